@@ -1,0 +1,34 @@
+//! Address handles (IBA 11.2.2).
+
+use crate::context::Pd;
+use crate::error::Result;
+use crate::types::AhAttr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where a datagram goes.
+pub struct Ah {
+    pd: Arc<Pd>,
+    attr: AhAttr,
+}
+
+impl Ah {
+    pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
+        pd.process.check()?;
+        crate::qp_modify::check_address(pd.device(), attr, 0)?;
+        pd.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Ah { pd: Arc::clone(pd), attr: *attr }))
+    }
+
+    /// The address.
+    #[inline]
+    pub fn attr(&self) -> &AhAttr {
+        &self.attr
+    }
+
+    /// Destroys it. Datagrams posted with it are not affected: they carry the address.
+    pub fn destroy(&self) -> Result<()> {
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}

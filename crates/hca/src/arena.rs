@@ -1,0 +1,331 @@
+//! The arena: the one piece of memory of a process that its peers map. A sealed memfd, found by file descriptor only,
+//! allocated by offset, and never larger or smaller than at birth, so that no peer can be made to fault on it.
+//!
+//! The owner reserves a large sparse file and pays only for what it allocates: `fallocate` commits pages before anyone
+//! writes to them, so a full memory limit shows as ENOMEM here and never as SIGBUS in a peer (DESIGN decision 6).
+
+use crate::error::{Error, Result};
+use crate::lock::OwnerLock;
+use range_alloc::RangeAllocator;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Sizes tried for a new arena, largest first: a limit on address space (RLIMIT_AS) leaves the smaller ones.
+const SIZES: [u64; 4] = [64 << 30, 16 << 30, 2 << 30, 256 << 20];
+/// Alignment of every allocation: one cache line.
+pub const LINE: u64 = 64;
+const PAGE: u64 = 4096;
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A mapping of an arena, one's own or a peer's. Everything in it is found by offset and checked on use.
+#[derive(Clone, Copy)]
+pub struct View {
+    base: *mut u8,
+    len: u64,
+}
+
+// SAFETY: a view is an address range; all access through it goes through atomics or explicitly synchronised copies.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Maps `len` bytes of `fd` shared, readable and writable, kept out of forked children and core dumps.
+    fn map(fd: RawFd, len: u64) -> Result<View> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                fd,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Error::last_os("cannot map an arena"));
+        }
+        // SAFETY: the range was mapped just above; both calls only set flags on it.
+        unsafe {
+            libc::madvise(base, len as usize, libc::MADV_DONTFORK);
+            libc::madvise(base, len as usize, libc::MADV_DONTDUMP);
+        }
+        Ok(View { base: base.cast(), len })
+    }
+
+    /// Maps a peer's arena from a descriptor it sent. Refused unless it is sealed against shrinking.
+    pub fn of_peer(fd: RawFd) -> Result<View> {
+        // SAFETY: F_GET_SEALS takes no argument; fstat fills the zeroed struct.
+        let (seals, stat) = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            if libc::fstat(fd, &raw mut stat) != 0 {
+                return Err(Error::last_os("cannot stat a peer's arena"));
+            }
+            (libc::fcntl(fd, libc::F_GET_SEALS), stat)
+        };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || stat.st_size < PAGE as i64 {
+            return Err(Error::invalid("a peer sent an arena that is not a sealed memfd"));
+        }
+        View::map(fd, stat.st_size as u64)
+    }
+
+    /// Unmaps a peer's arena.
+    ///
+    /// # Safety
+    /// No reference into the view is used afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the range came from `map`, and the caller gives up all references into it.
+        unsafe { libc::munmap(self.base.cast(), self.len as usize) };
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing is mapped; never true for a view made by this module.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of `offset`, if `[offset, offset + len)` lies inside.
+    #[inline]
+    pub fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: the sum was just checked to stay inside the mapping.
+        Some(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// The shared struct at `offset`, if it lies inside and is aligned. `T` holds atomics only, see `layout`.
+    #[inline]
+    pub fn get<T: crate::layout::Shared>(&self, offset: u64) -> Option<&'static T> {
+        let p = self.at(offset, size_of::<T>() as u64)?;
+        if !(p as usize).is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as
+        // the `Space` that hands out references; arenas of live spaces are never unmapped.
+        Some(unsafe { &*p.cast::<T>() })
+    }
+
+    /// A shared array of `n` elements at `offset`.
+    #[inline]
+    pub fn slice<T: crate::layout::Shared>(&self, offset: u64, n: usize) -> Option<&'static [T]> {
+        let p = self.at(offset, (size_of::<T>() as u64).checked_mul(n as u64)?)?;
+        if !(p as usize).is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: as for `get`, for the whole array.
+        Some(unsafe { std::slice::from_raw_parts(p.cast::<T>(), n) })
+    }
+}
+
+/// This process's arena.
+pub struct Arena {
+    fd: OwnedFd,
+    view: View,
+    free: OwnerLock<RangeAllocator<u64>>,
+}
+
+impl Arena {
+    /// Makes the arena; the first `header` bytes stay with the caller.
+    pub fn create(header: u64) -> Result<Arena> {
+        let mut last = None;
+        for size in SIZES {
+            match Arena::create_sized(size, header) {
+                Ok(arena) => return Ok(arena),
+                Err(e) => last = Some(e),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::no_memory("no arena size could be had")))
+    }
+
+    fn create_sized(size: u64, header: u64) -> Result<Arena> {
+        // SAFETY: the name is a C string; the returned descriptor is owned at once.
+        let fd = unsafe {
+            let raw = libc::memfd_create(c"vervain".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            if raw < 0 {
+                return Err(Error::last_os("cannot make the shared-memory arena (memfd_create)"));
+            }
+            OwnedFd::from_raw_fd(raw)
+        };
+        // SAFETY: plain calls on a descriptor that we own.
+        unsafe {
+            if libc::ftruncate(fd.as_raw_fd(), size as i64) != 0 {
+                return Err(Error::last_os("cannot size the shared-memory arena"));
+            }
+            if libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) != 0 {
+                return Err(Error::last_os("cannot seal the shared-memory arena"));
+            }
+        }
+        let view = View::map(fd.as_raw_fd(), size)?;
+        let arena = Arena { fd, view, free: OwnerLock::new(RangeAllocator::new(header.next_multiple_of(PAGE)..size)) };
+        arena.commit(&(0..header))?;
+        Ok(arena)
+    }
+
+    /// The mapping.
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// The memfd, to hand to peers.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Allocates `len` zeroed bytes, line-aligned, with their pages committed; ENOMEM when the memory cannot be had.
+    pub fn alloc(&self, len: u64) -> Result<Block> {
+        let range = self.reserve(len)?;
+        if let Err(e) = self.commit(&range) {
+            self.free.lock().free_range(range);
+            return Err(e);
+        }
+        Ok(Block { range })
+    }
+
+    /// Allocates `len` zeroed bytes without committing pages: for tables that are read far more widely than written.
+    pub fn alloc_sparse(&self, len: u64) -> Result<Block> {
+        Ok(Block { range: self.reserve(len)? })
+    }
+
+    fn reserve(&self, len: u64) -> Result<Range<u64>> {
+        // Blocks of a page and more get whole pages, so that freeing them can give all their memory back.
+        let unit = if len >= PAGE { PAGE } else { LINE };
+        let len = len.max(1).next_multiple_of(unit);
+        let want = if unit == PAGE { len + PAGE } else { len };
+        let mut free = self.free.lock();
+        let got = free.allocate_range(want).map_err(|_| Error::no_memory("the shared-memory arena is full"))?;
+        let start = got.start.next_multiple_of(unit);
+        let range = start..start + len;
+        if got.start < range.start {
+            free.free_range(got.start..range.start);
+        }
+        if range.end < got.end {
+            free.free_range(range.end..got.end);
+        }
+        Ok(range)
+    }
+
+    /// Commits the pages of `range`.
+    pub fn commit(&self, range: &Range<u64>) -> Result<()> {
+        loop {
+            // SAFETY: allocating pages of our own memfd; the range lies inside it.
+            let rc = unsafe {
+                libc::fallocate(
+                    self.fd.as_raw_fd(),
+                    libc::FALLOC_FL_KEEP_SIZE,
+                    range.start as i64,
+                    (range.end - range.start) as i64,
+                )
+            };
+            if rc == 0 {
+                return Ok(());
+            }
+            let e = std::io::Error::last_os_error();
+            match e.raw_os_error() {
+                Some(libc::EINTR) => {}
+                _ => return Err(Error::no_memory(format!("no memory for the shared-memory arena: {e}"))),
+            }
+        }
+    }
+
+    /// Frees a block; its memory goes back to the system and reads as zero when it is allocated again.
+    pub fn release(&self, block: Block) {
+        let r = block.range;
+        if r.is_empty() {
+            return;
+        }
+        let inner = r.start.next_multiple_of(PAGE)..(r.end / PAGE * PAGE);
+        let zero = |from: u64, to: u64| {
+            if let Some(p) = self.view.at(from, to - from) {
+                // SAFETY: the block is ours and no longer published; `at` checked the bounds.
+                unsafe { std::ptr::write_bytes(p, 0, (to - from) as usize) };
+            }
+        };
+        if inner.start < inner.end {
+            // SAFETY: punching a hole in our own memfd; the block is no longer published.
+            let rc = unsafe {
+                libc::fallocate(
+                    self.fd.as_raw_fd(),
+                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                    inner.start as i64,
+                    (inner.end - inner.start) as i64,
+                )
+            };
+            if rc != 0 {
+                zero(inner.start, inner.end);
+            }
+            zero(r.start, inner.start);
+            zero(inner.end, r.end);
+        } else {
+            zero(r.start, r.end);
+        }
+        self.free.lock().free_range(r);
+    }
+}
+
+/// An allocation of the arena. Give it back with [`Arena::release`].
+#[derive(Debug)]
+pub struct Block {
+    range: Range<u64>,
+}
+
+impl Block {
+    /// A block of nothing, to leave in the place of one that was given back.
+    pub(crate) fn empty() -> Block {
+        Block { range: 0..0 }
+    }
+
+    /// Where it starts.
+    pub fn offset(&self) -> u64 {
+        self.range.start
+    }
+
+    /// Its bytes, rounded up from what was asked for.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_released_block_reads_as_zero_when_allocated_again() {
+        let arena = Arena::create(PAGE).unwrap();
+        for len in [64, 200, PAGE, 3 * PAGE + 5] {
+            let a = arena.alloc(len).unwrap();
+            let word = arena.view().get::<AtomicU64>(a.offset()).unwrap();
+            assert_eq!(word.load(Ordering::Relaxed), 0);
+            word.store(!0, Ordering::Relaxed);
+            let at = a.offset();
+            arena.release(a);
+            let b = arena.alloc(len).unwrap();
+            assert_eq!(b.offset(), at);
+            assert_eq!(arena.view().get::<AtomicU64>(b.offset()).unwrap().load(Ordering::Relaxed), 0);
+            arena.release(b);
+        }
+    }
+
+    #[test]
+    fn offsets_outside_or_unaligned_are_refused() {
+        let arena = Arena::create(PAGE).unwrap();
+        let view = arena.view();
+        assert!(view.get::<AtomicU64>(view.len() - 7).is_none());
+        assert!(view.get::<AtomicU64>(view.len()).is_none());
+        assert!(view.get::<AtomicU64>(u64::MAX - 3).is_none());
+        assert!(view.get::<AtomicU64>(12).is_none());
+        assert!(view.slice::<AtomicU64>(0, usize::MAX).is_none());
+    }
+}

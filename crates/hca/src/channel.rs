@@ -1,0 +1,236 @@
+//! Where programs wait: completion channels and the async events of a context. Both are pipes, so that they can be
+//! polled, put in epoll and made non-blocking; a new event is a new write, and so a fresh edge.
+
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::lock::OwnerLock;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A pipe whose write end never blocks.
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: fills the two descriptors, which are owned at once; fcntl changes the write end's own description only.
+    unsafe {
+        if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(Error::last_os("cannot make an event pipe"));
+        }
+        libc::fcntl(fds[1], libc::F_SETFL, libc::O_NONBLOCK);
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// Reads one message of the size of `T`. Blocks, or EAGAIN, as the program set the descriptor. A cancellation point, as the
+/// program expects of a blocking call, so nothing with a destructor lives across it in the callers.
+fn read_message<T: Copy + Default>(fd: RawFd) -> Result<T> {
+    let mut message = T::default();
+    loop {
+        // SAFETY: reads at most the size of `message` into it; T is a plain integer here.
+        let n = unsafe { libc::read(fd, (&raw mut message).cast(), size_of::<T>()) };
+        if n == size_of::<T>() as isize {
+            return Ok(message);
+        }
+        if n < 0 {
+            // EINTR too goes to the caller, as from the kernel's event files.
+            return Err(Error::last_os("no event"));
+        }
+        return Err(Error::new(libc::EIO, "the event pipe is closed"));
+    }
+}
+
+fn write_message<T: Copy>(fd: RawFd, message: T) -> bool {
+    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. The read end is open as long as the
+    // write end, so no SIGPIPE.
+    unsafe { libc::write(fd, (&raw const message).cast(), size_of::<T>()) == size_of::<T>() as isize }
+}
+
+/// Events told to the program and acknowledged by it, of one object. Destroying the object waits until they balance.
+#[derive(Default)]
+pub struct EventCount {
+    reported: AtomicU32,
+    acked: AtomicU32,
+    completions: AtomicU32,
+    completions_acked: AtomicU32,
+}
+
+impl EventCount {
+    /// The program has acknowledged one async event.
+    pub fn ack(&self) {
+        self.acked.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn ack_completions(&self, n: u32) {
+        self.completions_acked.fetch_add(n, Ordering::Release);
+    }
+
+    /// Waits until every async event told was acknowledged. More acknowledgements than events do no harm (fio does that).
+    pub(crate) fn wait(&self) {
+        wait_for(&self.reported, &self.acked);
+    }
+
+    /// The same for completion events.
+    pub(crate) fn wait_completions(&self) {
+        wait_for(&self.completions, &self.completions_acked);
+    }
+}
+
+fn wait_for(reported: &AtomicU32, acked: &AtomicU32) {
+    // The count may wrap: compare as a distance.
+    while (acked.load(Ordering::Acquire).wrapping_sub(reported.load(Ordering::Acquire)) as i32) < 0 {
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+}
+
+/// A completion channel.
+pub struct CompChannel {
+    read: OwnedFd,
+    write: OwnedFd,
+    cqs: OwnerLock<Registered>,
+    pub(crate) users: AtomicU32,
+}
+
+#[derive(Default)]
+struct Registered {
+    cqs: Vec<(u32, Weak<Cq>)>,
+    next: u32,
+    /// Events that found the pipe full.
+    backlog: VecDeque<u64>,
+}
+
+impl CompChannel {
+    pub(crate) fn create() -> Result<Arc<CompChannel>> {
+        let (read, write) = pipe()?;
+        Ok(Arc::new(CompChannel { read, write, cqs: OwnerLock::default(), users: AtomicU32::new(0) }))
+    }
+
+    /// The descriptor to poll.
+    pub fn fd(&self) -> RawFd {
+        self.read.as_raw_fd()
+    }
+
+    pub(crate) fn register(&self, cq: Weak<Cq>) -> u32 {
+        let mut r = self.cqs.lock();
+        r.next += 1;
+        let id = r.next;
+        r.cqs.push((id, cq));
+        id
+    }
+
+    pub(crate) fn unregister(&self, id: u32) {
+        self.cqs.lock().cqs.retain(|(i, _)| *i != id);
+    }
+
+    pub(crate) fn post(&self, id: u32) {
+        if !write_message(self.write.as_raw_fd(), u64::from(id)) {
+            self.cqs.lock().backlog.push_back(u64::from(id));
+        }
+    }
+
+    /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man ibv_get_cq_event`).
+    pub fn next_event(&self) -> Result<usize> {
+        loop {
+            let id: u64 = read_message(self.read.as_raw_fd())?;
+            let mut r = self.cqs.lock();
+            if let Some(waiting) = r.backlog.pop_front()
+                && !write_message(self.write.as_raw_fd(), waiting)
+            {
+                r.backlog.push_front(waiting);
+            }
+            // An event of a CQ that was destroyed meanwhile is nobody's.
+            if let Some(cq) = r.cqs.iter().find(|(i, _)| u64::from(*i) == id).and_then(|(_, cq)| cq.upgrade()) {
+                cq.events.completions.fetch_add(1, Ordering::Release);
+                return Ok(cq.cookie());
+            }
+        }
+    }
+
+    /// Destroys it; EBUSY while CQs report here.
+    pub fn destroy(&self) -> Result<()> {
+        if self.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::busy("the completion channel is in use by completion queues"));
+        }
+        Ok(())
+    }
+}
+
+/// What an async event is about: the object's cookie, or a port number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// A completion queue.
+    Cq(usize),
+    /// A queue pair.
+    Qp(usize),
+    /// A shared receive queue.
+    Srq(usize),
+    /// A port.
+    Port(u8),
+}
+
+/// An async event (`struct ibv_async_event`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// `enum ibv_event_type`.
+    pub event_type: u32,
+    /// What it is about.
+    pub element: Element,
+}
+
+struct Queued {
+    event: AsyncEvent,
+    count: Arc<EventCount>,
+}
+
+/// The async events of a context. The pipe holds one byte for each queued event.
+pub(crate) struct AsyncQueue {
+    read: OwnedFd,
+    write: OwnedFd,
+    queue: OwnerLock<VecDeque<Queued>>,
+}
+
+impl AsyncQueue {
+    pub(crate) fn create() -> Result<AsyncQueue> {
+        let (read, write) = pipe()?;
+        Ok(AsyncQueue { read, write, queue: OwnerLock::default() })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.read.as_raw_fd()
+    }
+
+    pub(crate) fn push(&self, event: AsyncEvent, count: &Arc<EventCount>) {
+        let mut queue = self.queue.lock();
+        if write_message(self.write.as_raw_fd(), 1u8) {
+            queue.push_back(Queued { event, count: Arc::clone(count) });
+        }
+    }
+
+    pub(crate) fn next(&self) -> Result<AsyncEvent> {
+        loop {
+            read_message::<u8>(self.read.as_raw_fd())?;
+            if let Some(queued) = self.queue.lock().pop_front() {
+                queued.count.reported.fetch_add(1, Ordering::Release);
+                return Ok(queued.event);
+            }
+        }
+    }
+
+    /// Drops the events about an object that is being destroyed, with their bytes.
+    pub(crate) fn forget(&self, element: Element) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|q| q.event.element != element);
+        for _ in queue.len()..before {
+            let mut byte = [0u8];
+            let mut poll = libc::pollfd { fd: self.read.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: polls and reads one byte of our own pipe into a local array. A reader in another thread may take the
+            // byte first: then it finds the queue shorter and waits on.
+            unsafe {
+                if libc::poll(&raw mut poll, 1, 0) == 1 {
+                    libc::read(self.read.as_raw_fd(), byte.as_mut_ptr().cast(), 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Lanes, seen by their owner: one initiator's way into one QP. The owner polls receive completions out of it, closes it
+//! and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
+
+use crate::arena::Block;
+use crate::cq::Cq;
+use crate::error::Result;
+use crate::layout::{Lane, request};
+use crate::memory::unaim;
+use crate::process::{Attention, Process};
+use crate::recv_queue::RecvQueue;
+use crate::types::{Completion, now_ns};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// How long a revocation waits for a holder that is alive but does not move, before it takes the memory away from it.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// A lane of this process.
+pub struct OwnedLane {
+    process: &'static Process,
+    /// Shared part.
+    pub shared: &'static Lane,
+    ring: &'static [AtomicU32],
+    blocks: [Block; 2],
+    /// Receives that come through it.
+    pub rq: Arc<RecvQueue>,
+    /// The CQ of those receives.
+    pub cq: Arc<Cq>,
+    /// QP number that completions carry.
+    pub qp_num: u32,
+    /// The owner copies' bounce buffer.
+    bounce: crate::lock::OwnerLock<Option<Block>>,
+    /// Where the lane starts in the arena.
+    pub offset: u64,
+}
+
+impl OwnedLane {
+    /// Makes a lane into the QP at `qp_offset`, whose receives complete on `cq`.
+    pub fn create(
+        process: &'static Process,
+        rq: &Arc<RecvQueue>,
+        cq: &Arc<Cq>,
+        qp_offset: u64,
+        qp_num: u32,
+    ) -> Result<Arc<OwnedLane>> {
+        let slots = u64::from(rq.max_wr().max(1).next_power_of_two());
+        let lane_block = process.arena.alloc(size_of::<Lane>() as u64)?;
+        let ring_block = match process.arena.alloc(slots * 4) {
+            Ok(b) => b,
+            Err(e) => {
+                process.arena.release(lane_block);
+                return Err(e);
+            }
+        };
+        let view = process.arena.view();
+        let offset = lane_block.offset();
+        let shared = view.get::<Lane>(offset).expect("just allocated");
+        let ring = view.slice::<AtomicU32>(ring_block.offset(), slots as usize).expect("just allocated");
+        shared.ring.store(ring_block.offset(), Ordering::Relaxed);
+        shared.mask.store(slots as u32 - 1, Ordering::Relaxed);
+        shared.ready_bit.store(cq.next_ready_bit(), Ordering::Relaxed);
+        shared.cq.store(cq.offset(), Ordering::Relaxed);
+        shared.qp.store(qp_offset, Ordering::Relaxed);
+        shared.rq.store(rq.offset, Ordering::Relaxed);
+        shared.open.store(1, Ordering::Release);
+        let lane = Arc::new_cyclic(|weak: &Weak<OwnedLane>| {
+            shared.attention.store(process.attention.add(Attention::Lane(weak.clone())), Ordering::Relaxed);
+            OwnedLane {
+                process,
+                shared,
+                ring,
+                blocks: [lane_block, ring_block],
+                rq: Arc::clone(rq),
+                cq: Arc::clone(cq),
+                qp_num,
+                bounce: crate::lock::OwnerLock::new(None),
+                offset,
+            }
+        });
+        cq.add_lane(&lane);
+        process.add_lane(&lane);
+        Ok(lane)
+    }
+
+    /// This lane's bit in its CQ.
+    pub fn ready_bit(&self) -> u32 {
+        self.shared.ready_bit.load(Ordering::Relaxed)
+    }
+
+    /// The oldest completion not yet taken. The caller holds the CQ's queue.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<Completion> {
+        let consumed = self.shared.consumed.load(Ordering::Relaxed);
+        let produced = self.shared.produced.load(Ordering::Acquire);
+        // A count that runs further ahead than the ring is long is damage by the peer, not data.
+        if produced == consumed || produced.wrapping_sub(consumed) as usize > self.ring.len() {
+            return None;
+        }
+        let index = self.ring[consumed as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+        self.shared.consumed.store(consumed.wrapping_add(1), Ordering::Release);
+        self.rq.take(index, self.qp_num)
+    }
+
+    /// Takes up to `max` completions; returns how many.
+    #[inline]
+    pub(crate) fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut n = 0;
+        while n < max {
+            let Some(completion) = self.take() else { break };
+            sink(&completion);
+            n += 1;
+        }
+        n
+    }
+
+    /// Lets the lane be found by its ready bit again; false if something came meanwhile.
+    pub(crate) fn cool(&self) -> bool {
+        self.shared.signalled.store(0, Ordering::SeqCst);
+        if self.shared.produced.load(Ordering::SeqCst) == self.shared.consumed.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.shared.signalled.store(1, Ordering::SeqCst);
+        false
+    }
+
+    /// Waits until the initiator is not in flight. What it may touch was made unreachable before the call.
+    pub(crate) fn drain(&self) {
+        let gate = self.shared.gate.load(Ordering::SeqCst);
+        if gate & 1 == 1 {
+            self.drain_slow(gate);
+        }
+    }
+
+    #[cold]
+    fn drain_slow(&self, gate: u64) {
+        let deadline = now_ns() + PATIENCE_NS;
+        let mut spins = 0u32;
+        while self.shared.gate.load(Ordering::Acquire) == gate {
+            spins += 1;
+            if spins < 2000 {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(20));
+            if spins.is_multiple_of(64) && !self.process.initiator_lives(self.shared) {
+                break;
+            }
+            if now_ns() > deadline {
+                // Stopped, not dead: from here on its address list is empty and its lane closed, for ever.
+                self.shared.open.store(0, Ordering::SeqCst);
+                unaim(self.shared);
+                break;
+            }
+        }
+    }
+
+    /// The initiator's QPN, 0 for none.
+    pub fn initiator_qpn(&self) -> u32 {
+        self.shared.initiator.load(Ordering::Acquire) as u32
+    }
+
+    /// Frees the lane for another initiator after the last one ended or was disconnected. Nobody is in flight.
+    pub(crate) fn reset(&self) {
+        unaim(self.shared);
+        self.shared.request.state.store(request::IDLE, Ordering::Release);
+        let gate = self.shared.gate.load(Ordering::Relaxed);
+        self.shared.gate.store((gate | 1) + 1, Ordering::Release);
+        self.shared.initiator.store(0, Ordering::Release);
+    }
+
+    /// The bounce buffer for owner copies, made when first asked for.
+    pub(crate) fn bounce(&self, bytes: u64) -> Option<std::ops::Range<u64>> {
+        let mut bounce = self.bounce.lock();
+        if bounce.is_none() {
+            *bounce = Some(self.process.arena.alloc(bytes).ok()?);
+        }
+        let block = bounce.as_ref()?;
+        self.shared.bounce.store(block.offset(), Ordering::Release);
+        Some(block.offset()..block.offset() + block.len())
+    }
+
+    /// Closes the lane for good: nobody can enter any more, and nobody is inside.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.shared.open.store(0, Ordering::SeqCst);
+        self.drain();
+        self.cq.remove_lane(self);
+        self.process.remove_lane(self);
+        self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
+    }
+}
+
+impl Drop for OwnedLane {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        if let Some(b) = self.bounce.lock().take() {
+            self.process.arena.release(b);
+        }
+        // A stopped initiator may still hold the address of the lane: its words stay zero, which is closed and empty.
+        let [lane, ring] = std::mem::replace(&mut self.blocks, [Block::empty(), Block::empty()]);
+        self.process.arena.release(ring);
+        self.process.arena.release(lane);
+    }
+}

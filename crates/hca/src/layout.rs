@@ -1,0 +1,431 @@
+//! What lies in an arena: the structs that processes share, each line marked with its writer.
+//!
+//! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
+//! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
+///
+/// # Safety
+/// `repr(C)`, made of atomics (or arrays and structs of such) only, without padding that is read.
+pub unsafe trait Shared {}
+
+// SAFETY: an atomic integer is valid for any bytes.
+unsafe impl Shared for AtomicU8 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU64 {}
+
+/// Marks an arena ("VERVAIN" and a zero).
+pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
+/// Version of everything in this file; peers of another version are refused.
+pub const VERSION: u32 = 1;
+
+/// Bits of a QPN or SRQN that count inside a process slot.
+pub const INDEX_BITS: u32 = 14;
+/// Objects per process slot.
+pub const PER_SLOT: usize = 1 << INDEX_BITS;
+/// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never occur.
+pub const SLOTS: u32 = 1 << (24 - INDEX_BITS);
+/// Slots that one process may hold: 65,536 QPs.
+pub const SLOTS_PER_PROCESS: usize = 4;
+/// Memory keys per process: 24-bit index space of the key would allow more; this bounds the table.
+pub const KEYS: usize = 1 << 20;
+/// Objects that can ask their owner for attention.
+pub const ATTENTION: usize = 1 << 17;
+/// Ready bits of a CQ; lanes beyond share bits.
+pub const READY_BITS: usize = 4096;
+/// The QPN that stands for a multicast group (IBA 11.2.5).
+pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
+/// The process slot of a QPN or SRQN.
+#[inline]
+pub fn slot_of(number: u32) -> u32 {
+    (number & 0x00ff_ffff) >> INDEX_BITS
+}
+
+/// The index inside its slot of a QPN or SRQN.
+#[inline]
+pub fn index_of(number: u32) -> usize {
+    (number as usize) & (PER_SLOT - 1)
+}
+
+/// Start of every arena.
+#[repr(C, align(64))]
+pub struct Header {
+    /// [`MAGIC`]. Owner, once, last.
+    pub magic: AtomicU64,
+    /// [`VERSION`]. Owner, once.
+    pub version: AtomicU32,
+    /// The owner's process id in its own pid namespace, for messages only. Owner, once.
+    pub pid: AtomicU32,
+    /// Random identity of this process image. Owner, once.
+    pub incarnation: [AtomicU64; 2],
+    /// Offset of the key table, [`KeyEntry`] × [`KEYS`]. Owner, once.
+    pub keys: AtomicU64,
+    /// Offset of the attention words. Owner, once.
+    pub attention: AtomicU64,
+    _line0: [AtomicU64; 2],
+    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
+    pub alive: [AtomicU64; 8],
+    /// The slots this process holds. Owner.
+    pub slots: [SlotEntry; SLOTS_PER_PROCESS],
+    _line2: [AtomicU64; 12],
+    /// 1 while the progress thread sleeps and wants its pipe written. Owner sets, anyone takes.
+    pub sleeping: AtomicU32,
+    _line3: [AtomicU32; 15],
+    /// One bit per attention word. Peers set, owner takes.
+    pub attention_summary: [AtomicU64; ATTENTION / 64 / 64],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Header {}
+
+/// One process slot and its tables.
+#[repr(C)]
+pub struct SlotEntry {
+    /// Slot number, 0 while unused.
+    pub slot: AtomicU32,
+    _pad: AtomicU32,
+    /// Offset of the QP table: [`AtomicU64`] × [`PER_SLOT`], each the offset of a [`QpShared`] or 0.
+    pub qps: AtomicU64,
+    /// Offset of the XRC SRQ table: each the offset of an [`RqShared`] or 0.
+    pub srqs: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for SlotEntry {}
+
+/// Bit of [`KeyEntry::key`]: the key is good.
+pub const KEY_VALID: u64 = 1 << 32;
+/// Bit of [`KeyEntry::flags`]: a memory window, not a region.
+pub const KEY_WINDOW: u32 = 1;
+/// Bit of [`KeyEntry::flags`]: the null MR: reads zeros, drops writes, local use only.
+pub const KEY_NULL: u32 = 2;
+/// Bit of [`KeyEntry::flags`]: a type 2 window, bound to [`KeyEntry::qpn`].
+pub const KEY_WINDOW2: u32 = 4;
+/// [`KeyEntry::arena`] of memory that is not in the arena.
+pub const NOT_IN_ARENA: u64 = !0;
+
+/// A memory region or window. All fields but `key` change only while the key is invalid and drained.
+#[repr(C, align(64))]
+pub struct KeyEntry {
+    /// `KEY_VALID | rkey`, or 0. Owner; for a type 2 window a peer's Send with Invalidate too, by CAS.
+    pub key: AtomicU64,
+    /// First address that users of the key name. Owner.
+    pub iova: AtomicU64,
+    /// Bytes. Owner.
+    pub len: AtomicU64,
+    /// Where that address is in the owner's address space. Owner.
+    pub host: AtomicU64,
+    /// Where it is in this arena, or [`NOT_IN_ARENA`]. Owner.
+    pub arena: AtomicU64,
+    /// `IBV_ACCESS_*`. Owner.
+    pub access: AtomicU32,
+    /// The protection domain. Owner.
+    pub pd: AtomicU32,
+    /// `KEY_*` flags. Owner.
+    pub flags: AtomicU32,
+    /// The QP a type 2 window is bound to. Owner.
+    pub qpn: AtomicU32,
+    /// For a window: index of the region under it, whose key must be good too. Owner.
+    pub parent: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for KeyEntry {}
+
+/// The part of a QP that initiators read.
+#[repr(C, align(64))]
+pub struct QpShared {
+    /// `enum ibv_qp_state`. Owner; an initiator may CAS a receiving state to ERR together with [`QpShared::fault`].
+    pub state: AtomicU32,
+    /// Counts resets: work begun before a reset must not go on after it. Owner.
+    pub generation: AtomicU32,
+    /// The QP number. Owner, once.
+    pub qpn: AtomicU32,
+    /// `enum ibv_qp_type`. Owner, once.
+    pub qp_type: AtomicU32,
+    /// Protection domain. Owner, once.
+    pub pd: AtomicU32,
+    /// The connected peer's QPN (RC, UC, XRC). Owner.
+    pub dest_qpn: AtomicU32,
+    /// Q_Key (UD). Owner.
+    pub qkey: AtomicU32,
+    /// `qp_access_flags`. Owner.
+    pub access: AtomicU32,
+    /// Encoded min_rnr_timer. Owner.
+    pub min_rnr_timer: AtomicU32,
+    /// `max_dest_rd_atomic`. Owner.
+    pub max_dest_rd_atomic: AtomicU32,
+    /// Offset of the [`Lane`] of the connected initiator (RC, UC). Owner, once.
+    pub lane: AtomicU64,
+    /// XRC domain. Owner, once.
+    pub xrcd: AtomicU64,
+    /// Slot and port of the device: `device << 8 | port`. Owner.
+    pub port: AtomicU32,
+    /// This QP's attention number. Owner, once.
+    pub attention: AtomicU32,
+    /// Set by an initiator that moved the QP to ERR: the async event to raise, plus 1, or 0. Peers.
+    pub fault: AtomicU32,
+    /// 1 when a message arrived while the QP was in RTR. Peers.
+    pub established: AtomicU32,
+    _pad: [AtomicU32; 12],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for QpShared {}
+
+/// How one initiator reaches one QP: its in-flight mark, its receive completions and its requests to the owner.
+/// RC, UC and XRC target QPs have one; UD QPs and XRC SRQs one for each initiating QP.
+#[repr(C, align(64))]
+pub struct Lane {
+    // -- written by the initiator --
+    /// In flight: 0, or an odd count while the initiator touches the owner's memory or queues.
+    pub gate: AtomicU64,
+    /// Receive completions published in the ring.
+    pub produced: AtomicU32,
+    _initiator: [AtomicU32; 13],
+    // -- written by the owner --
+    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator or by the owner's reaper.
+    pub initiator: AtomicU64,
+    /// Receive completions consumed.
+    pub consumed: AtomicU32,
+    /// 1 while the lane's ready bit is set. Initiator sets, owner clears.
+    pub signalled: AtomicU32,
+    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.
+    pub ring: AtomicU64,
+    /// Ring size less one. Owner, once.
+    pub mask: AtomicU32,
+    /// This lane's bit in its CQ's ready bitmap. Owner, once.
+    pub ready_bit: AtomicU32,
+    /// Offset of the [`CqShared`] that gets the receive completions. Owner, once.
+    pub cq: AtomicU64,
+    /// Offset of the QP. Owner, once.
+    pub qp: AtomicU64,
+    /// Where its receives come from: offset of an [`RqShared`], the QP's own or an SRQ. Owner, once.
+    pub rq: AtomicU64,
+    /// Attention number, for requests. Owner, once.
+    pub attention: AtomicU32,
+    /// 0 once the owner has taken the lane away from its initiator. Owner.
+    pub open: AtomicU32,
+    /// Offset of the bounce buffer for owner copies, 0 until asked for. Owner.
+    pub bounce: AtomicU64,
+    /// Remote addresses for process_vm calls. They lie here, in the owner's arena, so that the owner can take them away
+    /// from an initiator that was stopped between its last check and the system call: the kernel reads them inside it.
+    pub iov: [Iov; IOVS],
+    /// Work for the owner's progress thread.
+    pub request: Request,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Lane {}
+
+/// Remote pieces of one process_vm call.
+pub const IOVS: usize = 2;
+
+/// A `struct iovec` whose fields both sides may write.
+#[repr(C)]
+pub struct Iov {
+    /// Address in the owner's address space.
+    pub base: AtomicU64,
+    /// Bytes; the owner stores 0 to revoke.
+    pub len: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Iov {}
+
+/// [`Request::state`] values.
+pub mod request {
+    /// Nothing asked.
+    pub const IDLE: u32 = 0;
+    /// The initiator asks.
+    pub const POSTED: u32 = 1;
+    /// The owner is at it.
+    pub const RUNNING: u32 = 2;
+    /// Done; the result may be read.
+    pub const DONE: u32 = 3;
+    /// Copy from the bounce buffer into memory.
+    pub const WRITE: u32 = 1;
+    /// Copy from memory into the bounce buffer.
+    pub const READ: u32 = 2;
+    /// Compare and swap.
+    pub const COMPARE_SWAP: u32 = 3;
+    /// Fetch and add.
+    pub const FETCH_ADD: u32 = 4;
+    /// Only provide the bounce buffer.
+    pub const BOUNCE: u32 = 5;
+    /// Finish a datagram: copy the bounce buffer into receive WQE `key` and publish it; `local` marks it solicited.
+    pub const DATAGRAM: u32 = 6;
+    /// Bytes of a bounce buffer.
+    pub const BOUNCE_BYTES: u64 = 64 << 10;
+    /// The same of a lane for datagrams: a payload of one MTU and its header.
+    pub const DATAGRAM_BYTES: u64 = 8 << 10;
+}
+
+/// One request to the owner (DESIGN decision 4d). Written by the initiator while IDLE or DONE, by the owner while RUNNING.
+#[repr(C, align(64))]
+pub struct Request {
+    /// See [`request`].
+    pub state: AtomicU32,
+    /// Which operation.
+    pub op: AtomicU32,
+    /// The key that covers the address; an lkey of the owner when `local` is set.
+    pub key: AtomicU32,
+    /// 1 when the owner's own receive WQE names the memory.
+    pub local: AtomicU32,
+    /// Address as users of the key name it.
+    pub addr: AtomicU64,
+    /// Bytes.
+    pub len: AtomicU64,
+    /// Offset in the bounce buffer.
+    pub at: AtomicU64,
+    /// Compare value, or the addend.
+    pub compare: AtomicU64,
+    /// Swap value.
+    pub swap: AtomicU64,
+    /// The word before an atomic.
+    pub result: AtomicU64,
+    /// 0, or [`crate::responder::Nak`] as a number.
+    pub status: AtomicU32,
+    _pad: [AtomicU32; 15],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Request {}
+
+/// The part of a CQ that initiators touch.
+#[repr(C, align(64))]
+pub struct CqShared {
+    /// Receive completions that initiators have published in all lanes. Peers.
+    pub produced: AtomicU64,
+    _line0: [AtomicU64; 7],
+    /// 0 no notification wanted, 1 for any completion, 2 for a solicited one. Owner arms, whoever notifies takes.
+    pub armed: AtomicU32,
+    /// Attention number. Owner, once.
+    pub attention: AtomicU32,
+    /// 1 when a peer took the arm and the owner must raise the channel's event. Peers.
+    pub notify: AtomicU32,
+    /// 1 when more completions came than fit. Peers.
+    pub overrun: AtomicU32,
+    /// 1 when completions are to carry the time they were made. Owner, once.
+    pub timestamps: AtomicU32,
+    _line1: [AtomicU32; 11],
+    /// Completions that the owner has taken out of lanes. Owner.
+    pub consumed: AtomicU64,
+    /// Capacity. Owner.
+    pub capacity: AtomicU64,
+    /// Completions waiting in the owner's own queue. Owner.
+    pub local: AtomicU64,
+    _line2: [AtomicU64; 5],
+    /// One bit for each word of `ready`. Peers set, owner takes.
+    pub summary: AtomicU64,
+    _line3: [AtomicU64; 7],
+    /// One bit for each lane (folded) with something to poll. Peers set, owner takes.
+    pub ready: [AtomicU64; READY_BITS / 64],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for CqShared {}
+
+/// A receive queue, a QP's own or an SRQ.
+#[repr(C, align(64))]
+pub struct RqShared {
+    /// Offset of the ring: [`AtomicU64`] × (`mask` + 1). Owner, once.
+    pub ring: AtomicU64,
+    /// Offset of the WQEs. Owner, once.
+    pub wqes: AtomicU64,
+    /// Bytes from one WQE to the next. Owner, once.
+    pub stride: AtomicU32,
+    /// Ring size less one. Owner, once.
+    pub mask: AtomicU32,
+    /// Number of WQEs. Owner, once.
+    pub count: AtomicU32,
+    /// Most SGEs in a WQE. Owner, once.
+    pub max_sge: AtomicU32,
+    /// Protection domain of the WQEs' keys. Owner, once.
+    pub pd: AtomicU32,
+    /// Attention number. Owner, once.
+    pub attention: AtomicU32,
+    /// XRC domain, 0 for none. Owner, once.
+    pub xrcd: AtomicU64,
+    /// 1 while receives may be taken. Owner.
+    pub open: AtomicU32,
+    _line0: [AtomicU32; 3],
+    /// Position after the last posted WQE. Owner.
+    pub tail: AtomicU64,
+    _line1: [AtomicU64; 7],
+    /// First position not known to be claimed. Claimers.
+    pub head: AtomicU64,
+    _line2: [AtomicU64; 7],
+    /// SRQ limit, 0 unarmed. Owner arms, the claimer that crosses it takes.
+    pub limit: AtomicU32,
+    /// 1 when a claimer crossed the limit. Claimers.
+    pub limit_reached: AtomicU32,
+    _line3: [AtomicU32; 14],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for RqShared {}
+
+/// Head of a receive WQE; its SGEs (address, then length and key) follow.
+#[repr(C, align(64))]
+pub struct RecvWqe {
+    /// The program's cookie. Owner.
+    pub wr_id: AtomicU64,
+    /// SGEs in use. Owner.
+    pub num_sge: AtomicU32,
+    /// QPN of the initiator that holds this WQE, 0 for none. Claimer.
+    pub claimer: AtomicU32,
+    // -- the completion, written by the claimer --
+    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above.
+    pub status_opcode: AtomicU32,
+    /// Bytes received.
+    pub byte_len: AtomicU32,
+    /// Immediate data as on the wire, or the invalidated key.
+    pub imm: AtomicU32,
+    /// The sender's QPN.
+    pub src_qp: AtomicU32,
+    /// `IBV_WC_*` flags; bit 31 set for a solicited event.
+    pub wc_flags: AtomicU32,
+    /// The sender's LID in the low half, then service level and path bits.
+    pub slid_sl: AtomicU32,
+    /// Nanoseconds of CLOCK_MONOTONIC_RAW when the completion was made.
+    pub timestamp: AtomicU64,
+    _pad: AtomicU64,
+    /// SGEs.
+    pub sges: [WqeSge; 0],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for RecvWqe {}
+
+/// An SGE in shared memory.
+#[repr(C)]
+pub struct WqeSge {
+    /// Address.
+    pub addr: AtomicU64,
+    /// Length in the low half, lkey in the high half.
+    pub len_key: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for WqeSge {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stay_where_their_writers_expect_them() {
+        assert_eq!(size_of::<KeyEntry>(), 64);
+        assert_eq!(size_of::<RecvWqe>(), 64);
+        assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
+        assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
+        assert_eq!(std::mem::offset_of!(Lane, initiator), 64);
+        assert_eq!(std::mem::offset_of!(CqShared, armed), 64);
+        assert_eq!(std::mem::offset_of!(CqShared, consumed), 128);
+        assert_eq!(std::mem::offset_of!(CqShared, summary), 192);
+        assert_eq!(std::mem::offset_of!(RqShared, tail), 64);
+        assert_eq!(std::mem::offset_of!(RqShared, head), 128);
+        assert_eq!(std::mem::offset_of!(RqShared, limit), 192);
+    }
+
+    #[test]
+    fn numbers_split_into_slot_and_index() {
+        let qpn = 5 << INDEX_BITS | 77;
+        assert_eq!((slot_of(qpn), index_of(qpn)), (5, 77));
+    }
+}

@@ -1,0 +1,52 @@
+//! The device model of Vervain: protection domains, memory keys, queues, queue pairs and completion queues, kept in
+//! shared-memory arenas, and the one responder that every link's operations end in.
+//!
+//! This crate knows neither C structs (crate `vervain-verbs`) nor sockets and packets (crate `vervain-link`).
+//!
+//! To follow an RDMA Write from `ibv_post_send` to the peer's memory, read: `vervain-verbs`' `post` (C work request to
+//! [`wqe::SendRequest`]), `send_queue` (posting and order), `requester` (the operation) and [`responder`] with [`memory`]
+//! (checks at the far side and the copy).
+
+pub mod ah;
+pub mod arena;
+pub mod channel;
+pub mod context;
+pub mod cq;
+pub mod device;
+mod error;
+pub mod grh;
+pub mod keys;
+pub mod lane;
+pub mod layout;
+pub mod link;
+pub mod lock;
+pub mod memory;
+mod peers;
+pub mod process;
+mod progress;
+pub mod qp;
+mod qp_modify;
+mod qp_state;
+pub mod recv_queue;
+mod requester;
+pub mod responder;
+mod send_queue;
+mod service;
+pub mod space;
+pub mod srq;
+pub mod types;
+mod ud;
+pub mod wqe;
+
+pub use ah::Ah;
+pub use channel::{AsyncEvent, CompChannel, Element};
+pub use context::{Context, Pd, Xrcd};
+pub use cq::Cq;
+pub use device::{Device, devices};
+pub use error::{Error, Result};
+pub use keys::{Dm, Mr, Mw};
+pub use process::Process;
+pub use qp::{Poster, Qp, QpInit};
+pub use srq::{Srq, SrqInit};
+pub use types::*;
+pub use wqe::{Bind, Data, Flush, SendRequest, UdDest};

@@ -1,0 +1,81 @@
+//! What the device model asks of a link: the way to the process that owns a QP. The mechanism stands in this crate; links
+//! only find peers and map their arenas (crate `vervain-link`).
+
+use crate::error::Result;
+use crate::process::Process;
+use crate::space::Space;
+use crate::types::{AhAttr, Gid};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Where a peer process stands.
+#[derive(Clone)]
+pub enum Peer {
+    /// Mapped.
+    Ready(Arc<Space>),
+    /// Asked for; the answer comes to the progress thread.
+    Connecting,
+    /// No process answers under that number.
+    Absent,
+}
+
+/// What a lane is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaneRequest {
+    /// The initiating QP.
+    pub initiator: u32,
+    /// The UD QP, or the XRC target QP, that is addressed.
+    pub qpn: u32,
+    /// The XRC SRQ, 0 for UD.
+    pub srqn: u32,
+}
+
+/// The answer to a [`LaneRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneReply {
+    /// Offset of the lane in the peer's arena.
+    Lane(u64),
+    /// Asked for.
+    Pending,
+    /// The peer has no such QP or SRQ, or no memory for a lane.
+    Refused,
+}
+
+/// A member of a multicast group: the QP number.
+pub type Member = u32;
+
+/// A link between processes.
+pub trait Link: Send + Sync {
+    /// A process slot that no other process of this user has on this host.
+    fn claim_slot(&self) -> Result<u32>;
+
+    /// A descriptor that is readable when [`Link::handle_events`] has something to do.
+    fn poll_fd(&self) -> RawFd;
+
+    /// Does what came in. Only the progress thread calls it.
+    fn handle_events(&self, process: &'static Process);
+
+    /// Whether the address leads to this host over this link.
+    fn reaches(&self, device: u32, ah: &AhAttr) -> bool;
+
+    /// The process that owns `slot`. Never waits.
+    fn peer(&self, process: &'static Process, slot: u32) -> Peer;
+
+    /// Whether the process of `slot`, which has initiators here, still runs.
+    fn initiator_lives(&self, slot: u32) -> bool;
+
+    /// A lane in a peer, for an initiator that has none of its own there. Never waits.
+    fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply;
+
+    /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
+    fn forget_lanes(&self, initiator: u32);
+
+    /// Enters QP `qpn` into a multicast group; when this returns, senders of this host know.
+    fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()>;
+
+    /// Takes it out again.
+    fn leave(&self, process: &'static Process, group: &Gid, qpn: u32);
+
+    /// The members of a group on this host.
+    fn members(&self, process: &'static Process, group: &Gid) -> Vec<Member>;
+}

@@ -1,0 +1,250 @@
+//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and whoever waits long looks whether that
+//! thread still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
+//! (`pthread_exit` in a signal handler, a raw `exit` system call); `std::sync::Mutex` would hang the others for ever.
+//!
+//! Used inside one process only. Nothing shared with another process is ever locked (DESIGN decision 2).
+
+use std::cell::{Cell, UnsafeCell};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Set while somebody sleeps on the word. Thread ids stay below 2^22 (`/proc/sys/kernel/pid_max`).
+const WAITERS: u32 = 1 << 31;
+/// How often the word is tried before the thread sleeps.
+const SPINS: u32 = 200;
+/// How long a waiter sleeps before it asks whether the owner still lives.
+const PATIENCE_NS: i64 = 20_000_000;
+
+thread_local! {
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread's id as the kernel counts it.
+#[inline]
+pub fn tid() -> u32 {
+    TID.with(|t| {
+        if t.get() == 0 {
+            // SAFETY: gettid has no arguments and cannot fail.
+            t.set(unsafe { libc::gettid() } as u32);
+        }
+        t.get()
+    })
+}
+
+/// Forgets the cached thread id; the only thread of a forked child has a new one.
+pub(crate) fn forget_tid() {
+    TID.with(|t| t.set(0));
+}
+
+/// The lock word alone, for callers that hold it across several calls (`ibv_wr_start` … `ibv_wr_complete`).
+#[derive(Default)]
+pub struct RawLock {
+    word: AtomicU32,
+}
+
+impl RawLock {
+    /// Takes the lock. Returns true when it was taken from a thread that no longer exists, so that what it guards may be torn.
+    #[inline]
+    pub fn lock(&self) -> bool {
+        if self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return false;
+        }
+        self.lock_slow()
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == 0
+            && self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether the calling thread holds it.
+    pub fn held_by_me(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & !WAITERS == tid()
+    }
+
+    /// Gives the lock back.
+    #[inline]
+    pub fn unlock(&self) {
+        if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
+            futex_wake(&self.word);
+        }
+    }
+
+    #[cold]
+    fn lock_slow(&self) -> bool {
+        let me = tid();
+        for _ in 0..SPINS {
+            if self.word.load(Ordering::Relaxed) == 0
+                && self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let seen = self.word.load(Ordering::Relaxed);
+            if seen == 0 {
+                // Others may sleep as well; keep their mark so that our unlock wakes one of them.
+                if self.word.compare_exchange(0, me | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return false;
+                }
+                continue;
+            }
+            if seen & WAITERS == 0
+                && self.word.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            let asleep = seen | WAITERS;
+            let timed_out = futex_wait(&self.word, asleep, PATIENCE_NS);
+            if timed_out
+                && !thread_exists(asleep & !WAITERS)
+                && self.word.compare_exchange(asleep, me | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return true;
+            }
+        }
+    }
+}
+
+fn futex_wait(word: &AtomicU32, value: u32, ns: i64) -> bool {
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    // SAFETY: the word outlives the call, and the timeout is a valid timespec on this stack.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const timeout,
+        )
+    };
+    rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ETIMEDOUT)
+}
+
+fn futex_wake(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE only uses the address as a key.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+}
+
+fn thread_exists(tid: u32) -> bool {
+    // SAFETY: signal 0 sends nothing; it only asks whether the thread exists in this process.
+    let rc = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid as libc::pid_t, 0) };
+    rc == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// A value behind a [`RawLock`].
+#[derive(Default)]
+pub struct OwnerLock<T> {
+    raw: RawLock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands the value to one thread at a time.
+unsafe impl<T: Send> Sync for OwnerLock<T> {}
+// SAFETY: the value moves with the lock.
+unsafe impl<T: Send> Send for OwnerLock<T> {}
+
+impl<T> OwnerLock<T> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        OwnerLock { raw: RawLock { word: AtomicU32::new(0) }, value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock, from a dead owner if need be.
+    #[inline]
+    pub fn lock(&self) -> OwnerGuard<'_, T> {
+        let stolen = self.raw.lock();
+        OwnerGuard { lock: self, stolen }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
+        self.raw.try_lock().then_some(OwnerGuard { lock: self, stolen: false })
+    }
+
+    /// The word, for callers that keep the lock beyond one guard.
+    pub fn raw(&self) -> &RawLock {
+        &self.raw
+    }
+
+    /// The value, for a caller that holds the lock through [`OwnerLock::raw`].
+    ///
+    /// # Safety
+    /// The calling thread holds the lock, and no guard or other reference to the value is alive.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn held(&self) -> &mut T {
+        debug_assert!(self.raw.held_by_me());
+        // SAFETY: the caller holds the lock and vouches that this is the only reference.
+        unsafe { &mut *self.value.get() }
+    }
+}
+
+/// Proof that the lock is held; gives it back when dropped.
+pub struct OwnerGuard<'a, T> {
+    lock: &'a OwnerLock<T>,
+    stolen: bool,
+}
+
+impl<T> OwnerGuard<'_, T> {
+    /// Whether the last owner died while it held the lock; the value may be torn.
+    pub fn stolen(&self) -> bool {
+        self.stolen
+    }
+}
+
+impl<T> Deref for OwnerGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists only while this thread holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for OwnerGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard exists only while this thread holds the lock, and is borrowed mutably here.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for OwnerGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.raw.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn threads_take_turns() {
+        let lock = Arc::new(OwnerLock::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let lock = Arc::clone(&lock);
+                std::thread::spawn(move || (0..20_000).for_each(|_| *lock.lock() += 1))
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(*lock.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_lock_is_taken_from_a_thread_that_ended_while_holding_it() {
+        let lock = Arc::new(OwnerLock::new(7));
+        let theirs = Arc::clone(&lock);
+        std::thread::spawn(move || std::mem::forget(theirs.lock())).join().unwrap();
+        let guard = lock.lock();
+        assert!(guard.stolen());
+        assert_eq!(*guard, 7);
+    }
+}

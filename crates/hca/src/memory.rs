@@ -1,0 +1,334 @@
+//! Moving bytes between this process and the memory that a key names, by the best way there is (DESIGN decision 4):
+//! mapped memory by the CPU, other memory by process_vm calls, and where the kernel refuses those, by the owner.
+//!
+//! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
+//! final word.
+
+use crate::layout::Lane;
+use crate::space::{Place, Space};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Most pieces of local memory in one transfer: the device's max_sge and one for a header.
+pub const MAX_PIECES: usize = 34;
+/// A chunk of a mapped copy; the gate is checked again before the next one (DESIGN decision 3).
+pub const DIRECT_CHUNK: u64 = 64 << 10;
+/// A chunk of a process_vm copy. Larger than 64 KiB because each call costs more than a microsecond: at 64 KiB the calls
+/// alone took a tenth of the bandwidth here. Revocation does not depend on the size: the owner can take the remote address
+/// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.
+pub const VM_CHUNK: u64 = 512 << 10;
+
+/// Why a transfer did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Local memory is not there.
+    Local,
+    /// Remote memory is not there.
+    Remote,
+    /// The process has ended, or its memory was taken away.
+    Gone,
+    /// The kernel refuses process_vm calls on that process.
+    Refused,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the local pieces into the place.
+    Write,
+    /// From the place into the local pieces.
+    Read,
+}
+
+/// Local memory: a list of pieces of this process, already checked against its keys. A null address reads zeros and
+/// drops writes.
+pub struct Pieces {
+    n: usize,
+    list: [libc::iovec; MAX_PIECES],
+    len: u64,
+}
+
+impl Pieces {
+    /// No pieces.
+    #[inline]
+    pub fn new() -> Self {
+        const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Pieces { n: 0, list: [NONE; MAX_PIECES], len: 0 }
+    }
+
+    /// Adds a piece; those beyond [`MAX_PIECES`] never occur, because max_sge bounds them.
+    #[inline]
+    pub fn push(&mut self, p: *mut u8, len: u64) {
+        if len > 0 && self.n < MAX_PIECES {
+            self.list[self.n] = libc::iovec { iov_base: p.cast(), iov_len: len as usize };
+            self.n += 1;
+            self.len += len;
+        }
+    }
+
+    /// Adds bytes `[from, from + len)` of these pieces to `to`.
+    pub fn slice_into(&self, from: u64, len: u64, to: &mut Pieces) {
+        let (mut skip, mut left) = (from, len);
+        for piece in &self.list[..self.n] {
+            let n = piece.iov_len as u64;
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            let take = (n - skip).min(left);
+            let base = piece.iov_base.cast::<u8>();
+            to.push(if base.is_null() { base } else { base.wrapping_add(skip as usize) }, take);
+            left -= take;
+            skip = 0;
+        }
+    }
+
+    /// Bytes in all.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Moves `pieces` to or from mapped memory. `last` says that the message ends here, so that its tail is published last.
+///
+/// # Safety
+/// `at` is valid for `pieces.len()` bytes, and so is every non-null piece.
+#[inline]
+pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool) {
+    let mut at = at;
+    for (i, piece) in pieces.list[..pieces.n].iter().enumerate() {
+        let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+        // SAFETY: the caller vouches for both sides; source and destination may overlap in a looped QP.
+        unsafe {
+            match direction {
+                Direction::Read if p.is_null() => {}
+                Direction::Read => std::ptr::copy(at, p, n),
+                Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
+                Direction::Write if last && i + 1 == pieces.n => copy_tail_last(p, at, n),
+                Direction::Write => std::ptr::copy(p, at, n),
+            }
+            at = at.add(n);
+        }
+    }
+}
+
+/// Copies `n` bytes so that a reader who sees the last byte change finds everything before it.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes.
+#[inline]
+unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
+    // The final word: what lies at and beyond the last aligned word boundary before the end.
+    let end = to as usize + n;
+    let tail = match end % 8 {
+        0 => 8,
+        k if k.is_multiple_of(4) => 4,
+        k if k.is_multiple_of(2) => 2,
+        _ => 1,
+    };
+    if n < tail {
+        // SAFETY: the caller vouches for both ranges; n is at most 7 here and unaligned.
+        unsafe { std::ptr::copy(from, to, n) };
+        return;
+    }
+    let body = n - tail;
+    // SAFETY: body + tail == n, and `to + body` is aligned to `tail` by its choice.
+    unsafe {
+        let (src, dst) = (from.add(body), to.add(body));
+        // The tail is read before the body is written, in case the two overlap.
+        match tail {
+            8 => {
+                let v = src.cast::<u64>().read_unaligned();
+                if body > 0 {
+                    std::ptr::copy(from, to, body);
+                    fence(Ordering::Release);
+                }
+                (*dst.cast::<AtomicU64>()).store(v, Ordering::Release);
+            }
+            4 => {
+                let v = src.cast::<u32>().read_unaligned();
+                std::ptr::copy(from, to, body);
+                (*dst.cast::<AtomicU32>()).store(v, Ordering::Release);
+            }
+            2 => {
+                let v = src.cast::<u16>().read_unaligned();
+                std::ptr::copy(from, to, body);
+                (*dst.cast::<AtomicU16>()).store(v, Ordering::Release);
+            }
+            _ => {
+                let v = src.read();
+                std::ptr::copy(from, to, body);
+                (*dst.cast::<AtomicU8>()).store(v, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// A remote address put where the owner can take it away, before the caller's last look at the gate.
+#[inline]
+pub fn aim(lane: &Lane, direction: Direction, host: u64, len: u64, last: bool) {
+    // Two pieces in one call keep the order body before tail without a second call; the kernel copies them one after the
+    // other. A single word needs no splitting.
+    let tail = if direction == Direction::Write && last && len > 8 { 1 + (host + len - 1) % 8 } else { 0 };
+    lane.iov[0].base.store(host, Ordering::Relaxed);
+    lane.iov[0].len.store(len - tail, Ordering::Relaxed);
+    lane.iov[1].base.store(host + len - tail, Ordering::Relaxed);
+    lane.iov[1].len.store(tail, Ordering::Relaxed);
+}
+
+/// Takes the address away again; what is in flight afterwards is in the kernel already.
+pub fn unaim(lane: &Lane) {
+    for iov in &lane.iov {
+        iov.len.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call.
+pub fn copy_vm(space: &Space, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
+    if space.is_dead() {
+        return Err(Fault::Gone);
+    }
+    let remotes = if lane.iov[1].len.load(Ordering::Relaxed) == 0 { 1 } else { 2 };
+    let (local, remote) = (pieces.list.as_ptr(), lane.iov.as_ptr().cast::<libc::iovec>());
+    // SAFETY: the local list names checked memory of this process; the kernel checks the remote addresses and reads the
+    // list itself, from shared memory, so that the owner can still revoke it.
+    let moved = unsafe {
+        match direction {
+            Direction::Write => libc::process_vm_writev(space.pid, local, pieces.n as u64, remote, remotes, 0),
+            Direction::Read => libc::process_vm_readv(space.pid, local, pieces.n as u64, remote, remotes, 0),
+        }
+    };
+    if moved == pieces.len as isize {
+        return Ok(());
+    }
+    vm_fault(space, pieces, moved)
+}
+
+#[cold]
+fn vm_fault(space: &Space, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
+    if moved < 0 {
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
+                space.deny_vm();
+                return Err(Fault::Refused);
+            }
+            Some(libc::ESRCH) => {
+                space.mark_dead();
+                return Err(Fault::Gone);
+            }
+            _ => {}
+        }
+    }
+    // A short count or EFAULT: either side may lack the memory, or the owner has revoked it.
+    Err(if readable(pieces) { Fault::Remote } else { Fault::Local })
+}
+
+/// Whether this process can read all of `pieces`; asked of the kernel, so that a hole is an answer and not a signal.
+fn readable(pieces: &Pieces) -> bool {
+    pieces.list[..pieces.n].iter().all(|piece| {
+        let first = piece.iov_base as usize;
+        let last = first + piece.iov_len - 1;
+        (first..=last).step_by(4096).chain([last]).all(|at| {
+            let mut byte = 0u8;
+            let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+            let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
+            // SAFETY: reads one byte of this process into a local variable; the kernel checks the address.
+            unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) == 1 }
+        })
+    })
+}
+
+/// The 64-bit atomics, on mapped memory. `at` is 8-byte aligned; returns the word before.
+///
+/// # Safety
+/// `at` is valid for 8 bytes and aligned to 8.
+pub unsafe fn atomic(at: *mut u8, compare_swap: bool, compare_add: u64, swap: u64) -> u64 {
+    // SAFETY: the caller vouches for validity and alignment.
+    let word = unsafe { &*at.cast::<AtomicU64>() };
+    if compare_swap {
+        match word.compare_exchange(compare_add, swap, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(old) | Err(old) => old,
+        }
+    } else {
+        word.fetch_add(compare_add, Ordering::SeqCst)
+    }
+}
+
+/// The way that reaches `place` in `space` now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The CPU, through a mapping.
+    Direct(*mut u8),
+    /// process_vm calls.
+    Vm(u64),
+    /// The owner's progress thread.
+    Owner,
+    /// Nowhere: the null MR.
+    Null,
+}
+
+/// Which ways this process may use (`VERVAIN_MEMORY`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The best that works.
+    Auto,
+    /// Owner copies only, for what is not mapped.
+    Owner,
+}
+
+/// Chooses the way.
+#[inline]
+pub fn way(space: &Space, place: Place, policy: Policy) -> Way {
+    match place {
+        Place::Direct(p) => Way::Direct(p),
+        Place::Remote(host) if policy == Policy::Auto && space.vm_allowed() => Way::Vm(host),
+        Place::Remote(_) => Way::Owner,
+        Place::Null => Way::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_copied_whatever_its_length_and_alignment() {
+        let from: Vec<u8> = (0..64u8).collect();
+        for at in 0..16 {
+            for n in 0..40 {
+                let mut to = vec![0xffu8; 64];
+                let mut pieces = Pieces::new();
+                pieces.push(from.as_ptr().cast_mut(), n);
+                // SAFETY: both vectors are longer than at + n.
+                unsafe { copy_direct(Direction::Write, to.as_mut_ptr().add(at), &pieces, true) };
+                assert_eq!(&to[at..at + n as usize], &from[..n as usize]);
+                assert!(to[..at].iter().chain(&to[at + n as usize..]).all(|&b| b == 0xff));
+            }
+        }
+    }
+
+    #[test]
+    fn null_pieces_read_as_zero_and_swallow_writes() {
+        let mut to = [7u8; 16];
+        let mut pieces = Pieces::new();
+        pieces.push(std::ptr::null_mut(), 16);
+        // SAFETY: `to` has 16 bytes.
+        unsafe {
+            copy_direct(Direction::Read, to.as_mut_ptr(), &pieces, true);
+            assert_eq!(to, [7; 16]);
+            copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, true);
+        }
+        assert_eq!(to, [0; 16]);
+    }
+}

@@ -1,0 +1,608 @@
+//! One per process: the arena, the numbers it hands out, the registry of objects that peers may call on, and the progress
+//! thread, which sleeps until something cannot finish inside a call (DESIGN decision 6).
+
+use crate::arena::{Arena, Block};
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::keys::KeyTable;
+use crate::lane::OwnedLane;
+use crate::layout::{self, Header, Lane, PER_SLOT};
+use crate::link::{LaneRequest, Link};
+use crate::lock::OwnerLock;
+use crate::memory::Policy;
+use crate::qp::Qp;
+use crate::space::Space;
+use crate::srq::Srq;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+static STARTING: OwnerLock<()> = OwnerLock::new(());
+/// Descriptors that a forked child must not keep: peers see us dead when the last copy of them is closed.
+static PRIVATE_FDS: [AtomicU32; 4096] = [const { AtomicU32::new(0) }; 4096];
+
+/// What the process has.
+pub struct Process {
+    pub(crate) arena: Arena,
+    /// This process as a peer of itself.
+    pub own: Arc<Space>,
+    pub(crate) keys: KeyTable,
+    pub(crate) attention: AttentionTable,
+    /// How peers are reached.
+    pub link: Box<dyn Link>,
+    numbers: OwnerLock<Numbers>,
+    lanes: OwnerLock<Vec<(&'static Lane, Weak<OwnedLane>)>>,
+    qps: OwnerLock<Vec<Weak<Qp>>>,
+    pending: OwnerLock<Vec<Arc<Qp>>>,
+    serving: OwnerLock<()>,
+    wake_read: OwnedFd,
+    /// Random, kept the whole life of the process image.
+    pub incarnation: [u64; 2],
+    pub(crate) policy: Policy,
+    next_pd: AtomicU32,
+    urgent: AtomicBool,
+}
+
+/// Objects that peers may ask to be looked at.
+pub(crate) enum Attention {
+    Qp(Weak<Qp>),
+    Cq(Weak<Cq>),
+    Srq(Weak<Srq>),
+    Lane(Weak<OwnedLane>),
+}
+
+impl Process {
+    /// The process, made when the first device is opened. `link` makes the way to peers; it is told the arena's descriptor,
+    /// the descriptor that wakes this process and its identity.
+    pub fn start(link: impl FnOnce(&LinkInit) -> Result<Box<dyn Link>>) -> Result<&'static Process> {
+        if let Some(p) = Process::current() {
+            return Ok(p);
+        }
+        let _starting = STARTING.lock();
+        if let Some(p) = Process::current() {
+            return Ok(p);
+        }
+        install_fork_handlers();
+        let process = Process::create(link)?;
+        let process: &'static Process = Box::leak(Box::new(process));
+        crate::progress::spawn(process)?;
+        CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        Ok(process)
+    }
+
+    /// The process, if a device was opened in it.
+    pub fn current() -> Option<&'static Process> {
+        let p = CURRENT.load(Ordering::Acquire);
+        // SAFETY: null, or a leaked box that is never freed.
+        unsafe { p.as_ref() }
+    }
+
+    /// Whether this is the process that made the object, and not a forked child of it.
+    pub(crate) fn is_current(&self) -> bool {
+        std::ptr::eq(CURRENT.load(Ordering::Acquire), self)
+    }
+
+    /// EIO in a forked child, whose copy of the objects has no device behind it (`man ibv_fork_init`).
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_current() {
+            return Ok(());
+        }
+        Err(Error::new(libc::EIO, "this process is a forked child; the device belongs to its parent"))
+    }
+
+    fn create(link: impl FnOnce(&LinkInit) -> Result<Box<dyn Link>>) -> Result<Process> {
+        let arena = Arena::create(size_of::<Header>() as u64)?;
+        let view = arena.view();
+        let header = view.get::<Header>(0).expect("the arena holds its header");
+        let keys = arena.alloc_sparse((layout::KEYS * size_of::<layout::KeyEntry>()) as u64)?;
+        let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
+        let mut random = [0u64; 2];
+        for word in &mut random {
+            *word = random_u64()?;
+        }
+        header.version.store(layout::VERSION, Ordering::Relaxed);
+        header.pid.store(std::process::id(), Ordering::Relaxed);
+        for (to, from) in header.incarnation.iter().zip(random) {
+            to.store(from, Ordering::Relaxed);
+        }
+        header.keys.store(keys.offset(), Ordering::Relaxed);
+        header.attention.store(attention.offset(), Ordering::Relaxed);
+        header.magic.store(layout::MAGIC, Ordering::Release);
+        hold_record_lock(arena.fd())?;
+        let (wake_read, wake_write) = socketpair()?;
+        let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake_write.as_raw_fd(), incarnation: random };
+        let link = link(&init)?;
+        for fd in [arena.fd(), wake_read.as_raw_fd(), wake_write.as_raw_fd()] {
+            keep_from_children(fd);
+        }
+        let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake_write)?);
+        let policy = match std::env::var("VERVAIN_MEMORY").as_deref() {
+            Err(_) | Ok("auto" | "vm" | "") => Policy::Auto,
+            Ok("owner") => Policy::Owner,
+            Ok(other) => {
+                return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
+            }
+        };
+        allow_process_vm();
+        Ok(Process {
+            keys: KeyTable::new(own.keys, keys.offset()),
+            arena,
+            own,
+            attention: AttentionTable::default(),
+            link,
+            numbers: OwnerLock::default(),
+            lanes: OwnerLock::default(),
+            qps: OwnerLock::default(),
+            pending: OwnerLock::default(),
+            serving: OwnerLock::default(),
+            wake_read,
+            incarnation: random,
+            policy,
+            next_pd: AtomicU32::new(1),
+            urgent: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn wake_read_fd(&self) -> i32 {
+        self.wake_read.as_raw_fd()
+    }
+
+    pub(crate) fn next_pd(&self) -> u32 {
+        self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What this process writes as `Lane::initiator` for its QP `qpn`.
+    pub(crate) fn initiator_id(&self, qpn: u32, generation: u32) -> u64 {
+        let nonce = (self.incarnation[0] as u32 ^ generation.wrapping_mul(0x9e37_79b9)) & 0x7fff_ffff;
+        u64::from(nonce) << 32 | u64::from(qpn)
+    }
+
+    // ---- numbers ---------------------------------------------------------------------------------------------------
+
+    /// A QP number, free in this process and unique on this host; entered into the table when the QP is ready.
+    pub(crate) fn new_number(&self, kind: Kind) -> Result<u32> {
+        let mut numbers = self.numbers.lock();
+        if let Some(number) = numbers.take(kind) {
+            return Ok(number);
+        }
+        let i = numbers.slots.len();
+        if i == layout::SLOTS_PER_PROCESS {
+            return Err(Error::no_memory("this process has all the QPs or SRQs that it can have"));
+        }
+        let slot = self.link.claim_slot()?;
+        let table = (PER_SLOT * 8) as u64;
+        let (qps, srqs) = (self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?);
+        let entry = &self.own.header.slots[i];
+        entry.qps.store(qps.offset(), Ordering::Relaxed);
+        entry.srqs.store(srqs.offset(), Ordering::Relaxed);
+        entry.slot.store(slot, Ordering::Release);
+        numbers.slots.push(SlotNumbers::new(slot, [qps, srqs], self.incarnation[1] as usize));
+        numbers.take(kind).ok_or_else(|| Error::no_memory("no number is free"))
+    }
+
+    /// Makes `number` lead to `offset`; 0 to withdraw it.
+    pub(crate) fn publish_number(&self, kind: Kind, number: u32, offset: u64) {
+        let numbers = self.numbers.lock();
+        if let Some(slot) = numbers.slots.iter().find(|s| s.slot == layout::slot_of(number)) {
+            let table = self.own.view.slice::<AtomicU64>(slot.tables[kind as usize].offset(), PER_SLOT);
+            if let Some(table) = table {
+                table[layout::index_of(number)].store(offset, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Gives a number back.
+    pub(crate) fn free_number(&self, kind: Kind, number: u32) {
+        let mut numbers = self.numbers.lock();
+        if let Some(slot) = numbers.slots.iter_mut().find(|s| s.slot == layout::slot_of(number)) {
+            slot.used[kind as usize][layout::index_of(number)] = false;
+        }
+    }
+
+    /// The word in which polled send completions of QP `qpn` are counted. Kept as long as the process.
+    pub(crate) fn freed_cell(&self, qpn: u32) -> &'static AtomicU32 {
+        let numbers = self.numbers.lock();
+        let slot = numbers.slots.iter().find(|s| s.slot == layout::slot_of(qpn));
+        slot.map_or(&NO_CELL, |s| &s.cells[layout::index_of(qpn)])
+    }
+
+    // ---- registries ------------------------------------------------------------------------------------------------
+
+    pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
+        self.lanes.lock().push((lane.shared, Arc::downgrade(lane)));
+    }
+
+    pub(crate) fn remove_lane(&self, lane: &Arc<OwnedLane>) {
+        self.lanes.lock().retain(|(shared, _)| !std::ptr::eq(*shared, lane.shared));
+    }
+
+    pub(crate) fn add_qp(&self, qp: &Arc<Qp>) {
+        self.qps.lock().push(Arc::downgrade(qp));
+    }
+
+    pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
+        self.qps.lock().retain(|q| q.strong_count() > 0 && !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
+    }
+
+    pub(crate) fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        self.live_qps().into_iter().find(|q| q.qp_num() == qpn && !q.gone.load(Ordering::Acquire))
+    }
+
+    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the link for those); its offset.
+    pub fn make_lane(&self, request: &LaneRequest) -> Option<u64> {
+        let qp = self.find_qp(request.qpn)?;
+        if request.srqn == 0 {
+            return qp.make_lane(request.initiator, None).ok();
+        }
+        let srq = qp.xrcd()?.srq(request.srqn)?;
+        qp.make_lane(request.initiator, Some(&srq)).ok()
+    }
+
+    /// Gives up the lanes that peers have made for `initiator`.
+    pub(crate) fn forget_lanes(&self, initiator: u32) {
+        self.link.forget_lanes(initiator);
+    }
+
+    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the link.
+    pub fn drop_lanes_of(&self, initiator: u32) {
+        for lane in self.live_lanes().iter().filter(|l| l.initiator_qpn() == initiator) {
+            if let Some(qp) = self.find_qp(lane.qp_num) {
+                qp.reap(lane, initiator);
+            }
+        }
+    }
+
+    /// Closes every lane whose receives come from `rq`, an SRQ that is being destroyed.
+    pub(crate) fn close_lanes_into(&self, rq: &Arc<crate::recv_queue::RecvQueue>) {
+        for lane in self.live_lanes().iter().filter(|l| Arc::ptr_eq(&l.rq, rq)) {
+            if let Some(qp) = self.find_qp(lane.qp_num) {
+                qp.lanes.lock().retain(|l| !Arc::ptr_eq(l, lane));
+            }
+            lane.close();
+        }
+    }
+
+    fn live_qps(&self) -> Vec<Arc<Qp>> {
+        self.qps.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn live_lanes(&self) -> Vec<Arc<OwnedLane>> {
+        self.lanes.lock().iter().filter_map(|(_, lane)| lane.upgrade()).collect()
+    }
+
+    /// Waits until nobody is in flight in this process's memory, here or in a peer. Called after a key was made invalid.
+    pub(crate) fn drain(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let lanes = self.lanes.lock();
+        let in_flight = |lane: &Lane| lane.gate.load(Ordering::SeqCst) & 1 == 1;
+        let busy: Vec<_> = lanes.iter().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
+        drop(lanes);
+        busy.iter().for_each(|l| l.drain());
+        let qps = self.qps.lock();
+        let active: Vec<_> = qps.iter().filter_map(Weak::upgrade).filter(|q| q.is_executing()).collect();
+        drop(qps);
+        active.iter().for_each(|q| q.wait_executing());
+        drop(self.serving.lock());
+    }
+
+    /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
+    pub(crate) fn fail_users_of(&self, cq: &Cq) {
+        for qp in self.live_qps() {
+            if qp.reports_to(cq) {
+                qp.fail(crate::types::event::QP_FATAL);
+            }
+        }
+    }
+
+    /// The process of `lane`'s initiator still runs.
+    pub(crate) fn initiator_lives(&self, lane: &Lane) -> bool {
+        let qpn = lane.initiator.load(Ordering::Acquire) as u32;
+        let slot = layout::slot_of(qpn);
+        self.owns_slot(slot) || self.link.initiator_lives(slot)
+    }
+
+    /// Whether `slot` is this process's.
+    pub fn owns_slot(&self, slot: u32) -> bool {
+        self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
+    }
+
+    /// A process that had initiators here has ended: takes back what they held. Called by the link.
+    pub fn reap(&self, slots: &[u32]) {
+        let theirs = |lane: &Arc<OwnedLane>| slots.contains(&layout::slot_of(lane.initiator_qpn()));
+        for lane in self.live_lanes().iter().filter(|l| theirs(l)) {
+            let qpn = lane.initiator_qpn();
+            match self.live_qps().into_iter().find(|q| q.qp_num() == lane.qp_num) {
+                Some(qp) => qp.reap(lane, qpn),
+                None => lane.reset(),
+            }
+        }
+    }
+
+    // ---- work for the progress thread ------------------------------------------------------------------------------
+
+    pub(crate) fn add_pending(&self, qp: &Arc<Qp>) {
+        self.pending.lock().push(Arc::clone(qp));
+        self.wake_progress();
+    }
+
+    pub(crate) fn pending(&self) -> Vec<Arc<Qp>> {
+        self.pending.lock().clone()
+    }
+
+    /// Whether QPs came to the list since the progress thread read it.
+    pub(crate) fn has_new_pending(&self, known: usize) -> bool {
+        self.urgent.load(Ordering::SeqCst) || self.pending.lock().len() > known
+    }
+
+    /// Takes a QP without work off the progress thread's list; false if work came meanwhile.
+    pub(crate) fn unwatch(&self, qp: &Arc<Qp>) -> bool {
+        let mut pending = self.pending.lock();
+        if !qp.clear_listed_for_progress() {
+            return false;
+        }
+        pending.retain(|p| !Arc::ptr_eq(p, qp));
+        true
+    }
+
+    /// The program is about to sleep: the progress thread takes over although it polled a moment ago.
+    pub(crate) fn hand_over(&self) {
+        self.urgent.store(true, Ordering::SeqCst);
+        self.wake_progress();
+    }
+
+    /// The link has news that QPs may wait for.
+    pub fn wake_waiting(&self) {
+        if !self.pending.lock().is_empty() {
+            self.urgent.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn take_urgent(&self) -> bool {
+        self.urgent.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn drop_pending(&self, qp: &Arc<Qp>) {
+        self.pending.lock().retain(|p| !Arc::ptr_eq(p, qp));
+    }
+
+    /// Wakes the progress thread.
+    pub fn wake_progress(&self) {
+        self.own.wake();
+    }
+
+    /// Looks at everything that peers asked for.
+    pub(crate) fn attend(&self) {
+        let mut numbers = Vec::new();
+        self.own.take_attention(|n| numbers.push(n));
+        for n in numbers {
+            self.attention.call(n, self);
+        }
+    }
+
+    /// The same from a thread that polls, which must not wait for another that is at it.
+    #[cold]
+    pub(crate) fn attend_from_poll(&self) {
+        let mut lanes = Vec::new();
+        self.own.take_attention(|n| lanes.push(n));
+        let mut rest = false;
+        for n in lanes {
+            if !self.attention.call_lane(n, self) {
+                // Events and flushes take locks that the polling thread may hold.
+                let words = self.own.clone();
+                words.raise(n);
+                rest = true;
+            }
+        }
+        if rest {
+            self.wake_progress();
+        }
+    }
+
+    pub(crate) fn serve(&self, lane: &OwnedLane) {
+        let _serving = self.serving.lock();
+        crate::service::serve(self, lane);
+    }
+}
+
+/// What the link is told at the start.
+pub struct LinkInit {
+    /// The arena's memfd.
+    pub arena_fd: i32,
+    /// The descriptor that wakes the progress thread.
+    pub wake_fd: i32,
+    /// Identity.
+    pub incarnation: [u64; 2],
+}
+
+static NO_CELL: AtomicU32 = AtomicU32::new(0);
+
+/// What a number names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Qp = 0,
+    Srq = 1,
+}
+
+#[derive(Default)]
+struct Numbers {
+    slots: Vec<SlotNumbers>,
+}
+
+struct SlotNumbers {
+    slot: u32,
+    tables: [Block; 2],
+    used: [Vec<bool>; 2],
+    /// Numbers are handed out in turn, so that one that was freed comes back late.
+    next: [usize; 2],
+    cells: &'static [AtomicU32],
+}
+
+impl SlotNumbers {
+    fn new(slot: u32, tables: [Block; 2], random: usize) -> Self {
+        let cells: Vec<AtomicU32> = (0..PER_SLOT).map(|_| AtomicU32::new(0)).collect();
+        let used = || vec![false; PER_SLOT];
+        let first = random % PER_SLOT;
+        SlotNumbers { slot, tables, used: [used(), used()], next: [first, first], cells: cells.leak() }
+    }
+}
+
+impl Numbers {
+    fn take(&mut self, kind: Kind) -> Option<u32> {
+        let k = kind as usize;
+        for s in &mut self.slots {
+            let free = (0..PER_SLOT).map(|i| (s.next[k] + i) % PER_SLOT).find(|&i| !s.used[k][i]);
+            if let Some(i) = free {
+                s.used[k][i] = true;
+                s.next[k] = i + 1;
+                return Some(s.slot << layout::INDEX_BITS | i as u32);
+            }
+        }
+        None
+    }
+}
+
+/// Objects by attention number.
+#[derive(Default)]
+pub(crate) struct AttentionTable {
+    table: OwnerLock<(Vec<Option<Attention>>, Vec<u32>)>,
+}
+
+impl AttentionTable {
+    /// A number for an object. Beyond the table they are shared with nobody: number 0 is never handed out.
+    pub(crate) fn add(&self, object: Attention) -> u32 {
+        let mut t = self.table.lock();
+        if let Some(n) = t.1.pop() {
+            t.0[n as usize] = Some(object);
+            return n;
+        }
+        if t.0.is_empty() {
+            t.0.push(None);
+        }
+        t.0.push(Some(object));
+        t.0.len() as u32 - 1
+    }
+
+    pub(crate) fn remove(&self, number: u32) {
+        let mut t = self.table.lock();
+        if let Some(entry) = t.0.get_mut(number as usize)
+            && entry.take().is_some()
+        {
+            t.1.push(number);
+        }
+    }
+
+    fn call(&self, number: u32, process: &Process) {
+        let (mut qp, mut cq, mut srq, mut lane) = (None, None, None, None);
+        match self.table.lock().0.get(number as usize) {
+            Some(Some(Attention::Qp(q))) => qp = q.upgrade(),
+            Some(Some(Attention::Cq(c))) => cq = c.upgrade(),
+            Some(Some(Attention::Srq(s))) => srq = s.upgrade(),
+            Some(Some(Attention::Lane(l))) => lane = l.upgrade(),
+            _ => {}
+        }
+        if let Some(q) = qp {
+            q.attend();
+        }
+        if let Some(c) = cq {
+            c.attend();
+        }
+        if let Some(s) = srq {
+            s.attend();
+        }
+        if let Some(l) = lane {
+            process.serve(&l);
+        }
+    }
+
+    fn call_lane(&self, number: u32, process: &Process) -> bool {
+        let lane = match self.table.lock().0.get(number as usize) {
+            Some(Some(Attention::Lane(l))) => l.upgrade(),
+            Some(Some(_)) => return false,
+            _ => None,
+        };
+        if let Some(lane) = lane {
+            process.serve(&lane);
+        }
+        true
+    }
+}
+
+/// Random bits from the system.
+pub(crate) fn random_u64() -> Result<u64> {
+    getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
+}
+
+/// A connected pair of datagram sockets: unlike a pipe, writing to it never raises SIGPIPE.
+fn socketpair() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: fills the two descriptors, which are owned at once.
+    unsafe {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
+            return Err(Error::last_os("cannot make the wake-up socket"));
+        }
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a
+/// forked child, and it goes when the last thread is gone.
+fn hold_record_lock(fd: i32) -> Result<()> {
+    // SAFETY: an all-zero flock is valid: the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as i16;
+    // SAFETY: F_SETLK reads the struct.
+    if unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const lock) } != 0 {
+        return Err(Error::last_os("cannot lock the arena"));
+    }
+    Ok(())
+}
+
+/// Lets processes of this user read and write our memory where Yama restricts that to parents (`man 2 prctl`).
+fn allow_process_vm() {
+    const ANY: libc::c_ulong = libc::c_ulong::MAX;
+    // SAFETY: changes one attribute of this process; EINVAL where there is no Yama.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, ANY, 0, 0, 0) };
+}
+
+/// Notes a descriptor that a forked child closes at once.
+pub fn keep_from_children(fd: i32) {
+    for cell in &PRIVATE_FDS {
+        if cell.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Takes the note back, before the descriptor is closed.
+pub fn forget_private_fd(fd: i32) {
+    for cell in &PRIVATE_FDS {
+        if cell.compare_exchange(fd as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn install_fork_handlers() {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    if !INSTALLED.swap(true, Ordering::AcqRel) {
+        // SAFETY: registers a handler that only touches atomics, thread-local data and closes descriptors.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    }
+}
+
+/// In the child: the objects belong to the parent, and so do the sockets by which peers see it alive.
+extern "C" fn after_fork_in_child() {
+    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+    crate::lock::forget_tid();
+    for cell in &PRIVATE_FDS {
+        let fd = cell.swap(0, Ordering::AcqRel);
+        if fd != 0 {
+            // SAFETY: the child's copy of a descriptor that only this library uses; the owner objects in the child are
+            // never dropped with effect, for the process they belong to is not the current one.
+            unsafe { libc::close(fd as i32 - 1) };
+        }
+    }
+}

@@ -1,0 +1,734 @@
+//! Queue pairs: what the program holds. State changes close the lanes into the QP, wait until nobody is in flight, and
+//! flush (IBA 10.3); the send queue does the requester's work, peers do the responder's.
+
+use crate::arena::Block;
+use crate::channel::{Element, EventCount};
+use crate::context::{Context, Pd, Xrcd};
+use crate::cq::Cq;
+use crate::device::LIMITS;
+use crate::error::{Error, Result};
+use crate::lane::OwnedLane;
+use crate::layout::QpShared;
+use crate::lock::{OwnerGuard, OwnerLock};
+use crate::process::{Attention, Kind, Process};
+use crate::recv_queue::RecvQueue;
+use crate::send_queue::{BUDGET, Progress, SendQueue};
+use crate::srq::Srq;
+use crate::types::{AhAttr, Completion, Gid, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns, wc};
+use crate::wqe::SendRequest;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// What a QP is made of.
+pub struct QpInit<'a> {
+    /// Service type.
+    pub qp_type: QpType,
+    /// Send completions.
+    pub send_cq: Option<&'a Arc<Cq>>,
+    /// Receive completions.
+    pub recv_cq: Option<&'a Arc<Cq>>,
+    /// Shared receive queue instead of an own one.
+    pub srq: Option<&'a Arc<Srq>>,
+    /// XRC domain (XRC targets).
+    pub xrcd: Option<&'a Arc<Xrcd>>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Whether every send completes, signaled or not.
+    pub sq_sig_all: bool,
+    /// The program's cookie.
+    pub cookie: usize,
+}
+
+/// A queue pair.
+pub struct Qp {
+    pub(crate) process: &'static Process,
+    pub(crate) context: Arc<Context>,
+    me: Weak<Qp>,
+    pd: Option<Arc<Pd>>,
+    xrcd: Option<Arc<Xrcd>>,
+    qp_type: QpType,
+    number: u32,
+    cap: QpCap,
+    pub(crate) shared: &'static QpShared,
+    block: OwnerLock<Option<Block>>,
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
+    pub(crate) rq: Option<Arc<RecvQueue>>,
+    pub(crate) lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
+    sq: OwnerLock<SendQueue>,
+    pub(crate) attr: OwnerLock<QpAttr>,
+    /// Work waits in the send queue; and this QP stands in its CQ's list and in the progress thread's.
+    work: AtomicBool,
+    listed: AtomicBool,
+    listed_for_progress: AtomicBool,
+    /// Odd while a thread carries out send work.
+    executing: AtomicU64,
+    /// Counts looks by the program, so that the progress thread keeps away while it polls.
+    looks: AtomicU32,
+    notify_drained: AtomicBool,
+    last_wqe_told: AtomicBool,
+    lid: AtomicU32,
+    groups: AtomicU32,
+    cookie: AtomicUsize,
+    events: Arc<EventCount>,
+    pub(crate) gone: AtomicBool,
+}
+
+impl Qp {
+    pub(crate) fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
+        let process = context.process;
+        process.check()?;
+        check_init(pd, init)?;
+        let mut cap = init.cap;
+        let receives_itself = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
+        if !receives_itself {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { cap.max_inline_data };
+        let pd_number = pd.map_or(0, |p| p.number);
+        let number = process.new_number(Kind::Qp)?;
+        let built = Self::build(context, pd, init, cap, number, pd_number, receives_itself);
+        match built {
+            Ok(qp) => Ok(qp),
+            Err(e) => {
+                process.free_number(Kind::Qp, number);
+                Err(e)
+            }
+        }
+    }
+
+    fn build(
+        context: &Arc<Context>,
+        pd: Option<&Arc<Pd>>,
+        init: &QpInit<'_>,
+        cap: QpCap,
+        number: u32,
+        pd_number: u32,
+        receives_itself: bool,
+    ) -> Result<Arc<Qp>> {
+        let process = context.process;
+        let rq = match (init.srq, receives_itself) {
+            (Some(srq), _) => Some(Arc::clone(&srq.rq)),
+            (None, true) => Some(Arc::new(RecvQueue::create(process, pd_number, cap.max_recv_wr, cap.max_recv_sge)?)),
+            (None, false) => None,
+        };
+        let block = process.arena.alloc(size_of::<QpShared>() as u64)?;
+        let offset = block.offset();
+        let shared = process.arena.view().get::<QpShared>(offset).expect("just allocated");
+        shared.qpn.store(number, Ordering::Relaxed);
+        shared.qp_type.store(init.qp_type.to_verbs(), Ordering::Relaxed);
+        shared.pd.store(pd_number, Ordering::Relaxed);
+        shared.xrcd.store(init.xrcd.map_or(0, |x| x.id), Ordering::Relaxed);
+        let sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all);
+        let qp = Arc::new_cyclic(|me: &Weak<Qp>| {
+            shared.attention.store(process.attention.add(Attention::Qp(me.clone())), Ordering::Relaxed);
+            Qp {
+                process,
+                context: Arc::clone(context),
+                me: me.clone(),
+                pd: pd.cloned(),
+                xrcd: init.xrcd.cloned(),
+                qp_type: init.qp_type,
+                number,
+                cap,
+                shared,
+                block: OwnerLock::new(Some(block)),
+                send_cq: init.send_cq.cloned(),
+                recv_cq: init.recv_cq.cloned(),
+                srq: init.srq.cloned(),
+                rq: rq.clone(),
+                lanes: OwnerLock::default(),
+                sq: OwnerLock::new(sq),
+                attr: OwnerLock::new(QpAttr { cap, ..QpAttr::default() }),
+                work: AtomicBool::new(false),
+                listed: AtomicBool::new(false),
+                listed_for_progress: AtomicBool::new(false),
+                executing: AtomicU64::new(0),
+                looks: AtomicU32::new(0),
+                notify_drained: AtomicBool::new(false),
+                last_wqe_told: AtomicBool::new(false),
+                lid: AtomicU32::new(0),
+                groups: AtomicU32::new(0),
+                cookie: AtomicUsize::new(init.cookie),
+                events: Arc::default(),
+                gone: AtomicBool::new(false),
+            }
+        });
+        qp.make_own_lane(offset)?;
+        qp.count_users(1);
+        process.add_qp(&qp);
+        process.publish_number(Kind::Qp, number, offset);
+        Ok(qp)
+    }
+
+    /// The lane of the one peer that a connected QP has. Into datagram QPs and XRC targets lanes are made on request.
+    fn make_own_lane(&self, offset: u64) -> Result<()> {
+        if !matches!(self.qp_type, QpType::Rc | QpType::Uc) {
+            return Ok(());
+        }
+        let (Some(rq), Some(cq)) = (&self.rq, &self.recv_cq) else {
+            return Err(Error::invalid("the QP has nowhere to receive"));
+        };
+        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number)?;
+        self.shared.lane.store(lane.offset, Ordering::Release);
+        self.lanes.lock().push(lane);
+        Ok(())
+    }
+
+    /// A lane for `initiator` into this datagram QP, or through this XRC target into `srq`; its offset.
+    pub(crate) fn make_lane(&self, initiator: u32, srq: Option<&Arc<Srq>>) -> Result<u64> {
+        let (rq, cq) = match (srq, &self.rq, &self.recv_cq) {
+            (Some(srq), _, _) => (&srq.rq, srq.cq().ok_or_else(|| Error::invalid("not an XRC SRQ"))?),
+            (None, Some(rq), Some(cq)) if self.qp_type == QpType::Ud => (rq, cq),
+            _ => return Err(Error::invalid("the QP takes no such lane")),
+        };
+        let mut lanes = self.lanes.lock();
+        let same = |l: &&Arc<OwnedLane>| {
+            Arc::ptr_eq(&l.rq, rq) && (l.initiator_qpn() == initiator || l.initiator_qpn() == 0)
+        };
+        if let Some(lane) = lanes.iter().find(same) {
+            return Ok(lane.offset);
+        }
+        let offset = self.block.lock().as_ref().map_or(0, Block::offset);
+        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number)?;
+        if self.qp_type == QpType::Ud {
+            lane.bounce(crate::layout::request::DATAGRAM_BYTES);
+        }
+        let at = lane.offset;
+        lanes.push(lane);
+        Ok(at)
+    }
+
+    fn count_users(&self, by: u32) {
+        // Adding u32::MAX is taking one away.
+        let count = |c: &AtomicU32| {
+            c.fetch_add(by, Ordering::AcqRel);
+        };
+        self.pd.iter().for_each(|p| count(&p.users));
+        self.send_cq.iter().for_each(|c| count(&c.users));
+        self.recv_cq.iter().for_each(|c| count(&c.users));
+        self.srq.iter().for_each(|s| count(&s.users));
+        self.xrcd.iter().for_each(|x| count(&x.users));
+    }
+
+    // ---- plain facts -----------------------------------------------------------------------------------------------
+
+    /// QP number.
+    pub fn qp_num(&self) -> u32 {
+        self.number
+    }
+
+    /// Service type.
+    #[inline]
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// Sizes granted.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// State now; a peer's error may have changed it.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        QpState::from_verbs(self.shared.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
+    }
+
+    /// Changes the cookie.
+    pub fn set_cookie(&self, cookie: usize) {
+        self.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Acknowledges an async event about this QP.
+    pub fn ack_async_event(&self) {
+        self.events.ack();
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.shared.generation.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn send_cq(&self) -> Option<&Arc<Cq>> {
+        self.send_cq.as_ref()
+    }
+
+    pub(crate) fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.xrcd.as_ref()
+    }
+
+    pub(crate) fn device_index(&self) -> u32 {
+        self.context.device().index()
+    }
+
+    pub(crate) fn lid(&self) -> u16 {
+        self.lid.load(Ordering::Relaxed) as u16
+    }
+
+    /// The source GID of `ah`, and whether the port speaks RoCE.
+    pub(crate) fn route(&self, ah: &AhAttr) -> (Gid, bool) {
+        let device = self.context.device();
+        let port = ah.port_num.max(1);
+        (device.gid(port, u32::from(ah.grh.sgid_index)).unwrap_or_default(), device.is_ethernet())
+    }
+
+    pub(crate) fn reports_to(&self, cq: &Cq) -> bool {
+        self.send_cq.iter().chain(&self.recv_cq).any(|c| std::ptr::eq(Arc::as_ptr(c), cq))
+    }
+
+    pub(crate) fn raise(&self, event: u32) {
+        self.context.raise(event, Element::Qp(self.cookie.load(Ordering::Relaxed)), &self.events);
+    }
+
+    // ---- posting ---------------------------------------------------------------------------------------------------
+
+    fn lock_sq(&self) -> OwnerGuard<'_, SendQueue> {
+        let sq = self.sq.lock();
+        if sq.stolen() {
+            self.torn(&sq);
+        }
+        sq
+    }
+
+    /// A thread ended in the middle of a call: what it was doing is lost, and the QP says so.
+    #[cold]
+    fn torn(&self, sq: &SendQueue) {
+        sq.leave_lanes();
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.store((e | 1) + 1, Ordering::Release);
+        self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+        self.shared.fault.store(event::QP_FATAL + 1, Ordering::SeqCst);
+        self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
+    }
+
+    /// Posts what `f` pushes, and starts on it.
+    #[inline]
+    pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
+        let mut sq = self.lock_sq();
+        let r = f(&mut Poster { qp: self, sq: &mut sq });
+        self.start(&mut sq, BUDGET);
+        r
+    }
+
+    /// Begins a batch; the QP stays locked by this thread until [`Qp::wr_complete`] or [`Qp::wr_abort`] (`man ibv_wr_post`).
+    pub fn wr_start(&self) {
+        let stolen = self.sq.raw().lock();
+        // SAFETY: locked just above, and no other reference is alive.
+        let sq = unsafe { self.sq.held() };
+        if stolen {
+            self.torn(sq);
+        }
+        sq.begin_batch();
+    }
+
+    /// Adds one request to the batch. The first error is kept for [`Qp::wr_complete`].
+    pub fn wr_push(&self, request: &SendRequest<'_>) -> Result<()> {
+        // SAFETY: this thread holds the lock since `wr_start`.
+        let sq = unsafe { self.sq.held() };
+        let pushed = sq.push(self, request);
+        if let Err(e) = &pushed
+            && sq.failed_push.is_none()
+        {
+            sq.failed_push = Some(e.clone());
+        }
+        pushed
+    }
+
+    /// Posts the batch, or nothing of it if any of its requests was refused.
+    pub fn wr_complete(&self) -> Result<()> {
+        // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
+        let sq = unsafe { self.sq.held() };
+        let result = match sq.failed_push.take() {
+            Some(e) => {
+                sq.abort_batch();
+                Err(e)
+            }
+            None => {
+                self.start(sq, BUDGET);
+                Ok(())
+            }
+        };
+        self.sq.raw().unlock();
+        result
+    }
+
+    /// Forgets the batch.
+    pub fn wr_abort(&self) {
+        // SAFETY: as in `wr_complete`.
+        unsafe { self.sq.held() }.abort_batch();
+        self.sq.raw().unlock();
+    }
+
+    /// Posts one receive (`man ibv_post_recv`). EINVAL in RESET and for QPs that receive from an SRQ.
+    #[inline]
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        let Some(rq) = self.rq.as_ref().filter(|_| self.srq.is_none()) else {
+            return Err(Error::invalid("the QP has no receive queue of its own"));
+        };
+        let state = self.state();
+        if state == QpState::Reset {
+            return Err(Error::invalid("receives cannot be posted in RESET"));
+        }
+        rq.post(wr_id, sges)?;
+        if state == QpState::Err || self.state() == QpState::Err {
+            self.flush_receives();
+        }
+        Ok(())
+    }
+
+    // ---- carrying out ----------------------------------------------------------------------------------------------
+
+    #[inline]
+    fn start(&self, sq: &mut SendQueue, budget: u64) -> Progress {
+        if !sq.has_work() {
+            return Progress::Idle;
+        }
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.swap(e + 1, Ordering::SeqCst);
+        let progress = sq.advance(self, budget);
+        self.executing.store(e + 2, Ordering::Release);
+        if progress != Progress::Idle || self.work.load(Ordering::Relaxed) || self.state() == QpState::Sqd {
+            self.note(sq, progress);
+        }
+        progress
+    }
+
+    #[cold]
+    fn note(&self, sq: &SendQueue, progress: Progress) {
+        if self.state() == QpState::Sqd && !sq.exec.begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+            self.raise(event::SQ_DRAINED);
+        }
+        let waits = progress != Progress::Idle;
+        self.work.store(waits, Ordering::SeqCst);
+        if !waits {
+            return;
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        if let Some(cq) = &self.send_cq
+            && !self.listed.swap(true, Ordering::AcqRel)
+        {
+            cq.add_pending(&me);
+        }
+        if !self.listed_for_progress.swap(true, Ordering::AcqRel) {
+            self.process.add_pending(&me);
+        }
+    }
+
+    /// Whether send work waits.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.work.load(Ordering::SeqCst)
+    }
+
+    /// Leaves the CQ's list unless work came meanwhile. The caller holds the list.
+    pub(crate) fn clear_listed(&self) -> bool {
+        Self::unlist(&self.listed, &self.work)
+    }
+
+    /// The same for the progress thread's list.
+    pub(crate) fn clear_listed_for_progress(&self) -> bool {
+        Self::unlist(&self.listed_for_progress, &self.work)
+    }
+
+    fn unlist(listed: &AtomicBool, work: &AtomicBool) -> bool {
+        listed.store(false, Ordering::SeqCst);
+        // If work came and its poster still saw the mark, it relies on us: stay, unless it took the mark itself.
+        !(work.load(Ordering::SeqCst) && !listed.swap(true, Ordering::SeqCst))
+    }
+
+    /// Goes on with the send queue, from a thread that polls.
+    pub(crate) fn advance_if_free(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut sq) = self.sq.try_lock() {
+            self.start(&mut sq, BUDGET);
+        }
+    }
+
+    /// Goes on with the send queue, from the progress thread. None when another thread is at it.
+    pub(crate) fn advance_for_progress(&self) -> Option<Progress> {
+        let mut sq = self.sq.try_lock()?;
+        Some(self.start(&mut sq, BUDGET))
+    }
+
+    /// How often the program has looked.
+    pub(crate) fn looks(&self) -> u32 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_executing(&self) -> bool {
+        self.executing.load(Ordering::SeqCst) & 1 == 1
+    }
+
+    /// Waits until the piece of work in hand is over; a thread that ended inside is not waited for.
+    pub(crate) fn wait_executing(&self) {
+        let e = self.executing.load(Ordering::SeqCst);
+        let deadline = now_ns() + 2_000_000_000;
+        let mut spins = 0u32;
+        while e & 1 == 1 && self.executing.load(Ordering::Acquire) == e && now_ns() < deadline {
+            spins += 1;
+            if spins > 1000 {
+                std::thread::sleep(std::time::Duration::from_micros(20));
+            }
+        }
+    }
+
+    /// Runs `f`, which itself waits for work in hand, outside of the mark. Called from inside send work, which holds no
+    /// memory at that point.
+    pub(crate) fn pausing<R>(&self, f: impl FnOnce() -> R) -> R {
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.store(e + 1, Ordering::Release);
+        let r = f();
+        self.executing.swap(e + 2, Ordering::SeqCst);
+        r
+    }
+
+    // ---- errors ----------------------------------------------------------------------------------------------------
+
+    /// A send request failed: reliable services go to ERR, the others stop only the send queue (IBA 10.3.1.6).
+    #[cold]
+    pub(crate) fn send_error(&self, sq: &mut SendQueue) {
+        if self.qp_type.is_reliable() {
+            self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+            self.enter_error(sq);
+        } else {
+            let rts = QpState::Rts as u32;
+            let _ = self.shared.state.compare_exchange(rts, QpState::Sqe as u32, Ordering::SeqCst, Ordering::Relaxed);
+            sq.flush(self);
+        }
+    }
+
+    /// Everything that ERR means, after the state was set: nobody in flight, what arrived is kept, the rest is flushed.
+    pub(crate) fn enter_error(&self, sq: &mut SendQueue) {
+        let lanes = self.lanes.lock().clone();
+        for lane in &lanes {
+            lane.drain();
+            lane.cq.settle_lane(lane);
+        }
+        sq.flush(self);
+        sq.disconnect(self);
+        self.flush_receives();
+        if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+            self.raise(event::QP_LAST_WQE_REACHED);
+        }
+    }
+
+    /// Completes the receives of an own queue with a flush error.
+    fn flush_receives(&self) {
+        let (Some(rq), Some(cq), None) = (&self.rq, &self.recv_cq, &self.srq) else { return };
+        for wr_id in rq.flush() {
+            cq.push(self.flushed_receive(wr_id), None, false);
+        }
+    }
+
+    fn flushed_receive(&self, wr_id: u64) -> Completion {
+        Completion { wr_id, status: wc::WR_FLUSH_ERR, opcode: wc::OP_RECV, qp_num: self.number, ..Completion::default() }
+    }
+
+    /// To ERR by decision of this process, with an async event.
+    pub(crate) fn fail(&self, event: u32) {
+        if matches!(self.state(), QpState::Reset | QpState::Err) {
+            return;
+        }
+        self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+        let mut sq = self.lock_sq();
+        self.enter_error(&mut sq);
+        drop(sq);
+        self.raise(event);
+    }
+
+    /// What peers have done to this QP: communication established, or an error.
+    pub(crate) fn attend(&self) {
+        if self.shared.established.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && self.qp_type.is_connected()
+        {
+            self.raise(event::COMM_EST);
+        }
+        let fault = self.shared.fault.swap(0, Ordering::SeqCst);
+        if fault != 0 && self.state() == QpState::Err {
+            let mut sq = self.lock_sq();
+            self.enter_error(&mut sq);
+            drop(sq);
+            if fault != u32::MAX {
+                self.raise(fault - 1);
+            }
+        }
+    }
+
+    /// The initiator of `lane`, QP `qpn`, has ended with its process.
+    pub(crate) fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32) {
+        lane.cq.settle_lane(lane);
+        if self.qp_type == QpType::Ud {
+            lane.rq.reap_and_repost(qpn);
+        } else if self.srq.is_some() || self.xrcd.is_some() {
+            for wr_id in lane.rq.reap(qpn) {
+                lane.cq.push(self.flushed_receive(wr_id), None, false);
+            }
+        }
+        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
+        if own {
+            lane.reset();
+        } else {
+            lane.close();
+            self.lanes.lock().retain(|l| !Arc::ptr_eq(l, lane));
+        }
+    }
+
+    // ---- life ------------------------------------------------------------------------------------------------------
+
+    /// Back to RESET: nobody in flight, nothing kept. The caller holds the attributes.
+    pub(crate) fn enter_reset(&self) {
+        let mut sq = self.lock_sq();
+        self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
+        self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        for lane in self.lanes.lock().iter() {
+            lane.drain();
+            lane.cq.settle_lane(lane);
+            lane.reset();
+        }
+        sq.reset(self);
+        if let (Some(rq), None) = (&self.rq, &self.srq) {
+            rq.reset();
+        }
+        self.shared.fault.store(0, Ordering::Relaxed);
+        self.shared.established.store(0, Ordering::Relaxed);
+        self.last_wqe_told.store(false, Ordering::Relaxed);
+        self.work.store(false, Ordering::SeqCst);
+        drop(sq);
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.purge(self.number);
+        }
+    }
+
+    /// Runs `f` on the send queue, and starts what may go on after it.
+    pub(crate) fn with_sq(&self, f: impl FnOnce(&mut SendQueue)) {
+        let mut sq = self.lock_sq();
+        f(&mut sq);
+        self.start(&mut sq, BUDGET);
+    }
+
+    pub(crate) fn set_lid(&self, lid: u16) {
+        self.lid.store(u32::from(lid), Ordering::Relaxed);
+    }
+
+    pub(crate) fn want_drained_event(&self, yes: bool) {
+        self.notify_drained.store(yes, Ordering::Release);
+    }
+
+    /// The send queue moves the request it has begun (SQD that drains).
+    pub(crate) fn is_draining(&self) -> bool {
+        self.sq.lock().exec.begun()
+    }
+
+    pub(crate) fn announce_if_drained(&self) {
+        let sq = self.lock_sq();
+        if !sq.exec.begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+            drop(sq);
+            self.raise(event::SQ_DRAINED);
+        }
+    }
+
+    /// Enters a multicast group (`man ibv_attach_mcast`). EINVAL for a QP that is not UD or an address that is no group's.
+    pub fn attach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
+        self.check_group(gid)?;
+        self.process.link.join(self.process, gid, self.number)?;
+        self.groups.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Leaves it again.
+    pub fn detach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
+        self.check_group(gid)?;
+        if !self.process.link.members(self.process, gid).contains(&self.number) {
+            return Err(Error::invalid("the QP is not in that multicast group"));
+        }
+        self.process.link.leave(self.process, gid, self.number);
+        self.groups.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn check_group(&self, gid: &Gid) -> Result<()> {
+        self.process.check()?;
+        if self.qp_type != QpType::Ud {
+            return Err(Error::invalid("only datagram QPs enter multicast groups"));
+        }
+        let ipv4_group = crate::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0;
+        if gid[0] != 0xff && !ipv4_group {
+            return Err(Error::invalid("the address is not that of a multicast group"));
+        }
+        Ok(())
+    }
+
+    /// Destroys the QP; EBUSY while it is in a multicast group. Waits until its async events were acknowledged.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        if self.groups.load(Ordering::Relaxed) != 0 {
+            return Err(Error::busy("the QP is in a multicast group"));
+        }
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid("the QP was destroyed already"));
+        }
+        self.process.publish_number(Kind::Qp, self.number, 0);
+        let attr = self.attr.lock();
+        self.enter_reset();
+        drop(attr);
+        let lanes = std::mem::take(&mut *self.lanes.lock());
+        lanes.iter().for_each(OwnedLane::close);
+        self.process.remove_qp(self);
+        self.process.drop_pending(self);
+        if let Some(cq) = &self.send_cq {
+            cq.drop_if_idle(self);
+        }
+        self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
+        self.context.forget_events(Element::Qp(self.cookie.load(Ordering::Relaxed)));
+        self.events.wait();
+        self.count_users(u32::MAX);
+        self.process.free_number(Kind::Qp, self.number);
+        if let Some(block) = self.block.lock().take() {
+            self.process.arena.release(block);
+        }
+        Ok(())
+    }
+}
+
+/// What `post_send` hands to its caller: the locked send queue.
+pub struct Poster<'a> {
+    qp: &'a Qp,
+    sq: &'a mut SendQueue,
+}
+
+impl Poster<'_> {
+    /// Posts one request.
+    #[inline]
+    pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
+        self.sq.push(self.qp, request)
+    }
+}
+
+/// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.
+fn check_init(pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<()> {
+    let c = &init.cap;
+    let too_big = c.max_send_wr > LIMITS.max_qp_wr
+        || c.max_recv_wr > LIMITS.max_qp_wr
+        || c.max_send_sge > LIMITS.max_sge
+        || c.max_recv_sge > LIMITS.max_sge
+        || c.max_inline_data > LIMITS.max_inline;
+    if too_big {
+        return Err(Error::invalid(format!("the QP sizes {c:?} are beyond the device's limits")));
+    }
+    let sends = init.qp_type != QpType::XrcRecv;
+    if sends && (init.send_cq.is_none() || pd.is_none()) {
+        return Err(Error::invalid("the QP needs a protection domain and a completion queue for sends"));
+    }
+    if init.recv_cq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv) {
+        return Err(Error::invalid("the QP needs a completion queue for receives"));
+    }
+    if init.qp_type == QpType::XrcRecv && init.xrcd.is_none() {
+        return Err(Error::invalid("an XRC target needs an XRC domain"));
+    }
+    if init.srq.is_some() && !matches!(init.qp_type, QpType::Rc | QpType::Ud | QpType::Uc) {
+        return Err(Error::invalid("this QP type takes no SRQ"));
+    }
+    Ok(())
+}

@@ -1,0 +1,433 @@
+//! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators claim
+//! them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is known.
+//!
+//! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in any
+//! order, so entries name them by index and the owner keeps the list of free ones.
+
+use crate::arena::{Block, View};
+use crate::error::{Error, Result};
+use crate::layout::{RecvWqe, RqShared, WqeSge};
+use crate::lock::OwnerLock;
+use crate::process::Process;
+use crate::space::help;
+use crate::types::{Completion, Sge, hca_clock_ns};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const POSITION_MASK: u64 = 0xff_ffff;
+
+fn entry(position: u64, wqe: u32, claimer: u32) -> u64 {
+    (position & POSITION_MASK) << 40 | u64::from(wqe) << 24 | u64::from(claimer)
+}
+
+fn entry_position(e: u64) -> u64 {
+    e >> 40
+}
+
+fn entry_wqe(e: u64) -> u32 {
+    (e >> 24) as u32 & 0xffff
+}
+
+fn entry_claimer(e: u64) -> u32 {
+    e as u32 & 0xff_ffff
+}
+
+/// A receive queue as an initiator reaches it in the owner's arena.
+#[derive(Clone, Copy)]
+pub struct RqView {
+    view: View,
+    /// The shared head.
+    pub shared: &'static RqShared,
+    ring: &'static [AtomicU64],
+}
+
+/// Outcome of [`RqView::claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The WQE's index.
+    pub wqe: u32,
+    /// WQEs left in the queue after this one, as far as known.
+    pub left: u64,
+}
+
+impl RqView {
+    /// The queue at `offset` of `view`, if it is one.
+    pub fn new(view: View, offset: u64) -> Option<RqView> {
+        let shared = view.get::<RqShared>(offset)?;
+        let ring = view.slice(shared.ring.load(Ordering::Relaxed), shared.mask.load(Ordering::Relaxed) as usize + 1)?;
+        Some(RqView { view, shared, ring })
+    }
+
+    /// Takes the oldest WQE for the initiator `me` (its QPN); none when the queue is empty or closed.
+    #[inline]
+    pub fn claim(&self, me: u32) -> Option<Claimed> {
+        if self.shared.open.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        loop {
+            let head = self.shared.head.load(Ordering::Acquire);
+            let slot = &self.ring[head as usize & (self.ring.len() - 1)];
+            let e = slot.load(Ordering::Acquire);
+            if entry_position(e) != head & POSITION_MASK {
+                // Not posted yet, unless the head moved on while we looked.
+                if self.shared.head.load(Ordering::Acquire) == head {
+                    return None;
+                }
+                continue;
+            }
+            if entry_claimer(e) != 0 {
+                help(&self.shared.head, head);
+                continue;
+            }
+            if slot.compare_exchange(e, e | u64::from(me), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                help(&self.shared.head, head);
+                let wqe = entry_wqe(e);
+                self.wqe(wqe)?.claimer.store(me, Ordering::Release);
+                let left = self.shared.tail.load(Ordering::Relaxed).saturating_sub(head + 1);
+                return Some(Claimed { wqe, left });
+            }
+        }
+    }
+
+    /// WQE number `index`, if there is one.
+    #[inline]
+    pub fn wqe(&self, index: u32) -> Option<&'static RecvWqe> {
+        if index >= self.shared.count.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.view.get(self.wqe_offset(index))
+    }
+
+    fn wqe_offset(&self, index: u32) -> u64 {
+        self.shared
+            .wqes
+            .load(Ordering::Relaxed)
+            .wrapping_add(u64::from(index) * u64::from(self.shared.stride.load(Ordering::Relaxed)))
+    }
+
+    /// The SGEs of a WQE.
+    #[inline]
+    pub fn sges(&self, index: u32) -> Option<&'static [WqeSge]> {
+        let wqe = self.wqe(index)?;
+        let n = wqe.num_sge.load(Ordering::Relaxed).min(self.shared.max_sge.load(Ordering::Relaxed));
+        self.view.slice(self.wqe_offset(index) + size_of::<RecvWqe>() as u64, n as usize)
+    }
+
+    /// One SGE as a value.
+    #[inline]
+    pub fn sge(sge: &WqeSge) -> Sge {
+        let len_key = sge.len_key.load(Ordering::Relaxed);
+        Sge { addr: sge.addr.load(Ordering::Relaxed), length: len_key as u32, lkey: (len_key >> 32) as u32 }
+    }
+}
+
+/// What a claimant writes into a WQE before it publishes it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receipt {
+    /// `enum ibv_wc_status`.
+    pub status: u32,
+    /// `enum ibv_wc_opcode`.
+    pub opcode: u32,
+    /// Bytes received.
+    pub byte_len: u32,
+    /// Immediate or invalidated key.
+    pub imm: u32,
+    /// Sender's QPN.
+    pub src_qp: u32,
+    /// `IBV_WC_*`.
+    pub wc_flags: u32,
+    /// Sender's LID.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
+}
+
+impl Receipt {
+    /// Writes it into a claimed WQE.
+    #[inline]
+    pub fn write(&self, wqe: &RecvWqe, timestamp: bool) {
+        wqe.status_opcode.store(self.status | self.opcode << 8, Ordering::Relaxed);
+        wqe.byte_len.store(self.byte_len, Ordering::Relaxed);
+        wqe.imm.store(self.imm, Ordering::Relaxed);
+        wqe.src_qp.store(self.src_qp, Ordering::Relaxed);
+        wqe.wc_flags.store(self.wc_flags, Ordering::Relaxed);
+        wqe.slid_sl.store(u32::from(self.slid) | u32::from(self.sl) << 16, Ordering::Relaxed);
+        if timestamp {
+            wqe.timestamp.store(hca_clock_ns(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A receive queue as its owner has it.
+pub struct RecvQueue {
+    process: &'static Process,
+    /// Offset of the shared head, for QPs and tables.
+    pub offset: u64,
+    /// Shared parts.
+    pub view: RqView,
+    blocks: Vec<Block>,
+    state: OwnerLock<State>,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<u16>,
+    in_use: Vec<bool>,
+    /// The position at which each WQE was posted last: an entry of another position is an old one.
+    posted_at: Vec<u64>,
+    tail: u64,
+}
+
+impl State {
+    /// The WQE that ring entry `e` stands for, if it is outstanding and was not posted again since.
+    fn current(&self, e: u64) -> Option<u32> {
+        let index = entry_wqe(e);
+        let i = index as usize;
+        (self.in_use.get(i) == Some(&true) && self.posted_at[i] & POSITION_MASK == entry_position(e)).then_some(index)
+    }
+}
+
+impl RecvQueue {
+    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each.
+    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32) -> Result<RecvQueue> {
+        let count = max_wr.max(1);
+        let slots = u64::from(count.next_power_of_two());
+        let stride = (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
+        let mut blocks = Vec::new();
+        let made = (|| {
+            for bytes in [size_of::<RqShared>() as u64, slots * 8, stride * u64::from(count)] {
+                blocks.push(process.arena.alloc(bytes)?);
+            }
+            Ok::<(), Error>(())
+        })();
+        if let Err(e) = made {
+            blocks.drain(..).for_each(|b| process.arena.release(b));
+            return Err(e);
+        }
+        let offset = blocks[0].offset();
+        let shared = process.arena.view().get::<RqShared>(offset).expect("just allocated");
+        shared.ring.store(blocks[1].offset(), Ordering::Relaxed);
+        shared.wqes.store(blocks[2].offset(), Ordering::Relaxed);
+        shared.stride.store(stride as u32, Ordering::Relaxed);
+        shared.mask.store(slots as u32 - 1, Ordering::Relaxed);
+        shared.count.store(count, Ordering::Relaxed);
+        shared.max_sge.store(max_sge, Ordering::Relaxed);
+        shared.pd.store(pd, Ordering::Relaxed);
+        // Positions start after one lap, so that a zeroed entry is never taken for a posted one.
+        shared.head.store(slots, Ordering::Relaxed);
+        shared.tail.store(slots, Ordering::Relaxed);
+        shared.open.store(1, Ordering::Release);
+        let view = RqView::new(process.arena.view(), offset).expect("just made");
+        let state = State {
+            free: (0..max_wr).rev().map(|i| i as u16).collect(),
+            in_use: vec![false; count as usize],
+            posted_at: vec![0; count as usize],
+            tail: slots,
+        };
+        Ok(RecvQueue { process, offset, view, blocks, state: OwnerLock::new(state), max_wr, max_sge })
+    }
+
+    /// Receives that may be outstanding.
+    pub fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    /// Pieces that a receive may have.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Posts one receive. EINVAL for too many pieces, ENOMEM when the queue is full (`man ibv_post_recv`).
+    #[inline]
+    pub fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        if sges.len() > self.max_sge as usize {
+            return Err(Error::invalid(format!("a receive has {} SGEs, the queue allows {}", sges.len(), self.max_sge)));
+        }
+        let mut state = self.state.lock();
+        let Some(index) = state.free.pop() else {
+            return Err(Error::no_memory("the receive queue is full"));
+        };
+        let index = u32::from(index);
+        let (Some(wqe), Some(room)) = (self.view.wqe(index), self.sges_of(index, sges.len())) else {
+            return Err(Error::new(libc::EIO, "the receive queue is damaged"));
+        };
+        wqe.wr_id.store(wr_id, Ordering::Relaxed);
+        wqe.num_sge.store(sges.len() as u32, Ordering::Relaxed);
+        wqe.claimer.store(0, Ordering::Relaxed);
+        for (to, sge) in room.iter().zip(sges) {
+            to.addr.store(sge.addr, Ordering::Relaxed);
+            to.len_key.store(u64::from(sge.length) | u64::from(sge.lkey) << 32, Ordering::Relaxed);
+        }
+        state.in_use[index as usize] = true;
+        self.enqueue(&mut state, index);
+        Ok(())
+    }
+
+    fn sges_of(&self, index: u32, n: usize) -> Option<&'static [WqeSge]> {
+        self.process.arena.view().slice(self.view.wqe_offset(index) + size_of::<RecvWqe>() as u64, n)
+    }
+
+    fn enqueue(&self, state: &mut State, index: u32) {
+        let ring = self.view.ring;
+        let tail = state.tail;
+        let slot = &ring[tail as usize & (ring.len() - 1)];
+        // What stood here one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
+        // may have been stopped right after its claim: note for it whose WQE that is, and move the head past it.
+        let old = slot.load(Ordering::Acquire);
+        self.note_claim(state, old);
+        state.posted_at[index as usize] = tail;
+        let lap = tail - ring.len() as u64;
+        if self.view.shared.head.load(Ordering::Acquire) == lap {
+            help(&self.view.shared.head, lap);
+        }
+        slot.store(entry(tail, index, 0), Ordering::Release);
+        state.tail = tail + 1;
+        self.view.shared.tail.store(tail + 1, Ordering::Release);
+    }
+
+    /// What a claimant has written into WQE `index` so far.
+    pub fn receipt(&self, index: u32) -> Receipt {
+        let Some(w) = self.view.wqe(index) else { return Receipt::default() };
+        let status_opcode = w.status_opcode.load(Ordering::Relaxed);
+        let slid_sl = w.slid_sl.load(Ordering::Relaxed);
+        Receipt {
+            status: status_opcode & 0xff,
+            opcode: status_opcode >> 8,
+            byte_len: w.byte_len.load(Ordering::Relaxed),
+            imm: w.imm.load(Ordering::Relaxed),
+            src_qp: w.src_qp.load(Ordering::Relaxed),
+            wc_flags: w.wc_flags.load(Ordering::Relaxed),
+            slid: slid_sl as u16,
+            sl: (slid_sl >> 16) as u8,
+        }
+    }
+
+    /// Receives posted and not yet claimed.
+    pub fn waiting(&self) -> u64 {
+        let state = self.state.lock();
+        state.tail.saturating_sub(self.view.shared.head.load(Ordering::Acquire))
+    }
+
+    /// Reads the completion of a published WQE and frees it; none if the index is not one in use (a damaged ring).
+    #[inline]
+    pub fn take(&self, index: u32, qp_num: u32) -> Option<Completion> {
+        let wqe = self.view.wqe(index)?;
+        let receipt = self.receipt(index);
+        let completion = Completion {
+            wr_id: wqe.wr_id.load(Ordering::Relaxed),
+            status: receipt.status,
+            opcode: receipt.opcode,
+            byte_len: receipt.byte_len,
+            imm_or_rkey: receipt.imm,
+            qp_num,
+            src_qp: receipt.src_qp,
+            wc_flags: receipt.wc_flags,
+            slid: receipt.slid,
+            sl: receipt.sl,
+            timestamp: wqe.timestamp.load(Ordering::Relaxed),
+            ..Completion::default()
+        };
+        let mut state = self.state.lock();
+        let used = state.in_use.get_mut(index as usize)?;
+        if !*used {
+            return None;
+        }
+        *used = false;
+        state.free.push(index as u16);
+        Some(completion)
+    }
+
+    /// Takes every receive still outstanding, claimed by whom ever or not, oldest first: the cookies, for flushing.
+    /// Nobody may be in flight on the queue.
+    pub fn flush(&self) -> Vec<u64> {
+        let mut state = self.state.lock();
+        let order = self.outstanding(&state);
+        order.into_iter().filter_map(|i| self.give_up(&mut state, i)).collect()
+    }
+
+    fn outstanding(&self, state: &State) -> Vec<u32> {
+        let ring = self.view.ring;
+        let mut order: Vec<u32> = Vec::new();
+        let mut seen = vec![false; state.in_use.len()];
+        let first = state.tail - ring.len() as u64;
+        for position in first..state.tail {
+            let slot = &ring[position as usize & (ring.len() - 1)];
+            let e = slot.load(Ordering::Acquire);
+            if let Some(index) = state.current(e) {
+                seen[index as usize] = true;
+                // A mark that is no QPN keeps everybody else away from it.
+                slot.store(e | 0xff_ffff, Ordering::Release);
+                order.push(index);
+            }
+        }
+        // Claims older than a lap come first.
+        let mut all: Vec<u32> =
+            (0..state.in_use.len()).filter(|&i| state.in_use[i] && !seen[i]).map(|i| i as u32).collect();
+        all.extend(order);
+        self.view.shared.head.store(state.tail, Ordering::Release);
+        all
+    }
+
+    fn give_up(&self, state: &mut State, index: u32) -> Option<u64> {
+        let wr_id = self.view.wqe(index)?.wr_id.load(Ordering::Relaxed);
+        state.in_use[index as usize] = false;
+        state.free.push(index as u16);
+        Some(wr_id)
+    }
+
+    /// Forgets every receive (reset).
+    pub fn reset(&self) {
+        self.flush();
+    }
+
+    /// The WQEs that the dead initiator `qpn` had claimed and not published, given up: their cookies.
+    pub fn reap(&self, qpn: u32) -> Vec<u64> {
+        let mut state = self.state.lock();
+        self.note_claims(&state);
+        let theirs: Vec<u32> = (0..state.in_use.len() as u32)
+            .filter(|&i| state.in_use[i as usize])
+            .filter(|&i| self.view.wqe(i).is_some_and(|w| w.claimer.load(Ordering::Acquire) == qpn))
+            .collect();
+        theirs.into_iter().filter_map(|i| self.give_up(&mut state, i)).collect()
+    }
+
+    /// The same for datagrams, where nobody is told: the receives go back to the end of the queue.
+    pub fn reap_and_repost(&self, qpn: u32) {
+        let mut state = self.state.lock();
+        self.note_claims(&state);
+        for i in 0..state.in_use.len() as u32 {
+            let Some(wqe) = self.view.wqe(i) else { continue };
+            if state.in_use[i as usize] && wqe.claimer.load(Ordering::Acquire) == qpn {
+                wqe.claimer.store(0, Ordering::Release);
+                self.enqueue(&mut state, i);
+            }
+        }
+    }
+
+    /// A claimer may have died between its claim and its note in the WQE.
+    fn note_claims(&self, state: &State) {
+        for slot in self.view.ring {
+            self.note_claim(state, slot.load(Ordering::Acquire));
+        }
+    }
+
+    /// Writes the claimer that entry `e` names into its WQE, as the claimer itself does next, if the entry is current.
+    fn note_claim(&self, state: &State, e: u64) {
+        if entry_claimer(e) != 0
+            && let Some(wqe) = state.current(e).and_then(|index| self.view.wqe(index))
+        {
+            let _ = wqe.claimer.compare_exchange(0, entry_claimer(e), Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for RecvQueue {
+    fn drop(&mut self) {
+        self.view.shared.open.store(0, Ordering::SeqCst);
+        for block in self.blocks.drain(..) {
+            self.process.arena.release(block);
+        }
+    }
+}
+

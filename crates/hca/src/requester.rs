@@ -1,0 +1,660 @@
+//! The requester: one step of the work request at the head of a send queue (IBA 9.7.2, 9.9.2). It resolves the local
+//! memory, enters the target's lane, and runs the responder's operations there; refusals become completion statuses,
+//! silence becomes retries.
+
+use crate::layout::request;
+use crate::memory::{self, Direction, Fault, Way};
+use crate::qp::Qp;
+use crate::recv_queue::Receipt;
+use crate::responder::{Nak, Target};
+use crate::send_queue::{SendQueue, local_need};
+use crate::service::result_of;
+use crate::space::Place;
+use crate::types::{Opcode, QpType, access, now_ns, send_flags, wc};
+use std::sync::atomic::{Ordering, fence};
+
+/// Longest message, max_msg_sz (IBA 9.7.7).
+const MAX_MESSAGE: u64 = 1 << 31;
+/// How soon silence, a missing receive or a request to the owner is looked at again by the progress thread, at first.
+const FIRST_LOOK_NS: u64 = 50_000;
+const LAST_LOOK_NS: u64 = 1_000_000;
+/// How long a handshake may take on top of the QP's own timeout.
+const HANDSHAKE_NS: u64 = 1_000_000_000;
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The request is done, with this status.
+    Done(u32),
+    /// The budget is spent.
+    Again,
+    /// Nothing can be done before this time.
+    Wait(u64),
+}
+
+/// How far the request at the head is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Exec {
+    /// Bytes moved.
+    pub done: u64,
+    /// The receive that this message fills.
+    pub claimed: Option<u32>,
+    /// Local and remote checks are made.
+    pub checked: bool,
+    /// Bytes asked of the owner.
+    pub asked: Option<u64>,
+    /// When silence turns into an error; 0 while the peer answers.
+    pub deadline: u64,
+    /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
+    pub rnr_until: u64,
+    pub rnr_left: u8,
+    looks: u32,
+}
+
+impl Exec {
+    /// Whether the request has had any effect.
+    pub(crate) fn begun(&self) -> bool {
+        self.checked || self.asked.is_some()
+    }
+
+    fn next_look(&mut self) -> u64 {
+        self.looks += 1;
+        now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
+    }
+}
+
+/// min_rnr_timer codes in units of 10 µs (IBA table 45).
+const RNR_TIMER: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+    8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// Nanoseconds of a min_rnr_timer code.
+pub(crate) fn rnr_timer_ns(code: u8) -> u64 {
+    u64::from(RNR_TIMER[usize::from(code & 31)]) * 10_000
+}
+
+/// How long a silent peer is tried: the first attempt and `retry_cnt` more, each `4.096 µs × 2^timeout` (IBA 9.7.6.1.3).
+/// None for timeout 0, which waits for ever.
+pub(crate) fn retry_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
+    (timeout != 0).then(|| (4096u64 << timeout.min(31)) * (u64::from(retry_cnt) + 1))
+}
+
+/// Either a final status for the request, or a reason to try later.
+enum Stop {
+    Step(Step),
+    Nak(Nak),
+    Local(u32),
+}
+
+impl From<Nak> for Stop {
+    fn from(nak: Nak) -> Self {
+        Stop::Nak(nak)
+    }
+}
+
+impl SendQueue {
+    /// One step of the request at the head.
+    #[inline]
+    pub(crate) fn step(&mut self, qp: &Qp, budget: &mut u64) -> Step {
+        let i = self.index(self.head);
+        let opcode = self.wqes[i].opcode.unwrap_or(Opcode::Send);
+        match opcode {
+            Opcode::LocalInv => return self.local_invalidate(qp, i),
+            Opcode::BindMw => return self.bind_window(qp, i),
+            _ => {}
+        }
+        if qp.qp_type() == QpType::Ud {
+            return self.datagram(qp, i);
+        }
+        let srqn = self.destination_srq(qp, i);
+        // The target is moved out and back, so that the queue and the target can be borrowed side by side.
+        let target = match self.take_target(qp, srqn) {
+            Ok(t) => t,
+            Err(step) => return step,
+        };
+        let (step, keep) = match self.carry_out(qp, i, opcode, &target, budget) {
+            Ok(()) => (Step::Done(wc::SUCCESS), true),
+            Err(Stop::Step(step)) => (step, true),
+            Err(Stop::Local(status)) => (Step::Done(status), true),
+            Err(Stop::Nak(nak)) => (self.refused(qp, &target, nak), nak != Nak::Silence),
+        };
+        if keep {
+            self.put_target(srqn, target);
+        }
+        step
+    }
+
+    #[inline]
+    fn carry_out(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+        let total = self.wqes[i].length;
+        if !self.exec.checked {
+            // IBA 10.10.2.2: local errors are found before anything is sent.
+            if total > MAX_MESSAGE {
+                return Err(Stop::Local(wc::LOC_LEN_ERR));
+            }
+            self.local_pieces(i, 0, total, local_need(opcode)).map_err(Stop::Local)?;
+            if opcode.answers() && self.params.max_rd_atomic == 0 {
+                return Err(Stop::Local(wc::LOC_QP_OP_ERR));
+            }
+        }
+        match opcode {
+            Opcode::CompareSwap | Opcode::FetchAdd => self.fetch_atomic(i, opcode, target),
+            Opcode::AtomicWrite => self.write_atomic(qp, i, target, budget),
+            Opcode::Flush => self.flush_remote(i, target),
+            Opcode::Write | Opcode::WriteImm | Opcode::Read => self.rdma(qp, i, opcode, target, budget),
+            _ => self.send(qp, i, opcode, target, budget),
+        }
+    }
+
+    /// RDMA Write, with or without immediate, and RDMA Read.
+    #[inline]
+    fn rdma(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+        let (total, rkey, addr) = (self.wqes[i].length, self.wqes[i].rkey, self.wqes[i].remote_addr);
+        let (direction, need) = match opcode {
+            Opcode::Read => (Direction::Read, access::REMOTE_READ),
+            _ => (Direction::Write, access::REMOTE_WRITE),
+        };
+        if opcode == Opcode::Read && target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let mut mark = target.enter()?;
+        if !self.exec.checked {
+            // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
+            if total > 0 {
+                target.remote_memory(rkey, addr, total, need)?;
+            }
+            if opcode == Opcode::WriteImm {
+                self.exec.claimed = Some(target.claim()?);
+            }
+            self.exec.checked = true;
+        }
+        while self.exec.done < total {
+            let done = self.exec.done;
+            let place = || target.remote_memory(rkey, addr.wrapping_add(done), total - done, need);
+            let remote = Remote { key: rkey, addr: addr.wrapping_add(done), local: false };
+            self.exec.done += self.chunk(i, target, direction, &place, total - done, true, &remote, budget)?;
+            if self.exec.done < total {
+                drop(mark);
+                if *budget == 0 {
+                    return Err(Stop::Step(Step::Again));
+                }
+                mark = target.enter()?;
+            }
+        }
+        if let Some(wqe) = self.exec.claimed {
+            let w = &self.wqes[i];
+            let receipt = Receipt {
+                opcode: wc::OP_RECV_RDMA_WITH_IMM,
+                byte_len: total as u32,
+                imm: w.imm_or_rkey,
+                src_qp: qp.qp_num(),
+                wc_flags: wc::FLAG_IMM,
+                slid: qp.lid(),
+                sl: self.params.ah.sl,
+                ..Receipt::default()
+            };
+            target.complete_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0);
+        }
+        drop(mark);
+        Ok(())
+    }
+
+    /// Send, with immediate, with invalidate.
+    #[inline]
+    fn send(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+        let total = self.wqes[i].length;
+        let mut mark = target.enter()?;
+        let wqe = match self.exec.claimed {
+            Some(wqe) => wqe,
+            None => {
+                let wqe = target.claim()?;
+                self.exec.claimed = Some(wqe);
+                wqe
+            }
+        };
+        let mut receipt = Receipt { opcode: wc::OP_RECV, src_qp: qp.qp_num(), slid: qp.lid(), sl: self.params.ah.sl, ..Receipt::default() };
+        if !self.exec.checked {
+            if total > target.receive_room(wqe) {
+                receipt.status = wc::LOC_LEN_ERR;
+                return Err(self.spoil(target, wqe, &receipt, Nak::InvalidRequest));
+            }
+            self.exec.checked = true;
+        }
+        while self.exec.done < total {
+            let done = self.exec.done;
+            let (room, key, addr) = match target.receive_memory(wqe, done) {
+                Ok(Some((_, room, key, addr))) => (room, key, addr),
+                Ok(None) | Err(_) => {
+                    receipt.status = wc::LOC_PROT_ERR;
+                    return Err(self.spoil(target, wqe, &receipt, Nak::RemoteOperation));
+                }
+            };
+            let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
+            let last = done + room >= total;
+            let remote = Remote { key, addr, local: true };
+            let n = self.chunk(i, target, Direction::Write, &place, room.min(total - done), last, &remote, budget);
+            match n {
+                Ok(n) => self.exec.done += n,
+                Err(Stop::Nak(Nak::RemoteOperation)) => {
+                    receipt.status = wc::LOC_PROT_ERR;
+                    return Err(self.spoil(target, wqe, &receipt, Nak::RemoteOperation));
+                }
+                Err(stop) => return Err(stop),
+            }
+            if self.exec.done < total {
+                drop(mark);
+                if *budget == 0 {
+                    return Err(Stop::Step(Step::Again));
+                }
+                mark = target.enter()?;
+            }
+        }
+        let w = &self.wqes[i];
+        receipt.byte_len = total as u32;
+        match opcode {
+            Opcode::SendImm => (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_IMM),
+            Opcode::SendInv => {
+                (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_INV);
+                if target.invalidate(w.imm_or_rkey).is_err() {
+                    // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
+                    receipt.status = wc::REM_INV_REQ_ERR;
+                    return Err(self.spoil(target, wqe, &receipt, Nak::RemoteAccess));
+                }
+            }
+            _ => {}
+        }
+        target.complete_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0);
+        drop(mark);
+        Ok(())
+    }
+
+    /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
+    #[cold]
+    fn spoil(&mut self, target: &Target, wqe: u32, receipt: &Receipt, nak: Nak) -> Stop {
+        target.complete_receive(wqe, receipt, true);
+        target.fail(None);
+        self.exec.claimed = None;
+        Stop::Nak(nak)
+    }
+
+    /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5).
+    fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Target) -> Result<(), Stop> {
+        let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
+        if total != 8 {
+            return Err(Stop::Local(wc::LOC_LEN_ERR));
+        }
+        if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let mark = target.enter()?;
+        let compare_swap = opcode == Opcode::CompareSwap;
+        let place = target.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
+        if !addr.is_multiple_of(8) && !matches!(place, Err(Nak::InvalidRequest)) {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let old = match place? {
+            Place::Direct(p) if (p as usize).is_multiple_of(8) => {
+                let w = &self.wqes[i];
+                // SAFETY: the responder has just checked the word against its key, and the mark keeps it valid.
+                unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }
+            }
+            _ => {
+                let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
+                drop(mark);
+                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8)?;
+                target.lane.request.result.load(Ordering::Relaxed)
+            }
+        };
+        let pieces = self.local_pieces(i, 0, 8, access::LOCAL_WRITE).map_err(Stop::Local)?;
+        let mut word = old.to_ne_bytes();
+        // SAFETY: the pieces are checked local memory; the word is on this stack.
+        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), &pieces, true) };
+        Ok(())
+    }
+
+    /// Atomic write: 8 bytes, aligned, in one store (IBA annex A19.4.3).
+    fn write_atomic(&mut self, qp: &Qp, i: usize, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+        let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
+        if total != 8 {
+            return Err(Stop::Local(wc::LOC_LEN_ERR));
+        }
+        if !addr.is_multiple_of(8) {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let mark = target.enter()?;
+        let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
+        drop(mark);
+        if let Place::Direct(_) = place {
+            return self.rdma(qp, i, Opcode::Write, target, budget);
+        }
+        // A process_vm call promises no atomic store; the owner makes one.
+        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8).map(|_| ())
+    }
+
+    /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
+    /// (IBA annex A19.4.2).
+    fn flush_remote(&mut self, i: usize, target: &Target) -> Result<(), Stop> {
+        let w = &self.wqes[i];
+        let _mark = target.enter()?;
+        if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 || w.flush.placement & !1 != 0 {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let length = if w.flush.level == 1 { 0 } else { w.flush.length };
+        target.remote_memory(w.rkey, w.remote_addr, length, access::FLUSH_GLOBAL)?;
+        Ok(())
+    }
+
+    /// Moves the next piece, at most one chunk of `room` bytes, to or from `place`; returns how many bytes. The caller is in
+    /// flight. `ends` says that the message ends with `room`.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn chunk(
+        &mut self,
+        i: usize,
+        target: &Target,
+        direction: Direction,
+        place: &dyn Fn() -> Result<Place, Nak>,
+        room: u64,
+        ends: bool,
+        remote: &Remote,
+        budget: &mut u64,
+    ) -> Result<u64, Stop> {
+        let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
+        let way = memory::way(&target.space, place()?, self.process.policy);
+        let limit = match way {
+            Way::Direct(_) | Way::Null => memory::DIRECT_CHUNK,
+            Way::Vm(_) => memory::VM_CHUNK,
+            Way::Owner => request::BOUNCE_BYTES,
+        };
+        let n = room.min(limit).min((*budget).max(1));
+        let last = ends && n == room;
+        match way {
+            Way::Null => {}
+            Way::Direct(p) => {
+                let pieces = self.local_pieces(i, self.exec.done, n, need).map_err(Stop::Local)?;
+                // SAFETY: both sides were checked against their keys inside the in-flight mark.
+                unsafe { memory::copy_direct(direction, p, &pieces, last) };
+            }
+            Way::Vm(host) => {
+                let pieces = self.local_pieces(i, self.exec.done, n, need).map_err(Stop::Local)?;
+                memory::aim(target.lane, direction, host, n, last);
+                // The address lies where the owner can take it away; look once more before it is used.
+                fence(Ordering::SeqCst);
+                if target.lane.open.load(Ordering::Relaxed) == 0 || place()? != Place::Remote(host) {
+                    return Err(Stop::Nak(Nak::Silence));
+                }
+                match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
+                    Ok(()) => {}
+                    Err(Fault::Refused) => return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES)),
+                    Err(Fault::Local) => return Err(Stop::Local(wc::LOC_PROT_ERR)),
+                    Err(Fault::Remote) => return Err(Stop::Nak(Nak::RemoteOperation)),
+                    Err(Fault::Gone) => return Err(Stop::Nak(Nak::Silence)),
+                }
+            }
+            Way::Owner => return self.ask_chunk(i, target, direction, remote, n),
+        }
+        *budget = budget.saturating_sub(n);
+        Ok(n)
+    }
+
+    fn ask_chunk(&mut self, i: usize, target: &Target, direction: Direction, remote: &Remote, n: u64) -> Result<u64, Stop> {
+        let op = if direction == Direction::Read { request::READ } else { request::WRITE };
+        self.ask(i, target, op, remote, n)
+    }
+
+    // ---- requests to the owner -------------------------------------------------------------------------------------
+
+    /// Asks the owner to do `op` on `n` bytes, or looks whether it has; `Wait` until then.
+    fn ask(&mut self, i: usize, target: &Target, op: u32, remote: &Remote, n: u64) -> Result<u64, Stop> {
+        let r = &target.lane.request;
+        if let Some(asked) = self.exec.asked {
+            if r.state.load(Ordering::Acquire) != request::DONE {
+                if target.space.is_dead() || target.lane.initiator.load(Ordering::Relaxed) as u32 == 0 {
+                    self.exec.asked = None;
+                    return Err(Stop::Nak(Nak::Silence));
+                }
+                return Err(Stop::Step(self.wait_for_owner(target)));
+            }
+            r.state.store(request::IDLE, Ordering::Relaxed);
+            self.exec.asked = None;
+            self.exec.deadline = 0;
+            self.exec.looks = 0;
+            result_of(r.status.load(Ordering::Relaxed))?;
+            if asked > 0 {
+                if op == request::READ {
+                    self.from_bounce(i, target, asked)?;
+                }
+                return Ok(asked);
+            }
+        }
+        let bounce = target.lane.bounce.load(Ordering::Acquire);
+        let copies = op == request::WRITE || op == request::READ;
+        let (op, n) = if copies && bounce == 0 { (request::BOUNCE, 0) } else { (op, n) };
+        if op == request::WRITE {
+            let pieces = self.local_pieces(i, self.exec.done, n, 0).map_err(Stop::Local)?;
+            let to = target.space.view.at(bounce, n).ok_or(Nak::RemoteOperation)?;
+            // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked memory.
+            unsafe { memory::copy_direct(Direction::Write, to, &pieces, false) };
+        }
+        r.op.store(op, Ordering::Relaxed);
+        r.key.store(remote.key, Ordering::Relaxed);
+        r.local.store(u32::from(remote.local), Ordering::Relaxed);
+        r.addr.store(remote.addr, Ordering::Relaxed);
+        r.len.store(n, Ordering::Relaxed);
+        r.at.store(0, Ordering::Relaxed);
+        r.compare.store(self.wqes[i].compare_add, Ordering::Relaxed);
+        r.swap.store(self.wqes[i].swap, Ordering::Relaxed);
+        r.state.store(request::POSTED, Ordering::SeqCst);
+        self.exec.asked = Some(n);
+        target.space.raise(target.lane.attention.load(Ordering::Relaxed));
+        Err(Stop::Step(self.wait_for_owner(target)))
+    }
+
+    fn from_bounce(&self, i: usize, target: &Target, n: u64) -> Result<(), Stop> {
+        let pieces = self.local_pieces(i, self.exec.done, n, access::LOCAL_WRITE).map_err(Stop::Local)?;
+        let from = target.space.view.at(target.lane.bounce.load(Ordering::Acquire), n).ok_or(Nak::RemoteOperation)?;
+        // SAFETY: as in `ask`.
+        unsafe { memory::copy_direct(Direction::Read, from, &pieces, true) };
+        Ok(())
+    }
+
+    /// Takes back a request that the owner has not begun.
+    pub(crate) fn cancel_request(&mut self) {
+        if self.exec.asked.take().is_some() {
+            self.target.iter().chain(self.xrc.values()).for_each(withdraw);
+        }
+    }
+
+    /// The owner is slow: wait, but no longer than for a silent peer.
+    fn wait_for_owner(&mut self, target: &Target) -> Step {
+        if self.deadline_passed() {
+            self.exec.asked = None;
+            withdraw(target);
+            return Step::Done(wc::RETRY_EXC_ERR);
+        }
+        Step::Wait(self.exec.next_look())
+    }
+
+    fn deadline_passed(&mut self) -> bool {
+        let now = now_ns();
+        if self.exec.deadline == 0 {
+            self.exec.deadline =
+                retry_ns(self.params.timeout, self.params.retry_cnt).map_or(u64::MAX, |ns| now.saturating_add(ns));
+        }
+        now >= self.exec.deadline
+    }
+
+    // ---- refusals and silence --------------------------------------------------------------------------------------
+
+    #[cold]
+    fn refused(&mut self, qp: &Qp, target: &Target, nak: Nak) -> Step {
+        let reliable = qp.qp_type().is_reliable();
+        match nak {
+            Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(target, code),
+            Nak::Silence => {
+                self.start_over(target);
+                if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
+            }
+            // Unreliable services never hear of it (IBA 9.8.2.2.6).
+            _ if !reliable => Step::Done(wc::SUCCESS),
+            Nak::ReceiverNotReady(_) => Step::Done(wc::SUCCESS),
+            Nak::InvalidRequest => {
+                target.refuse(nak);
+                Step::Done(wc::REM_INV_REQ_ERR)
+            }
+            Nak::RemoteAccess => {
+                target.refuse(nak);
+                Step::Done(wc::REM_ACCESS_ERR)
+            }
+            Nak::RemoteOperation => {
+                target.refuse(nak);
+                Step::Done(wc::REM_OP_ERR)
+            }
+        }
+    }
+
+    /// IBA 9.7.5.2.8: wait for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
+    /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
+    #[cold]
+    fn receiver_not_ready(&mut self, target: &Target, code: u8) -> Step {
+        let e = &mut self.exec;
+        let now = now_ns();
+        if e.rnr_until == 0 {
+            e.rnr_left = self.params.rnr_retry;
+        } else if now < e.rnr_until {
+            return Step::Wait(e.next_look().min(e.rnr_until));
+        }
+        if e.rnr_left == 0 {
+            return Step::Done(wc::RNR_RETRY_EXC_ERR);
+        }
+        if e.rnr_left != 7 || self.params.rnr_retry != 7 {
+            e.rnr_left -= 1;
+        }
+        e.rnr_until = now + rnr_timer_ns(code);
+        if target.has_receive() {
+            return Step::Wait(now);
+        }
+        Step::Wait(e.next_look().min(e.rnr_until))
+    }
+
+    /// What was moved so far is moved again from the start, as retransmission would.
+    fn start_over(&mut self, target: &Target) {
+        target.release();
+        self.exec.done = 0;
+        self.exec.claimed = None;
+        self.exec.checked = false;
+        self.exec.asked = None;
+    }
+
+    /// Nobody answers: retry until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
+    #[cold]
+    fn silence(&mut self) -> Step {
+        if self.deadline_passed() { Step::Done(wc::RETRY_EXC_ERR) } else { Step::Wait(self.exec.next_look()) }
+    }
+
+    /// The handshake with the peer process is under way; that is no silence yet.
+    #[cold]
+    fn connecting(&mut self, reliable: bool) -> Step {
+        let now = now_ns();
+        if self.exec.deadline == 0 {
+            let ns = if reliable { retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2) } else { 0 };
+            self.exec.deadline = now.saturating_add(ns.saturating_add(HANDSHAKE_NS));
+        }
+        if now < self.exec.deadline {
+            return Step::Wait(self.exec.next_look());
+        }
+        Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
+    }
+
+    /// The SRQ that an XRC request names; every one does, for the keys are held against its domain (IBA A14.5.2).
+    #[inline]
+    fn destination_srq(&self, qp: &Qp, i: usize) -> Option<u32> {
+        (qp.qp_type() == QpType::XrcSend).then(|| self.wqes[i].srqn)
+    }
+
+    #[inline]
+    fn take_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Target, Step> {
+        let known = match srqn {
+            None => self.target.take(),
+            Some(n) => self.xrc.remove(&n),
+        };
+        match known {
+            Some(t) => Ok(t),
+            None => self.find_target(qp, srqn),
+        }
+    }
+
+    #[inline]
+    fn put_target(&mut self, srqn: Option<u32>, target: Target) {
+        match srqn {
+            None => self.target = Some(target),
+            Some(n) => {
+                self.xrc.insert(n, target);
+            }
+        }
+    }
+
+    #[cold]
+    fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Target, Step> {
+        use crate::peers::Found;
+        let reliable = qp.qp_type().is_reliable();
+        match crate::peers::find(self.process, qp, &self.params, srqn) {
+            Found::Target(t) => {
+                self.exec.deadline = 0;
+                Ok(t)
+            }
+            Found::Connecting => Err(self.connecting(reliable)),
+            Found::Nobody if reliable => Err(self.silence()),
+            Found::Nobody => Err(Step::Done(wc::SUCCESS)),
+            Found::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
+        }
+    }
+
+    // ---- work without a peer ---------------------------------------------------------------------------------------
+
+    fn local_invalidate(&mut self, qp: &Qp, i: usize) -> Step {
+        let key = self.wqes[i].imm_or_rkey;
+        let process = self.process;
+        let done = qp.pausing(|| crate::keys::local_invalidate(process, key, qp.qp_num()));
+        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::LOC_QP_OP_ERR })
+    }
+
+    fn bind_window(&mut self, qp: &Qp, i: usize) -> Step {
+        let Some(b) = self.wqes[i].bind.take() else {
+            return Step::Done(wc::LOC_QP_OP_ERR);
+        };
+        let done = qp.pausing(|| {
+            if b.mw.pd().number != self.pd {
+                return Err(crate::error::Error::invalid("the window belongs to another protection domain"));
+            }
+            b.mw.bind(b.new_rkey, b.mr.as_ref(), b.addr, b.length, b.access, qp.qp_num())
+        });
+        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+    }
+}
+
+fn withdraw(target: &Target) {
+    let state = &target.lane.request.state;
+    let _ = state.compare_exchange(request::POSTED, request::IDLE, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Remote memory as the owner is asked for it.
+pub(crate) struct Remote {
+    pub key: u32,
+    pub addr: u64,
+    /// The key is one of the owner's own receive.
+    pub local: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_are_those_of_the_specification() {
+        assert_eq!(retry_ns(0, 7), None);
+        assert_eq!(retry_ns(14, 7), Some(4096 * 16384 * 8));
+        assert_eq!((rnr_timer_ns(0), rnr_timer_ns(1), rnr_timer_ns(12), rnr_timer_ns(31)), (655_360_000, 10_000, 640_000, 491_520_000));
+    }
+}

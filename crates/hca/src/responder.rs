@@ -1,0 +1,288 @@
+//! THE responder (IBA 9.7.4, 9.9.3): what an initiator's operation does to the QP, the receive queue, the completion queue
+//! and the memory at the other end. Whoever initiates runs it: a thread of a peer process through shared memory, a thread
+//! of the same process on a looped QP.
+//!
+//! Every access happens between [`Target::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
+
+use crate::cq::take_arm;
+use crate::layout::{self, CqShared, Lane, QpShared};
+use crate::recv_queue::{Receipt, RqView};
+use crate::space::{Place, Space};
+use crate::types::{QpState, QpType, access, event, wc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Why the responder refuses, as an acknowledgement would say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nak {
+    /// Nobody answers: the QP is gone, not ready, in error, or connected elsewhere.
+    Silence,
+    /// Receiver not ready; the encoded timer (IBA table 45).
+    ReceiverNotReady(u8),
+    /// Invalid request.
+    InvalidRequest,
+    /// Remote access error.
+    RemoteAccess,
+    /// Remote operational error.
+    RemoteOperation,
+}
+
+/// A QP to deliver to, through one lane of it.
+#[derive(Clone)]
+pub struct Target {
+    /// The process that owns it.
+    pub space: Arc<Space>,
+    /// The lane.
+    pub lane: &'static Lane,
+    /// The QP.
+    pub qp: &'static QpShared,
+    /// Where receives come from.
+    pub rq: Option<RqView>,
+    /// Where the QP's receives complete.
+    cq: &'static CqShared,
+    ring: &'static [AtomicU32],
+    qp_type: QpType,
+    generation: u32,
+    me: u64,
+}
+
+impl Target {
+    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`). None while someone else has it, or when
+    /// what is found there does not hold together.
+    pub fn bind(space: &Arc<Space>, lane_offset: u64, me: u64) -> Option<Target> {
+        let view = space.view;
+        let lane = view.get::<Lane>(lane_offset)?;
+        let qp = view.get::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
+        let cq = view.get::<CqShared>(lane.cq.load(Ordering::Relaxed))?;
+        let ring = view.slice(lane.ring.load(Ordering::Relaxed), lane.mask.load(Ordering::Relaxed) as usize + 1)?;
+        if !ring.len().is_power_of_two() || lane.open.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let generation = qp.generation.load(Ordering::Acquire);
+        let qp_type = QpType::from_verbs(qp.qp_type.load(Ordering::Relaxed))?;
+        let rq = match lane.rq.load(Ordering::Relaxed) {
+            0 => None,
+            offset => Some(RqView::new(view, offset)?),
+        };
+        if let Err(other) = lane.initiator.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire)
+            && other != me
+        {
+            return None;
+        }
+        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, qp_type, generation, me })
+    }
+
+    /// Gives the lane back. Nobody of the initiator is in flight on it.
+    pub fn release(&self) {
+        let _ = self.lane.initiator.compare_exchange(self.me, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Ends a mark whose thread is gone.
+    pub fn leave(&self) {
+        let gate = self.lane.gate.load(Ordering::Relaxed);
+        self.lane.gate.store((gate | 1) + 1, Ordering::Release);
+    }
+
+    /// The service type of the target QP.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// Marks the initiator as in flight and checks that the QP still takes what comes through this lane. The mark is
+    /// visible before the check (IBA has no such race: there the adapter serialises); whoever revokes does it the other way
+    /// round: first the state or key, then a look at the mark.
+    #[inline]
+    pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
+        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
+        self.lane.gate.swap(gate, Ordering::SeqCst);
+        let mark = InFlight { lane: self.lane, gate };
+        let state = self.qp.state.load(Ordering::Acquire);
+        // IBA 10.3.1: RTR, RTS, SQD and SQE receive.
+        let receives = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state);
+        if !receives
+            || self.qp.generation.load(Ordering::Relaxed) != self.generation
+            || self.lane.initiator.load(Ordering::Relaxed) != self.me
+            || self.lane.open.load(Ordering::Relaxed) == 0
+            || self.space.is_dead()
+        {
+            return Err(Nak::Silence);
+        }
+        if state == QpState::Rtr as u32 && self.qp.established.load(Ordering::Relaxed) == 0 {
+            self.established();
+        }
+        Ok(mark)
+    }
+
+    /// The first message in RTR raises "communication established" (IBA 11.6.3.1).
+    #[cold]
+    fn established(&self) {
+        if self.qp.established.swap(1, Ordering::AcqRel) == 0 {
+            self.raise_qp();
+        }
+    }
+
+    /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
+    #[inline]
+    pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Place, Nak> {
+        if self.qp.access.load(Ordering::Relaxed) & need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
+            != need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
+        {
+            // An operation that the QP does not allow at all is an invalid request, not an access violation (IBA 9.7.4.1.2).
+            return Err(Nak::InvalidRequest);
+        }
+        self.space
+            .resolve(rkey, addr, len, need, self.pd(), self.qp.qpn.load(Ordering::Relaxed))
+            .filter(|place| *place != Place::Null)
+            .ok_or(Nak::RemoteAccess)
+    }
+
+    /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
+    #[inline]
+    fn pd(&self) -> u32 {
+        match &self.rq {
+            Some(rq) if self.qp_type == QpType::XrcRecv => rq.shared.pd.load(Ordering::Relaxed),
+            _ => self.qp.pd.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Claims a receive for the initiator's message.
+    #[inline]
+    pub fn claim(&self) -> Result<u32, Nak> {
+        let rnr = || Nak::ReceiverNotReady(self.qp.min_rnr_timer.load(Ordering::Relaxed) as u8);
+        let rq = self.rq.as_ref().ok_or_else(rnr)?;
+        let claimed = rq.claim(self.me as u32).ok_or_else(rnr)?;
+        let limit = rq.shared.limit.load(Ordering::Relaxed);
+        if limit != 0 && claimed.left < u64::from(limit) {
+            self.limit_reached(rq, limit);
+        }
+        Ok(claimed.wqe)
+    }
+
+    /// The SRQ fell below its limit: one event, and the limit is disarmed (IBA 10.2.9.1, `man ibv_modify_srq`).
+    #[cold]
+    fn limit_reached(&self, rq: &RqView, limit: u32) {
+        if rq.shared.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            rq.shared.limit_reached.store(1, Ordering::SeqCst);
+            self.space.raise(rq.shared.attention.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Whether a receive is waiting, without taking it.
+    pub fn has_receive(&self) -> bool {
+        self.rq.as_ref().is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
+    }
+
+    /// The memory of claimed receive `wqe` at `offset`: place and contiguous bytes there. None beyond its end.
+    #[inline]
+    pub fn receive_memory(&self, wqe: u32, mut offset: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
+        let Some(rq) = &self.rq else { return Ok(None) };
+        let pd = rq.shared.pd.load(Ordering::Relaxed);
+        for sge in rq.sges(wqe).unwrap_or(&[]) {
+            let sge = RqView::sge(sge);
+            if offset < u64::from(sge.length) {
+                let len = u64::from(sge.length) - offset;
+                let addr = sge.addr.wrapping_add(offset);
+                let place = self
+                    .space
+                    .resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0)
+                    .ok_or(Nak::RemoteOperation)?;
+                return Ok(Some((place, len, sge.lkey, addr)));
+            }
+            offset -= u64::from(sge.length);
+        }
+        Ok(None)
+    }
+
+    /// Bytes that claimed receive `wqe` has room for.
+    #[inline]
+    pub fn receive_room(&self, wqe: u32) -> u64 {
+        let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
+        sges.iter().map(|sge| u64::from(RqView::sge(sge).length)).sum()
+    }
+
+    /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
+    #[inline]
+    pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
+        if let Some(w) = self.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
+            receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
+        }
+        let lane = self.lane;
+        let produced = lane.produced.load(Ordering::Relaxed);
+        self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
+        // One step publishes: a killed initiator has done it or has not.
+        lane.produced.swap(produced.wrapping_add(1), Ordering::SeqCst);
+        let total = self.cq.produced.fetch_add(1, Ordering::SeqCst) + 1;
+        if lane.signalled.load(Ordering::Relaxed) == 0 && lane.signalled.swap(1, Ordering::SeqCst) == 0 {
+            let bit = lane.ready_bit.load(Ordering::Relaxed) as usize % layout::READY_BITS;
+            self.cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+            self.cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
+        }
+        let waiting = total.saturating_sub(self.cq.consumed.load(Ordering::Relaxed)) + self.cq.local.load(Ordering::Relaxed);
+        if waiting > self.cq.capacity.load(Ordering::Relaxed) {
+            self.cq.overrun.store(1, Ordering::SeqCst);
+            self.space.raise(self.cq.attention.load(Ordering::Relaxed));
+        }
+        if self.cq.armed.load(Ordering::Relaxed) != 0 && take_arm(self.cq, solicited || receipt.status != wc::SUCCESS) {
+            self.cq.notify.store(1, Ordering::SeqCst);
+            self.space.raise(self.cq.attention.load(Ordering::Relaxed));
+        }
+    }
+
+    /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.
+    #[cold]
+    pub fn fail(&self, event: Option<u32>) {
+        let state = self.qp.state.load(Ordering::Acquire);
+        if (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state)
+            && self.qp.state.compare_exchange(state, QpState::Err as u32, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        {
+            self.qp.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
+            self.raise_qp();
+        }
+    }
+
+    /// What the responder does when it refuses an RDMA operation with `nak` on a reliable service (IBA 9.9.3, class C): the
+    /// QP goes to ERR with an affiliated asynchronous error. On UC the message is dropped (class D).
+    #[cold]
+    pub fn refuse(&self, nak: Nak) {
+        if !self.qp_type.is_reliable() {
+            return;
+        }
+        match nak {
+            Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
+            Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),
+            Nak::RemoteOperation => self.fail(Some(event::QP_FATAL)),
+            Nak::Silence | Nak::ReceiverNotReady(_) => {}
+        }
+    }
+
+    fn raise_qp(&self) {
+        self.space.raise(self.qp.attention.load(Ordering::Relaxed));
+    }
+
+    /// Invalidates the type 2 window `rkey` for a Send with Invalidate (IBA 10.6.7.2, 9.4.1.1.3).
+    pub fn invalidate(&self, rkey: u32) -> Result<(), Nak> {
+        let entry = self.space.keys.get((rkey >> 8) as usize).ok_or(Nak::RemoteAccess)?;
+        let good = layout::KEY_VALID | u64::from(rkey);
+        if entry.key.load(Ordering::Acquire) != good
+            || entry.flags.load(Ordering::Relaxed) & layout::KEY_WINDOW2 == 0
+            || entry.qpn.load(Ordering::Relaxed) != self.qp.qpn.load(Ordering::Relaxed)
+            || entry.key.compare_exchange(good, 0, Ordering::SeqCst, Ordering::Relaxed).is_err()
+        {
+            return Err(Nak::RemoteAccess);
+        }
+        Ok(())
+    }
+}
+
+/// The mark of being in flight; ends when dropped.
+pub struct InFlight<'a> {
+    lane: &'a Lane,
+    gate: u64,
+}
+
+impl Drop for InFlight<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lane.gate.store(self.gate + 1, Ordering::Release);
+    }
+}

@@ -1,0 +1,415 @@
+//! The send queue and the requester: takes work requests in, and carries them out in order, the first ones inside
+//! `post_send`, the rest in pieces whenever the program polls or the progress thread looks (DESIGN decision 1).
+//!
+//! An RDMA Write: `post` → [`SendQueue::advance`] → `requester::step` → [`crate::responder::Target`] → `memory`.
+
+use crate::cq::Freed;
+use crate::error::{Error, Result};
+use crate::memory::Pieces;
+use crate::process::Process;
+use crate::qp::Qp;
+use crate::requester::{Exec, Step};
+use crate::responder::Target;
+use crate::types::{AhAttr, Completion, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
+use crate::ud::UdPeers;
+use crate::wqe::{BindWork, Data, SendRequest, UdAddress, Wqe};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes that one call moves before it leaves the rest to later calls, so that posting stays asynchronous.
+pub const BUDGET: u64 = 256 << 10;
+
+/// What the requester needs to know of its QP's attributes; set by modify.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Params {
+    pub dest_qpn: u32,
+    pub ah: AhAttr,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub max_rd_atomic: u8,
+    pub mtu_bytes: u32,
+    pub qkey: u32,
+}
+
+/// What is left to do after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing.
+    Idle,
+    /// More, at once.
+    More,
+    /// Something, not before this time (CLOCK_MONOTONIC, ns).
+    Wait(u64),
+}
+
+/// A send queue. Guarded by its QP's lock.
+pub(crate) struct SendQueue {
+    pub(crate) process: &'static Process,
+    pub(crate) wqes: Vec<Wqe>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    pub(crate) ud_addresses: Vec<UdAddress>,
+    mask: u32,
+    cap: QpCap,
+    /// First WQE not done, and one past the last posted; they count for ever and wrap.
+    pub(crate) head: u32,
+    tail: u32,
+    /// WQEs whose completion the program has polled, or that came before one.
+    freed: &'static AtomicU32,
+    sq_sig_all: bool,
+    pub(crate) pd: u32,
+    pub(crate) exec: Exec,
+    pub(crate) params: Params,
+    pub(crate) target: Option<Target>,
+    /// Lanes into XRC SRQs of the peer.
+    pub(crate) xrc: HashMap<u32, Target>,
+    pub(crate) ud: UdPeers,
+    /// Tail before `wr_start`, for `wr_abort`.
+    mark: u32,
+    pub(crate) failed_push: Option<Error>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(
+        process: &'static Process,
+        qp_type: QpType,
+        qpn: u32,
+        pd: u32,
+        cap: QpCap,
+        sq_sig_all: bool,
+    ) -> SendQueue {
+        let slots = cap.max_send_wr.max(1).next_power_of_two();
+        let freed = process.freed_cell(qpn);
+        freed.store(0, Ordering::Relaxed);
+        let mut wqes = Vec::new();
+        wqes.resize_with(slots as usize, Wqe::default);
+        SendQueue {
+            process,
+            wqes,
+            sges: vec![Sge::default(); (slots * cap.max_send_sge) as usize],
+            inline: vec![0; slots as usize * cap.max_inline_data as usize],
+            ud_addresses: if qp_type == QpType::Ud { vec![UdAddress::default(); slots as usize] } else { Vec::new() },
+            mask: slots - 1,
+            cap,
+            head: 0,
+            tail: 0,
+            freed,
+            sq_sig_all,
+            pd,
+            exec: Exec::default(),
+            params: Params::default(),
+            target: None,
+            xrc: HashMap::new(),
+            ud: UdPeers::default(),
+            mark: 0,
+            failed_push: None,
+        }
+    }
+
+    /// Whether work waits.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.head != self.tail || self.ud.has_waiting()
+    }
+
+    pub(crate) fn index(&self, counter: u32) -> usize {
+        (counter & self.mask) as usize
+    }
+
+    // ---- posting ---------------------------------------------------------------------------------------------------
+
+    /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
+    /// (`man ibv_post_send`).
+    #[inline]
+    pub(crate) fn push(&mut self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
+        if self.tail.wrapping_sub(self.freed.load(Ordering::Acquire)) >= self.cap.max_send_wr {
+            return Err(Error::no_memory("the send queue is full"));
+        }
+        check(qp, request)?;
+        let i = self.index(self.tail);
+        let (num_sge, inline_len, length) = self.take_data(i, request)?;
+        let w = &mut self.wqes[i];
+        w.wr_id = request.wr_id;
+        w.opcode = Some(request.opcode);
+        w.flags = request.flags;
+        w.num_sge = num_sge;
+        w.inline_len = inline_len;
+        w.length = length;
+        w.imm_or_rkey = request.imm_or_rkey;
+        w.rkey = request.rkey;
+        w.remote_addr = request.remote_addr;
+        w.compare_add = request.compare_add;
+        w.swap = request.swap;
+        w.srqn = request.srqn;
+        w.flush = request.flush;
+        if let Some(b) = &request.bind {
+            w.bind = Some(Box::new(BindWork {
+                mw: Arc::clone(b.mw),
+                new_rkey: b.new_rkey,
+                mr: b.mr.cloned(),
+                addr: b.addr,
+                length: b.length,
+                access: b.access,
+            }));
+        }
+        if let Some(ud) = &request.ud
+            && let Some(a) = self.ud_addresses.get_mut(i)
+        {
+            *a = UdAddress { ah: *ud.ah.attr(), qpn: ud.qpn, qkey: ud.qkey };
+        }
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    #[inline]
+    fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, Option<u32>, u64)> {
+        match &request.data {
+            Data::None => Ok((0, None, 0)),
+            Data::Sges(sges) if request.flags & send_flags::INLINE == 0 => {
+                let room = self.cap.max_send_sge as usize;
+                if sges.len() > room {
+                    return Err(Error::invalid(format!("a send has {} SGEs, the QP allows {room}", sges.len())));
+                }
+                let mut length = 0;
+                for (to, sge) in self.sges[i * room..].iter_mut().zip(*sges) {
+                    *to = *sge;
+                    length += u64::from(sge.length);
+                }
+                Ok((sges.len() as u32, None, length))
+            }
+            Data::Sges(sges) => {
+                if sges.len() > self.cap.max_send_sge as usize {
+                    return Err(Error::invalid("too many SGEs"));
+                }
+                let mut at = 0;
+                for sge in *sges {
+                    // SAFETY: inline data is read from the program's memory now; the program vouches for its address, as
+                    // for any buffer that it passes to a C function (`man ibv_post_send`, IBV_SEND_INLINE).
+                    let data = match sge.length {
+                        0 => &[][..],
+                        n => unsafe { std::slice::from_raw_parts(sge.addr as *const u8, n as usize) },
+                    };
+                    at = self.take_inline(i, at, data)?;
+                }
+                Ok((0, Some(at as u32), at as u64))
+            }
+            Data::Inline(buffers) => {
+                let mut at = 0;
+                for data in *buffers {
+                    at = self.take_inline(i, at, data)?;
+                }
+                Ok((0, Some(at as u32), at as u64))
+            }
+        }
+    }
+
+    #[inline]
+    fn take_inline(&mut self, i: usize, at: usize, data: &[u8]) -> Result<usize> {
+        let room = self.cap.max_inline_data as usize;
+        let end = at + data.len();
+        if end > room {
+            return Err(Error::invalid(format!("inline data of {end} bytes or more, the QP allows {room}")));
+        }
+        self.inline[i * room + at..i * room + end].copy_from_slice(data);
+        Ok(end)
+    }
+
+    /// Remembers where `wr_start` began.
+    pub(crate) fn begin_batch(&mut self) {
+        self.mark = self.tail;
+        self.failed_push = None;
+    }
+
+    /// Forgets what was pushed since `wr_start`.
+    pub(crate) fn abort_batch(&mut self) {
+        self.tail = self.mark;
+        self.failed_push = None;
+    }
+
+    // ---- carrying out ----------------------------------------------------------------------------------------------
+
+    /// Does what can be done now within `budget` bytes.
+    #[inline]
+    pub(crate) fn advance(&mut self, qp: &Qp, mut budget: u64) -> Progress {
+        let mut wait = self.ud.next_look();
+        if wait.is_some() {
+            self.flush_stash(qp);
+            wait = self.ud.next_look();
+        }
+        while self.head != self.tail {
+            match qp.state() {
+                QpState::Rts => {}
+                // IBA 10.3.1.5: what has begun is finished, nothing new begins.
+                QpState::Sqd if self.exec.begun() => {}
+                QpState::Err | QpState::Sqe => {
+                    self.flush(qp);
+                    break;
+                }
+                _ => break,
+            }
+            match self.step(qp, &mut budget) {
+                Step::Done(status) => self.finish(qp, status),
+                Step::Again => return Progress::More,
+                Step::Wait(until) => return Progress::Wait(wait.map_or(until, |w| w.min(until))),
+            }
+        }
+        wait.map_or(Progress::Idle, Progress::Wait)
+    }
+
+    /// The WQE at the head is done: completes it, and on an error stops the queue (IBA 10.10.2.2).
+    #[inline]
+    fn finish(&mut self, qp: &Qp, status: u32) {
+        let i = self.index(self.head);
+        let w = &mut self.wqes[i];
+        let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
+        if w.bind.is_some() {
+            w.bind = None;
+        }
+        let opcode = w.opcode.unwrap_or(Opcode::Send);
+        let byte_len = if opcode.answers() { w.length } else { 0 };
+        let completion = Completion {
+            wr_id: w.wr_id,
+            status,
+            opcode: opcode.wc_opcode(),
+            byte_len: byte_len as u32,
+            qp_num: qp.qp_num(),
+            ..Completion::default()
+        };
+        self.head = self.head.wrapping_add(1);
+        self.exec = Exec::default();
+        if signaled && let Some(cq) = qp.send_cq() {
+            cq.push(completion, Some(Freed { cell: self.freed, count: self.head }), false);
+        }
+        if status != wc::SUCCESS {
+            qp.send_error(self);
+        }
+    }
+
+    /// Completes everything that waits with a flush error, in order.
+    pub(crate) fn flush(&mut self, qp: &Qp) {
+        self.cancel_request();
+        while self.head != self.tail {
+            let i = self.index(self.head);
+            self.head = self.head.wrapping_add(1);
+            let w = &mut self.wqes[i];
+            w.bind = None;
+            let completion = Completion {
+                wr_id: w.wr_id,
+                status: wc::WR_FLUSH_ERR,
+                opcode: w.opcode.unwrap_or(Opcode::Send).wc_opcode(),
+                qp_num: qp.qp_num(),
+                ..Completion::default()
+            };
+            if let Some(cq) = qp.send_cq() {
+                cq.push(completion, Some(Freed { cell: self.freed, count: self.head }), false);
+            }
+        }
+        self.exec = Exec::default();
+        self.ud.forget_waiting();
+    }
+
+    /// Back to the state after creation (RESET).
+    pub(crate) fn reset(&mut self, qp: &Qp) {
+        self.cancel_request();
+        self.disconnect(qp);
+        self.wqes.iter_mut().for_each(|w| w.bind = None);
+        (self.head, self.tail) = (0, 0);
+        self.freed.store(0, Ordering::Release);
+        self.exec = Exec::default();
+    }
+
+    /// Ends the in-flight marks that a thread of this process left behind when it ended inside a call.
+    pub(crate) fn leave_lanes(&self) {
+        for t in self.target.iter().chain(self.xrc.values()) {
+            t.leave();
+        }
+        self.ud.leave_lanes();
+    }
+
+    /// Gives up the lanes into other QPs.
+    pub(crate) fn disconnect(&mut self, qp: &Qp) {
+        if let Some(t) = self.target.take() {
+            t.release();
+        }
+        let had_lanes = !self.xrc.is_empty() || self.ud.is_known();
+        for (_, t) in self.xrc.drain() {
+            t.release();
+        }
+        self.ud.disconnect();
+        if had_lanes {
+            self.process.forget_lanes(qp.qp_num());
+        }
+    }
+
+    // ---- local data ------------------------------------------------------------------------------------------------
+
+    /// The local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for `need`.
+    /// `LOC_PROT_ERR` when a key does not allow it (IBA 10.10.2.2).
+    #[inline]
+    pub(crate) fn local_pieces(&self, i: usize, from: u64, len: u64, need: u32) -> std::result::Result<Pieces, u32> {
+        let w = &self.wqes[i];
+        let mut pieces = Pieces::new();
+        if w.inline_len.is_some() {
+            let start = i * self.cap.max_inline_data as usize + from as usize;
+            let data = &self.inline[start..start + len as usize];
+            pieces.push(data.as_ptr().cast_mut(), len);
+            return Ok(pieces);
+        }
+        let room = self.cap.max_send_sge as usize;
+        let (mut skip, mut left) = (from, len);
+        for sge in &self.sges[i * room..i * room + w.num_sge as usize] {
+            let n = u64::from(sge.length);
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            if left == 0 {
+                break;
+            }
+            let take = (n - skip).min(left);
+            let at = sge.addr.wrapping_add(skip);
+            let p = crate::keys::local_memory(self.process, sge.lkey, at, take, need, self.pd).ok_or(wc::LOC_PROT_ERR)?;
+            pieces.push(p, take);
+            left -= take;
+            skip = 0;
+        }
+        Ok(pieces)
+    }
+}
+
+/// What a QP's type and state allow at posting (IBA 10.8.3, table 91; `man ibv_post_send`).
+#[inline]
+fn check(qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
+    let state = qp.state();
+    if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Err(Error::invalid("the QP is not ready to send"));
+    }
+    let allowed = match qp.qp_type() {
+        QpType::Rc => true,
+        QpType::XrcSend => !matches!(request.opcode, Opcode::BindMw),
+        QpType::Uc => !request.opcode.answers() && !matches!(request.opcode, Opcode::Flush | Opcode::AtomicWrite),
+        QpType::Ud => matches!(request.opcode, Opcode::Send | Opcode::SendImm),
+        QpType::XrcRecv => false,
+    };
+    if !allowed {
+        return Err(Error::invalid(format!("{:?} is not possible on a {:?} QP", request.opcode, qp.qp_type())));
+    }
+    if request.flags & send_flags::IP_CSUM != 0 {
+        return Err(Error::invalid("checksum offload is not offered"));
+    }
+    if request.flags & send_flags::INLINE != 0 && request.opcode.answers() {
+        return Err(Error::invalid("an operation that fetches data cannot be inline"));
+    }
+    if qp.qp_type() == QpType::Ud && request.ud.is_none() {
+        return Err(Error::invalid("a datagram needs an address handle"));
+    }
+    Ok(())
+}
+
+/// Rights that local memory needs for `opcode`: what is fetched is written there.
+#[inline]
+pub(crate) fn local_need(opcode: Opcode) -> u32 {
+    if opcode.answers() { access::LOCAL_WRITE } else { 0 }
+}

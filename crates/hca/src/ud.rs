@@ -1,0 +1,297 @@
+//! Datagrams (IBA 9.8.3): a send completes when it has left, arrives or is dropped, and never waits for anybody. Messages
+//! to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
+//! stopped process does not hold up the others.
+
+use crate::grh::{self, GRH_BYTES, Route};
+use crate::layout::{MULTICAST_QPN, request};
+use crate::memory::{self, Direction, Pieces, Way};
+use crate::peers::Found;
+use crate::qp::Qp;
+use crate::recv_queue::Receipt;
+use crate::requester::Step;
+use crate::responder::{Nak, Target};
+use crate::send_queue::SendQueue;
+use crate::types::{Opcode, now_ns, send_flags, wc};
+use crate::wqe::UdAddress;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{Ordering, fence};
+
+/// How long a message is kept for a process that does not answer.
+const KEEP_NS: u64 = 1_000_000_000;
+/// Messages kept in all.
+const KEEP: usize = 1024;
+const LOOK_NS: u64 = 100_000;
+
+/// Where a UD QP has sent to, and what waits to be sent.
+#[derive(Default)]
+pub(crate) struct UdPeers {
+    known: HashMap<u32, Target>,
+    waiting: VecDeque<Kept>,
+}
+
+struct Kept {
+    to: UdAddress,
+    message: Message,
+    until: u64,
+}
+
+/// One datagram without its destination.
+#[derive(Clone)]
+struct Message {
+    data: Vec<u8>,
+    imm: Option<u32>,
+    solicited: bool,
+}
+
+impl UdPeers {
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        !self.known.is_empty()
+    }
+
+    pub(crate) fn next_look(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then(|| now_ns() + LOOK_NS)
+    }
+
+    pub(crate) fn forget_waiting(&mut self) {
+        self.waiting.clear();
+    }
+
+    pub(crate) fn leave_lanes(&self) {
+        self.known.values().for_each(Target::leave);
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.waiting.clear();
+        for (_, t) in self.known.drain() {
+            t.release();
+        }
+    }
+}
+
+/// What became of one delivery.
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    /// Delivered or dropped.
+    Over,
+    /// The way there is not known yet.
+    Later,
+}
+
+impl SendQueue {
+    /// The datagram at the head.
+    pub(crate) fn datagram(&mut self, qp: &Qp, i: usize) -> Step {
+        let total = self.wqes[i].length;
+        if total > u64::from(self.params.mtu_bytes) {
+            return Step::Done(wc::LOC_LEN_ERR);
+        }
+        let pieces = match self.local_pieces(i, 0, total, 0) {
+            Ok(p) => p,
+            Err(status) => return Step::Done(status),
+        };
+        let w = &self.wqes[i];
+        let to = self.ud_addresses[i];
+        let imm = (w.opcode == Some(Opcode::SendImm)).then_some(w.imm_or_rkey);
+        let solicited = w.flags & send_flags::SOLICITED != 0;
+        let members = if to.qpn == MULTICAST_QPN {
+            self.process.link.members(self.process, &to.ah.grh.dgid)
+        } else {
+            vec![to.qpn]
+        };
+        for qpn in members {
+            let to = UdAddress { qpn, ..to };
+            // Those that wait go first, or messages to one peer would change places.
+            let later = self.ud.waiting.iter().any(|k| k.to.qpn == qpn)
+                || self.deliver(qp, &to, &pieces, imm, solicited) == Outcome::Later;
+            if later && self.ud.waiting.len() < KEEP {
+                let mut data = vec![0u8; total as usize];
+                // SAFETY: the vector has `total` bytes and the pieces, checked local memory, name as many.
+                unsafe { memory::copy_direct(Direction::Write, data.as_mut_ptr(), &pieces, false) };
+                let message = Message { data, imm, solicited };
+                self.ud.waiting.push_back(Kept { to, message, until: now_ns() + KEEP_NS });
+            }
+        }
+        Step::Done(wc::SUCCESS)
+    }
+
+    /// Tries again what waits.
+    pub(crate) fn flush_stash(&mut self, qp: &Qp) {
+        let mut blocked: Vec<u32> = Vec::new();
+        for _ in 0..self.ud.waiting.len() {
+            let Some(kept) = self.ud.waiting.pop_front() else { break };
+            let mut pieces = Pieces::new();
+            pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
+            let later = blocked.contains(&kept.to.qpn)
+                || self.deliver(qp, &kept.to, &pieces, kept.message.imm, kept.message.solicited) == Outcome::Later;
+            if later {
+                blocked.push(kept.to.qpn);
+                if now_ns() < kept.until {
+                    self.ud.waiting.push_back(kept);
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, qp: &Qp, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> Outcome {
+        if !self.ud.known.contains_key(&to.qpn) {
+            match crate::peers::find_ud(self.process, qp, &to.ah, to.qpn) {
+                Found::Target(t) => {
+                    self.ud.known.insert(to.qpn, t);
+                }
+                Found::Connecting => return Outcome::Later,
+                Found::Nobody | Found::NoSuchSrq => return Outcome::Over,
+            }
+        }
+        let target = &self.ud.known[&to.qpn];
+        let route = qp.route(&to.ah);
+        let header = grh::build(
+            &Route {
+                sgid: &route.0,
+                dgid: &to.ah.grh.dgid,
+                traffic_class: to.ah.grh.traffic_class,
+                flow_label: to.ah.grh.flow_label,
+                hop_limit: to.ah.grh.hop_limit,
+                roce: route.1,
+            },
+            pieces.len() as usize + if imm.is_some() { 4 } else { 0 },
+        );
+        let receipt = Receipt {
+            opcode: wc::OP_RECV,
+            byte_len: pieces.len() as u32 + GRH_BYTES as u32,
+            imm: imm.unwrap_or(0),
+            src_qp: qp.qp_num(),
+            wc_flags: if to.ah.is_global { wc::FLAG_GRH } else { 0 } | if imm.is_some() { wc::FLAG_IMM } else { 0 },
+            slid: qp.lid(),
+            sl: to.ah.sl,
+            ..Receipt::default()
+        };
+        // IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
+        let qkey = if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey };
+        match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
+            Ok(outcome) => outcome,
+            Err(Nak::Silence) => {
+                target.release();
+                self.ud.known.remove(&to.qpn);
+                Outcome::Over
+            }
+            // Dropped: no receive, wrong Q_Key, or memory that was not there.
+            Err(_) => Outcome::Over,
+        }
+    }
+}
+
+/// The responder's side of a datagram (IBA 9.8.3.2): one visit, for a datagram is never longer than a packet.
+fn receive(
+    target: &Target,
+    header: &[u8; GRH_BYTES],
+    pieces: &Pieces,
+    mut receipt: Receipt,
+    qkey: u32,
+    solicited: bool,
+    policy: memory::Policy,
+) -> Result<Outcome, Nak> {
+    let request = &target.lane.request;
+    match request.state.load(Ordering::Acquire) {
+        request::POSTED | request::RUNNING => return Ok(Outcome::Later),
+        _ => request.state.store(request::IDLE, Ordering::Relaxed),
+    }
+    let _mark = target.enter()?;
+    if target.qp.qkey.load(Ordering::Relaxed) != qkey {
+        return Err(Nak::InvalidRequest);
+    }
+    let wqe = target.claim()?;
+    let total = GRH_BYTES as u64 + pieces.len();
+    if total > target.receive_room(wqe) {
+        receipt.status = wc::LOC_LEN_ERR;
+        target.complete_receive(wqe, &receipt, true);
+        target.fail(None);
+        return Ok(Outcome::Over);
+    }
+    let reachable = target.space.is_own() || (policy == memory::Policy::Auto && target.space.vm_allowed());
+    if !reachable {
+        return ask_owner(target, wqe, header, pieces, &receipt, solicited);
+    }
+    let mut done = 0;
+    while done < total {
+        let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
+            receipt.status = wc::LOC_PROT_ERR;
+            target.complete_receive(wqe, &receipt, true);
+            target.fail(None);
+            return Ok(Outcome::Over);
+        };
+        let mut part = Pieces::new();
+        let n = part_of(header, pieces, done, room.min(total - done), &mut part);
+        match memory::way(&target.space, place, policy) {
+            // SAFETY: the place was checked inside the mark; the pieces are checked local memory or the header above.
+            Way::Direct(p) => unsafe { memory::copy_direct(Direction::Write, p, &part, done + n == total) },
+            Way::Vm(host) => {
+                memory::aim(target.lane, Direction::Write, host, n, done + n == total);
+                fence(Ordering::SeqCst);
+                let again = target.receive_memory(wqe, done);
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !matches!(again, Ok(Some((p, ..))) if p == place) {
+                    return Err(Nak::Silence);
+                }
+                match memory::copy_vm(&target.space, target.lane, Direction::Write, &part) {
+                    Ok(()) => {}
+                    Err(memory::Fault::Refused) => return ask_owner(target, wqe, header, pieces, &receipt, solicited),
+                    Err(memory::Fault::Gone) => return Err(Nak::Silence),
+                    Err(memory::Fault::Local | memory::Fault::Remote) => {
+                        receipt.status = wc::LOC_PROT_ERR;
+                        target.complete_receive(wqe, &receipt, true);
+                        target.fail(None);
+                        return Ok(Outcome::Over);
+                    }
+                }
+            }
+            Way::Null | Way::Owner => {}
+        }
+        done += n;
+    }
+    target.complete_receive(wqe, &receipt, solicited);
+    Ok(Outcome::Over)
+}
+
+/// The bytes of the datagram, header first, that follow `done`: at most `room`, from one of the two parts.
+fn part_of(header: &[u8; GRH_BYTES], pieces: &Pieces, done: u64, room: u64, part: &mut Pieces) -> u64 {
+    if done < GRH_BYTES as u64 {
+        let n = room.min(GRH_BYTES as u64 - done);
+        part.push(header[done as usize..].as_ptr().cast_mut(), n);
+        n
+    } else {
+        pieces.slice_into(done - GRH_BYTES as u64, room, part);
+        room
+    }
+}
+
+/// Leaves the datagram in the lane's bounce buffer for the owner to finish; nobody waits for it.
+fn ask_owner(
+    target: &Target,
+    wqe: u32,
+    header: &[u8; GRH_BYTES],
+    pieces: &Pieces,
+    receipt: &Receipt,
+    solicited: bool,
+) -> Result<Outcome, Nak> {
+    let total = GRH_BYTES as u64 + pieces.len();
+    let bounce = target.lane.bounce.load(Ordering::Acquire);
+    let to = target.space.view.at(bounce, total).filter(|_| bounce != 0).ok_or(Nak::Silence)?;
+    let mut whole = Pieces::new();
+    whole.push(header.as_ptr().cast_mut(), GRH_BYTES as u64);
+    pieces.slice_into(0, pieces.len(), &mut whole);
+    // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked local memory.
+    unsafe { memory::copy_direct(Direction::Write, to, &whole, false) };
+    if let Some(w) = target.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
+        receipt.write(w, false);
+    }
+    let r = &target.lane.request;
+    r.op.store(request::DATAGRAM, Ordering::Relaxed);
+    r.key.store(wqe, Ordering::Relaxed);
+    r.len.store(total, Ordering::Relaxed);
+    r.local.store(u32::from(solicited), Ordering::Relaxed);
+    r.state.store(request::POSTED, Ordering::SeqCst);
+    target.space.raise(target.lane.attention.load(Ordering::Relaxed));
+    Ok(Outcome::Over)
+}

@@ -1,0 +1,229 @@
+//! The local link: processes of one user on one host (DESIGN decision 6). Each process listens under the name of its slot,
+//! which is the upper part of its QP numbers; an initiator connects there, and gets the owner's arena and the descriptor
+//! that wakes it. The connection stays open: its end is how either side hears of the other's death.
+//!
+//! Nothing here is on the data path. Threads of the program only start things; answers come to the progress thread.
+
+mod groups;
+mod incoming;
+mod outgoing;
+mod socket;
+
+use groups::Groups;
+use incoming::Incoming;
+use outgoing::Outgoing;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use socket::{Message, Socket, kind};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use vervain_hca::device::{Device, is_this_host};
+use vervain_hca::layout::{SLOTS, SLOTS_PER_PROCESS};
+use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::process::{LinkInit, Process, keep_from_children};
+use vervain_hca::{AhAttr, Error, Gid, Result};
+
+/// Whose event an epoll entry is.
+#[derive(Clone, Copy)]
+enum Token {
+    Listener(u32),
+    Outgoing(u32),
+    Incoming(u32),
+}
+
+impl Token {
+    fn data(self) -> epoll::EventData {
+        let (tag, n) = match self {
+            Token::Listener(n) => (0u64, n),
+            Token::Outgoing(n) => (1, n),
+            Token::Incoming(n) => (2, n),
+        };
+        epoll::EventData::new_u64(tag << 32 | u64::from(n))
+    }
+
+    fn of(data: epoll::EventData) -> Token {
+        let word = data.u64();
+        match word >> 32 {
+            0 => Token::Listener(word as u32),
+            1 => Token::Outgoing(word as u32),
+            _ => Token::Incoming(word as u32),
+        }
+    }
+}
+
+/// Who this process is to its peers.
+pub(crate) struct Identity {
+    pub arena: OwnedFd,
+    pub wake: OwnedFd,
+    pub incarnation: [u64; 2],
+    pub uid: u32,
+    /// Slots held so far.
+    pub slots: OwnerLock<Vec<u32>>,
+}
+
+impl Identity {
+    /// The greeting, also used to tell of new slots.
+    fn message(&self, kind: u32) -> Message {
+        let mut args = [0u32; 5];
+        args[0] = vervain_hca::layout::VERSION;
+        for (to, slot) in args[1..].iter_mut().zip(self.slots.lock().iter()) {
+            *to = *slot;
+        }
+        Message::new(kind, &args, &self.incarnation)
+    }
+
+    /// The name of a slot's listener.
+    fn name(&self, slot: u32) -> String {
+        format!("vervain/{}/{slot}", self.uid)
+    }
+}
+
+/// Slots that a greeting names.
+fn slots_in(message: &Message) -> Vec<u32> {
+    message.args[1..=SLOTS_PER_PROCESS].iter().copied().filter(|s| *s != 0).collect()
+}
+
+/// The link.
+pub struct Local {
+    epoll: OwnedFd,
+    identity: Identity,
+    devices: Vec<Arc<Device>>,
+    listeners: OwnerLock<Vec<(u32, Socket)>>,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    groups: Groups,
+}
+
+impl Local {
+    /// Makes the link of a process that has no slot yet.
+    pub fn new(init: &LinkInit) -> Result<Local> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
+        keep_from_children(epoll.as_raw_fd());
+        let duplicate = |fd: RawFd| -> Result<OwnedFd> {
+            // SAFETY: the descriptor belongs to the process that is being made, and stays open during this call.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+            rustix::io::fcntl_dupfd_cloexec(borrowed, 0).map_err(|e| os_error("duplicating a descriptor", e))
+        };
+        let (arena, wake) = (duplicate(init.arena_fd)?, duplicate(init.wake_fd)?);
+        keep_from_children(arena.as_raw_fd());
+        keep_from_children(wake.as_raw_fd());
+        let uid = rustix::process::geteuid().as_raw();
+        let identity = Identity { arena, wake, incarnation: init.incarnation, uid, slots: OwnerLock::default() };
+        Ok(Local {
+            epoll,
+            identity,
+            devices: vervain_hca::devices()?,
+            listeners: OwnerLock::default(),
+            outgoing: Outgoing::default(),
+            incoming: Incoming::default(),
+            groups: Groups::default(),
+        })
+    }
+
+    fn watch(&self, fd: impl AsFd, token: Token) -> std::result::Result<(), Errno> {
+        epoll::add(&self.epoll, fd, token.data(), epoll::EventFlags::IN | epoll::EventFlags::RDHUP)
+    }
+
+    fn accept_all(&self, slot: u32) {
+        let listeners = self.listeners.lock();
+        let Some((_, listener)) = listeners.iter().find(|(s, _)| *s == slot) else { return };
+        while let Ok(socket) = listener.accept() {
+            // Other users' processes have no business here (DESIGN decision 7).
+            if socket.peer().is_some_and(|(_, uid)| uid == self.identity.uid) {
+                self.incoming.add(socket, |socket, id| self.watch(socket, Token::Incoming(id)).is_ok());
+            }
+        }
+    }
+}
+
+/// An errno of rustix as an error of the device.
+fn os_error(what: &str, e: Errno) -> Error {
+    Error::new(e.raw_os_error(), format!("{what}: {}", std::io::Error::from(e)))
+}
+
+impl Link for Local {
+    fn claim_slot(&self) -> Result<u32> {
+        // 0 and the last are no slots; start anywhere, so that numbers of a process that ended come back late.
+        let count = SLOTS - 2;
+        let first = self.identity.incarnation[0] as u32 % count;
+        for i in 0..count {
+            let slot = 1 + (first + i) % count;
+            match Socket::listen(&self.identity.name(slot)) {
+                Ok(listener) => {
+                    self.watch(&listener, Token::Listener(slot)).map_err(|e| os_error("epoll", e))?;
+                    self.listeners.lock().push((slot, listener));
+                    self.identity.slots.lock().push(slot);
+                    self.outgoing.announce_slots(&self.identity);
+                    return Ok(slot);
+                }
+                Err(Errno::ADDRINUSE) => {}
+                Err(e) => return Err(os_error("cannot make the rendezvous socket", e)),
+            }
+        }
+        Err(Error::no_memory(format!("all {count} process slots of this user on this host are taken")))
+    }
+
+    fn poll_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn handle_events(&self, process: &'static Process) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            events.clear();
+            let n = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now));
+            if n.map_or(true, |n| n == 0) {
+                return;
+            }
+            for event in &events {
+                match Token::of(event.data) {
+                    Token::Listener(slot) => self.accept_all(slot),
+                    Token::Outgoing(slot) => self.outgoing.handle(slot, &self.groups),
+                    Token::Incoming(id) => self.incoming.handle(id, process, &self.identity, &self.groups),
+                }
+            }
+            process.wake_waiting();
+        }
+    }
+
+    fn reaches(&self, _device: u32, ah: &AhAttr) -> bool {
+        is_this_host(&self.devices, ah)
+    }
+
+    fn peer(&self, _process: &'static Process, slot: u32) -> Peer {
+        self.outgoing.peer(slot, &self.identity, |socket| self.watch(socket, Token::Outgoing(slot)).is_ok())
+    }
+
+    fn initiator_lives(&self, slot: u32) -> bool {
+        self.incoming.has(slot)
+    }
+
+    fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply {
+        self.outgoing.lane(slot, request)
+    }
+
+    fn forget_lanes(&self, initiator: u32) {
+        self.outgoing.forget_lanes(initiator);
+    }
+
+    fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {
+        self.groups.add(group, qpn);
+        let message = Message::new(kind::JOIN, &[qpn], &groups::words(group));
+        self.groups.tell_all(self, process, message);
+        Ok(())
+    }
+
+    fn leave(&self, process: &'static Process, group: &Gid, qpn: u32) {
+        self.groups.remove(group, qpn);
+        let message = Message::new(kind::LEAVE, &[qpn], &groups::words(group));
+        self.groups.tell_all(self, process, message);
+    }
+
+    fn members(&self, process: &'static Process, group: &Gid) -> Vec<Member> {
+        self.groups.learn_once(self, process);
+        self.groups.members(group)
+    }
+}

@@ -1,0 +1,188 @@
+//! Connections to the processes that this one initiates to: the handshake, their mapped arenas, and lanes asked of them.
+
+use super::groups::Groups;
+use super::socket::{Message, Socket, kind};
+use super::{Identity, slots_in};
+use rustix::fd::AsRawFd;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+use vervain_hca::arena::View;
+use vervain_hca::layout::slot_of;
+use vervain_hca::link::{LaneReply, LaneRequest, Peer};
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::space::Space;
+
+/// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
+const OUTSTANDING: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Outgoing {
+    state: OwnerLock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    peers: HashMap<u32, Connection>,
+    lanes: HashMap<LaneRequest, LaneReply>,
+}
+
+struct Connection {
+    socket: Socket,
+    pid: i32,
+    space: Option<Arc<Space>>,
+    asked: usize,
+}
+
+impl Outgoing {
+    /// The process behind `slot`; starts the handshake if there was none.
+    pub(super) fn peer(&self, slot: u32, identity: &Identity, watch: impl FnOnce(&Socket) -> bool) -> Peer {
+        let mut state = self.state.lock();
+        match state.peers.get(&slot) {
+            Some(Connection { space: Some(space), .. }) if !space.is_dead() => return Peer::Ready(Arc::clone(space)),
+            Some(Connection { space: Some(_), .. }) => state.forget(slot),
+            Some(Connection { space: None, .. }) => return Peer::Connecting,
+            None => {}
+        }
+        let socket = match Socket::connect(&identity.name(slot)) {
+            Ok(socket) => socket,
+            // Its queue of connections is full: it is alive, and slow.
+            Err(Errno::AGAIN) => return Peer::Connecting,
+            Err(Errno::CONNREFUSED) => return Peer::Absent,
+            Err(e) => {
+                log::error!("cannot reach the process of slot {slot}: {}", std::io::Error::from(e));
+                return Peer::Absent;
+            }
+        };
+        let Some((pid, _)) = socket.peer().filter(|(_, uid)| *uid == identity.uid) else {
+            return Peer::Absent;
+        };
+        if socket.send(&identity.message(kind::HELLO), &[]).is_err() || !watch(&socket) {
+            return Peer::Absent;
+        }
+        state.peers.insert(slot, Connection { socket, pid, space: None, asked: 0 });
+        Peer::Connecting
+    }
+
+    /// Tells every peer that this process has more slots.
+    pub(super) fn announce_slots(&self, identity: &Identity) {
+        for c in self.state.lock().peers.values() {
+            let _ = c.socket.send(&identity.message(kind::SLOTS), &[]);
+        }
+    }
+
+    /// Sends `message` to the process behind `slot`; whether it could.
+    pub(super) fn send(&self, slot: u32, message: &Message) -> bool {
+        self.state.lock().peers.get(&slot).is_some_and(|c| c.socket.send(message, &[]).is_ok())
+    }
+
+    /// A lane of a peer, asked for if need be.
+    pub(super) fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply {
+        let mut state = self.state.lock();
+        match state.lanes.get(&request) {
+            // A refusal is told once; the QP may exist by the next time.
+            Some(LaneReply::Refused) => {
+                state.lanes.remove(&request);
+                return LaneReply::Refused;
+            }
+            Some(reply) => return *reply,
+            None => {}
+        }
+        let Some(c) = state.peers.get_mut(&slot) else { return LaneReply::Pending };
+        let message = Message::new(kind::LANE, &[request.initiator, request.qpn, request.srqn], &[]);
+        if c.asked < OUTSTANDING && c.socket.send(&message, &[]).is_ok() {
+            c.asked += 1;
+            state.lanes.insert(request, LaneReply::Pending);
+        }
+        LaneReply::Pending
+    }
+
+    /// Forgets the lanes of `initiator` and tells their owners.
+    pub(super) fn forget_lanes(&self, initiator: u32) {
+        let mut state = self.state.lock();
+        let mut owners: Vec<u32> =
+            state.lanes.keys().filter(|r| r.initiator == initiator).map(|r| slot_of(r.qpn)).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        state.lanes.retain(|r, _| r.initiator != initiator);
+        for slot in owners {
+            if let Some(c) = state.peers.get(&slot) {
+                let _ = c.socket.send(&Message::new(kind::FORGET, &[initiator], &[]), &[]);
+            }
+        }
+    }
+
+    /// What the process behind `slot` has sent.
+    pub(super) fn handle(&self, slot: u32, groups: &Groups) {
+        let mut state = self.state.lock();
+        loop {
+            let Some(c) = state.peers.get_mut(&slot) else { return };
+            match c.socket.receive() {
+                Ok(Some((message, fds))) => match message.kind {
+                    kind::WELCOME => {
+                        let mapped = welcome(slot, &message, fds, c.pid);
+                        match mapped {
+                            Ok(space) => c.space = Some(Arc::new(space)),
+                            Err(e) => {
+                                log::error!("cannot use the process of slot {slot}: {e}");
+                                state.forget(slot);
+                                return;
+                            }
+                        }
+                    }
+                    kind::LANE_REPLY => {
+                        c.asked = c.asked.saturating_sub(1);
+                        let [initiator, qpn, srqn, granted, ..] = message.args;
+                        let reply = if granted != 0 { LaneReply::Lane(message.wide[0]) } else { LaneReply::Refused };
+                        if let Some(entry) = state.lanes.get_mut(&LaneRequest { initiator, qpn, srqn }) {
+                            *entry = reply;
+                        }
+                    }
+                    kind::JOIN => groups.note(&message, true),
+                    kind::ACK => groups.acknowledged(message.args[0]),
+                    kind::REFUSED => log::error!(
+                        "the process of slot {slot} runs another version of Vervain (arena version {}, here {})",
+                        message.args[0],
+                        vervain_hca::layout::VERSION
+                    ),
+                    _ => {}
+                },
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => {
+                    state.forget(slot);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// The process behind `slot` has ended.
+    fn forget(&mut self, slot: u32) {
+        if let Some(c) = self.peers.remove(&slot)
+            && let Some(space) = c.space
+        {
+            space.mark_dead();
+        }
+        self.lanes.retain(|r, _| slot_of(r.qpn) != slot);
+    }
+}
+
+/// Maps the arena that came with a welcome, after checking that it is the one it claims to be.
+fn welcome(slot: u32, message: &Message, mut fds: Vec<rustix::fd::OwnedFd>, pid: i32) -> vervain_hca::Result<Space> {
+    use std::sync::atomic::Ordering::Relaxed;
+    use vervain_hca::Error;
+    let (Some(wake), Some(arena)) = (fds.pop(), fds.pop()) else {
+        return Err(Error::invalid("it sent no arena"));
+    };
+    if !slots_in(message).contains(&slot) {
+        return Err(Error::invalid("it does not own that slot"));
+    }
+    let space = Space::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;
+    if space.header.incarnation.iter().map(|w| w.load(Relaxed)).ne(message.wide[..2].iter().copied()) {
+        return Err(Error::invalid("its arena belongs to another process"));
+    }
+    Ok(space)
+}

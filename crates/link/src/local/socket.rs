@@ -1,0 +1,201 @@
+//! Rendezvous sockets: sequenced-packet unix sockets with names in the abstract namespace, which belongs to the network
+//! namespace and forgets a name when its process ends. Messages are small and fixed, with file descriptors beside them.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use vervain_hca::process::{forget_private_fd, keep_from_children};
+
+/// A message: its kind and what the kind needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// See [`kind`].
+    pub kind: u32,
+    /// Numbers, as the kind says.
+    pub args: [u32; 7],
+    /// Wide numbers, as the kind says.
+    pub wide: [u64; 4],
+}
+
+/// What messages are about.
+pub mod kind {
+    /// First word of an initiator: version, slots; identity.
+    pub const HELLO: u32 = 1;
+    /// The answer: the same of the owner, with its arena and the descriptor that wakes it.
+    pub const WELCOME: u32 = 2;
+    /// The initiator's slots have grown.
+    pub const SLOTS: u32 = 3;
+    /// Asks for a lane: initiator, QPN, SRQN.
+    pub const LANE: u32 = 4;
+    /// The answer: the same, 1 if granted; offset.
+    pub const LANE_REPLY: u32 = 5;
+    /// An initiating QP is gone: its number.
+    pub const FORGET: u32 = 6;
+    /// A QP entered a multicast group: QPN, sequence number for the acknowledgement; group.
+    pub const JOIN: u32 = 7;
+    /// A QP left it.
+    pub const LEAVE: u32 = 8;
+    /// Asks for all memberships: sequence number.
+    pub const MEMBERS: u32 = 9;
+    /// Done with the JOIN or MEMBERS of this sequence number.
+    pub const ACK: u32 = 10;
+    /// The owner speaks another version: its version.
+    pub const REFUSED: u32 = 11;
+}
+
+impl Message {
+    /// A message of `kind`.
+    pub fn new(kind: u32, args: &[u32], wide: &[u64]) -> Message {
+        let mut m = Message { kind, ..Message::default() };
+        m.args[..args.len()].copy_from_slice(args);
+        m.wide[..wide.len()].copy_from_slice(wide);
+        m
+    }
+
+    fn to_bytes(self) -> [u8; 64] {
+        let mut bytes = [0u8; 64];
+        bytes[..4].copy_from_slice(&self.kind.to_ne_bytes());
+        for (i, a) in self.args.iter().enumerate() {
+            bytes[4 + i * 4..8 + i * 4].copy_from_slice(&a.to_ne_bytes());
+        }
+        for (i, w) in self.wide.iter().enumerate() {
+            bytes[32 + i * 8..40 + i * 8].copy_from_slice(&w.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; 64]) -> Message {
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let wide = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        Message {
+            kind: word(0),
+            args: std::array::from_fn(|i| word(4 + i * 4)),
+            wide: std::array::from_fn(|i| wide(32 + i * 8)),
+        }
+    }
+}
+
+/// A socket that a forked child closes at once: peers take its end for the process's.
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    fn keep(fd: OwnedFd) -> Socket {
+        keep_from_children(fd.as_raw_fd());
+        Socket(fd)
+    }
+
+    fn open() -> Result<Socket, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map(Socket::keep)
+    }
+
+    /// Listens under `name`; EADDRINUSE when another process does.
+    pub fn listen(name: &str) -> Result<Socket, Errno> {
+        let socket = Socket::open()?;
+        rustix::net::bind(&socket.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        rustix::net::listen(&socket.0, 1024)?;
+        Ok(socket)
+    }
+
+    /// Connects to `name` without waiting.
+    pub fn connect(name: &str) -> Result<Socket, Errno> {
+        let socket = Socket::open()?;
+        rustix::net::connect(&socket.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        Ok(socket)
+    }
+
+    /// The next connection that waits.
+    pub fn accept(&self) -> Result<Socket, Errno> {
+        rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map(Socket::keep)
+    }
+
+    /// Process and user at the other end; the process is 0 when our pid namespace does not show it.
+    pub fn peer(&self) -> Option<(i32, u32)> {
+        let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: getsockopt fills at most `len` bytes of the struct on this stack.
+        let rc = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut cred).cast(),
+                &raw mut len,
+            )
+        };
+        (rc == 0).then_some((cred.pid, cred.uid))
+    }
+
+    /// Sends one message without waiting.
+    pub fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let bytes = message.to_bytes();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags).map(|_| ())
+    }
+
+    /// The next message; EAGAIN when there is none, `Ok(None)` when the other end is gone.
+    pub fn receive(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, Errno> {
+        let mut bytes = [0u8; 64];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let got = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        Ok((got.bytes == bytes.len()).then(|| (Message::from_bytes(&bytes), fds)))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        forget_private_fd(self.0.as_raw_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_its_bytes() {
+        let m = Message::new(kind::LANE, &[1, 2, u32::MAX], &[u64::MAX, 7]);
+        assert_eq!(Message::from_bytes(&m.to_bytes()), m);
+    }
+
+    #[test]
+    fn a_name_is_free_again_when_its_listener_is_gone() {
+        let name = format!("vervain-test/{}", std::process::id());
+        let first = Socket::listen(&name).unwrap();
+        assert_eq!(Socket::listen(&name).err(), Some(Errno::ADDRINUSE));
+        let client = Socket::connect(&name).unwrap();
+        let server = first.accept().unwrap();
+        client.send(&Message::new(kind::HELLO, &[1], &[]), &[first.as_fd()]).unwrap();
+        let (message, fds) = server.receive().unwrap().unwrap();
+        assert_eq!((message.kind, fds.len()), (kind::HELLO, 1));
+        drop((fds, client));
+        assert!(matches!(server.receive(), Ok(None)));
+        drop(first);
+        assert_eq!(Socket::connect(&name).err(), Some(Errno::CONNREFUSED));
+        Socket::listen(&name).unwrap();
+    }
+}

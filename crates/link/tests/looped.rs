@@ -1,0 +1,165 @@
+//! Two QPs of one process: the whole way of each operation through queues, lanes and the responder, without the C ABI.
+
+use std::sync::Arc;
+use vervain_hca::{
+    AhAttr, Completion, Context, Cq, Data, Grh, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Sge,
+    access, attr, devices, event, send_flags, wc,
+};
+
+struct Side {
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+}
+
+fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+    let init = QpInit {
+        qp_type,
+        send_cq: Some(&cq),
+        recv_cq: Some(&cq),
+        srq: None,
+        xrcd: None,
+        cap,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    let qp = context.create_qp(Some(&pd), &init).unwrap();
+    Side { pd, cq, qp }
+}
+
+fn connect(context: &Arc<Context>, a: &Side, b: &Side) {
+    let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    for (me, peer) in [(a, b), (b, a)] {
+        let dgid = context.device().gids(1)[0].gid;
+        let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
+        let new = QpAttr {
+            qp_state: QpState::Init,
+            port_num: 1,
+            qp_access_flags: all,
+            path_mtu: 5,
+            dest_qp_num: peer.qp.qp_num(),
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 1,
+            timeout: 8,
+            retry_cnt: 2,
+            rnr_retry: 1,
+            ah,
+            ..QpAttr::default()
+        };
+        me.qp.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS).unwrap();
+        let rtr = QpAttr { qp_state: QpState::Rtr, ..new };
+        let mask = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
+        me.qp.modify(&rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER).unwrap();
+        let rts = QpAttr { qp_state: QpState::Rts, ..new };
+        let mask = attr::STATE | attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::SQ_PSN;
+        me.qp.modify(&rts, mask | attr::MAX_QP_RD_ATOMIC).unwrap();
+    }
+}
+
+fn pair() -> (Arc<Context>, Side, Side) {
+    let device = &devices().unwrap()[0];
+    let context = vervain_link::open(device).unwrap();
+    let (a, b) = (side(&context, QpType::Rc), side(&context, QpType::Rc));
+    connect(&context, &a, &b);
+    (context, a, b)
+}
+
+fn wait(cq: &Cq) -> Completion {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        let mut got = None;
+        cq.poll(1, &mut |c| got = Some(*c));
+        if let Some(c) = got {
+            return c;
+        }
+        assert!(std::time::Instant::now() < deadline, "no completion came");
+    }
+}
+
+fn post(qp: &Qp, request: &SendRequest<'_>) {
+    qp.post_send(|p| p.push(request)).unwrap();
+}
+
+const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+#[test]
+fn write_read_and_atomics_move_the_right_bytes() {
+    let (context, a, b) = pair();
+    let mut ours = vec![0u64; 4096];
+    let mut theirs = vec![0u64; 4096];
+    ours.iter_mut().enumerate().for_each(|(i, w)| *w = i as u64 * 3);
+    let len = 4096 * 8;
+    let ma = context.reg_mr(&a.pd, ours.as_ptr() as u64, len, ours.as_ptr() as u64, ALL).unwrap();
+    let mb = context.reg_mr(&b.pd, theirs.as_ptr() as u64, len, theirs.as_ptr() as u64, ALL).unwrap();
+    let sge = [Sge { addr: ours.as_ptr() as u64, length: len as u32, lkey: ma.lkey() }];
+    let base = SendRequest {
+        flags: send_flags::SIGNALED,
+        remote_addr: theirs.as_ptr() as u64,
+        rkey: mb.rkey(),
+        ..SendRequest::default()
+    };
+    post(&a.qp, &SendRequest { wr_id: 1, opcode: Opcode::Write, data: Data::Sges(&sge), ..base });
+    let c = wait(&a.cq);
+    assert_eq!((c.wr_id, c.status, c.opcode), (1, wc::SUCCESS, 1));
+    assert_eq!(ours, theirs);
+    theirs[7] = 99;
+    let base = SendRequest { flags: send_flags::SIGNALED, remote_addr: theirs.as_ptr() as u64, rkey: mb.rkey(), ..SendRequest::default() };
+    post(&a.qp, &SendRequest { wr_id: 2, opcode: Opcode::Read, data: Data::Sges(&sge), ..base });
+    assert_eq!((wait(&a.cq).status, ours[7]), (wc::SUCCESS, 99));
+    let word = [Sge { addr: ours.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
+    let base = SendRequest { flags: send_flags::SIGNALED, remote_addr: theirs.as_ptr() as u64 + 56, rkey: mb.rkey(), ..SendRequest::default() };
+    post(&a.qp, &SendRequest { wr_id: 3, opcode: Opcode::FetchAdd, compare_add: 5, data: Data::Sges(&word), ..base });
+    assert_eq!((wait(&a.cq).status, ours[0], theirs[7]), (wc::SUCCESS, 99, 104));
+    ma.deregister().unwrap();
+    mb.deregister().unwrap();
+    a.qp.destroy().unwrap();
+    b.qp.destroy().unwrap();
+}
+
+#[test]
+fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
+    let (context, a, b) = pair();
+    let buffer = vec![0u8; 64];
+    let mb = context.reg_mr(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
+    b.qp.post_recv(77, &[Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }]).unwrap();
+    let hello: &[u8] = b"hello";
+    let inline = [hello];
+    let request = || SendRequest { wr_id: 5, opcode: Opcode::SendImm, imm_or_rkey: 42, flags: 2 | 8, data: Data::Inline(&inline), ..SendRequest::default() };
+    post(&a.qp, &request());
+    assert_eq!(wait(&a.cq).status, wc::SUCCESS);
+    let r = wait(&b.cq);
+    assert_eq!((r.wr_id, r.status, r.byte_len, r.imm_or_rkey, r.src_qp), (77, wc::SUCCESS, 5, 42, a.qp.qp_num()));
+    assert_eq!(&buffer[..5], hello);
+    post(&a.qp, &request());
+    assert_eq!(wait(&a.cq).status, wc::RNR_RETRY_EXC_ERR);
+    assert_eq!((a.qp.state(), b.qp.state()), (QpState::Err, QpState::Rts));
+}
+
+#[test]
+fn a_bad_rkey_stops_both_sides_and_raises_an_access_error() {
+    let (context, a, b) = pair();
+    let buffer = vec![0u8; 64];
+    let ma = context.reg_mr(&a.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
+    let sge = [Sge { addr: buffer.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
+    post(&a.qp, &SendRequest { opcode: Opcode::Write, rkey: 0xdead, data: Data::Sges(&sge), ..SendRequest::default() });
+    assert_eq!(wait(&a.cq).status, wc::REM_ACCESS_ERR);
+    // Established first, then the error; the progress thread tells of both.
+    let mut seen = vec![context.next_event().unwrap().event_type];
+    if seen[0] == event::COMM_EST {
+        seen.push(context.next_event().unwrap().event_type);
+    }
+    assert!(seen.contains(&event::QP_ACCESS_ERR), "{seen:?}");
+    assert_eq!((a.qp.state(), b.qp.state()), (QpState::Err, QpState::Err));
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_in_retries_exceeded() {
+    let (_context, a, b) = pair();
+    b.qp.destroy().unwrap();
+    post(&a.qp, &SendRequest { opcode: Opcode::Send, ..SendRequest::default() });
+    assert_eq!(wait(&a.cq).status, wc::RETRY_EXC_ERR);
+}
