@@ -1,0 +1,68 @@
+# Vervain: build, try, test, install. `make` alone builds; the two commands of the README are `make demo` and `make test`.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+PROFILE_DIR := target/release
+LIBS    := $(PROFILE_DIR)/lib/vervain
+MSRV    := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+# cargo may be installed and not in PATH: a fresh rustup, sudo, cron.
+CARGO ?= $(or $(shell command -v cargo 2>/dev/null),$(wildcard $(HOME)/.cargo/bin/cargo))
+ifneq ($(CARGO),)
+export PATH := $(dir $(CARGO)):$(PATH)
+endif
+# The libraries are looked for beside the command, so the build directory is the default one.
+unexport CARGO_TARGET_DIR
+
+DEMO_PACKAGES := ibverbs-utils perftest
+TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3
+
+.PHONY: all build demo test bench install clean fmt lint doc toolchain packages-demo packages-test
+all: build
+
+build: toolchain
+	$(CARGO) build --release --workspace
+	@scripts/stage-libs.sh $(PROFILE_DIR) $(LIBS)
+
+demo: packages-demo build
+	@scripts/demo.sh $(PROFILE_DIR)/vervain
+
+test: packages-test build
+	$(CARGO) test --release --workspace
+
+bench: packages-demo build
+	$(CARGO) run --release --package vervain-benches
+
+install: build
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/vervain" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
+	install -m 755 $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/bin/vervain"
+	scripts/stage-libs.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)/lib/vervain"
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/vervain.pc.in \
+	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vervain.pc"
+	$(PROFILE_DIR)/vervain man "$(DESTDIR)$(PREFIX)/share/man/man1"
+	scripts/install-completions.sh $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/share"
+	install -d "$(DESTDIR)$(PREFIX)/share/doc/vervain"
+	install -m 644 README.md LICENSE-MIT LICENSE-APACHE "$(DESTDIR)$(PREFIX)/share/doc/vervain"
+
+clean: toolchain
+	$(CARGO) clean
+
+fmt: toolchain
+	$(CARGO) fmt --all
+
+lint: toolchain
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc: toolchain
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+
+toolchain:
+	@scripts/check-toolchain.sh "$(CARGO)" "$(MSRV)"
+
+packages-demo:
+	@scripts/need-packages.sh $(DEMO_PACKAGES)
+
+packages-test:
+	@scripts/need-packages.sh $(TEST_PACKAGES)

@@ -1,0 +1,265 @@
+//! The command line: subcommands, options, their ranges and their help. No behaviour.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// RDMA without RDMA hardware.
+///
+/// Put `vervain run --` in front of a program that uses libibverbs and it finds an RDMA device: no RNIC, no kernel
+/// module, no root, no daemon. Processes of one user on one host talk to each other at memory speed.
+#[derive(Parser, Debug)]
+#[command(
+    name = "vervain",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program on Vervain's devices
+    ///
+    /// Sets the environment (library path, preload, device options) and executes the program in this very process, so
+    /// its pid, its exit status and its signals are its own. Exit status before the program starts: 125 Vervain itself
+    /// failed, 126 the program cannot be executed, 127 it was not found.
+    #[command(after_help = RUN_EXAMPLES, override_usage = "vervain run [OPTIONS] [--] PROGRAM [ARGS]...")]
+    Run(RunArgs),
+    /// List the devices that a program under `vervain run` sees
+    Devices(DevicesArgs),
+    /// Say what this machine allows, what is lost where it does not, and the remedy
+    ///
+    /// Each line is tried, not guessed. Exit status: 0 Vervain can run here, even if slower; 1 it cannot.
+    Doctor(DoctorArgs),
+    /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI
+    #[command(after_help = ENV_EXAMPLES)]
+    Env(EnvArgs),
+    /// Print the completion script of a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all of them into a directory
+    Man(ManArgs),
+    /// Print what the verbs library answers, as JSON (the process behind `devices` and `run`)
+    #[command(hide = true)]
+    Inventory(InventoryArgs),
+    /// The second process of doctor's trial of memory access between processes
+    #[command(hide = true)]
+    Probe(ProbeArgs),
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  vervain run -- ibv_devinfo
+  vervain run -- ib_write_lat &  vervain run -- ib_write_lat localhost
+  vervain run --devices 2 --link-layer infiniband -- ibv_devices
+  vervain run -v -- ./my-program      shows the environment and which libibverbs it gets";
+
+const ENV_EXAMPLES: &str = "\
+Examples:
+  eval \"$(vervain env)\"                            bash, zsh, sh
+  vervain env --format fish | source               fish
+  vervain env --format github >> \"$GITHUB_ENV\"     GitHub Actions
+  vervain env --format docker >> Dockerfile";
+
+/// What the devices look like. Each is passed to the library in the variable that its help names.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Device options")]
+pub struct DeviceOptions {
+    /// Number of devices, 1 to 16 [default: 1]
+    #[arg(long, value_name = "N", env = "VERVAIN_DEVICES", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub devices: Option<u8>,
+    /// Number of ports of each device, 1 to 4 [default: 1]
+    #[arg(long, value_name = "N", env = "VERVAIN_PORTS", value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub ports: Option<u8>,
+    /// Link layer of the ports [default: ethernet]
+    #[arg(long, value_name = "LAYER", env = "VERVAIN_LINK_LAYER")]
+    pub link_layer: Option<LinkLayer>,
+    /// What the library tells on standard error [default: warn]
+    #[arg(long, value_name = "LEVEL", env = "VERVAIN_LOG")]
+    pub log: Option<LogLevel>,
+    /// How a peer's memory may be reached [default: auto]
+    #[arg(long, value_name = "WAY", env = "VERVAIN_MEMORY")]
+    pub memory: Option<MemoryWay>,
+    /// Directory of Vervain's libraries, where it is not beside the command
+    #[arg(long, value_name = "DIR")]
+    pub lib_dir: Option<PathBuf>,
+}
+
+/// Gives a value enum the word that the command line and the environment variable share.
+macro_rules! words {
+    ($t:ty) => {
+        impl $t {
+            /// The word on the command line and in the environment variable.
+            pub fn word(self) -> String {
+                self.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+            }
+        }
+    };
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// RoCE v2: GIDs from the host's addresses
+    Ethernet,
+    /// LIDs, an SM LID and fe80:: GIDs
+    Infiniband,
+}
+words!(LinkLayer);
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+words!(LogLevel);
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryWay {
+    /// The best that the memory and the machine allow
+    Auto,
+    /// process_vm_readv and process_vm_writev at best
+    Vm,
+    /// The owner of the memory copies
+    Owner,
+}
+words!(MemoryWay);
+
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Leave LD_PRELOAD alone: no view of /sys/class/infiniband and /dev/infiniband
+    #[arg(long)]
+    pub no_preload: bool,
+    /// Print the environment and the libibverbs that the program gets
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct DevicesArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Directory of Vervain's libraries, where it is not beside the command
+    #[arg(long, value_name = "DIR")]
+    pub lib_dir: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct EnvArgs {
+    /// Leave LD_PRELOAD alone: no view of /sys/class/infiniband and /dev/infiniband
+    #[arg(long)]
+    pub no_preload: bool,
+    /// For whom
+    #[arg(long, value_enum, default_value_t = EnvFormat::Sh)]
+    pub format: EnvFormat,
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnvFormat {
+    /// `export NAME='value'`
+    Sh,
+    /// `set -gx NAME 'value'`
+    Fish,
+    /// ENV lines of a Dockerfile, for the same library directory inside the image
+    Docker,
+    /// `NAME=value` lines for $GITHUB_ENV
+    Github,
+    /// One JSON object
+    Json,
+}
+
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Where to write the pages of all subcommands; without it the main page goes to standard output
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct InventoryArgs {
+    /// The libibverbs.so.1 to ask
+    pub library: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ProbeArgs {
+    /// Process whose memory is read and written
+    pub pid: i32,
+    /// Address of eight bytes there
+    pub address: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_of_the_program_stay_the_programs() {
+        let cli =
+            Cli::try_parse_from(["vervain", "run", "--devices", "2", "--", "prog", "--devices", "99", "-v"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!(run.device.devices, Some(2));
+        assert!(!run.verbose);
+        assert_eq!(run.command, ["prog", "--devices", "99", "-v"]);
+    }
+
+    #[test]
+    fn the_separator_may_be_left_out() {
+        let cli = Cli::try_parse_from(["vervain", "run", "-v", "prog", "-x"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert!(run.verbose);
+        assert_eq!(run.command, ["prog", "-x"]);
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        for bad in [["--devices", "0"], ["--devices", "17"], ["--ports", "5"], ["--link-layer", "token-ring"]] {
+            assert!(Cli::try_parse_from(["vervain", "devices", bad[0], bad[1]]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_environment() {
+        assert_eq!(LinkLayer::Infiniband.word(), "infiniband");
+        assert_eq!(LogLevel::Off.word(), "off");
+        assert_eq!(MemoryWay::Vm.word(), "vm");
+    }
+}

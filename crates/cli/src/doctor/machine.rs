@@ -1,0 +1,255 @@
+//! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on this
+//! machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
+
+use std::fs;
+use std::path::Path;
+use std::thread::available_parallelism;
+
+use anyhow::{Result, ensure};
+use rustix::mm::{UserfaultfdFlags, userfaultfd as open_userfaultfd};
+use rustix::process::{Resource, Rlimit, getrlimit};
+
+use super::access::read;
+use super::{Finding, Status};
+use crate::environment::Variables;
+use crate::{inventory, libs};
+
+/// Descriptors that a process keeps for each peer process: its arena, its memory, its wake pipe.
+const DESCRIPTORS_PER_PEER: u64 = 3;
+/// What the program itself and the device need, roughly.
+const DESCRIPTORS_OWN: u64 = 64;
+
+/// The libraries beside the command, and whether they list a device.
+pub fn libraries(given: Option<&Path>) -> Finding {
+    const CHECK: &str = "libraries";
+    let listed = || -> Result<String> {
+        let dir = libs::directory(given)?;
+        let devices = inventory::query(&dir.join(libs::LIBIBVERBS), &Variables::new(), true)?;
+        ensure!(!devices.is_empty(), "{} lists no device", dir.join(libs::LIBIBVERBS).display());
+        let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
+        Ok(format!("{} lists {}", dir.display(), names.join(", ")))
+    };
+    match listed() {
+        Ok(found) => Finding::ok(CHECK, found),
+        Err(e) => Finding::with(
+            Status::Broken,
+            CHECK,
+            format!("{e:#}"),
+            "programs find no device",
+            "`make build`, or `make install` and the installed command",
+        ),
+    }
+}
+
+/// userfaultfd, for adoption of registered memory.
+pub fn userfaultfd() -> Finding {
+    const CHECK: &str = "userfaultfd";
+    /// UFFD_USER_MODE_ONLY (linux/userfaultfd.h): not refused to ordinary users.
+    const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
+    let try_flags = |flags: UserfaultfdFlags| {
+        // SAFETY: the descriptor is closed at once; no memory is ever registered with it.
+        unsafe { open_userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }.is_ok()
+    };
+    let sysctl = read("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "absent".into());
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    let found = |what| format!("{what} (vm.unprivileged_userfaultfd {sysctl}, /dev/userfaultfd {})", yes(device));
+    if try_flags(UserfaultfdFlags::empty()) || device {
+        return Finding::ok(CHECK, found("works"));
+    }
+    let found = found(if try_flags(USER_MODE_ONLY) { "only for faults in user mode" } else { "refused" });
+    Finding::with(
+        Status::Note,
+        CHECK,
+        found,
+        "nothing today: only adoption of memory while it is registered, which is opt-in, would use it",
+        "as root: sysctl vm.unprivileged_userfaultfd=1, or read and write access to /dev/userfaultfd",
+    )
+}
+
+fn yes(accessible: bool) -> &'static str {
+    if accessible { "accessible" } else { "not accessible" }
+}
+
+/// CPUs that this process may use.
+pub fn cpus() -> Finding {
+    const CHECK: &str = "CPUs";
+    match available_parallelism().map_or(1, usize::from) {
+        1 => Finding::with(
+            Status::Slower,
+            CHECK,
+            "1",
+            "two processes that poll take turns: latency is the scheduler's time slice, not the memory's",
+            "two CPUs or more (taskset, cpuset or CPU quota of the container); or completion channels instead of polling",
+        ),
+        n => Finding::ok(CHECK, n.to_string()),
+    }
+}
+
+/// RLIMIT_NOFILE.
+pub fn descriptors() -> Finding {
+    let limit = getrlimit(Resource::Nofile);
+    judge_descriptors(limit)
+}
+
+fn judge_descriptors(limit: Rlimit) -> Finding {
+    const CHECK: &str = "open files";
+    let show = |n: Option<u64>| n.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
+    let (soft, hard) = (show(limit.current), show(limit.maximum));
+    let Some(current) = limit.current else {
+        return Finding::ok(CHECK, "unlimited");
+    };
+    let peers = current.saturating_sub(DESCRIPTORS_OWN) / DESCRIPTORS_PER_PEER;
+    let found = format!("soft {soft}, hard {hard}: room for about {peers} peer processes");
+    if peers >= 256 {
+        return Finding::ok(CHECK, found);
+    }
+    let raise_hard = "limits.conf(5), LimitNOFILE= of the service, docker run --ulimit nofile=";
+    let remedy = match limit.maximum {
+        Some(maximum) if maximum <= current => raise_hard.to_owned(),
+        _ => format!("ulimit -n {hard} (beyond: {raise_hard})"),
+    };
+    Finding::with(
+        Status::Note,
+        CHECK,
+        found,
+        format!("each peer process takes about {DESCRIPTORS_PER_PEER} descriptors; more peers are refused with EMFILE"),
+        remedy,
+    )
+}
+
+/// RLIMIT_MEMLOCK. Vervain locks no memory, but programs look at the limit.
+pub fn memlock() -> Finding {
+    const CHECK: &str = "locked memory";
+    match getrlimit(Resource::Memlock).current {
+        None => Finding::ok(CHECK, "unlimited"),
+        Some(bytes) => {
+            Finding::ok(CHECK, format!("{} KiB; Vervain locks none, so it does not limit registration", bytes >> 10))
+        }
+    }
+}
+
+/// Size and free space of /dev/shm. Vervain's own memory is in memfds, which are not counted there.
+pub fn shm() -> Finding {
+    const CHECK: &str = "/dev/shm";
+    const MIB: u64 = 1 << 20;
+    let lack = |found: String| {
+        Finding::with(
+            Status::Note,
+            CHECK,
+            found,
+            "nothing for Vervain, whose memory is in memfds; MPI libraries and UCX keep theirs there",
+            "mount -o remount,size=1G /dev/shm, docker run --shm-size=1g",
+        )
+    };
+    match rustix::fs::statvfs("/dev/shm") {
+        Err(e) => lack(format!("absent: {}", std::io::Error::from(e))),
+        Ok(v) => {
+            let (size, free) = (v.f_blocks * v.f_frsize / MIB, v.f_bavail * v.f_frsize / MIB);
+            let found = format!("{size} MiB, {free} MiB free");
+            if free < 128 { lack(found) } else { Finding::ok(CHECK, found) }
+        }
+    }
+}
+
+/// Transparent huge pages for shared memory.
+pub fn huge_pages() -> Finding {
+    const CHECK: &str = "huge pages (shmem)";
+    let text = read("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    match text.as_deref().and_then(selected) {
+        Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(CHECK, mode),
+        other => Finding::with(
+            Status::Note,
+            CHECK,
+            other.unwrap_or("not in this kernel"),
+            "large shared regions are of 4 KiB pages: more TLB misses in large copies",
+            "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
+    }
+}
+
+/// The word in brackets, as in `always [advise] never`.
+fn selected(text: &str) -> Option<&str> {
+    text.split_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']'))
+}
+
+/// Container and namespaces.
+pub fn surroundings() -> Finding {
+    const CHECK: &str = "namespaces";
+    /// PROC_PID_INIT_INO (linux/proc_ns.h): the inode of the first pid namespace.
+    const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+    let name = |kind: &str| {
+        fs::read_link(format!("/proc/self/ns/{kind}"))
+            .map_or_else(|_| format!("{kind} unknown"), |p| p.display().to_string())
+    };
+    let (pid, net) = (name("pid"), name("net"));
+    let container = container();
+    let first = pid == FIRST_PID_NAMESPACE;
+    let found = format!(
+        "{}, {pid}{}, {net}",
+        container.unwrap_or("no container seen"),
+        if first { " (the first)" } else { "" }
+    );
+    if container.is_none() && first {
+        return Finding::ok(CHECK, found);
+    }
+    Finding::with(
+        Status::Note,
+        CHECK,
+        found,
+        "only processes of one network namespace find each other, and only those of one pid namespace copy directly",
+        "start the programs in one container, or with --network container:NAME --pid container:NAME (Kubernetes: one \
+         pod with shareProcessNamespace)",
+    )
+}
+
+fn container() -> Option<&'static str> {
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Some("Kubernetes pod");
+    }
+    if Path::new("/.dockerenv").exists() {
+        return Some("Docker container");
+    }
+    if Path::new("/run/.containerenv").exists() {
+        return Some("Podman container");
+    }
+    std::env::var_os("container").map(|_| "container")
+}
+
+/// RDMA devices that the kernel has: programs under `vervain run` do not see them.
+pub fn hardware() -> Finding {
+    const CHECK: &str = "kernel RDMA devices";
+    let mut names: Vec<_> = fs::read_dir("/sys/class/infiniband")
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    names.sort();
+    if names.is_empty() {
+        return Finding::ok(CHECK, "none");
+    }
+    Finding::ok(CHECK, format!("{}: not seen by programs under `vervain run`", names.join(", ")))
+}
+
+/// The kernel's release.
+pub fn kernel() -> Finding {
+    let uname = rustix::system::uname();
+    Finding::ok("kernel", format!("Linux {} {}", uname.release().to_string_lossy(), uname.machine().to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_selected_word_is_in_brackets() {
+        assert_eq!(selected("always within_size [advise] never deny force"), Some("advise"));
+        assert_eq!(selected(""), None);
+    }
+
+    #[test]
+    fn descriptors_are_counted_in_peers() {
+        let few = judge_descriptors(Rlimit { current: Some(256), maximum: Some(4096) });
+        assert_eq!(few.status, Status::Note);
+        assert!(few.found.contains("about 64 peer"), "{}", few.found);
+        assert!(few.remedy.contains("ulimit -n 4096"));
+        assert_eq!(judge_descriptors(Rlimit { current: Some(1024), maximum: None }).status, Status::Ok);
+    }
+}

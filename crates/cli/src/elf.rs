@@ -1,0 +1,109 @@
+//! What the dynamic linker will make of an executable file: its class and machine, its interpreter, what it needs, and
+//! the search paths that are written into it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use object::elf::{self, FileHeader64};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef, StringTable};
+use object::{Endianness, FileKind};
+
+/// An ELF file that this machine's dynamic linker may start.
+#[derive(Debug, Default)]
+pub struct Elf {
+    /// A 64-bit file for the machine that this command was built for.
+    pub native: bool,
+    /// PT_INTERP; a file without it is static.
+    pub interpreter: Option<PathBuf>,
+    /// DT_RPATH, which ld.so searches before LD_LIBRARY_PATH unless there is a DT_RUNPATH (ld.so(8)).
+    pub rpath: Vec<OsString>,
+    /// DT_RUNPATH, which it searches after LD_LIBRARY_PATH.
+    pub runpath: Vec<OsString>,
+}
+
+const NATIVE_MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+
+/// Reads the headers of `path`; None where it is no ELF file. Only the parts needed are read, however large the file.
+pub fn read(path: &Path) -> io::Result<Option<Elf>> {
+    let cache = ReadCache::new(File::open(path)?);
+    match FileKind::parse(&cache) {
+        Ok(FileKind::Elf64) => parse(&cache).map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)),
+        Ok(FileKind::Elf32) => Ok(Some(Elf::default())),
+        _ => Ok(None),
+    }
+}
+
+fn parse<'data, R: ReadRef<'data>>(data: R) -> object::Result<Elf> {
+    let header = FileHeader64::<Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    let segments = header.program_headers(endian, data)?;
+    let mut out = Elf { native: header.e_machine(endian) == NATIVE_MACHINE, ..Elf::default() };
+    for segment in segments {
+        if let Some(path) = segment.interpreter(endian, data)? {
+            out.interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
+        }
+        if let Some(dynamic) = segment.dynamic(endian, data)? {
+            let value = |tag: u32| dynamic.iter().find(|d| d.tag32(endian) == Some(tag)).map(|d| d.d_val(endian));
+            let Some(start) = value(elf::DT_STRTAB).and_then(|address| file_offset(segments, endian, address)) else {
+                continue;
+            };
+            let strings = StringTable::new(data, start, start.saturating_add(value(elf::DT_STRSZ).unwrap_or(0)));
+            let search_path = |tag| {
+                value(tag)
+                    .and_then(|offset| strings.get(u32::try_from(offset).ok()?).ok())
+                    .map(|s| s.split(|&b| b == b':').filter(|e| !e.is_empty()))
+                    .map(|entries| entries.map(|e| OsString::from_vec(e.to_vec())).collect())
+                    .unwrap_or_default()
+            };
+            out.rpath = search_path(elf::DT_RPATH);
+            out.runpath = search_path(elf::DT_RUNPATH);
+        }
+    }
+    Ok(out)
+}
+
+/// Where in the file the byte of this virtual address lies.
+fn file_offset<P: ProgramHeader>(segments: &[P], endian: P::Endian, address: u64) -> Option<u64> {
+    segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD).find_map(|s| {
+        let within = address.checked_sub(s.p_vaddr(endian).into())?;
+        (within < s.p_filesz(endian).into()).then(|| within + s.p_offset(endian).into())
+    })
+}
+
+/// A search path entry with $ORIGIN replaced by the directory of `program`.
+pub fn expand_origin(entry: &OsStr, program: &Path) -> PathBuf {
+    let origin = program.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned)).unwrap_or_default();
+    let text = entry.to_string_lossy().replace("${ORIGIN}", "$ORIGIN");
+    PathBuf::from(text.replace("$ORIGIN", &origin.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_is_a_native_dynamic_program() {
+        let elf = read(&std::env::current_exe().unwrap()).unwrap().unwrap();
+        assert!(elf.native);
+        assert!(elf.interpreter.unwrap().to_string_lossy().contains("ld-"));
+        assert!(elf.rpath.is_empty());
+    }
+
+    #[test]
+    fn a_text_file_is_no_elf() {
+        let tmp = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(tmp.path(), "#!/bin/sh\n").unwrap();
+        assert!(read(tmp.path()).unwrap().is_none());
+    }
+
+    #[test]
+    fn origin_is_the_directory_of_the_program() {
+        let expanded = expand_origin(OsStr::new("$ORIGIN/../lib"), Path::new("/bin/sh"));
+        let dir = Path::new("/bin/sh").canonicalize().unwrap();
+        assert_eq!(expanded, dir.parent().unwrap().join("../lib"));
+    }
+}

@@ -1,0 +1,219 @@
+//! What the verbs library answers about its devices. A child process asks it, since the library reads its configuration
+//! from the environment and must leave no trace in a command that is about to become another program; JSON comes back.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::InventoryArgs;
+use crate::environment::Variables;
+use crate::output;
+use crate::verbs::{self, Verbs};
+
+/// Opening a device takes milliseconds; a library that is silent for so long never answers.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A device as a program sees it. GUIDs are in the `0000:0000:0000:0000` form of sysfs.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct Device {
+    pub name: String,
+    pub uverbs: String,
+    pub node_type: i32,
+    pub fw_ver: String,
+    pub node_guid: String,
+    pub sys_image_guid: String,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub ports: Vec<Port>,
+}
+
+/// A port; numbers as in `struct ibv_port_attr`.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct Port {
+    pub number: u8,
+    pub state: i32,
+    pub phys_state: u8,
+    pub link_layer: String,
+    pub active_mtu: u32,
+    pub max_mtu: u32,
+    pub active_width: u8,
+    pub active_speed: u8,
+    pub lid: u16,
+    pub sm_lid: u16,
+    pub sm_sl: u8,
+    pub lmc: u8,
+    pub cap_mask: u32,
+    pub gid_tbl_len: u32,
+    pub gids: Vec<Gid>,
+    pub pkeys: Vec<u16>,
+}
+
+/// A valid entry of a port's GID table.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct Gid {
+    pub index: u32,
+    /// Eight groups of four digits, as sysfs has it.
+    pub gid: String,
+    #[serde(rename = "type")]
+    pub gid_type: String,
+    /// Interface that the GID comes from, if any.
+    pub netdev: Option<String>,
+}
+
+/// Asks `library` in a child process with `variables` set. What the child says on standard error is passed on only when
+/// `quiet` is false or the child fails.
+pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<Device>> {
+    let exe = std::env::current_exe().context("cannot tell where this command lies (is /proc mounted?)")?;
+    let mut child = Command::new(exe)
+        .arg("inventory")
+        .arg(library)
+        .envs(variables.iter().map(|(n, v)| (*n, v)))
+        // The library asked is the one named; a preload of the user's has no part in it.
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(if quiet { Stdio::piped() } else { Stdio::inherit() })
+        .spawn()
+        .context("cannot start a process to ask the verbs library")?;
+    let (json, complaint) = read_to_end(&mut child)?;
+    let status = child.wait().context("cannot wait for the process that asks the verbs library")?;
+    if !status.success() {
+        let last = complaint.lines().last().unwrap_or_default().trim_start_matches("vervain: ");
+        let last = if last.is_empty() { "see above" } else { last };
+        bail!("{} did not list its devices ({status}): {last}", library.display());
+    }
+    serde_json::from_slice(&json).context("the process that asks the verbs library gave no JSON")
+}
+
+/// Both streams of the child, read side by side so that neither blocks it; the child is killed when it takes too long.
+fn read_to_end(child: &mut Child) -> Result<(Vec<u8>, String)> {
+    let (sender, receiver) = mpsc::channel();
+    let streams: [(usize, Option<Box<dyn Read + Send>>); 2] =
+        [(0, child.stdout.take().map(|s| Box::new(s) as _)), (1, child.stderr.take().map(|s| Box::new(s) as _))];
+    for (which, stream) in streams {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let result = stream.map_or(Ok(0), |mut s| s.read_to_end(&mut bytes));
+            let _ = sender.send((which, result.map(|_| bytes)));
+        });
+    }
+    let mut got = [Vec::new(), Vec::new()];
+    for _ in 0..2 {
+        let Ok((which, bytes)) = receiver.recv_timeout(PATIENCE) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("the verbs library did not answer within {} s", PATIENCE.as_secs());
+        };
+        got[which] = bytes.context("cannot read from the process that asks the verbs library")?;
+    }
+    let [json, complaint] = got;
+    Ok((json, String::from_utf8_lossy(&complaint).into_owned()))
+}
+
+/// The child's side: asks and prints.
+pub fn print(args: &InventoryArgs) -> Result<ExitCode> {
+    let verbs = Verbs::open(&args.library)?;
+    let devices: Vec<Device> = verbs.devices()?.iter().map(describe).collect::<Result<_>>()?;
+    output::print(&serde_json::to_string(&devices)?)
+}
+
+fn describe(device: &verbs::Device<'_>) -> Result<Device> {
+    let attr = &device.attr;
+    let ports: Vec<verbs::PortAttr> = (1..=attr.ports).map(|p| device.port(p)).collect::<Result<_>>()?;
+    let room = ports.iter().map(|p| usize::try_from(p.gid_tbl_len).unwrap_or(0)).sum();
+    let gids = device.gids(room)?;
+    let ports = ports.iter().zip(1..).map(|(p, number)| describe_port(device, number, p, &gids));
+    Ok(Device {
+        name: attr.name.clone(),
+        uverbs: attr.uverbs.clone(),
+        node_type: attr.node_type,
+        fw_ver: attr.fw_ver.clone(),
+        node_guid: groups(&attr.node_guid),
+        sys_image_guid: groups(&attr.sys_image_guid),
+        vendor_id: attr.vendor_id,
+        vendor_part_id: attr.vendor_part_id,
+        hw_ver: attr.hw_ver,
+        ports: ports.collect::<Result<_>>()?,
+    })
+}
+
+fn describe_port(
+    device: &verbs::Device<'_>,
+    number: u8,
+    p: &verbs::PortAttr,
+    gids: &[verbs::GidEntry],
+) -> Result<Port> {
+    Ok(Port {
+        number,
+        state: p.state,
+        phys_state: p.phys_state,
+        // enum: 0 unspecified, which means InfiniBand (ibv_query_port(3)).
+        link_layer: if p.link_layer == 2 { "ethernet" } else { "infiniband" }.to_owned(),
+        active_mtu: mtu_bytes(p.active_mtu),
+        max_mtu: mtu_bytes(p.max_mtu),
+        active_width: p.active_width,
+        active_speed: p.active_speed,
+        lid: p.lid,
+        sm_lid: p.sm_lid,
+        sm_sl: p.sm_sl,
+        lmc: p.lmc,
+        cap_mask: p.port_cap_flags,
+        gid_tbl_len: u32::try_from(p.gid_tbl_len).unwrap_or(0),
+        gids: gids.iter().filter(|g| g.port_num == u32::from(number)).map(describe_gid).collect(),
+        pkeys: (0..p.pkey_tbl_len).map(|i| device.pkey(number, i)).collect::<Result<_>>()?,
+    })
+}
+
+fn describe_gid(entry: &verbs::GidEntry) -> Gid {
+    Gid {
+        index: entry.gid_index,
+        gid: groups(&entry.gid),
+        // enum ibv_gid_type: 0 is IB on an InfiniBand port and RoCE v1 on Ethernet; sysfs has one text for both.
+        gid_type: if entry.gid_type == 2 { "RoCE v2" } else { "IB/RoCE v1" }.to_owned(),
+        netdev: interface_name(entry.ndev_ifindex),
+    }
+}
+
+/// Name of the interface with this index (0: none).
+fn interface_name(index: u32) -> Option<String> {
+    use rustix::net::{AddressFamily, SocketType, netdevice::index_to_name, socket};
+    let any = socket(AddressFamily::UNIX, SocketType::DGRAM, None).ok()?;
+    (index != 0).then(|| index_to_name(any, index).ok()).flatten()
+}
+
+/// enum ibv_mtu: 1 is 256 bytes, 5 is 4096.
+fn mtu_bytes(mtu: i32) -> u32 {
+    if (1..=5).contains(&mtu) { 128 << mtu } else { 0 }
+}
+
+/// Bytes as groups of four hexadecimal digits, the way sysfs prints GUIDs and GIDs.
+pub fn groups(bytes: &[u8]) -> String {
+    let groups: Vec<_> = bytes.chunks(2).map(|g| format!("{:02x}{:02x}", g[0], g[1])).collect();
+    groups.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_and_gids_are_printed_as_sysfs_does() {
+        assert_eq!(groups(&[0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]), "0011:2233:4455:6677");
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+        assert_eq!(groups(&gid), "0000:0000:0000:0000:0000:ffff:7f00:0001");
+    }
+
+    #[test]
+    fn mtu_numbers_are_bytes() {
+        assert_eq!([0, 1, 3, 5, 6].map(mtu_bytes), [0, 256, 1024, 4096, 0]);
+    }
+}

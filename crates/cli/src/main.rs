@@ -1,0 +1,43 @@
+//! The `vervain` command. This file only parses the command line, calls the subcommand and turns what it returns into an
+//! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line (clap). `vervain run` becomes the
+//! program it starts; its own errors are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
+
+mod cli;
+mod devices;
+mod doctor;
+mod elf;
+mod env_format;
+mod environment;
+mod generate;
+mod inventory;
+mod libs;
+mod output;
+mod probe;
+mod program;
+mod run;
+mod sysfs;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Run(args) => return run::run(args),
+        Command::Devices(args) => devices::devices(args),
+        Command::Doctor(args) => doctor::doctor(args),
+        Command::Env(args) => env_format::env(args),
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
+        Command::Inventory(args) => inventory::print(args),
+        Command::Probe(args) => probe::peer(args),
+    };
+    result.unwrap_or_else(|error| {
+        output::complain(&error);
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,144 @@
+//! `vervain run`: finds the program and the libraries, makes the sysfs view, sets the environment and executes. The
+//! program replaces this process, so that its pid, signals and exit status are its own.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::cli::{DeviceOptions, RunArgs};
+use crate::environment::{self, Variables};
+use crate::program::{self, Executed, NotRunnable};
+use crate::{inventory, libs, output, sysfs};
+
+/// Exit status where Vervain itself failed, as env(1) has it.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Returns only if the program could not be started.
+pub fn run(args: &RunArgs) -> ExitCode {
+    match start(args) {
+        Ok(never) => match never {},
+        Err((status, error)) => {
+            output::complain(&error);
+            ExitCode::from(status)
+        }
+    }
+}
+
+fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)> {
+    let name = args.command[0].as_os_str();
+    let path = env::var_os("PATH");
+    let program = program::find(name, path.as_deref()).map_err(|e| {
+        let status = if matches!(e, NotRunnable::NotFound(_)) { NOT_FOUND } else { NOT_EXECUTABLE };
+        (status, anyhow::anyhow!("{e}"))
+    })?;
+    let (dir, variables) = prepare(&args.device, !args.no_preload).map_err(|e| (FAILED, e))?;
+
+    let executed = program::executed(&program, path.as_deref());
+    for obstacle in executed.iter().flat_map(|e| e.obstacles(&dir)) {
+        output::note(&format!("warning: {obstacle}"));
+    }
+    if args.verbose {
+        for (name, value) in &variables {
+            output::note(&format!("{name}={}", value.to_string_lossy()));
+        }
+        explain(&program, executed.as_ref(), &dir, &variables);
+    }
+
+    let error =
+        Command::new(&program).arg0(name).args(&args.command[1..]).envs(variables.iter().map(|(n, v)| (*n, v))).exec();
+    Err((NOT_EXECUTABLE, cannot_execute(&program, &error)))
+}
+
+/// The library directory and all variables for a program, with the sysfs view made if it is wanted.
+pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variables)> {
+    let dir = libs::directory(options.lib_dir.as_deref())?;
+    let mut variables = environment::device_variables(options);
+    if view && dir.join(libs::PRELOAD).is_file() {
+        // A program that only uses libibverbs does not need the view, so its absence is told and borne.
+        let tree = inventory::query(&dir.join(libs::LIBIBVERBS), &variables, true).and_then(|d| sysfs::tree(&d));
+        match tree {
+            Ok(tree) => variables.push((sysfs::VARIABLE, tree.into())),
+            Err(e) => output::note(&format!("warning: no view of /sys/class/infiniband: {e:#}")),
+        }
+        variables.push(("LD_PRELOAD", environment::preload(&dir, env::var_os("LD_PRELOAD").as_deref())));
+    }
+    let library_path = environment::library_path(&dir, env::var_os("LD_LIBRARY_PATH").as_deref());
+    variables.insert(0, ("LD_LIBRARY_PATH", library_path));
+    Ok((dir, variables))
+}
+
+/// exec(2) says ENOENT for a missing interpreter too, which reads as nonsense when the file is there.
+fn cannot_execute(program: &Path, error: &io::Error) -> anyhow::Error {
+    let shown = program.display();
+    if error.kind() == io::ErrorKind::NotFound && program.exists() {
+        return anyhow::anyhow!("cannot execute {shown}: the interpreter that it names is missing");
+    }
+    anyhow::anyhow!("cannot execute {shown}: {error}")
+}
+
+/// `-v`: which file is executed, and which libibverbs the dynamic linker takes for it.
+fn explain(program: &Path, executed: Option<&Executed>, dir: &Path, variables: &Variables) {
+    let Some(executed) = executed else {
+        return output::note(&format!("cannot tell what {} executes", program.display()));
+    };
+    let via = if executed.path == program { String::new() } else { format!(" -> {}", executed.path.display()) };
+    output::note(&format!("executes {}{via}", program.display()));
+    let Some(interpreter) = executed.elf.interpreter.as_deref().filter(|_| executed.elf.native) else {
+        return;
+    };
+    let ours = dir.join(libs::LIBIBVERBS);
+    output::note(&match linked(interpreter, executed, variables) {
+        Err(e) => format!("{} cannot be asked: {e}", interpreter.display()),
+        Ok(Some(path)) if path.canonicalize().ok() == ours.canonicalize().ok() => {
+            format!("libibverbs.so.1 => {} (Vervain's)", path.display())
+        }
+        Ok(Some(path)) => format!(
+            "libibverbs.so.1 => {} (NOT Vervain's: see the warning above, or a DT_RPATH of a library it needs)",
+            path.display()
+        ),
+        Ok(None) if executed.secure().is_some() => "it does not link libibverbs itself".to_owned(),
+        Ok(None) => format!("it does not link libibverbs itself; one loaded later is {}", ours.display()),
+    });
+}
+
+/// Asks the program's own dynamic linker (`ld.so --list`, which runs nothing of the program) for its libibverbs.
+fn linked(interpreter: &Path, executed: &Executed, variables: &Variables) -> io::Result<Option<PathBuf>> {
+    let mut linker = Command::new(interpreter);
+    linker.arg("--list").arg(&executed.path);
+    if executed.secure().is_some() {
+        linker.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+    } else {
+        linker.envs(variables.iter().map(|(n, v)| (*n, v)));
+    }
+    Ok(listed(&linker.output()?.stdout))
+}
+
+/// The path in ld.so's line `libibverbs.so.1 => PATH (ADDRESS)`.
+fn listed(list: &[u8]) -> Option<PathBuf> {
+    let text = String::from_utf8_lossy(list);
+    text.lines().find_map(|line| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        let path = path.rsplit_once(" (")?.0;
+        (OsStr::new(name) == libs::LIBIBVERBS).then(|| PathBuf::from(path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_linkers_list_is_read() {
+        let list = b"\tlinux-vdso.so.1 (0x00007ffd)\n\tlibibverbs.so.1 => /opt/a b/libibverbs.so.1 (0x00007f2a)\n";
+        assert_eq!(listed(list), Some(PathBuf::from("/opt/a b/libibverbs.so.1")));
+        assert_eq!(listed(b"\tlibibverbs.so.1 => not found\n"), None);
+        assert_eq!(listed(b"\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"), None);
+    }
+}

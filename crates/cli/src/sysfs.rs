@@ -1,0 +1,333 @@
+//! The tree of files that the preload library serves for /sys/class/infiniband, /sys/class/infiniband_verbs and
+//! /dev/infiniband. It says what the verbs library answered (`inventory`), in the kernel's own spelling, and is laid out
+//! as for the kernel's virtual devices: class entries are links into /sys/devices/virtual.
+//!
+//! One tree per configuration, named by a hash of its content, in a private directory of this user: runs share it, and
+//! none has to remove it. Device nodes are links to /dev/null, since UCX and Mooncake want a character device there.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::inventory::{Device, Port};
+
+/// The variable that tells the preload library where the tree is.
+pub const VARIABLE: &str = "VERVAIN_SYSFS";
+
+/// A file's content or a link's target.
+#[derive(Debug, PartialEq, Eq)]
+enum Node {
+    File(String),
+    Link(String),
+}
+
+type Plan = BTreeMap<PathBuf, Node>;
+
+/// The tree for these devices, made if it is not there yet.
+pub fn tree(devices: &[Device]) -> Result<PathBuf> {
+    let plan = plan(devices);
+    let root = private_directory()?.join(format!("sysfs-{:016x}", fingerprint(&plan)));
+    ensure_tree(&root, &plan).with_context(|| format!("cannot make {}", root.display()))?;
+    Ok(root)
+}
+
+fn plan(devices: &[Device]) -> Plan {
+    let mut plan = Plan::new();
+    let mut add = |path: String, node| plan.insert(PathBuf::from(path), node);
+    add("sys/class/infiniband_verbs/abi_version".into(), Node::File("6\n".into()));
+    for d in devices {
+        let base = format!("sys/devices/virtual/infiniband/{}", d.name);
+        let link = format!("../../devices/virtual/infiniband/{}", d.name);
+        add(format!("sys/class/infiniband/{}", d.name), Node::Link(link));
+        for (file, text) in [
+            ("node_type", format!("{}: {}", d.node_type, node_type_name(d.node_type))),
+            ("node_guid", d.node_guid.clone()),
+            ("sys_image_guid", d.sys_image_guid.clone()),
+            ("fw_ver", d.fw_ver.clone()),
+            ("hca_type", "Vervain".to_owned()),
+            ("node_desc", d.name.clone()),
+            ("uevent", format!("NAME={}", d.name)),
+        ] {
+            add(format!("{base}/{file}"), Node::File(text + "\n"));
+        }
+        for port in &d.ports {
+            for (file, text) in port_files(port) {
+                add(format!("{base}/ports/{}/{file}", port.number), Node::File(text + "\n"));
+            }
+        }
+        let base = format!("sys/devices/virtual/infiniband_verbs/{}", d.uverbs);
+        let link = format!("../../devices/virtual/infiniband_verbs/{}", d.uverbs);
+        add(format!("sys/class/infiniband_verbs/{}", d.uverbs), Node::Link(link));
+        add(format!("{base}/ibdev"), Node::File(d.name.clone() + "\n"));
+        add(format!("{base}/abi_version"), Node::File("1\n".into()));
+        // The numbers that stat(2) gives for the node below, which is /dev/null.
+        add(format!("{base}/dev"), Node::File("1:3\n".into()));
+        add(format!("dev/infiniband/{}", d.uverbs), Node::Link("/dev/null".into()));
+    }
+    plan
+}
+
+fn port_files(p: &Port) -> Vec<(String, String)> {
+    let layer = if p.link_layer == "ethernet" { "Ethernet" } else { "InfiniBand" };
+    let mut files: Vec<(String, String)> = [
+        ("state", format!("{}: {}", p.state, port_state_name(p.state))),
+        ("phys_state", format!("{}: {}", p.phys_state, phys_state_name(p.phys_state))),
+        ("rate", rate(p.active_width, p.active_speed)),
+        ("link_layer", layer.to_owned()),
+        ("lid", format!("{:#x}", p.lid)),
+        ("lid_mask_count", p.lmc.to_string()),
+        ("sm_lid", format!("{:#x}", p.sm_lid)),
+        ("sm_sl", p.sm_sl.to_string()),
+        ("cap_mask", format!("{:#010x}", p.cap_mask)),
+    ]
+    .map(|(file, text)| (file.to_owned(), text))
+    .into();
+    let empty = crate::inventory::groups(&[0; 16]);
+    files.extend((0..p.gid_tbl_len).map(|i| (format!("gids/{i}"), empty.clone())));
+    for gid in &p.gids {
+        // The kernel answers EINVAL for the attributes of an empty slot; here they are absent.
+        files.push((format!("gids/{}", gid.index), gid.gid.clone()));
+        files.push((format!("gid_attrs/types/{}", gid.index), gid.gid_type.clone()));
+        if let Some(netdev) = &gid.netdev {
+            files.push((format!("gid_attrs/ndevs/{}", gid.index), netdev.clone()));
+        }
+    }
+    files.extend(p.pkeys.iter().enumerate().map(|(i, pkey)| (format!("pkeys/{i}"), format!("{pkey:#06x}"))));
+    files
+}
+
+/// enum rdma_node_type, as the kernel's node_type file spells it.
+fn node_type_name(node_type: i32) -> &'static str {
+    match node_type {
+        1 => "CA",
+        2 => "switch",
+        3 => "router",
+        4 => "RNIC",
+        _ => "<unknown>",
+    }
+}
+
+/// enum ib_port_state.
+fn port_state_name(state: i32) -> &'static str {
+    ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"]
+        .get(usize::try_from(state).unwrap_or(usize::MAX))
+        .unwrap_or(&"UNKNOWN")
+}
+
+/// PortPhysicalState (IBA vol. 1, PortInfo).
+fn phys_state_name(state: u8) -> &'static str {
+    match state {
+        1 => "Sleep",
+        2 => "Polling",
+        3 => "Disabled",
+        4 => "PortConfigurationTraining",
+        5 => "LinkUp",
+        6 => "LinkErrorRecovery",
+        7 => "Phy Test",
+        _ => "<unknown>",
+    }
+}
+
+/// The kernel's sentence for width and speed, such as `100 Gb/sec (4X EDR)`; it counts in units of 100 Mb/s per lane.
+fn rate(width: u8, speed: u8) -> String {
+    let lanes = match width {
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 1,
+    };
+    let (per_lane, name) = match speed {
+        2 => (50, " DDR"),
+        4 => (100, " QDR"),
+        8 => (100, " FDR10"),
+        16 => (140, " FDR"),
+        32 => (250, " EDR"),
+        64 => (500, " HDR"),
+        128 => (1000, " NDR"),
+        _ => (25, ""),
+    };
+    let rate = per_lane * lanes;
+    let half = if rate % 10 == 0 { "" } else { ".5" };
+    format!("{}{half} Gb/sec ({lanes}X{name})", rate / 10)
+}
+
+/// FNV-1a over every path and content: stable between runs and versions of the compiler.
+fn fingerprint(plan: &Plan) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut feed = |bytes: &[u8]| {
+        for b in bytes.iter().chain(&[0]) {
+            hash = (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for (path, node) in plan {
+        feed(path.as_os_str().as_encoded_bytes());
+        let (Node::File(text) | Node::Link(text)) = node;
+        feed(text.as_bytes());
+    }
+    hash
+}
+
+/// Builds the tree aside and renames it into place, so that nobody sees a half of it. In one that is there, what a cleaner
+/// of /tmp took away is put back.
+fn ensure_tree(root: &Path, plan: &Plan) -> io::Result<()> {
+    if root.is_dir() {
+        return complete(root, plan);
+    }
+    let aside = root.with_extension(format!("new-{}", std::process::id()));
+    let built = complete(&aside, plan).and_then(|()| fs::rename(&aside, root));
+    if built.is_err() {
+        let _ = fs::remove_dir_all(&aside);
+        if root.is_dir() {
+            // Another run was first.
+            return complete(root, plan);
+        }
+    }
+    built
+}
+
+/// Adds every node of the plan that `root` lacks.
+fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
+    for (path, node) in plan {
+        let path = root.join(path);
+        if fs::symlink_metadata(&path).is_ok() {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+        }
+        let aside = path.with_extension(format!("new-{}", std::process::id()));
+        match node {
+            Node::File(text) => fs::write(&aside, text)?,
+            Node::Link(target) => symlink(target, &aside)?,
+        }
+        fs::rename(&aside, &path)?;
+    }
+    Ok(())
+}
+
+/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`: this user's, and nobody else's.
+fn private_directory() -> Result<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && is_private(d, uid));
+    let dir = runtime.map_or_else(|| PathBuf::from(format!("/tmp/vervain-{uid}")), |d| d.join("vervain"));
+    match DirBuilder::new().mode(0o700).create(&dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(e).with_context(|| format!("cannot make {}", dir.display()));
+        }
+        _ => {}
+    }
+    ensure!(is_private(&dir, uid), "{} is not a directory that only this user can enter", dir.display());
+    Ok(dir)
+}
+
+fn is_private(dir: &Path, uid: u32) -> bool {
+    // symlink_metadata: another user's link in /tmp must not lead elsewhere.
+    fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::Gid;
+    use std::os::unix::fs::FileTypeExt;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn device() -> Device {
+        let gid = Gid {
+            index: 1,
+            gid: "0000:0000:0000:0000:0000:ffff:7f00:0001".into(),
+            gid_type: "RoCE v2".into(),
+            netdev: Some("lo".into()),
+        };
+        let port = Port {
+            number: 1,
+            state: 4,
+            phys_state: 5,
+            link_layer: "ethernet".into(),
+            active_mtu: 4096,
+            max_mtu: 4096,
+            active_width: 2,
+            active_speed: 32,
+            lid: 0,
+            sm_lid: 0,
+            sm_sl: 0,
+            lmc: 0,
+            cap_mask: 0x1_0000,
+            gid_tbl_len: 3,
+            gids: vec![gid],
+            pkeys: vec![0xffff],
+        };
+        Device {
+            name: "vervain0".into(),
+            uverbs: "uverbs0".into(),
+            node_type: 1,
+            fw_ver: "1.0".into(),
+            node_guid: "0011:2233:4455:6677".into(),
+            sys_image_guid: "0011:2233:4455:6677".into(),
+            vendor_id: 1,
+            vendor_part_id: 1,
+            hw_ver: 0,
+            ports: vec![port],
+        }
+    }
+
+    #[test]
+    fn rates_are_spelled_as_the_kernel_does() {
+        assert_eq!(rate(2, 32), "100 Gb/sec (4X EDR)");
+        assert_eq!(rate(1, 1), "2.5 Gb/sec (1X)");
+        assert_eq!(rate(2, 64), "200 Gb/sec (4X HDR)");
+        assert_eq!(rate(2, 128), "400 Gb/sec (4X NDR)");
+    }
+
+    #[test]
+    fn the_tree_reads_like_sysfs() {
+        let tmp = tempfile::tempdir().unwrap();
+        let root = tmp.path().join("sysfs-1");
+        ensure_tree(&root, &plan(&[device()])).unwrap();
+        let read = |p: &str| fs::read_to_string(root.join(p)).unwrap();
+        assert_eq!(read("sys/class/infiniband/vervain0/node_type"), "1: CA\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/ports/1/state"), "4: ACTIVE\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gids/0"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gid_attrs/ndevs/1"), "lo\n");
+        assert!(!root.join("sys/class/infiniband/vervain0/ports/1/gid_attrs/types/0").exists());
+        assert_eq!(read("sys/class/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
+        assert!(fs::metadata(root.join("dev/infiniband/uverbs0")).unwrap().file_type().is_char_device());
+        assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1, "nothing but the tree is left");
+    }
+
+    #[test]
+    fn a_tree_that_lost_files_is_completed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (root, plan) = (tmp.path().join("sysfs-1"), plan(&[device()]));
+        ensure_tree(&root, &plan).unwrap();
+        fs::remove_dir_all(root.join("sys/devices/virtual/infiniband/vervain0/ports")).unwrap();
+        ensure_tree(&root, &plan).unwrap();
+        assert!(root.join("sys/class/infiniband/vervain0/ports/1/state").is_file());
+    }
+
+    #[test]
+    fn another_configuration_is_another_tree() {
+        let mut other = device();
+        other.ports[0].state = 1;
+        assert_ne!(fingerprint(&plan(&[device()])), fingerprint(&plan(&[other])));
+        assert_eq!(fingerprint(&plan(&[device()])), fingerprint(&plan(&[device()])));
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_not_private() {
+        let tmp = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        fs::set_permissions(tmp.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(is_private(tmp.path(), uid));
+        assert!(!is_private(tmp.path(), uid + 1));
+        fs::set_permissions(tmp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(!is_private(tmp.path(), uid));
+    }
+}

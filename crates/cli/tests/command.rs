@@ -1,0 +1,289 @@
+//! The `vervain` binary as a user meets it: exit statuses, the environment of the program, and what it prints. A small
+//! libibverbs in C stands for the library, so that nothing but the command is tested here.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// A directory with the stand-in library and an empty preload, made once.
+fn lib_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake-lib");
+        fs::create_dir_all(&dir).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_verbs.c");
+        let cc = |args: &[&str], out: &str| {
+            let aside = dir.join(format!("{out}.{}", std::process::id()));
+            let status = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&aside).args(args).status().unwrap();
+            assert!(status.success(), "cc and libibverbs-dev are needed for this test");
+            fs::rename(aside, dir.join(out)).unwrap();
+        };
+        cc(&[source.to_str().unwrap(), "-Wl,-soname,libibverbs.so.1"], "libibverbs.so.1");
+        cc(&["-x", "c", "/dev/null"], "libvervain_preload.so");
+        dir.canonicalize().unwrap()
+    })
+}
+
+/// The command, with a runtime directory of its own and none of the tester's settings.
+fn vervain(args: &[&str]) -> (Command, TempDir) {
+    let runtime = tempfile::tempdir().unwrap();
+    fs::set_permissions(runtime.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vervain"));
+    command.args(args).env("XDG_RUNTIME_DIR", runtime.path()).stdin(Stdio::null());
+    for name in [
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "VERVAIN_DEVICES",
+        "VERVAIN_PORTS",
+        "VERVAIN_LINK_LAYER",
+        "VERVAIN_LOG",
+        "VERVAIN_MEMORY",
+        "VERVAIN_SYSFS",
+    ] {
+        command.env_remove(name);
+    }
+    (command, runtime)
+}
+
+/// `vervain SUBCOMMAND --lib-dir … ARGS`.
+fn with_libs(subcommand: &str, args: &[&str]) -> Output {
+    let (mut command, _runtime) = vervain(&[subcommand, "--lib-dir", lib_dir().to_str().unwrap()]);
+    command.args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn the_program_gets_the_environment() {
+    let (mut command, runtime) = vervain(&["run", "--devices", "2", "--lib-dir", lib_dir().to_str().unwrap()]);
+    command.env("LD_LIBRARY_PATH", "/users/own").args([
+        "--",
+        "sh",
+        "-c",
+        "env; ls $VERVAIN_SYSFS/sys/class/infiniband",
+    ]);
+    let output = command.output().unwrap();
+    let text = stdout(&output);
+    let dir = lib_dir().display();
+    assert!(text.contains(&format!("LD_LIBRARY_PATH={dir}:/users/own\n")), "{text}");
+    assert!(text.contains(&format!("LD_PRELOAD={dir}/libvervain_preload.so\n")), "{text}");
+    assert!(text.contains("VERVAIN_DEVICES=2\n"), "{text}");
+    assert!(text.contains(&format!("VERVAIN_SYSFS={}/vervain/sysfs-", runtime.path().display())), "{text}");
+    assert!(text.contains("vervain0\nvervain1\n"), "{text}");
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn two_runs_share_one_tree_and_leave_nothing_else() {
+    let (mut first, runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "true"]);
+    assert!(first.status().unwrap().success());
+    assert!(first.status().unwrap().success());
+    assert_eq!(fs::read_dir(runtime.path().join("vervain")).unwrap().count(), 1);
+}
+
+#[test]
+fn without_the_preload_there_is_no_view() {
+    let text = stdout(&with_libs("run", &["--no-preload", "env"]));
+    assert!(text.contains("LD_LIBRARY_PATH="), "{text}");
+    assert!(!text.contains("LD_PRELOAD=") && !text.contains("VERVAIN_SYSFS="), "{text}");
+}
+
+#[test]
+fn exit_status_and_signals_are_the_programs() {
+    assert_eq!(with_libs("run", &["--", "sh", "-c", "exit 42"]).status.code(), Some(42));
+    assert_eq!(with_libs("run", &["--", "sh", "-c", "kill -TERM $$"]).status.signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn the_pid_is_the_programs() {
+    let (mut command, _runtime) =
+        vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "--", "sh", "-c", "echo $$"]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    assert_eq!(stdout(&child.wait_with_output().unwrap()).trim(), pid.to_string());
+}
+
+#[test]
+fn a_program_that_is_not_there_is_127() {
+    for name in ["no-such-program", "/no/such/program"] {
+        let output = with_libs("run", &["--", name]);
+        assert_eq!(output.status.code(), Some(127));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert!(stderr(&output).contains(name));
+    }
+}
+
+#[test]
+fn a_file_that_is_not_executable_is_126() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = with_libs("run", &["--", file.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(stderr(&output).contains("not executable"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_missing_interpreter_is_named_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = with_libs("run", &["--", script.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(stderr(&output).contains("interpreter that it names is missing"), "{}", stderr(&output));
+}
+
+#[test]
+fn missing_libraries_are_one_sentence_that_says_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let command = dir.path().join("vervain");
+    fs::copy(env!("CARGO_BIN_EXE_vervain"), &command).unwrap();
+    let output = Command::new(&command).args(["run", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let place = dir.path().canonicalize().unwrap().join("lib/vervain");
+    assert!(stderr(&output).contains(place.to_str().unwrap()), "{}", stderr(&output));
+    assert_eq!(stderr(&output).lines().count(), 1);
+}
+
+#[test]
+fn a_library_that_fails_does_not_keep_the_program_from_running() {
+    let (mut command, _runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "--", "echo", "ran"]);
+    let output = command.env("FAKE_VERBS", "fail").output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    assert!(stderr(&output).contains("no view of /sys/class/infiniband"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_library_that_hangs_is_given_up() {
+    let (mut command, _runtime) = vervain(&["devices", "--lib-dir", lib_dir().to_str().unwrap()]);
+    let output = command.env("FAKE_VERBS", "hang").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("did not answer within"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_wrong_option_value_is_2_and_names_the_range() {
+    let output = with_libs("run", &["--devices", "17", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("17 is not in 1..=16"), "{}", stderr(&output));
+    let (mut command, _runtime) = vervain(&["devices"]);
+    assert_eq!(command.env("VERVAIN_LINK_LAYER", "token-ring").status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn verbose_names_the_library_that_is_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("p.c"), dir.path().join("p"));
+    fs::write(
+        &source,
+        "int ibv_query_pkey(void); int main(int n, char **v) { return v && n > 9 ? ibv_query_pkey() : 0; }",
+    )
+    .unwrap();
+    let link = |extra: &[&str]| {
+        let library = lib_dir().join("libibverbs.so.1");
+        let status = Command::new("cc").arg("-o").arg(&program).args([&source, &library]).args(extra).status();
+        assert!(status.unwrap().success());
+        stderr(&with_libs("run", &["-v", "--", program.to_str().unwrap()]))
+    };
+    let told = link(&[]);
+    assert!(
+        told.contains(&format!("libibverbs.so.1 => {}/libibverbs.so.1 (Vervain's)", lib_dir().display())),
+        "{told}"
+    );
+
+    // A DT_RPATH with another libibverbs in it wins, and that is said twice: as a warning and in the answer.
+    fs::copy(lib_dir().join("libibverbs.so.1"), dir.path().join("libibverbs.so.1")).unwrap();
+    let told = link(&["-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN"]);
+    assert!(told.contains("DT_RPATH") && told.contains("(NOT Vervain's"), "{told}");
+    let told = link(&["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN"]);
+    assert!(told.contains("(Vervain's)") && !told.contains("warning"), "{told}");
+}
+
+#[test]
+fn a_static_program_is_warned_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("p.c"), dir.path().join("p"));
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    assert!(Command::new("cc").arg("-static").arg("-o").args([&program, &source]).status().unwrap().success());
+    let output = with_libs("run", &["--", program.to_str().unwrap()]);
+    assert!(output.status.success());
+    assert!(stderr(&output).contains("statically linked"), "{}", stderr(&output));
+}
+
+#[test]
+fn devices_are_what_the_library_answers() {
+    let table = stdout(&with_libs("devices", &["--devices", "2"]));
+    for part in ["vervain0", "vervain1", "ethernet", "active", "4096", "1: ::ffff:127.0.0.1", "RoCE v2 lo"] {
+        assert!(table.contains(part), "{part} is not in {table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&stdout(&with_libs("devices", &["--json"]))).unwrap();
+    assert_eq!(json[0]["ports"][0]["gids"][0]["netdev"], "lo");
+    assert_eq!(json[0]["node_guid"], "0211:2233:4455:6677");
+}
+
+#[test]
+fn the_environment_is_printed_for_a_shell_that_then_has_it() {
+    let (mut command, _runtime) = vervain(&["env", "--lib-dir", lib_dir().to_str().unwrap(), "--ports", "2"]);
+    let text = stdout(&command.output().unwrap());
+    let script = format!("{text}\necho \"$LD_LIBRARY_PATH $VERVAIN_PORTS\"");
+    let output = Command::new("sh").arg("-c").arg(script).env_remove("LD_LIBRARY_PATH").output().unwrap();
+    assert_eq!(stdout(&output).trim(), format!("{} 2", lib_dir().display()));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&with_libs("env", &["--format", "json"]))).unwrap();
+    assert_eq!(json["LD_LIBRARY_PATH"], lib_dir().to_str().unwrap());
+    let docker = stdout(&with_libs("env", &["--format", "docker"]));
+    assert!(docker.contains("ENV LD_LIBRARY_PATH=") && !docker.contains("VERVAIN_SYSFS"), "{docker}");
+}
+
+#[test]
+fn doctor_says_the_verdict_first_and_in_its_status() {
+    let good = with_libs("doctor", &[]);
+    assert!(stdout(&good).starts_with("Vervain runs here"), "{}", stdout(&good));
+    assert_eq!(good.status.code(), Some(0));
+    let empty = tempfile::tempdir().unwrap();
+    let (mut command, _runtime) = vervain(&["doctor", "--json", "--lib-dir", empty.path().to_str().unwrap()]);
+    let broken = command.output().unwrap();
+    assert_eq!(broken.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_str(&stdout(&broken)).unwrap();
+    assert_eq!(report["runs"], false);
+    assert!(report["verdict"].as_str().unwrap().contains("libraries"));
+}
+
+#[test]
+fn help_manual_and_completions_are_real() {
+    for subcommand in ["run", "devices", "doctor", "env"] {
+        let (mut command, _runtime) = vervain(&[subcommand, "--help"]);
+        assert!(stdout(&command.output().unwrap()).contains("Usage: vervain"), "{subcommand}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut command, _runtime) = vervain(&["man", dir.path().to_str().unwrap()]);
+    assert!(command.status().unwrap().success());
+    for page in ["vervain.1", "vervain-run.1", "vervain-doctor.1"] {
+        assert!(dir.path().join(page).is_file(), "{page}");
+    }
+    assert!(!dir.path().join("vervain-probe.1").exists(), "inner commands have no page");
+    for shell in ["bash", "zsh", "fish"] {
+        let (mut command, _runtime) = vervain(&["completions", shell]);
+        assert!(stdout(&command.output().unwrap()).contains("vervain"), "{shell}");
+    }
+}
+
+#[test]
+fn a_link_in_place_of_the_private_directory_is_refused() {
+    let (mut command, runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "true"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    symlink(elsewhere.path(), runtime.path().join("vervain")).unwrap();
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    assert!(stderr(&output).contains("not a directory that only this user can enter"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,110 @@
+//! Which paths are shown from the tree, and the spelling of a path on each side.
+
+use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
+
+/// Room for a path with its terminating NUL (PATH_MAX).
+pub const PATH_MAX: usize = libc::PATH_MAX as usize;
+
+/// A prefix is followed by anything, since the kernel's classes infiniband_verbs, _mad, _cm belong to one stack.
+const SYSFS: [&[u8]; 2] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband"];
+/// This one ends at a component.
+const DEVICES: &[u8] = b"/dev/infiniband";
+
+/// The tree's path, without a slash at its end, kept apart from the environment, which the program may rewrite.
+struct Tree {
+    path: [u8; PATH_MAX],
+    length: usize,
+}
+
+static TREE: OnceLock<Option<Tree>> = OnceLock::new();
+
+/// Reads $VERVAIN_SYSFS once.
+pub fn prepare() {
+    tree();
+}
+
+fn tree() -> Option<&'static Tree> {
+    TREE.get_or_init(find_tree).as_ref()
+}
+
+fn find_tree() -> Option<Tree> {
+    // SAFETY: the name is a C string; the answer is only read here, before the program could change its environment.
+    let value = unsafe { libc::getenv(c"VERVAIN_SYSFS".as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: getenv's answer is a C string.
+    let bytes = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let length = bytes.iter().rposition(|&b| b != b'/')? + 1;
+    let mut tree = Tree { path: [0; PATH_MAX], length };
+    if bytes[0] != b'/' || length > PATH_MAX / 2 {
+        return None;
+    }
+    tree.path[..length].copy_from_slice(&bytes[..length]);
+    Some(tree)
+}
+
+impl Tree {
+    fn bytes(&self) -> &[u8] {
+        &self.path[..self.length]
+    }
+}
+
+/// What the program's path is, if it is shown from the tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Sysfs,
+    /// At or below /dev/infiniband. The nodes there are links to /dev/null, and must look like nodes.
+    Device,
+}
+
+/// Whether there is a tree and `path` is one of those that are shown from it. The comparison is all that any other path costs.
+#[inline]
+pub fn kind(path: *const c_char) -> Option<Kind> {
+    if starts_with(path, DEVICES) {
+        // SAFETY: the bytes up to the prefix's end are no NUL, so the next one is still of the string.
+        let next = unsafe { path.add(DEVICES.len()).cast::<u8>().read() };
+        return ((next == 0 || next == b'/') && tree().is_some()).then_some(Kind::Device);
+    }
+    (SYSFS.iter().any(|prefix| starts_with(path, prefix)) && tree().is_some()).then_some(Kind::Sysfs)
+}
+
+/// Byte by byte, so that nothing behind the string's end is read; nearly every path differs in the second byte.
+#[inline]
+fn starts_with(path: *const c_char, prefix: &[u8]) -> bool {
+    // SAFETY: the callers' C strings are readable up to their NUL, and the comparison stops at the first difference.
+    !path.is_null() && prefix.iter().enumerate().all(|(i, &b)| unsafe { path.add(i).cast::<u8>().read() } == b)
+}
+
+/// Calls `f` with the path in the tree, or with `path` itself where that has no room. On the stack: a hook may
+/// run in a signal handler.
+#[cold]
+#[inline(never)]
+pub fn with_tree_path<R>(path: *const c_char, f: impl FnOnce(*const c_char) -> R) -> R {
+    let Some(tree) = tree() else { return f(path) };
+    // SAFETY: `kind` has found a prefix, so this is a C string.
+    let given = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
+    let mut buffer = [0_u8; PATH_MAX];
+    let Some(rest) = buffer.get_mut(tree.length..tree.length + given.len()) else {
+        return f(path);
+    };
+    rest.copy_from_slice(given);
+    buffer[..tree.length].copy_from_slice(tree.bytes());
+    f(buffer.as_ptr().cast())
+}
+
+/// The program's spelling of a path in the tree: what follows the tree's own path.
+pub fn without_tree(path: &[u8]) -> Option<&[u8]> {
+    let rest = path.strip_prefix(tree()?.bytes())?;
+    match rest.first() {
+        None => Some(b"/"),
+        Some(b'/') => Some(rest),
+        Some(_) => None,
+    }
+}
+
+/// Whether the tree's own path has a character that glob(3) would take as a pattern.
+pub fn tree_is_a_pattern() -> bool {
+    tree().is_some_and(|t| t.bytes().iter().any(|b| b"*?[\\".contains(b)))
+}
