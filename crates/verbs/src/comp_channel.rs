@@ -1,0 +1,60 @@
+//! Completion channels: `ibv_create_comp_channel(3)`, `ibv_get_cq_event(3)`.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use vervain_hca as hca;
+
+use crate::abi::*;
+use crate::context::opening;
+use crate::cq::cq_state;
+use crate::object::{self, Handle, errno_of, from_cookie, minus_one_of, pointer_of, state};
+
+impl Handle for ibv_comp_channel {
+    type State = Arc<hca::CompChannel>;
+}
+
+/// Creates a channel.
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    pointer_of(|| {
+        // SAFETY: the client's context.
+        let hca = unsafe { opening(context) }.hca.create_comp_channel()?;
+        Ok(object::new(ibv_comp_channel { context, fd: hca.fd(), refcnt: 0 }, hca))
+    })
+}
+
+/// Destroys a channel; EBUSY while a CQ uses it.
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    errno_of(|| {
+        // SAFETY: the client's channel, which it gives up if this succeeds.
+        unsafe {
+            hca::CompChannel::destroy(state(channel))?;
+            object::free(channel);
+        }
+        Ok(())
+    })
+}
+
+/// Waits for a channel's next event by reading its descriptor; EAGAIN if that is non-blocking and nothing is there.
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    minus_one_of(|| {
+        // SAFETY: the client's channel and out parameters. The event's CQ is alive: destroying it waits until its events
+        // are acknowledged, and drops those not yet read.
+        unsafe {
+            let from: *mut ibv_cq = from_cookie(state(channel).next_event()?);
+            *cq = from;
+            *cq_context = (*from).cq_context;
+        }
+        Ok(0)
+    })
+}
+
+/// Acknowledges events. More than there were does no harm: fio does that.
+pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+    // SAFETY: the client's CQ.
+    unsafe { cq_state(cq) }.hca.ack_events(nevents);
+}

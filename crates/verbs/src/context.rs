@@ -1,0 +1,239 @@
+//! Open devices: `ibv_open_device(3)`, `ibv_import_device(3)`, and the table of operations that the header's inline
+//! functions call.
+
+use core::ffi::c_int;
+use core::mem::size_of;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use vervain_hca::{self as hca, Error};
+
+use crate::abi::*;
+use crate::object::{self, Handle, pointer_of, state};
+use crate::{cq, cq_ex, device_list, dm, log, mr, mw, pd, post, qp, query, srq, xrcd};
+
+/// What all `ibv_context`s of one opening share: the one opened and those imported.
+pub(crate) struct Opening {
+    pub(crate) hca: Arc<hca::Context>,
+    /// The file whose descriptor is `cmd_fd`: empty, and only there to be recognised by `ibv_import_device`.
+    identity: FileIdentity,
+    next_handle: AtomicU32,
+    pub(crate) pds: Registry<hca::Pd>,
+    pub(crate) mrs: Registry<hca::Mr>,
+    pub(crate) dms: Registry<hca::Dm>,
+}
+
+impl Opening {
+    /// A number for an object's `handle`; never 0, which is what a forgotten field holds.
+    pub(crate) fn handle(&self) -> u32 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Objects of one opening by handle, for `ibv_import_pd` and its kin.
+pub(crate) struct Registry<T>(Mutex<HashMap<u32, Arc<T>>>);
+
+impl<T> Registry<T> {
+    fn new() -> Self {
+        Registry(Mutex::new(HashMap::new()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<T>>> {
+        // A panic while a map entry is put in or taken out leaves a map that is still in order.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn insert(&self, handle: u32, object: &Arc<T>) {
+        self.lock().insert(handle, Arc::clone(object));
+    }
+
+    pub(crate) fn get(&self, handle: u32) -> Result<Arc<T>, Error> {
+        self.lock().get(&handle).cloned().ok_or_else(|| Error::new(libc::ENOENT, format!("there is no object {handle}")))
+    }
+
+    pub(crate) fn remove(&self, handle: u32) {
+        self.lock().remove(&handle);
+    }
+}
+
+impl Handle for verbs_context {
+    type State = (Arc<Opening>, OwnedFd);
+}
+
+/// What is behind a client's context.
+pub(crate) unsafe fn opening<'a>(context: *mut ibv_context) -> &'a Arc<Opening> {
+    // SAFETY: every `ibv_context` that a client can have is the tail of a `verbs_context` made here.
+    unsafe { &state(verbs_context::of(context)).0 }
+}
+
+/// Device and inode of a descriptor's file.
+type FileIdentity = (libc::dev_t, libc::ino_t);
+
+fn identify(fd: RawFd) -> Result<FileIdentity, Error> {
+    // SAFETY: `stat` is integers; fstat fills it or fails.
+    let mut stat: libc::stat = unsafe { object::zeros() };
+    // SAFETY: as above; a descriptor that is not open fails with EBADF.
+    if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
+        return Err(Error::last_os("fstat"));
+    }
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+fn command_file() -> Result<OwnedFd, Error> {
+    // SAFETY: a C string and a flag; the descriptor that comes back is ours alone.
+    unsafe {
+        match libc::memfd_create(c"vervain-uverbs".as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => Err(Error::last_os("memfd_create")),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// The openings of this process, for `ibv_import_device`.
+fn openings() -> MutexGuard<'static, Vec<(Weak<Opening>, usize)>> {
+    static OPENINGS: Mutex<Vec<(Weak<Opening>, usize)>> = Mutex::new(Vec::new());
+    OPENINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens a device.
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer_of(|| {
+        // SAFETY: the client's device.
+        let hca = vervain_link::open(unsafe { device_list::device(device) })
+            .inspect_err(|e| log::error(format_args!("cannot open the device: {e}")))?;
+        let file = command_file()?;
+        let opening = Arc::new(Opening {
+            hca,
+            identity: identify(file.as_raw_fd())?,
+            next_handle: AtomicU32::new(1),
+            pds: Registry::new(),
+            mrs: Registry::new(),
+            dms: Registry::new(),
+        });
+        let mut openings = openings();
+        openings.retain(|(o, _)| o.strong_count() > 0);
+        openings.push((Arc::downgrade(&opening), device.expose_provenance()));
+        drop(openings);
+        Ok(new_context(device, opening, file))
+    })
+}
+
+/// A second context for an opening of this process, found by a duplicate of its `cmd_fd`, which it owns from now on.
+///
+/// An opening of another process is EOPNOTSUPP: its objects cannot be shared as a kernel's can.
+pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pointer_of(|| {
+        let identity = identify(cmd_fd)?;
+        let found = openings().iter().find_map(|(o, device)| {
+            o.upgrade().filter(|o| o.identity == identity).map(|o| (o, object::from_cookie(*device)))
+        });
+        let (opening, device) =
+            found.ok_or_else(|| Error::unsupported("ibv_import_device: no context of this process has this cmd_fd"))?;
+        // SAFETY: fstat said that the descriptor is open; ibv_import_device(3) gives it to the new context.
+        Ok(new_context(device, opening, unsafe { OwnedFd::from_raw_fd(cmd_fd) }))
+    })
+}
+
+/// Closes a context. Objects that the client left behind keep what they need until they are destroyed.
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the client's context, which it gives up.
+    unsafe { object::free(verbs_context::of(context)) };
+    0
+}
+
+fn new_context(device: *mut ibv_device, opening: Arc<Opening>, file: OwnedFd) -> *mut ibv_context {
+    let context = ibv_context {
+        device,
+        ops: OPS,
+        cmd_fd: file.as_raw_fd(),
+        async_fd: opening.hca.async_fd(),
+        num_comp_vectors: opening.hca.device().limits().comp_vectors as c_int,
+        // SAFETY: a pthread mutex.
+        mutex: unsafe { object::zeros() },
+        abi_compat: VERBS_ABI_IS_EXTENDED,
+    };
+    let vctx = object::new(extended(context), (opening, file));
+    // SAFETY: just made; only the address of a field is taken.
+    unsafe { &raw mut (*vctx).context }
+}
+
+/// These are called without a check for NULL, so all are there.
+const OPS: ibv_context_ops = ibv_context_ops {
+    alloc_mw: Some(mw::alloc_mw),
+    bind_mw: Some(mw::bind_mw),
+    dealloc_mw: Some(mw::dealloc_mw),
+    poll_cq: Some(cq::poll_cq),
+    req_notify_cq: Some(cq::req_notify_cq),
+    post_srq_recv: Some(srq::post_srq_recv),
+    post_send: Some(post::post_send),
+    post_recv: Some(post::post_recv),
+    ..NO_OPS
+};
+
+/// The places of the 1.0 ABI, which nothing calls.
+const NO_OPS: ibv_context_ops = ibv_context_ops {
+    _compat_query_device: None,
+    _compat_query_port: None,
+    _compat_alloc_pd: None,
+    _compat_dealloc_pd: None,
+    _compat_reg_mr: None,
+    _compat_rereg_mr: None,
+    _compat_dereg_mr: None,
+    alloc_mw: None,
+    bind_mw: None,
+    dealloc_mw: None,
+    _compat_create_cq: None,
+    poll_cq: None,
+    req_notify_cq: None,
+    _compat_cq_event: None,
+    _compat_resize_cq: None,
+    _compat_destroy_cq: None,
+    _compat_create_srq: None,
+    _compat_modify_srq: None,
+    _compat_query_srq: None,
+    _compat_destroy_srq: None,
+    post_srq_recv: None,
+    _compat_create_qp: None,
+    _compat_query_qp: None,
+    _compat_modify_qp: None,
+    _compat_destroy_qp: None,
+    post_send: None,
+    post_recv: None,
+    _compat_create_ah: None,
+    _compat_destroy_ah: None,
+    _compat_attach_mcast: None,
+    _compat_detach_mcast: None,
+    _compat_async_event: None,
+};
+
+/// The table of a context. An operation that stays NULL reads as EOPNOTSUPP in the header's inline functions: flow
+/// steering, counters, work queues and their tables, CQ moderation, rate limits, prefetching, DMA handles, tag matching.
+fn extended(context: ibv_context) -> verbs_context {
+    // SAFETY: the struct is pointers, `Option`s of functions, integers and an `ibv_context`, which is set below.
+    let mut v: verbs_context = unsafe { object::zeros() };
+    v.free_buf = Some(mr::ibv_free_buf);
+    v.alloc_buf = Some(mr::ibv_alloc_buf);
+    v.reg_mr_ex = Some(mr::ibv_reg_mr_ex);
+    v.query_port = Some(query::query_port);
+    v.alloc_null_mr = Some(mr::alloc_null_mr);
+    v.reg_dm_mr = Some(mr::reg_dm_mr);
+    v.alloc_dm = Some(dm::alloc_dm);
+    v.free_dm = Some(dm::free_dm);
+    v.alloc_parent_domain = Some(pd::alloc_parent_domain);
+    v.dealloc_td = Some(pd::dealloc_td);
+    v.alloc_td = Some(pd::alloc_td);
+    v.query_rt_values = Some(query::query_rt_values);
+    v.create_cq_ex = Some(cq_ex::create_cq_ex);
+    v.query_device_ex = Some(query::query_device_ex);
+    v.open_qp = Some(qp::open_qp);
+    v.create_qp_ex = Some(qp::create_qp_ex);
+    v.get_srq_num = Some(srq::get_srq_num);
+    v.create_srq_ex = Some(srq::create_srq_ex);
+    v.open_xrcd = Some(xrcd::open_xrcd);
+    v.close_xrcd = Some(xrcd::close_xrcd);
+    v.sz = size_of::<verbs_context>();
+    v.context = context;
+    v
+}

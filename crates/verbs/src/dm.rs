@@ -1,0 +1,87 @@
+//! Device memory: `ibv_alloc_dm(3)`, `ibv_import_dm(3)`.
+
+use core::ffi::{c_int, c_void};
+use core::slice;
+use std::sync::Arc;
+
+use vervain_hca::{self as hca, Error};
+
+use crate::abi::*;
+use crate::context::opening;
+use crate::object::{self, Handle, errno_of, pointer_of, state};
+
+impl Handle for ibv_dm {
+    type State = Arc<hca::Dm>;
+}
+
+fn new_dm(context: *mut ibv_context, handle: u32, hca: Arc<hca::Dm>) -> *mut ibv_dm {
+    object::new(
+        ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: IBV_DM_MASK_HANDLE,
+            handle,
+        },
+        hca,
+    )
+}
+
+/// Allocates device memory.
+pub(crate) unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
+    pointer_of(|| {
+        // SAFETY: the client's context and attributes.
+        let (opening, attr) = unsafe { (opening(context), *attr) };
+        if attr.comp_mask != 0 {
+            return Err(Error::invalid("ibv_alloc_dm_attr has no optional fields"));
+        }
+        let hca = opening.hca.alloc_dm(attr.length as u64, attr.log_align_req)?;
+        let handle = opening.handle();
+        opening.dms.insert(handle, &hca);
+        Ok(new_dm(context, handle, hca))
+    })
+}
+
+/// Frees device memory; EBUSY while a region is registered in it.
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    errno_of(|| {
+        // SAFETY: the client's device memory, which it gives up if this succeeds.
+        unsafe {
+            state(dm).free()?;
+            opening((*dm).context).dms.remove((*dm).handle);
+            object::free(dm);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    if length == 0 {
+        return 0;
+    }
+    // SAFETY: the client's device memory, and `length` bytes of its memory.
+    errno_of(|| unsafe { state(dm).write(offset, slice::from_raw_parts(from.cast(), length)) })
+}
+
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+    if length == 0 {
+        return 0;
+    }
+    // SAFETY: the client's device memory, and `length` bytes of its memory.
+    errno_of(|| unsafe { state(dm).read(offset, slice::from_raw_parts_mut(to.cast(), length)) })
+}
+
+/// A second `ibv_dm` for the device memory with that handle.
+pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm {
+    pointer_of(|| {
+        // SAFETY: the client's context.
+        let hca = unsafe { opening(context) }.dms.get(dm_handle)?;
+        Ok(new_dm(context, dm_handle, hca))
+    })
+}
+
+/// Ends an imported `ibv_dm`, not the memory.
+pub unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: the client's device memory, which it gives up.
+    unsafe { object::free(dm) }
+}

@@ -1,0 +1,56 @@
+//! The C ABI of libibverbs: its structs ([`abi`]) and the functions behind its exported symbols.
+//!
+//! This crate translates. It turns C structs into the device model's (`vervain-hca`) arguments, and the device model's
+//! errors into the errno that the man page promises; it holds no policy and no protocol. The `libibverbs` crate gives the
+//! functions their versioned symbol names. The hot path is `post::post_send` and `cq::poll_cq`.
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "every unsafe function here is called from C, and safe under the conditions of its man page, section 3"
+)]
+
+pub mod abi;
+mod ah;
+mod ah_from_wc;
+mod async_event;
+mod comp_channel;
+mod context;
+mod cq;
+mod cq_ex;
+mod device_list;
+mod dm;
+mod errno;
+mod fork;
+mod log;
+mod marshal;
+mod mr;
+mod mw;
+mod object;
+mod pd;
+mod post;
+mod qp;
+mod query;
+mod rates;
+mod srq;
+mod strings;
+mod sysfs;
+mod wr;
+mod xrc_target;
+mod xrcd;
+
+pub use ah::*;
+pub use async_event::*;
+pub use comp_channel::*;
+pub use context::*;
+pub use cq::*;
+pub use device_list::*;
+pub use dm::*;
+pub use fork::*;
+pub use marshal::*;
+pub use mr::*;
+pub use pd::*;
+pub use qp::*;
+pub use query::*;
+pub use rates::*;
+pub use srq::*;
+pub use strings::*;
+pub use sysfs::*;

@@ -1,0 +1,150 @@
+//! Posting: `ibv_post_send(3)` and `ibv_post_recv(3)`. This is the hot path: no allocation, and one pass over the chain.
+
+use core::ffi::c_int;
+use core::slice;
+
+use vervain_hca::{self as hca, Data, Error, Opcode, SendRequest, Sge, UdDest};
+
+use crate::abi::*;
+use crate::errno;
+use crate::mw::type_2_bind;
+use crate::object::state;
+use crate::qp::hca_qp;
+
+// `sges` below reads the client's elements as the device model's.
+const _: () = {
+    assert!(size_of::<ibv_sge>() == size_of::<Sge>() && align_of::<ibv_sge>() == align_of::<Sge>());
+    assert!(core::mem::offset_of!(ibv_sge, length) == core::mem::offset_of!(Sge, length));
+    assert!(core::mem::offset_of!(ibv_sge, lkey) == core::mem::offset_of!(Sge, lkey));
+};
+
+/// Posts a chain of sends. The first that cannot be posted goes to `bad_wr`; those before it stay posted.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the client's QP, its chain of requests and what they name.
+    unsafe {
+        let mut next = wr;
+        let is_ud = (*qp).qp_type == IBV_QPT_UD;
+        let posted = hca_qp(qp).post_send(|poster| {
+            while let Some(wr) = next.as_ref() {
+                push(poster, wr, is_ud)?;
+                next = wr.next;
+            }
+            Ok(())
+        });
+        match posted {
+            Ok(()) => 0,
+            Err(e) => refuse(e, next, bad_wr),
+        }
+    }
+}
+
+/// Translates one request and pushes it.
+#[inline]
+unsafe fn push(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr, is_ud: bool) -> Result<(), Error> {
+    let opcode = Opcode::from_verbs(wr.opcode).ok_or_else(|| unknown_opcode(wr.opcode))?;
+    // SAFETY: the client's request: `sg_list` has `num_sge` elements, and the unions hold what opcode and QP type say.
+    unsafe {
+        let mut request = SendRequest {
+            wr_id: wr.wr_id,
+            opcode,
+            flags: wr.send_flags,
+            imm_or_rkey: wr.imm_data,
+            data: Data::Sges(sges(wr.sg_list, wr.num_sge)?),
+            ..Default::default()
+        };
+        if is_ud {
+            request.ud = Some(ud_dest(&wr.wr.ud)?);
+        } else {
+            match opcode {
+                Opcode::CompareSwap | Opcode::FetchAdd => {
+                    let atomic = wr.wr.atomic;
+                    (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
+                    (request.compare_add, request.swap) = (atomic.compare_add, atomic.swap);
+                }
+                Opcode::BindMw => {
+                    let bind = &wr.tail.bind_mw;
+                    request.bind = Some(type_2_bind(bind.mw, bind.rkey, &bind.bind_info)?);
+                }
+                _ => (request.remote_addr, request.rkey) = (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
+            }
+            request.srqn = wr.remote_srqn;
+        }
+        // With IBV_SEND_INLINE the device model copies the bytes before `push` returns.
+        poster.push(&request)
+    }
+}
+
+#[cold]
+fn unknown_opcode(opcode: u32) -> Error {
+    match opcode {
+        IBV_WR_TSO => Error::unsupported("there is no segmentation offload"),
+        _ => Error::invalid(format!("send opcode {opcode}")),
+    }
+}
+
+/// Where a UD message goes.
+pub(crate) unsafe fn ud_dest<'a>(ud: &ibv_send_wr_ud) -> Result<UdDest<'a>, Error> {
+    if ud.ah.is_null() {
+        return Err(Error::invalid("a UD send without an address handle"));
+    }
+    // SAFETY: the client's address handle.
+    let ah = unsafe { &state(ud.ah).hca };
+    Ok(UdDest { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey })
+}
+
+/// A client's SGE list.
+#[inline]
+unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], Error> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: the client's list of `count` elements, laid out as asserted above.
+        Ok(count) if !list.is_null() => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
+        _ => Err(Error::invalid("an SGE list of negative length or at NULL")),
+    }
+}
+
+/// Posts a chain of receives on a QP.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the client's QP and chain.
+    unsafe {
+        let qp = hca_qp(qp);
+        post_chain(wr, bad_wr, |wr_id, sges| qp.post_recv(wr_id, sges))
+    }
+}
+
+/// Posts each receive of a chain; the first that cannot be posted goes to `bad_wr`.
+pub(crate) unsafe fn post_chain(
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    post: impl Fn(u64, &[Sge]) -> Result<(), Error>,
+) -> c_int {
+    let mut next = wr;
+    // SAFETY: the client's chain, each with a list of `num_sge` elements.
+    unsafe {
+        while let Some(wr) = next.as_ref() {
+            if let Err(e) = sges(wr.sg_list, wr.num_sge).and_then(|sges| post(wr.wr_id, sges)) {
+                return refuse(e, next, bad_wr);
+            }
+            next = wr.next;
+        }
+    }
+    0
+}
+
+/// Reports the request that could not be posted.
+#[cold]
+unsafe fn refuse<T>(e: Error, wr: *mut T, bad_wr: *mut *mut T) -> c_int {
+    if !bad_wr.is_null() {
+        // SAFETY: the client's pointer, to be set.
+        unsafe { *bad_wr = wr };
+    }
+    errno::code(e.errno())
+}

@@ -1,0 +1,312 @@
+//! The work request builders of an extended QP: `ibv_wr_post(3)`.
+//!
+//! A builder (`wr_send`, `wr_rdma_write`, …) begins a request and setters complete it, in any order; so a request is
+//! handed to the device model when the next one begins or the batch is complete. Inline data is copied by its setter.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::slice;
+
+use vervain_hca::{Data, Flush, Opcode, SendRequest, Sge};
+
+use crate::abi::*;
+use crate::errno;
+use crate::mw::type_2_bind;
+use crate::post::ud_dest;
+use crate::qp::{QpState, qp_state};
+
+/// The request being built. Touched only between `wr_start` and `wr_complete`, by the thread that holds the send queue.
+pub(crate) struct Builder(UnsafeCell<Batch>);
+
+struct Batch {
+    /// The request, without data or UD destination, which are below.
+    request: Option<SendRequest<'static>>,
+    data: DataKind,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    max_sge: usize,
+    max_inline: usize,
+    ud: Option<ibv_send_wr_ud>,
+    /// The first thing that went wrong: `wr_complete` reports it and posts nothing.
+    error: c_int,
+}
+
+#[derive(Clone, Copy)]
+enum DataKind {
+    None,
+    Sges,
+    Inline,
+}
+
+impl Builder {
+    /// A builder for a QP of that size; its memory is allocated here, once.
+    pub(crate) fn new(cap: &ibv_qp_cap) -> Self {
+        let (max_sge, max_inline) = (cap.max_send_sge as usize, cap.max_inline_data as usize);
+        Builder(UnsafeCell::new(Batch {
+            request: None,
+            data: DataKind::None,
+            sges: Vec::with_capacity(max_sge),
+            // An atomic write carries 8 bytes, however little inline data the QP takes.
+            inline: Vec::with_capacity(max_inline.max(8)),
+            max_sge,
+            max_inline,
+            ud: None,
+            error: 0,
+        }))
+    }
+}
+
+/// The QP's state and the batch being built on it.
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a QpState, &'a mut Batch) {
+    // SAFETY: the client's QP, between `wr_start` and `wr_complete`; the lock taken there makes this thread the only user.
+    unsafe {
+        let state = qp_state(qp.cast());
+        (state, &mut *state.builder.0.get())
+    }
+}
+
+impl Batch {
+    fn fail(&mut self, errno: c_int) {
+        if self.error == 0 {
+            self.error = errno;
+        }
+    }
+
+    /// Hands the request built so far to the device model.
+    unsafe fn flush(&mut self, state: &QpState) {
+        let Some(mut request) = self.request.take() else { return };
+        if self.error != 0 {
+            return;
+        }
+        if let Some(ud) = self.ud.take() {
+            // SAFETY: the address handle that the client named in this batch.
+            match unsafe { ud_dest(&ud) } {
+                Ok(dest) => request.ud = Some(dest),
+                Err(e) => return self.fail(e.errno()),
+            }
+        }
+        let inline: [&[u8]; 1] = [&self.inline];
+        // The borrowed data makes this request shorter-lived than the stored one.
+        let mut request: SendRequest<'_> = request;
+        match self.data {
+            DataKind::None => {}
+            DataKind::Sges => request.data = Data::Sges(&self.sges),
+            DataKind::Inline => {
+                request.data = Data::Inline(&inline);
+                request.flags |= IBV_SEND_INLINE;
+            }
+        }
+        if let Err(e) = state.hca.wr_push(&request) {
+            self.fail(e.errno());
+        }
+    }
+}
+
+/// Begins a request: hands over the one before and takes `wr_id` and `wr_flags`.
+unsafe fn begin(qp: *mut ibv_qp_ex, opcode: Opcode) -> &'static mut SendRequest<'static> {
+    // SAFETY: the client's QP, between `wr_start` and `wr_complete`.
+    unsafe {
+        let (state, batch) = batch(qp);
+        batch.flush(state);
+        batch.data = DataKind::None;
+        batch.ud = None;
+        batch.request.insert(SendRequest {
+            wr_id: (*qp).wr_id,
+            opcode,
+            // Inline is said by the setter, not by this flag.
+            flags: (*qp).wr_flags & !IBV_SEND_INLINE,
+            ..Default::default()
+        })
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the client's QP. The lock comes first: after it the batch is this thread's.
+    unsafe {
+        qp_state(qp.cast()).hca.wr_start();
+        let (_, batch) = batch(qp);
+        batch.request = None;
+        batch.error = 0;
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the client's QP, after `wr_start`.
+    unsafe {
+        let (state, batch) = batch(qp);
+        batch.flush(state);
+        if batch.error != 0 {
+            let error = batch.error;
+            state.hca.wr_abort();
+            return errno::code(error);
+        }
+        match state.hca.wr_complete() {
+            Ok(()) => 0,
+            Err(e) => errno::code(e.errno()),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: the client's QP, after `wr_start`.
+    unsafe {
+        let (state, batch) = batch(qp);
+        batch.request = None;
+        state.hca.wr_abort();
+    }
+}
+
+/// Defines builders: each begins a request of an opcode and fills in what its arguments say.
+macro_rules! builders {
+    ($($name:ident($($arg:ident: $type:ty => $field:ident),*) $opcode:ident;)+) => {
+        $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
+            // SAFETY: the client's QP, between `wr_start` and `wr_complete`.
+            let _request = unsafe { begin(qp, Opcode::$opcode) };
+            $(_request.$field = $arg;)*
+        })+
+    };
+}
+
+builders! {
+    wr_send() Send;
+    wr_send_imm(imm: u32 => imm_or_rkey) SendImm;
+    wr_send_inv(invalidate: u32 => imm_or_rkey) SendInv;
+    wr_rdma_write(rkey: u32 => rkey, addr: u64 => remote_addr) Write;
+    wr_rdma_write_imm(rkey: u32 => rkey, addr: u64 => remote_addr, imm: u32 => imm_or_rkey) WriteImm;
+    wr_rdma_read(rkey: u32 => rkey, addr: u64 => remote_addr) Read;
+    wr_atomic_cmp_swp(rkey: u32 => rkey, addr: u64 => remote_addr, compare: u64 => compare_add, swap: u64 => swap)
+        CompareSwap;
+    wr_atomic_fetch_add(rkey: u32 => rkey, addr: u64 => remote_addr, add: u64 => compare_add) FetchAdd;
+    wr_local_inv(invalidate: u32 => imm_or_rkey) LocalInv;
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the client's QP in a batch, its window and its bind.
+    unsafe {
+        let request = begin(qp, Opcode::BindMw);
+        match type_2_bind(mw, rkey, &*info) {
+            Ok(bind) => request.bind = Some(bind),
+            Err(e) => batch(qp).1.fail(e.errno()),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
+    // SAFETY: the client's QP in a batch, and the 8 bytes to write.
+    unsafe {
+        let request = begin(qp, Opcode::AtomicWrite);
+        (request.rkey, request.remote_addr) = (rkey, addr);
+        let (_, batch) = batch(qp);
+        batch.inline.clear();
+        batch.inline.extend_from_slice(slice::from_raw_parts(value.cast(), 8));
+        batch.data = DataKind::Inline;
+    }
+}
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    length: usize,
+    placement: u8,
+    level: u8,
+) {
+    // SAFETY: the client's QP in a batch.
+    unsafe {
+        let request = begin(qp, Opcode::Flush);
+        (request.rkey, request.remote_addr) = (rkey, addr);
+        request.flush = Flush { placement: placement.into(), level: level.into(), length: length as u64 };
+    }
+}
+
+/// There is no segmentation offload.
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
+    // SAFETY: the client's QP in a batch.
+    unsafe { batch(qp) }.1.fail(libc::EOPNOTSUPP);
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: the client's QP in a batch.
+    unsafe { batch(qp) }.1.ud = Some(ibv_send_wr_ud { ah, remote_qpn, remote_qkey });
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the client's QP in a batch.
+    if let Some(request) = unsafe { batch(qp) }.1.request.as_mut() {
+        request.srqn = remote_srqn;
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: the client's QP in a batch.
+    unsafe { wr_set_sge_list(qp, 1, &ibv_sge { addr, length, lkey }) }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: the client's QP in a batch, and its list of `count` elements, which are laid out as `Sge` is.
+    unsafe {
+        let (_, batch) = batch(qp);
+        batch.sges.clear();
+        if count > batch.max_sge {
+            return batch.fail(libc::EINVAL);
+        }
+        if count > 0 {
+            batch.sges.extend_from_slice(slice::from_raw_parts(list.cast(), count));
+        }
+        batch.data = DataKind::Sges;
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the client's QP in a batch, and its bytes.
+    unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    // SAFETY: the client's QP in a batch, its list of `count` buffers, and their bytes.
+    unsafe {
+        let (_, batch) = batch(qp);
+        batch.inline.clear();
+        for i in 0..count {
+            let buffer = &*list.add(i);
+            if buffer.length > batch.max_inline - batch.inline.len() {
+                return batch.fail(libc::EINVAL);
+            }
+            if buffer.length > 0 {
+                batch.inline.extend_from_slice(slice::from_raw_parts(buffer.addr.cast(), buffer.length));
+            }
+        }
+        batch.data = DataKind::Inline;
+    }
+}
+
+/// Fills in the table, which clients call without a NULL check.
+pub(crate) fn set_operations(qp: &mut ibv_qp_ex) {
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_bind_mw = Some(wr_bind_mw);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_send_tso = Some(wr_send_tso);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_atomic_write = Some(wr_atomic_write);
+    qp.wr_flush = Some(wr_flush);
+}

@@ -1,0 +1,423 @@
+/* Faults whose point is time or order: retries and RNR, flushing, the SQE state, late peers, ordering, revocation.
+ * Times are lower bounds from the attributes (IBA 9.7.5.2.4 RNR, 9.7.6.1.3 transport timer) with wide upper ones. */
+#include "vt.h"
+
+static void ready(enum vt_type type, uint32_t timeout, uint32_t retry, uint32_t rnr, uint32_t rnr_timer)
+{
+	struct vt_cfg a = vt_cfg_default(type);
+	a.timeout = timeout;
+	a.retry_cnt = retry;
+	a.rnr_retry = rnr;
+	a.min_rnr_timer = rnr_timer;
+	struct vt_cfg b = a;
+	b.responder = 1;
+	vt_pair(&a, &b);
+}
+
+static int post(int opcode, uint64_t id, unsigned flags)
+{
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, opcode, 8);
+	w.wr_id = id;
+	w.flags = flags;
+	return vt_send(&vt_a, &w);
+}
+
+static int wait_status(unsigned ms, uint64_t *us)
+{
+	struct ibv_wc wc;
+	uint64_t start = vt_now_us();
+	int n = vt_cqes(&vt_a, 0, 1, ms, &wc);
+	if (us)
+		*us = vt_now_us() - start;
+	return n == 1 ? (int)wc.status : -1;
+}
+
+static void recv_one(uint64_t id)
+{
+	int rc = vt_recv(&vt_b, id, vt_b.info.addr + VT_RECV_AT, 64, vt_b.info.lkey);
+	vt_check(rc == 0, "posting a receive: %s", vt_errno_name(rc));
+}
+
+static void retry_time(void)
+{
+	ready(VT_RC, 13, 2, 7, 12); /* 33.6 ms, three tries */
+	vt_simple(&vt_b, VT_DESTROY, 0, 0, 0);
+	uint64_t us, start = vt_now_us();
+	post(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED);
+	uint64_t in_post = vt_now_us() - start;
+	int status = wait_status(5000, &us);
+	us += in_post;
+	vt_check(status == IBV_WC_RETRY_EXC_ERR, "expected RETRY_EXC_ERR, got %s", vt_wc_name(status));
+	/* C9-139: a try lasts at least the timeout and at most four times as long. */
+	vt_check(us >= 90000 && us < 4 * 100700 + 1000000, "retries of 3 x 33.6 ms ended after %" PRIu64 " us", us);
+	vt_check(in_post < 20000, "ibv_post_send blocked for %" PRIu64 " us", in_post);
+	vt_teardown();
+}
+
+static void timeout_zero(void)
+{
+	ready(VT_RC, 0, 0, 7, 12); /* 0 means wait for ever */
+	vt_simple(&vt_b, VT_DESTROY, 0, 0, 0);
+	post(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED);
+	int status = wait_status(400, NULL);
+	vt_check(status == -1, "timeout 0 means no timeout, got %s", vt_wc_name(status));
+	vt_check(vt_modify(&vt_a, IBV_QPS_ERR) == 0, "to ERR with a request outstanding");
+	status = wait_status(1000, NULL);
+	vt_check(status == IBV_WC_WR_FLUSH_ERR, "expected WR_FLUSH_ERR, got %s", vt_wc_name(status));
+	vt_teardown();
+}
+
+static void late_peer(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	b.responder = 1;
+	vt_ends_open();
+	vt_setup(&vt_a, &a);
+	vt_setup(&vt_b, &b);
+	vt_require(vt_connect(&vt_a, &vt_b, IBV_QPS_RTS) == 0, "a QP whose peer is in RESET must reach RTS");
+	post(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED);
+	int status = wait_status(60, NULL);
+	vt_check(status == -1, "completed while the peer was in RESET: %s", vt_wc_name(status));
+	vt_require(vt_connect(&vt_b, &vt_a, IBV_QPS_RTR) == 0, "connecting the responder");
+	status = wait_status(3000, NULL);
+	vt_check(status == IBV_WC_SUCCESS, "expected SUCCESS once the peer is in RTR, got %s", vt_wc_name(status));
+	vt_teardown();
+}
+
+static void rnr_time(void)
+{
+	ready(VT_RC, 14, 7, 3, 20); /* 10.24 ms, first try and three more */
+	uint64_t us, start = vt_now_us();
+	post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
+	uint64_t in_post = vt_now_us() - start;
+	int status = wait_status(5000, &us);
+	us += in_post;
+	vt_check(status == IBV_WC_RNR_RETRY_EXC_ERR, "expected RNR_RETRY_EXC_ERR, got %s", vt_wc_name(status));
+	vt_check(us >= 30000 && us < 1030000, "3 waits of 10.24 ms took %" PRIu64 " us", us);
+	vt_check(in_post < 10000, "ibv_post_send blocked for %" PRIu64 " us", in_post);
+	/* The responder is unharmed and serves the next connection attempt. */
+	vt_check(vt_state(&vt_b) == IBV_QPS_RTS, "the responder left RTS");
+	ready(VT_RC, 14, 7, 0, 26);
+	start = vt_now_us();
+	post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
+	status = wait_status(5000, NULL);
+	us = vt_now_us() - start;
+	vt_check(status == IBV_WC_RNR_RETRY_EXC_ERR && us < 80000, "rnr_retry 0: %s after %" PRIu64 " us", vt_wc_name(status), us);
+	vt_teardown();
+}
+
+static void rnr_recover(void)
+{
+	ready(VT_RC, 14, 7, 6, 22); /* 20.48 ms */
+	post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
+	vt_check(wait_status(30, NULL) == -1, "completed without a receive");
+	recv_one(5);
+	int status = wait_status(3000, NULL);
+	vt_check(status == IBV_WC_SUCCESS, "expected SUCCESS, got %s", vt_wc_name(status));
+	ready(VT_RC, 14, 0, 7, 1); /* 7 is for ever; the timer is 10 us */
+	for (uint64_t i = 0; i < 5; i++)
+		post(i == 3 ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND, i, IBV_SEND_SIGNALED);
+	vt_check(wait_status(250, NULL) == -1, "completed without a receive");
+	for (uint64_t i = 0; i < 5; i++)
+		recv_one(i);
+	struct ibv_wc wc[5];
+	int n = vt_cqes(&vt_a, 0, 5, 3000, wc);
+	vt_check(n == 5, "%d of 5 sends completed after the receives came", n);
+	for (int i = 0; i < n; i++)
+		vt_check(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == (uint64_t)i, "completion %d: %s of %" PRIu64, i,
+			 vt_wc_name((int)wc[i].status), wc[i].wr_id);
+	vt_teardown();
+}
+
+/* One fault in the middle: before it success in order, it, then flushes in order, signalled or not. */
+static void flush_order(void)
+{
+	ready(VT_RC, 14, 7, 0, 12);
+	for (uint64_t i = 0; i < 4; i++)
+		vt_recv(&vt_a, 100 + i, vt_a.info.addr + VT_RECV_AT, 64, vt_a.info.lkey);
+	recv_one(50);
+	struct vt_side *a = vt_a.local;
+	struct ibv_sge sge = { vt_a.info.addr, 8, vt_a.info.lkey };
+	struct ibv_send_wr w[6], *bad;
+	memset(w, 0, sizeof(w));
+	for (int i = 0; i < 6; i++) {
+		w[i].wr_id = (uint64_t)i;
+		w[i].next = i < 5 ? &w[i + 1] : NULL;
+		w[i].sg_list = &sge;
+		w[i].num_sge = 1;
+		w[i].opcode = IBV_WR_RDMA_WRITE;
+		w[i].send_flags = i == 0 ? IBV_SEND_SIGNALED : 0; /* an error is reported without being asked for */
+		w[i].wr.rdma.remote_addr = vt_b.info.addr;
+		w[i].wr.rdma.rkey = i == 2 ? 0x5a5a5a5a : vt_b.info.rkey;
+	}
+	vt_require(ibv_post_send(a->qp, w, &bad) == 0, "posting");
+	static const struct { uint64_t id; int status; } want[] = {
+		{ 0, IBV_WC_SUCCESS }, { 2, IBV_WC_REM_ACCESS_ERR }, { 3, IBV_WC_WR_FLUSH_ERR }, { 4, IBV_WC_WR_FLUSH_ERR },
+		{ 5, IBV_WC_WR_FLUSH_ERR } };
+	struct ibv_wc wc[8];
+	int n = vt_cqes(&vt_a, 0, 5, 3000, wc);
+	vt_check(n == 5, "%d of 5 send completions", n);
+	for (int i = 0; i < n; i++)
+		vt_check(wc[i].wr_id == want[i].id && (int)wc[i].status == want[i].status, "send completion %d: expected %s of %" PRIu64
+			 ", got %s of %" PRIu64, i, vt_wc_name(want[i].status), want[i].id, vt_wc_name((int)wc[i].status), wc[i].wr_id);
+	n = vt_cqes(&vt_a, 1, 4, 3000, wc);
+	vt_check(n == 4, "%d of 4 receives flushed at the initiator", n);
+	for (int i = 0; i < n; i++)
+		vt_check(wc[i].wr_id == 100 + (uint64_t)i && wc[i].status == IBV_WC_WR_FLUSH_ERR, "flush %d names %" PRIu64, i, wc[i].wr_id);
+	n = vt_cqes(&vt_b, 1, 1, 3000, wc);
+	vt_check(n == 1 && wc[0].wr_id == 50 && wc[0].status == IBV_WC_WR_FLUSH_ERR, "the responder's receive is not flushed");
+	vt_check(vt_cqes(&vt_a, 0, 1, 5, wc) == 0, "more send completions than requests");
+	vt_teardown();
+}
+
+static void modify_to_err(void)
+{
+	static const enum vt_type types[] = { VT_RC, VT_UC, VT_UD };
+	for (size_t t = 0; t < VT_ARRAY(types); t++) {
+		ready(types[t], 14, 7, 7, 26);
+		struct ibv_wc wc[8];
+		for (uint64_t i = 0; i < 3; i++)
+			vt_recv(&vt_a, 10 + i, vt_a.info.addr + VT_RECV_AT, 64, vt_a.info.lkey);
+		unsigned sends = types[t] == VT_RC ? 3 : 0; /* RC ones wait for a receive; the others do not wait */
+		for (uint64_t i = 0; i < sends; i++)
+			post(IBV_WR_SEND, 20 + i, 0);
+		vt_check(vt_modify(&vt_a, IBV_QPS_ERR) == 0, "modify to ERR");
+		int n = vt_cqes(&vt_a, 1, 3, 2000, wc);
+		vt_check(n == 3, "type %d: %d of 3 receives flushed", (int)types[t], n);
+		for (int i = 0; i < n; i++)
+			vt_check(wc[i].status == IBV_WC_WR_FLUSH_ERR && wc[i].wr_id == 10 + (uint64_t)i && wc[i].qp_num == vt_a.info.qpn,
+				 "type %d: receive %d: %s of %" PRIu64, (int)types[t], i, vt_wc_name((int)wc[i].status), wc[i].wr_id);
+		n = vt_cqes(&vt_a, 0, (int)sends, 2000, wc);
+		vt_check(n == (int)sends, "type %d: %d of %u sends flushed", (int)types[t], n, sends);
+		for (int i = 0; i < n; i++)
+			vt_check(wc[i].status == IBV_WC_WR_FLUSH_ERR && wc[i].wr_id == 20 + (uint64_t)i, "send %d: %s of %" PRIu64, i,
+				 vt_wc_name((int)wc[i].status), wc[i].wr_id);
+	}
+	vt_teardown();
+}
+
+/* 10.3.1.1: in RESET the queues are empty and nothing outstanding completes; the QP can be used again. */
+static void modify_to_reset(void)
+{
+	ready(VT_RC, 14, 7, 7, 26);
+	struct ibv_wc wc[4];
+	vt_recv(&vt_a, 10, vt_a.info.addr + VT_RECV_AT, 64, vt_a.info.lkey);
+	post(IBV_WR_SEND, 20, IBV_SEND_SIGNALED);
+	vt_check(vt_modify(&vt_a, IBV_QPS_RESET) == 0, "modify to RESET");
+	vt_check(vt_cqes(&vt_a, 0, 1, 20, wc) == 0, "a send of before RESET completed");
+	vt_check(vt_cqes(&vt_a, 1, 1, 5, wc) == 0, "a receive of before RESET completed");
+	vt_check(vt_modify(&vt_b, IBV_QPS_RESET) == 0, "modify to RESET");
+	vt_check(!vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b, IBV_QPS_RTS), "connecting again");
+	recv_one(30);
+	post(IBV_WR_SEND, 21, IBV_SEND_SIGNALED);
+	vt_check(wait_status(3000, NULL) == IBV_WC_SUCCESS, "the QP does not work after RESET");
+	vt_check(vt_cqes(&vt_b, 1, 1, 2000, wc) == 1 && wc[0].wr_id == 30, "the receive after RESET");
+	vt_teardown();
+}
+
+/* 10.3.1.6: in SQE the send queue flushes, the receive queue works, RTS may be entered again. */
+static void sqe(void)
+{
+	static const enum vt_type types[] = { VT_UD, VT_UC };
+	for (size_t t = 0; t < VT_ARRAY(types); t++) {
+		ready(types[t], 14, 7, 7, 12);
+		struct ibv_wc wc[4];
+		struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 8);
+		w.sge[0].lkey = 0x5a5a5a5a;
+		vt_send(&vt_a, &w);
+		int status = wait_status(2000, NULL);
+		vt_check(status == IBV_WC_LOC_PROT_ERR, "expected LOC_PROT_ERR, got %s", vt_wc_name(status));
+		vt_require(vt_state(&vt_a) == IBV_QPS_SQE, "expected SQE, got %s", vt_state_name(vt_state(&vt_a)));
+		vt_check(post(IBV_WR_SEND, 3, 0) == 0, "post_send in SQE is refused");
+		status = wait_status(2000, NULL);
+		vt_check(status == IBV_WC_WR_FLUSH_ERR, "a send in SQE: expected WR_FLUSH_ERR, got %s", vt_wc_name(status));
+		vt_recv(&vt_a, 8, vt_a.info.addr + VT_RECV_AT, 128, vt_a.info.lkey);
+		struct vt_wr back = vt_wr_to(&vt_b, &vt_a, IBV_WR_SEND, 8);
+		vt_send(&vt_b, &back);
+		vt_check(vt_cqes(&vt_a, 1, 1, 2000, wc) == 1 && wc[0].status == IBV_WC_SUCCESS, "a QP in SQE does not receive");
+		int rc = vt_modify(&vt_a, IBV_QPS_RTS);
+		vt_check(rc == 0, "SQE to RTS: %s", vt_errno_name(rc));
+		vt_recv(&vt_b, 9, vt_b.info.addr + VT_RECV_AT, 128, vt_b.info.lkey);
+		post(IBV_WR_SEND, 4, IBV_SEND_SIGNALED);
+		vt_check(wait_status(2000, NULL) == IBV_WC_SUCCESS, "the QP does not send after SQE to RTS");
+		vt_check(vt_cqes(&vt_b, 1, 1, 2000, wc) == 1, "nothing arrived after SQE to RTS");
+	}
+	vt_teardown();
+}
+
+static void last_wqe(void)
+{
+	ready(VT_RC_SRQ, 14, 7, 7, 12);
+	int ev[8];
+	vt_check(vt_modify(&vt_b, IBV_QPS_ERR) == 0, "modify to ERR");
+	int n = vt_events(&vt_b, 2000, ev, 8);
+	vt_check(n == 1 && ev[0] == IBV_EVENT_QP_LAST_WQE_REACHED, "expected last WQE reached, got %d events, %s", n,
+		 vt_event_name(n ? ev[0] : -1));
+	vt_teardown();
+}
+
+/* Receives of an SRQ are taken in the order of posting (10.2.9.3 leaves it open; ConnectX is FIFO for one QP). */
+static void srq_order(void)
+{
+	ready(VT_RC_SRQ, 14, 7, 7, 12);
+	struct ibv_wc wc[16];
+	for (uint64_t i = 0; i < 12; i++)
+		recv_one(i);
+	for (uint64_t i = 0; i < 12; i++)
+		post(IBV_WR_SEND, i, IBV_SEND_SIGNALED);
+	int n = vt_cqes(&vt_b, 1, 12, 3000, wc);
+	vt_check(n == 12, "%d of 12 receives", n);
+	for (int i = 0; i < n; i++)
+		vt_check(wc[i].wr_id == (uint64_t)i && wc[i].qp_num == vt_b.info.qpn, "receive %d is %" PRIu64, i, wc[i].wr_id);
+	vt_teardown();
+}
+
+/* Unsignalled requests complete silently and in order with the signalled one after them. */
+static void unsignalled(void)
+{
+	ready(VT_RC, 14, 7, 7, 12);
+	struct ibv_wc wc[4];
+	for (uint64_t round = 0; round < 40; round++) {
+		for (uint64_t i = 0; i < 8; i++) {
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
+			w.flags = i == 7 ? IBV_SEND_SIGNALED : 0;
+			w.wr_id = round * 8 + i;
+			w.raddr += 8 * i;
+			vt_simple(&vt_a, VT_POKE, 0, (int64_t)(w.wr_id + 1000), 0);
+			w.flags |= IBV_SEND_INLINE;
+			vt_require(vt_send(&vt_a, &w) == 0, "round %" PRIu64 ": the queue is full though everything completed", round);
+		}
+		vt_require(vt_cqes(&vt_a, 0, 1, 2000, wc) == 1 && wc[0].wr_id == round * 8 + 7, "round %" PRIu64, round);
+		for (uint64_t i = 0; i < 8; i++)
+			vt_check(vt_peek(&vt_b, 8 * i) == round * 8 + i + 1000, "a write of before the completion is not there");
+	}
+	vt_check(vt_cqes(&vt_a, 0, 1, 5, wc) == 0, "an unsignalled request completed");
+	vt_teardown();
+}
+
+/* 10.8.3.3: a fenced request sees what the reads and atomics before it brought; sq_sig_all signals every request. */
+static void fence(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	a.sq_sig_all = 1;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	for (int64_t round = 0; round < 50; round++) {
+		struct vt_wr atomic = vt_wr_to(&vt_a, &vt_b, IBV_WR_ATOMIC_FETCH_AND_ADD, 8), read = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_READ, 8);
+		struct vt_wr tell = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 16);
+		struct ibv_wc wc[3];
+		vt_simple(&vt_b, VT_POKE, 0, 1000 + round, 0);
+		vt_simple(&vt_b, VT_POKE, 64, 2000 + round, 0);
+		recv_one((uint64_t)round);
+		atomic.compare_add = 1;
+		read.raddr += 64;
+		read.sge[0].addr += 8;
+		atomic.flags = read.flags = 0;
+		tell.flags = IBV_SEND_FENCE;
+		vt_require(!vt_send(&vt_a, &atomic) && !vt_send(&vt_a, &read) && !vt_send(&vt_a, &tell), "posting");
+		int n = vt_cqes(&vt_a, 0, 3, 3000, wc);
+		vt_require(n == 3 && wc[2].status == IBV_WC_SUCCESS, "sq_sig_all: %d of 3 completions", n);
+		vt_require(vt_cqes(&vt_b, 1, 1, 2000, wc) == 1, "the receive");
+		uint64_t one = vt_peek(&vt_b, VT_RECV_AT), two = vt_peek(&vt_b, VT_RECV_AT + 8);
+		vt_check(one == 1000 + (uint64_t)round && two == 2000 + (uint64_t)round, "the fenced send carries %" PRIu64 " and %" PRIu64, one, two);
+	}
+	vt_teardown();
+}
+
+static void xrc_srq_gone(void)
+{
+	ready(VT_XRC, 10, 1, 0, 12);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 8);
+	recv_one(1);
+	w.srqn ^= 0x5a5a;
+	vt_send(&vt_a, &w);
+	int status = wait_status(3000, NULL);
+	/* Annex A14: an XRC SRQ number that is not valid in the domain is an invalid request; nothing is delivered. */
+	vt_check(status == IBV_WC_REM_INV_REQ_ERR, "unknown XRC SRQ: expected REM_INV_REQ_ERR, got %s", vt_wc_name(status));
+	struct ibv_wc wc;
+	vt_check(vt_cqes(&vt_b, 1, 1, 5, &wc) == 0, "a send to an unknown SRQ was delivered");
+	vt_teardown();
+}
+
+/* A requester that may have no read outstanding can post none (ConnectX: local QP operation error). */
+static void no_rd_atomic(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	a.max_rd = 0;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	int rc = post(IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED);
+	if (rc == EINVAL) {
+		vt_check(vt_state(&vt_a) == IBV_QPS_RTS, "a refused read moved the QP");
+	} else {
+		int status = wait_status(3000, NULL);
+		vt_check(rc == 0 && status == IBV_WC_LOC_QP_OP_ERR, "expected EINVAL or LOC_QP_OP_ERR, got %s, %s", vt_errno_name(rc),
+			 vt_wc_name(status));
+	}
+	vt_teardown();
+}
+
+/* More than max_msg_sz (2^31) in one message is a local length error. The null region lends the length. */
+static void too_long(void)
+{
+	ready(VT_RC, 14, 7, 7, 12);
+	struct vt_side *a = vt_a.local;
+	struct ibv_mr *null_mr = ibv_alloc_null_mr(a->pd);
+	vt_require(null_mr, "ibv_alloc_null_mr: %s", strerror(errno));
+	struct ibv_sge sge[2] = { { 0, 0x7fffffff, null_mr->lkey }, { 0, 16, null_mr->lkey } };
+	struct ibv_send_wr w = { .sg_list = sge, .num_sge = 2, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	w.wr.rdma.remote_addr = vt_b.info.addr;
+	w.wr.rdma.rkey = vt_b.info.rkey;
+	int rc = ibv_post_send(a->qp, &w, &bad), status = -1;
+	if (!rc)
+		status = wait_status(5000, NULL);
+	vt_check(rc == 0 && status == IBV_WC_LOC_LEN_ERR, "expected LOC_LEN_ERR, got %s, %s", vt_errno_name(rc), vt_wc_name(status));
+	vt_check(vt_peek(&vt_b, 0) == 0xbbbbbbbbbbbbbbbbull, "a message that is too long was written");
+	ibv_dereg_mr(null_mr);
+	vt_teardown();
+}
+
+/* When dereg_mr returns nobody touches the memory any more, however busy the peer is (design decision 3). */
+static void revoke(void)
+{
+	for (int round = 0; round < 20; round++) {
+		struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+		a.sq_depth = 64;
+		b.responder = 1;
+		vt_pair(&a, &b);
+		struct vt_info mr = vt_reg(&vt_b, 1, false, VT_ACCESS_ALL, 0, VT_RECV_AT);
+		for (int i = 0; i < 32; i++) {
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 120 * 1024);
+			w.rkey = mr.rkey;
+			w.wr_id = (uint64_t)i;
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+		}
+		vt_require(vt_simple(&vt_b, VT_DEREG, 1, 0, 0) == 0, "ibv_dereg_mr under load");
+		vt_simple(&vt_b, VT_FILL, 0, VT_RECV_AT, 0xcc);
+		struct ibv_wc wc[VT_MAX_WC];
+		int n = vt_cqes(&vt_a, 0, 32, 10000, wc), phase = 0;
+		vt_require(n == 32, "%d of 32 writes completed", n);
+		for (int i = 0; i < n; i++) {
+			int want = phase == 0 ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR;
+			if (phase == 0 && wc[i].status == IBV_WC_REM_ACCESS_ERR)
+				phase = 1;
+			else
+				vt_check((int)wc[i].status == want, "write %d: expected %s, got %s", i, vt_wc_name(want), vt_wc_name((int)wc[i].status));
+		}
+		for (uint64_t at = 0; at < VT_RECV_AT; at += 4096 - 8)
+			vt_require(vt_peek(&vt_b, at) == 0xccccccccccccccccull, "memory changed after ibv_dereg_mr returned");
+		vt_teardown();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct vt_case cases[] = {
+		{ "retry_time", retry_time }, { "timeout_zero", timeout_zero }, { "late_peer", late_peer },
+		{ "rnr_time", rnr_time }, { "rnr_recover", rnr_recover }, { "flush_order", flush_order },
+		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
+		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
+		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long }, { "revoke", revoke },
+	};
+	return vt_main(argc, argv, cases, VT_ARRAY(cases));
+}

@@ -1,0 +1,77 @@
+//! The C programs of `tests/c`, compiled once per run against the system's libibverbs headers and library. A program is
+//! a file without the prefix `vt`, together with all files that have it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use crate::tool;
+
+/// Whether a C compiler and the header of libibverbs exist; prints what is missing.
+pub fn have_c() -> bool {
+    let header = Path::new("/usr/include/infiniband/verbs.h");
+    let missing = match (tool("cc"), header.exists()) {
+        (None, _) => "C compiler (package gcc)",
+        (_, false) => "infiniband/verbs.h (package libibverbs-dev)",
+        _ => return true,
+    };
+    eprintln!("skipped: this machine has no {missing}");
+    false
+}
+
+/// The compiled program of `tests/c/NAME.c`.
+///
+/// # Panics
+/// When it does not compile without a warning.
+pub fn c_program(name: &str) -> PathBuf {
+    static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built
+        .get_or_insert_with(HashMap::new)
+        .entry(name.to_owned())
+        .or_insert_with(|| compile(name))
+        .clone()
+}
+
+fn compile(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out_dir = root.join("../target/tmp/vervain-c");
+    std::fs::create_dir_all(&out_dir).expect("a directory for the C programs");
+    // Under a name of this process first: two runs at once do not execute each other's half-written file.
+    let out = out_dir.join(name);
+    let partial = out_dir.join(format!("{name}.{}", std::process::id()));
+    let mut sources = vec![root.join("c").join(name).with_extension("c")];
+    for entry in std::fs::read_dir(root.join("c"))
+        .expect("tests/c")
+        .flatten()
+    {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        if file.starts_with("vt") && file.ends_with(".c") {
+            sources.push(entry.path());
+        }
+    }
+    sources.sort();
+    let result = Command::new("cc")
+        .args([
+            "-std=gnu11",
+            "-O2",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+        ])
+        .arg(&partial)
+        .args(&sources)
+        .args(["-lpthread", "-libverbs"])
+        .output()
+        .expect("starting cc");
+    assert!(
+        result.status.success(),
+        "{name}.c does not compile:\n{}",
+        String::from_utf8_lossy(&result.stderr)
+    );
+    std::fs::rename(&partial, &out).expect("naming the compiled program");
+    out
+}

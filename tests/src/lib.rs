@@ -1,0 +1,105 @@
+//! The harness of the whole-program tests: finds the built command, runs programs under it with a deadline and in a
+//! process group of their own, pairs servers with clients, and compiles the C programs of `tests/c`.
+//!
+//! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
+//! a test pass with a printed reason; a product that was not built makes it fail with one sentence.
+
+mod compile;
+mod leftovers;
+mod process;
+
+pub use compile::{c_program, have_c};
+pub use leftovers::Leftovers;
+pub use process::{Finished, Job, free_port, listening};
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The `vervain` command under test: `$VERVAIN_BIN`, else the release build of this workspace.
+///
+/// # Panics
+/// When there is none.
+pub fn vervain() -> PathBuf {
+    let path = std::env::var_os("VERVAIN_BIN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/vervain"),
+        PathBuf::from,
+    );
+    assert!(
+        path.is_file() && library(&path).is_some(),
+        "Vervain is not built: run make build"
+    );
+    path
+}
+
+/// The library directory that belongs to a command: beside it, or in `../lib` of an installation.
+fn library(command: &Path) -> Option<PathBuf> {
+    let dir = command.parent()?;
+    [dir.join("lib/vervain"), dir.join("../lib/vervain")]
+        .into_iter()
+        .find(|lib| lib.join("libibverbs.so.1").exists())
+}
+
+/// `vervain run -- program`, with none of this process's Vervain variables.
+pub fn under_vervain(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(vervain());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VERVAIN_") {
+            command.env_remove(name);
+        }
+    }
+    command.arg("run").arg("--").arg(program);
+    command
+}
+
+/// The path of a tool, found in `$PATH` and the directories of administrators' tools.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
+}
+
+/// Whether all tools exist; prints which are missing, and that the test is skipped for it.
+pub fn have(tools: &[&str]) -> bool {
+    let missing: Vec<_> = tools
+        .iter()
+        .filter(|t| tool(t).is_none())
+        .copied()
+        .collect();
+    if !missing.is_empty() {
+        eprintln!("skipped: this machine has no {}", missing.join(", "));
+    }
+    missing.is_empty()
+}
+
+/// Held by tests that measure time or need the machine for themselves: within one test binary they run one by one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Collects what went wrong over many runs of one test, so that one failure does not hide the next.
+#[derive(Default)]
+pub struct Failures(Vec<String>);
+
+impl Failures {
+    /// Notes a failure of the run called `what`.
+    pub fn add(&mut self, what: &str, why: impl AsRef<str>) {
+        self.0.push(format!("== {what}\n{}", why.as_ref()));
+    }
+
+    /// Fails the test when anything was noted.
+    ///
+    /// # Panics
+    /// When anything was noted.
+    pub fn assert_none(self) {
+        assert!(
+            self.0.is_empty(),
+            "{} of the runs failed:\n{}",
+            self.0.len(),
+            self.0.join("\n")
+        );
+    }
+}

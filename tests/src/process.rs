@@ -1,0 +1,228 @@
+//! Child processes with a deadline: each in its own process group, output captured as it comes, the group killed by its
+//! id when the time is over or the test ends early.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A started program.
+pub struct Job {
+    child: Child,
+    text: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+    command: String,
+    started: Instant,
+    done: bool,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The command line, for messages.
+    pub command: String,
+    /// Exit status; `None` when the deadline passed and the group was killed.
+    pub status: Option<ExitStatus>,
+    /// Standard output and standard error, in the order of reading.
+    pub output: String,
+    /// From start to end.
+    pub took: Duration,
+}
+
+impl Finished {
+    /// Whether it ended by itself with status 0.
+    pub fn success(&self) -> bool {
+        self.status.is_some_and(|s| s.success())
+    }
+
+    /// One paragraph that says what happened, with the end of the output.
+    pub fn describe(&self) -> String {
+        let how = match self.status {
+            None => format!("did not end within {:.0} s", self.took.as_secs_f64()),
+            Some(s) => match (s.code(), s.signal()) {
+                (Some(code), _) => format!("exit status {code}"),
+                (None, Some(signal)) => format!("killed by signal {signal}"),
+                _ => s.to_string(),
+            },
+        };
+        let tail: Vec<_> = self.output.lines().rev().take(40).collect();
+        let tail: Vec<_> = tail.into_iter().rev().collect();
+        format!("$ {}\n{how}\n{}", self.command, tail.join("\n"))
+    }
+}
+
+impl Job {
+    /// Starts the command with no input.
+    ///
+    /// # Panics
+    /// When it cannot be started at all.
+    pub fn start(command: &mut Command) -> Self {
+        let line = std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect::<Vec<_>>();
+        let vars = command
+            .get_envs()
+            .filter_map(|(k, v)| Some(format!("{}={}", k.to_string_lossy(), v?.to_string_lossy())))
+            .collect::<Vec<_>>();
+        let command_line = [vars, line].concat().join(" ");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command_line}: {e}"));
+        let text = Arc::new(Mutex::new(String::new()));
+        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|p| Box::new(p) as _),
+            child.stderr.take().map(|p| Box::new(p) as _),
+        ];
+        let readers = pipes
+            .into_iter()
+            .flatten()
+            .map(|pipe| reader(pipe, Arc::clone(&text)))
+            .collect();
+        Self {
+            child,
+            text,
+            readers,
+            command: command_line,
+            started: Instant::now(),
+            done: false,
+        }
+    }
+
+    /// The process id, which is also that of its group.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed until now.
+    pub fn output(&self) -> String {
+        self.text
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Waits until the output contains `what`; false when the program ends or the time is over before that.
+    pub fn wait_output(&mut self, what: &str, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            if self.output().contains(what) {
+                return true;
+            }
+            if Instant::now() > until || !matches!(self.child.try_wait(), Ok(None)) {
+                return self.output().contains(what);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends a signal to every process of the group.
+    pub fn signal_group(&self, signal: i32) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // SAFETY: kill has no memory effects; the group id is that of a child that has not been reaped, or whose
+            // group may still have members, and belongs to nobody else.
+            unsafe { libc::kill(-pid, signal) };
+        }
+    }
+
+    /// Waits for the end, at most `limit`; then the whole group is killed.
+    pub fn finish(mut self, limit: Duration) -> Finished {
+        let until = self.started + limit;
+        let mut status = None;
+        while status.is_none() && Instant::now() < until {
+            status = self.child.try_wait().ok().flatten();
+            if status.is_none() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let took = self.started.elapsed();
+        self.end();
+        Finished {
+            command: self.command.clone(),
+            status,
+            output: self.output(),
+            took,
+        }
+    }
+
+    /// Kills what is left of the group and lets the readers end.
+    fn end(&mut self) {
+        if self.done {
+            return;
+        }
+        self.done = true;
+        self.signal_group(libc::SIGKILL);
+        let _ = self.child.wait();
+        for r in self.readers.drain(..) {
+            let _ = r.join();
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn reader(mut pipe: Box<dyn Read + Send>, text: Arc<Mutex<String>>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+            let piece = String::from_utf8_lossy(&buffer[..n]);
+            text.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push_str(&piece);
+        }
+    })
+}
+
+/// A TCP port that nobody listens on at this moment.
+///
+/// # Panics
+/// When the machine has no loopback.
+pub fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|l| l.local_addr())
+        .map(|a| a.port())
+        .expect("a free port on 127.0.0.1")
+}
+
+/// Waits until some process listens on the TCP port; the servers' clients do not try twice.
+pub fn listening(port: u16, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while Instant::now() < until {
+        if ["/proc/net/tcp", "/proc/net/tcp6"]
+            .iter()
+            .any(|p| listens(p, port))
+        {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    false
+}
+
+/// A line of /proc/net/tcp: number, local address:port in hex, remote, state (0A is listening).
+fn listens(table: &str, port: u16) -> bool {
+    let port = format!(":{port:04X}");
+    std::fs::read_to_string(table)
+        .unwrap_or_default()
+        .lines()
+        .any(|line| {
+            let f: Vec<_> = line.split_whitespace().collect();
+            f.len() > 3 && f[1].ends_with(&port) && f[3] == "0A"
+        })
+}

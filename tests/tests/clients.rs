@@ -1,0 +1,273 @@
+//! The unmodified programs of Debian's ibverbs-utils: what they print about the device, and their ping-pongs over every
+//! transport, polling and sleeping, by GID and by LID.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{loopback_gid, pair, words};
+use vervain_tests::{Failures, Job, have, under_vervain};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const INFINIBAND: &[(&str, &str)] = &[("VERVAIN_LINK_LAYER", "infiniband")];
+
+#[test]
+fn ibv_devices_lists_the_devices_that_were_asked_for() {
+    if !have(&["ibv_devices"]) {
+        return;
+    }
+    let run = Job::start(&mut under_vervain("ibv_devices")).finish(LIMIT);
+    assert!(
+        run.success() && run.output.contains("vervain0"),
+        "{}",
+        run.describe()
+    );
+    assert!(!run.output.contains("vervain1"), "{}", run.describe());
+    let run = Job::start(under_vervain("ibv_devices").env("VERVAIN_DEVICES", "3")).finish(LIMIT);
+    for name in ["vervain0", "vervain1", "vervain2"] {
+        assert!(
+            run.success() && run.output.contains(name),
+            "{}",
+            run.describe()
+        );
+    }
+}
+
+#[test]
+fn ibv_devinfo_prints_an_active_port() {
+    if !have(&["ibv_devinfo"]) {
+        return;
+    }
+    let run = Job::start(under_vervain("ibv_devinfo").arg("-v")).finish(LIMIT);
+    assert!(run.success(), "{}", run.describe());
+    let field = |name: &str| {
+        run.output
+            .lines()
+            .find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'))
+            .unwrap_or_else(|| panic!("no {name} in\n{}", run.output))
+            .trim()
+            .to_owned()
+    };
+    let number = |name: &str| -> u64 {
+        field(name)
+            .split_whitespace()
+            .next()
+            .and_then(|w| w.parse().ok())
+            .unwrap_or_else(|| panic!("{name} is no number in\n{}", run.output))
+    };
+    assert_eq!(field("hca_id"), "vervain0");
+    assert!(field("transport").starts_with("InfiniBand"));
+    assert_eq!(number("phys_port_cnt"), 1);
+    assert!(field("state").starts_with("PORT_ACTIVE"));
+    assert!(field("max_mtu").starts_with("4096"));
+    assert!(field("active_mtu").starts_with("4096"));
+    assert_eq!(field("link_layer"), "Ethernet");
+    assert_ne!(field("node_guid"), "0000:0000:0000:0000");
+    assert_eq!(number("max_qp_wr"), 32768);
+    assert_eq!(number("max_sge"), 32);
+    assert!(number("max_cqe") >= 4_000_000);
+    assert!(number("max_qp") >= 65_536);
+    assert!(number("max_qp_rd_atom") >= 1);
+    assert!(field("atomic_cap").starts_with("ATOMIC_"));
+    assert!(!field("atomic_cap").starts_with("ATOMIC_NONE"));
+    assert!(field("phys_state").starts_with("LINK_UP"));
+    for flag in ["XRC", "MEM_WINDOW", "RC_RNR_NAK_GEN"] {
+        assert!(run.output.contains(flag), "no {flag} in\n{}", run.output);
+    }
+    assert!(
+        run.output.contains("::ffff:127.0.0.1, RoCE v2"),
+        "no IPv4-mapped GID of the loopback in\n{}",
+        run.output
+    );
+}
+
+#[test]
+fn ibv_devinfo_prints_lids_on_infiniband() {
+    if !have(&["ibv_devinfo"]) {
+        return;
+    }
+    let run = Job::start(
+        under_vervain("ibv_devinfo")
+            .arg("-v")
+            .envs(INFINIBAND.iter().copied()),
+    )
+    .finish(LIMIT);
+    assert!(
+        run.success() && run.output.contains("InfiniBand"),
+        "{}",
+        run.describe()
+    );
+    let lid = |name: &str| {
+        run.output
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix(name))
+            .find_map(|l| l.trim().parse::<u32>().ok())
+    };
+    assert!(
+        lid("port_lid:").is_some_and(|l| l > 0),
+        "{}",
+        run.describe()
+    );
+    assert!(lid("sm_lid:").is_some_and(|l| l > 0), "{}", run.describe());
+    assert!(run.output.contains("fe80:"), "{}", run.describe());
+}
+
+#[test]
+fn several_ports_and_devices_are_told_apart() {
+    if !have(&["ibv_devinfo"]) {
+        return;
+    }
+    let run = Job::start(
+        under_vervain("ibv_devinfo")
+            .env("VERVAIN_DEVICES", "2")
+            .env("VERVAIN_PORTS", "2"),
+    )
+    .finish(LIMIT);
+    assert!(run.success(), "{}", run.describe());
+    let count = |what: &str| run.output.matches(what).count();
+    assert_eq!(
+        (count("hca_id:"), count("PORT_ACTIVE")),
+        (2, 4),
+        "{}",
+        run.describe()
+    );
+    let guids: std::collections::BTreeSet<_> = run
+        .output
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("node_guid:"))
+        .collect();
+    assert_eq!(guids.len(), 2, "{}", run.describe());
+}
+
+/// One ping-pong program with each of its options, on both link layers.
+fn ping_pong(tool: &str, options: &[&str]) {
+    if !have(&[tool, "ibv_devinfo"]) {
+        return;
+    }
+    let gid = loopback_gid();
+    let mut failures = Failures::default();
+    for option in options {
+        for layer in [None, Some(INFINIBAND)] {
+            let mut args = words(option);
+            if layer.is_none() {
+                args.extend(["-g".to_owned(), gid.to_string()]);
+            }
+            let (server, client) = pair(tool, &args, layer.unwrap_or(&[]), LIMIT);
+            for end in [&server, &client] {
+                // Their last words are the rate; a failed check of the data is printed and exits with another status.
+                let rate = end.output.contains("Mbit/sec") || tool == "ibv_xsrq_pingpong";
+                if !end.success() || !rate || end.output.contains("invalid data") {
+                    failures.add(option, end.describe());
+                }
+            }
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn ibv_rc_pingpong() {
+    ping_pong(
+        "ibv_rc_pingpong",
+        &[
+            "",
+            "-e",
+            "-c",
+            "-c -e",
+            "-c -s 1000000 -n 50 -m 4096",
+            "-N",
+            "-N -c -e",
+            "-t",
+            "-j -c",
+            "-s 1 -c -n 5000",
+            "-r 1 -n 200",
+        ],
+    );
+}
+
+#[test]
+fn ibv_uc_pingpong() {
+    ping_pong(
+        "ibv_uc_pingpong",
+        &["", "-e", "-c", "-c -e", "-c -s 100000 -n 200"],
+    );
+}
+
+#[test]
+fn ibv_ud_pingpong() {
+    ping_pong(
+        "ibv_ud_pingpong",
+        &["", "-e", "-c", "-c -e", "-c -s 4096", "-c -s 1 -n 3000"],
+    );
+}
+
+#[test]
+fn ibv_srq_pingpong() {
+    ping_pong(
+        "ibv_srq_pingpong",
+        &["", "-e", "-c", "-c -e", "-c -q 3 -s 65536 -n 200"],
+    );
+}
+
+#[test]
+fn ibv_xsrq_pingpong() {
+    ping_pong("ibv_xsrq_pingpong", &["", "-e", "-s 100000 -n 50"]);
+}
+
+#[test]
+fn ibv_rc_pingpong_over_every_way_to_memory() {
+    if !have(&["ibv_rc_pingpong", "ibv_devinfo"]) {
+        return;
+    }
+    let gid = loopback_gid();
+    let mut failures = Failures::default();
+    for way in ["auto", "vm", "owner"] {
+        for option in ["-c", "-c -e", "-c -s 300000 -n 100"] {
+            let mut args = words(option);
+            args.extend(["-g".to_owned(), gid.to_string()]);
+            let ends = pair("ibv_rc_pingpong", &args, &[("VERVAIN_MEMORY", way)], LIMIT);
+            for end in [&ends.0, &ends.1] {
+                if !end.success() {
+                    failures.add(way, end.describe());
+                }
+            }
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn ibv_rc_pingpong_between_devices_and_ports() {
+    if !have(&["ibv_rc_pingpong"]) {
+        return;
+    }
+    let vars = [("VERVAIN_DEVICES", "2"), ("VERVAIN_PORTS", "2")];
+    let mut failures = Failures::default();
+    for args in ["-d vervain1 -g 0 -c", "-d vervain1 -i 2 -g 0 -c"] {
+        let (server, client) = pair("ibv_rc_pingpong", &words(args), &vars, LIMIT);
+        for end in [server, client] {
+            if !end.success() {
+                failures.add(args, end.describe());
+            }
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn ibv_asyncwatch_starts_and_stops() {
+    if !have(&["ibv_asyncwatch"]) {
+        return;
+    }
+    let mut watch = Job::start(&mut under_vervain("ibv_asyncwatch"));
+    // Its output is buffered when it is no terminal: that it waits is what can be seen.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(
+        watch.running(),
+        "{}",
+        watch.finish(Duration::ZERO).describe()
+    );
+    watch.signal_group(libc::SIGINT);
+    let end = watch.finish(Duration::from_secs(5));
+    assert!(end.status.is_some(), "{}", end.describe());
+}
