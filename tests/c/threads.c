@@ -102,9 +102,10 @@ static void *receiver(void *arg)
 				continue;
 			}
 			memcpy(&number, d.buf + wc[i].wr_id * SLOT, 4);
-			if (number != imm || number >= TOTAL)
-				fail("a receive holds another message than its immediate data say", (int)imm);
-			else if (__atomic_exchange_n(&seen[number], 1, __ATOMIC_RELAXED))
+			if (number != imm || number >= TOTAL) {
+				printf("FAIL receive %" PRIu64 " holds message %u, its immediate data say %u\n", wc[i].wr_id, number, imm);
+				fail("a receive holds another message", (int)imm);
+			} else if (__atomic_exchange_n(&seen[number], 1, __ATOMIC_RELAXED))
 				fail("a message arrived twice", (int)number);
 			if (!post_receive(wc[i].wr_id))
 				fail("post_srq_recv", errno);

@@ -162,7 +162,7 @@ impl Mr {
         let access = checked_access(access)?;
         checked_range(addr, length)?;
         checked_mapping(addr, length)?;
-        let iova = if access & access::ZERO_BASED != 0 { addr & 4095 } else { iova };
+        let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
         Self::make(pd, addr, length, iova, access, 0, None)
     }
 
@@ -261,6 +261,9 @@ impl Mr {
         }
         let mut state = self.state.lock();
         if flags & 1 != 0 {
+            if addr == 0 || length == 0 {
+                return Err(Error::invalid("a new translation needs an address and a length"));
+            }
             checked_range(addr, length)?;
             checked_mapping(addr, length)?;
         }

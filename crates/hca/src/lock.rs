@@ -163,7 +163,8 @@ impl<T> OwnerLock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
-        self.raw.try_lock().then_some(OwnerGuard { lock: self, stolen: false })
+        // Not `then_some`: that would make the guard first and drop it, and so give back a lock that another thread holds.
+        self.raw.try_lock().then(|| OwnerGuard { lock: self, stolen: false })
     }
 
     /// The word, for callers that keep the lock beyond one guard.
@@ -236,6 +237,16 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!(*lock.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_try_that_fails_leaves_the_lock_to_its_holder() {
+        let lock = OwnerLock::new(0);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]

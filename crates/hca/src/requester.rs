@@ -617,7 +617,8 @@ impl SendQueue {
         let key = self.wqes[i].imm_or_rkey;
         let process = self.process;
         let done = qp.pausing(|| crate::keys::local_invalidate(process, key, qp.qp_num()));
-        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::LOC_QP_OP_ERR })
+        // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.
+        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }
 
     fn bind_window(&mut self, qp: &Qp, i: usize) -> Step {

@@ -233,10 +233,8 @@ impl SendQueue {
     /// Does what can be done now within `budget` bytes.
     #[inline]
     pub(crate) fn advance(&mut self, qp: &Qp, mut budget: u64) -> Progress {
-        let mut wait = self.ud.next_look();
-        if wait.is_some() {
+        if self.ud.has_waiting() {
             self.flush_stash(qp);
-            wait = self.ud.next_look();
         }
         while self.head != self.tail {
             match qp.state() {
@@ -252,10 +250,10 @@ impl SendQueue {
             match self.step(qp, &mut budget) {
                 Step::Done(status) => self.finish(qp, status),
                 Step::Again => return Progress::More,
-                Step::Wait(until) => return Progress::Wait(wait.map_or(until, |w| w.min(until))),
+                Step::Wait(until) => return Progress::Wait(until),
             }
         }
-        wait.map_or(Progress::Idle, Progress::Wait)
+        self.ud.next_look().map_or(Progress::Idle, Progress::Wait)
     }
 
     /// The WQE at the head is done: completes it, and on an error stops the queue (IBA 10.10.2.2).
@@ -387,8 +385,7 @@ fn check(qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
         return Err(Error::invalid("the QP is not ready to send"));
     }
     let allowed = match qp.qp_type() {
-        QpType::Rc => true,
-        QpType::XrcSend => !matches!(request.opcode, Opcode::BindMw),
+        QpType::Rc | QpType::XrcSend => true,
         QpType::Uc => !request.opcode.answers() && !matches!(request.opcode, Opcode::Flush | Opcode::AtomicWrite),
         QpType::Ud => matches!(request.opcode, Opcode::Send | Opcode::SendImm),
         QpType::XrcRecv => false,

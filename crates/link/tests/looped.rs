@@ -30,7 +30,7 @@ fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
     Side { pd, cq, qp }
 }
 
-fn connect(context: &Arc<Context>, a: &Side, b: &Side) {
+fn connect(context: &Arc<Context>, a: &Side, b: &Side, rnr_retry: u8) {
     let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     for (me, peer) in [(a, b), (b, a)] {
         let dgid = context.device().gids(1)[0].gid;
@@ -46,7 +46,7 @@ fn connect(context: &Arc<Context>, a: &Side, b: &Side) {
             min_rnr_timer: 1,
             timeout: 8,
             retry_cnt: 2,
-            rnr_retry: 1,
+            rnr_retry,
             ah,
             ..QpAttr::default()
         };
@@ -64,7 +64,7 @@ fn pair() -> (Arc<Context>, Side, Side) {
     let device = &devices().unwrap()[0];
     let context = vervain_link::open(device).unwrap();
     let (a, b) = (side(&context, QpType::Rc), side(&context, QpType::Rc));
-    connect(&context, &a, &b);
+    connect(&context, &a, &b, 1);
     (context, a, b)
 }
 
@@ -162,4 +162,40 @@ fn a_peer_that_is_gone_ends_in_retries_exceeded() {
     b.qp.destroy().unwrap();
     post(&a.qp, &SendRequest { opcode: Opcode::Send, ..SendRequest::default() });
     assert_eq!(wait(&a.cq).status, wc::RETRY_EXC_ERR);
+}
+
+#[test]
+fn a_fast_sender_and_a_slow_receiver_lose_nothing() {
+    let device = &devices().unwrap()[0];
+    let context = vervain_link::open(device).unwrap();
+    let (a, b) = (side(&context, QpType::Rc), side(&context, QpType::Rc));
+    connect(&context, &a, &b, 7);
+    let buffer = vec![0u8; 64];
+    let mb = context.reg_mr(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
+    let sge = [Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }];
+    const N: u64 = 200_000;
+    for i in 0..16 {
+        b.qp.post_recv(i, &sge).unwrap();
+    }
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let word: &[u8] = b"hello";
+            let inline = [word];
+            let (mut posted, mut done) = (0, 0);
+            while done < N {
+                while posted < N && posted - done < 16 {
+                    post(&a.qp, &SendRequest { wr_id: posted, flags: 2 | 8, data: Data::Inline(&inline), ..SendRequest::default() });
+                    posted += 1;
+                }
+                let c = wait(&a.cq);
+                assert_eq!((c.wr_id, c.status), (done, wc::SUCCESS));
+                done += 1;
+            }
+        });
+        for i in 0..N {
+            let c = wait(&b.cq);
+            assert_eq!((c.wr_id, c.status), (i % 16, wc::SUCCESS), "message {i}");
+            b.qp.post_recv(i % 16, &sge).unwrap();
+        }
+    });
 }

@@ -38,13 +38,8 @@ pub fn ah_attr_from_wc(
     grh: &[u8; GRH_LEN],
     gid_index: impl Fn(&ibv_gid, bool) -> Option<u8>,
 ) -> Option<ibv_ah_attr> {
-    let mut attr = ibv_ah_attr {
-        dlid: wc.slid,
-        sl: wc.sl,
-        src_path_bits: wc.dlid_path_bits,
-        port_num,
-        ..Default::default()
-    };
+    let mut attr =
+        ibv_ah_attr { dlid: wc.slid, sl: wc.sl, src_path_bits: wc.dlid_path_bits, port_num, ..Default::default() };
     if wc.wc_flags & IBV_WC_GRH != 0 {
         let source = from_ipv4(grh).or_else(|| from_grh(grh))?;
         // A multicast message was sent to an address that is no one's own: the answer comes from the first entry.
@@ -86,7 +81,13 @@ fn from_ipv4(grh: &[u8; GRH_LEN]) -> Option<Source> {
     if ip[0] != 0x45 || ip[9] != IPPROTO_UDP || ones_complement_sum(ip) != 0xffff {
         return None;
     }
-    Some(Source { from: v4_mapped(&ip[12..16]), to: v4_mapped(&ip[16..20]), v2: true, flow_label: 0, traffic_class: ip[1] })
+    Some(Source {
+        from: v4_mapped(&ip[12..16]),
+        to: v4_mapped(&ip[16..20]),
+        v2: true,
+        flow_label: 0,
+        traffic_class: ip[1],
+    })
 }
 
 fn ones_complement_sum(bytes: &[u8]) -> u16 {

@@ -12,7 +12,7 @@ use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
 use crate::object::{self, Handle, pointer_of, state};
-use crate::{cq, cq_ex, device_list, dm, log, mr, mw, pd, post, qp, query, srq, xrcd};
+use crate::{cq, cq_ex, device_list, dm, mr, mw, pd, post, qp, query, srq, xrcd};
 
 /// What all `ibv_context`s of one opening share: the one opened and those imported.
 pub(crate) struct Opening {
@@ -50,7 +50,10 @@ impl<T> Registry<T> {
     }
 
     pub(crate) fn get(&self, handle: u32) -> Result<Arc<T>, Error> {
-        self.lock().get(&handle).cloned().ok_or_else(|| Error::new(libc::ENOENT, format!("there is no object {handle}")))
+        self.lock()
+            .get(&handle)
+            .cloned()
+            .ok_or_else(|| Error::new(libc::ENOENT, format!("there is no object {handle}")))
     }
 
     pub(crate) fn remove(&self, handle: u32) {
@@ -102,7 +105,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     pointer_of(|| {
         // SAFETY: the client's device.
         let hca = vervain_link::open(unsafe { device_list::device(device) })
-            .inspect_err(|e| log::error(format_args!("cannot open the device: {e}")))?;
+            .inspect_err(|e| log::error!("cannot open the device: {e}"))?;
         let file = command_file()?;
         let opening = Arc::new(Opening {
             hca,

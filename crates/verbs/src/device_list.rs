@@ -11,7 +11,6 @@ use vervain_hca as hca;
 
 use crate::abi::*;
 use crate::errno;
-use crate::log;
 use crate::sysfs::ibv_get_sysfs_path;
 
 /// A device. The words behind the C struct stay NULL: a real libmlx5 reads the first of them (offset 664) as a pointer to
@@ -35,11 +34,14 @@ unsafe impl Sync for Devices {}
 fn devices() -> Result<&'static Devices, c_int> {
     static DEVICES: OnceLock<Result<Devices, c_int>> = OnceLock::new();
     DEVICES
-        .get_or_init(|| match hca::devices() {
-            Ok(list) => Ok(Devices(list.into_iter().map(|d| Box::into_raw(Box::new(Entry::new(d)))).collect())),
-            Err(e) => {
-                log::error(format_args!("no device: {e}"));
-                Err(e.errno())
+        .get_or_init(|| {
+            vervain_link::start_logging();
+            match hca::devices() {
+                Ok(list) => Ok(Devices(list.into_iter().map(|d| Box::into_raw(Box::new(Entry::new(d)))).collect())),
+                Err(e) => {
+                    log::error!("no device: {e}");
+                    Err(e.errno())
+                }
             }
         })
         .as_ref()

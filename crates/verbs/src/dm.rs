@@ -55,20 +55,36 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    if length == 0 {
-        return 0;
+/// Device memory is copied in words of 4 bytes, as the adapters that have it demand; programs must not come to rely on
+/// less here.
+fn check_alignment(offset: u64, length: usize) -> Result<(), Error> {
+    if offset.is_multiple_of(4) && length.is_multiple_of(4) {
+        Ok(())
+    } else {
+        Err(Error::invalid("device memory is copied in multiples of 4 bytes"))
     }
-    // SAFETY: the client's device memory, and `length` bytes of its memory.
-    errno_of(|| unsafe { state(dm).write(offset, slice::from_raw_parts(from.cast(), length)) })
+}
+
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    errno_of(|| {
+        check_alignment(offset, length)?;
+        // SAFETY: the client's device memory, and `length` bytes of its memory.
+        unsafe {
+            let from = if length == 0 { &[] } else { slice::from_raw_parts(from.cast(), length) };
+            state(dm).write(offset, from)
+        }
+    })
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    if length == 0 {
-        return 0;
-    }
-    // SAFETY: the client's device memory, and `length` bytes of its memory.
-    errno_of(|| unsafe { state(dm).read(offset, slice::from_raw_parts_mut(to.cast(), length)) })
+    errno_of(|| {
+        check_alignment(offset, length)?;
+        // SAFETY: the client's device memory, and `length` bytes of its memory.
+        unsafe {
+            let to = if length == 0 { &mut [] } else { slice::from_raw_parts_mut(to.cast(), length) };
+            state(dm).read(offset, to)
+        }
+    })
 }
 
 /// A second `ibv_dm` for the device memory with that handle.

@@ -20,7 +20,6 @@ mod device_list;
 mod dm;
 mod errno;
 mod fork;
-mod log;
 mod marshal;
 mod mr;
 mod mw;

@@ -55,13 +55,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         unsafe {
             let hca_pd = hca_pd(pd)?;
             let context = &opening((*pd).context).hca;
-            let mr = context.reg_mr(
-                hca_pd,
-                addr.addr() as u64,
-                length as u64,
-                iova,
-                access & !IBV_ACCESS_OPTIONAL_RANGE,
-            )?;
+            let mr =
+                context.reg_mr(hca_pd, addr.addr() as u64, length as u64, iova, access & !IBV_ACCESS_OPTIONAL_RANGE)?;
             Ok(new_mr(pd, addr, length, mr))
         }
     })
@@ -132,13 +127,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         // SAFETY: the client's PD and device memory.
         unsafe {
-            let mr = opening((*pd).context).hca.reg_dm_mr(
-                hca_pd(pd)?,
-                state(dm),
-                dm_offset,
-                length as u64,
-                access,
-            )?;
+            let mr = opening((*pd).context).hca.reg_dm_mr(hca_pd(pd)?, state(dm), dm_offset, length as u64, access)?;
             Ok(new_mr(pd, ptr::null_mut(), length, mr))
         }
     })
@@ -211,10 +200,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
         let (length, lkey, rkey) = (hca.length() as usize, hca.lkey(), hca.rkey());
         // SAFETY: the client's PD.
         let pd_use = Mutex::new(unsafe { use_pd(pd) });
-        Ok(object::new(
-            ibv_mr { context, pd, addr, length, handle: mr_handle, lkey, rkey },
-            MrState { hca, pd_use },
-        ))
+        Ok(object::new(ibv_mr { context, pd, addr, length, handle: mr_handle, lkey, rkey }, MrState { hca, pd_use }))
     })
 }
 

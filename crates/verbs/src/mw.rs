@@ -93,6 +93,7 @@ unsafe fn bind_info<'a>(mw: &'a Arc<hca::Mw>, new_rkey: u32, info: &ibv_mw_bind_
         mr,
         addr: info.addr,
         length: info.length,
-        access: info.mw_access_flags & !IBV_ACCESS_OPTIONAL_RANGE,
+        // Local write is the region's; a window that names it as well, as pyverbs' do, gets what it means.
+        access: info.mw_access_flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_LOCAL_WRITE),
     }
 }

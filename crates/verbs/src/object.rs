@@ -8,7 +8,7 @@ use core::ptr;
 
 use vervain_hca::Error;
 
-use crate::{errno, log};
+use crate::errno;
 
 /// A C struct that has state of ours behind it.
 pub(crate) trait Handle: Sized {
@@ -90,16 +90,26 @@ pub(crate) unsafe fn zeros<C>() -> C {
 pub(crate) fn errno_of(f: impl FnOnce() -> Result<(), Error>) -> c_int {
     match f() {
         Ok(()) => 0,
-        Err(e) => errno::code(log::failed(&e)),
+        Err(e) => errno::code(failed(&e)),
     }
 }
 
 /// Runs a verb that returns a pointer, NULL with errno set being the error.
 pub(crate) fn pointer_of<T>(f: impl FnOnce() -> Result<*mut T, Error>) -> *mut T {
-    f().unwrap_or_else(|e| errno::null(log::failed(&e)))
+    f().unwrap_or_else(|e| errno::null(failed(&e)))
 }
 
 /// Runs a verb that returns -1 with errno set on error.
 pub(crate) fn minus_one_of(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
-    f().unwrap_or_else(|e| errno::minus_one(log::failed(&e)))
+    f().unwrap_or_else(|e| errno::minus_one(failed(&e)))
+}
+
+/// Says why a verb fails, for `VERVAIN_LOG=info`: programs often try what may fail. Gives the errno.
+#[cold]
+pub(crate) fn failed(e: &Error) -> c_int {
+    // That a queue is full, or that a non-blocking descriptor has nothing to read, is no failure.
+    if !matches!(e.errno(), libc::ENOMEM | libc::EAGAIN) {
+        log::info!("{e} (errno {})", e.errno());
+    }
+    e.errno()
 }

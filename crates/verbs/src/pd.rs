@@ -69,12 +69,7 @@ pub(crate) unsafe fn hca_pd<'a>(pd: *mut ibv_pd) -> Result<&'a Arc<hca::Pd>, Err
     Ok(unsafe { &state(pd).hca })
 }
 
-fn new_pd(
-    context: *mut ibv_context,
-    handle: u32,
-    hca: Arc<hca::Pd>,
-    parts: Option<(Use, Option<Use>)>,
-) -> *mut ibv_pd {
+fn new_pd(context: *mut ibv_context, handle: u32, hca: Arc<hca::Pd>, parts: Option<(Use, Option<Use>)>) -> *mut ibv_pd {
     object::new(ibv_pd { context, handle }, PdState { hca, users: Users::default(), parts })
 }
 

@@ -8,7 +8,7 @@ use vervain_hca::{self as hca, Data, Error, Opcode, SendRequest, Sge, UdDest};
 use crate::abi::*;
 use crate::errno;
 use crate::mw::type_2_bind;
-use crate::object::state;
+use crate::object::{failed, state};
 use crate::qp::hca_qp;
 
 // `sges` below reads the client's elements as the device model's.
@@ -146,5 +146,5 @@ unsafe fn refuse<T>(e: Error, wr: *mut T, bad_wr: *mut *mut T) -> c_int {
         // SAFETY: the client's pointer, to be set.
         unsafe { *bad_wr = wr };
     }
-    errno::code(e.errno())
+    errno::code(failed(&e))
 }

@@ -12,6 +12,7 @@ use vervain_hca::{Data, Flush, Opcode, SendRequest, Sge};
 use crate::abi::*;
 use crate::errno;
 use crate::mw::type_2_bind;
+use crate::object::failed;
 use crate::post::ud_dest;
 use crate::qp::{QpState, qp_state};
 
@@ -97,7 +98,7 @@ impl Batch {
             }
         }
         if let Err(e) = state.hca.wr_push(&request) {
-            self.fail(e.errno());
+            self.fail(failed(&e));
         }
     }
 }
@@ -180,12 +181,7 @@ builders! {
     wr_local_inv(invalidate: u32 => imm_or_rkey) LocalInv;
 }
 
-unsafe extern "C" fn wr_bind_mw(
-    qp: *mut ibv_qp_ex,
-    mw: *mut ibv_mw,
-    rkey: u32,
-    info: *const ibv_mw_bind_info,
-) {
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
     // SAFETY: the client's QP in a batch, its window and its bind.
     unsafe {
         let request = begin(qp, Opcode::BindMw);
@@ -208,14 +204,7 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, v
     }
 }
 
-unsafe extern "C" fn wr_flush(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    addr: u64,
-    length: usize,
-    placement: u8,
-    level: u8,
-) {
+unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, length: usize, placement: u8, level: u8) {
     // SAFETY: the client's QP in a batch.
     unsafe {
         let request = begin(qp, Opcode::Flush);

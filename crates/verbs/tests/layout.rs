@@ -177,11 +177,8 @@ fn the_system_header_agrees() {
     for layout in fixed.iter().chain(&grown) {
         let tag = if layout.name == "ibv_gid" { "union" } else { "struct" };
         for (field, offset) in &layout.fields {
-            let _ = writeln!(
-                c,
-                "_Static_assert(offsetof({tag} {0}, {field}) == {offset}, \"{0}.{field}\");",
-                layout.name
-            );
+            let _ =
+                writeln!(c, "_Static_assert(offsetof({tag} {0}, {field}) == {offset}, \"{0}.{field}\");", layout.name);
         }
     }
     for layout in &fixed {
