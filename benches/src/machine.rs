@@ -74,9 +74,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
 }
 
 fn allowed_cpus() -> Vec<usize> {
-    sched_getaffinity(None)
-        .map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
-        .unwrap_or_default()
+    sched_getaffinity(None).map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default()
 }
 
 /// The processors of the two sides.

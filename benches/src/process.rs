@@ -49,7 +49,7 @@ impl Running {
             bail!("{} did not end in time{}", self.name, self.told());
         };
         ensure!(status.success(), "{} failed ({status}){}", self.name, self.told());
-        text_of(&mut self.out)
+        text_of(&self.out)
     }
 
     /// The exit status, or None at the deadline. Sleeps in the kernel: a measuring loop beside a measured one would
@@ -70,10 +70,10 @@ impl Running {
         }
     }
 
-    fn told(&mut self) -> String {
-        let mut text = text_of(&mut self.err).unwrap_or_default();
+    fn told(&self) -> String {
+        let mut text = text_of(&self.err).unwrap_or_default();
         if text.trim().is_empty() {
-            text = text_of(&mut self.out).unwrap_or_default();
+            text = text_of(&self.out).unwrap_or_default();
         }
         let tail: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if tail.is_empty() { String::new() } else { format!(": {}", tail[tail.len().saturating_sub(3)..].join(" / ")) }
@@ -89,7 +89,7 @@ impl Drop for Running {
     }
 }
 
-fn text_of(file: &mut File) -> Result<String> {
+fn text_of(mut file: &File) -> Result<String> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;

@@ -107,7 +107,7 @@ static void random_ops(void)
 	pid_t pid = vt_spawn("random", &fd);
 	struct vt_duo d;
 	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 * AREA }) && vt_duo_meet(&d, fd), "setup");
-	for (int i = 0; i < 250; i++) {
+	for (int i = 0; i < 800; i++) {
 		size_t k = vt_random() % VT_ARRAY(ops);
 		struct order o = { .what = (uint32_t)ops[k], .len = random_len(), .seed = vt_random() };
 		o.off = vt_random() % (AREA - o.len);
@@ -150,7 +150,7 @@ static void random_ops(void)
 
 /* ---- a reader that polls the last word: when it is new, all before it is new (man ibv_query_qp_data_in_order) ---- */
 static const uint32_t tails[] = { 16, 64, 256, 1000, 4096, 4104, 20000, 65536, 65544, 300000, 1 << 20 };
-#define ROUNDS 60
+#define ROUNDS 200
 
 static volatile uint64_t *word_at(struct vt_duo *d, uint64_t off)
 {
@@ -237,7 +237,7 @@ static int order_peer(int fd)
 		return 1;
 	if (!vt_duo_meet(&d, fd))
 		return 1;
-	for (uint64_t round = 1; round <= 60; round++) {
+	for (uint64_t round = 1; round <= 240; round++) {
 		struct ibv_sge sge = vt_duo_sge(&d, 65536, 64);
 		struct ibv_recv_wr r = { .wr_id = round, .sg_list = &sge, .num_sge = 1 }, *bad;
 		char go = 1;
@@ -274,7 +274,7 @@ static void order(void)
 	struct vt_duo d;
 	struct ibv_wc wc;
 	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = 128, .size = 1 << 20 }) && vt_duo_meet(&d, fd), "setup");
-	for (uint64_t round = 1; round <= 60; round++) {
+	for (uint64_t round = 1; round <= 240; round++) {
 		char go;
 		vt_require(vt_get(fd, &go, 1, 20000), "the peer is gone in round %" PRIu64, round);
 		for (uint64_t i = 0; i < SLOTS; i++) {

@@ -140,7 +140,11 @@ impl Cq {
         let error = completion.status != crate::types::wc::SUCCESS;
         {
             let mut q = self.queue.lock();
-            let waiting = self.shared.produced.load(Ordering::Relaxed).saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
+            let waiting = self
+                .shared
+                .produced
+                .load(Ordering::Relaxed)
+                .saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
             if q.local.len() as u64 + waiting >= self.shared.capacity.load(Ordering::Relaxed) && !self.ignore_overrun {
                 drop(q);
                 // The caller holds a send queue; the progress thread breaks the news.
@@ -246,11 +250,12 @@ impl Cq {
         let mut q = self.queue.lock();
         let mut n = 0;
         while n < max {
-            let Some(entry) = q.local.pop_front() else { break };
+            let Some(entry) = q.local.front() else { break };
             if let Some(freed) = &entry.freed {
                 freed.cell.store(freed.count, Ordering::Release);
             }
             sink(&entry.completion);
+            q.local.pop_front();
             n += 1;
         }
         if n > 0 {
@@ -369,7 +374,8 @@ impl Cq {
     pub fn resize(&self, cqe: u32) -> Result<()> {
         let capacity = capacity_for(cqe)?;
         let q = self.queue.lock();
-        let waiting = self.shared.produced.load(Ordering::Relaxed).saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
+        let waiting =
+            self.shared.produced.load(Ordering::Relaxed).saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
         if q.local.len() as u64 + waiting > u64::from(capacity) {
             return Err(Error::invalid("the completion queue holds more completions than the new size"));
         }
@@ -408,7 +414,7 @@ impl Cq {
         self.events.wait_completions();
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
         if let Some(block) = self.block.lock().take() {
-            self.process.arena.release(block);
+            self.process.release(block);
         }
         Ok(())
     }
@@ -426,7 +432,10 @@ pub(crate) fn take_arm(shared: &CqShared, solicited_or_error: bool) -> bool {
 /// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.
 fn capacity_for(cqe: u32) -> Result<u32> {
     if cqe == 0 || cqe > crate::device::LIMITS.max_cqe {
-        return Err(Error::invalid(format!("a completion queue of {cqe} entries; 1 to {} are possible", crate::device::LIMITS.max_cqe)));
+        return Err(Error::invalid(format!(
+            "a completion queue of {cqe} entries; 1 to {} are possible",
+            crate::device::LIMITS.max_cqe
+        )));
     }
     Ok(((cqe + 1).next_power_of_two() - 1).min(crate::device::LIMITS.max_cqe))
 }

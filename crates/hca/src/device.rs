@@ -137,7 +137,6 @@ pub struct Device {
     guid: u64,
     ports: u8,
     link_layer: LinkLayer,
-    gids: OnceLock<Vec<GidEntry>>,
 }
 
 /// The devices, as the environment configures them. The error is one sentence about the wrong setting.
@@ -160,7 +159,6 @@ pub fn devices() -> Result<Vec<Arc<Device>>> {
                 guid: host_guid() | u64::from(index) << 8,
                 ports: ports as u8,
                 link_layer,
-                gids: OnceLock::new(),
             })
         })
         .collect())
@@ -185,7 +183,8 @@ fn host_guid() -> u64 {
         let mut identity = std::fs::read("/etc/machine-id").unwrap_or_default();
         identity.extend(std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default());
         // FNV-1a: any spread of bits will do.
-        let hash = identity.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+        let hash =
+            identity.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
         0x0256_0000_0000_0000 | (hash & 0xffff_ffff) << 16
     })
 }
@@ -280,7 +279,7 @@ impl Device {
     /// loopback interface last; on InfiniBand the port's own.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         match self.link_layer {
-            LinkLayer::Ethernet => self.gids.get_or_init(interface_gids).clone(),
+            LinkLayer::Ethernet => interface_gids().to_vec(),
             LinkLayer::Infiniband => {
                 let mut gid = [0u8; 16];
                 gid[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -297,8 +296,7 @@ impl Device {
             return Err(Error::invalid(format!("the GID table has {} entries", LIMITS.gid_table)));
         }
         if self.is_ethernet() {
-            let gids = self.gids.get_or_init(interface_gids);
-            return Ok(gids.get(index as usize).map_or([0; 16], |e| e.gid));
+            return Ok(interface_gids().get(index as usize).map_or([0; 16], |e| e.gid));
         }
         Ok(self.gids(port).get(index as usize).map_or([0; 16], |e| e.gid))
     }
@@ -313,22 +311,21 @@ impl Device {
     }
 }
 
-/// One GID for each address of this host.
-fn interface_gids() -> Vec<GidEntry> {
-    let mut addresses: Vec<_> = if_addrs::get_if_addrs().unwrap_or_default();
-    addresses.sort_by_key(|a| (a.is_loopback(), a.index, a.ip().is_ipv6()));
-    addresses
-        .iter()
-        .take(LIMITS.gid_table as usize)
-        .enumerate()
-        .map(|(i, a)| GidEntry {
+/// One GID for each address of this host, as they were when a device was first looked at.
+fn interface_gids() -> &'static [GidEntry] {
+    static GIDS: OnceLock<Vec<GidEntry>> = OnceLock::new();
+    GIDS.get_or_init(|| {
+        let mut addresses = if_addrs::get_if_addrs().unwrap_or_default();
+        addresses.sort_by_key(|a| (a.is_loopback(), a.index, a.ip().is_ipv6()));
+        let entry = |(i, a): (usize, &if_addrs::Interface)| GidEntry {
             index: i as u32,
             gid: gid_of(a.ip()),
             ifindex: a.index.unwrap_or(0),
             ifname: a.name.clone(),
             gid_type: GidType::RoceV2,
-        })
-        .collect()
+        };
+        addresses.iter().take(LIMITS.gid_table as usize).enumerate().map(entry).collect()
+    })
 }
 
 fn gid_of(ip: IpAddr) -> Gid {
@@ -343,7 +340,7 @@ pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
     let Some(first) = devices.first() else { return false };
     if first.is_ethernet() {
         let multicast = ah.grh.dgid[0] == 0xff || (crate::grh::is_ipv4(&ah.grh.dgid) && ah.grh.dgid[12] & 0xf0 == 0xe0);
-        return multicast || first.gids(1).iter().any(|e| e.gid == ah.grh.dgid);
+        return multicast || interface_gids().iter().any(|e| e.gid == ah.grh.dgid);
     }
     let lids = 0xc000..=0xfffe;
     lids.contains(&ah.dlid) || devices.iter().any(|d| (1..=d.ports).any(|p| d.lid(p) == ah.dlid))

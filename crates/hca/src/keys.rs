@@ -220,9 +220,7 @@ impl Mr {
     }
 
     fn has_windows(&self) -> bool {
-        let good = |key: &u32| {
-            self.process.keys.entry(*key).key.load(Ordering::Acquire) == KEY_VALID | u64::from(*key)
-        };
+        let good = |key: &u32| self.process.keys.entry(*key).key.load(Ordering::Acquire) == KEY_VALID | u64::from(*key);
         self.windows.lock().iter().any(good)
     }
 
@@ -384,7 +382,15 @@ impl Mw {
     }
 
     /// Binds or, with no length, unbinds (IBA 10.6.6.2, 11.2.8.11). The caller has checked nothing yet.
-    pub(crate) fn bind(&self, key: u32, mr: Option<&Arc<Mr>>, addr: u64, length: u64, access: u32, qpn: u32) -> Result<()> {
+    pub(crate) fn bind(
+        &self,
+        key: u32,
+        mr: Option<&Arc<Mr>>,
+        addr: u64,
+        length: u64,
+        access: u32,
+        qpn: u32,
+    ) -> Result<()> {
         if self.gone.load(Ordering::Acquire) || key >> 8 != self.key.load(Ordering::Relaxed) >> 8 {
             return Err(Error::invalid("the key does not belong to the window"));
         }
@@ -493,7 +499,10 @@ impl Dm {
         let process = context.process;
         process.check()?;
         if length == 0 || length > crate::device::LIMITS.max_dm_size {
-            return Err(Error::invalid(format!("device memory of {length} bytes; at most {} are there", crate::device::LIMITS.max_dm_size)));
+            return Err(Error::invalid(format!(
+                "device memory of {length} bytes; at most {} are there",
+                crate::device::LIMITS.max_dm_size
+            )));
         }
         if log_align > 12 {
             return Err(Error::invalid("device memory is aligned to at most 4096 bytes"));
@@ -550,7 +559,7 @@ impl Dm {
         if self.process.is_current()
             && let Some(block) = self.block.lock().take()
         {
-            self.process.arena.release(block);
+            self.process.release(block);
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ impl OwnedLane {
         let ring_block = match process.arena.alloc(slots * 4) {
             Ok(b) => b,
             Err(e) => {
-                process.arena.release(lane_block);
+                process.release(lane_block);
                 return Err(e);
             }
         };
@@ -149,6 +149,7 @@ impl OwnedLane {
                 // Stopped, not dead: from here on its address list is empty and its lane closed, for ever.
                 self.shared.open.store(0, Ordering::SeqCst);
                 unaim(self.shared);
+                self.process.suspect(self.shared, gate);
                 break;
             }
         }
@@ -163,9 +164,17 @@ impl OwnedLane {
     pub(crate) fn reset(&self) {
         unaim(self.shared);
         self.shared.request.state.store(request::IDLE, Ordering::Release);
-        let gate = self.shared.gate.load(Ordering::Relaxed);
-        self.shared.gate.store((gate | 1) + 1, Ordering::Release);
+        // The mark of one that was cut off stays: it tells when it has left.
+        if !self.is_cut_off() {
+            let gate = self.shared.gate.load(Ordering::Relaxed);
+            self.shared.gate.store((gate | 1) + 1, Ordering::Release);
+        }
         self.shared.initiator.store(0, Ordering::Release);
+    }
+
+    /// Whether the initiator was stopped while in flight and the lane taken away from it.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.shared.open.load(Ordering::Relaxed) == 0
     }
 
     /// The bounce buffer for owner copies, made when first asked for.
@@ -195,11 +204,11 @@ impl Drop for OwnedLane {
             return;
         }
         if let Some(b) = self.bounce.lock().take() {
-            self.process.arena.release(b);
+            self.process.release(b);
         }
         // A stopped initiator may still hold the address of the lane: its words stay zero, which is closed and empty.
         let [lane, ring] = std::mem::replace(&mut self.blocks, [Block::empty(), Block::empty()]);
-        self.process.arena.release(ring);
-        self.process.arena.release(lane);
+        self.process.release(ring);
+        self.process.release(lane);
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::layout::Lane;
 use crate::space::{Place, Space};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Most pieces of local memory in one transfer: the device's max_sge and one for a header.
@@ -43,7 +44,8 @@ pub enum Direction {
 /// drops writes.
 pub struct Pieces {
     n: usize,
-    list: [libc::iovec; MAX_PIECES],
+    /// The first `n` are set; zeroing the others would cost more than a small operation.
+    list: [MaybeUninit<libc::iovec>; MAX_PIECES],
     len: u64,
 }
 
@@ -51,24 +53,29 @@ impl Pieces {
     /// No pieces.
     #[inline]
     pub fn new() -> Self {
-        const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Pieces { n: 0, list: [NONE; MAX_PIECES], len: 0 }
+        Pieces { n: 0, list: [const { MaybeUninit::uninit() }; MAX_PIECES], len: 0 }
     }
 
     /// Adds a piece; those beyond [`MAX_PIECES`] never occur, because max_sge bounds them.
     #[inline]
     pub fn push(&mut self, p: *mut u8, len: u64) {
         if len > 0 && self.n < MAX_PIECES {
-            self.list[self.n] = libc::iovec { iov_base: p.cast(), iov_len: len as usize };
+            self.list[self.n].write(libc::iovec { iov_base: p.cast(), iov_len: len as usize });
             self.n += 1;
             self.len += len;
         }
     }
 
+    #[inline]
+    fn list(&self) -> &[libc::iovec] {
+        // SAFETY: `push` has set the first `n`, and nothing lowers `n`.
+        unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast(), self.n) }
+    }
+
     /// Adds bytes `[from, from + len)` of these pieces to `to`.
     pub fn slice_into(&self, from: u64, len: u64, to: &mut Pieces) {
         let (mut skip, mut left) = (from, len);
-        for piece in &self.list[..self.n] {
+        for piece in self.list() {
             let n = piece.iov_len as u64;
             if skip >= n {
                 skip -= n;
@@ -107,7 +114,7 @@ impl Default for Pieces {
 #[inline]
 pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool) {
     let mut at = at;
-    for (i, piece) in pieces.list[..pieces.n].iter().enumerate() {
+    for (i, piece) in pieces.list().iter().enumerate() {
         let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
         // SAFETY: the caller vouches for both sides; source and destination may overlap in a looped QP.
         unsafe {
@@ -200,7 +207,7 @@ pub fn copy_vm(space: &Space, lane: &Lane, direction: Direction, pieces: &Pieces
         return Err(Fault::Gone);
     }
     let remotes = if lane.iov[1].len.load(Ordering::Relaxed) == 0 { 1 } else { 2 };
-    let (local, remote) = (pieces.list.as_ptr(), lane.iov.as_ptr().cast::<libc::iovec>());
+    let (local, remote) = (pieces.list().as_ptr(), lane.iov.as_ptr().cast::<libc::iovec>());
     // SAFETY: the local list names checked memory of this process; the kernel checks the remote addresses and reads the
     // list itself, from shared memory, so that the owner can still revoke it.
     let moved = unsafe {
@@ -236,7 +243,7 @@ fn vm_fault(space: &Space, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
 
 /// Whether this process can read all of `pieces`; asked of the kernel, so that a hole is an answer and not a signal.
 fn readable(pieces: &Pieces) -> bool {
-    pieces.list[..pieces.n].iter().all(|piece| {
+    pieces.list().iter().all(|piece| {
         let first = piece.iov_base as usize;
         let last = first + piece.iov_len - 1;
         (first..=last).step_by(4096).chain([last]).all(|at| {

@@ -43,6 +43,7 @@ pub struct Process {
     pub(crate) policy: Policy,
     next_pd: AtomicU32,
     urgent: AtomicBool,
+    suspects: OwnerLock<Suspects>,
 }
 
 /// Objects that peers may ask to be looked at.
@@ -142,6 +143,7 @@ impl Process {
             policy,
             next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
+            suspects: OwnerLock::default(),
         })
     }
 
@@ -404,6 +406,45 @@ impl Process {
         let _serving = self.serving.lock();
         crate::service::serve(self, lane);
     }
+}
+
+/// Initiators that were stopped while in flight and waited for in vain, and the memory that they may still touch when they
+/// go on. It is not used again until they have left or ended.
+#[derive(Default)]
+struct Suspects {
+    /// Lane and the in-flight mark that stood in it.
+    lanes: Vec<(&'static Lane, u64)>,
+    parked: Vec<Block>,
+}
+
+impl Process {
+    /// Notes that whoever left `gate` in `lane` was cut off.
+    pub(crate) fn suspect(&self, lane: &'static Lane, gate: u64) {
+        log_cut_off(lane.initiator.load(Ordering::Relaxed) as u32);
+        self.suspects.lock().lanes.push((lane, gate));
+    }
+
+    /// Frees a block of the arena, later if a suspect may still touch it.
+    pub(crate) fn release(&self, block: Block) {
+        let mut s = self.suspects.lock();
+        if s.lanes.is_empty() {
+            drop(s);
+            self.arena.release(block);
+            return;
+        }
+        s.parked.push(block);
+        s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
+        if s.lanes.is_empty() {
+            let parked = std::mem::take(&mut s.parked);
+            drop(s);
+            parked.into_iter().for_each(|b| self.arena.release(b));
+        }
+    }
+}
+
+#[cold]
+fn log_cut_off(qpn: u32) {
+    log::warn!("QP {qpn:#x} of a stopped process was cut off: its memory access was revoked while it was in flight");
 }
 
 /// What the link is told at the start.

@@ -126,8 +126,11 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
 }
 
 fn wait(process: &Process, timeout: Option<u64>) {
-    let mut fds = [process.wake_read_fd(), process.link.poll_fd()]
-        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let mut fds = [process.wake_read_fd(), process.link.poll_fd()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
     let time = timeout.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
@@ -137,6 +140,8 @@ fn wait(process: &Process, timeout: Option<u64>) {
     unsafe {
         libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time_ptr, std::ptr::null());
         let mut sink = [0u8; 64];
-        while fds[0].revents != 0 && libc::recv(fds[0].fd, sink.as_mut_ptr().cast(), sink.len(), libc::MSG_DONTWAIT) > 0 {}
+        while fds[0].revents != 0 && libc::recv(fds[0].fd, sink.as_mut_ptr().cast(), sink.len(), libc::MSG_DONTWAIT) > 0
+        {
+        }
     }
 }

@@ -184,9 +184,8 @@ impl Qp {
             _ => return Err(Error::invalid("the QP takes no such lane")),
         };
         let mut lanes = self.lanes.lock();
-        let same = |l: &&Arc<OwnedLane>| {
-            Arc::ptr_eq(&l.rq, rq) && (l.initiator_qpn() == initiator || l.initiator_qpn() == 0)
-        };
+        let same =
+            |l: &&Arc<OwnedLane>| Arc::ptr_eq(&l.rq, rq) && (l.initiator_qpn() == initiator || l.initiator_qpn() == 0);
         if let Some(lane) = lanes.iter().find(same) {
             return Ok(lane.offset);
         }
@@ -384,8 +383,9 @@ impl Qp {
         if !sq.has_work() {
             return Progress::Idle;
         }
+        // A plain store: keys are resolved only after `Target::enter`, whose full barrier makes the mark visible first.
         let e = self.executing.load(Ordering::Relaxed);
-        self.executing.swap(e + 1, Ordering::SeqCst);
+        self.executing.store(e + 1, Ordering::Relaxed);
         let progress = sq.advance(self, budget);
         self.executing.store(e + 2, Ordering::Release);
         if progress != Progress::Idle || self.work.load(Ordering::Relaxed) || self.state() == QpState::Sqd {
@@ -521,7 +521,13 @@ impl Qp {
     }
 
     fn flushed_receive(&self, wr_id: u64) -> Completion {
-        Completion { wr_id, status: wc::WR_FLUSH_ERR, opcode: wc::OP_RECV, qp_num: self.number, ..Completion::default() }
+        Completion {
+            wr_id,
+            status: wc::WR_FLUSH_ERR,
+            opcode: wc::OP_RECV,
+            qp_num: self.number,
+            ..Completion::default()
+        }
     }
 
     /// To ERR by decision of this process, with an async event.
@@ -580,11 +586,14 @@ impl Qp {
         let mut sq = self.lock_sq();
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
-        for lane in self.lanes.lock().iter() {
+        let mut lanes = self.lanes.lock();
+        for lane in lanes.iter_mut() {
             lane.drain();
             lane.cq.settle_lane(lane);
             lane.reset();
+            self.replace_if_cut_off(lane);
         }
+        drop(lanes);
         sq.reset(self);
         if let (Some(rq), None) = (&self.rq, &self.srq) {
             rq.reset();
@@ -596,6 +605,19 @@ impl Qp {
         drop(sq);
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.purge(self.number);
+        }
+    }
+
+    /// A lane that was taken from a stopped initiator stays shut; the QP gets another for its next peer.
+    fn replace_if_cut_off(&self, lane: &mut Arc<OwnedLane>) {
+        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
+        if !own || !lane.is_cut_off() || self.gone.load(Ordering::Relaxed) {
+            return;
+        }
+        let offset = self.block.lock().as_ref().map_or(0, Block::offset);
+        if let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number) {
+            self.shared.lane.store(new.offset, Ordering::Release);
+            std::mem::replace(lane, new).close();
         }
     }
 
@@ -686,7 +708,7 @@ impl Qp {
         self.count_users(u32::MAX);
         self.process.free_number(Kind::Qp, self.number);
         if let Some(block) = self.block.lock().take() {
-            self.process.arena.release(block);
+            self.process.release(block);
         }
         Ok(())
     }

@@ -42,7 +42,14 @@ impl Qp {
         self.change_state(&a, from, to, new, mask)
     }
 
-    fn change_state(&self, a: &OwnerGuard<'_, QpAttr>, from: QpState, to: QpState, new: &QpAttr, mask: u32) -> Result<()> {
+    fn change_state(
+        &self,
+        a: &OwnerGuard<'_, QpAttr>,
+        from: QpState,
+        to: QpState,
+        new: &QpAttr,
+        mask: u32,
+    ) -> Result<()> {
         let params = self.params(a);
         if to == QpState::Sqd && from != QpState::Sqd {
             let wants = mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0;

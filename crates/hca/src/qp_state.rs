@@ -5,7 +5,8 @@ use crate::types::QpState::{Err as Failed, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use crate::types::QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
 use crate::types::attr::{
     ACCESS_FLAGS, ALT_PATH, AV, CUR_STATE, DEST_QPN, EN_SQD_ASYNC_NOTIFY, MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC,
-    MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, STATE, TIMEOUT,
+    MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, STATE,
+    TIMEOUT,
 };
 use crate::types::{QpState, QpType};
 
@@ -25,9 +26,7 @@ fn masks(t: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
         ),
         (Rtr, Rts) if t == Ud => (SQ_PSN, CUR_STATE | QKEY),
         (Rtr, Rts) => (
-            SQ_PSN
-                | when(requester, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC)
-                | when(t == XrcRecv, TIMEOUT),
+            SQ_PSN | when(requester, TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC) | when(t == XrcRecv, TIMEOUT),
             running(t),
         ),
         (Rts, Rts) | (Sqd, Rts) => (0, running(t)),

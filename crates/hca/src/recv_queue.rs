@@ -193,7 +193,8 @@ impl RecvQueue {
     pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32) -> Result<RecvQueue> {
         let count = max_wr.max(1);
         let slots = u64::from(count.next_power_of_two());
-        let stride = (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
+        let stride =
+            (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
         let mut blocks = Vec::new();
         let made = (|| {
             for bytes in [size_of::<RqShared>() as u64, slots * 8, stride * u64::from(count)] {
@@ -202,7 +203,7 @@ impl RecvQueue {
             Ok::<(), Error>(())
         })();
         if let Err(e) = made {
-            blocks.drain(..).for_each(|b| process.arena.release(b));
+            blocks.drain(..).for_each(|b| process.release(b));
             return Err(e);
         }
         let offset = blocks[0].offset();
@@ -242,7 +243,11 @@ impl RecvQueue {
     #[inline]
     pub fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         if sges.len() > self.max_sge as usize {
-            return Err(Error::invalid(format!("a receive has {} SGEs, the queue allows {}", sges.len(), self.max_sge)));
+            return Err(Error::invalid(format!(
+                "a receive has {} SGEs, the queue allows {}",
+                sges.len(),
+                self.max_sge
+            )));
         }
         let mut state = self.state.lock();
         let Some(index) = state.free.pop() else {
@@ -426,8 +431,7 @@ impl Drop for RecvQueue {
     fn drop(&mut self) {
         self.view.shared.open.store(0, Ordering::SeqCst);
         for block in self.blocks.drain(..) {
-            self.process.arena.release(block);
+            self.process.release(block);
         }
     }
 }
-

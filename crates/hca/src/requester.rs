@@ -3,7 +3,7 @@
 //! silence becomes retries.
 
 use crate::layout::request;
-use crate::memory::{self, Direction, Fault, Way};
+use crate::memory::{self, Direction, Fault, Pieces, Way};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
 use crate::responder::{Nak, Target};
@@ -65,8 +65,8 @@ impl Exec {
 
 /// min_rnr_timer codes in units of 10 µs (IBA table 45).
 const RNR_TIMER: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
-    8192, 12288, 16384, 24576, 32768, 49152,
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+    6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
 /// Nanoseconds of a min_rnr_timer code.
@@ -133,7 +133,7 @@ impl SendQueue {
             if total > MAX_MESSAGE {
                 return Err(Stop::Local(wc::LOC_LEN_ERR));
             }
-            self.local_pieces(i, 0, total, local_need(opcode)).map_err(Stop::Local)?;
+            self.check_local(i, local_need(opcode)).map_err(Stop::Local)?;
             if opcode.answers() && self.params.max_rd_atomic == 0 {
                 return Err(Stop::Local(wc::LOC_QP_OP_ERR));
             }
@@ -159,10 +159,11 @@ impl SendQueue {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
         let mut mark = target.enter()?;
+        // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
+        let mut known = None;
         if !self.exec.checked {
-            // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
             if total > 0 {
-                target.remote_memory(rkey, addr, total, need)?;
+                known = Some(target.remote_memory(rkey, addr, total, need)?);
             }
             if opcode == Opcode::WriteImm {
                 self.exec.claimed = Some(target.claim()?);
@@ -173,7 +174,11 @@ impl SendQueue {
             let done = self.exec.done;
             let place = || target.remote_memory(rkey, addr.wrapping_add(done), total - done, need);
             let remote = Remote { key: rkey, addr: addr.wrapping_add(done), local: false };
-            self.exec.done += self.chunk(i, target, direction, &place, total - done, true, &remote, budget)?;
+            let first = match known.take() {
+                Some(first) => first,
+                None => place()?,
+            };
+            self.exec.done += self.chunk(i, target, direction, first, &place, total - done, true, &remote, budget)?;
             if self.exec.done < total {
                 drop(mark);
                 if *budget == 0 {
@@ -213,7 +218,13 @@ impl SendQueue {
                 wqe
             }
         };
-        let mut receipt = Receipt { opcode: wc::OP_RECV, src_qp: qp.qp_num(), slid: qp.lid(), sl: self.params.ah.sl, ..Receipt::default() };
+        let mut receipt = Receipt {
+            opcode: wc::OP_RECV,
+            src_qp: qp.qp_num(),
+            slid: qp.lid(),
+            sl: self.params.ah.sl,
+            ..Receipt::default()
+        };
         if !self.exec.checked {
             if total > target.receive_room(wqe) {
                 receipt.status = wc::LOC_LEN_ERR;
@@ -223,8 +234,8 @@ impl SendQueue {
         }
         while self.exec.done < total {
             let done = self.exec.done;
-            let (room, key, addr) = match target.receive_memory(wqe, done) {
-                Ok(Some((_, room, key, addr))) => (room, key, addr),
+            let (first, room, key, addr) = match target.receive_memory(wqe, done) {
+                Ok(Some(found)) => found,
                 Ok(None) | Err(_) => {
                     receipt.status = wc::LOC_PROT_ERR;
                     return Err(self.spoil(target, wqe, &receipt, Nak::RemoteOperation));
@@ -233,7 +244,8 @@ impl SendQueue {
             let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
             let last = done + room >= total;
             let remote = Remote { key, addr, local: true };
-            let n = self.chunk(i, target, Direction::Write, &place, room.min(total - done), last, &remote, budget);
+            let n =
+                self.chunk(i, target, Direction::Write, first, &place, room.min(total - done), last, &remote, budget);
             match n {
                 Ok(n) => self.exec.done += n,
                 Err(Stop::Nak(Nak::RemoteOperation)) => {
@@ -306,7 +318,8 @@ impl SendQueue {
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
-        let pieces = self.local_pieces(i, 0, 8, access::LOCAL_WRITE).map_err(Stop::Local)?;
+        let mut pieces = Pieces::new();
+        self.collect(i, 0, 8, access::LOCAL_WRITE, &mut pieces).map_err(Stop::Local)?;
         let mut word = old.to_ne_bytes();
         // SAFETY: the pieces are checked local memory; the word is on this stack.
         unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), &pieces, true) };
@@ -345,8 +358,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Moves the next piece, at most one chunk of `room` bytes, to or from `place`; returns how many bytes. The caller is in
-    /// flight. `ends` says that the message ends with `room`.
+    /// Moves the next piece, at most one chunk of `room` bytes, to or from `first`, which `place` finds once more where it
+    /// may have been revoked meanwhile; returns how many bytes. The caller is in flight. `ends` says that the message ends with `room`.
     #[allow(clippy::too_many_arguments)]
     #[inline]
     fn chunk(
@@ -354,6 +367,7 @@ impl SendQueue {
         i: usize,
         target: &Target,
         direction: Direction,
+        first: Place,
         place: &dyn Fn() -> Result<Place, Nak>,
         room: u64,
         ends: bool,
@@ -361,7 +375,7 @@ impl SendQueue {
         budget: &mut u64,
     ) -> Result<u64, Stop> {
         let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
-        let way = memory::way(&target.space, place()?, self.process.policy);
+        let way = memory::way(&target.space, first, self.process.policy);
         let limit = match way {
             Way::Direct(_) | Way::Null => memory::DIRECT_CHUNK,
             Way::Vm(_) => memory::VM_CHUNK,
@@ -372,12 +386,14 @@ impl SendQueue {
         match way {
             Way::Null => {}
             Way::Direct(p) => {
-                let pieces = self.local_pieces(i, self.exec.done, n, need).map_err(Stop::Local)?;
+                let mut pieces = Pieces::new();
+                self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 // SAFETY: both sides were checked against their keys inside the in-flight mark.
                 unsafe { memory::copy_direct(direction, p, &pieces, last) };
             }
             Way::Vm(host) => {
-                let pieces = self.local_pieces(i, self.exec.done, n, need).map_err(Stop::Local)?;
+                let mut pieces = Pieces::new();
+                self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
                 fence(Ordering::SeqCst);
@@ -386,7 +402,9 @@ impl SendQueue {
                 }
                 match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
                     Ok(()) => {}
-                    Err(Fault::Refused) => return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES)),
+                    Err(Fault::Refused) => {
+                        return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
+                    }
                     Err(Fault::Local) => return Err(Stop::Local(wc::LOC_PROT_ERR)),
                     Err(Fault::Remote) => return Err(Stop::Nak(Nak::RemoteOperation)),
                     Err(Fault::Gone) => return Err(Stop::Nak(Nak::Silence)),
@@ -398,7 +416,14 @@ impl SendQueue {
         Ok(n)
     }
 
-    fn ask_chunk(&mut self, i: usize, target: &Target, direction: Direction, remote: &Remote, n: u64) -> Result<u64, Stop> {
+    fn ask_chunk(
+        &mut self,
+        i: usize,
+        target: &Target,
+        direction: Direction,
+        remote: &Remote,
+        n: u64,
+    ) -> Result<u64, Stop> {
         let op = if direction == Direction::Read { request::READ } else { request::WRITE };
         self.ask(i, target, op, remote, n)
     }
@@ -432,7 +457,8 @@ impl SendQueue {
         let copies = op == request::WRITE || op == request::READ;
         let (op, n) = if copies && bounce == 0 { (request::BOUNCE, 0) } else { (op, n) };
         if op == request::WRITE {
-            let pieces = self.local_pieces(i, self.exec.done, n, 0).map_err(Stop::Local)?;
+            let mut pieces = Pieces::new();
+            self.collect(i, self.exec.done, n, 0, &mut pieces).map_err(Stop::Local)?;
             let to = target.space.view.at(bounce, n).ok_or(Nak::RemoteOperation)?;
             // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked memory.
             unsafe { memory::copy_direct(Direction::Write, to, &pieces, false) };
@@ -452,7 +478,8 @@ impl SendQueue {
     }
 
     fn from_bounce(&self, i: usize, target: &Target, n: u64) -> Result<(), Stop> {
-        let pieces = self.local_pieces(i, self.exec.done, n, access::LOCAL_WRITE).map_err(Stop::Local)?;
+        let mut pieces = Pieces::new();
+        self.collect(i, self.exec.done, n, access::LOCAL_WRITE, &mut pieces).map_err(Stop::Local)?;
         let from = target.space.view.at(target.lane.bounce.load(Ordering::Acquire), n).ok_or(Nak::RemoteOperation)?;
         // SAFETY: as in `ask`.
         unsafe { memory::copy_direct(Direction::Read, from, &pieces, true) };
@@ -462,7 +489,7 @@ impl SendQueue {
     /// Takes back a request that the owner has not begun.
     pub(crate) fn cancel_request(&mut self) {
         if self.exec.asked.take().is_some() {
-            self.target.iter().chain(self.xrc.values()).for_each(withdraw);
+            self.target.iter().chain(self.xrc.values()).for_each(|t| withdraw(t));
         }
     }
 
@@ -558,7 +585,8 @@ impl SendQueue {
     fn connecting(&mut self, reliable: bool) -> Step {
         let now = now_ns();
         if self.exec.deadline == 0 {
-            let ns = if reliable { retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2) } else { 0 };
+            let ns =
+                if reliable { retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2) } else { 0 };
             self.exec.deadline = now.saturating_add(ns.saturating_add(HANDSHAKE_NS));
         }
         if now < self.exec.deadline {
@@ -574,7 +602,7 @@ impl SendQueue {
     }
 
     #[inline]
-    fn take_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Target, Step> {
+    fn take_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Target>, Step> {
         let known = match srqn {
             None => self.target.take(),
             Some(n) => self.xrc.remove(&n),
@@ -586,7 +614,7 @@ impl SendQueue {
     }
 
     #[inline]
-    fn put_target(&mut self, srqn: Option<u32>, target: Target) {
+    fn put_target(&mut self, srqn: Option<u32>, target: Box<Target>) {
         match srqn {
             None => self.target = Some(target),
             Some(n) => {
@@ -596,13 +624,13 @@ impl SendQueue {
     }
 
     #[cold]
-    fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Target, Step> {
+    fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Target>, Step> {
         use crate::peers::Found;
         let reliable = qp.qp_type().is_reliable();
         match crate::peers::find(self.process, qp, &self.params, srqn) {
             Found::Target(t) => {
                 self.exec.deadline = 0;
-                Ok(t)
+                Ok(Box::new(t))
             }
             Found::Connecting => Err(self.connecting(reliable)),
             Found::Nobody if reliable => Err(self.silence()),
@@ -656,6 +684,9 @@ mod tests {
     fn timers_are_those_of_the_specification() {
         assert_eq!(retry_ns(0, 7), None);
         assert_eq!(retry_ns(14, 7), Some(4096 * 16384 * 8));
-        assert_eq!((rnr_timer_ns(0), rnr_timer_ns(1), rnr_timer_ns(12), rnr_timer_ns(31)), (655_360_000, 10_000, 640_000, 491_520_000));
+        assert_eq!(
+            (rnr_timer_ns(0), rnr_timer_ns(1), rnr_timer_ns(12), rnr_timer_ns(31)),
+            (655_360_000, 10_000, 640_000, 491_520_000)
+        );
     }
 }

@@ -95,6 +95,9 @@ impl Target {
     pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
         let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
         self.lane.gate.swap(gate, Ordering::SeqCst);
+        // On x86 the exchange is a full barrier by itself.
+        #[cfg(not(target_arch = "x86_64"))]
+        std::sync::atomic::fence(Ordering::SeqCst);
         let mark = InFlight { lane: self.lane, gate };
         let state = self.qp.state.load(Ordering::Acquire);
         // IBA 10.3.1: RTR, RTS, SQD and SQE receive.
@@ -124,7 +127,9 @@ impl Target {
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
     #[inline]
     pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Place, Nak> {
-        if self.qp.access.load(Ordering::Relaxed) & need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
+        if self.qp.access.load(Ordering::Relaxed)
+            & need
+            & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
             != need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
         {
             // An operation that the QP does not allow at all is an invalid request, not an access violation (IBA 9.7.4.1.2).
@@ -169,7 +174,9 @@ impl Target {
 
     /// Whether a receive is waiting, without taking it.
     pub fn has_receive(&self) -> bool {
-        self.rq.as_ref().is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
+        self.rq
+            .as_ref()
+            .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
     }
 
     /// The memory of claimed receive `wqe` at `offset`: place and contiguous bytes there. None beyond its end.
@@ -182,10 +189,8 @@ impl Target {
             if offset < u64::from(sge.length) {
                 let len = u64::from(sge.length) - offset;
                 let addr = sge.addr.wrapping_add(offset);
-                let place = self
-                    .space
-                    .resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0)
-                    .ok_or(Nak::RemoteOperation)?;
+                let place =
+                    self.space.resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0).ok_or(Nak::RemoteOperation)?;
                 return Ok(Some((place, len, sge.lkey, addr)));
             }
             offset -= u64::from(sge.length);
@@ -217,7 +222,8 @@ impl Target {
             self.cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
             self.cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
         }
-        let waiting = total.saturating_sub(self.cq.consumed.load(Ordering::Relaxed)) + self.cq.local.load(Ordering::Relaxed);
+        let waiting =
+            total.saturating_sub(self.cq.consumed.load(Ordering::Relaxed)) + self.cq.local.load(Ordering::Relaxed);
         if waiting > self.cq.capacity.load(Ordering::Relaxed) {
             self.cq.overrun.store(1, Ordering::SeqCst);
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));

@@ -62,9 +62,10 @@ pub(crate) struct SendQueue {
     pub(crate) pd: u32,
     pub(crate) exec: Exec,
     pub(crate) params: Params,
-    pub(crate) target: Option<Target>,
+    /// Boxed, so that moving it out and back for each request moves a pointer.
+    pub(crate) target: Option<Box<Target>>,
     /// Lanes into XRC SRQs of the peer.
-    pub(crate) xrc: HashMap<u32, Target>,
+    pub(crate) xrc: HashMap<u32, Box<Target>>,
     pub(crate) ud: UdPeers,
     /// Tail before `wr_start`, for `wr_abort`.
     mark: u32,
@@ -343,17 +344,41 @@ impl SendQueue {
 
     // ---- local data ------------------------------------------------------------------------------------------------
 
-    /// The local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for `need`.
+    /// Collects the local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for `need`.
     /// `LOC_PROT_ERR` when a key does not allow it (IBA 10.10.2.2).
     #[inline]
-    pub(crate) fn local_pieces(&self, i: usize, from: u64, len: u64, need: u32) -> std::result::Result<Pieces, u32> {
+    pub(crate) fn collect(
+        &self,
+        i: usize,
+        from: u64,
+        len: u64,
+        need: u32,
+        to: &mut Pieces,
+    ) -> std::result::Result<(), u32> {
+        self.each_piece(i, from, len, need, |p, n| to.push(p, n))
+    }
+
+    /// The same check for the whole of WQE `i`, and nothing else.
+    #[inline]
+    pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
+        self.each_piece(i, 0, self.wqes[i].length, need, |_, _| {})
+    }
+
+    #[inline]
+    fn each_piece(
+        &self,
+        i: usize,
+        from: u64,
+        len: u64,
+        need: u32,
+        mut each: impl FnMut(*mut u8, u64),
+    ) -> std::result::Result<(), u32> {
         let w = &self.wqes[i];
-        let mut pieces = Pieces::new();
         if w.inline_len.is_some() {
             let start = i * self.cap.max_inline_data as usize + from as usize;
             let data = &self.inline[start..start + len as usize];
-            pieces.push(data.as_ptr().cast_mut(), len);
-            return Ok(pieces);
+            each(data.as_ptr().cast_mut(), len);
+            return Ok(());
         }
         let room = self.cap.max_send_sge as usize;
         let (mut skip, mut left) = (from, len);
@@ -368,12 +393,13 @@ impl SendQueue {
             }
             let take = (n - skip).min(left);
             let at = sge.addr.wrapping_add(skip);
-            let p = crate::keys::local_memory(self.process, sge.lkey, at, take, need, self.pd).ok_or(wc::LOC_PROT_ERR)?;
-            pieces.push(p, take);
+            let p =
+                crate::keys::local_memory(self.process, sge.lkey, at, take, need, self.pd).ok_or(wc::LOC_PROT_ERR)?;
+            each(p, take);
             left -= take;
             skip = 0;
         }
-        Ok(pieces)
+        Ok(())
     }
 }
 

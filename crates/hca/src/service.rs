@@ -54,7 +54,8 @@ fn carry_out(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     if op == request::DATAGRAM {
         return datagram(process, lane);
     }
-    let (key, addr, len) = (r.key.load(Ordering::Relaxed), r.addr.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
+    let (key, addr, len) =
+        (r.key.load(Ordering::Relaxed), r.addr.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
     let local = r.local.load(Ordering::Relaxed) != 0;
     let need = match op {
         _ if local => access::LOCAL_WRITE,
@@ -65,7 +66,8 @@ fn carry_out(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     };
     let qp = process.own.qp(lane.qp_num).ok_or(Nak::Silence)?;
     let of_srq = qp.qp_type.load(Ordering::Relaxed) == QpType::XrcRecv.to_verbs();
-    let pd = if local || of_srq { lane.rq.view.shared.pd.load(Ordering::Relaxed) } else { qp.pd.load(Ordering::Relaxed) };
+    let pd =
+        if local || of_srq { lane.rq.view.shared.pd.load(Ordering::Relaxed) } else { qp.pd.load(Ordering::Relaxed) };
     let refusal = if local { Nak::RemoteOperation } else { Nak::RemoteAccess };
     let place = process.own.resolve(key, addr, len, need, pd, lane.qp_num);
     let at = match place {

@@ -49,7 +49,10 @@ impl Space {
         if version != layout::VERSION {
             return Err(Error::new(
                 libc::EPROTO,
-                format!("a peer's arena has version {version}, this library has {}; use one Vervain for both", layout::VERSION),
+                format!(
+                    "a peer's arena has version {version}, this library has {}; use one Vervain for both",
+                    layout::VERSION
+                ),
             ));
         }
         let keys = view.slice(header.keys.load(Ordering::Relaxed), layout::KEYS);
@@ -107,7 +110,9 @@ impl Space {
         if self.header.sleeping.swap(0, Ordering::SeqCst) == 1 {
             // SAFETY: writes one byte from a static to a descriptor that this space owns. The pipe does not block; when it
             // is full the thread is awake anyway. A reader that died means SIGPIPE: the write end is a socket, so use send.
-            unsafe { libc::send(self.wake.as_raw_fd(), c"w".as_ptr().cast(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+            unsafe {
+                libc::send(self.wake.as_raw_fd(), c"w".as_ptr().cast(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+            };
         }
     }
 
@@ -140,7 +145,8 @@ impl Space {
     /// The QP with this number, if it exists here.
     pub fn qp(&self, qpn: u32) -> Option<&'static QpShared> {
         let table = self.slot(qpn)?.qps.load(Ordering::Acquire);
-        let offset = self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(qpn)].load(Ordering::Acquire);
+        let offset =
+            self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(qpn)].load(Ordering::Acquire);
         if offset == 0 {
             return None;
         }
@@ -150,7 +156,8 @@ impl Space {
     /// The XRC SRQ with this number, if it exists here.
     pub fn xrc_srq(&self, srqn: u32) -> Option<&'static RqShared> {
         let table = self.slot(srqn)?.srqs.load(Ordering::Acquire);
-        let offset = self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(srqn)].load(Ordering::Acquire);
+        let offset =
+            self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(srqn)].load(Ordering::Acquire);
         if offset == 0 { None } else { self.view.get(offset) }
     }
 
@@ -223,4 +230,3 @@ pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 pub(crate) fn help(counter: &AtomicU64, from: u64) {
     let _ = counter.compare_exchange(from, from + 1, Ordering::AcqRel, Ordering::Relaxed);
 }
-

@@ -213,7 +213,8 @@ pub mod access {
     /// Bits that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
     /// Everything that this device knows.
-    pub const KNOWN: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED | HUGETLB | FLUSH_GLOBAL;
+    pub const KNOWN: u32 =
+        LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED | HUGETLB | FLUSH_GLOBAL;
 }
 
 /// `IBV_QP_*`: which attributes a modify names.

@@ -88,10 +88,12 @@ impl SendQueue {
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(wc::LOC_LEN_ERR);
         }
-        let pieces = match self.local_pieces(i, 0, total, 0) {
-            Ok(p) => p,
-            Err(status) => return Step::Done(status),
-        };
+        // The payload is read before any lane is entered: the mark of executing must be visible by itself.
+        fence(Ordering::SeqCst);
+        let mut pieces = Pieces::new();
+        if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
+            return Step::Done(status);
+        }
         let w = &self.wqes[i];
         let to = self.ud_addresses[i];
         let imm = (w.opcode == Some(Opcode::SendImm)).then_some(w.imm_or_rkey);

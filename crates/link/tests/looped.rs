@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Grh, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Sge,
-    access, attr, devices, event, send_flags, wc,
+    AhAttr, Completion, Context, Cq, Data, Grh, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest,
+    Sge, access, attr, devices, event, send_flags, wc,
 };
 
 struct Side {
@@ -107,11 +107,21 @@ fn write_read_and_atomics_move_the_right_bytes() {
     assert_eq!((c.wr_id, c.status, c.opcode), (1, wc::SUCCESS, 1));
     assert_eq!(ours, theirs);
     theirs[7] = 99;
-    let base = SendRequest { flags: send_flags::SIGNALED, remote_addr: theirs.as_ptr() as u64, rkey: mb.rkey(), ..SendRequest::default() };
+    let base = SendRequest {
+        flags: send_flags::SIGNALED,
+        remote_addr: theirs.as_ptr() as u64,
+        rkey: mb.rkey(),
+        ..SendRequest::default()
+    };
     post(&a.qp, &SendRequest { wr_id: 2, opcode: Opcode::Read, data: Data::Sges(&sge), ..base });
     assert_eq!((wait(&a.cq).status, ours[7]), (wc::SUCCESS, 99));
     let word = [Sge { addr: ours.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
-    let base = SendRequest { flags: send_flags::SIGNALED, remote_addr: theirs.as_ptr() as u64 + 56, rkey: mb.rkey(), ..SendRequest::default() };
+    let base = SendRequest {
+        flags: send_flags::SIGNALED,
+        remote_addr: theirs.as_ptr() as u64 + 56,
+        rkey: mb.rkey(),
+        ..SendRequest::default()
+    };
     post(&a.qp, &SendRequest { wr_id: 3, opcode: Opcode::FetchAdd, compare_add: 5, data: Data::Sges(&word), ..base });
     assert_eq!((wait(&a.cq).status, ours[0], theirs[7]), (wc::SUCCESS, 99, 104));
     ma.deregister().unwrap();
@@ -128,7 +138,14 @@ fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
     b.qp.post_recv(77, &[Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }]).unwrap();
     let hello: &[u8] = b"hello";
     let inline = [hello];
-    let request = || SendRequest { wr_id: 5, opcode: Opcode::SendImm, imm_or_rkey: 42, flags: 2 | 8, data: Data::Inline(&inline), ..SendRequest::default() };
+    let request = || SendRequest {
+        wr_id: 5,
+        opcode: Opcode::SendImm,
+        imm_or_rkey: 42,
+        flags: 2 | 8,
+        data: Data::Inline(&inline),
+        ..SendRequest::default()
+    };
     post(&a.qp, &request());
     assert_eq!(wait(&a.cq).status, wc::SUCCESS);
     let r = wait(&b.cq);
@@ -184,7 +201,15 @@ fn a_fast_sender_and_a_slow_receiver_lose_nothing() {
             let (mut posted, mut done) = (0, 0);
             while done < N {
                 while posted < N && posted - done < 16 {
-                    post(&a.qp, &SendRequest { wr_id: posted, flags: 2 | 8, data: Data::Inline(&inline), ..SendRequest::default() });
+                    post(
+                        &a.qp,
+                        &SendRequest {
+                            wr_id: posted,
+                            flags: 2 | 8,
+                            data: Data::Inline(&inline),
+                            ..SendRequest::default()
+                        },
+                    );
                     posted += 1;
                 }
                 let c = wait(&a.cq);

@@ -133,10 +133,8 @@ impl Groups {
 fn live_slots(uid: u32) -> Vec<u32> {
     let prefix = format!("@vervain/{uid}/");
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut slots: Vec<u32> = table
-        .lines()
-        .filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&prefix)?.parse().ok())
-        .collect();
+    let mut slots: Vec<u32> =
+        table.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&prefix)?.parse().ok()).collect();
     slots.sort_unstable();
     slots.dedup();
     slots

@@ -67,7 +67,10 @@ impl Incoming {
     fn message(&self, id: u32, m: &Message, process: &'static Process, identity: &Identity, groups: &Groups) {
         match m.kind {
             kind::HELLO if m.args[0] != VERSION => {
-                log::error!("a process with another version of Vervain (arena version {}, here {VERSION}) was refused", m.args[0]);
+                log::error!(
+                    "a process with another version of Vervain (arena version {}, here {VERSION}) was refused",
+                    m.args[0]
+                );
                 self.reply(id, &Message::new(kind::REFUSED, &[VERSION], &[]), &[]);
             }
             kind::HELLO => {
@@ -125,7 +128,7 @@ impl Incoming {
         if let Some(c) = self.state.lock().peers.get(&id)
             && let Err(e) = c.socket.send(message, fds)
         {
-            log::warn!("a peer does not take its answer: {}", std::io::Error::from(e));
+            log::debug!("a peer does not take its answer: {}", std::io::Error::from(e));
         }
     }
 

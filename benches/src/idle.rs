@@ -1,0 +1,47 @@
+//! What an open device costs a process that does nothing with it.
+
+use anyhow::{Context, Result};
+
+use crate::process::numbers;
+use crate::report::{Row, Section, Target, Unit};
+use crate::setup::{LIMIT, Setup};
+
+/// Seconds of doing nothing.
+const SECONDS: &str = "2";
+/// The bounds: ms to open, KiB of memory. "No CPU" is read as less than a thousandth of one processor.
+const OPEN_AT_MOST: f64 = 5.0;
+const MEMORY_AT_MOST: f64 = 1024.0;
+const CPU_AT_MOST: f64 = 2.0;
+
+/// Opening and idling.
+pub fn section(setup: &Setup) -> Section {
+    Section::new(
+        "One process: a device open and unused",
+        "The memory is the growth of the process's proportional set size (PSS in /proc/self/smaps_rollup).",
+        rows(setup),
+    )
+}
+
+fn rows(setup: &Setup) -> Result<Vec<Row>> {
+    let mut columns: [Vec<f64>; 4] = Default::default();
+    let mut threads = 0.0;
+    for _ in 0..setup.rounds.div_ceil(2) {
+        let mut command = setup.under_vervain(&[], setup.program("idle"));
+        let numbers = numbers(command.arg(SECONDS), Some(setup.cpus.client), LIMIT)?;
+        let [opening, loaded, opened, cpu, count]: [f64; 5] =
+            numbers.try_into().ok().context("idle printed another number of numbers")?;
+        columns.iter_mut().zip([opening, loaded, opened, cpu]).for_each(|(column, number)| column.push(number));
+        threads = count;
+    }
+    let [opening, loaded, opened, cpu] = &columns;
+    let rows = [
+        Row::new("ibv_get_device_list and ibv_open_device", Unit::Ms, opening)
+            .map(|r| r.target(Target::AtMost(OPEN_AT_MOST))),
+        Row::new("memory: the library loaded and a device open", Unit::Kib, loaded)
+            .map(|r| r.target(Target::AtMost(MEMORY_AT_MOST))),
+        Row::new("memory: of that, by opening", Unit::Kib, opened),
+        Row::new("processor time in 2 s of sleep", Unit::Ms, cpu)
+            .map(|r| r.target(Target::AtMost(CPU_AT_MOST)).note(format!("{threads} threads"))),
+    ];
+    Ok(rows.into_iter().flatten().collect())
+}
