@@ -18,6 +18,8 @@ use std::sync::{Arc, Weak};
 
 /// Empty looks at a hot lane before it goes back to being found by its ready bit.
 const COOL_AFTER: u32 = 256;
+/// Polls in vain before the thread offers its CPU to others; some ten microseconds.
+const PATIENT_POLLS: u32 = 512;
 /// Lanes that are looked at directly, without their ready bit being cleared and set for each completion.
 const HOT_LANES: usize = 8;
 
@@ -48,6 +50,7 @@ struct Queue {
     lanes: Vec<Vec<Arc<OwnedLane>>>,
     hot: Vec<(Arc<OwnedLane>, u32)>,
     next_bit: u32,
+    empty_polls: u32,
 }
 
 struct Entry {
@@ -264,7 +267,19 @@ impl Cq {
         if n < max {
             n += self.poll_lanes(&mut q, max - n, sink);
         }
-        n
+        if n > 0 {
+            q.empty_polls = 0;
+            return n;
+        }
+        q.empty_polls = q.empty_polls.wrapping_add(1);
+        let empty = q.empty_polls;
+        drop(q);
+        // Whoever polls in vain for long may hold the CPU that its peer needs: on a machine with few cores, peers that
+        // spin would take turns by the scheduler's tick, some milliseconds each.
+        if empty > PATIENT_POLLS && empty.is_multiple_of(16) {
+            std::thread::yield_now();
+        }
+        0
     }
 
     fn poll_lanes(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {

@@ -64,6 +64,12 @@ impl RawLock {
         self.word.load(Ordering::Relaxed) & !WAITERS == tid()
     }
 
+    /// Whether it is held by a thread that no longer exists.
+    pub fn holder_is_gone(&self) -> bool {
+        let holder = self.word.load(Ordering::Relaxed) & !WAITERS;
+        holder != 0 && !thread_exists(holder)
+    }
+
     /// Gives the lock back.
     #[inline]
     pub fn unlock(&self) {

@@ -298,11 +298,14 @@ impl Process {
         }
     }
 
-    /// The process of `lane`'s initiator still runs.
+    /// The initiator of `lane` still runs: its process, or for a QP of this process the thread that is at it.
     pub(crate) fn initiator_lives(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
         let slot = layout::slot_of(qpn);
-        self.owns_slot(slot) || self.link.initiator_lives(slot)
+        if self.owns_slot(slot) {
+            return self.find_qp(qpn).is_some_and(|qp| !qp.thread_is_gone());
+        }
+        self.link.initiator_lives(slot)
     }
 
     /// Whether `slot` is this process's.

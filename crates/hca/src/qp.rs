@@ -14,7 +14,7 @@ use crate::process::{Attention, Kind, Process};
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::{BUDGET, Progress, SendQueue};
 use crate::srq::Srq;
-use crate::types::{AhAttr, Completion, Gid, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns, wc};
+use crate::types::{AhAttr, Completion, Gid, QpAttr, QpCap, QpState, QpType, Sge, event, wc};
 use crate::wqe::SendRequest;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -462,14 +462,18 @@ impl Qp {
     /// Waits until the piece of work in hand is over; a thread that ended inside is not waited for.
     pub(crate) fn wait_executing(&self) {
         let e = self.executing.load(Ordering::SeqCst);
-        let deadline = now_ns() + 2_000_000_000;
         let mut spins = 0u32;
-        while e & 1 == 1 && self.executing.load(Ordering::Acquire) == e && now_ns() < deadline {
+        while e & 1 == 1 && self.executing.load(Ordering::Acquire) == e && !self.thread_is_gone() {
             spins += 1;
-            if spins > 1000 {
+            if spins > 100 {
                 std::thread::sleep(std::time::Duration::from_micros(20));
             }
         }
+    }
+
+    /// Whether the thread that carries out send work ended in the middle of it.
+    pub(crate) fn thread_is_gone(&self) -> bool {
+        self.sq.raw().holder_is_gone()
     }
 
     /// Runs `f`, which itself waits for work in hand, outside of the mark. Called from inside send work, which holds no

@@ -45,6 +45,8 @@ pub(crate) struct Exec {
     pub asked: Option<u64>,
     /// When silence turns into an error; 0 while the peer answers.
     pub deadline: u64,
+    /// When a handshake that is under way counts as silence; 0 while there is none.
+    pub handshake_until: u64,
     /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
     pub rnr_until: u64,
     pub rnr_left: u8,
@@ -584,12 +586,12 @@ impl SendQueue {
     #[cold]
     fn connecting(&mut self, reliable: bool) -> Step {
         let now = now_ns();
-        if self.exec.deadline == 0 {
-            let ns =
-                if reliable { retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2) } else { 0 };
-            self.exec.deadline = now.saturating_add(ns.saturating_add(HANDSHAKE_NS));
+        if self.exec.handshake_until == 0 {
+            let retries = retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2);
+            let ns = HANDSHAKE_NS.saturating_add(if reliable { retries } else { 0 });
+            self.exec.handshake_until = now.saturating_add(ns);
         }
-        if now < self.exec.deadline {
+        if now < self.exec.handshake_until {
             return Step::Wait(self.exec.next_look());
         }
         Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
@@ -633,7 +635,10 @@ impl SendQueue {
                 Ok(Box::new(t))
             }
             Found::Connecting => Err(self.connecting(reliable)),
-            Found::Nobody if reliable => Err(self.silence()),
+            Found::Nobody if reliable => {
+                self.exec.handshake_until = 0;
+                Err(self.silence())
+            }
             Found::Nobody => Err(Step::Done(wc::SUCCESS)),
             Found::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
         }

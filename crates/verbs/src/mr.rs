@@ -42,7 +42,7 @@ unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, hca: Arc<hca
 
 /// Registers memory under addresses that begin at `iova`; all other ways to register come here.
 ///
-/// Access bits that a device may ignore, as relaxed ordering, are ignored: perftest sets one [tried].
+/// Access bits that a device may ignore, as relaxed ordering, are ignored: perftest sets one.
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,

@@ -107,8 +107,8 @@ pub(crate) fn minus_one_of(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
 /// Says why a verb fails, for `VERVAIN_LOG=info`: programs often try what may fail. Gives the errno.
 #[cold]
 pub(crate) fn failed(e: &Error) -> c_int {
-    // That a queue is full, or that a non-blocking descriptor has nothing to read, is no failure.
-    if !matches!(e.errno(), libc::ENOMEM | libc::EAGAIN) {
+    // That a queue is full, a table entry empty, or nothing there to read, is no failure.
+    if !matches!(e.errno(), libc::ENOMEM | libc::ENODATA | libc::EAGAIN) {
         log::info!("{e} (errno {})", e.errno());
     }
     e.errno()

@@ -222,15 +222,25 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 /// Changes a QP's attributes and state.
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     errno_of(|| {
-        let mask = attr_mask as u32;
         // SAFETY: the client's QP and attributes.
         unsafe {
+            let mask = attr_mask as u32 & !pointless_attributes((*qp).qp_type);
             let hca = hca_qp(qp);
             hca.modify(&attr_from_c(&*attr, mask)?, mask)?;
             (*qp).state = hca.state().to_verbs();
         }
         Ok(())
     })
+}
+
+/// Attributes that one half of an XRC connection does not have. The kernel's verbs take them and drop them, so that programs
+/// can treat both halves as they treat RC QPs; perftest does.
+fn pointless_attributes(qp_type: ibv_qp_type) -> u32 {
+    match qp_type {
+        IBV_QPT_XRC_SEND => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        IBV_QPT_XRC_RECV => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
+        _ => 0,
+    }
 }
 
 /// Reads a QP's attributes, all of them whatever the mask says, and what it was created with.

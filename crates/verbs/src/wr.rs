@@ -5,7 +5,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::slice;
+use core::{mem, slice};
 
 use vervain_hca::{Data, Flush, Opcode, SendRequest, Sge};
 
@@ -20,14 +20,15 @@ use crate::qp::{QpState, qp_state};
 pub(crate) struct Builder(UnsafeCell<Batch>);
 
 struct Batch {
-    /// The request, without data or UD destination, which are below.
-    request: Option<SendRequest<'static>>,
+    /// The request, without its data, which is below.
+    request: SendRequest<'static>,
+    /// Whether there is one.
+    building: bool,
     data: DataKind,
     sges: Vec<Sge>,
     inline: Vec<u8>,
     max_sge: usize,
     max_inline: usize,
-    ud: Option<ibv_send_wr_ud>,
     /// The first thing that went wrong: `wr_complete` reports it and posts nothing.
     error: c_int,
 }
@@ -44,14 +45,14 @@ impl Builder {
     pub(crate) fn new(cap: &ibv_qp_cap) -> Self {
         let (max_sge, max_inline) = (cap.max_send_sge as usize, cap.max_inline_data as usize);
         Builder(UnsafeCell::new(Batch {
-            request: None,
+            request: SendRequest::default(),
+            building: false,
             data: DataKind::None,
             sges: Vec::with_capacity(max_sge),
             // An atomic write carries 8 bytes, however little inline data the QP takes.
             inline: Vec::with_capacity(max_inline.max(8)),
             max_sge,
             max_inline,
-            ud: None,
             error: 0,
         }))
     }
@@ -74,30 +75,33 @@ impl Batch {
     }
 
     /// Hands the request built so far to the device model.
-    unsafe fn flush(&mut self, state: &QpState) {
-        let Some(mut request) = self.request.take() else { return };
-        if self.error != 0 {
+    fn flush(&mut self, state: &QpState) {
+        if !mem::take(&mut self.building) || self.error != 0 {
             return;
         }
-        if let Some(ud) = self.ud.take() {
-            // SAFETY: the address handle that the client named in this batch.
-            match unsafe { ud_dest(&ud) } {
-                Ok(dest) => request.ud = Some(dest),
-                Err(e) => return self.fail(e.errno()),
+        // SAFETY: both vectors stay as they are until the request is handed over, and its data is taken out of it then.
+        let (sges, inline): (&'static [Sge], &'static [u8]) = unsafe {
+            (
+                slice::from_raw_parts(self.sges.as_ptr(), self.sges.len()),
+                slice::from_raw_parts(self.inline.as_ptr(), self.inline.len()),
+            )
+        };
+        let pushed = match self.data {
+            DataKind::None => state.hca.wr_push(&self.request),
+            DataKind::Sges => {
+                self.request.data = Data::Sges(sges);
+                state.hca.wr_push(&self.request)
             }
-        }
-        let inline: [&[u8]; 1] = [&self.inline];
-        // The borrowed data makes this request shorter-lived than the stored one.
-        let mut request: SendRequest<'_> = request;
-        match self.data {
-            DataKind::None => {}
-            DataKind::Sges => request.data = Data::Sges(&self.sges),
             DataKind::Inline => {
-                request.data = Data::Inline(&inline);
-                request.flags |= IBV_SEND_INLINE;
+                let buffers = [inline];
+                // SAFETY: as above; the array is on this stack.
+                self.request.data = Data::Inline(unsafe { slice::from_raw_parts(buffers.as_ptr(), 1) });
+                self.request.flags |= IBV_SEND_INLINE;
+                state.hca.wr_push(&self.request)
             }
-        }
-        if let Err(e) = state.hca.wr_push(&request) {
+        };
+        self.request.data = Data::None;
+        if let Err(e) = pushed {
             self.fail(failed(&e));
         }
     }
@@ -110,14 +114,15 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: Opcode) -> &'static mut SendRequest<
         let (state, batch) = batch(qp);
         batch.flush(state);
         batch.data = DataKind::None;
-        batch.ud = None;
-        batch.request.insert(SendRequest {
+        batch.building = true;
+        batch.request = SendRequest {
             wr_id: (*qp).wr_id,
             opcode,
             // Inline is said by the setter, not by this flag.
             flags: (*qp).wr_flags & !IBV_SEND_INLINE,
             ..Default::default()
-        })
+        };
+        &mut batch.request
     }
 }
 
@@ -126,7 +131,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     unsafe {
         qp_state(qp.cast()).hca.wr_start();
         let (_, batch) = batch(qp);
-        batch.request = None;
+        batch.building = false;
         batch.error = 0;
     }
 }
@@ -152,7 +157,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the client's QP, after `wr_start`.
     unsafe {
         let (state, batch) = batch(qp);
-        batch.request = None;
+        batch.building = false;
         state.hca.wr_abort();
     }
 }
@@ -220,15 +225,19 @@ unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz:
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: the client's QP in a batch.
-    unsafe { batch(qp) }.1.ud = Some(ibv_send_wr_ud { ah, remote_qpn, remote_qkey });
+    // SAFETY: the client's QP in a batch, and its address handle.
+    unsafe {
+        let (_, batch) = batch(qp);
+        match ud_dest(&ibv_send_wr_ud { ah, remote_qpn, remote_qkey }) {
+            Ok(dest) => batch.request.ud = Some(dest),
+            Err(e) => batch.fail(failed(&e)),
+        }
+    }
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: the client's QP in a batch.
-    if let Some(request) = unsafe { batch(qp) }.1.request.as_mut() {
-        request.srqn = remote_srqn;
-    }
+    unsafe { batch(qp) }.1.request.srqn = remote_srqn;
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
