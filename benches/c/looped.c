@@ -27,6 +27,13 @@ static void die(const char *what)
 	exit(1);
 }
 
+/* For calls that return the errno. */
+static void refused(const char *what, int error)
+{
+	errno = error;
+	die(what);
+}
+
 static inline void await(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -52,8 +59,9 @@ static inline void post(enum ibv_wr_opcode opcode, unsigned flags)
 		wr.wr.rdma.remote_addr = (uintptr_t)memory + REMOTE;
 		wr.wr.rdma.rkey = mr->rkey;
 	}
-	if ((errno = ibv_post_send(qp, &wr, &bad)))
-		die("ibv_post_send");
+	int failed = ibv_post_send(qp, &wr, &bad);
+	if (failed)
+		refused("ibv_post_send", failed);
 	await(send_cq);
 }
 
@@ -68,8 +76,9 @@ static void wr_write_inline(void)
 	qpx->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_rdma_write(qpx, mr->rkey, (uintptr_t)memory + REMOTE);
 	ibv_wr_set_inline_data(qpx, memory, LENGTH);
-	if ((errno = ibv_wr_complete(qpx)))
-		die("ibv_wr_complete");
+	int failed = ibv_wr_complete(qpx);
+	if (failed)
+		refused("ibv_wr_complete", failed);
 	await(send_cq);
 }
 
@@ -77,8 +86,9 @@ static void send_recv(void)
 {
 	struct ibv_sge sge = { (uintptr_t)memory + RECEIVED, LENGTH, mr->lkey };
 	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
-	if ((errno = ibv_post_recv(qp, &wr, &bad)))
-		die("ibv_post_recv");
+	int failed = ibv_post_recv(qp, &wr, &bad);
+	if (failed)
+		refused("ibv_post_recv", failed);
 	post(IBV_WR_SEND, 0);
 	await(recv_cq);
 }
@@ -125,29 +135,30 @@ static void connect_to_itself(void)
 {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
+	int failed;
 	if (ibv_query_port(qp->context, 1, &port) || ibv_query_gid(qp->context, 1, 0, &gid))
 		die("query");
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
 	};
-	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
-		die("INIT");
+	if ((failed = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
+		refused("INIT", failed);
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = qp->qp_num, .max_dest_rd_atomic = 1,
 		.min_rnr_timer = 12,
 		.ah_attr = { .port_num = 1, .dlid = port.lid, .is_global = port.link_layer == IBV_LINK_LAYER_ETHERNET,
 			     .grh = { .dgid = gid, .hop_limit = 1 } },
 	};
-	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+	if ((failed = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)))
-		die("RTR");
+		refused("RTR", failed);
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1,
 	};
-	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+	if ((failed = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 					      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)))
-		die("RTS");
+		refused("RTS", failed);
 }
 
 int main(int argc, char **argv)

@@ -26,7 +26,7 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
     let mut columns: [Vec<f64>; 4] = Default::default();
     let mut threads = 0.0;
     for _ in 0..setup.rounds.div_ceil(2) {
-        let mut command = setup.under_vervain(&[], setup.program("idle"));
+        let mut command = setup.under_vervain(&[], setup.program("idle")?);
         let numbers = numbers(command.arg(SECONDS), Some(setup.cpus.client), LIMIT)?;
         let [opening, loaded, opened, cpu, count]: [f64; 5] =
             numbers.try_into().ok().context("idle printed another number of numbers")?;

@@ -38,7 +38,7 @@ fn count(setup: &Setup, operation: &str, operations: u32) -> Result<f64> {
     let mut command = setup.under_vervain(&[], "valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(format!("--log-file={}", log.display()));
-    command.arg(setup.program("looped")).args([operation, "1", &operations.to_string()]);
+    command.arg(setup.program("looped")?).args([operation, "1", &operations.to_string()]);
     Running::start(&mut command, None, LIMIT)?.finish()?;
     collected(&log)
 }

@@ -42,7 +42,7 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
             let i = (i + round) % OPERATIONS.len();
             ours[i].push(operation(setup, OPERATIONS[i].0)?);
         }
-        let mut xadd = Command::new(setup.program("raw"));
+        let mut xadd = Command::new(setup.program("raw")?);
         raw.push(numbers(xadd.args(["xadd", BATCHES]), Some(setup.cpus.client), LIMIT)?[0]);
     }
     let rows = OPERATIONS.iter().zip(&ours).filter_map(|((name, what), ours)| {
@@ -56,6 +56,6 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
 }
 
 fn operation(setup: &Setup, name: &str) -> Result<f64> {
-    let mut command = setup.under_vervain(&[], setup.program("looped"));
+    let mut command = setup.under_vervain(&[], setup.program("looped")?);
     Ok(numbers(command.args([name, BATCHES, PER_BATCH]), Some(setup.cpus.client), LIMIT)?[0])
 }

@@ -40,7 +40,7 @@ struct Options {
     /// The vervain command to measure [default: target/release/vervain]
     #[arg(long, value_name = "PATH")]
     vervain: Option<PathBuf>,
-    /// Where to write the numbers [default: benches/results/latest.json]
+    /// Where to write the numbers [default: benches/results/latest.json, if all was measured]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -92,10 +92,12 @@ fn main() -> Result<()> {
     }
     report.print_verdict();
     let output = match options.output {
-        Some(output) => output,
-        None => package_directory()?.join("results/latest.json"),
+        None if options.only.is_empty() => Some(package_directory()?.join("results/latest.json")),
+        named => named,
     };
-    report.save(&output)?;
-    println!("Numbers: {}", output.display());
+    if let Some(output) = output {
+        report.save(&output)?;
+        println!("Numbers: {}", output.display());
+    }
     Ok(())
 }

@@ -220,6 +220,10 @@ impl Report {
     pub fn print_verdict(&self) {
         let verdicts: Vec<&Row> = self.sections.iter().flat_map(|s| &s.rows).filter(|row| row.met.is_some()).collect();
         let missed: Vec<&&Row> = verdicts.iter().filter(|row| row.met == Some(false)).collect();
+        if verdicts.is_empty() {
+            println!("\nNothing with a target was measured.");
+            return;
+        }
         println!("\n{} of {} targets met.", verdicts.len() - missed.len(), verdicts.len());
         for row in missed {
             println!("  MISSED: {}", row.what);

@@ -1,5 +1,6 @@
 //! What a run needs before it measures: the `vervain` command, the C programs compiled here, two processors.
 
+use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,8 @@ pub struct Setup {
     pub rounds: usize,
     /// Where the compiled programs lie; gone with this value.
     pub directory: TempDir,
+    /// Programs that did not compile, and why.
+    missing: HashMap<&'static str, String>,
 }
 
 impl Setup {
@@ -32,16 +35,23 @@ impl Setup {
         let package = package_directory()?;
         let vervain = vervain.unwrap_or_else(|| package.join("../target/release/vervain"));
         ensure!(vervain.is_file(), "there is no vervain command at {}: run `make build` first", vervain.display());
-        let setup = Setup { vervain, cpus: two_cpus()?, rounds, directory: tempfile::tempdir()? };
+        let directory = tempfile::tempdir()?;
+        let mut missing = HashMap::new();
         for (name, libraries) in [("raw", &[][..]), ("idle", &[]), ("looped", &["-libverbs"])] {
-            setup.compile(&package.join("c").join(name).with_extension("c"), &setup.program(name), libraries)?;
+            let source = package.join("c").join(name).with_extension("c");
+            if let Err(e) = compile(&source, &directory.path().join(name), libraries) {
+                missing.insert(name, format!("{e:#}"));
+            }
         }
-        Ok(setup)
+        Ok(Setup { vervain, cpus: two_cpus()?, rounds, directory, missing })
     }
 
-    /// A program compiled from `c/`.
-    pub fn program(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+    /// A program compiled from `c/`, or why it could not be.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        match self.missing.get(name) {
+            Some(why) => bail!("{why}"),
+            None => Ok(self.directory.path().join(name)),
+        }
     }
 
     /// `vervain run` of `program`, with `options` of its own.
@@ -50,16 +60,14 @@ impl Setup {
         command.arg("run").args(options).arg("--").arg(program.as_ref());
         command
     }
+}
 
-    fn compile(&self, source: &Path, to: &Path, libraries: &[&str]) -> Result<()> {
-        let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-        let mut command = Command::new(compiler);
-        command.args(["-O2", "-o"]).arg(to).arg(source).args(libraries);
-        let compiled = Running::start(&mut command, None, LIMIT).and_then(Running::finish);
-        compiled
-            .map(drop)
-            .context("compiling the measuring programs (Debian: apt install gcc libc6-dev libibverbs-dev)")
-    }
+fn compile(source: &Path, to: &Path, libraries: &[&str]) -> Result<()> {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-o"]).arg(to).arg(source).args(libraries);
+    let compiled = Running::start(&mut command, None, LIMIT).and_then(Running::finish);
+    compiled.map(drop).context("compiling a measuring program (Debian: apt install gcc libc6-dev libibverbs-dev)")
 }
 
 /// The directory of this package. Cargo tells it at run time, so that no path is built into the program.

@@ -1,6 +1,8 @@
 //! Declares libibverbs's version nodes to the linker. There never were nodes 1.2 to 1.4.
 
 fn main() {
+    // The progress thread runs this library's code: a program that closes it with dlclose must not unmap it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     vervain_symver::write_version_script(
         "libibverbs.so.1",
         &[

@@ -98,8 +98,8 @@ static bool post_receive(uint64_t slot)
 	return ibv_post_srq_recv(s.srq, &r, &bad) == 0;
 }
 
-/* Takes in whatever has completed. Receives are told from sends by wr_id < RECVS, since a failed one has no opcode. */
-static void take(void)
+/* Takes in whatever has completed; says whether that was anything. Receives are told from sends by wr_id < RECVS, since a failed one has no opcode. */
+static bool take(void)
 {
 	struct ibv_wc wc[16];
 	int n = ibv_poll_cq(s.cq, 16, wc);
@@ -126,6 +126,7 @@ static void take(void)
 	}
 	if (n == 0)
 		sched_yield();
+	return n > 0;
 }
 
 static void take_for(uint64_t us)
@@ -191,6 +192,15 @@ static void victim_gone(const char *how, int round)
 	vt_require(sends_out == 0, "round %d (%s): %" PRIu64 " requests to the dead peer never completed", round, how, sends_out);
 	uint64_t took = vt_now_us() - start;
 	vt_check(took < 1500000, "round %d (%s): the requests ended after %" PRIu64 " us", round, how, took);
+	/* The way to lose no receive of an SRQ: ERR, last WQE reached, an empty CQ, and only then destroy (10.3.1.4). */
+	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR };
+	struct ibv_async_event ev = { .event_type = IBV_EVENT_COMM_EST };
+	vt_check(ibv_modify_qp(s.qp[VICTIM], &err, IBV_QP_STATE) == 0, "to ERR");
+	while (ev.event_type != IBV_EVENT_QP_LAST_WQE_REACHED && vt_event(s.dev.ctx, &ev, 3000))
+		ibv_ack_async_event(&ev);
+	vt_check(ev.event_type == IBV_EVENT_QP_LAST_WQE_REACHED, "round %d (%s): no last WQE reached", round, how);
+	while (take())
+		;
 	vt_check(ibv_destroy_qp(s.qp[VICTIM]) == 0, "ibv_destroy_qp");
 	s.qp[VICTIM] = NULL;
 	vt_require(vt_duo_qp(&s, VICTIM), "a new QP");

@@ -27,11 +27,7 @@ pub fn have_c() -> bool {
 pub fn c_program(name: &str) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    built
-        .get_or_insert_with(HashMap::new)
-        .entry(name.to_owned())
-        .or_insert_with(|| compile(name))
-        .clone()
+    built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
 }
 
 fn compile(name: &str) -> PathBuf {
@@ -42,10 +38,7 @@ fn compile(name: &str) -> PathBuf {
     let out = out_dir.join(name);
     let partial = out_dir.join(format!("{name}.{}", std::process::id()));
     let mut sources = vec![root.join("c").join(name).with_extension("c")];
-    for entry in std::fs::read_dir(root.join("c"))
-        .expect("tests/c")
-        .flatten()
-    {
+    for entry in std::fs::read_dir(root.join("c")).expect("tests/c").flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
         if file.starts_with("vt") && file.ends_with(".c") {
             sources.push(entry.path());
@@ -53,25 +46,13 @@ fn compile(name: &str) -> PathBuf {
     }
     sources.sort();
     let result = Command::new("cc")
-        .args([
-            "-std=gnu11",
-            "-O2",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-o",
-        ])
+        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&partial)
         .args(&sources)
         .args(["-lpthread", "-libverbs"])
         .output()
         .expect("starting cc");
-    assert!(
-        result.status.success(),
-        "{name}.c does not compile:\n{}",
-        String::from_utf8_lossy(&result.stderr)
-    );
+    assert!(result.status.success(), "{name}.c does not compile:\n{}", String::from_utf8_lossy(&result.stderr));
     std::fs::rename(&partial, &out).expect("naming the compiled program");
     out
 }

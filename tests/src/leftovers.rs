@@ -30,15 +30,8 @@ impl Leftovers {
 
 fn seen() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for line in std::fs::read_to_string("/proc/net/unix")
-        .unwrap_or_default()
-        .lines()
-    {
-        if let Some(name) = line
-            .split_whitespace()
-            .nth(7)
-            .filter(|n| n.contains("vervain"))
-        {
+    for line in std::fs::read_to_string("/proc/net/unix").unwrap_or_default().lines() {
+        if let Some(name) = line.split_whitespace().nth(7).filter(|n| n.contains("vervain")) {
             all.insert(format!("socket {name}"));
         }
     }

@@ -10,7 +10,7 @@ mod process;
 
 pub use compile::{c_program, have_c};
 pub use leftovers::Leftovers;
-pub use process::{Finished, Job, free_port, listening};
+pub use process::{Finished, Job, free_port};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,23 +21,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// # Panics
 /// When there is none.
 pub fn vervain() -> PathBuf {
-    let path = std::env::var_os("VERVAIN_BIN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/vervain"),
-        PathBuf::from,
-    );
-    assert!(
-        path.is_file() && library(&path).is_some(),
-        "Vervain is not built: run make build"
-    );
+    let path = std::env::var_os("VERVAIN_BIN")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/vervain"), PathBuf::from);
+    assert!(path.is_file() && library(&path).is_some(), "Vervain is not built: run make build");
     path
 }
 
 /// The library directory that belongs to a command: beside it, or in `../lib` of an installation.
 fn library(command: &Path) -> Option<PathBuf> {
     let dir = command.parent()?;
-    [dir.join("lib/vervain"), dir.join("../lib/vervain")]
-        .into_iter()
-        .find(|lib| lib.join("libibverbs.so.1").exists())
+    [dir.join("lib/vervain"), dir.join("../lib/vervain")].into_iter().find(|lib| lib.join("libibverbs.so.1").exists())
 }
 
 /// `vervain run -- program`, with none of this process's Vervain variables.
@@ -63,11 +56,7 @@ pub fn tool(name: &str) -> Option<PathBuf> {
 
 /// Whether all tools exist; prints which are missing, and that the test is skipped for it.
 pub fn have(tools: &[&str]) -> bool {
-    let missing: Vec<_> = tools
-        .iter()
-        .filter(|t| tool(t).is_none())
-        .copied()
-        .collect();
+    let missing: Vec<_> = tools.iter().filter(|t| tool(t).is_none()).copied().collect();
     if !missing.is_empty() {
         eprintln!("skipped: this machine has no {}", missing.join(", "));
     }
@@ -95,11 +84,6 @@ impl Failures {
     /// # Panics
     /// When anything was noted.
     pub fn assert_none(self) {
-        assert!(
-            self.0.is_empty(),
-            "{} of the runs failed:\n{}",
-            self.0.len(),
-            self.0.join("\n")
-        );
+        assert!(self.0.is_empty(), "{} of the runs failed:\n{}", self.0.len(), self.0.join("\n"));
     }
 }

@@ -77,23 +77,10 @@ impl Job {
             .spawn()
             .unwrap_or_else(|e| panic!("{command_line}: {e}"));
         let text = Arc::new(Mutex::new(String::new()));
-        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
-            child.stdout.take().map(|p| Box::new(p) as _),
-            child.stderr.take().map(|p| Box::new(p) as _),
-        ];
-        let readers = pipes
-            .into_iter()
-            .flatten()
-            .map(|pipe| reader(pipe, Arc::clone(&text)))
-            .collect();
-        Self {
-            child,
-            text,
-            readers,
-            command: command_line,
-            started: Instant::now(),
-            done: false,
-        }
+        let pipes: [Option<Box<dyn Read + Send>>; 2] =
+            [child.stdout.take().map(|p| Box::new(p) as _), child.stderr.take().map(|p| Box::new(p) as _)];
+        let readers = pipes.into_iter().flatten().map(|pipe| reader(pipe, Arc::clone(&text))).collect();
+        Self { child, text, readers, command: command_line, started: Instant::now(), done: false }
     }
 
     /// The process id, which is also that of its group.
@@ -103,10 +90,7 @@ impl Job {
 
     /// What it has printed until now.
     pub fn output(&self) -> String {
-        self.text
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until the output contains `what`; false when the program ends or the time is over before that.
@@ -128,6 +112,21 @@ impl Job {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Waits until some process listens on the TCP port, which clients of this server do not try twice. False when this
+    /// program ends or the time is over before that.
+    pub fn listens(&mut self, port: u16, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            if ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|p| listens(p, port)) {
+                return true;
+            }
+            if Instant::now() > until || !self.running() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
     /// Sends a signal to every process of the group.
     pub fn signal_group(&self, signal: i32) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
@@ -140,21 +139,14 @@ impl Job {
     /// Waits for the end, at most `limit`; then the whole group is killed.
     pub fn finish(mut self, limit: Duration) -> Finished {
         let until = self.started + limit;
-        let mut status = None;
+        let mut status = self.child.try_wait().ok().flatten();
         while status.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
             status = self.child.try_wait().ok().flatten();
-            if status.is_none() {
-                std::thread::sleep(Duration::from_millis(2));
-            }
         }
         let took = self.started.elapsed();
         self.end();
-        Finished {
-            command: self.command.clone(),
-            status,
-            output: self.output(),
-            took,
-        }
+        Finished { command: self.command.clone(), status, output: self.output(), took }
     }
 
     /// Kills what is left of the group and lets the readers end.
@@ -182,9 +174,7 @@ fn reader(mut pipe: Box<dyn Read + Send>, text: Arc<Mutex<String>>) -> JoinHandl
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = pipe.read(&mut buffer) {
             let piece = String::from_utf8_lossy(&buffer[..n]);
-            text.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push_str(&piece);
+            text.lock().unwrap_or_else(PoisonError::into_inner).push_str(&piece);
         }
     })
 }
@@ -200,29 +190,11 @@ pub fn free_port() -> u16 {
         .expect("a free port on 127.0.0.1")
 }
 
-/// Waits until some process listens on the TCP port; the servers' clients do not try twice.
-pub fn listening(port: u16, limit: Duration) -> bool {
-    let until = Instant::now() + limit;
-    while Instant::now() < until {
-        if ["/proc/net/tcp", "/proc/net/tcp6"]
-            .iter()
-            .any(|p| listens(p, port))
-        {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(3));
-    }
-    false
-}
-
 /// A line of /proc/net/tcp: number, local address:port in hex, remote, state (0A is listening).
 fn listens(table: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
-    std::fs::read_to_string(table)
-        .unwrap_or_default()
-        .lines()
-        .any(|line| {
-            let f: Vec<_> = line.split_whitespace().collect();
-            f.len() > 3 && f[1].ends_with(&port) && f[3] == "0A"
-        })
+    std::fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+        let f: Vec<_> = line.split_whitespace().collect();
+        f.len() > 3 && f[1].ends_with(&port) && f[3] == "0A"
+    })
 }

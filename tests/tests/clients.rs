@@ -17,19 +17,11 @@ fn ibv_devices_lists_the_devices_that_were_asked_for() {
         return;
     }
     let run = Job::start(&mut under_vervain("ibv_devices")).finish(LIMIT);
-    assert!(
-        run.success() && run.output.contains("vervain0"),
-        "{}",
-        run.describe()
-    );
+    assert!(run.success() && run.output.contains("vervain0"), "{}", run.describe());
     assert!(!run.output.contains("vervain1"), "{}", run.describe());
     let run = Job::start(under_vervain("ibv_devices").env("VERVAIN_DEVICES", "3")).finish(LIMIT);
     for name in ["vervain0", "vervain1", "vervain2"] {
-        assert!(
-            run.success() && run.output.contains(name),
-            "{}",
-            run.describe()
-        );
+        assert!(run.success() && run.output.contains(name), "{}", run.describe());
     }
 }
 
@@ -74,11 +66,7 @@ fn ibv_devinfo_prints_an_active_port() {
     for flag in ["XRC", "MEM_WINDOW", "RC_RNR_NAK_GEN"] {
         assert!(run.output.contains(flag), "no {flag} in\n{}", run.output);
     }
-    assert!(
-        run.output.contains("::ffff:127.0.0.1, RoCE v2"),
-        "no IPv4-mapped GID of the loopback in\n{}",
-        run.output
-    );
+    assert!(run.output.contains("::ffff:127.0.0.1, RoCE v2"), "no IPv4-mapped GID of the loopback in\n{}", run.output);
 }
 
 #[test]
@@ -86,28 +74,12 @@ fn ibv_devinfo_prints_lids_on_infiniband() {
     if !have(&["ibv_devinfo"]) {
         return;
     }
-    let run = Job::start(
-        under_vervain("ibv_devinfo")
-            .arg("-v")
-            .envs(INFINIBAND.iter().copied()),
-    )
-    .finish(LIMIT);
-    assert!(
-        run.success() && run.output.contains("InfiniBand"),
-        "{}",
-        run.describe()
-    );
+    let run = Job::start(under_vervain("ibv_devinfo").arg("-v").envs(INFINIBAND.iter().copied())).finish(LIMIT);
+    assert!(run.success() && run.output.contains("InfiniBand"), "{}", run.describe());
     let lid = |name: &str| {
-        run.output
-            .lines()
-            .filter_map(|l| l.trim().strip_prefix(name))
-            .find_map(|l| l.trim().parse::<u32>().ok())
+        run.output.lines().filter_map(|l| l.trim().strip_prefix(name)).find_map(|l| l.trim().parse::<u32>().ok())
     };
-    assert!(
-        lid("port_lid:").is_some_and(|l| l > 0),
-        "{}",
-        run.describe()
-    );
+    assert!(lid("port_lid:").is_some_and(|l| l > 0), "{}", run.describe());
     assert!(lid("sm_lid:").is_some_and(|l| l > 0), "{}", run.describe());
     assert!(run.output.contains("fe80:"), "{}", run.describe());
 }
@@ -117,25 +89,13 @@ fn several_ports_and_devices_are_told_apart() {
     if !have(&["ibv_devinfo"]) {
         return;
     }
-    let run = Job::start(
-        under_vervain("ibv_devinfo")
-            .env("VERVAIN_DEVICES", "2")
-            .env("VERVAIN_PORTS", "2"),
-    )
-    .finish(LIMIT);
+    let run =
+        Job::start(under_vervain("ibv_devinfo").env("VERVAIN_DEVICES", "2").env("VERVAIN_PORTS", "2")).finish(LIMIT);
     assert!(run.success(), "{}", run.describe());
     let count = |what: &str| run.output.matches(what).count();
-    assert_eq!(
-        (count("hca_id:"), count("PORT_ACTIVE")),
-        (2, 4),
-        "{}",
-        run.describe()
-    );
-    let guids: std::collections::BTreeSet<_> = run
-        .output
-        .lines()
-        .filter_map(|l| l.trim().strip_prefix("node_guid:"))
-        .collect();
+    assert_eq!((count("hca_id:"), count("PORT_ACTIVE")), (2, 4), "{}", run.describe());
+    let guids: std::collections::BTreeSet<_> =
+        run.output.lines().filter_map(|l| l.trim().strip_prefix("node_guid:")).collect();
     assert_eq!(guids.len(), 2, "{}", run.describe());
 }
 
@@ -187,26 +147,17 @@ fn ibv_rc_pingpong() {
 
 #[test]
 fn ibv_uc_pingpong() {
-    ping_pong(
-        "ibv_uc_pingpong",
-        &["", "-e", "-c", "-c -e", "-c -s 100000 -n 200"],
-    );
+    ping_pong("ibv_uc_pingpong", &["", "-e", "-c", "-c -e", "-c -s 100000 -n 200"]);
 }
 
 #[test]
 fn ibv_ud_pingpong() {
-    ping_pong(
-        "ibv_ud_pingpong",
-        &["", "-e", "-c", "-c -e", "-c -s 4096", "-c -s 1 -n 3000"],
-    );
+    ping_pong("ibv_ud_pingpong", &["", "-e", "-c", "-c -e", "-c -s 4096", "-c -s 1 -n 3000"]);
 }
 
 #[test]
 fn ibv_srq_pingpong() {
-    ping_pong(
-        "ibv_srq_pingpong",
-        &["", "-e", "-c", "-c -e", "-c -q 3 -s 65536 -n 200"],
-    );
+    ping_pong("ibv_srq_pingpong", &["", "-e", "-c", "-c -e", "-c -q 3 -s 65536 -n 200"]);
 }
 
 #[test]
@@ -262,11 +213,7 @@ fn ibv_asyncwatch_starts_and_stops() {
     let mut watch = Job::start(&mut under_vervain("ibv_asyncwatch"));
     // Its output is buffered when it is no terminal: that it waits is what can be seen.
     std::thread::sleep(Duration::from_millis(500));
-    assert!(
-        watch.running(),
-        "{}",
-        watch.finish(Duration::ZERO).describe()
-    );
+    assert!(watch.running(), "{}", watch.finish(Duration::ZERO).describe());
     watch.signal_group(libc::SIGINT);
     let end = watch.finish(Duration::from_secs(5));
     assert!(end.status.is_some(), "{}", end.describe());

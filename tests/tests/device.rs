@@ -12,25 +12,14 @@ fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &st
     let mut command = under_vervain(c_program(program));
     command.args(args).envs(vars.iter().copied());
     let end = Job::start(&mut command).finish(Duration::from_secs(limit));
-    for line in end
-        .output
-        .lines()
-        .filter(|l| l.starts_with("note ") || l.starts_with("skip "))
-    {
+    for line in end.output.lines().filter(|l| l.starts_with("note ") || l.starts_with("skip ")) {
         println!("{line}");
     }
     if end.success() && end.output.contains(" cases, 0 failed") {
         return;
     }
-    let bad: Vec<_> = end
-        .output
-        .lines()
-        .filter(|l| l.starts_with("FAIL") || l.starts_with("seed"))
-        .collect();
-    failures.add(
-        &format!("{program} {} {vars:?}", args.join(" ")),
-        format!("{}\n{}", bad.join("\n"), end.describe()),
-    );
+    let bad: Vec<_> = end.output.lines().filter(|l| l.starts_with("FAIL") || l.starts_with("seed")).collect();
+    failures.add(&format!("{program} {} {vars:?}", args.join(" ")), format!("{}\n{}", bad.join("\n"), end.describe()));
 }
 
 fn in_one_process(program: &str, limit: u64) {
@@ -49,13 +38,7 @@ fn between_two(program: &str, cases: &[&str], limit: u64) {
     let mut failures = Failures::default();
     for way in WAYS {
         let args = [&["--two"], cases].concat();
-        run(
-            &mut failures,
-            program,
-            &args,
-            &[("VERVAIN_MEMORY", way)],
-            limit,
-        );
+        run(&mut failures, program, &args, &[("VERVAIN_MEMORY", way)], limit);
     }
     failures.assert_none();
 }
@@ -152,13 +135,7 @@ fn threads_share_objects() {
     }
     let mut failures = Failures::default();
     for way in WAYS {
-        run(
-            &mut failures,
-            "threads",
-            &[],
-            &[("VERVAIN_MEMORY", way)],
-            180,
-        );
+        run(&mut failures, "threads", &[], &[("VERVAIN_MEMORY", way)], 180);
     }
     failures.assert_none();
 }

@@ -11,27 +11,14 @@ use vervain_tests::{Failures, Finished, have};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Complaints that perftest prints and may yet end with status 0.
-const COMPLAINTS: &[&str] = &[
-    "Completion with error",
-    "completion with error",
-    "Failed",
-    "Couldn't",
-    "Unable",
-    "error",
-    "Conflicting",
-];
+const COMPLAINTS: &[&str] =
+    &["Completion with error", "completion with error", "Failed", "Couldn't", "Unable", "error", "Conflicting"];
 
 /// A row of results: the size, the number of iterations, and rates or times above zero.
 fn has_row(run: &Finished) -> bool {
     run.output.lines().any(|line| {
-        let numbers: Vec<f64> = line
-            .split_whitespace()
-            .map_while(|w| w.parse().ok())
-            .collect();
-        numbers.len() >= 4
-            && numbers[0] >= 1.0
-            && numbers[1] >= 5.0
-            && numbers[2..].iter().any(|&x| x > 0.0)
+        let numbers: Vec<f64> = line.split_whitespace().map_while(|w| w.parse().ok()).collect();
+        numbers.len() >= 4 && numbers[0] >= 1.0 && numbers[1] >= 5.0 && numbers[2..].iter().any(|&x| x > 0.0)
     })
 }
 
@@ -104,7 +91,7 @@ fn ib_send_bw() {
             "-n 300 -s 32 -I 64",
             "-n 300 -t 16 -r 32",
             "-n 300 -Q 1",
-            "-n 300 -l 8 --recv_post_list=8",
+            "-n 320 -l 8 --recv_post_list=8",
             "-n 300 --use-srq",
             "-n 300 --use-srq -q 4 -r 256",
             "-n 300 --reversed",
@@ -115,7 +102,7 @@ fn ib_send_bw() {
             "-n 300 -c UD -s 1024 -b",
             "-n 300 -c XRC",
             "-n 300 -c XRC -q 4 -b",
-            "-n 300 -c UD -g -s 1024",
+            "-n 300 -c UD -g -s 1024 -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1",
             "vm: -n 50 -a",
             "owner: -n 50 -a",
         ],
@@ -155,7 +142,7 @@ fn ib_write_bw() {
             "-n 300 -s 32 -I 64",
             "-n 300 -t 16",
             "-n 300 -t 512 -s 4096",
-            "-n 300 -l 8",
+            "-n 320 -l 8",
             "-n 300 -Q 1",
             "-n 300 --mr_per_qp -q 2",
             "-n 300 -c UC",
@@ -209,14 +196,7 @@ fn ib_read_bw() {
 fn ib_atomic_lat() {
     matrix(
         "ib_atomic_lat",
-        &[
-            "-n 500",
-            "-n 200 -A CMP_AND_SWAP",
-            "-n 200 -e",
-            "-n 200 -c XRC",
-            "vm: -n 200",
-            "owner: -n 200",
-        ],
+        &["-n 500", "-n 200 -A CMP_AND_SWAP", "-n 200 -e", "-n 200 -c XRC", "vm: -n 200", "owner: -n 200"],
     );
 }
 

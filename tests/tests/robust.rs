@@ -19,10 +19,7 @@ fn run(program: &str, cases: &[&str], vars: &[(&str, &str)], limit: u64) {
     }
     assert!(end.success(), "{}", end.describe());
     let left = before.new_ones();
-    assert!(
-        left.is_empty(),
-        "{program} {cases:?} left behind: {left:#?}"
-    );
+    assert!(left.is_empty(), "{program} {cases:?} left behind: {left:#?}");
 }
 
 #[test]
@@ -33,24 +30,14 @@ fn peers_are_killed_under_load_500_times() {
 #[test]
 fn peers_are_killed_under_load_on_every_other_way() {
     for way in ["vm", "owner"] {
-        run(
-            "kill",
-            &["kill_under_load"],
-            &[("VERVAIN_MEMORY", way), ("VT_ROUNDS", "100")],
-            90,
-        );
+        run("kill", &["kill_under_load"], &[("VERVAIN_MEMORY", way), ("VT_ROUNDS", "100")], 90);
     }
 }
 
 #[test]
 fn a_stopped_peer_harms_no_other() {
     run("kill", &["stop_and_continue"], &[], 60);
-    run(
-        "kill",
-        &["stop_and_continue"],
-        &[("VERVAIN_MEMORY", "vm"), ("VT_ROUNDS", "20")],
-        60,
-    );
+    run("kill", &["stop_and_continue"], &[("VERVAIN_MEMORY", "vm"), ("VT_ROUNDS", "20")], 60);
 }
 
 #[test]
@@ -67,11 +54,7 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
     let before = Leftovers::watch();
     for delay in [30, 100, 200] {
         let mut job = Job::start(under_vervain(c_program("kill")).arg("endless"));
-        assert!(
-            job.wait_output("running", Duration::from_secs(20)),
-            "{}",
-            job.finish(Duration::ZERO).describe()
-        );
+        assert!(job.wait_output("running", Duration::from_secs(20)), "{}", job.finish(Duration::ZERO).describe());
         std::thread::sleep(Duration::from_millis(delay));
         job.signal_group(libc::SIGKILL);
         let end = job.finish(Duration::from_secs(5));
@@ -83,12 +66,7 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
 
 #[test]
 fn threads_vanish_inside_calls() {
-    run(
-        "lifecycle",
-        &["thread_sys_exit", "thread_pthread_exit"],
-        &[],
-        90,
-    );
+    run("lifecycle", &["thread_sys_exit", "thread_pthread_exit"], &[], 90);
 }
 
 #[test]
@@ -132,26 +110,14 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_LOG", "loud"),
     ] {
         // By the command: refused before the program starts. By env inside of it: the library meets it.
-        let by_command = Job::start(under_vervain("ibv_devinfo").env(name, value))
+        let by_command = Job::start(under_vervain("ibv_devinfo").env(name, value)).finish(Duration::from_secs(10));
+        let by_library = Job::start(under_vervain("env").arg(format!("{name}={value}")).arg("ibv_devinfo"))
             .finish(Duration::from_secs(10));
-        let by_library = Job::start(
-            under_vervain("env")
-                .arg(format!("{name}={value}"))
-                .arg("ibv_devinfo"),
-        )
-        .finish(Duration::from_secs(10));
-        assert!(
-            by_command.status.is_some_and(|s| !s.success()),
-            "{}",
-            by_command.describe()
-        );
+        assert!(by_command.status.is_some_and(|s| !s.success()), "{}", by_command.describe());
         for end in [by_command, by_library] {
             assert!(end.status.is_some(), "{}", end.describe());
-            let sentences = end
-                .output
-                .lines()
-                .filter(|l| l.contains(value) && (l.contains(name) || l.contains("--")))
-                .count();
+            let sentences =
+                end.output.lines().filter(|l| l.contains(value) && (l.contains(name) || l.contains("--"))).count();
             assert_eq!(sentences, 1, "{name}={value}:\n{}", end.describe());
             assert!(!end.output.contains("panicked"), "{}", end.describe());
         }
@@ -164,16 +130,9 @@ fn an_unknown_device_is_refused_by_its_program() {
         return;
     }
     let _turn = alone();
-    for (tool, args) in [
-        ("ibv_devinfo", &["-d", "vervain7"][..]),
-        ("ibv_rc_pingpong", &["-d", "mlx5_0"][..]),
-    ] {
+    for (tool, args) in [("ibv_devinfo", &["-d", "vervain7"][..]), ("ibv_rc_pingpong", &["-d", "mlx5_0"][..])] {
         let end = Job::start(under_vervain(tool).args(args)).finish(Duration::from_secs(10));
-        assert!(
-            end.status.is_some_and(|s| !s.success()),
-            "{}",
-            end.describe()
-        );
+        assert!(end.status.is_some_and(|s| !s.success()), "{}", end.describe());
         assert!(end.output.contains(args[1]), "{}", end.describe());
     }
 }

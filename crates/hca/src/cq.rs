@@ -2,13 +2,14 @@
 //! lanes of the initiators that made them and are merged when the program polls, found by a bitmap of ready lanes.
 
 use crate::arena::Block;
+use crate::attention::Attention;
 use crate::channel::CompChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
 use crate::layout::{CqShared, READY_BITS};
 use crate::lock::OwnerLock;
-use crate::process::{Attention, Process};
+use crate::process::Process;
 use crate::qp::Qp;
 use crate::space::bits;
 use crate::types::{Completion, event, hca_clock_ns};

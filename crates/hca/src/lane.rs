@@ -2,11 +2,12 @@
 //! and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
 
 use crate::arena::Block;
+use crate::attention::Attention;
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::layout::{Lane, request};
 use crate::memory::unaim;
-use crate::process::{Attention, Process};
+use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::types::{Completion, now_ns};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,6 +2,7 @@
 //! thread, which sleeps until something cannot finish inside a call (DESIGN decision 6).
 
 use crate::arena::{Arena, Block};
+use crate::attention::AttentionTable;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::keys::KeyTable;
@@ -10,9 +11,9 @@ use crate::layout::{self, Header, Lane, PER_SLOT};
 use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
+use crate::numbers::{Kind, NO_CELL, Numbers, SlotNumbers};
 use crate::qp::Qp;
 use crate::space::Space;
-use crate::srq::Srq;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -44,14 +45,6 @@ pub struct Process {
     next_pd: AtomicU32,
     urgent: AtomicBool,
     suspects: OwnerLock<Suspects>,
-}
-
-/// Objects that peers may ask to be looked at.
-pub(crate) enum Attention {
-    Qp(Weak<Qp>),
-    Cq(Weak<Cq>),
-    Srq(Weak<Srq>),
-    Lane(Weak<OwnedLane>),
 }
 
 impl Process {
@@ -458,119 +451,6 @@ pub struct LinkInit {
     pub wake_fd: i32,
     /// Identity.
     pub incarnation: [u64; 2],
-}
-
-static NO_CELL: AtomicU32 = AtomicU32::new(0);
-
-/// What a number names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Qp = 0,
-    Srq = 1,
-}
-
-#[derive(Default)]
-struct Numbers {
-    slots: Vec<SlotNumbers>,
-}
-
-struct SlotNumbers {
-    slot: u32,
-    tables: [Block; 2],
-    used: [Vec<bool>; 2],
-    /// Numbers are handed out in turn, so that one that was freed comes back late.
-    next: [usize; 2],
-    cells: &'static [AtomicU32],
-}
-
-impl SlotNumbers {
-    fn new(slot: u32, tables: [Block; 2], random: usize) -> Self {
-        let cells: Vec<AtomicU32> = (0..PER_SLOT).map(|_| AtomicU32::new(0)).collect();
-        let used = || vec![false; PER_SLOT];
-        let first = random % PER_SLOT;
-        SlotNumbers { slot, tables, used: [used(), used()], next: [first, first], cells: cells.leak() }
-    }
-}
-
-impl Numbers {
-    fn take(&mut self, kind: Kind) -> Option<u32> {
-        let k = kind as usize;
-        for s in &mut self.slots {
-            let free = (0..PER_SLOT).map(|i| (s.next[k] + i) % PER_SLOT).find(|&i| !s.used[k][i]);
-            if let Some(i) = free {
-                s.used[k][i] = true;
-                s.next[k] = i + 1;
-                return Some(s.slot << layout::INDEX_BITS | i as u32);
-            }
-        }
-        None
-    }
-}
-
-/// Objects by attention number.
-#[derive(Default)]
-pub(crate) struct AttentionTable {
-    table: OwnerLock<(Vec<Option<Attention>>, Vec<u32>)>,
-}
-
-impl AttentionTable {
-    /// A number for an object. Beyond the table they are shared with nobody: number 0 is never handed out.
-    pub(crate) fn add(&self, object: Attention) -> u32 {
-        let mut t = self.table.lock();
-        if let Some(n) = t.1.pop() {
-            t.0[n as usize] = Some(object);
-            return n;
-        }
-        if t.0.is_empty() {
-            t.0.push(None);
-        }
-        t.0.push(Some(object));
-        t.0.len() as u32 - 1
-    }
-
-    pub(crate) fn remove(&self, number: u32) {
-        let mut t = self.table.lock();
-        if let Some(entry) = t.0.get_mut(number as usize)
-            && entry.take().is_some()
-        {
-            t.1.push(number);
-        }
-    }
-
-    fn call(&self, number: u32, process: &Process) {
-        let (mut qp, mut cq, mut srq, mut lane) = (None, None, None, None);
-        match self.table.lock().0.get(number as usize) {
-            Some(Some(Attention::Qp(q))) => qp = q.upgrade(),
-            Some(Some(Attention::Cq(c))) => cq = c.upgrade(),
-            Some(Some(Attention::Srq(s))) => srq = s.upgrade(),
-            Some(Some(Attention::Lane(l))) => lane = l.upgrade(),
-            _ => {}
-        }
-        if let Some(q) = qp {
-            q.attend();
-        }
-        if let Some(c) = cq {
-            c.attend();
-        }
-        if let Some(s) = srq {
-            s.attend();
-        }
-        if let Some(l) = lane {
-            process.serve(&l);
-        }
-    }
-
-    fn call_lane(&self, number: u32, process: &Process) -> bool {
-        let lane = match self.table.lock().0.get(number as usize) {
-            Some(Some(Attention::Lane(l))) => l.upgrade(),
-            Some(Some(_)) => return false,
-            _ => None,
-        };
-        if let Some(lane) = lane {
-            process.serve(&lane);
-        }
-        true
-    }
 }
 
 /// Random bits from the system.

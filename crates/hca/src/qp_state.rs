@@ -14,9 +14,6 @@ use crate::types::{QpState, QpType};
 fn masks(t: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     let requester = matches!(t, Rc | XrcSend);
     let responder = matches!(t, Rc | XrcRecv);
-    // XRC QPs have only a requester or only a responder. perftest names the attributes of both for either; they are
-    // taken and have no effect.
-    let half = matches!(t, XrcSend | XrcRecv);
     let when = |yes: bool, mask: u32| if yes { mask } else { 0 };
     Some(match (from, to) {
         (Reset, Reset) | (Init | Rtr | Rts | Sqd | Sqe | Failed, Reset | Failed) => (0, 0),
@@ -25,7 +22,7 @@ fn masks(t: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
         (Init, Rtr) if t == Ud => (0, PKEY_INDEX | QKEY),
         (Init, Rtr) => (
             AV | PATH_MTU | DEST_QPN | RQ_PSN | when(responder, MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER),
-            ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | when(half, MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER),
+            ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
         ),
         (Rtr, Rts) if t == Ud => (SQ_PSN, CUR_STATE | QKEY),
         (Rtr, Rts) => (

@@ -11,7 +11,7 @@ use crate::send_queue::{SendQueue, local_need};
 use crate::service::result_of;
 use crate::space::Place;
 use crate::types::{Opcode, QpType, access, now_ns, send_flags, wc};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -229,8 +229,7 @@ impl SendQueue {
         };
         if !self.exec.checked {
             if total > target.receive_room(wqe) {
-                receipt.status = wc::LOC_LEN_ERR;
-                return Err(self.spoil(target, wqe, &receipt, Nak::InvalidRequest));
+                return Err(self.spoil(target, wqe, &receipt, wc::LOC_LEN_ERR, Nak::InvalidRequest));
             }
             self.exec.checked = true;
         }
@@ -239,8 +238,7 @@ impl SendQueue {
             let (first, room, key, addr) = match target.receive_memory(wqe, done) {
                 Ok(Some(found)) => found,
                 Ok(None) | Err(_) => {
-                    receipt.status = wc::LOC_PROT_ERR;
-                    return Err(self.spoil(target, wqe, &receipt, Nak::RemoteOperation));
+                    return Err(self.spoil(target, wqe, &receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
                 }
             };
             let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
@@ -251,8 +249,7 @@ impl SendQueue {
             match n {
                 Ok(n) => self.exec.done += n,
                 Err(Stop::Nak(Nak::RemoteOperation)) => {
-                    receipt.status = wc::LOC_PROT_ERR;
-                    return Err(self.spoil(target, wqe, &receipt, Nak::RemoteOperation));
+                    return Err(self.spoil(target, wqe, &receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
                 }
                 Err(stop) => return Err(stop),
             }
@@ -272,8 +269,7 @@ impl SendQueue {
                 (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_INV);
                 if target.invalidate(w.imm_or_rkey).is_err() {
                     // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
-                    receipt.status = wc::REM_INV_REQ_ERR;
-                    return Err(self.spoil(target, wqe, &receipt, Nak::RemoteAccess));
+                    return Err(self.spoil(target, wqe, &receipt, wc::REM_INV_REQ_ERR, Nak::RemoteAccess));
                 }
             }
             _ => {}
@@ -285,9 +281,8 @@ impl SendQueue {
 
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
-    fn spoil(&mut self, target: &Target, wqe: u32, receipt: &Receipt, nak: Nak) -> Stop {
-        target.complete_receive(wqe, receipt, true);
-        target.fail(None);
+    fn spoil(&mut self, target: &Target, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
+        target.spoil_receive(wqe, receipt, status);
         self.exec.claimed = None;
         Stop::Nak(nak)
     }
@@ -398,7 +393,7 @@ impl SendQueue {
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
-                fence(Ordering::SeqCst);
+                target.barrier();
                 if target.lane.open.load(Ordering::Relaxed) == 0 || place()? != Place::Remote(host) {
                     return Err(Stop::Nak(Nak::Silence));
                 }
@@ -649,7 +644,7 @@ impl SendQueue {
     fn local_invalidate(&mut self, qp: &Qp, i: usize) -> Step {
         let key = self.wqes[i].imm_or_rkey;
         let process = self.process;
-        let done = qp.pausing(|| crate::keys::local_invalidate(process, key, qp.qp_num()));
+        let done = qp.pausing(|| crate::window::local_invalidate(process, key, qp.qp_num()));
         // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.
         Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }

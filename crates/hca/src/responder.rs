@@ -124,6 +124,16 @@ impl Target {
         }
     }
 
+    /// Orders what the initiator has stored before what it looks at next, inside the mark. An exchange on a line that is
+    /// its own anyway costs less than a fence.
+    #[inline]
+    pub fn barrier(&self) {
+        let gate = self.lane.gate.load(Ordering::Relaxed);
+        self.lane.gate.swap(gate, Ordering::SeqCst);
+        #[cfg(not(target_arch = "x86_64"))]
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
     #[inline]
     pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Place, Nak> {
@@ -232,6 +242,13 @@ impl Target {
             self.cq.notify.store(1, Ordering::SeqCst);
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
+    }
+
+    /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).
+    #[cold]
+    pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, status: u32) {
+        self.complete_receive(wqe, &Receipt { status, ..*receipt }, true);
+        self.fail(None);
     }
 
     /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.

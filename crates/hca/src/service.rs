@@ -115,13 +115,11 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     if claimer != me as u32 {
         return Err(Nak::InvalidRequest);
     }
-    let mut receipt = lane.rq.receipt(wqe);
+    let receipt = lane.rq.receipt(wqe);
     let mut done = 0;
     while done < total {
         let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
-            receipt.status = wc::LOC_PROT_ERR;
-            target.complete_receive(wqe, &receipt, true);
-            target.fail(None);
+            target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(());
         };
         let n = room.min(total - done);

@@ -1,11 +1,13 @@
 //! Shared receive queues (IBA 10.2.9), basic and XRC.
 
+use crate::attention::Attention;
 use crate::channel::{Element, EventCount};
 use crate::context::{Context, Pd, Xrcd};
 use crate::cq::Cq;
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
-use crate::process::{Attention, Kind, Process};
+use crate::numbers::Kind;
+use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::types::{Sge, event};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

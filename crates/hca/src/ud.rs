@@ -190,7 +190,7 @@ fn receive(
     target: &Target,
     header: &[u8; GRH_BYTES],
     pieces: &Pieces,
-    mut receipt: Receipt,
+    receipt: Receipt,
     qkey: u32,
     solicited: bool,
     policy: memory::Policy,
@@ -207,9 +207,7 @@ fn receive(
     let wqe = target.claim()?;
     let total = GRH_BYTES as u64 + pieces.len();
     if total > target.receive_room(wqe) {
-        receipt.status = wc::LOC_LEN_ERR;
-        target.complete_receive(wqe, &receipt, true);
-        target.fail(None);
+        target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR);
         return Ok(Outcome::Over);
     }
     let reachable = target.space.is_own() || (policy == memory::Policy::Auto && target.space.vm_allowed());
@@ -219,9 +217,7 @@ fn receive(
     let mut done = 0;
     while done < total {
         let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
-            receipt.status = wc::LOC_PROT_ERR;
-            target.complete_receive(wqe, &receipt, true);
-            target.fail(None);
+            target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(Outcome::Over);
         };
         let mut part = Pieces::new();
@@ -231,7 +227,7 @@ fn receive(
             Way::Direct(p) => unsafe { memory::copy_direct(Direction::Write, p, &part, done + n == total) },
             Way::Vm(host) => {
                 memory::aim(target.lane, Direction::Write, host, n, done + n == total);
-                fence(Ordering::SeqCst);
+                target.barrier();
                 let again = target.receive_memory(wqe, done);
                 if target.lane.open.load(Ordering::Relaxed) == 0 || !matches!(again, Ok(Some((p, ..))) if p == place) {
                     return Err(Nak::Silence);
@@ -241,9 +237,7 @@ fn receive(
                     Err(memory::Fault::Refused) => return ask_owner(target, wqe, header, pieces, &receipt, solicited),
                     Err(memory::Fault::Gone) => return Err(Nak::Silence),
                     Err(memory::Fault::Local | memory::Fault::Remote) => {
-                        receipt.status = wc::LOC_PROT_ERR;
-                        target.complete_receive(wqe, &receipt, true);
-                        target.fail(None);
+                        target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
                         return Ok(Outcome::Over);
                     }
                 }

@@ -1,8 +1,9 @@
 //! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it ([`Wqe`]).
 
 use crate::ah::Ah;
-use crate::keys::{Mr, Mw};
+use crate::keys::Mr;
 use crate::types::{AhAttr, Opcode, Sge};
+use crate::window::Mw;
 use std::sync::Arc;
 
 /// One send work request, as the ABI hands it over. Everything borrowed is only read during the call.

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Finished, Job, free_port, listening, under_vervain};
+use vervain_tests::{Finished, Job, free_port, under_vervain};
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
 #[allow(dead_code)]
@@ -19,12 +19,7 @@ pub fn loopback_gid() -> u32 {
 /// Runs `tool` as server and, with a host at the end, as client, both under Vervain with the same variables, and gives
 /// both ends. Both must end within `limit`.
 #[allow(dead_code)]
-pub fn pair(
-    tool: &str,
-    args: &[String],
-    vars: &[(&str, &str)],
-    limit: Duration,
-) -> (Finished, Finished) {
+pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration) -> (Finished, Finished) {
     let port = free_port();
     let command = |client: bool| {
         let mut c = side(tool, args, vars, port);
@@ -34,7 +29,7 @@ pub fn pair(
         c
     };
     let mut server = Job::start(&mut command(false));
-    if !listening(port, Duration::from_secs(20).min(limit)) || !server.running() {
+    if !server.listens(port, limit) {
         let s = server.finish(Duration::from_millis(100));
         let c = Finished {
             command: "client".into(),
@@ -45,11 +40,7 @@ pub fn pair(
         return (s, c);
     }
     let client = Job::start(&mut command(true)).finish(limit);
-    let grace = if client.success() {
-        limit
-    } else {
-        Duration::from_millis(500)
-    };
+    let grace = if client.success() { limit } else { Duration::from_millis(500) };
     (server.finish(grace), client)
 }
 
