@@ -32,7 +32,7 @@ test: packages-test build
 	$(CARGO) test --release --workspace
 
 bench: packages-demo build
-	$(CARGO) run --release --package vervain-benches
+	$(CARGO) run --release --package vervain-benches -- $(ARGS)
 
 install: build
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/vervain" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"

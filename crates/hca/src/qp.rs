@@ -14,7 +14,7 @@ use crate::lock::{OwnerGuard, OwnerLock};
 use crate::numbers::Kind;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
-use crate::send_queue::{BUDGET, Progress, SendQueue};
+use crate::send_queue::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
 use crate::srq::Srq;
 use crate::types::{AhAttr, Gid, QpAttr, QpCap, QpState, QpType, Sge, event};
 use crate::wqe::SendRequest;
@@ -307,8 +307,9 @@ impl Qp {
     #[inline]
     pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
         let mut sq = self.lock_sq();
+        sq.begin_batch();
         let r = f(&mut Poster { qp: self, sq: &mut sq });
-        self.start(&mut sq, BUDGET);
+        self.begin(&mut sq);
         r
     }
 
@@ -346,7 +347,7 @@ impl Qp {
                 Err(e)
             }
             None => {
-                self.start(sq, BUDGET);
+                self.begin(sq);
                 Ok(())
             }
         };
@@ -379,6 +380,14 @@ impl Qp {
     }
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
+
+    /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks.
+    #[inline]
+    fn begin(&self, sq: &mut SendQueue) {
+        if sq.batch_is_first() {
+            self.start(sq, POST_BUDGET);
+        }
+    }
 
     #[inline]
     pub(crate) fn start(&self, sq: &mut SendQueue, budget: u64) -> Progress {
@@ -442,14 +451,14 @@ impl Qp {
     pub(crate) fn advance_if_free(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
         if let Some(mut sq) = self.sq.try_lock() {
-            self.start(&mut sq, BUDGET);
+            self.start(&mut sq, LOOK_BUDGET);
         }
     }
 
     /// Goes on with the send queue, from the progress thread. None when another thread is at it.
     pub(crate) fn advance_for_progress(&self) -> Option<Progress> {
         let mut sq = self.sq.try_lock()?;
-        Some(self.start(&mut sq, BUDGET))
+        Some(self.start(&mut sq, LOOK_BUDGET))
     }
 
     /// How often the program has looked.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
 use crate::numbers::Kind;
 use crate::qp::Qp;
-use crate::send_queue::{BUDGET, SendQueue};
+use crate::send_queue::{LOOK_BUDGET, SendQueue};
 use crate::types::{Completion, Gid, QpState, QpType, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -156,7 +156,7 @@ impl Qp {
     pub(crate) fn with_sq(&self, f: impl FnOnce(&mut SendQueue)) {
         let mut sq = self.lock_sq();
         f(&mut sq);
-        self.start(&mut sq, BUDGET);
+        self.start(&mut sq, LOOK_BUDGET);
     }
 
     pub(crate) fn set_lid(&self, lid: u16) {

@@ -17,8 +17,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes that one call moves before it leaves the rest to later calls, so that posting stays asynchronous.
-pub const BUDGET: u64 = 256 << 10;
+/// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
+pub const POST_BUDGET: u64 = 256 << 10;
+/// Bytes that a look from poll_cq or from the progress thread moves: some 100 µs.
+pub const LOOK_BUDGET: u64 = 1 << 20;
 
 /// What the requester needs to know of its QP's attributes; set by modify.
 #[derive(Clone, Copy, Default)]
@@ -217,10 +219,15 @@ impl SendQueue {
         Ok(end)
     }
 
-    /// Remembers where `wr_start` began.
+    /// Remembers where a batch began.
     pub(crate) fn begin_batch(&mut self) {
         self.mark = self.tail;
         self.failed_push = None;
+    }
+
+    /// Whether nothing waited before the batch: only then is it begun at once (DESIGN decision 1).
+    pub(crate) fn batch_is_first(&self) -> bool {
+        self.head == self.mark
     }
 
     /// Forgets what was pushed since `wr_start`.
