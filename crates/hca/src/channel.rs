@@ -26,18 +26,16 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// program expects of a blocking call, so nothing with a destructor lives across it in the callers.
 fn read_message<T: Copy + Default>(fd: RawFd) -> Result<T> {
     let mut message = T::default();
-    loop {
-        // SAFETY: reads at most the size of `message` into it; T is a plain integer here.
-        let n = unsafe { libc::read(fd, (&raw mut message).cast(), size_of::<T>()) };
-        if n == size_of::<T>() as isize {
-            return Ok(message);
-        }
-        if n < 0 {
-            // EINTR too goes to the caller, as from the kernel's event files.
-            return Err(Error::last_os("no event"));
-        }
-        return Err(Error::new(libc::EIO, "the event pipe is closed"));
+    // SAFETY: reads at most the size of `message` into it; T is a plain integer here.
+    let n = unsafe { libc::read(fd, (&raw mut message).cast(), size_of::<T>()) };
+    if n == size_of::<T>() as isize {
+        return Ok(message);
     }
+    if n < 0 {
+        // EINTR too goes to the caller, as from the kernel's event files.
+        return Err(Error::last_os("no event"));
+    }
+    Err(Error::new(libc::EIO, "the event pipe is closed"))
 }
 
 fn write_message<T: Copy>(fd: RawFd, message: T) -> bool {

@@ -141,6 +141,7 @@ pub struct Device {
 
 /// The devices, as the environment configures them. The error is one sentence about the wrong setting.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
+    check_log_level()?;
     let count = setting("VERVAIN_DEVICES", 1, 16)?;
     let ports = setting("VERVAIN_PORTS", 1, 4)?;
     let link_layer = match std::env::var("VERVAIN_LINK_LAYER").as_deref() {
@@ -162,6 +163,16 @@ pub fn devices() -> Result<Vec<Arc<Device>>> {
             })
         })
         .collect())
+}
+
+fn check_log_level() -> Result<()> {
+    match std::env::var("VERVAIN_LOG") {
+        Ok(text) if !text.is_empty() && text.parse::<log::LevelFilter>().is_err() => {
+            let levels = "off, error, warn, info, debug or trace";
+            Err(Error::invalid(format!("VERVAIN_LOG is '{text}'; it can be {levels}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn setting(name: &str, default: u32, most: u32) -> Result<u32> {

@@ -303,7 +303,8 @@ impl Process {
 
     /// Whether `slot` is this process's.
     pub fn owns_slot(&self, slot: u32) -> bool {
-        self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
+        // Slot 0 is nobody's; unused entries hold it.
+        slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
     }
 
     /// A process that had initiators here has ended: takes back what they held. Called by the link.

@@ -444,7 +444,7 @@ impl Qp {
     fn unlist(listed: &AtomicBool, work: &AtomicBool) -> bool {
         listed.store(false, Ordering::SeqCst);
         // If work came and its poster still saw the mark, it relies on us: stay, unless it took the mark itself.
-        !(work.load(Ordering::SeqCst) && !listed.swap(true, Ordering::SeqCst))
+        !work.load(Ordering::SeqCst) || listed.swap(true, Ordering::SeqCst)
     }
 
     /// Goes on with the send queue, from a thread that polls.

@@ -445,7 +445,7 @@ impl SendQueue {
             result_of(r.status.load(Ordering::Relaxed))?;
             if asked > 0 {
                 if op == request::READ {
-                    self.from_bounce(i, target, asked)?;
+                    self.fetch_bounce(i, target, asked)?;
                 }
                 return Ok(asked);
             }
@@ -474,7 +474,7 @@ impl SendQueue {
         Err(Stop::Step(self.wait_for_owner(target)))
     }
 
-    fn from_bounce(&self, i: usize, target: &Target, n: u64) -> Result<(), Stop> {
+    fn fetch_bounce(&self, i: usize, target: &Target, n: u64) -> Result<(), Stop> {
         let mut pieces = Pieces::new();
         self.collect(i, self.exec.done, n, access::LOCAL_WRITE, &mut pieces).map_err(Stop::Local)?;
         let from = target.space.view.at(target.lane.bounce.load(Ordering::Acquire), n).ok_or(Nak::RemoteOperation)?;

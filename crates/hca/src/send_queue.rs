@@ -188,10 +188,10 @@ impl SendQueue {
                 }
                 let mut at = 0;
                 for sge in *sges {
-                    // SAFETY: inline data is read from the program's memory now; the program vouches for its address, as
-                    // for any buffer that it passes to a C function (`man ibv_post_send`, IBV_SEND_INLINE).
                     let data = match sge.length {
                         0 => &[][..],
+                        // SAFETY: inline data is read from the program's memory now; the program vouches for its address,
+                        // as for any buffer that it passes to a C function (`man ibv_post_send`, IBV_SEND_INLINE).
                         n => unsafe { std::slice::from_raw_parts(sge.addr as *const u8, n as usize) },
                     };
                     at = self.take_inline(i, at, data)?;

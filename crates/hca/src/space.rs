@@ -139,6 +139,9 @@ impl Space {
 
     fn slot(&self, number: u32) -> Option<&layout::SlotEntry> {
         let slot = layout::slot_of(number);
+        if slot == 0 {
+            return None;
+        }
         self.header.slots.iter().find(|s| s.slot.load(Ordering::Acquire) == slot)
     }
 

@@ -134,7 +134,7 @@ fn write_read_and_atomics_move_the_right_bytes() {
 #[test]
 fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
     let (context, a, b) = pair();
-    let buffer = vec![0u8; 64];
+    let buffer = [0u8; 64];
     let mb = context.reg_mr(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     b.qp.post_recv(77, &[Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }]).unwrap();
     let hello: &[u8] = b"hello";
@@ -160,7 +160,7 @@ fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
 #[test]
 fn a_bad_rkey_stops_both_sides_and_raises_an_access_error() {
     let (context, a, b) = pair();
-    let buffer = vec![0u8; 64];
+    let buffer = [0u8; 64];
     let ma = context.reg_mr(&a.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     let sge = [Sge { addr: buffer.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
     post(&a.qp, &SendRequest { opcode: Opcode::Write, rkey: 0xdead, data: Data::Sges(&sge), ..SendRequest::default() });
@@ -188,7 +188,7 @@ fn a_fast_sender_and_a_slow_receiver_lose_nothing() {
     let context = vervain_link::open(device).unwrap();
     let (a, b) = (side(&context, QpType::Rc), side(&context, QpType::Rc));
     connect(&context, &a, &b, 7);
-    let buffer = vec![0u8; 64];
+    let buffer = [0u8; 64];
     let mb = context.reg_mr(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     let sge = [Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }];
     const N: u64 = 50_000;
