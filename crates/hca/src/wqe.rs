@@ -1,4 +1,4 @@
-//! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it ([`Wqe`]).
+//! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it.
 
 use crate::ah::Ah;
 use crate::keys::Mr;
