@@ -39,6 +39,7 @@ fn matrix(tool: &str, lines: &[&str]) {
             args.extend(["-x".to_owned(), gid.clone()]);
         }
         let (server, client) = pair(tool, &args, &[("VERVAIN_MEMORY", way.trim())], LIMIT);
+        println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
         for end in [&server, &client] {
             let complaint = COMPLAINTS.iter().find(|c| end.output.contains(**c));
             if !end.success() || complaint.is_some() {

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 /// RDMA without RDMA hardware.
 ///
 /// Put `vervain run --` in front of a program that uses libibverbs and it finds an RDMA device: no RNIC, no kernel
-/// module, no root, no daemon. Processes of one user on one host talk to each other at memory speed.
+/// module, no root, no daemon. Processes of one user on one host talk to each other at the cost of one copy.
 #[derive(Parser, Debug)]
 #[command(
     name = "vervain",

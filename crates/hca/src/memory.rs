@@ -290,8 +290,20 @@ pub enum Way {
 pub enum Policy {
     /// The best that works.
     Auto,
+    /// No owner copies: where the kernel refuses process_vm calls, the operation fails (remote operation error).
+    Vm,
     /// Owner copies only, for what is not mapped.
     Owner,
+}
+
+/// Whether memory of `space` that is not mapped is reached by process_vm calls.
+#[inline]
+pub fn by_vm(space: &Space, policy: Policy) -> bool {
+    match policy {
+        Policy::Auto => space.vm_allowed(),
+        Policy::Vm => true,
+        Policy::Owner => false,
+    }
 }
 
 /// Chooses the way.
@@ -299,7 +311,7 @@ pub enum Policy {
 pub fn way(space: &Space, place: Place, policy: Policy) -> Way {
     match place {
         Place::Direct(p) => Way::Direct(p),
-        Place::Remote(host) if policy == Policy::Auto && space.vm_allowed() => Way::Vm(host),
+        Place::Remote(host) if by_vm(space, policy) => Way::Vm(host),
         Place::Remote(_) => Way::Owner,
         Place::Null => Way::Null,
     }

@@ -113,7 +113,8 @@ impl Process {
         }
         let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake_write)?);
         let policy = match std::env::var("VERVAIN_MEMORY").as_deref() {
-            Err(_) | Ok("auto" | "vm" | "") => Policy::Auto,
+            Err(_) | Ok("auto" | "") => Policy::Auto,
+            Ok("vm") => Policy::Vm,
             Ok("owner") => Policy::Owner,
             Ok(other) => {
                 return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));

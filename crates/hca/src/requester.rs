@@ -3,7 +3,7 @@
 //! silence becomes retries.
 
 use crate::layout::request;
-use crate::memory::{self, Direction, Fault, Pieces, Way};
+use crate::memory::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
 use crate::responder::{Nak, Target};
@@ -399,6 +399,9 @@ impl SendQueue {
                 }
                 match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
                     Ok(()) => {}
+                    Err(Fault::Refused) if self.process.policy == Policy::Vm => {
+                        return Err(Stop::Nak(Nak::RemoteOperation));
+                    }
                     Err(Fault::Refused) => {
                         return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
                     }

@@ -210,7 +210,7 @@ fn receive(
         target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR);
         return Ok(Outcome::Over);
     }
-    let reachable = target.space.is_own() || (policy == memory::Policy::Auto && target.space.vm_allowed());
+    let reachable = target.space.is_own() || memory::by_vm(&target.space, policy);
     if !reachable {
         return ask_owner(target, wqe, header, pieces, &receipt, solicited);
     }
@@ -234,9 +234,11 @@ fn receive(
                 }
                 match memory::copy_vm(&target.space, target.lane, Direction::Write, &part) {
                     Ok(()) => {}
-                    Err(memory::Fault::Refused) => return ask_owner(target, wqe, header, pieces, &receipt, solicited),
+                    Err(memory::Fault::Refused) if policy == memory::Policy::Auto => {
+                        return ask_owner(target, wqe, header, pieces, &receipt, solicited);
+                    }
                     Err(memory::Fault::Gone) => return Err(Nak::Silence),
-                    Err(memory::Fault::Local | memory::Fault::Remote) => {
+                    Err(_) => {
                         target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
                         return Ok(Outcome::Over);
                     }
