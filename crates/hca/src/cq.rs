@@ -52,6 +52,7 @@ struct Queue {
     hot: Vec<(Arc<OwnedLane>, u32)>,
     next_bit: u32,
     empty_polls: u32,
+    first_hot: usize,
 }
 
 struct Entry {
@@ -149,7 +150,9 @@ impl Cq {
                 .produced
                 .load(Ordering::Relaxed)
                 .saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
-            if q.local.len() as u64 + waiting >= self.shared.capacity.load(Ordering::Relaxed) && !self.ignore_overrun {
+            if waiting.saturating_add(q.local.len() as u64) >= self.shared.capacity.load(Ordering::Relaxed)
+                && !self.ignore_overrun
+            {
                 drop(q);
                 // The caller holds a send queue; the progress thread breaks the news.
                 self.shared.overrun.store(1, Ordering::SeqCst);
@@ -240,7 +243,7 @@ impl Cq {
 
     fn count_consumed(&self, n: u64) {
         let consumed = &self.shared.consumed;
-        consumed.store(consumed.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     // ---- polling ---------------------------------------------------------------------------------------------------
@@ -285,8 +288,21 @@ impl Cq {
 
     fn poll_lanes(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         let mut n = 0;
-        let mut i = 0;
-        while i < q.hot.len() && n < max {
+        // Each poll begins with another lane, and now and then with those that are not hot, so that one that is always busy
+        // does not starve the rest.
+        q.first_hot = if q.first_hot < q.hot.len() { q.first_hot + 1 } else { 0 };
+        if q.first_hot == q.hot.len() && self.shared.summary.load(Ordering::Relaxed) != 0 {
+            n += self.poll_ready(q, max, sink);
+        }
+        for k in 0..q.hot.len() {
+            if n >= max || k >= q.hot.len() {
+                break;
+            }
+            let turned = q.first_hot + k;
+            let i = if turned < q.hot.len() { turned } else { turned - q.hot.len() };
+            if i >= q.hot.len() {
+                break;
+            }
             let (lane, idle) = &mut q.hot[i];
             let got = lane.drain_into(max - n, sink);
             n += got;
@@ -296,10 +312,8 @@ impl Cq {
                 *idle += 1;
                 if *idle > COOL_AFTER && lane.cool() {
                     q.hot.swap_remove(i);
-                    continue;
                 }
             }
-            i += 1;
         }
         if n < max && self.shared.summary.load(Ordering::Relaxed) != 0 {
             n += self.poll_ready(q, max - n, sink);
@@ -392,7 +406,7 @@ impl Cq {
         let q = self.queue.lock();
         let waiting =
             self.shared.produced.load(Ordering::Relaxed).saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
-        if q.local.len() as u64 + waiting > u64::from(capacity) {
+        if waiting.saturating_add(q.local.len() as u64) > u64::from(capacity) {
             return Err(Error::invalid("the completion queue holds more completions than the new size"));
         }
         self.shared.capacity.store(u64::from(capacity), Ordering::Relaxed);

@@ -69,7 +69,10 @@ impl KeyTable {
     }
 
     pub(crate) fn give_back(&self, key: u32) {
-        self.state.lock().free.push_back(key >> 8);
+        let mut state = self.state.lock();
+        // Binding a window moves its variant on; the next user of the index starts after it.
+        state.variants[(key >> 8) as usize] = key as u8;
+        state.free.push_back(key >> 8);
     }
 
     pub(crate) fn entry(&self, key: u32) -> &KeyEntry {

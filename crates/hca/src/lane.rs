@@ -168,7 +168,7 @@ impl OwnedLane {
         // The mark of one that was cut off stays: it tells when it has left.
         if !self.is_cut_off() {
             let gate = self.shared.gate.load(Ordering::Relaxed);
-            self.shared.gate.store((gate | 1) + 1, Ordering::Release);
+            self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
         }
         self.shared.initiator.store(0, Ordering::Release);
     }

@@ -187,10 +187,10 @@ unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
 pub fn aim(lane: &Lane, direction: Direction, host: u64, len: u64, last: bool) {
     // Two pieces in one call keep the order body before tail without a second call; the kernel copies them one after the
     // other. A single word needs no splitting.
-    let tail = if direction == Direction::Write && last && len > 8 { 1 + (host + len - 1) % 8 } else { 0 };
+    let tail = if direction == Direction::Write && last && len > 8 { 1 + host.wrapping_add(len - 1) % 8 } else { 0 };
     lane.iov[0].base.store(host, Ordering::Relaxed);
     lane.iov[0].len.store(len - tail, Ordering::Relaxed);
-    lane.iov[1].base.store(host + len - tail, Ordering::Relaxed);
+    lane.iov[1].base.store(host.wrapping_add(len - tail), Ordering::Relaxed);
     lane.iov[1].len.store(tail, Ordering::Relaxed);
 }
 

@@ -5,6 +5,7 @@
 //! order, so entries name them by index and the owner keeps the list of free ones.
 
 use crate::arena::{Block, View};
+use crate::device::LIMITS;
 use crate::error::{Error, Result};
 use crate::layout::{RecvWqe, RqShared, WqeSge};
 use crate::lock::OwnerLock;
@@ -14,6 +15,10 @@ use crate::types::{Completion, Sge, hca_clock_ns};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const POSITION_MASK: u64 = 0xff_ffff;
+/// Longest ring: entries have 16 bits for the WQE index.
+const MAX_SLOTS: usize = 1 << 16;
+/// Most SGEs of a receive, whatever a peer's memory claims.
+const MAX_SGES: u32 = LIMITS.max_sge;
 
 fn entry(position: u64, wqe: u32, claimer: u32) -> u64 {
     (position & POSITION_MASK) << 40 | u64::from(wqe) << 24 | u64::from(claimer)
@@ -53,7 +58,11 @@ impl RqView {
     /// The queue at `offset` of `view`, if it is one.
     pub fn new(view: View, offset: u64) -> Option<RqView> {
         let shared = view.get::<RqShared>(offset)?;
-        let ring = view.slice(shared.ring.load(Ordering::Relaxed), shared.mask.load(Ordering::Relaxed) as usize + 1)?;
+        let slots = shared.mask.load(Ordering::Relaxed) as usize + 1;
+        if !slots.is_power_of_two() || slots > MAX_SLOTS {
+            return None;
+        }
+        let ring = view.slice(shared.ring.load(Ordering::Relaxed), slots)?;
         Some(RqView { view, shared, ring })
     }
 
@@ -63,7 +72,8 @@ impl RqView {
         if self.shared.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        loop {
+        // Others may claim while we look, at most all of the ring; more than that is damage, not contention.
+        for _ in 0..2 * self.ring.len() + 64 {
             let head = self.shared.head.load(Ordering::Acquire);
             let slot = &self.ring[head as usize & (self.ring.len() - 1)];
             let e = slot.load(Ordering::Acquire);
@@ -82,10 +92,11 @@ impl RqView {
                 help(&self.shared.head, head);
                 let wqe = entry_wqe(e);
                 self.wqe(wqe)?.claimer.store(me, Ordering::Release);
-                let left = self.shared.tail.load(Ordering::Relaxed).saturating_sub(head + 1);
+                let left = self.shared.tail.load(Ordering::Relaxed).saturating_sub(head.wrapping_add(1));
                 return Some(Claimed { wqe, left });
             }
         }
+        None
     }
 
     /// WQE number `index`, if there is one.
@@ -108,8 +119,8 @@ impl RqView {
     #[inline]
     pub fn sges(&self, index: u32) -> Option<&'static [WqeSge]> {
         let wqe = self.wqe(index)?;
-        let n = wqe.num_sge.load(Ordering::Relaxed).min(self.shared.max_sge.load(Ordering::Relaxed));
-        self.view.slice(self.wqe_offset(index) + size_of::<RecvWqe>() as u64, n as usize)
+        let n = wqe.num_sge.load(Ordering::Relaxed).min(self.shared.max_sge.load(Ordering::Relaxed)).min(MAX_SGES);
+        self.view.slice(self.wqe_offset(index).wrapping_add(size_of::<RecvWqe>() as u64), n as usize)
     }
 
     /// One SGE as a value.
@@ -270,7 +281,7 @@ impl RecvQueue {
     }
 
     fn sges_of(&self, index: u32, n: usize) -> Option<&'static [WqeSge]> {
-        self.process.arena.view().slice(self.view.wqe_offset(index) + size_of::<RecvWqe>() as u64, n)
+        self.process.arena.view().slice(self.view.wqe_offset(index).wrapping_add(size_of::<RecvWqe>() as u64), n)
     }
 
     fn enqueue(&self, state: &mut State, index: u32) {
@@ -280,8 +291,9 @@ impl RecvQueue {
         // What stood here one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
         // may have been stopped right after its claim: note for it whose WQE that is, and move the head past it.
         let old = slot.load(Ordering::Acquire);
-        self.note_claim(state, old);
+        // The WQE in hand is posted anew, so an old entry of its own says nothing about it.
         state.posted_at[index as usize] = tail;
+        self.note_claim(state, old);
         let lap = tail - ring.len() as u64;
         if self.view.shared.head.load(Ordering::Acquire) == lap {
             help(&self.view.shared.head, lap);

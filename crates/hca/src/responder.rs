@@ -80,7 +80,7 @@ impl Target {
     /// Ends a mark whose thread is gone.
     pub fn leave(&self) {
         let gate = self.lane.gate.load(Ordering::Relaxed);
-        self.lane.gate.store((gate | 1) + 1, Ordering::Release);
+        self.lane.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
     }
 
     /// The service type of the target QP.
@@ -226,7 +226,7 @@ impl Target {
         self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
         // One step publishes: a killed initiator has done it or has not.
         lane.produced.swap(produced.wrapping_add(1), Ordering::SeqCst);
-        let total = self.cq.produced.fetch_add(1, Ordering::SeqCst) + 1;
+        let total = self.cq.produced.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         if lane.signalled.load(Ordering::Relaxed) == 0 && lane.signalled.swap(1, Ordering::SeqCst) == 0 {
             let bit = lane.ready_bit.load(Ordering::Relaxed) as usize % layout::READY_BITS;
             self.cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
@@ -306,6 +306,6 @@ pub struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.lane.gate.store(self.gate + 1, Ordering::Release);
+        self.lane.gate.store(self.gate.wrapping_add(1), Ordering::Release);
     }
 }

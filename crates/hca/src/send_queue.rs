@@ -289,8 +289,30 @@ impl SendQueue {
             cq.push(completion, Some(Freed { cell: self.freed, count: self.head }), false);
         }
         if status != wc::SUCCESS {
+            self.explain(qp, opcode, status);
             qp.send_error(self);
         }
+    }
+
+    /// Says on request why a program's work failed (DESIGN decision 11).
+    #[cold]
+    fn explain(&self, qp: &Qp, opcode: Opcode, status: u32) {
+        let why = match status {
+            wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
+            wc::LOC_QP_OP_ERR => "the QP does not allow the operation (max_rd_atomic?)",
+            wc::LOC_PROT_ERR => "an SGE names memory that its lkey does not cover or allow",
+            wc::MW_BIND_ERR => "the window or key does not allow the bind or invalidation",
+            wc::REM_INV_REQ_ERR => "the peer's QP or receive does not take this request",
+            wc::REM_ACCESS_ERR => "the rkey does not cover or allow the remote memory",
+            wc::REM_OP_ERR => "the peer's receive buffer or memory is not accessible",
+            wc::RETRY_EXC_ERR => {
+                "nobody answers under that QP number: no process of this user on this host, or the QP not \
+                ready, in error or connected to another"
+            }
+            wc::RNR_RETRY_EXC_ERR => "the peer has no receive posted",
+            _ => "error",
+        };
+        log::info!("QP {:#x}, {opcode:?} to QP {:#x}: status {status}: {why}", qp.qp_num(), self.params.dest_qpn);
     }
 
     /// Completes everything that waits with a flush error, in order.

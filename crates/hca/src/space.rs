@@ -231,5 +231,5 @@ pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 
 /// Advances `counter` from `from` by one, whoever does it first.
 pub(crate) fn help(counter: &AtomicU64, from: u64) {
-    let _ = counter.compare_exchange(from, from + 1, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -1,0 +1,161 @@
+//! A process with a link that reaches nobody, and initiators that are driven by hand through the responder.
+#![allow(dead_code)]
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use vervain_hca::layout::{INDEX_BITS, Lane};
+use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::recv_queue::Receipt;
+use vervain_hca::responder::Target;
+use vervain_hca::{
+    AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
+    access, attr, devices,
+};
+
+/// Slot of initiators that exist only in the tests.
+pub const FOREIGN_SLOT: u32 = 900;
+/// What [`Link::initiator_lives`] answers.
+pub static INITIATORS_LIVE: AtomicBool = AtomicBool::new(true);
+/// The arena's memfd.
+pub static ARENA_FD: AtomicI32 = AtomicI32::new(-1);
+
+struct NoLink {
+    slot: AtomicU32,
+    event: OwnedFd,
+}
+
+impl Link for NoLink {
+    fn claim_slot(&self) -> Result<u32> {
+        Ok(self.slot.fetch_add(1, Ordering::Relaxed))
+    }
+    fn poll_fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+    fn handle_events(&self, _: &'static Process) {}
+    fn reaches(&self, _: u32, _: &AhAttr) -> bool {
+        true
+    }
+    fn peer(&self, process: &'static Process, slot: u32) -> Peer {
+        if process.owns_slot(slot) { Peer::Ready(Arc::clone(&process.own)) } else { Peer::Absent }
+    }
+    fn initiator_lives(&self, _: u32) -> bool {
+        INITIATORS_LIVE.load(Ordering::Relaxed)
+    }
+    fn lane(&self, _: u32, _: LaneRequest) -> LaneReply {
+        LaneReply::Refused
+    }
+    fn forget_lanes(&self, _: u32) {}
+    fn join(&self, _: &'static Process, _: &Gid, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn leave(&self, _: &'static Process, _: &Gid, _: u32) {}
+    fn members(&self, _: &'static Process, _: &Gid) -> Vec<Member> {
+        Vec::new()
+    }
+}
+
+/// The process of this test program.
+pub fn process() -> &'static Process {
+    Process::start(|init| {
+        ARENA_FD.store(init.arena_fd, Ordering::Relaxed);
+        // SAFETY: a fresh descriptor, owned at once.
+        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        Ok(Box::new(NoLink { slot: AtomicU32::new(3), event }))
+    })
+    .unwrap()
+}
+
+/// The first device, opened.
+pub fn context() -> Arc<Context> {
+    Context::open(&devices().unwrap()[0], process()).unwrap()
+}
+
+/// The QPN of foreign initiator number `i`.
+pub fn foreign(i: u32) -> u32 {
+    FOREIGN_SLOT << INDEX_BITS | i
+}
+
+/// A QP that receives, ready for a foreign initiator.
+pub fn receiver(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>, srq: Option<&Arc<Srq>>, max_recv_wr: u32) -> Arc<Qp> {
+    let cap = QpCap { max_send_wr: 1, max_recv_wr, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let init = QpInit {
+        qp_type: QpType::Rc,
+        send_cq: Some(cq),
+        recv_cq: Some(cq),
+        srq,
+        xrcd: None,
+        cap,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    let qp = context.create_qp(Some(pd), &init).unwrap();
+    to_rtr(context, &qp);
+    qp
+}
+
+/// RESET or INIT to RTR.
+pub fn to_rtr(context: &Arc<Context>, qp: &Arc<Qp>) {
+    let dgid = context.device().gids(1)[0].gid;
+    let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
+    let new = QpAttr {
+        qp_state: QpState::Init,
+        port_num: 1,
+        qp_access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+        path_mtu: 5,
+        dest_qp_num: foreign(0),
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 1,
+        ah,
+        ..QpAttr::default()
+    };
+    qp.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS).unwrap();
+    let rtr = QpAttr { qp_state: QpState::Rtr, ..new };
+    let mask = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
+    qp.modify(&rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER).unwrap();
+}
+
+/// The target of foreign initiator `qpn` on the QP's own lane.
+pub fn bind(qp: &Qp, qpn: u32) -> Target {
+    let own = &process().own;
+    let lane = own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Acquire);
+    Target::bind(own, lane, 7 << 32 | u64::from(qpn)).expect("the lane is free")
+}
+
+/// The lane behind a target.
+pub fn lane(target: &Target) -> &'static Lane {
+    target.lane
+}
+
+/// Publishes claimed receive `wqe` as a message with immediate `imm`.
+pub fn publish(target: &Target, wqe: u32, imm: u32) {
+    target.complete_receive(wqe, &Receipt { opcode: 128, imm, byte_len: 0, ..Receipt::default() }, false);
+}
+
+/// Polls once.
+pub fn poll(cq: &Cq, max: usize) -> Vec<Completion> {
+    let mut got = Vec::new();
+    let n = cq.poll(max, &mut |c| got.push(*c));
+    assert_eq!(n, got.len());
+    got
+}
+
+/// A small random generator whose seed can be printed and used again.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next word (xorshift64*).
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    /// One of `0..n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Tests that watch process-wide state take turns.
+pub static TURN: Mutex<()> = Mutex::new(());
