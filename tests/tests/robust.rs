@@ -85,6 +85,13 @@ fn file_descriptors_run_out() {
 }
 
 #[test]
+fn many_processes_send_into_one_queue() {
+    for way in ["auto", "vm", "owner"] {
+        run("fan_in", &[], &[("VERVAIN_MEMORY", way)], 90);
+    }
+}
+
+#[test]
 fn sixty_four_processes_talk_all_to_all() {
     run("scale", &["all_to_all"], &[], 120);
 }

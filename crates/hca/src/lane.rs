@@ -10,7 +10,7 @@ use crate::memory::unaim;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::types::{Completion, now_ns};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// How long a revocation waits for a holder that is alive but does not move, before it takes the memory away from it.
@@ -29,6 +29,10 @@ pub struct OwnedLane {
     pub cq: Arc<Cq>,
     /// QP number that completions carry.
     pub qp_num: u32,
+    /// The initiator it was made for (UD, XRC); 0 for a connected QP's own lane.
+    pub granted: u32,
+    /// The initiator was stopped while in flight, and the lane taken away from it.
+    cut_off: AtomicBool,
     /// The owner copies' bounce buffer.
     bounce: crate::lock::OwnerLock<Option<Block>>,
     /// Where the lane starts in the arena.
@@ -43,13 +47,14 @@ impl OwnedLane {
         cq: &Arc<Cq>,
         qp_offset: u64,
         qp_num: u32,
+        granted: u32,
     ) -> Result<Arc<OwnedLane>> {
         let slots = u64::from(rq.max_wr().max(1).next_power_of_two());
-        let lane_block = process.arena.alloc(size_of::<Lane>() as u64)?;
-        let ring_block = match process.arena.alloc(slots * 4) {
+        let ring_block = process.arena.alloc(slots * 4)?;
+        let lane_block = match process.lane_block() {
             Ok(b) => b,
             Err(e) => {
-                process.release(lane_block);
+                process.release(ring_block);
                 return Err(e);
             }
         };
@@ -57,6 +62,7 @@ impl OwnedLane {
         let offset = lane_block.offset();
         let shared = view.get::<Lane>(offset).expect("just allocated");
         let ring = view.slice::<AtomicU32>(ring_block.offset(), slots as usize).expect("just allocated");
+        clear(shared);
         shared.ring.store(ring_block.offset(), Ordering::Relaxed);
         shared.mask.store(slots as u32 - 1, Ordering::Relaxed);
         shared.ready_bit.store(cq.next_ready_bit(), Ordering::Relaxed);
@@ -74,6 +80,8 @@ impl OwnedLane {
                 rq: Arc::clone(rq),
                 cq: Arc::clone(cq),
                 qp_num,
+                granted,
+                cut_off: AtomicBool::new(false),
                 bounce: crate::lock::OwnerLock::new(None),
                 offset,
             }
@@ -127,7 +135,7 @@ impl OwnedLane {
     /// Waits until the initiator is not in flight. What it may touch was made unreachable before the call.
     pub(crate) fn drain(&self) {
         let gate = self.shared.gate.load(Ordering::SeqCst);
-        if gate & 1 == 1 {
+        if gate & 1 == 1 && !self.is_cut_off() {
             self.drain_slow(gate);
         }
     }
@@ -150,10 +158,16 @@ impl OwnedLane {
                 // Stopped, not dead: from here on its address list is empty and its lane closed, for ever.
                 self.shared.open.store(0, Ordering::SeqCst);
                 unaim(self.shared);
+                self.cut_off.store(true, Ordering::Release);
                 self.process.suspect(self.shared, gate);
                 break;
             }
         }
+    }
+
+    /// The QP that this lane is for: the one it was made for, or the one that has taken it; 0 for none.
+    pub fn holder(&self) -> u32 {
+        if self.granted != 0 { self.granted } else { self.initiator_qpn() }
     }
 
     /// The initiator's QPN, 0 for none.
@@ -175,7 +189,7 @@ impl OwnedLane {
 
     /// Whether the initiator was stopped while in flight and the lane taken away from it.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.shared.open.load(Ordering::Relaxed) == 0
+        self.cut_off.load(Ordering::Acquire)
     }
 
     /// The bounce buffer for owner copies, made when first asked for.
@@ -193,6 +207,7 @@ impl OwnedLane {
     pub(crate) fn close(self: &Arc<Self>) {
         self.shared.open.store(0, Ordering::SeqCst);
         self.drain();
+        self.process.wait_serving();
         self.cq.remove_lane(self);
         self.process.remove_lane(self);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
@@ -207,9 +222,26 @@ impl Drop for OwnedLane {
         if let Some(b) = self.bounce.lock().take() {
             self.process.release(b);
         }
-        // A stopped initiator may still hold the address of the lane: its words stay zero, which is closed and empty.
         let [lane, ring] = std::mem::replace(&mut self.blocks, [Block::empty(), Block::empty()]);
         self.process.release(ring);
-        self.process.release(lane);
+        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane.
+        // One that was cut off may even be written to, and is not used again.
+        if !self.is_cut_off() {
+            self.process.return_lane_block(lane);
+        }
     }
+}
+
+/// Makes the words of an old lane those of a new one. The in-flight count goes on, even, so that nobody who still knows the
+/// old lane can take a mark of the new one for its own.
+fn clear(lane: &Lane) {
+    let gate = lane.gate.load(Ordering::Relaxed);
+    lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);
+    lane.initiator.store(0, Ordering::Relaxed);
+    lane.produced.store(0, Ordering::Relaxed);
+    lane.consumed.store(0, Ordering::Relaxed);
+    lane.signalled.store(0, Ordering::Relaxed);
+    lane.bounce.store(0, Ordering::Relaxed);
+    lane.request.state.store(request::IDLE, Ordering::Relaxed);
+    unaim(lane);
 }

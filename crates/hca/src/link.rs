@@ -67,6 +67,9 @@ pub trait Link: Send + Sync {
     /// A lane in a peer, for an initiator that has none of its own there. Never waits.
     fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply;
 
+    /// Forgets the answer to one request, so that it is asked again.
+    fn forget_lane(&self, request: &LaneRequest);
+
     /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
     fn forget_lanes(&self, initiator: u32);
 

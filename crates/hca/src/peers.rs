@@ -51,6 +51,8 @@ pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Op
     let Some(theirs) = space.qp(params.dest_qpn) else {
         return Found::Nobody;
     };
+    // Read first: a reset after this is noticed when the lane is taken.
+    let generation = theirs.generation.load(Ordering::Acquire);
     let wanted = if qp.qp_type() == QpType::XrcSend { QpType::XrcRecv } else { qp.qp_type() };
     if theirs.qp_type.load(Ordering::Relaxed) != wanted.to_verbs()
         || theirs.dest_qpn.load(Ordering::Acquire) != qp.qp_num()
@@ -60,27 +62,52 @@ pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Op
     }
     let me = process.initiator_id(qp.qp_num(), qp.generation());
     match srqn {
-        None => bind(&space, theirs.lane.load(Ordering::Relaxed), me),
-        Some(n) => find_srq(process, qp, &space, theirs, n, me),
+        None => bind(&space, theirs.lane.load(Ordering::Relaxed), me, generation),
+        Some(n) => find_srq(process, qp, &space, theirs, n, (me, generation)),
     }
 }
 
-fn bind(space: &Arc<Space>, lane: u64, me: u64) -> Found {
-    Target::bind(space, lane, me).map_or(Found::Nobody, Found::Target)
+fn bind(space: &Arc<Space>, lane: u64, me: u64, generation: u32) -> Found {
+    Target::bind(space, lane, me, generation).map_or(Found::Nobody, Found::Target)
 }
 
-fn find_srq(process: &'static Process, qp: &Qp, space: &Arc<Space>, theirs: &QpShared, srqn: u32, me: u64) -> Found {
+/// Takes a lane that was made on request. One that cannot be taken is forgotten, so that another is asked for.
+fn bind_granted(
+    process: &'static Process,
+    space: &Arc<Space>,
+    request: LaneRequest,
+    reply: LaneReply,
+    me: (u64, u32),
+) -> Found {
+    match reply {
+        LaneReply::Lane(offset) => {
+            let found = bind(space, offset, me.0, me.1);
+            if matches!(found, Found::Nobody) && !space.is_own() {
+                process.link.forget_lane(&request);
+            }
+            found
+        }
+        LaneReply::Pending => Found::Connecting,
+        LaneReply::Refused if request.srqn != 0 => Found::NoSuchSrq,
+        LaneReply::Refused => Found::Nobody,
+    }
+}
+
+fn find_srq(
+    process: &'static Process,
+    qp: &Qp,
+    space: &Arc<Space>,
+    theirs: &QpShared,
+    srqn: u32,
+    me: (u64, u32),
+) -> Found {
     // IBA A14.4.3: the SRQ must exist and belong to the XRC domain of the target QP.
     let same_domain = |rq: &&RqShared| rq.xrcd.load(Ordering::Relaxed) == theirs.xrcd.load(Ordering::Relaxed);
     if slot_of(srqn) != 0 && space.xrc_srq(srqn).filter(same_domain).is_none() {
         return Found::NoSuchSrq;
     }
     let request = LaneRequest { initiator: qp.qp_num(), qpn: theirs.qpn.load(Ordering::Relaxed), srqn };
-    match lane(process, space, request) {
-        LaneReply::Lane(offset) => bind(space, offset, me),
-        LaneReply::Pending => Found::Connecting,
-        LaneReply::Refused => Found::NoSuchSrq,
-    }
+    bind_granted(process, space, request, lane(process, space, request), me)
 }
 
 /// The lane into a UD QP or an XRC SRQ, which its owner makes on request.
@@ -97,13 +124,14 @@ pub(crate) fn find_ud(process: &'static Process, qp: &Qp, ah: &AhAttr, qpn: u32)
         Ok(space) => space,
         Err(found) => return found,
     };
-    match space.qp(qpn) {
-        Some(theirs) if theirs.qp_type.load(Ordering::Relaxed) == QpType::Ud.to_verbs() && receives(theirs) => {}
-        _ => return Found::Nobody,
+    let Some(theirs) = space.qp(qpn) else {
+        return Found::Nobody;
+    };
+    let generation = theirs.generation.load(Ordering::Acquire);
+    if theirs.qp_type.load(Ordering::Relaxed) != QpType::Ud.to_verbs() || !receives(theirs) {
+        return Found::Nobody;
     }
-    match lane(process, &space, LaneRequest { initiator: qp.qp_num(), qpn, srqn: 0 }) {
-        LaneReply::Lane(offset) => bind(&space, offset, process.initiator_id(qp.qp_num(), qp.generation())),
-        LaneReply::Pending => Found::Connecting,
-        LaneReply::Refused => Found::Nobody,
-    }
+    let request = LaneRequest { initiator: qp.qp_num(), qpn, srqn: 0 };
+    let me = process.initiator_id(qp.qp_num(), qp.generation());
+    bind_granted(process, &space, request, lane(process, &space, request), (me, generation))
 }

@@ -45,6 +45,8 @@ pub struct Process {
     next_pd: AtomicU32,
     urgent: AtomicBool,
     suspects: OwnerLock<Suspects>,
+    /// Memory of lanes that are gone, for new ones.
+    lane_blocks: OwnerLock<Vec<Block>>,
 }
 
 impl Process {
@@ -138,6 +140,7 @@ impl Process {
             next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
             suspects: OwnerLock::default(),
+            lane_blocks: OwnerLock::default(),
         })
     }
 
@@ -236,14 +239,32 @@ impl Process {
         qp.make_lane(request.initiator, Some(&srq)).ok()
     }
 
-    /// Gives up the lanes that peers have made for `initiator`.
+    /// Gives up the lanes that peers, or this process itself, have made for `initiator`.
     pub(crate) fn forget_lanes(&self, initiator: u32) {
         self.link.forget_lanes(initiator);
+        self.drop_lanes_of(initiator);
+    }
+
+    /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
+    pub(crate) fn lane_block(&self) -> Result<Block> {
+        match self.lane_blocks.lock().pop() {
+            Some(block) => Ok(block),
+            None => self.arena.alloc(size_of::<Lane>() as u64),
+        }
+    }
+
+    pub(crate) fn return_lane_block(&self, block: Block) {
+        self.lane_blocks.lock().push(block);
+    }
+
+    /// Waits until no request of an initiator is being carried out.
+    pub(crate) fn wait_serving(&self) {
+        drop(self.serving.lock());
     }
 
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the link.
     pub fn drop_lanes_of(&self, initiator: u32) {
-        for lane in self.live_lanes().iter().filter(|l| l.initiator_qpn() == initiator) {
+        for lane in self.live_lanes().iter().filter(|l| l.granted == initiator) {
             if let Some(qp) = self.find_qp(lane.qp_num) {
                 qp.reap(lane, initiator);
             }
@@ -280,7 +301,7 @@ impl Process {
         let active: Vec<_> = qps.iter().filter_map(Weak::upgrade).filter(|q| q.is_executing()).collect();
         drop(qps);
         active.iter().for_each(|q| q.wait_executing());
-        drop(self.serving.lock());
+        self.wait_serving();
     }
 
     /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
@@ -310,9 +331,9 @@ impl Process {
 
     /// A process that had initiators here has ended: takes back what they held. Called by the link.
     pub fn reap(&self, slots: &[u32]) {
-        let theirs = |lane: &Arc<OwnedLane>| slots.contains(&layout::slot_of(lane.initiator_qpn()));
+        let theirs = |lane: &Arc<OwnedLane>| slots.contains(&layout::slot_of(lane.holder()));
         for lane in self.live_lanes().iter().filter(|l| theirs(l)) {
-            let qpn = lane.initiator_qpn();
+            let qpn = lane.holder();
             match self.live_qps().into_iter().find(|q| q.qp_num() == lane.qp_num) {
                 Some(qp) => qp.reap(lane, qpn),
                 None => lane.reset(),

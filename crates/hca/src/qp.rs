@@ -172,7 +172,7 @@ impl Qp {
         let (Some(rq), Some(cq)) = (&self.rq, &self.recv_cq) else {
             return Err(Error::invalid("the QP has nowhere to receive"));
         };
-        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number)?;
+        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number, 0)?;
         self.shared.lane.store(lane.offset, Ordering::Release);
         self.lanes.lock().push(lane);
         Ok(())
@@ -186,13 +186,12 @@ impl Qp {
             _ => return Err(Error::invalid("the QP takes no such lane")),
         };
         let mut lanes = self.lanes.lock();
-        let same =
-            |l: &&Arc<OwnedLane>| Arc::ptr_eq(&l.rq, rq) && (l.initiator_qpn() == initiator || l.initiator_qpn() == 0);
+        let same = |l: &&Arc<OwnedLane>| Arc::ptr_eq(&l.rq, rq) && l.granted == initiator && !l.is_cut_off();
         if let Some(lane) = lanes.iter().find(same) {
             return Ok(lane.offset);
         }
         let offset = self.block.lock().as_ref().map_or(0, Block::offset);
-        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number)?;
+        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number, initiator)?;
         if self.qp_type == QpType::Ud {
             lane.bounce(crate::layout::request::DATAGRAM_BYTES);
         }
@@ -285,16 +284,16 @@ impl Qp {
     // ---- posting ---------------------------------------------------------------------------------------------------
 
     pub(crate) fn lock_sq(&self) -> OwnerGuard<'_, SendQueue> {
-        let sq = self.sq.lock();
+        let mut sq = self.sq.lock();
         if sq.stolen() {
-            self.torn(&sq);
+            self.torn(&mut sq);
         }
         sq
     }
 
     /// A thread ended in the middle of a call: what it was doing is lost, and the QP says so.
     #[cold]
-    pub(crate) fn torn(&self, sq: &SendQueue) {
+    pub(crate) fn torn(&self, sq: &mut SendQueue) {
         sq.leave_lanes();
         let e = self.executing.load(Ordering::Relaxed);
         self.executing.store((e | 1) + 1, Ordering::Release);
@@ -374,6 +373,8 @@ impl Qp {
         }
         rq.post(wr_id, sges)?;
         if state == QpState::Err || self.state() == QpState::Err {
+            // What peers have delivered so far comes first, and nobody may be filling a receive that is flushed.
+            self.settle_lanes();
             self.flush_receives();
         }
         Ok(())

@@ -30,10 +30,11 @@ impl Qp {
 
     /// Everything that ERR means, after the state was set: nobody in flight, what arrived is kept, the rest is flushed.
     pub(crate) fn enter_error(&self, sq: &mut SendQueue) {
-        let lanes = self.lanes.lock().clone();
-        for lane in &lanes {
-            lane.drain();
-            lane.cq.settle_lane(lane);
+        self.settle_lanes();
+        for lane in self.lanes.lock().iter() {
+            for wr_id in self.taken_from_srq(lane) {
+                lane.cq.push(self.flushed_receive(wr_id), None, false);
+            }
         }
         sq.flush(self);
         sq.disconnect(self);
@@ -41,6 +42,26 @@ impl Qp {
         if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
             self.raise(event::QP_LAST_WQE_REACHED);
         }
+    }
+
+    /// Waits until nobody is in flight into this QP, and takes over what was delivered.
+    pub(crate) fn settle_lanes(&self) {
+        let lanes = self.lanes.lock().clone();
+        for lane in &lanes {
+            lane.drain();
+            lane.cq.settle_lane(lane);
+        }
+        self.process.wait_serving();
+    }
+
+    /// Receives that the initiator of `lane` has taken from a shared queue for a message that will not be finished.
+    fn taken_from_srq(&self, lane: &OwnedLane) -> Vec<u64> {
+        let shared = self.srq.is_some() || self.xrcd.is_some();
+        if !shared || self.qp_type == QpType::Ud || lane.is_cut_off() {
+            return Vec::new();
+        }
+        let peer = if lane.granted != 0 { lane.granted } else { self.shared.dest_qpn.load(Ordering::Relaxed) };
+        if peer == 0 { Vec::new() } else { lane.rq.reap(peer) }
     }
 
     /// Completes the receives of an own queue with a flush error.
@@ -117,10 +138,14 @@ impl Qp {
         let mut sq = self.lock_sq();
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        self.settle_lanes();
+        // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.purge(self.number);
+        }
         let mut lanes = self.lanes.lock();
         for lane in lanes.iter_mut() {
-            lane.drain();
-            lane.cq.settle_lane(lane);
+            drop(self.taken_from_srq(lane));
             lane.reset();
             self.replace_if_cut_off(lane);
         }
@@ -133,10 +158,6 @@ impl Qp {
         self.shared.established.store(0, Ordering::Relaxed);
         self.last_wqe_told.store(false, Ordering::Relaxed);
         self.work.store(false, Ordering::SeqCst);
-        drop(sq);
-        for cq in self.send_cq.iter().chain(&self.recv_cq) {
-            cq.purge(self.number);
-        }
     }
 
     /// A lane that was taken from a stopped initiator stays shut; the QP gets another for its next peer.
@@ -146,7 +167,7 @@ impl Qp {
             return;
         }
         let offset = self.block.lock().as_ref().map_or(0, Block::offset);
-        if let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number) {
+        if let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number, 0) {
             self.shared.lane.store(new.offset, Ordering::Release);
             std::mem::replace(lane, new).close();
         }

@@ -18,6 +18,8 @@ const MAX_MESSAGE: u64 = 1 << 31;
 /// How soon silence, a missing receive or a request to the owner is looked at again by the progress thread, at first.
 const FIRST_LOOK_NS: u64 = 50_000;
 const LAST_LOOK_NS: u64 = 1_000_000;
+/// Bytes that are moved in one go even if the budget is smaller.
+const SMALL: u64 = 64 << 10;
 /// How long a handshake may take on top of the QP's own timeout.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
@@ -115,12 +117,14 @@ impl SendQueue {
             Ok(t) => t,
             Err(step) => return step,
         };
+        self.in_hand = Some(target.in_hand());
         let (step, keep) = match self.carry_out(qp, i, opcode, &target, budget) {
             Ok(()) => (Step::Done(wc::SUCCESS), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, &target, nak), nak != Nak::Silence),
         };
+        self.in_hand = None;
         if keep {
             self.put_target(srqn, target);
         }
@@ -296,7 +300,7 @@ impl SendQueue {
         if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
-        let mark = target.enter()?;
+        let _mark = target.enter()?;
         let compare_swap = opcode == Opcode::CompareSwap;
         let place = target.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
         if !addr.is_multiple_of(8) && !matches!(place, Err(Nak::InvalidRequest)) {
@@ -310,7 +314,6 @@ impl SendQueue {
             }
             _ => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
-                drop(mark);
                 self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8)?;
                 target.lane.request.result.load(Ordering::Relaxed)
             }
@@ -334,8 +337,8 @@ impl SendQueue {
         }
         let mark = target.enter()?;
         let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
-        drop(mark);
         if let Place::Direct(_) = place {
+            drop(mark);
             return self.rdma(qp, i, Opcode::Write, target, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
@@ -378,7 +381,9 @@ impl SendQueue {
             Way::Vm(_) => memory::VM_CHUNK,
             Way::Owner => request::BOUNCE_BYTES,
         };
-        let n = room.min(limit).min((*budget).max(1));
+        // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines.
+        let most = limit.min((*budget).max(SMALL));
+        let n = if room <= most { room } else { most & !63 };
         let last = ends && n == room;
         match way {
             Way::Null => {}
@@ -453,6 +458,10 @@ impl SendQueue {
                 return Ok(asked);
             }
         }
+        // An earlier request that was given up may still be carried out; its words must stay until then.
+        if target.withdraw() {
+            return Err(Stop::Step(self.wait_for_owner(target)));
+        }
         let bounce = target.lane.bounce.load(Ordering::Acquire);
         let copies = op == request::WRITE || op == request::READ;
         let (op, n) = if copies && bounce == 0 { (request::BOUNCE, 0) } else { (op, n) };
@@ -489,7 +498,9 @@ impl SendQueue {
     /// Takes back a request that the owner has not begun.
     pub(crate) fn cancel_request(&mut self) {
         if self.exec.asked.take().is_some() {
-            self.target.iter().chain(self.xrc.values()).for_each(|t| withdraw(t));
+            self.target.iter().chain(self.xrc.values()).for_each(|t| {
+                t.withdraw();
+            });
         }
     }
 
@@ -497,7 +508,7 @@ impl SendQueue {
     fn wait_for_owner(&mut self, target: &Target) -> Step {
         if self.deadline_passed() {
             self.exec.asked = None;
-            withdraw(target);
+            target.withdraw();
             return Step::Done(wc::RETRY_EXC_ERR);
         }
         Step::Wait(self.exec.next_look())
@@ -567,6 +578,9 @@ impl SendQueue {
 
     /// What was moved so far is moved again from the start, as retransmission would.
     fn start_over(&mut self, target: &Target) {
+        if self.exec.asked.is_some() {
+            target.withdraw();
+        }
         target.release();
         self.exec.done = 0;
         self.exec.claimed = None;
@@ -664,11 +678,6 @@ impl SendQueue {
         });
         Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }
-}
-
-fn withdraw(target: &Target) {
-    let state = &target.lane.request.state;
-    let _ = state.compare_exchange(request::POSTED, request::IDLE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Remote memory as the owner is asked for it.

@@ -47,9 +47,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`). None while someone else has it, or when
+    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into a QP that was looked at when it had
+    /// had `generation` resets. None while someone else has it, or when
     /// what is found there does not hold together.
-    pub fn bind(space: &Arc<Space>, lane_offset: u64, me: u64) -> Option<Target> {
+    pub fn bind(space: &Arc<Space>, lane_offset: u64, me: u64, generation: u32) -> Option<Target> {
         let view = space.view;
         let lane = view.get::<Lane>(lane_offset)?;
         let qp = view.get::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
@@ -58,7 +59,6 @@ impl Target {
         if !ring.len().is_power_of_two() || lane.open.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let generation = qp.generation.load(Ordering::Acquire);
         let qp_type = QpType::from_verbs(qp.qp_type.load(Ordering::Relaxed))?;
         let rq = match lane.rq.load(Ordering::Relaxed) {
             0 => None,
@@ -69,18 +69,38 @@ impl Target {
         {
             return None;
         }
+        // The QP may have been reset, and the lane given to another, since `generation` was read.
+        if qp.generation.load(Ordering::SeqCst) != generation {
+            let _ = lane.initiator.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
+            return None;
+        }
         Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, qp_type, generation, me })
     }
 
     /// Gives the lane back. Nobody of the initiator is in flight on it.
     pub fn release(&self) {
-        let _ = self.lane.initiator.compare_exchange(self.me, 0, Ordering::AcqRel, Ordering::Relaxed);
+        self.in_hand().release();
+    }
+
+    /// What is enough to leave and give back the lane when the target itself is lost.
+    #[inline]
+    pub fn in_hand(&self) -> LaneInHand {
+        LaneInHand { lane: self.lane, me: self.me }
+    }
+
+    /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
+    pub fn withdraw(&self) -> bool {
+        use crate::layout::request::{IDLE, POSTED, RUNNING};
+        if self.lane.initiator.load(Ordering::Acquire) != self.me {
+            return false;
+        }
+        let state = &self.lane.request.state;
+        state.compare_exchange(POSTED, IDLE, Ordering::AcqRel, Ordering::Acquire) == Err(RUNNING)
     }
 
     /// Ends a mark whose thread is gone.
     pub fn leave(&self) {
-        let gate = self.lane.gate.load(Ordering::Relaxed);
-        self.lane.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
+        self.in_hand().leave();
     }
 
     /// The service type of the target QP.
@@ -93,12 +113,19 @@ impl Target {
     /// round: first the state or key, then a look at the mark.
     #[inline]
     pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
-        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
-        self.lane.gate.swap(gate, Ordering::SeqCst);
+        // Looked at first: in a lane that has become another's nothing is written.
+        if self.lane.initiator.load(Ordering::Acquire) != self.me || self.lane.open.load(Ordering::Relaxed) == 0 {
+            return Err(Nak::Silence);
+        }
+        let gate = self.lane.gate.load(Ordering::Relaxed);
+        let marked = self.lane.gate.compare_exchange(gate, gate | 1, Ordering::SeqCst, Ordering::Relaxed);
+        if gate & 1 == 1 || marked.is_err() {
+            return Err(Nak::Silence);
+        }
         // On x86 the exchange is a full barrier by itself.
         #[cfg(not(target_arch = "x86_64"))]
         std::sync::atomic::fence(Ordering::SeqCst);
-        let mark = InFlight { lane: self.lane, gate };
+        let mark = InFlight { lane: self.lane, gate: gate | 1 };
         let state = self.qp.state.load(Ordering::Acquire);
         // IBA 10.3.1: RTR, RTS, SQD and SQE receive.
         let receives = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state);
@@ -270,6 +297,7 @@ impl Target {
         if !self.qp_type.is_reliable() {
             return;
         }
+        let Ok(_mark) = self.enter() else { return };
         match nak {
             Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
             Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),
@@ -294,6 +322,28 @@ impl Target {
             return Err(Nak::RemoteAccess);
         }
         Ok(())
+    }
+}
+
+/// A lane and who has it.
+#[derive(Clone, Copy)]
+pub struct LaneInHand {
+    lane: &'static Lane,
+    me: u64,
+}
+
+impl LaneInHand {
+    /// Ends a mark whose thread is gone.
+    pub fn leave(&self) {
+        if self.lane.initiator.load(Ordering::Acquire) == self.me {
+            let gate = self.lane.gate.load(Ordering::Relaxed);
+            self.lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Release);
+        }
+    }
+
+    /// Gives the lane back.
+    pub fn release(&self) {
+        let _ = self.lane.initiator.compare_exchange(self.me, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::memory::Pieces;
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::requester::{Exec, Step};
-use crate::responder::Target;
+use crate::responder::{LaneInHand, Target};
 use crate::types::{AhAttr, Completion, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use crate::ud::UdPeers;
 use crate::wqe::{BindWork, Data, SendRequest, UdAddress, Wqe};
@@ -66,6 +66,8 @@ pub(crate) struct SendQueue {
     pub(crate) params: Params,
     /// Boxed, so that moving it out and back for each request moves a pointer.
     pub(crate) target: Option<Box<Target>>,
+    /// The lane of the target that is in use and so moved out, for the case that its thread ends.
+    pub(crate) in_hand: Option<LaneInHand>,
     /// Lanes into XRC SRQs of the peer.
     pub(crate) xrc: HashMap<u32, Box<Target>>,
     pub(crate) ud: UdPeers,
@@ -104,6 +106,7 @@ impl SendQueue {
             exec: Exec::default(),
             params: Params::default(),
             target: None,
+            in_hand: None,
             xrc: HashMap::new(),
             ud: UdPeers::default(),
             mark: 0,
@@ -255,6 +258,9 @@ impl SendQueue {
                 }
                 _ => break,
             }
+            if budget == 0 {
+                return Progress::More;
+            }
             match self.step(qp, &mut budget) {
                 Step::Done(status) => self.finish(qp, status),
                 Step::Again => return Progress::More,
@@ -349,7 +355,11 @@ impl SendQueue {
     }
 
     /// Ends the in-flight marks that a thread of this process left behind when it ended inside a call.
-    pub(crate) fn leave_lanes(&self) {
+    pub(crate) fn leave_lanes(&mut self) {
+        if let Some(lane) = self.in_hand.take() {
+            lane.leave();
+            lane.release();
+        }
         for t in self.target.iter().chain(self.xrc.values()) {
             t.leave();
         }

@@ -8,7 +8,7 @@ use crate::memory::{Direction, Pieces, atomic, copy_direct};
 use crate::process::Process;
 use crate::responder::{Nak, Target};
 use crate::space::Place;
-use crate::types::{QpType, access, wc};
+use crate::types::{QpState, QpType, access, wc};
 use std::sync::atomic::Ordering;
 
 /// `Request::status` for each refusal; 0 is success.
@@ -48,6 +48,11 @@ pub(crate) fn serve(process: &Process, lane: &OwnedLane) {
 fn carry_out(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let r = &lane.shared.request;
     let op = r.op.load(Ordering::Relaxed);
+    // A QP that does not receive any more answers nothing; whoever stopped it waits until we are through.
+    let state = process.own.qp(lane.qp_num).map_or(0, |qp| qp.state.load(Ordering::SeqCst));
+    if lane.shared.open.load(Ordering::SeqCst) == 0 || !(QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state) {
+        return Err(Nak::Silence);
+    }
     if op == request::BOUNCE {
         return lane.bounce(request::BOUNCE_BYTES).map(|_| ()).ok_or(Nak::RemoteOperation);
     }
@@ -110,7 +115,8 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let (wqe, total) = (r.key.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
     let from = bounce_at(process, lane, 0, total)?;
     let me = lane.shared.initiator.load(Ordering::Acquire);
-    let target = Target::bind(&process.own, lane.offset, me).ok_or(Nak::Silence)?;
+    let generation = process.own.qp(lane.qp_num).map_or(0, |qp| qp.generation.load(Ordering::Acquire));
+    let target = Target::bind(&process.own, lane.offset, me, generation).ok_or(Nak::Silence)?;
     let claimer = lane.rq.view.wqe(wqe).ok_or(Nak::InvalidRequest)?.claimer.load(Ordering::Acquire);
     if claimer != me as u32 {
         return Err(Nak::InvalidRequest);

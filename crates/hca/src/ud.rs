@@ -195,12 +195,12 @@ fn receive(
     solicited: bool,
     policy: memory::Policy,
 ) -> Result<Outcome, Nak> {
+    let _mark = target.enter()?;
     let request = &target.lane.request;
     match request.state.load(Ordering::Acquire) {
         request::POSTED | request::RUNNING => return Ok(Outcome::Later),
         _ => request.state.store(request::IDLE, Ordering::Relaxed),
     }
-    let _mark = target.enter()?;
     if target.qp.qkey.load(Ordering::Relaxed) != qkey {
         return Err(Nak::InvalidRequest);
     }

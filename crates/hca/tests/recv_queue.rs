@@ -125,7 +125,8 @@ impl Case {
                 self.rq.view.wqe(wqe).unwrap().claimer.store(foreign(c), Ordering::Release);
             }
             Op::Take(i) => {
-                let mine: Vec<u32> = m.claimed.keys().copied().filter(|w| m.stopped.values().all(|s| s.1 != *w)).collect();
+                let mine: Vec<u32> =
+                    m.claimed.keys().copied().filter(|w| m.stopped.values().all(|s| s.1 != *w)).collect();
                 if mine.is_empty() {
                     return;
                 }

@@ -45,6 +45,7 @@ impl Link for NoLink {
     fn lane(&self, _: u32, _: LaneRequest) -> LaneReply {
         LaneReply::Refused
     }
+    fn forget_lane(&self, _: &LaneRequest) {}
     fn forget_lanes(&self, _: u32) {}
     fn join(&self, _: &'static Process, _: &Gid, _: u32) -> Result<()> {
         Ok(())
@@ -77,7 +78,13 @@ pub fn foreign(i: u32) -> u32 {
 }
 
 /// A QP that receives, ready for a foreign initiator.
-pub fn receiver(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>, srq: Option<&Arc<Srq>>, max_recv_wr: u32) -> Arc<Qp> {
+pub fn receiver(
+    context: &Arc<Context>,
+    pd: &Arc<Pd>,
+    cq: &Arc<Cq>,
+    srq: Option<&Arc<Srq>>,
+    max_recv_wr: u32,
+) -> Arc<Qp> {
     let cap = QpCap { max_send_wr: 1, max_recv_wr, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let init = QpInit {
         qp_type: QpType::Rc,
@@ -119,7 +126,7 @@ pub fn to_rtr(context: &Arc<Context>, qp: &Arc<Qp>) {
 pub fn bind(qp: &Qp, qpn: u32) -> Target {
     let own = &process().own;
     let lane = own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Acquire);
-    Target::bind(own, lane, 7 << 32 | u64::from(qpn)).expect("the lane is free")
+    Target::bind(own, lane, 7 << 32 | u64::from(qpn), 0).expect("the lane is free")
 }
 
 /// The lane behind a target.

@@ -94,6 +94,8 @@ pub struct Local {
     outgoing: Outgoing,
     incoming: Incoming,
     groups: Groups,
+    /// Given up for a moment when there is no other descriptor to be had.
+    spare: OwnerLock<Option<OwnedFd>>,
 }
 
 impl Local {
@@ -109,6 +111,7 @@ impl Local {
         let (arena, wake) = (duplicate(init.arena_fd)?, duplicate(init.wake_fd)?);
         keep_from_children(arena.as_raw_fd());
         keep_from_children(wake.as_raw_fd());
+        let spare = OwnerLock::new(rustix::io::fcntl_dupfd_cloexec(&epoll, 0).ok());
         let uid = rustix::process::geteuid().as_raw();
         let identity = Identity { arena, wake, incarnation: init.incarnation, uid, slots: OwnerLock::default() };
         Ok(Local {
@@ -119,6 +122,7 @@ impl Local {
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             groups: Groups::default(),
+            spare,
         })
     }
 
@@ -129,12 +133,32 @@ impl Local {
     fn accept_all(&self, slot: u32) {
         let listeners = self.listeners.lock();
         let Some((_, listener)) = listeners.iter().find(|(s, _)| *s == slot) else { return };
-        while let Ok(socket) = listener.accept() {
-            // Other users' processes have no business here (DESIGN decision 7).
-            if socket.peer().is_some_and(|(_, uid)| uid == self.identity.uid) {
-                self.incoming.add(socket, |socket, id| self.watch(socket, Token::Incoming(id)).is_ok());
+        loop {
+            match listener.accept() {
+                // Other users' processes have no business here (DESIGN decision 7).
+                Ok(socket) if socket.peer().is_some_and(|(_, uid)| uid == self.identity.uid) => {
+                    self.incoming.add(socket, |socket, id| self.watch(socket, Token::Incoming(id)).is_ok());
+                }
+                Ok(_) => {}
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    self.turn_away(listener);
+                    return;
+                }
+                Err(_) => return,
             }
         }
+    }
+}
+
+impl Local {
+    /// At the limit of open files a peer that knocks would make the listener ready for ever: a descriptor kept for this is
+    /// closed, the peer let in and shown out, and the descriptor opened again.
+    fn turn_away(&self, listener: &Socket) {
+        let mut spare = self.spare.lock();
+        *spare = None;
+        drop(listener.accept());
+        *spare = rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0).ok();
+        log::error!("a peer was turned away: this process is at its limit of open files (vervain doctor)");
     }
 }
 
@@ -172,21 +196,19 @@ impl Link for Local {
     fn handle_events(&self, process: &'static Process) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        loop {
-            events.clear();
-            let n = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now));
-            if n.map_or(true, |n| n == 0) {
-                return;
-            }
-            for event in &events {
-                match Token::of(event.data) {
-                    Token::Listener(slot) => self.accept_all(slot),
-                    Token::Outgoing(slot) => self.outgoing.handle(slot, &self.groups),
-                    Token::Incoming(id) => self.incoming.handle(id, process, &self.identity, &self.groups),
-                }
-            }
-            process.wake_waiting();
+        // One batch a call: the progress thread has other things to see to, and comes back.
+        let n = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now));
+        if n.map_or(true, |n| n == 0) {
+            return;
         }
+        for event in &events {
+            match Token::of(event.data) {
+                Token::Listener(slot) => self.accept_all(slot),
+                Token::Outgoing(slot) => self.outgoing.handle(slot, &self.groups),
+                Token::Incoming(id) => self.incoming.handle(id, process, &self.identity, &self.groups),
+            }
+        }
+        process.wake_waiting();
     }
 
     fn reaches(&self, _device: u32, ah: &AhAttr) -> bool {
@@ -203,6 +225,10 @@ impl Link for Local {
 
     fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply {
         self.outgoing.lane(slot, request)
+    }
+
+    fn forget_lane(&self, request: &LaneRequest) {
+        self.outgoing.forget_lane(request);
     }
 
     fn forget_lanes(&self, initiator: u32) {

@@ -97,6 +97,11 @@ impl Outgoing {
         LaneReply::Pending
     }
 
+    /// Forgets one lane.
+    pub(super) fn forget_lane(&self, request: &LaneRequest) {
+        self.state.lock().lanes.remove(request);
+    }
+
     /// Forgets the lanes of `initiator` and tells their owners.
     pub(super) fn forget_lanes(&self, initiator: u32) {
         let mut state = self.state.lock();

@@ -1,0 +1,365 @@
+//! Completion queues: several lanes and the process's own completions merged, lanes that go hot and cool, overrun; against a
+//! model, and with threads that try to get past the poller unseen.
+
+mod common;
+
+use common::{Random, TURN, bind, context, foreign, poll, process, publish, receiver};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use vervain_hca::responder::{Nak, Target};
+use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, SrqInit, attr, event, wc};
+
+/// More than are kept hot.
+const LANES: usize = 11;
+/// Polls in vain until every hot lane is cool again.
+const COOL: usize = 300;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Messages into one lane.
+    Receive(usize, u8),
+    /// A completion of the process's own.
+    Own,
+    Poll(usize),
+    /// Polls in vain, so that lanes cool.
+    Idle,
+    /// To ERR and back: what was published moves into the own queue.
+    Reset(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        40 => (0..LANES, 1u8..6).prop_map(|(lane, n)| Op::Receive(lane, n)),
+        10 => Just(Op::Own),
+        30 => prop_oneof![Just(1usize), 1usize..8, Just(64)].prop_map(Op::Poll),
+        4 => Just(Op::Idle),
+        2 => (0..LANES).prop_map(Op::Reset),
+    ]
+}
+
+struct Side {
+    qp: Arc<Qp>,
+    target: Target,
+    sent: VecDeque<u32>,
+    posted: VecDeque<u64>,
+}
+
+struct Case {
+    context: Arc<Context>,
+    cq: Arc<Cq>,
+    sides: Vec<Side>,
+    /// A QP in ERR: its receives complete at once, as the process's own completions.
+    broken: Arc<Qp>,
+    own: VecDeque<u64>,
+    waiting: usize,
+    next: u32,
+}
+
+const DEPTH: u32 = 8;
+const CAPACITY: u32 = 63;
+
+impl Case {
+    fn new(context: &Arc<Context>, pd: &Arc<Pd>) -> Case {
+        let cq = context.create_cq(CAPACITY, None, 0, 0, false, false).unwrap();
+        let sides = (0..LANES)
+            .map(|i| {
+                let qp = receiver(context, pd, &cq, None, DEPTH);
+                let target = bind(&qp, foreign(1 + i as u32));
+                Side { qp, target, sent: VecDeque::new(), posted: VecDeque::new() }
+            })
+            .collect();
+        let broken = receiver(context, pd, &cq, None, 64);
+        broken.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
+        let (context, own) = (Arc::clone(context), VecDeque::new());
+        Case { context, cq, sides, broken, own, waiting: 0, next: 1 }
+    }
+
+    fn take(&mut self, max: usize) {
+        let got = poll(&self.cq, max);
+        assert_eq!(got.len(), max.min(self.waiting), "a completion was not found, or came twice");
+        self.waiting -= got.len();
+        for c in got {
+            if c.qp_num == self.broken.qp_num() {
+                assert_eq!((Some(c.wr_id), c.status), (self.own.pop_front(), wc::WR_FLUSH_ERR));
+                continue;
+            }
+            let side = self.sides.iter_mut().find(|s| s.qp.qp_num() == c.qp_num).expect("the QP of a completion");
+            assert_eq!((Some(c.wr_id), Some(c.imm_or_rkey)), (side.posted.pop_front(), side.sent.pop_front()));
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Receive(lane, n) => {
+                for _ in 0..n {
+                    let side = &mut self.sides[lane];
+                    if self.waiting == CAPACITY as usize || side.posted.len() == DEPTH as usize {
+                        return;
+                    }
+                    let (id, imm) = (u64::from(self.next) << 8, self.next);
+                    self.next += 1;
+                    side.qp.post_recv(id, &[]).unwrap();
+                    let mark = side.target.enter().unwrap();
+                    let wqe = side.target.claim().unwrap();
+                    publish(&side.target, wqe, imm);
+                    drop(mark);
+                    side.posted.push_back(id);
+                    side.sent.push_back(imm);
+                    self.waiting += 1;
+                }
+            }
+            Op::Own => {
+                if self.waiting < CAPACITY as usize {
+                    self.next += 1;
+                    self.broken.post_recv(u64::from(self.next), &[]).unwrap();
+                    self.own.push_back(u64::from(self.next));
+                    self.waiting += 1;
+                }
+            }
+            Op::Poll(max) => self.take(max),
+            Op::Idle => {
+                self.take(self.waiting);
+                (0..COOL).for_each(|_| self.take(1));
+            }
+            Op::Reset(lane) => {
+                // What came in before the error is kept in order; a reset drops what nobody has polled.
+                self.sides[lane]
+                    .qp
+                    .modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE)
+                    .unwrap();
+                self.take(self.waiting);
+                let side = &mut self.sides[lane];
+                side.target.release();
+                side.qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
+                common::to_rtr(&self.context, &side.qp);
+                self.next += 1;
+                side.target = bind(&side.qp, foreign(100 + self.next));
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        self.take(self.waiting + 1);
+        assert!(!self.cq.failed(), "it never held more than fits");
+        for side in &self.sides {
+            side.qp.destroy().unwrap();
+        }
+        self.broken.destroy().unwrap();
+        self.cq.destroy().unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 120,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+    #[test]
+    fn every_completion_is_polled_once_and_in_the_order_of_its_qp(ops in prop::collection::vec(op(), 1..120)) {
+        let context = context();
+        let pd = context.alloc_pd().unwrap();
+        let mut case = Case::new(&context, &pd);
+        ops.iter().for_each(|op| case.step(op));
+        case.finish();
+    }
+
+    #[test]
+    fn a_cq_overruns_with_one_completion_more_than_fits(cqe in 1u32..40, own in 0u32..60, ignore: bool) {
+        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let context = context();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(cqe, None, 0, 5, ignore, false).unwrap();
+        let fits = cq.cqe();
+        let own = own.min(fits);
+        let qp = receiver(&context, &pd, &cq, None, 64);
+        let broken = receiver(&context, &pd, &cq, None, 64);
+        broken.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
+        let target = bind(&qp, foreign(1));
+        (0..own).for_each(|i| broken.post_recv(u64::from(i), &[]).unwrap());
+        let send = || {
+            qp.post_recv(0, &[]).unwrap();
+            publish(&target, target.claim().unwrap(), 0);
+        };
+        (own..fits).for_each(|_| send());
+        std::thread::sleep(Duration::from_micros(200));
+        prop_assert!(!cq.failed());
+        send();
+        if ignore {
+            std::thread::sleep(Duration::from_millis(1));
+            prop_assert!(!cq.failed());
+            prop_assert_eq!(poll(&cq, 200).len() as u32, fits + 1);
+        } else {
+            // The progress thread tells.
+            let raised = context.next_event().unwrap();
+            prop_assert_eq!(raised.event_type, event::CQ_ERR);
+            prop_assert!(cq.failed());
+        }
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+    }
+}
+
+/// Producers that rest for about as long as a lane takes to cool, each waiting until its last message was seen: one that
+/// goes unseen leaves its producer waiting for ever.
+fn hunt(lanes: usize, seconds: f64) {
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(255, None, 0, 0, false, false).unwrap();
+    let qps: Vec<_> = (0..lanes).map(|_| receiver(&context, &pd, &cq, None, 4)).collect();
+    let seen: Vec<AtomicU32> = (0..lanes).map(|_| AtomicU32::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    let running = AtomicU32::new(2);
+    std::thread::scope(|s| {
+        for thread in 0..2usize {
+            let (qps, seen, stop, running) = (&qps, &seen, &stop, &running);
+            s.spawn(move || {
+                let mut r = Random(99 + thread as u64);
+                let mine: Vec<usize> = (0..qps.len()).filter(|i| i % 2 == thread % qps.len().min(2)).collect();
+                let targets: Vec<Target> = if mine.is_empty() || (qps.len() == 1 && thread == 1) {
+                    Vec::new()
+                } else {
+                    mine.iter().map(|&i| bind(&qps[i], foreign(i as u32 + 1))).collect()
+                };
+                let mut sent = vec![0u32; targets.len()];
+                while !stop.load(Ordering::Relaxed) && !targets.is_empty() {
+                    let k = r.below(targets.len() as u64) as usize;
+                    let pause = r.below(3);
+                    let spins = r.below([10, 2_000, 40_000][pause as usize]);
+                    (0..spins).for_each(|_| std::hint::spin_loop());
+                    let mark = targets[k].enter().unwrap();
+                    let wqe = targets[k].claim().unwrap();
+                    sent[k] += 1;
+                    publish(&targets[k], wqe, sent[k]);
+                    drop(mark);
+                    until("a message was never found", || {
+                        let found = seen[mine[k]].load(Ordering::Acquire) == sent[k];
+                        if !found {
+                            std::hint::spin_loop();
+                        }
+                        found
+                    });
+                }
+                running.fetch_sub(1, Ordering::Release);
+            });
+        }
+        qps.iter().for_each(|qp| qp.post_recv(0, &[]).unwrap());
+        let by_number: HashMap<u32, usize> = qps.iter().enumerate().map(|(i, qp)| (qp.qp_num(), i)).collect();
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let mut n = 0u64;
+        while running.load(Ordering::Acquire) > 0 {
+            if Instant::now() >= end {
+                stop.store(true, Ordering::Relaxed);
+            }
+            for c in poll(&cq, 4) {
+                let i = by_number[&c.qp_num];
+                assert_eq!(c.imm_or_rkey, seen[i].load(Ordering::Relaxed) + 1);
+                qps[i].post_recv(0, &[]).unwrap();
+                seen[i].store(c.imm_or_rkey, Ordering::Release);
+                n += 1;
+            }
+        }
+        assert!(n > 100, "only {n} messages");
+    });
+}
+
+#[test]
+fn no_message_slips_past_a_lane_that_cools() {
+    hunt(1, 1.5);
+    hunt(3, 1.5);
+    hunt(12, 1.5);
+}
+
+/// Initiators on one SRQ, some of which die between claim and publication, while the owner polls and posts again.
+#[test]
+fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
+    const MESSAGES: u32 = 20_000;
+    const CLAIMERS: usize = 3;
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(1023, None, 0, 0, false, false).unwrap();
+    let init = SrqInit { max_wr: 16, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+    let srq = context.create_srq(&pd, &init).unwrap();
+    let qps: Vec<_> = (0..CLAIMERS).map(|_| receiver(&context, &pd, &cq, Some(&srq), 0)).collect();
+    let next_id = AtomicU64::new(16);
+    (0..16).for_each(|id| srq.post_recv(id, &[]).unwrap());
+    let (lost, sent) = (AtomicU32::new(0), AtomicU32::new(0));
+    let running = AtomicU32::new(CLAIMERS as u32);
+    let mut outstanding: std::collections::HashSet<u64> = (0..16).collect();
+    std::thread::scope(|s| {
+        for (i, qp) in qps.iter().enumerate() {
+            let (lost, sent, running) = (&lost, &sent, &running);
+            s.spawn(move || {
+                let mut r = Random(5 + i as u64);
+                // Each initiator has a process slot of its own, so that only it is reaped.
+                let slot = |life: u32| (500 + i as u32) << 14 | life;
+                let mut life = 1;
+                let mut target = bind(qp, slot(life));
+                let mut count = 0;
+                while count < MESSAGES {
+                    let mark = target.enter().unwrap();
+                    let wqe = match target.claim() {
+                        Ok(wqe) => wqe,
+                        Err(Nak::ReceiverNotReady(_)) => {
+                            drop(mark);
+                            std::thread::yield_now();
+                            continue;
+                        }
+                        Err(e) => panic!("{e:?}"),
+                    };
+                    count += 1;
+                    if r.below(200) == 0 {
+                        // Dies here; its process is found dead, and another initiator comes.
+                        lost.fetch_add(1, Ordering::Relaxed);
+                        drop(mark);
+                        process().reap(&[500 + i as u32]);
+                        life += 1;
+                        target = bind(qp, slot(life));
+                        continue;
+                    }
+                    publish(&target, wqe, count);
+                    sent.fetch_add(1, Ordering::Relaxed);
+                    drop(mark);
+                }
+                running.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let mut last: HashMap<u32, u32> = HashMap::new();
+        let (mut got, mut flushed) = (0u32, 0u32);
+        let deadline = Instant::now() + Duration::from_secs(40);
+        loop {
+            let ended = running.load(Ordering::Acquire) == 0;
+            let polled = poll(&cq, 7);
+            if ended && polled.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{got} of {} came", sent.load(Ordering::Relaxed));
+            for c in polled {
+                assert!(outstanding.remove(&c.wr_id), "receive {} completed twice", c.wr_id);
+                if c.status == wc::SUCCESS {
+                    let before = last.insert(c.qp_num, c.imm_or_rkey).unwrap_or(0);
+                    assert!(c.imm_or_rkey > before, "out of order");
+                    got += 1;
+                } else {
+                    assert_eq!(c.status, wc::WR_FLUSH_ERR);
+                    flushed += 1;
+                }
+                let id = next_id.fetch_add(1, Ordering::Relaxed);
+                srq.post_recv(id, &[]).expect("a polled receive leaves room for another");
+                outstanding.insert(id);
+            }
+        }
+        assert_eq!((got, flushed), (sent.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)));
+        assert_eq!(outstanding.len(), 16);
+        assert!(srq.post_recv(0, &[]).is_err(), "all receives are outstanding again");
+    });
+}

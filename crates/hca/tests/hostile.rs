@@ -1,0 +1,477 @@
+//! Shared memory written by someone who means harm, or has gone mad: whatever stands in a peer's arena, or is written by a
+//! peer into our own, nothing panics, loops or leaves the mapping.
+
+mod common;
+
+use common::{ARENA_FD, INITIATORS_LIVE, Random, TURN, bind, context, foreign, process, receiver};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use vervain_hca::arena::View;
+use vervain_hca::layout::{
+    CqShared, Header, KEY_VALID, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, QpShared, RecvWqe, RqShared,
+};
+use vervain_hca::link::LaneRequest;
+use vervain_hca::memory::{Direction, Policy, Way, aim, unaim, way};
+use vervain_hca::recv_queue::{Receipt, RqView};
+use vervain_hca::responder::{Nak, Target};
+use vervain_hca::space::{Place, Space};
+use vervain_hca::{QpAttr, QpCap, QpInit, QpState, QpType, Sge, SrqInit, access, attr, event, wc};
+
+/// No call may take longer. Generous, for machines that are busy; what is unbounded takes for ever.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Panics in any thread, the progress thread included.
+static PANICS: AtomicU32 = AtomicU32::new(0);
+
+fn count_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let old = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+            old(info);
+        }));
+    });
+}
+
+/// What an honest process has: the numbers and offsets by which a peer finds its way in it.
+struct Honest {
+    qpns: Vec<u32>,
+    srqn: u32,
+    lanes: Vec<u64>,
+    rkeys: Vec<u32>,
+    addrs: Vec<u64>,
+    /// What a hostile owner would write to: offset and bytes.
+    structs: Vec<(u64, u64)>,
+    /// Keeps everything alive.
+    _objects: Box<dyn std::any::Any + Send + Sync>,
+}
+
+fn memfd(size: u64) -> OwnedFd {
+    // SAFETY: a fresh descriptor, owned at once.
+    let fd = unsafe {
+        OwnedFd::from_raw_fd(libc::memfd_create(c"hostile".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC))
+    };
+    // SAFETY: plain calls on our own descriptor.
+    unsafe {
+        assert_eq!(libc::ftruncate(fd.as_raw_fd(), size as i64), 0);
+        assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW), 0);
+    }
+    fd
+}
+
+fn honest() -> Honest {
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(64, None, 0, 0, false, true).unwrap();
+    let srq_init = SrqInit { max_wr: 8, max_sge: 2, srq_limit: 2, cookie: 0, xrc: None };
+    let srq = context.create_srq(&pd, &srq_init).unwrap();
+    let xrcd = context.open_xrcd(None, libc::O_CREAT).unwrap();
+    let xsrq = context.create_srq(&pd, &SrqInit { xrc: Some((&xrcd, &cq)), ..srq_init }).unwrap();
+    let rc = receiver(&context, &pd, &cq, None, 8);
+    let on_srq = receiver(&context, &pd, &cq, Some(&srq), 0);
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 2, max_inline_data: 0 };
+    let init = QpInit {
+        qp_type: QpType::Ud,
+        send_cq: Some(&cq),
+        recv_cq: Some(&cq),
+        srq: None,
+        xrcd: None,
+        cap,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    let ud = context.create_qp(Some(&pd), &init).unwrap();
+    let new = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
+    ud.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::QKEY).unwrap();
+    ud.modify(&QpAttr { qp_state: QpState::Rtr, ..new }, attr::STATE).unwrap();
+    let buffer = vec![0u64; 1024];
+    let addr = buffer.as_ptr() as u64;
+    let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let heap = context.reg_mr(&pd, addr, 8192, addr, all).unwrap();
+    let dm = context.alloc_dm(8192, 0).unwrap();
+    let in_arena = context.reg_dm_mr(&pd, &dm, 0, 8192, all | access::ZERO_BASED).unwrap();
+    for i in 0..8 {
+        let sges =
+            [Sge { addr: 64 * i, length: 16, lkey: in_arena.lkey() }, Sge { addr, length: 16, lkey: heap.lkey() }];
+        rc.post_recv(i, &sges[..1]).unwrap();
+        srq.post_recv(i, &sges).unwrap();
+        xsrq.post_recv(i, &sges).unwrap();
+        let _ = ud.post_recv(i, &sges);
+    }
+    let own = &process().own;
+    let lane_of = |qpn| own.qp(qpn).unwrap().lane.load(Ordering::Acquire);
+    let request = LaneRequest { initiator: foreign(9), qpn: ud.qp_num(), srqn: 0 };
+    let lanes = vec![lane_of(rc.qp_num()), lane_of(on_srq.qp_num()), process().make_lane(&request).unwrap()];
+    let base = own.view.at(0, 0).unwrap() as u64;
+    let at = |p: *const u8| p as u64 - base;
+    let size = |n: usize| n as u64;
+    let mut structs = vec![(0, 320)];
+    for key in [heap.rkey(), in_arena.rkey()] {
+        structs.push((at((&raw const own.keys[key as usize >> 8]).cast()), size(size_of::<KeyEntry>())));
+    }
+    let qpns: Vec<u32> = [&rc, &on_srq, &ud].map(|q| q.qp_num()).to_vec();
+    for qpn in &qpns {
+        structs.push((at(std::ptr::from_ref(own.qp(*qpn).unwrap()).cast()), size(size_of::<QpShared>())));
+    }
+    for lane in &lanes {
+        let l = own.view.get::<Lane>(*lane).unwrap();
+        structs.push((*lane, size(size_of::<Lane>())));
+        structs.push((l.cq.load(Ordering::Relaxed), 256));
+        let rq = l.rq.load(Ordering::Relaxed);
+        let r = own.view.get::<RqShared>(rq).unwrap();
+        structs.push((rq, size(size_of::<RqShared>())));
+        structs.push((r.ring.load(Ordering::Relaxed), 64));
+        let stride = u64::from(r.stride.load(Ordering::Relaxed));
+        structs.extend((0..3).map(|i| (r.wqes.load(Ordering::Relaxed) + i * stride, size(size_of::<RecvWqe>()) + 32)));
+    }
+    structs.push((at(std::ptr::from_ref(own.xrc_srq(xsrq.srq_num()).unwrap()).cast()), size(size_of::<RqShared>())));
+    Honest {
+        qpns,
+        srqn: xsrq.srq_num(),
+        lanes,
+        rkeys: vec![heap.rkey(), in_arena.rkey()],
+        addrs: vec![addr, 0, 8],
+        structs,
+        _objects: Box::new((context, pd, cq, srq, xrcd, xsrq, rc, on_srq, ud, buffer, heap, dm, in_arena)),
+    }
+}
+
+/// A private copy of this process's arena, to be spoiled and mended.
+struct Copied {
+    fd: OwnedFd,
+    wake: OwnedFd,
+    extents: Vec<(u64, Vec<u8>)>,
+}
+
+impl Copied {
+    fn take() -> Copied {
+        let from = ARENA_FD.load(Ordering::Relaxed);
+        let mut extents = Vec::new();
+        let mut at = 0;
+        loop {
+            // SAFETY: plain seeks on the arena's descriptor, whose offset nobody uses.
+            let (start, end) = unsafe {
+                let start = libc::lseek(from, at, libc::SEEK_DATA);
+                (start, libc::lseek(from, start.max(0), libc::SEEK_HOLE))
+            };
+            if start < 0 {
+                break;
+            }
+            let own = process().own.view.at(start as u64, (end - start) as u64).unwrap();
+            let mut bytes = vec![0u8; (end - start) as usize];
+            // SAFETY: the range was just checked; nobody writes to these objects while the copy is made.
+            unsafe { std::ptr::copy_nonoverlapping(own, bytes.as_mut_ptr(), bytes.len()) };
+            extents.push((start as u64, bytes));
+            at = end;
+        }
+        let size = (at as u64).next_multiple_of(4096) + (1 << 20);
+        // SAFETY: a fresh descriptor, owned at once.
+        let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
+        Copied { fd: memfd(size), wake, extents }
+    }
+
+    fn view(&self) -> View {
+        View::of_peer(self.fd.as_raw_fd()).unwrap()
+    }
+
+    fn mend(&self, view: View) {
+        for (at, bytes) in &self.extents {
+            let to = view.at(*at, bytes.len() as u64).unwrap();
+            // SAFETY: the range was just checked.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+        // The mutex of the real owner says nothing here.
+        view.get::<Header>(0).unwrap().alive[0].store(0, Ordering::Relaxed);
+    }
+
+    fn space(&self, view: View) -> Option<Arc<Space>> {
+        let wake = self.wake.try_clone().unwrap();
+        Space::new(view, false, std::process::id() as i32, wake).ok().map(Arc::new)
+    }
+}
+
+fn value(r: &mut Random, view: View, honest: &Honest, old: u64) -> u64 {
+    let some = |r: &mut Random| honest.structs[r.below(honest.structs.len() as u64) as usize].0;
+    match r.below(8) {
+        0 => [0, 1, 2, 3, 7, 8, 15, 31, 63, 64, 65, 255, 4096, 65535, 65536][r.below(15) as usize],
+        1 => u64::MAX - [0, 1, 7, 8, 63, 64, 4095][r.below(7) as usize],
+        2 => view.len() - [0, 1, 4, 8, 64, 128, 4096][r.below(7) as usize],
+        3 => {
+            [1 << 31, (1 << 31) - 1, u64::from(u32::MAX), 1 << 32, 1 << 63, (1 << 63) - 1, 1 << 24][r.below(7) as usize]
+        }
+        4 => some(r),
+        5 => old ^ 1 << r.below(64),
+        6 => r.next() & u64::from(u32::MAX),
+        _ => r.next(),
+    }
+}
+
+fn spoil(r: &mut Random, view: View, honest: &Honest) {
+    let (at, len) = honest.structs[r.below(honest.structs.len() as u64) as usize];
+    if r.below(2) == 0 {
+        let word = view.get::<AtomicU32>(at + r.below(len / 4) * 4).unwrap();
+        let new = value(r, view, honest, u64::from(word.load(Ordering::Relaxed)));
+        word.store(new as u32, Ordering::Relaxed);
+    } else if let Some(word) = view.get::<AtomicU64>(at + r.below(len / 8) * 8) {
+        word.store(value(r, view, honest, word.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+}
+
+/// Memory that is said to be mapped must be; one byte at each end is written.
+fn check(view: View, place: Place, len: u64) {
+    if let Place::Direct(p) = place {
+        let base = view.at(0, 0).unwrap() as u64;
+        let inside = (p as u64).checked_sub(base).and_then(|o| o.checked_add(len)).is_some_and(|end| end <= view.len());
+        assert!(inside, "{len} bytes at {p:?} leave the mapping");
+        if len > 0 {
+            // SAFETY: inside the mapping, as just checked.
+            unsafe {
+                p.write_volatile(0xee);
+                p.add(len as usize - 1).write_volatile(0xee);
+            }
+        }
+    }
+}
+
+/// Everything that an initiator does in a peer's arena.
+fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
+    let view = space.view;
+    for &qpn in &honest.qpns {
+        let _ = space.qp(qpn);
+    }
+    if let Some(srq) = space.xrc_srq(honest.srqn) {
+        let at = std::ptr::from_ref(srq) as u64 - view.at(0, 0).unwrap() as u64;
+        if let Some(rq) = RqView::new(view, at)
+            && let Some(claimed) = rq.claim(foreign(9))
+        {
+            assert!(rq.sges(claimed.wqe).is_none_or(|s| s.len() <= 256), "more pieces than any device allows");
+        }
+    }
+    let _ = (space.qp(r.next() as u32), space.xrc_srq(r.next() as u32));
+    space.raise(r.next() as u32);
+    space.take_attention(|_| ());
+    let lanes = honest.lanes.iter().copied().chain([r.below(view.len()) & !63, r.next()]);
+    for lane in lanes {
+        let Some(target) = Target::bind(space, lane, 7 << 32 | u64::from(foreign(9)), 0) else { continue };
+        let mark = target.enter();
+        let _ = target.has_receive();
+        for round in 0..3u32 {
+            let Ok(wqe) = target.claim() else { break };
+            let room = target.receive_room(wqe);
+            for offset in [0, 1, room.wrapping_sub(1), room, u64::MAX] {
+                if let Ok(Some((place, len, _, _))) = target.receive_memory(wqe, offset) {
+                    check(view, place, len);
+                }
+            }
+            let receipt = Receipt { opcode: 128, status: wc::SUCCESS, byte_len: 1, ..Receipt::default() };
+            match round {
+                2 if r.below(4) == 0 => target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR),
+                _ => target.complete_receive(wqe, &receipt, round == 0),
+            }
+        }
+        let wild = [r.next() as u32, (r.below(64) << 8 | 0x5a) as u32];
+        for key in honest.rkeys.iter().copied().chain(wild) {
+            for addr in honest.addrs.iter().copied().chain([r.next(), u64::MAX]) {
+                for (len, need) in
+                    [(8, access::REMOTE_WRITE), (4096, access::REMOTE_READ), (0, 0), (r.next(), access::REMOTE_WRITE)]
+                {
+                    let Ok(place) = target.remote_memory(key, addr, len, need) else { continue };
+                    check(view, place, len);
+                    if let Way::Vm(host) = way(space, place, Policy::Auto) {
+                        aim(target.lane, Direction::Write, host, len, true);
+                        unaim(target.lane);
+                    }
+                }
+            }
+            let _ = target.invalidate(key);
+        }
+        if r.below(4) == 0 {
+            target.refuse(Nak::RemoteAccess);
+            target.fail(Some(event::QP_REQ_ERR));
+        }
+        target.barrier();
+        drop(mark);
+        target.leave();
+        target.release();
+    }
+}
+
+/// Runs `f`; says which case failed, and how long it took if that was too long.
+fn guarded(seed: u64, f: impl FnOnce()) {
+    let started = Instant::now();
+    let before = PANICS.load(Ordering::SeqCst);
+    let outcome = catch_unwind(AssertUnwindSafe(f));
+    assert!(outcome.is_ok(), "the case of seed {seed:#x} panicked");
+    assert_eq!(PANICS.load(Ordering::SeqCst), before, "another thread panicked in the case of seed {seed:#x}");
+    let took = started.elapsed();
+    assert!(took < LIMIT, "the case of seed {seed:#x} took {took:?}");
+}
+
+#[test]
+fn a_spoiled_arena_of_a_peer_does_no_harm() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    count_panics();
+    let honest = honest();
+    let copy = Copied::take();
+    let mut bound = 0;
+    for seed in 1..=6_000u64 {
+        let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let view = copy.view();
+        copy.mend(view);
+        if seed % 8 == 1 {
+            // Windows too: a type 2 one of the first QP, and one over a region.
+            let e = view.get::<KeyEntry>(honest.structs[1].0).unwrap();
+            e.flags.store(KEY_WINDOW | KEY_WINDOW2, Ordering::Relaxed);
+            e.qpn.store(honest.qpns[0], Ordering::Relaxed);
+            e.parent.store(u64::from(honest.rkeys[1] >> 8), Ordering::Relaxed);
+            assert_ne!(e.key.load(Ordering::Relaxed) & KEY_VALID, 0);
+        }
+        (0..r.below(4)).for_each(|_| spoil(&mut r, view, &honest));
+        let Some(space) = copy.space(view) else {
+            // SAFETY: no reference into the view is left.
+            unsafe { view.unmap() };
+            continue;
+        };
+        bound += 1;
+        guarded(seed, || visit(&space, &honest, &mut r));
+    }
+    assert!(bound > 4_000, "most cases must get past the header: {bound}");
+}
+
+#[test]
+fn an_arena_that_changes_under_the_reader_does_no_harm() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    count_panics();
+    let honest = honest();
+    let copy = Copied::take();
+    let view = copy.view();
+    copy.mend(view);
+    let space = copy.space(view).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut r = Random(77);
+            while !stop.load(Ordering::Relaxed) {
+                (0..64).for_each(|_| spoil(&mut r, view, &honest));
+                copy.mend(view);
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(1500);
+        let mut r = Random(78);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            while Instant::now() < end {
+                guarded(r.0, || visit(&space, &honest, &mut Random(r.0)));
+                r.next();
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        assert!(outcome.is_ok());
+    });
+}
+
+#[test]
+fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // As many entries as a position has values, each of them claimed at its own position.
+    let entries = 1u64 << 24;
+    let fd = memfd(entries * 8 + 4096);
+    let view = View::of_peer(fd.as_raw_fd()).unwrap();
+    let shared = view.get::<RqShared>(0).unwrap();
+    shared.ring.store(4096, Ordering::Relaxed);
+    shared.mask.store(entries as u32 - 1, Ordering::Relaxed);
+    shared.open.store(1, Ordering::Relaxed);
+    if let Some(rq) = RqView::new(view, 0) {
+        let ring = view.slice::<AtomicU64>(4096, entries as usize).unwrap();
+        ring.iter().enumerate().for_each(|(i, e)| e.store((i as u64) << 40 | 0x1234, Ordering::Relaxed));
+        // Without a bound it would never return; the watcher says so instead of hanging for ever.
+        let (done, finished) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = rq.claim(foreign(1));
+            let _ = done.send(());
+        });
+        finished.recv_timeout(LIMIT).expect("the claimer is still looking");
+    }
+    // A head that stands at the end of its numbers.
+    let shared = view.get::<RqShared>(0).unwrap();
+    shared.mask.store(7, Ordering::Relaxed);
+    shared.head.store(u64::MAX, Ordering::Relaxed);
+    shared.count.store(8, Ordering::Relaxed);
+    shared.wqes.store(8192, Ordering::Relaxed);
+    let ring = view.slice::<AtomicU64>(4096, 8).unwrap();
+    for e in ring {
+        e.store(0xff_ffff << 40, Ordering::Relaxed);
+    }
+    let rq = RqView::new(view, 0).unwrap();
+    let _ = rq.claim(foreign(1));
+    // Pieces beyond number: they would be walked one by one.
+    shared.max_sge.store(u32::MAX, Ordering::Relaxed);
+    shared.stride.store(64, Ordering::Relaxed);
+    rq.wqe(1).unwrap().num_sge.store(1 << 22, Ordering::Relaxed);
+    assert!(rq.sges(1).is_none_or(|s| s.len() <= 256), "more pieces than any device allows");
+}
+
+#[test]
+fn what_peers_write_into_our_own_arena_does_no_harm() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    count_panics();
+    INITIATORS_LIVE.store(false, Ordering::Relaxed);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let view = process().own.view;
+    for seed in 1..=600u64 {
+        let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        guarded(seed, || {
+            let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+            let srq_init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+            let srq = context.create_srq(&pd, &srq_init).unwrap();
+            let qp = receiver(&context, &pd, &cq, (seed % 2 == 0).then_some(&srq), 4);
+            let post = |id| if seed % 2 == 0 { srq.post_recv(id, &[]) } else { qp.post_recv(id, &[]) };
+            (0..4).for_each(|id| post(id).unwrap());
+            let target = bind(&qp, foreign(1));
+            let offset = process().own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Relaxed);
+            let rq = target.rq.as_ref().unwrap().shared;
+            let cq_at = target.lane.cq.load(Ordering::Relaxed);
+            let places = [
+                (offset, size_of::<Lane>() as u64),
+                (target.lane.ring.load(Ordering::Relaxed), 16),
+                (target.lane.rq.load(Ordering::Relaxed), size_of::<RqShared>() as u64),
+                (rq.ring.load(Ordering::Relaxed), 32),
+                (rq.wqes.load(Ordering::Relaxed), 256),
+                (cq_at, size_of::<CqShared>() as u64),
+            ];
+            let honest = Honest {
+                qpns: Vec::new(),
+                srqn: 0,
+                lanes: Vec::new(),
+                rkeys: Vec::new(),
+                addrs: Vec::new(),
+                structs: places.to_vec(),
+                _objects: Box::new(()),
+            };
+            for round in 0..6 {
+                if let Ok(wqe) = target.claim() {
+                    common::publish(&target, wqe, round);
+                }
+                (0..=r.below(2)).for_each(|_| spoil(&mut r, view, &honest));
+                process().own.raise(target.lane.attention.load(Ordering::Relaxed));
+                common::poll(&cq, 3);
+                let _ = post(50 + u64::from(round));
+                let _ = cq.req_notify(r.below(2) == 0);
+                let _ = cq.resize(8 + r.below(30) as u32);
+                let _ = (srq.query(), srq.modify(Some(1), None));
+            }
+            let to = if r.below(2) == 0 { QpState::Reset } else { QpState::Err };
+            let _ = qp.modify(&QpAttr { qp_state: to, ..QpAttr::default() }, attr::STATE);
+            common::poll(&cq, 64);
+            process().reap(&[common::FOREIGN_SLOT]);
+            drop(target);
+            qp.destroy().unwrap();
+            srq.destroy().unwrap();
+            cq.destroy().unwrap();
+        });
+    }
+    INITIATORS_LIVE.store(true, Ordering::Relaxed);
+}

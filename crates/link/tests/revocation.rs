@@ -1,0 +1,319 @@
+//! Revocation against a writer that does not stop: once a region is deregistered or reregistered, or a window is
+//! invalidated or freed, no byte of the memory changes any more through the old key (IBA 10.6.3, 10.6.7.2).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use vervain_hca::{
+    AhAttr, Bind, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    SendRequest, Sge, access, attr, devices, send_flags, wc,
+};
+
+/// Bytes of the region: more than one chunk of a copy.
+const LEN: usize = 160 << 10;
+/// The tests need the CPUs for themselves: an owner and a writer that really run at once.
+static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+const REMOTE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
+
+struct Side {
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+}
+
+/// The memory: written by one thread while another looks at it, so never through plain references.
+struct Memory(Vec<AtomicU64>);
+
+impl Memory {
+    fn new() -> Memory {
+        Memory((0..LEN / 8).map(|_| AtomicU64::new(0)).collect())
+    }
+    fn addr(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+    /// One word in 16, so that many cycles fit into the time; a late copy goes over more than that.
+    fn samples(&self) -> impl DoubleEndedIterator<Item = &AtomicU64> {
+        self.0.chunks(16).map(|c| &c[c.len() - 1])
+    }
+    fn fill(&self, value: u64) {
+        self.samples().for_each(|w| w.store(value, Ordering::Relaxed));
+    }
+    /// Whether it has kept `value`, looked at from the end where late writes land.
+    fn is(&self, value: u64) -> bool {
+        self.samples().rev().all(|w| w.load(Ordering::Relaxed) == value)
+    }
+}
+
+fn side(context: &Arc<Context>, pd: &Arc<Pd>) -> Side {
+    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 64 };
+    let init = QpInit {
+        qp_type: QpType::Rc,
+        send_cq: Some(&cq),
+        recv_cq: Some(&cq),
+        srq: None,
+        xrcd: None,
+        cap,
+        sq_sig_all: false,
+        cookie: 0,
+    };
+    let qp = context.create_qp(Some(pd), &init).unwrap();
+    Side { cq, qp }
+}
+
+fn to_rts(context: &Arc<Context>, me: &Qp, peer: &Qp) {
+    let dgid = context.device().gids(1)[0].gid;
+    let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
+    let new = QpAttr {
+        qp_state: QpState::Init,
+        port_num: 1,
+        qp_access_flags: REMOTE,
+        path_mtu: 5,
+        dest_qp_num: peer.qp_num(),
+        min_rnr_timer: 1,
+        timeout: 8,
+        retry_cnt: 3,
+        rnr_retry: 3,
+        ah,
+        ..QpAttr::default()
+    };
+    me.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS).unwrap();
+    let rtr = QpAttr { qp_state: QpState::Rtr, ..new };
+    let mask = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
+    me.modify(&rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER).unwrap();
+    let rts = QpAttr { qp_state: QpState::Rts, ..new };
+    let mask = attr::STATE | attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::SQ_PSN;
+    me.modify(&rts, mask | attr::MAX_QP_RD_ATOMIC).unwrap();
+}
+
+fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {
+    for qp in [a, b] {
+        qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
+    }
+    to_rts(context, a, b);
+    to_rts(context, b, a);
+}
+
+fn wait(cq: &Cq) -> Completion {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut got = None;
+        cq.poll(1, &mut |c| got = Some(*c));
+        if let Some(c) = got {
+            return c;
+        }
+        assert!(Instant::now() < deadline, "no completion came");
+    }
+}
+
+/// What the two threads tell each other.
+#[derive(Default)]
+struct Shared {
+    /// The key to write with now, and where.
+    key: AtomicU32,
+    addr: AtomicU64,
+    stop: AtomicBool,
+    written: AtomicU32,
+    refused: AtomicU32,
+    /// Held by the writer while it reconnects, so that the owner's binds do not meet a QP in RESET.
+    connecting: std::sync::Mutex<()>,
+}
+
+/// Writes without a pause; after each refusal connects anew, as a real program has to.
+fn write_on(context: &Arc<Context>, a: &Side, b: &Side, from: &Memory, ma: &Mr, shared: &Shared) {
+    let sge = [Sge { addr: from.addr(), length: LEN as u32, lkey: ma.lkey() }];
+    let mut n = 0u64;
+    while !shared.stop.load(Ordering::Relaxed) {
+        n += 1;
+        from.0[LEN / 8 - 1].store(n, Ordering::Relaxed);
+        let request = SendRequest {
+            opcode: Opcode::Write,
+            flags: send_flags::SIGNALED,
+            remote_addr: shared.addr.load(Ordering::Relaxed),
+            rkey: shared.key.load(Ordering::Acquire),
+            data: Data::Sges(&sge),
+            ..SendRequest::default()
+        };
+        a.qp.post_send(|p| p.push(&request)).unwrap();
+        match wait(&a.cq).status {
+            wc::SUCCESS => drop(shared.written.fetch_add(1, Ordering::Relaxed)),
+            wc::REM_ACCESS_ERR => {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+                let _connecting = shared.connecting.lock().unwrap();
+                connect(context, &a.qp, &b.qp);
+            }
+            status => panic!("the write ended with status {status}"),
+        }
+    }
+}
+
+/// Runs `cycle` against a writer for `seconds`. It gets the cycle's number and what is shared with the writer, and has to
+/// leave the memory writable.
+fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side, &Shared, &Memory, u64)) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = vervain_link::open(&devices().unwrap()[0]).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let (a, b) = (side(&context, &pd), side(&context, &pd));
+    connect(&context, &a.qp, &b.qp);
+    let (from, to) = (Memory::new(), Memory::new());
+    from.fill(0x1111_1111_1111_1111);
+    let ma = context.reg_mr(&pd, from.addr(), LEN as u64, from.addr(), access::LOCAL_WRITE).unwrap();
+    let shared = Shared { addr: AtomicU64::new(to.addr()), ..Shared::default() };
+    let mut cycles = 0u64;
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| write_on(&context, &a, &b, &from, &ma, &shared));
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            while Instant::now() < end && !writer.is_finished() {
+                cycles += 1;
+                cycle(&context, &pd, &b, &shared, &to, cycles);
+            }
+        }));
+        shared.stop.store(true, Ordering::Relaxed);
+        if let Err(e) = done {
+            std::panic::resume_unwind(e);
+        }
+    });
+    let (written, refused) = (shared.written.load(Ordering::Relaxed), shared.refused.load(Ordering::Relaxed));
+    assert!(cycles > 300 && written > 50 && refused > 20, "{cycles} cycles, {written} writes, {refused} refused");
+    println!("{cycles} cycles, {written} writes, {refused} refused");
+}
+
+/// Lets the writer in for a random short time.
+fn let_write(shared: &Shared, cycle: u64) {
+    let before = shared.written.load(Ordering::Relaxed);
+    if cycle % 4 == 0 {
+        // Until it has surely written once.
+        let deadline = Instant::now() + Duration::from_millis(50);
+        while shared.written.load(Ordering::Relaxed) == before && Instant::now() < deadline {
+            std::hint::spin_loop();
+        }
+    }
+    (0..cycle.wrapping_mul(0x9e37_79b9) % 8000).for_each(|_| std::hint::spin_loop());
+}
+
+/// The memory is the program's again: nothing may change it.
+fn must_rest(memory: &Memory, cycle: u64) {
+    let mark = 0xa5a5_0000_0000_0000 | cycle;
+    memory.fill(mark);
+    for look in 0..3 {
+        assert!(memory.is(mark), "cycle {cycle}: the memory changed after the revocation (look {look})");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn deregistered_memory_never_changes_again() {
+    against_a_writer(4.0, |context, pd, _, shared, memory, cycle| {
+        let mr = context.reg_mr(pd, memory.addr(), LEN as u64, memory.addr(), REMOTE).unwrap();
+        shared.key.store(mr.rkey(), Ordering::Release);
+        let_write(shared, cycle);
+        mr.deregister().unwrap();
+        must_rest(memory, cycle);
+    });
+}
+
+#[test]
+fn reregistered_memory_changes_only_as_its_new_registration_says() {
+    let (elsewhere, kept) = (Memory::new(), std::sync::OnceLock::new());
+    against_a_writer(4.0, |context, pd, _, shared, memory, cycle| {
+        let mr = kept.get_or_init(|| context.reg_mr(pd, memory.addr(), LEN as u64, memory.addr(), REMOTE).unwrap());
+        shared.key.store(mr.rkey(), Ordering::Release);
+        let_write(shared, cycle);
+        if cycle % 2 == 0 {
+            mr.rereg(4, None, 0, 0, access::LOCAL_WRITE).unwrap();
+            must_rest(memory, cycle);
+            mr.rereg(4, None, 0, 0, REMOTE).unwrap();
+        } else {
+            mr.rereg(1, None, elsewhere.addr(), LEN as u64, 0).unwrap();
+            must_rest(memory, cycle);
+            mr.rereg(1, None, memory.addr(), LEN as u64, 0).unwrap();
+        }
+    });
+    kept.get().unwrap().deregister().unwrap();
+}
+
+#[test]
+fn memory_behind_an_invalidated_or_freed_window_never_changes_again() {
+    let kept = std::sync::OnceLock::new();
+    against_a_writer(4.0, |context, pd, b, shared, memory, cycle| {
+        let mr: &Arc<Mr> = kept.get_or_init(|| {
+            let rights = REMOTE | access::MW_BIND;
+            context.reg_mr(pd, memory.addr(), LEN as u64, memory.addr(), rights).unwrap()
+        });
+        let mw_type = if cycle % 3 == 0 { 1 } else { 2 };
+        let mw = context.alloc_mw(pd, mw_type).unwrap();
+        let new_rkey = if mw_type == 1 { mw.next_rkey() } else { mw.rkey() & !0xff | cycle as u32 & 0xff };
+        let work = |opcode, rkey| SendRequest {
+            opcode,
+            flags: send_flags::SIGNALED,
+            imm_or_rkey: rkey,
+            bind: (opcode == Opcode::BindMw).then_some(Bind {
+                mw: &mw,
+                new_rkey: rkey,
+                mr: Some(mr),
+                addr: memory.addr(),
+                length: LEN as u64,
+                access: access::REMOTE_WRITE,
+            }),
+            ..SendRequest::default()
+        };
+        // The writer may have broken the QP, or be at connecting it again.
+        let run = |opcode, rkey| {
+            loop {
+                let connecting = shared.connecting.lock().unwrap();
+                if b.qp.state() == QpState::Rts && b.qp.post_send(|p| p.push(&work(opcode, rkey))).is_ok() {
+                    match wait(&b.cq).status {
+                        wc::SUCCESS => break,
+                        wc::WR_FLUSH_ERR => {}
+                        status => panic!("{opcode:?} ended with status {status}"),
+                    }
+                }
+                drop(connecting);
+                std::thread::yield_now();
+            }
+        };
+        run(Opcode::BindMw, new_rkey);
+        assert_eq!(mw.rkey(), new_rkey);
+        shared.key.store(new_rkey, Ordering::Release);
+        let_write(shared, cycle);
+        if mw_type == 2 && cycle % 2 == 0 {
+            run(Opcode::LocalInv, new_rkey);
+            must_rest(memory, cycle);
+            mw.dealloc().unwrap();
+        } else {
+            mw.dealloc().unwrap();
+            must_rest(memory, cycle);
+        }
+    });
+}
+
+#[test]
+fn a_key_that_a_window_had_is_not_soon_the_key_of_something_else() {
+    let context = vervain_link::open(&devices().unwrap()[0]).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let (a, b) = (side(&context, &pd), side(&context, &pd));
+    connect(&context, &a.qp, &b.qp);
+    let memory = Memory::new();
+    let mr = context.reg_mr(&pd, memory.addr(), 64, memory.addr(), REMOTE | access::MW_BIND).unwrap();
+    let mut stale = std::collections::HashSet::new();
+    for round in 0..120 {
+        let mw = context.alloc_mw(&pd, 1).unwrap();
+        assert!(stale.insert(mw.rkey()), "the key {:#x} was a window's before", mw.rkey());
+        for _ in 0..round % 3 {
+            let new_rkey = mw.next_rkey();
+            let bind =
+                Bind { mw: &mw, new_rkey, mr: Some(&mr), addr: memory.addr(), length: 64, access: access::REMOTE_WRITE };
+            let request = SendRequest {
+                opcode: Opcode::BindMw,
+                flags: send_flags::SIGNALED,
+                bind: Some(bind),
+                ..SendRequest::default()
+            };
+            a.qp.post_send(|p| p.push(&request)).unwrap();
+            assert_eq!(wait(&a.cq).status, wc::SUCCESS);
+            assert!(stale.insert(mw.rkey()), "the key {:#x} was a window's before", mw.rkey());
+        }
+        mw.dealloc().unwrap();
+    }
+    mr.deregister().unwrap();
+}
