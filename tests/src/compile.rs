@@ -30,10 +30,19 @@ pub fn c_program(name: &str) -> PathBuf {
     built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
 }
 
+/// Where the compiled programs lie.
+///
+/// # Panics
+/// When it cannot be made.
+pub(crate) fn out_dir() -> PathBuf {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tmp/vervain-c");
+    std::fs::create_dir_all(&dir).expect("a directory for the C programs");
+    dir.canonicalize().expect("the directory of the C programs")
+}
+
 fn compile(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let out_dir = root.join("../target/tmp/vervain-c");
-    std::fs::create_dir_all(&out_dir).expect("a directory for the C programs");
+    let out_dir = out_dir();
     // Under a name of this process first: two runs at once do not execute each other's half-written file.
     let out = out_dir.join(name);
     let partial = out_dir.join(format!("{name}.{}", std::process::id()));

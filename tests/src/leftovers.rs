@@ -1,8 +1,12 @@
 //! What Vervain could leave behind on a machine: names in the abstract socket space, files in /dev/shm and /tmp,
-//! processes of the C programs. Compared before and after a test.
+//! processes of the C programs. Compared before and after a test; what other users of Vervain on the machine have open
+//! meanwhile is told apart by who holds it.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use crate::compile::out_dir;
 
 /// The state before a test.
 pub struct Leftovers {
@@ -30,8 +34,13 @@ impl Leftovers {
 
 fn seen() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
+    let ours = processes_of_ours();
     for line in std::fs::read_to_string("/proc/net/unix").unwrap_or_default().lines() {
-        if let Some(name) = line.split_whitespace().nth(7).filter(|n| n.contains("vervain")) {
+        let field: Vec<_> = line.split_whitespace().collect();
+        if let [.., inode, name] = field[..]
+            && name.contains("vervain")
+            && held_by(inode, &ours)
+        {
             all.insert(format!("socket {name}"));
         }
     }
@@ -43,14 +52,32 @@ fn seen() -> BTreeSet<String> {
             }
         }
     }
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = entry.file_name().to_string_lossy().into_owned();
-        if pid.bytes().all(|b| b.is_ascii_digit())
-            && let Ok(exe) = std::fs::read_link(entry.path().join("exe"))
-            && exe.to_string_lossy().contains("/vervain-c/")
-        {
-            all.insert(format!("process {pid} {}", exe.display()));
-        }
+    for process in &ours {
+        all.insert(format!("process {}", process.display()));
     }
     all
+}
+
+/// Directories in /proc of the processes that run one of the compiled C programs.
+fn processes_of_ours() -> Vec<PathBuf> {
+    let programs = out_dir();
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| std::fs::read_link(p.join("exe")).is_ok_and(|exe| exe.starts_with(&programs)))
+        .collect()
+}
+
+/// Whether one of `processes` has the socket open.
+fn held_by(inode: &str, processes: &[PathBuf]) -> bool {
+    let link = format!("socket:[{inode}]");
+    processes.iter().any(|p| {
+        std::fs::read_dir(p.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|l| l == Path::new(&link)))
+    })
 }

@@ -264,7 +264,7 @@ impl Process {
 
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the link.
     pub fn drop_lanes_of(&self, initiator: u32) {
-        for lane in self.live_lanes().iter().filter(|l| l.granted == initiator) {
+        for lane in self.live_lanes().iter().filter(|l| l.granted != 0 && l.granted == initiator) {
             if let Some(qp) = self.find_qp(lane.qp_num) {
                 qp.reap(lane, initiator);
             }
@@ -331,7 +331,7 @@ impl Process {
 
     /// A process that had initiators here has ended: takes back what they held. Called by the link.
     pub fn reap(&self, slots: &[u32]) {
-        let theirs = |lane: &Arc<OwnedLane>| slots.contains(&layout::slot_of(lane.holder()));
+        let theirs = |lane: &Arc<OwnedLane>| lane.holder() != 0 && slots.contains(&layout::slot_of(lane.holder()));
         for lane in self.live_lanes().iter().filter(|l| theirs(l)) {
             let qpn = lane.holder();
             match self.live_qps().into_iter().find(|q| q.qp_num() == lane.qp_num) {

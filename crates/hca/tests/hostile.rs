@@ -293,6 +293,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
             target.fail(Some(event::QP_REQ_ERR));
         }
         target.barrier();
+        let _ = target.withdraw();
         drop(mark);
         target.leave();
         target.release();

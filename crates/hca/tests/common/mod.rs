@@ -125,8 +125,9 @@ pub fn to_rtr(context: &Arc<Context>, qp: &Arc<Qp>) {
 /// The target of foreign initiator `qpn` on the QP's own lane.
 pub fn bind(qp: &Qp, qpn: u32) -> Target {
     let own = &process().own;
-    let lane = own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Acquire);
-    Target::bind(own, lane, 7 << 32 | u64::from(qpn), 0).expect("the lane is free")
+    let shared = own.qp(qp.qp_num()).unwrap();
+    let (lane, generation) = (shared.lane.load(Ordering::Acquire), shared.generation.load(Ordering::Acquire));
+    Target::bind(own, lane, 7 << 32 | u64::from(qpn), generation).expect("the lane is free")
 }
 
 /// The lane behind a target.
