@@ -106,7 +106,8 @@ static void random_ops(void)
 	int fd;
 	pid_t pid = vt_spawn("random", &fd);
 	struct vt_duo d;
-	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 * AREA }) && vt_duo_meet(&d, fd), "setup");
+	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 * AREA }) && vt_duo_meet(&d,
+		fd), "setup");
 	for (int i = 0; i < 800; i++) {
 		size_t k = vt_random() % VT_ARRAY(ops);
 		struct order o = { .what = (uint32_t)ops[k], .len = random_len(), .seed = vt_random() };
@@ -130,7 +131,8 @@ static void random_ops(void)
 		}
 		int rc = vt_duo_post(&d, 0, ops[k], (uint64_t)i, IBV_SEND_SIGNALED, sge, (int)n, d.peer.addr + o.off);
 		struct ibv_wc wc;
-		vt_require(rc == 0 && vt_poll(d.cq, &wc, 1, 30000) == 1, "%d: %s of %" PRIu64 " bytes: no completion, post gave %s", i, names[k], o.len,
+		vt_require(rc == 0 && vt_poll(d.cq, &wc, 1, 30000) == 1, "%d: %s of %" PRIu64 " bytes: no completion, post gave %s", i,
+			names[k], o.len,
 			   vt_errno_name(rc));
 		vt_require(wc.status == IBV_WC_SUCCESS, "%d: %s of %" PRIu64 " bytes: %s", i, names[k], o.len, vt_wc_name((int)wc.status));
 		if (read)
@@ -208,7 +210,8 @@ static void last_byte(void)
 	pid_t pid = vt_spawn("tail", &fd);
 	struct vt_duo d;
 	struct ibv_wc wc;
-	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 << 20 }) && vt_duo_meet(&d, fd), "setup");
+	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 << 20 }) && vt_duo_meet(&d,
+		fd), "setup");
 	uint64_t stamp = 0;
 	for (size_t s = 0; s < VT_ARRAY(tails); s++)
 		for (int r = 0; r < ROUNDS; r++) {
@@ -218,7 +221,8 @@ static void last_byte(void)
 			struct ibv_sge sge = vt_duo_sge(&d, 0, tails[s]);
 			vt_require(vt_duo_post(&d, 0, IBV_WR_RDMA_WRITE, stamp, IBV_SEND_SIGNALED, &sge, 1, d.peer.addr) == 0, "posting");
 			vt_require(vt_poll(d.cq, &wc, 1, 20000) == 1 && wc.status == IBV_WC_SUCCESS, "a write of %u bytes", tails[s]);
-			vt_require(wait_word(word_at(&d, (1 << 20) + 8), stamp), "the peer did not see the write of %u bytes, round %d", tails[s], r);
+			vt_require(wait_word(word_at(&d, (1 << 20) + 8), stamp), "the peer did not see the write of %u bytes, round %d",
+				tails[s], r);
 		}
 	char done = 1;
 	vt_put(fd, &done, 1);
@@ -273,7 +277,8 @@ static void order(void)
 	pid_t pid = vt_spawn("order", &fd);
 	struct vt_duo d;
 	struct ibv_wc wc;
-	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = 128, .size = 1 << 20 }) && vt_duo_meet(&d, fd), "setup");
+	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = 128, .size = 1 << 20 }) &&
+		vt_duo_meet(&d, fd), "setup");
 	for (uint64_t round = 1; round <= 240; round++) {
 		char go;
 		vt_require(vt_get(fd, &go, 1, 20000), "the peer is gone in round %" PRIu64, round);
@@ -281,7 +286,8 @@ static void order(void)
 			bool sig = i % 64 == 63;
 			*word_at(&d, i * 8) = round * 1000000 + i;
 			struct ibv_sge sge = vt_duo_sge(&d, i * 8, 8);
-			vt_require(vt_duo_post(&d, 0, IBV_WR_RDMA_WRITE, i, sig ? IBV_SEND_SIGNALED : 0, &sge, 1, d.peer.addr + i * 8) == 0, "posting");
+			vt_require(vt_duo_post(&d, 0, IBV_WR_RDMA_WRITE, i, sig ? IBV_SEND_SIGNALED : 0, &sge, 1, d.peer.addr + i * 8) == 0,
+				"posting");
 			/* The last block is not waited for: the message that tells must come behind it by itself. */
 			if (sig && i + 1 < SLOTS)
 				vt_require(vt_poll(d.cq, &wc, 1, 20000) == 1 && wc.status == IBV_WC_SUCCESS, "write %" PRIu64, i);
@@ -291,7 +297,8 @@ static void order(void)
 		int op = round % 3 == 0 ? IBV_WR_RDMA_WRITE : round % 3 == 1 ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_SEND;
 		if (op == IBV_WR_ATOMIC_FETCH_AND_ADD)
 			sge = vt_duo_sge(&d, 65536, 8);
-		vt_require(vt_duo_post(&d, 0, op, 1, IBV_SEND_SIGNALED, &sge, 1, d.peer.addr + SLOTS * 8 + (op == IBV_WR_RDMA_WRITE ? 0 : 8)) == 0, "posting");
+		vt_require(vt_duo_post(&d, 0, op, 1, IBV_SEND_SIGNALED, &sge, 1,
+			d.peer.addr + SLOTS * 8 + (op == IBV_WR_RDMA_WRITE ? 0 : 8)) == 0, "posting");
 		struct ibv_wc both[2];
 		vt_require(vt_poll(d.cq, both, 2, 20000) == 2 && both[1].status == IBV_WC_SUCCESS, "the message that tells");
 		vt_require(vt_get(fd, &go, 1, 20000), "round %" PRIu64 ": the peer saw old data", round);

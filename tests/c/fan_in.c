@@ -11,7 +11,8 @@
 #define SENDERS 16
 #define EACH 3000
 #define RECVS 256
-#define SERVER &(struct vt_duo_opts){ .type = VT_RC_SRQ, .nqp = SENDERS, .depth = RECVS / 2, .timeout = 12, .retry = 2, .size = 1 << 20 }
+#define SERVER &(struct vt_duo_opts){ .type = VT_RC_SRQ, .nqp = SENDERS, .depth = RECVS / 2, .timeout = 12, .retry = 2, \
+	.size = 1 << 20 }
 #define CLIENT &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = 32, .size = 1 << 20 }
 
 static struct vt_duo d;
@@ -87,7 +88,8 @@ static void serve(int deaths)
 		struct ibv_wc wc[16];
 		int n = ibv_poll_cq(d.cq, 16, wc);
 		vt_require(n >= 0, "ibv_poll_cq");
-		vt_require(n > 0 || vt_now_us() - progress < 20000000, "nothing comes any more: %" PRIu64 " of %d senders are done", done, alive);
+		vt_require(n > 0 || vt_now_us() - progress < 20000000, "nothing comes any more: %" PRIu64 " of %d senders are done",
+			done, alive);
 		if (n == 0)
 			sched_yield();
 		else
@@ -100,11 +102,13 @@ static void serve(int deaths)
 			memcpy(&number, d.buf + wc[i].wr_id * 64, 8);
 			if (wc[i].status == IBV_WC_SUCCESS) {
 				vt_require(number == last[from] + 1 && be32toh(wc[i].imm_data) == (uint32_t)number,
-					   "sender %d: after message %" PRIu64 " came %" PRIu64 ", immediate %u", from, last[from], number, be32toh(wc[i].imm_data));
+					   "sender %d: after message %" PRIu64 " came %" PRIu64 ", immediate %u", from, last[from], number,
+						be32toh(wc[i].imm_data));
 				last[from] = number;
 				done += number == EACH && from >= deaths;
 			} else {
-				vt_require(from < deaths && kill_at[from] == 0, "sender %d: a receive ended with %s", from, vt_wc_name((int)wc[i].status));
+				vt_require(from < deaths && kill_at[from] == 0, "sender %d: a receive ended with %s", from,
+					vt_wc_name((int)wc[i].status));
 			}
 			vt_require(post_receive(wc[i].wr_id), "no room for a receive that came back");
 			posted++;
@@ -136,7 +140,8 @@ static void serve(int deaths)
 		room++;
 	struct ibv_srq_attr a;
 	vt_require(ibv_query_srq(d.srq, &a) == 0, "ibv_query_srq");
-	vt_check(room + posted - completed == a.max_wr, "an SRQ of %u holds %" PRIu64 " and takes %" PRIu64 " more", a.max_wr, posted - completed, room);
+	vt_check(room + posted - completed == a.max_wr, "an SRQ of %u holds %" PRIu64 " and takes %" PRIu64 " more", a.max_wr,
+		posted - completed, room);
 	vt_check(vt_duo_close(&d), "closing");
 }
 
@@ -209,7 +214,8 @@ static int datagram_peer(int fd)
 			uint32_t words[2] = { me, round };
 			memcpy(text, words, 8);
 			struct ibv_sge sge = { (uintptr_t)text, 8, mr->lkey };
-			struct ibv_send_wr w = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE }, *bad;
+			struct ibv_send_wr w = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE }, *bad;
 			w.wr.ud.ah = ah[(i + me) % RANKS];
 			w.wr.ud.remote_qpn = all[(i + me) % RANKS].qpn;
 			w.wr.ud.remote_qkey = VT_QKEY;
@@ -223,9 +229,11 @@ static int datagram_peer(int fd)
 	for (; n < RANKS * ROUNDS && vt_poll(rcq, &wc, 1, 10000) == 1; n++) {
 		uint32_t words[2];
 		memcpy(words, buf + wc.wr_id * 64 + VT_GRH, 8);
-		bool known = wc.status == IBV_WC_SUCCESS && wc.byte_len == VT_GRH + 8 && words[0] < RANKS && words[1] < ROUNDS && wc.src_qp == all[words[0]].qpn;
+		bool known = wc.status == IBV_WC_SUCCESS && wc.byte_len == VT_GRH + 8 && words[0] < RANKS && words[1] < ROUNDS &&
+			wc.src_qp == all[words[0]].qpn;
 		if (!known || got[words[0]][words[1]]++ || words[1] != next[words[0]]) {
-			printf("FAIL rank %u: datagram %d: %s, %u bytes, from rank %u round %u (due: %u)\n", me, n, vt_wc_name((int)wc.status), wc.byte_len, words[0], words[1],
+			printf("FAIL rank %u: datagram %d: %s, %u bytes, from rank %u round %u (due: %u)\n", me, n,
+				vt_wc_name((int)wc.status), wc.byte_len, words[0], words[1],
 			       known ? next[words[0]] : 0);
 			return 1;
 		}
@@ -278,9 +286,11 @@ static void *churn(void *arg)
 		struct ibv_wc wc;
 		bool ok = cq && mr && qp;
 		if (ok) {
-			one.peer = (struct vt_duo_addr){ .gid = w->dev.gid, .lid = w->dev.port.lid, .rkey = mr->rkey, .addr = (uintptr_t)mem, .qpn = { qp->qp_num } };
+			one.peer = (struct vt_duo_addr){ .gid = w->dev.gid, .lid = w->dev.port.lid, .rkey = mr->rkey,
+				.addr = (uintptr_t)mem, .qpn = { qp->qp_num } };
 			struct ibv_sge sge = { (uintptr_t)mem, 64, mr->lkey };
-			ok = vt_duo_connect(&one, 0) && !vt_duo_post(&one, 0, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)mem + 4096) &&
+			ok = vt_duo_connect(&one, 0) && !vt_duo_post(&one, 0, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1,
+				(uintptr_t)mem + 4096) &&
 			     vt_poll(cq, &wc, 1, 5000) == 1 && wc.status == IBV_WC_SUCCESS;
 		}
 		ok = ok && !ibv_destroy_qp(qp) && !ibv_dereg_mr(mr) && !ibv_destroy_cq(cq);
@@ -318,8 +328,10 @@ static void churning(void)
 	for (uint64_t until = vt_now_us() + 2500000; vt_now_us() < until; worked++) {
 		struct ibv_sge sge = vt_duo_sge(&d, 0, 1u << (3 + worked % 16));
 		struct ibv_wc wc;
-		vt_require(!vt_duo_post(&d, 0, worked % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1, d.peer.addr), "posting");
-		vt_require(vt_poll(d.cq, &wc, 1, 10000) == 1 && wc.status == IBV_WC_SUCCESS, "request %u while objects come and go: %s", worked, vt_wc_name((int)wc.status));
+		vt_require(!vt_duo_post(&d, 0, worked % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1,
+			d.peer.addr), "posting");
+		vt_require(vt_poll(d.cq, &wc, 1, 10000) == 1 && wc.status == IBV_WC_SUCCESS, "request %u while objects come and go: %s",
+			worked, vt_wc_name((int)wc.status));
 	}
 	stop = 1;
 	for (int i = 0; i < 3; i++)

@@ -53,7 +53,8 @@ static int victim_peer(int fd)
 		return 1;
 	uint64_t number = 0;
 	for (unsigned i = 0;; i++) {
-		static const int ops[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_SEND, IBV_WR_RDMA_WRITE };
+		static const int ops[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_SEND,
+			IBV_WR_RDMA_WRITE };
 		int op = ops[i % VT_ARRAY(ops)];
 		uint32_t len = op == IBV_WR_SEND || op == IBV_WR_ATOMIC_FETCH_AND_ADD ? 8 : 1u << (3 + vt_random() % 15);
 		if (op == IBV_WR_SEND) {
@@ -98,7 +99,8 @@ static bool post_receive(uint64_t slot)
 	return ibv_post_srq_recv(s.srq, &r, &bad) == 0;
 }
 
-/* Takes in whatever has completed; says whether that was anything. Receives are told from sends by wr_id < RECVS, since a failed one has no opcode. */
+/* Takes in whatever has completed; says whether that was anything. Receives are told from sends by wr_id < RECVS,
+	since a failed one has no opcode. */
 static bool take(void)
 {
 	struct ibv_wc wc[16];
@@ -160,7 +162,8 @@ static void survivor_open(void)
 	healthy_pid = vt_spawn("healthy", &healthy_fd);
 	/* Addresses are exchanged by hand: the two connections of the survivor have different peers. */
 	char go = 1;
-	vt_require(healthy_pid > 0 && vt_put(healthy_fd, &s.self, sizeof(s.self)) && vt_get(healthy_fd, &s.peer, sizeof(s.peer), 20000), "the healthy peer");
+	vt_require(healthy_pid > 0 && vt_put(healthy_fd, &s.self, sizeof(s.self)) && vt_get(healthy_fd, &s.peer, sizeof(s.peer),
+		20000), "the healthy peer");
 	vt_require(vt_duo_connect(&s, HEALTHY) && vt_put(healthy_fd, &go, 1) && vt_get(healthy_fd, &go, 1, 20000), "the healthy peer");
 }
 
@@ -184,7 +187,8 @@ static void victim_gone(const char *how, int round)
 {
 	uint64_t start = vt_now_us();
 	struct ibv_sge sge = vt_duo_sge(&s, 128 << 10, 8);
-	if (sends_out < 16 && sends_bad == 0 && vt_duo_post(&s, VICTIM, IBV_WR_RDMA_WRITE, RECVS + 1, IBV_SEND_SIGNALED, &sge, 1, s.peer.addr) == 0)
+	if (sends_out < 16 && sends_bad == 0 && vt_duo_post(&s, VICTIM, IBV_WR_RDMA_WRITE, RECVS + 1, IBV_SEND_SIGNALED, &sge, 1,
+		s.peer.addr) == 0)
 		sends_out++;
 	/* (retry + 1) x 16.8 ms is the timeout of the QP; IBA lets it be four times that. */
 	while (sends_out && vt_now_us() - start < 5000000)
@@ -223,7 +227,8 @@ static void survivor_close(void)
 	uint64_t in_queue = posted - completed, room = 0;
 	while (room <= a.max_wr && post_receive(0))
 		room++;
-	vt_check(room + in_queue == a.max_wr, "an SRQ of %u holds %" PRIu64 " and takes %" PRIu64 " more: %" PRId64 " entries are lost", a.max_wr, in_queue, room,
+	vt_check(room + in_queue == a.max_wr,
+		"an SRQ of %u holds %" PRIu64 " and takes %" PRIu64 " more: %" PRId64 " entries are lost", a.max_wr, in_queue, room,
 		 (int64_t)(a.max_wr - room - in_queue));
 	vt_check(vt_duo_close(&s), "closing");
 }

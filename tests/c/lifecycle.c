@@ -123,7 +123,8 @@ static void vanishing(int by_pthread_exit)
 		struct ibv_qp_attr a;
 		struct ibv_qp_init_attr ia;
 		struct ibv_wc wc;
-		vt_require(ibv_query_qp(d.qp[0], &a, IBV_QP_STATE, &ia) == 0 && a.qp_state == IBV_QPS_ERR, "round %d: the QP neither works nor is in ERR", round);
+		vt_require(ibv_query_qp(d.qp[0], &a, IBV_QP_STATE, &ia) == 0 && a.qp_state == IBV_QPS_ERR,
+			"round %d: the QP neither works nor is in ERR", round);
 		torn++;
 		vt_require(ibv_destroy_qp(d.qp[0]) == 0, "round %d: ibv_destroy_qp", round);
 		while (ibv_poll_cq(d.cq, 1, &wc) > 0)
@@ -286,7 +287,8 @@ static void open_again(void)
 		struct ibv_cq *cq = ibv_create_cq(ctx, 100, NULL, NULL, 0);
 		struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .cap = { 16, 16, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
 		struct ibv_qp *qp = ibv_create_qp(pd, &a);
-		vt_require(qp && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx), "objects, number %zu", i);
+		vt_require(qp && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx),
+			"objects, number %zu", i);
 	}
 	qsort(us, VT_ARRAY(us), sizeof(us[0]), by_value);
 	vt_note("opening takes %" PRIu64 " us (median of %zu), at most %" PRIu64, us[VT_ARRAY(us) / 2], VT_ARRAY(us), us[VT_ARRAY(us) - 1]);
@@ -397,6 +399,7 @@ int main(int argc, char **argv)
 		{ "idle_cost", idle_cost }, { "open_again", open_again }, { "fd_limit", fd_limit }, { "fork_harmless", fork_harmless },
 		{ "exit_open", exit_open }, { "thread_sys_exit", thread_sys_exit }, { "thread_pthread_exit", thread_pthread_exit },
 	};
-	static const struct vt_role roles[] = { { "lender", lender_peer }, { "first_open", first_open_peer }, { "exit", exit_peer }, { "main_exit", main_thread_exit_peer } };
+	static const struct vt_role roles[] = { { "lender", lender_peer }, { "first_open", first_open_peer }, { "exit", exit_peer },
+		{ "main_exit", main_thread_exit_peer } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
 }

@@ -173,7 +173,8 @@ static void send_inv(void)
 	w.imm = 0x5a5a5a5a;
 	vt_require(vt_send(&vt_a, &w) == 0, "posting");
 	int n = vt_cqes(&vt_b, 1, 1, 2000, &wc);
-	vt_check(n == 1 && wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR, "invalidate of an unknown key: the receive got %s",
+	vt_check(n == 1 && wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR,
+		"invalidate of an unknown key: the receive got %s",
 		 vt_wc_name(n == 1 ? (int)wc.status : -1));
 	vt_check(vt_state(&vt_b) == IBV_QPS_ERR, "the responder is in %s", vt_state_name(vt_state(&vt_b)));
 	vt_teardown();
@@ -236,7 +237,8 @@ static void kinds(void)
 	uint32_t t1 = vt_mw(&vt_b, 1, IBV_MW_TYPE_1, false);
 	b = bind(IBV_WR_BIND_MW, 1, ibv_inc_rkey(t1), 0, 4096, ALL);
 	int status = do_b(&b, &rc);
-	vt_check(rc == EINVAL || status == IBV_WC_MW_BIND_ERR, "posted bind of a type 1 window: %s, %s", vt_errno_name(rc), vt_wc_name(status));
+	vt_check(rc == EINVAL || status == IBV_WC_MW_BIND_ERR, "posted bind of a type 1 window: %s, %s", vt_errno_name(rc),
+		vt_wc_name(status));
 	ready(VT_RC);
 	uint32_t rkey = ibv_inc_rkey(vt_mw(&vt_b, 0, IBV_MW_TYPE_2, false));
 	b = bind(IBV_WR_BIND_MW, 0, rkey, 4096, 4096, ALL | IBV_ACCESS_ZERO_BASED);
@@ -266,7 +268,8 @@ static void other_types(void)
 		want_status(rc || vt_cqes(&vt_a, 0, 1, 2000, &wc) != 1 ? -1 : (int)wc.status, IBV_WC_SUCCESS, "bind on type %d", (int)types[i]);
 		w = (struct vt_wr){ .wr_id = 6, .opcode = IBV_WR_LOCAL_INV, .flags = IBV_SEND_SIGNALED, .imm = rkey };
 		rc = vt_send(&vt_a, &w);
-		want_status(rc || vt_cqes(&vt_a, 0, 1, 2000, &wc) != 1 ? -1 : (int)wc.status, IBV_WC_SUCCESS, "invalidate on type %d", (int)types[i]);
+		want_status(rc || vt_cqes(&vt_a, 0, 1, 2000, &wc) != 1 ? -1 : (int)wc.status, IBV_WC_SUCCESS, "invalidate on type %d",
+			(int)types[i]);
 		vt_teardown();
 	}
 }

@@ -131,7 +131,8 @@ static void channel_fd(void)
 	vt_require(pthread_join(t, NULL) == 0, "joining");
 	fcntl(ch->fd, F_SETFL, fcntl(ch->fd, F_GETFL) | O_NONBLOCK);
 	errno = 0;
-	vt_check(ibv_get_cq_event(ch, &got, &ctx) == -1 && errno == EAGAIN, "not blocking and empty: expected EAGAIN, got %s", vt_errno_name(errno));
+	vt_check(ibv_get_cq_event(ch, &got, &ctx) == -1 && errno == EAGAIN, "not blocking and empty: expected EAGAIN, got %s",
+		vt_errno_name(errno));
 	/* Edge-triggered: each event is an edge even when the one before was not read. */
 	int ep = epoll_create1(0);
 	struct epoll_event e = { .events = EPOLLIN | EPOLLET }, out;
@@ -227,7 +228,8 @@ static void overrun(void)
 	int n = vt_events(&vt_b, 3000, ev, 8), cq_err = 0;
 	for (int i = 0; i < n; i++) {
 		cq_err += ev[i] == IBV_EVENT_CQ_ERR;
-		vt_check(ev[i] == IBV_EVENT_CQ_ERR || ev[i] == IBV_EVENT_QP_FATAL || ev[i] == IBV_EVENT_QP_REQ_ERR, "event %s", vt_event_name(ev[i]));
+		vt_check(ev[i] == IBV_EVENT_CQ_ERR || ev[i] == IBV_EVENT_QP_FATAL || ev[i] == IBV_EVENT_QP_REQ_ERR, "event %s",
+			vt_event_name(ev[i]));
 	}
 	vt_check(cq_err == 1, "%d CQ error events after an overrun", cq_err);
 	int state = vt_state(&vt_b);
@@ -246,11 +248,13 @@ static void extended(void)
 	struct ibv_cq_ex *cx = ibv_create_cq_ex(B()->dev.ctx, &ca);
 	vt_require(cx, "ibv_create_cq_ex with all fields: %s", strerror(errno));
 	ibv_destroy_qp(B()->qp);
-	struct ibv_qp_init_attr ia = { .send_cq = B()->scq, .recv_cq = ibv_cq_ex_to_cq(cx), .cap = { 8, 8, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr ia = { .send_cq = B()->scq, .recv_cq = ibv_cq_ex_to_cq(cx), .cap = { 8, 8, 1, 1, 0 },
+		.qp_type = IBV_QPT_RC };
 	B()->qp = ibv_create_qp(B()->pd, &ia);
 	vt_require(B()->qp, "ibv_create_qp: %s", strerror(errno));
 	B()->self.qpn = vt_b.info.qpn = B()->qp->qp_num;
-	vt_require(!vt_modify(&vt_a, IBV_QPS_RESET) && !vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b, IBV_QPS_RTS), "connecting");
+	vt_require(!vt_modify(&vt_a, IBV_QPS_RESET) && !vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b,
+		IBV_QPS_RTS), "connecting");
 	struct ibv_poll_cq_attr pa = { 0 };
 	vt_check(ibv_start_poll(cx, &pa) == ENOENT, "an empty CQ: expected ENOENT");
 	recv_n(4);
@@ -262,10 +266,12 @@ static void extended(void)
 		vt_require(vt_send(&vt_a, &w) == 0 && vt_cqes(&vt_a, 0, 1, 2000, &wc) == 1, "a send");
 	}
 	clock_gettime(CLOCK_REALTIME, &t1);
-	uint64_t last_ts = 0, from = (uint64_t)t0.tv_sec * 1000000000u + (uint64_t)t0.tv_nsec, to = (uint64_t)t1.tv_sec * 1000000000u + (uint64_t)t1.tv_nsec;
+	uint64_t last_ts = 0, from = (uint64_t)t0.tv_sec * 1000000000u + (uint64_t)t0.tv_nsec,
+		to = (uint64_t)t1.tv_sec * 1000000000u + (uint64_t)t1.tv_nsec;
 	int rc = ibv_start_poll(cx, &pa), n = 0;
 	for (; rc == 0; rc = ibv_next_poll(cx), n++) {
-		vt_check(cx->wr_id == (uint64_t)n && cx->status == IBV_WC_SUCCESS, "completion %d: %s of %" PRIu64, n, vt_wc_name((int)cx->status), cx->wr_id);
+		vt_check(cx->wr_id == (uint64_t)n && cx->status == IBV_WC_SUCCESS, "completion %d: %s of %" PRIu64, n,
+			vt_wc_name((int)cx->status), cx->wr_id);
 		vt_check(ibv_wc_read_opcode(cx) == IBV_WC_RECV, "opcode %d", (int)ibv_wc_read_opcode(cx));
 		vt_check(ibv_wc_read_byte_len(cx) == 8 + (uint32_t)n, "byte_len %u", ibv_wc_read_byte_len(cx));
 		vt_check(ibv_wc_read_qp_num(cx) == vt_b.info.qpn, "qp_num");
@@ -278,7 +284,8 @@ static void extended(void)
 		ibv_wc_read_dlid_path_bits(cx);
 		uint64_t ts = ibv_wc_read_completion_ts(cx), wall = ibv_wc_read_completion_wallclock_ns(cx);
 		vt_check(ts >= last_ts && ts != 0, "timestamps run backwards");
-		vt_check(wall + 5000000 >= from && wall <= to + 5000000, "wall clock %" PRIu64 " outside [%" PRIu64 ", %" PRIu64 "]", wall, from, to);
+		vt_check(wall + 5000000 >= from && wall <= to + 5000000, "wall clock %" PRIu64 " outside [%" PRIu64 ", %" PRIu64 "]",
+			wall, from, to);
 		last_ts = ts;
 	}
 	vt_check(rc == ENOENT && n == 3, "polling ended with %s after %d of 3", vt_errno_name(rc), n);

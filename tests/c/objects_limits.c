@@ -18,8 +18,10 @@ static void device(void)
 	vt_check(a->max_qp_wr >= 32768, "max_qp_wr %d", a->max_qp_wr);
 	vt_check(a->max_sge >= 32, "max_sge %d", a->max_sge);
 	vt_check(a->max_cqe >= 4000000, "max_cqe %d", a->max_cqe);
-	vt_check(a->max_qp >= 65536 && a->max_cq > 0 && a->max_mr > 0 && a->max_pd > 0 && a->max_ah > 0 && a->max_mw > 0, "a limit is zero");
-	vt_check(a->max_srq > 0 && a->max_srq_wr > 0 && a->max_srq_sge > 0, "SRQ limits %d %d %d", a->max_srq, a->max_srq_wr, a->max_srq_sge);
+	vt_check(a->max_qp >= 65536 && a->max_cq > 0 && a->max_mr > 0 && a->max_pd > 0 && a->max_ah > 0 && a->max_mw > 0,
+		"a limit is zero");
+	vt_check(a->max_srq > 0 && a->max_srq_wr > 0 && a->max_srq_sge > 0, "SRQ limits %d %d %d", a->max_srq, a->max_srq_wr,
+		a->max_srq_sge);
 	vt_check(a->max_qp_rd_atom > 0 && a->max_qp_init_rd_atom > 0, "max_qp_rd_atom %d", a->max_qp_rd_atom);
 	vt_check(a->vendor_id != 0, "vendor_id 0 (pyverbs and others take it for an error)");
 	vt_check(a->atomic_cap != IBV_ATOMIC_NONE, "atomics exist, atomic_cap says none");
@@ -45,7 +47,8 @@ static void device(void)
 	vt_check(dev.ctx->num_comp_vectors >= 1, "num_comp_vectors %d", dev.ctx->num_comp_vectors);
 	vt_check(!strncmp(ibv_get_device_name(dev.ctx->device), "vervain", 7), "device name %s", ibv_get_device_name(dev.ctx->device));
 	struct ibv_values_ex v = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
-	vt_check(ibv_query_rt_values_ex(dev.ctx, &v) == 0 && v.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && (v.raw_clock.tv_sec || v.raw_clock.tv_nsec),
+	vt_check(ibv_query_rt_values_ex(dev.ctx, &v) == 0 && v.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && (v.raw_clock.tv_sec ||
+		v.raw_clock.tv_nsec),
 		 "ibv_query_rt_values_ex");
 }
 
@@ -55,7 +58,8 @@ static void device_list(void)
 	struct ibv_device **a = ibv_get_device_list(&n), **b = ibv_get_device_list(NULL);
 	vt_require(a && b && n >= 1 && a[n] == NULL, "the device list is not closed by NULL");
 	vt_check(a[0] == b[0], "a device has two addresses");
-	vt_check(a[0]->node_type == IBV_NODE_CA && a[0]->transport_type == IBV_TRANSPORT_IB, "node type %d, transport %d", (int)a[0]->node_type,
+	vt_check(a[0]->node_type == IBV_NODE_CA && a[0]->transport_type == IBV_TRANSPORT_IB, "node type %d, transport %d",
+		(int)a[0]->node_type,
 		 (int)a[0]->transport_type);
 	struct ibv_context *one = ibv_open_device(a[0]), *two = ibv_open_device(a[0]);
 	ibv_free_device_list(a);
@@ -78,7 +82,8 @@ static void port(void)
 	vt_check(p->max_mtu == IBV_MTU_4096 && p->active_mtu == IBV_MTU_4096, "MTU %d of %d", (int)p->active_mtu, (int)p->max_mtu);
 	vt_check(p->max_msg_sz >= 0x40000000u, "max_msg_sz 0x%x", p->max_msg_sz);
 	vt_check(p->gid_tbl_len > 0 && p->pkey_tbl_len > 0, "table lengths %d, %d", p->gid_tbl_len, p->pkey_tbl_len);
-	vt_check(p->link_layer == IBV_LINK_LAYER_ETHERNET || (p->lid != 0 && p->sm_lid != 0), "InfiniBand without LIDs: %u, %u", p->lid, p->sm_lid);
+	vt_check(p->link_layer == IBV_LINK_LAYER_ETHERNET || (p->lid != 0 && p->sm_lid != 0), "InfiniBand without LIDs: %u, %u",
+		p->lid, p->sm_lid);
 	vt_check(ibv_query_port(dev.ctx, 0, &bad) == EINVAL, "port 0 exists");
 	vt_check(ibv_query_port(dev.ctx, (uint8_t)(dev.attr.phys_port_cnt + 1), &bad) == EINVAL, "a port beyond the last exists");
 	for (int i = 0; i < p->gid_tbl_len; i++)
@@ -94,7 +99,8 @@ static void port(void)
 		struct ibv_gid_entry e;
 		vt_check(ibv_query_gid(dev.ctx, (uint8_t)table[i].port_num, (int)table[i].gid_index, &gid) == 0 &&
 				 !memcmp(&gid, &table[i].gid, 16), "GID %zd differs between the queries", i);
-		vt_check(ibv_query_gid_ex(dev.ctx, table[i].port_num, table[i].gid_index, &e, 0) == 0 && e.gid_type == table[i].gid_type, "GID entry %zd", i);
+		vt_check(ibv_query_gid_ex(dev.ctx, table[i].port_num, table[i].gid_index, &e, 0) == 0 &&
+			e.gid_type == table[i].gid_type, "GID entry %zd", i);
 		if (dev.global)
 			vt_check(e.gid_type == IBV_GID_TYPE_ROCE_V2, "GID %zd is of type %u", i, e.gid_type);
 	}
@@ -134,7 +140,8 @@ static void create_limits(void)
 	}
 	for (int i = 0; i < 5; i++) {
 		q.cap = (struct ibv_qp_cap){ 1, 1, 1, 1, 0 };
-		uint32_t *field[] = { &q.cap.max_send_wr, &q.cap.max_recv_wr, &q.cap.max_send_sge, &q.cap.max_recv_sge, &q.cap.max_inline_data };
+		uint32_t *field[] = { &q.cap.max_send_wr, &q.cap.max_recv_wr, &q.cap.max_send_sge, &q.cap.max_recv_sge,
+			&q.cap.max_inline_data };
 		const uint32_t value[] = { max.max_send_wr + 1, max.max_recv_wr + 1, max.max_send_sge + 1, max.max_recv_sge + 1, 1u << 20 };
 		*field[i] = value[i];
 		errno = 0;
@@ -232,7 +239,8 @@ static void busy(void)
 	vt_check(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
 	rc = ibv_dealloc_pd(pd);
 	vt_require(rc == EBUSY, "a PD with an SRQ: expected EBUSY, got %s", vt_errno_name(rc));
-	vt_check(ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(ch) == 0, "destroying in the right order");
+	vt_check(ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(ch) == 0,
+		"destroying in the right order");
 	struct ibv_ah_attr av = { .port_num = 1, .dlid = dev.port.lid };
 	if (dev.global) {
 		av.is_global = 1;

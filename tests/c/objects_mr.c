@@ -74,9 +74,11 @@ static void rereg(void)
 	rc = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0);
 	vt_require(rc == 0 && mr->pd == pd, "PD: %d", rc);
 	want_status(remote(IBV_WR_RDMA_WRITE, (uintptr_t)one, mr->rkey, 8), IBV_WC_SUCCESS, "write after the change to this PD");
-	rc = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS, pd2, two, 4096, VT_ACCESS_ALL);
+	rc = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS, pd2, two, 4096,
+		VT_ACCESS_ALL);
 	vt_require(rc == 0 && mr->pd == pd2 && mr->addr == two && mr->length == 4096, "all three: %d", rc);
-	want_status(remote(IBV_WR_RDMA_WRITE, (uintptr_t)two, mr->rkey, 8), IBV_WC_REM_ACCESS_ERR, "write after the change to the other PD");
+	want_status(remote(IBV_WR_RDMA_WRITE, (uintptr_t)two, mr->rkey, 8), IBV_WC_REM_ACCESS_ERR,
+		"write after the change to the other PD");
 	rc = ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0);
 	vt_check(rc != 0, "no change was asked for and rereg succeeded");
 	rc = ibv_rereg_mr(mr, 1 << 10, NULL, NULL, 0, 0);
@@ -177,7 +179,8 @@ static void device_memory(void)
 	int rc = ibv_free_dm(dm);
 	vt_require(rc == EBUSY, "device memory with a region: expected EBUSY, got %s", vt_errno_name(rc));
 	want_status(remote(IBV_WR_RDMA_WRITE, 4096 - 32, mr->rkey, 64), IBV_WC_REM_ACCESS_ERR, "write beyond the region");
-	vt_check(!ibv_reg_dm_mr(B()->pd, dm, 8000, 4096, VT_ACCESS_ALL | IBV_ACCESS_ZERO_BASED) && errno == EINVAL, "a region beyond the memory");
+	vt_check(!ibv_reg_dm_mr(B()->pd, dm, 8000, 4096, VT_ACCESS_ALL | IBV_ACCESS_ZERO_BASED) && errno == EINVAL,
+		"a region beyond the memory");
 	vt_check(!ibv_reg_dm_mr(B()->pd, dm, 0, 4096, VT_ACCESS_ALL) && errno == EINVAL, "a region that is not zero-based");
 	vt_check(ibv_dereg_mr(mr) == 0 && ibv_free_dm(dm) == 0, "freeing in the right order");
 	struct ibv_device_attr_ex x = { 0 };
@@ -216,7 +219,8 @@ static void domains(void)
 	ibv_destroy_qp(B()->qp);
 	B()->qp = qp;
 	B()->self.qpn = vt_b.info.qpn = qp->qp_num;
-	vt_require(!vt_modify(&vt_a, IBV_QPS_RESET) && !vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b, IBV_QPS_RTS), "connecting");
+	vt_require(!vt_modify(&vt_a, IBV_QPS_RESET) && !vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b,
+		IBV_QPS_RTS), "connecting");
 	want_status(remote(IBV_WR_RDMA_WRITE, (uintptr_t)mem, plain->rkey, 8), IBV_WC_SUCCESS, "a region of the PD by a QP of the parent");
 	want_status(remote(IBV_WR_RDMA_WRITE, (uintptr_t)mem, mr->rkey, 8), IBV_WC_SUCCESS, "a region of the parent by a QP of the parent");
 	ibv_destroy_qp(qp);
@@ -259,7 +263,8 @@ static void unsupported(void)
 	struct ibv_counters_init_attr ca = { 0 };
 	vt_check(!ibv_create_counters(ctx, &ca) && errno == EOPNOTSUPP, "counters: %s", vt_errno_name(errno));
 	errno = 0;
-	vt_check(!ibv_reg_dmabuf_mr(B()->pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE) && errno == EOPNOTSUPP, "dmabuf: %s", vt_errno_name(errno));
+	vt_check(!ibv_reg_dmabuf_mr(B()->pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE) && errno == EOPNOTSUPP, "dmabuf: %s",
+		vt_errno_name(errno));
 	struct ibv_qp_rate_limit_attr ra = { .rate_limit = 1000 };
 	int rc = ibv_modify_qp_rate_limit(B()->qp, &ra);
 	vt_check(rc == EOPNOTSUPP, "rate limit: %s", vt_errno_name(rc));
@@ -285,7 +290,8 @@ static void unsupported(void)
 	struct ibv_sge sge = { vt_b.info.addr, 8, vt_b.info.lkey };
 	rc = ibv_advise_mr(B()->pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1);
 	vt_check(rc == EOPNOTSUPP || rc == 0, "ibv_advise_mr: %s", vt_errno_name(rc));
-	struct ibv_srq_init_attr_ex tm = { .attr = { 4, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
+	struct ibv_srq_init_attr_ex tm = { .attr = { 4, 1, 0 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
 					   .srq_type = IBV_SRQT_TM, .pd = B()->pd, .cq = B()->rcq, .tm_cap = { 4, 4 } };
 	errno = 0;
 	vt_check(!ibv_create_srq_ex(ctx, &tm) && errno == EOPNOTSUPP, "tag matching SRQ: %s", vt_errno_name(errno));
@@ -305,9 +311,11 @@ static void kinds(void)
 	uint8_t *heap = malloc(len), stack[4096];
 	vt_require(shared != MAP_FAILED && anon_shared != MAP_FAILED && file_private != MAP_FAILED && heap, "memory");
 	uint8_t *twin = mmap(NULL, 2 * len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	vt_require(twin != MAP_FAILED && mmap(twin + len, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == twin + len, "two maps in a row");
+	vt_require(twin != MAP_FAILED && mmap(twin + len, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == twin + len,
+		"two maps in a row");
 	struct { const char *name; uint8_t *at; size_t n, off; } kind[] = {
-		{ "shared memfd", shared, len, 4000 }, { "anonymous shared", anon_shared, len, 5000 }, { "private file", file_private, len, 6000 },
+		{ "shared memfd", shared, len, 4000 }, { "anonymous shared", anon_shared, len, 5000 }, { "private file", file_private,
+			len, 6000 },
 		{ "heap", heap, len, 333 }, { "stack", stack, sizeof(stack), 64 }, { "across two maps", twin, 2 * len, len - 100 },
 	};
 	for (size_t i = 0; i < VT_ARRAY(kind); i++) {

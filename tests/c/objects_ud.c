@@ -168,10 +168,12 @@ static void multicast(void)
 	w.wr.ud.ah = ah;
 	w.wr.ud.remote_qpn = 0xffffff;
 	w.wr.ud.remote_qkey = VT_QKEY;
-	vt_require(ibv_post_send(A()->qp, &w, &bad) == 0 && vt_cqes(&vt_a, 0, 1, 2000, wc) == 1 && wc[0].status == IBV_WC_SUCCESS, "the send");
+	vt_require(ibv_post_send(A()->qp, &w, &bad) == 0 && vt_cqes(&vt_a, 0, 1, 2000, wc) == 1 && wc[0].status == IBV_WC_SUCCESS,
+		"the send");
 	int n = vt_cqes(&vt_b, 1, 2, 2000, wc), members = 0;
 	for (int i = 0; i < n; i++) {
-		vt_check(wc[i].status == IBV_WC_SUCCESS && wc[i].byte_len == 56 && (wc[i].wc_flags & IBV_WC_GRH), "member %d: %s, %u bytes, flags 0x%x", i,
+		vt_check(wc[i].status == IBV_WC_SUCCESS && wc[i].byte_len == 56 && (wc[i].wc_flags & IBV_WC_GRH),
+			"member %d: %s, %u bytes, flags 0x%x", i,
 			 vt_wc_name((int)wc[i].status), wc[i].byte_len, wc[i].wc_flags);
 		members |= wc[i].qp_num == second->qp_num ? 2 : 1;
 	}
@@ -237,7 +239,8 @@ static void xrc(void)
 	struct ibv_sge sge = { vt_b.info.addr + VT_RECV_AT, 64, vt_b.info.lkey };
 	struct ibv_recv_wr rr = { .wr_id = 4, .sg_list = &sge, .num_sge = 1 }, *bad;
 	vt_require(ibv_post_srq_recv(other, &rr, &bad) == 0, "posting");
-	vt_require(vt_send(&vt_a, &w) == 0 && vt_cqes(&vt_a, 0, 1, 3000, &wc) == 1 && wc.status == IBV_WC_SUCCESS, "a send to the second SRQ");
+	vt_require(vt_send(&vt_a, &w) == 0 && vt_cqes(&vt_a, 0, 1, 3000, &wc) == 1 && wc.status == IBV_WC_SUCCESS,
+		"a send to the second SRQ");
 	vt_check(vt_cqes(&vt_b, 0, 1, 2000, &wc) == 1 && wc.wr_id == 4, "it did not arrive on the second SRQ's CQ");
 	vt_check(ibv_destroy_srq(other) == 0, "ibv_destroy_srq");
 	vt_teardown();
@@ -257,6 +260,7 @@ static void xrc(void)
 
 int main(int argc, char **argv)
 {
-	static const struct vt_case cases[] = { { "grh", grh }, { "qkeys", qkeys }, { "order", order }, { "multicast", multicast }, { "xrc", xrc } };
+	static const struct vt_case cases[] = { { "grh", grh }, { "qkeys", qkeys }, { "order", order }, { "multicast", multicast },
+		{ "xrc", xrc } };
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

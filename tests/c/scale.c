@@ -120,7 +120,8 @@ static void many_qps(void)
 		s.qp[0] = qp[i];
 		struct ibv_sge sge = vt_duo_sge(&s, 0, 8);
 		mem[0] = (uint8_t)i;
-		vt_require(vt_duo_post(&s, 0, IBV_WR_RDMA_WRITE, (uint64_t)i, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)mem + 4096) == 0, "posting on QP %d", i);
+		vt_require(vt_duo_post(&s, 0, IBV_WR_RDMA_WRITE, (uint64_t)i, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)mem + 4096) == 0,
+			"posting on QP %d", i);
 		if (i % 2) /* half are polled at once, half all together */
 			vt_require(vt_poll(cq, &wc, 1, 2000) == 1 && wc.status == IBV_WC_SUCCESS, "QP %d", i);
 	}

@@ -303,7 +303,8 @@ static void fence(void)
 	b.responder = 1;
 	vt_pair(&a, &b);
 	for (int64_t round = 0; round < 50; round++) {
-		struct vt_wr atomic = vt_wr_to(&vt_a, &vt_b, IBV_WR_ATOMIC_FETCH_AND_ADD, 8), read = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_READ, 8);
+		struct vt_wr atomic = vt_wr_to(&vt_a, &vt_b, IBV_WR_ATOMIC_FETCH_AND_ADD, 8), read = vt_wr_to(&vt_a, &vt_b,
+			IBV_WR_RDMA_READ, 8);
 		struct vt_wr tell = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 16);
 		struct ibv_wc wc[3];
 		vt_simple(&vt_b, VT_POKE, 0, 1000 + round, 0);
@@ -319,7 +320,8 @@ static void fence(void)
 		vt_require(n == 3 && wc[2].status == IBV_WC_SUCCESS, "sq_sig_all: %d of 3 completions", n);
 		vt_require(vt_cqes(&vt_b, 1, 1, 2000, wc) == 1, "the receive");
 		uint64_t one = vt_peek(&vt_b, VT_RECV_AT), two = vt_peek(&vt_b, VT_RECV_AT + 8);
-		vt_check(one == 1000 + (uint64_t)round && two == 2000 + (uint64_t)round, "the fenced send carries %" PRIu64 " and %" PRIu64, one, two);
+		vt_check(one == 1000 + (uint64_t)round && two == 2000 + (uint64_t)round,
+			"the fenced send carries %" PRIu64 " and %" PRIu64, one, two);
 	}
 	vt_teardown();
 }
@@ -402,7 +404,8 @@ static void revoke(void)
 			if (phase == 0 && wc[i].status == IBV_WC_REM_ACCESS_ERR)
 				phase = 1;
 			else
-				vt_check((int)wc[i].status == want, "write %d: expected %s, got %s", i, vt_wc_name(want), vt_wc_name((int)wc[i].status));
+				vt_check((int)wc[i].status == want, "write %d: expected %s, got %s", i, vt_wc_name(want),
+					vt_wc_name((int)wc[i].status));
 		}
 		for (uint64_t at = 0; at < VT_RECV_AT; at += 4096 - 8)
 			vt_require(vt_peek(&vt_b, at) == 0xccccccccccccccccull, "memory changed after ibv_dereg_mr returned");
@@ -417,7 +420,8 @@ int main(int argc, char **argv)
 		{ "rnr_time", rnr_time }, { "rnr_recover", rnr_recover }, { "flush_order", flush_order },
 		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
-		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long }, { "revoke", revoke },
+		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
+			{ "revoke", revoke },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

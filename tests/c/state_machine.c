@@ -231,10 +231,12 @@ static void expect(enum kind k, struct ibv_qp **qp, enum ibv_qp_state from, enum
 {
 	struct ibv_qp_attr a = values(*qp, from, to);
 	int rc = ibv_modify_qp(*qp, &a, mask);
-	vt_check(rc == want, "%s to %s with mask 0x%x (%s): expected %s, got %s", vt_state_name((int)from), vt_state_name((int)to), mask, why,
+	vt_check(rc == want, "%s to %s with mask 0x%x (%s): expected %s, got %s", vt_state_name((int)from), vt_state_name((int)to),
+		mask, why,
 		 vt_errno_name(want), vt_errno_name(rc));
 	enum ibv_qp_state now = state_of(*qp), due = want ? from : to;
-	vt_check(rc != want || now == due, "%s to %s with mask 0x%x (%s): the QP is in %s", vt_state_name((int)from), vt_state_name((int)to), mask,
+	vt_check(rc != want || now == due, "%s to %s with mask 0x%x (%s): the QP is in %s", vt_state_name((int)from),
+		vt_state_name((int)to), mask,
 		 why, vt_state_name((int)now));
 	if (now != from || rc == 0) {
 		drop(*qp);
@@ -414,7 +416,8 @@ static void sqd(void)
 	vt_check(ibv_modify_qp(qp, &a, IBV_QP_STATE | NOTIFY) == 0, "RTS to SQD with notification");
 	vt_check(next_event(&ev, 2000) && ev == IBV_EVENT_SQ_DRAINED, "no send queue drained event");
 	struct ibv_qp_init_attr ia;
-	vt_check(ibv_query_qp(qp, &a, IBV_QP_STATE, &ia) == 0 && a.qp_state == IBV_QPS_SQD && !a.sq_draining, "drained, yet sq_draining is set");
+	vt_check(ibv_query_qp(qp, &a, IBV_QP_STATE, &ia) == 0 && a.qp_state == IBV_QPS_SQD && !a.sq_draining,
+		"drained, yet sq_draining is set");
 	vt_check(write_self(qp, 2) == 0 && write_self(qp, 3) == 0, "posting in SQD is refused");
 	vt_check(vt_poll(cq, wc, 1, 50) == 0, "a request posted in SQD was executed");
 	vt_check(step(qp, RC, IBV_QPS_SQD, IBV_QPS_RTS, 0) == 0, "SQD to RTS");

@@ -259,7 +259,8 @@ static bool stream(struct vt_duo *s)
 			struct ibv_sge sge[2] = { vt_duo_sge(s, (8u << 20) + at, 1000), vt_duo_sge(s, (8u << 20) + at + 1000, CHUNK - 1000) };
 			if (!read)
 				vt_fill(s->buf + (8u << 20) + at, CHUNK, sent);
-			int rc = vt_duo_post(s, (int)(sent % 2), read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, sent, IBV_SEND_SIGNALED, sge, 2, s->peer.addr + at);
+			int rc = vt_duo_post(s, (int)(sent % 2), read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, sent, IBV_SEND_SIGNALED, sge,
+				2, s->peer.addr + at);
 			if (rc == ENOMEM)
 				break;
 			if (rc) {

@@ -294,10 +294,22 @@ int vt_event(struct ibv_context *ctx, struct ibv_async_event *ev, unsigned timeo
 	return ibv_get_async_event(ctx, ev) == 0;
 }
 
-vt_wr_flush_fn vt_flush_builder(struct ibv_qp_ex *qpx)
+/* The nth builder behind wr_abort. */
+static void late_builder(struct ibv_qp_ex *qpx, size_t nth, void *fn)
 {
-	vt_wr_flush_fn fn;
-	size_t at = offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *);
-	memcpy(&fn, (const char *)qpx + at, sizeof(fn));
-	return fn;
+	memcpy(fn, (const char *)qpx + offsetof(struct ibv_qp_ex, wr_abort) + nth * sizeof(void *), sizeof(void *));
+}
+
+void vt_build_atomic_write(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, const void *value)
+{
+	void (*build)(struct ibv_qp_ex *, uint32_t, uint64_t, const void *);
+	late_builder(qpx, 1, &build);
+	build(qpx, rkey, remote_addr, value);
+}
+
+void vt_build_flush(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type, uint8_t level)
+{
+	void (*build)(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
+	late_builder(qpx, 2, &build);
+	build(qpx, rkey, remote_addr, len, type, level);
 }

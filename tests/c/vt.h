@@ -21,15 +21,16 @@
 #define VT_GRH 40 /* bytes in front of every UD message in the receive buffer */
 #define VT_ARRAY(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Names of rdma-core 45 and newer that Debian 12's header lacks. The builder of flush follows wr_atomic_write. */
+/* Names of newer rdma-core releases that an older system's header lacks: atomic write (43) and flush (46). Their builders
+ * stand behind wr_abort in struct ibv_qp_ex, in this order. */
+#define VT_WR_ATOMIC_WRITE 15
+#define VT_QP_EX_WITH_ATOMIC_WRITE (1u << 12)
 #define VT_QP_EX_WITH_FLUSH (1u << 11)
 #define VT_ACCESS_FLUSH_GLOBAL (1 << 8)
-#define VT_WC_FLUSH 8
 #define VT_FLUSH_GLOBAL 1
 #define VT_FLUSH_RANGE 0
-typedef void (*vt_wr_flush_fn)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type,
-			       uint8_t level);
-vt_wr_flush_fn vt_flush_builder(struct ibv_qp_ex *qpx);
+void vt_build_atomic_write(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, const void *value);
+void vt_build_flush(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type, uint8_t level);
 
 /* ---- vt.c: cases and reporting ---- */
 struct vt_case {

@@ -280,12 +280,12 @@ static int post_ex(struct vt_side *s, const struct vt_wr *w)
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		ibv_wr_atomic_fetch_add(x, w->rkey, w->raddr, w->compare_add);
 		break;
-	case IBV_WR_ATOMIC_WRITE:
-		ibv_wr_atomic_write(x, w->rkey, w->raddr, &w->swap);
+	case VT_WR_ATOMIC_WRITE:
+		vt_build_atomic_write(x, w->rkey, w->raddr, &w->swap);
 		data = false;
 		break;
 	case VT_OP_FLUSH:
-		vt_flush_builder(x)(x, w->rkey, w->raddr, w->swap, VT_FLUSH_GLOBAL, VT_FLUSH_RANGE);
+		vt_build_flush(x, w->rkey, w->raddr, w->swap, VT_FLUSH_GLOBAL, VT_FLUSH_RANGE);
 		data = false;
 		break;
 	case IBV_WR_LOCAL_INV:

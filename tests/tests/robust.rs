@@ -66,7 +66,8 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
 
 #[test]
 fn threads_vanish_inside_calls() {
-    run("lifecycle", &["thread_sys_exit", "thread_pthread_exit"], &[], 90);
+    run("lifecycle", &["thread_sys_exit"], &[], 60);
+    run("lifecycle", &["thread_pthread_exit"], &[], 60);
 }
 
 #[test]

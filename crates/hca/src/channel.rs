@@ -22,6 +22,19 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// A pair of stream sockets, the second of which never blocks: like a pipe, and a byte can be taken back without waiting.
+fn stream_pair() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: as in `pipe`.
+    unsafe {
+        if libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) != 0 {
+            return Err(Error::last_os("cannot make an event socket"));
+        }
+        libc::fcntl(fds[1], libc::F_SETFL, libc::O_NONBLOCK);
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
 /// Reads one message of the size of `T`. Blocks, or EAGAIN, as the program set the descriptor. A cancellation point, as the
 /// program expects of a blocking call, so nothing with a destructor lives across it in the callers.
 fn read_message<T: Copy + Default>(fd: RawFd) -> Result<T> {
@@ -180,7 +193,7 @@ struct Queued {
     count: Arc<EventCount>,
 }
 
-/// The async events of a context. The pipe holds one byte for each queued event.
+/// The async events of a context. The socket holds one byte for each queued event.
 pub(crate) struct AsyncQueue {
     read: OwnedFd,
     write: OwnedFd,
@@ -189,7 +202,7 @@ pub(crate) struct AsyncQueue {
 
 impl AsyncQueue {
     pub(crate) fn create() -> Result<AsyncQueue> {
-        let (read, write) = pipe()?;
+        let (read, write) = stream_pair()?;
         Ok(AsyncQueue { read, write, queue: OwnerLock::default() })
     }
 
@@ -220,15 +233,10 @@ impl AsyncQueue {
         let before = queue.len();
         queue.retain(|q| q.event.element != element);
         for _ in queue.len()..before {
-            let mut byte = [0u8];
-            let mut poll = libc::pollfd { fd: self.read.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: polls and reads one byte of our own pipe into a local array. A reader in another thread may take the
-            // byte first: then it finds the queue shorter and waits on.
-            unsafe {
-                if libc::poll(&raw mut poll, 1, 0) == 1 {
-                    libc::read(self.read.as_raw_fd(), byte.as_mut_ptr().cast(), 1);
-                }
-            }
+            let mut byte = 0u8;
+            // SAFETY: takes at most one byte of our own socket into a local variable. A reader in another thread may have
+            // taken it: then that one finds the queue shorter and waits on.
+            unsafe { libc::recv(self.read.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
         }
     }
 }

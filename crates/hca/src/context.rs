@@ -147,22 +147,24 @@ impl Context {
         if oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
             return Err(Error::invalid("XRC domains know only O_CREAT and O_EXCL"));
         }
-        let known = OPEN_XRCDS.lock();
         let id = match fd {
             Some(fd) => file_id(fd)?,
             None => crate::process::random_u64()? | 1,
         };
-        drop(known);
-        let exists = OPEN_XRCDS.lock().iter().any(|x| x.upgrade().is_some_and(|x| x.id == id));
-        if exists && oflags & libc::O_EXCL != 0 {
-            return Err(Error::new(libc::EEXIST, "the XRC domain of this file is open already"));
-        }
-        if !exists && oflags & libc::O_CREAT == 0 {
-            return Err(Error::new(libc::ENOENT, "the file has no XRC domain yet (O_CREAT)"));
-        }
-        let xrcd = Arc::new(Xrcd { id, users: AtomicU32::new(0), srqs: OwnerLock::default() });
         let mut all = OPEN_XRCDS.lock();
         all.retain(|x| x.strong_count() > 0);
+        if let Some(known) = all.iter().filter_map(Weak::upgrade).find(|x| x.id == id) {
+            if oflags & libc::O_EXCL != 0 {
+                return Err(Error::new(libc::EEXIST, "the XRC domain of this file is open already"));
+            }
+            known.handles.fetch_add(1, Ordering::AcqRel);
+            return Ok(known);
+        }
+        if oflags & libc::O_CREAT == 0 {
+            return Err(Error::new(libc::ENOENT, "the file has no XRC domain yet (O_CREAT)"));
+        }
+        let users = AtomicU32::new(0);
+        let xrcd = Arc::new(Xrcd { id, handles: AtomicU32::new(1), users, srqs: OwnerLock::default() });
         all.push(Arc::downgrade(&xrcd));
         Ok(xrcd)
     }
@@ -213,6 +215,8 @@ impl Pd {
 /// An XRC domain (IBA annex A14).
 pub struct Xrcd {
     pub(crate) id: u64,
+    /// How often it was opened in this process.
+    handles: AtomicU32,
     pub(crate) users: AtomicU32,
     pub(crate) srqs: OwnerLock<Vec<Weak<Srq>>>,
 }
@@ -225,9 +229,10 @@ impl Xrcd {
 
     /// Closes it; EBUSY while QPs or SRQs belong to it.
     pub fn close(&self) -> Result<()> {
-        if self.users.load(Ordering::Acquire) != 0 {
+        if self.users.load(Ordering::Acquire) != 0 && self.handles.load(Ordering::Acquire) == 1 {
             return Err(Error::busy("QPs or SRQs belong to the XRC domain"));
         }
+        self.handles.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     }
 }

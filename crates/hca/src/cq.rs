@@ -291,7 +291,7 @@ impl Cq {
         // Each poll begins with another lane, and now and then with those that are not hot, so that one that is always busy
         // does not starve the rest.
         q.first_hot = if q.first_hot < q.hot.len() { q.first_hot + 1 } else { 0 };
-        if q.first_hot == q.hot.len() && self.shared.summary.load(Ordering::Relaxed) != 0 {
+        if q.first_hot == q.hot.len() && self.shared.summary.load(Ordering::SeqCst) != 0 {
             n += self.poll_ready(q, max, sink);
         }
         for k in 0..q.hot.len() {
@@ -315,7 +315,7 @@ impl Cq {
                 }
             }
         }
-        if n < max && self.shared.summary.load(Ordering::Relaxed) != 0 {
+        if n < max && self.shared.summary.load(Ordering::SeqCst) != 0 {
             n += self.poll_ready(q, max - n, sink);
         }
         if n > 0 {
@@ -432,6 +432,9 @@ impl Cq {
 
     /// Destroys it; EBUSY while QPs or SRQs use it. Waits until every reported event was acknowledged.
     pub fn destroy(&self) -> Result<()> {
+        if !self.process.is_current() {
+            return Ok(());
+        }
         if self.users.load(Ordering::Acquire) != 0 {
             return Err(Error::busy("the completion queue is in use by QPs or SRQs"));
         }
@@ -443,17 +446,25 @@ impl Cq {
         }
         self.events.wait_completions();
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
-        if let Some(block) = self.block.lock().take() {
+        Ok(())
+    }
+}
+
+impl Drop for Cq {
+    /// The last holder lets the shared words go: lanes and the progress thread may have used them until now.
+    fn drop(&mut self) {
+        if self.process.is_current()
+            && let Some(block) = self.block.lock().take()
+        {
             self.process.release(block);
         }
-        Ok(())
     }
 }
 
 /// Takes the arm if this completion satisfies it; whoever gets true raises the event.
 #[inline]
 pub(crate) fn take_arm(shared: &CqShared, solicited_or_error: bool) -> bool {
-    let armed = shared.armed.load(Ordering::Relaxed);
+    let armed = shared.armed.load(Ordering::SeqCst);
     armed != 0
         && (armed == 1 || solicited_or_error)
         && shared.armed.compare_exchange(armed, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()

@@ -226,6 +226,7 @@ impl Drop for OwnedLane {
         self.process.release(ring);
         // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane.
         // One that was cut off may even be written to, and is not used again.
+        self.shared.open.store(0, Ordering::SeqCst);
         if !self.is_cut_off() {
             self.process.return_lane_block(lane);
         }
@@ -237,6 +238,7 @@ impl Drop for OwnedLane {
 fn clear(lane: &Lane) {
     let gate = lane.gate.load(Ordering::Relaxed);
     lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);
+    lane.open.store(0, Ordering::Relaxed);
     lane.initiator.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
     lane.consumed.store(0, Ordering::Relaxed);

@@ -73,7 +73,8 @@ pub struct Header {
     /// The slots this process holds. Owner.
     pub slots: [SlotEntry; SLOTS_PER_PROCESS],
     _line2: [AtomicU64; 12],
-    /// 1 while the progress thread sleeps and wants its pipe written. Owner sets, anyone takes.
+    /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets, anyone
+    /// takes.
     pub sleeping: AtomicU32,
     _line3: [AtomicU32; 15],
     /// One bit per attention word. Peers set, owner takes.
@@ -128,7 +129,7 @@ pub struct KeyEntry {
     pub flags: AtomicU32,
     /// The QP a type 2 window is bound to. Owner.
     pub qpn: AtomicU32,
-    /// For a window: index of the region under it, whose key must be good too. Owner.
+    /// For a window: the key of the region under it, which must be good too. Owner.
     pub parent: AtomicU64,
 }
 // SAFETY: atomics only.

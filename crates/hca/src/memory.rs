@@ -95,6 +95,11 @@ impl Pieces {
         self.len
     }
 
+    /// Whether a piece belongs to the null MR, which only the CPU's copies know.
+    pub fn has_null(&self) -> bool {
+        self.list().iter().any(|piece| piece.iov_base.is_null())
+    }
+
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0

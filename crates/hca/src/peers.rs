@@ -4,7 +4,7 @@ use crate::layout::{QpShared, RqShared, slot_of};
 use crate::link::{LaneReply, LaneRequest, Peer};
 use crate::process::Process;
 use crate::qp::Qp;
-use crate::responder::Target;
+use crate::responder::{Seen, Target};
 use crate::send_queue::Params;
 use crate::space::Space;
 use crate::types::{AhAttr, QpState, QpType};
@@ -52,7 +52,7 @@ pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Op
         return Found::Nobody;
     };
     // Read first: a reset after this is noticed when the lane is taken.
-    let generation = theirs.generation.load(Ordering::Acquire);
+    let seen = Seen::now(theirs);
     let wanted = if qp.qp_type() == QpType::XrcSend { QpType::XrcRecv } else { qp.qp_type() };
     if theirs.qp_type.load(Ordering::Relaxed) != wanted.to_verbs()
         || theirs.dest_qpn.load(Ordering::Acquire) != qp.qp_num()
@@ -62,13 +62,13 @@ pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Op
     }
     let me = process.initiator_id(qp.qp_num(), qp.generation());
     match srqn {
-        None => bind(&space, theirs.lane.load(Ordering::Relaxed), me, generation),
-        Some(n) => find_srq(process, qp, &space, theirs, n, (me, generation)),
+        None => bind(&space, theirs.lane.load(Ordering::Relaxed), me, seen),
+        Some(n) => find_srq(process, qp, &space, theirs, n, (me, seen)),
     }
 }
 
-fn bind(space: &Arc<Space>, lane: u64, me: u64, generation: u32) -> Found {
-    Target::bind(space, lane, me, generation).map_or(Found::Nobody, Found::Target)
+fn bind(space: &Arc<Space>, lane: u64, me: u64, seen: Seen) -> Found {
+    Target::bind(space, lane, me, seen).map_or(Found::Nobody, Found::Target)
 }
 
 /// Takes a lane that was made on request. One that cannot be taken is forgotten, so that another is asked for.
@@ -77,7 +77,7 @@ fn bind_granted(
     space: &Arc<Space>,
     request: LaneRequest,
     reply: LaneReply,
-    me: (u64, u32),
+    me: (u64, Seen),
 ) -> Found {
     match reply {
         LaneReply::Lane(offset) => {
@@ -99,7 +99,7 @@ fn find_srq(
     space: &Arc<Space>,
     theirs: &QpShared,
     srqn: u32,
-    me: (u64, u32),
+    me: (u64, Seen),
 ) -> Found {
     // IBA A14.4.3: the SRQ must exist and belong to the XRC domain of the target QP.
     let same_domain = |rq: &&RqShared| rq.xrcd.load(Ordering::Relaxed) == theirs.xrcd.load(Ordering::Relaxed);
@@ -127,11 +127,11 @@ pub(crate) fn find_ud(process: &'static Process, qp: &Qp, ah: &AhAttr, qpn: u32)
     let Some(theirs) = space.qp(qpn) else {
         return Found::Nobody;
     };
-    let generation = theirs.generation.load(Ordering::Acquire);
+    let seen = Seen::now(theirs);
     if theirs.qp_type.load(Ordering::Relaxed) != QpType::Ud.to_verbs() || !receives(theirs) {
         return Found::Nobody;
     }
     let request = LaneRequest { initiator: qp.qp_num(), qpn, srqn: 0 };
     let me = process.initiator_id(qp.qp_num(), qp.generation());
-    bind_granted(process, &space, request, lane(process, &space, request), (me, generation))
+    bind_granted(process, &space, request, lane(process, &space, request), (me, seen))
 }

@@ -64,6 +64,9 @@ impl Process {
         let process = Process::create(link)?;
         let process: &'static Process = Box::leak(Box::new(process));
         crate::progress::spawn(process)?;
+        for fd in [process.arena.fd(), process.wake_read_fd(), process.own.wake_fd()] {
+            keep_from_children(fd);
+        }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
         Ok(process)
     }
@@ -89,6 +92,14 @@ impl Process {
     }
 
     fn create(link: impl FnOnce(&LinkInit) -> Result<Box<dyn Link>>) -> Result<Process> {
+        let policy = match std::env::var("VERVAIN_MEMORY").as_deref() {
+            Err(_) | Ok("auto" | "") => Policy::Auto,
+            Ok("vm") => Policy::Vm,
+            Ok("owner") => Policy::Owner,
+            Ok(other) => {
+                return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
+            }
+        };
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
@@ -110,18 +121,7 @@ impl Process {
         let (wake_read, wake_write) = socketpair()?;
         let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake_write.as_raw_fd(), incarnation: random };
         let link = link(&init)?;
-        for fd in [arena.fd(), wake_read.as_raw_fd(), wake_write.as_raw_fd()] {
-            keep_from_children(fd);
-        }
         let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake_write)?);
-        let policy = match std::env::var("VERVAIN_MEMORY").as_deref() {
-            Err(_) | Ok("auto" | "") => Policy::Auto,
-            Ok("vm") => Policy::Vm,
-            Ok("owner") => Policy::Owner,
-            Ok(other) => {
-                return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
-            }
-        };
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
@@ -298,9 +298,9 @@ impl Process {
         drop(lanes);
         busy.iter().for_each(|l| l.drain());
         let qps = self.qps.lock();
-        let active: Vec<_> = qps.iter().filter_map(Weak::upgrade).filter(|q| q.is_executing()).collect();
+        let active: Vec<_> = qps.iter().filter_map(Weak::upgrade).collect();
         drop(qps);
-        active.iter().for_each(|q| q.wait_executing());
+        active.iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
         self.wait_serving();
     }
 

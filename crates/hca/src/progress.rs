@@ -66,12 +66,14 @@ struct Watched {
 fn run(process: &'static Process) {
     let mut watched: Vec<Watched> = Vec::new();
     let mut tick = FIRST_TICK_NS;
+    let mut sleep = 0u32;
     loop {
         process.attend();
         process.link.handle_events(process);
         let timeout = look_after(process, &mut watched, &mut tick);
         let sleeping = &process.own.header.sleeping;
-        sleeping.store(1, Ordering::SeqCst);
+        sleep = sleep.wrapping_add(1).max(1);
+        sleeping.store(sleep, Ordering::SeqCst);
         if process.own.wants_attention() || process.has_new_pending(watched.len()) {
             sleeping.store(0, Ordering::SeqCst);
             continue;

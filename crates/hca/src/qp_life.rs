@@ -114,6 +114,11 @@ impl Qp {
 
     /// The initiator of `lane`, QP `qpn`, has ended with its process.
     pub(crate) fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32) {
+        let mut lanes = self.lanes.lock();
+        // The QP may have been reset and connected to another meanwhile.
+        if lane.holder() != qpn || !lanes.iter().any(|l| Arc::ptr_eq(l, lane)) {
+            return;
+        }
         lane.cq.settle_lane(lane);
         if self.qp_type == QpType::Ud {
             lane.rq.reap_and_repost(qpn);
@@ -127,7 +132,7 @@ impl Qp {
             lane.reset();
         } else {
             lane.close();
-            self.lanes.lock().retain(|l| !Arc::ptr_eq(l, lane));
+            lanes.retain(|l| !Arc::ptr_eq(l, lane));
         }
     }
 
@@ -259,9 +264,21 @@ impl Qp {
         self.events.wait();
         self.count_users(u32::MAX);
         self.process.free_number(Kind::Qp, self.number);
+        Ok(())
+    }
+}
+
+impl Drop for Qp {
+    /// The last holder lets the shared words go: the progress thread may have looked at them until now.
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        if !self.gone.load(Ordering::Acquire) {
+            self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
+        }
         if let Some(block) = self.block.lock().take() {
             self.process.release(block);
         }
-        Ok(())
     }
 }

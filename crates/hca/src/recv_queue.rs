@@ -441,6 +441,10 @@ impl RecvQueue {
 
 impl Drop for RecvQueue {
     fn drop(&mut self) {
+        // A forked child has no arena.
+        if !self.process.is_current() {
+            return;
+        }
         self.view.shared.open.store(0, Ordering::SeqCst);
         for block in self.blocks.drain(..) {
             self.process.release(block);

@@ -396,6 +396,9 @@ impl SendQueue {
             Way::Vm(host) => {
                 let mut pieces = Pieces::new();
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
+                if pieces.has_null() {
+                    return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
+                }
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
                 target.barrier();

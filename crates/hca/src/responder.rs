@@ -27,6 +27,23 @@ pub enum Nak {
     RemoteOperation,
 }
 
+/// A QP as it was when somebody decided to use it: a number and how many resets it has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// QP number.
+    pub qpn: u32,
+    /// Resets.
+    pub generation: u32,
+}
+
+impl Seen {
+    /// How `qp` is now. To be read before anything else of it that matters.
+    pub fn now(qp: &QpShared) -> Seen {
+        let generation = qp.generation.load(Ordering::SeqCst);
+        Seen { qpn: qp.qpn.load(Ordering::SeqCst), generation }
+    }
+}
+
 /// A QP to deliver to, through one lane of it.
 #[derive(Clone)]
 pub struct Target {
@@ -47,10 +64,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into a QP that was looked at when it had
-    /// had `generation` resets. None while someone else has it, or when
+    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into the QP that was `seen` before. None while someone else has it, or when
     /// what is found there does not hold together.
-    pub fn bind(space: &Arc<Space>, lane_offset: u64, me: u64, generation: u32) -> Option<Target> {
+    pub fn bind(space: &Arc<Space>, lane_offset: u64, me: u64, seen: Seen) -> Option<Target> {
         let view = space.view;
         let lane = view.get::<Lane>(lane_offset)?;
         let qp = view.get::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
@@ -69,12 +85,12 @@ impl Target {
         {
             return None;
         }
-        // The QP may have been reset, and the lane given to another, since `generation` was read.
-        if qp.generation.load(Ordering::SeqCst) != generation {
+        // The QP may have been reset, and the lane given to another, since it was seen.
+        if qp.generation.load(Ordering::SeqCst) != seen.generation || qp.qpn.load(Ordering::SeqCst) != seen.qpn {
             let _ = lane.initiator.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
             return None;
         }
-        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, qp_type, generation, me })
+        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, qp_type, generation: seen.generation, me })
     }
 
     /// Gives the lane back. Nobody of the initiator is in flight on it.
@@ -135,6 +151,14 @@ impl Target {
             || self.lane.open.load(Ordering::Relaxed) == 0
             || self.space.is_dead()
         {
+            // The lane may have become another's since the first look; its mark is not ours to end.
+            let _ = self.lane.gate.compare_exchange(
+                mark.gate,
+                mark.gate.wrapping_add(1),
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            std::mem::forget(mark);
             return Err(Nak::Silence);
         }
         if state == QpState::Rtr as u32 && self.qp.established.load(Ordering::Relaxed) == 0 {
@@ -254,7 +278,7 @@ impl Target {
         // One step publishes: a killed initiator has done it or has not.
         lane.produced.swap(produced.wrapping_add(1), Ordering::SeqCst);
         let total = self.cq.produced.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-        if lane.signalled.load(Ordering::Relaxed) == 0 && lane.signalled.swap(1, Ordering::SeqCst) == 0 {
+        if lane.signalled.load(Ordering::SeqCst) == 0 && lane.signalled.swap(1, Ordering::SeqCst) == 0 {
             let bit = lane.ready_bit.load(Ordering::Relaxed) as usize % layout::READY_BITS;
             self.cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
             self.cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
@@ -265,7 +289,7 @@ impl Target {
             self.cq.overrun.store(1, Ordering::SeqCst);
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
-        if self.cq.armed.load(Ordering::Relaxed) != 0 && take_arm(self.cq, solicited || receipt.status != wc::SUCCESS) {
+        if self.cq.armed.load(Ordering::SeqCst) != 0 && take_arm(self.cq, solicited || receipt.status != wc::SUCCESS) {
             self.cq.notify.store(1, Ordering::SeqCst);
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }

@@ -6,7 +6,7 @@ use crate::lane::OwnedLane;
 use crate::layout::request;
 use crate::memory::{Direction, Pieces, atomic, copy_direct};
 use crate::process::Process;
-use crate::responder::{Nak, Target};
+use crate::responder::{Nak, Seen, Target};
 use crate::space::Place;
 use crate::types::{QpState, QpType, access, wc};
 use std::sync::atomic::Ordering;
@@ -115,8 +115,8 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let (wqe, total) = (r.key.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
     let from = bounce_at(process, lane, 0, total)?;
     let me = lane.shared.initiator.load(Ordering::Acquire);
-    let generation = process.own.qp(lane.qp_num).map_or(0, |qp| qp.generation.load(Ordering::Acquire));
-    let target = Target::bind(&process.own, lane.offset, me, generation).ok_or(Nak::Silence)?;
+    let seen = Seen::now(process.own.qp(lane.qp_num).ok_or(Nak::Silence)?);
+    let target = Target::bind(&process.own, lane.offset, me, seen).ok_or(Nak::Silence)?;
     let claimer = lane.rq.view.wqe(wqe).ok_or(Nak::InvalidRequest)?.claimer.load(Ordering::Acquire);
     if claimer != me as u32 {
         return Err(Nak::InvalidRequest);

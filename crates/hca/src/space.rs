@@ -107,19 +107,23 @@ impl Space {
 
     /// Wakes the progress thread if it sleeps.
     pub fn wake(&self) {
-        if self.header.sleeping.swap(0, Ordering::SeqCst) == 1 {
-            // SAFETY: writes one byte from a static to a descriptor that this space owns. The pipe does not block; when it
-            // is full the thread is awake anyway. A reader that died means SIGPIPE: the write end is a socket, so use send.
+        // Sent before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep has a mark
+        // of its own, so that a late taker does not take that of the next one.
+        let sleep = self.header.sleeping.load(Ordering::SeqCst);
+        if sleep != 0 {
+            // SAFETY: writes one byte from a static to a socket that this space owns, without waiting and without SIGPIPE;
+            // when it is full the thread is awake anyway.
             unsafe {
                 libc::send(self.wake.as_raw_fd(), c"w".as_ptr().cast(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
             };
+            let _ = self.header.sleeping.compare_exchange(sleep, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 
     /// Whether any object of the own process asks for attention.
     #[inline]
     pub fn wants_attention(&self) -> bool {
-        self.header.attention_summary.iter().any(|w| w.load(Ordering::Relaxed) != 0)
+        self.header.attention_summary.iter().any(|w| w.load(Ordering::SeqCst) != 0)
     }
 
     /// Takes the numbers of all objects that asked for attention.
@@ -184,8 +188,9 @@ impl Space {
             return None;
         }
         if flags & layout::KEY_WINDOW != 0 {
-            let under = self.keys.get(entry.parent.load(Ordering::Relaxed) as usize)?;
-            if under.key.load(Ordering::Acquire) & layout::KEY_VALID == 0 {
+            let parent = entry.parent.load(Ordering::Relaxed);
+            let under = self.keys.get((parent >> 8) as usize)?;
+            if under.key.load(Ordering::Acquire) != layout::KEY_VALID | parent {
                 return None;
             }
         }

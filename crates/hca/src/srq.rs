@@ -157,10 +157,11 @@ impl Srq {
         }
         if let Some((x, c)) = &self.xrc {
             self.process.publish_number(Kind::Srq, self.number, 0);
+            // First, so that no lane is made into it any more.
+            x.srqs.lock().retain(|s| !std::ptr::eq(s.as_ptr(), Arc::as_ptr(self)));
             self.rq.view.shared.open.store(0, Ordering::SeqCst);
             self.process.close_lanes_into(&self.rq);
             self.process.free_number(Kind::Srq, self.number);
-            x.srqs.lock().retain(|s| !std::ptr::eq(s.as_ptr(), Arc::as_ptr(self)));
             x.users.fetch_sub(1, Ordering::Relaxed);
             c.users.fetch_sub(1, Ordering::Relaxed);
         }

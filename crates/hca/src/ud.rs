@@ -244,7 +244,8 @@ fn receive(
                     }
                 }
             }
-            Way::Null | Way::Owner => {}
+            Way::Null => {}
+            Way::Owner => return ask_owner(target, wqe, header, pieces, &receipt, solicited),
         }
         done += n;
     }

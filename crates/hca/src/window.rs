@@ -120,7 +120,7 @@ impl Mw {
             pd: self.pd.number,
             flags: KEY_WINDOW | if self.mw_type == 2 { KEY_WINDOW2 } else { 0 },
             qpn,
-            parent: u64::from(mr.key >> 8),
+            parent: u64::from(mr.key),
         };
         table.write(key, &named);
         mr.windows.lock().push(key);

@@ -202,8 +202,17 @@ proptest! {
     }
 }
 
+/// Counts a thread out, also when it panics.
+struct Running<'a>(&'a AtomicU32);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(10);
     while !done() {
         assert!(Instant::now() < deadline, "{what}");
     }
@@ -223,6 +232,7 @@ fn hunt(lanes: usize, seconds: f64) {
         for thread in 0..2usize {
             let (qps, seen, stop, running) = (&qps, &seen, &stop, &running);
             s.spawn(move || {
+                let _running = Running(running);
                 let mut r = Random(99 + thread as u64);
                 let mine: Vec<usize> = (0..qps.len()).filter(|i| i % 2 == thread % qps.len().min(2)).collect();
                 let targets: Vec<Target> = if mine.is_empty() || (qps.len() == 1 && thread == 1) {
@@ -249,7 +259,6 @@ fn hunt(lanes: usize, seconds: f64) {
                         found
                     });
                 }
-                running.fetch_sub(1, Ordering::Release);
             });
         }
         qps.iter().for_each(|qp| qp.post_recv(0, &[]).unwrap());
@@ -295,10 +304,12 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
     let (lost, sent) = (AtomicU32::new(0), AtomicU32::new(0));
     let running = AtomicU32::new(CLAIMERS as u32);
     let mut outstanding: std::collections::HashSet<u64> = (0..16).collect();
+    let deadline = Instant::now() + Duration::from_secs(20);
     std::thread::scope(|s| {
         for (i, qp) in qps.iter().enumerate() {
             let (lost, sent, running) = (&lost, &sent, &running);
             s.spawn(move || {
+                let _running = Running(running);
                 let mut r = Random(5 + i as u64);
                 // Each initiator has a process slot of its own, so that only it is reaped.
                 let slot = |life: u32| (500 + i as u32) << 14 | life;
@@ -311,6 +322,7 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
                         Ok(wqe) => wqe,
                         Err(Nak::ReceiverNotReady(_)) => {
                             drop(mark);
+                            assert!(Instant::now() < deadline, "the owner posts no more");
                             std::thread::yield_now();
                             continue;
                         }
@@ -330,12 +342,10 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
                     sent.fetch_add(1, Ordering::Relaxed);
                     drop(mark);
                 }
-                running.fetch_sub(1, Ordering::Release);
             });
         }
         let mut last: HashMap<u32, u32> = HashMap::new();
         let (mut got, mut flushed) = (0u32, 0u32);
-        let deadline = Instant::now() + Duration::from_secs(40);
         loop {
             let ended = running.load(Ordering::Acquire) == 0;
             let polled = poll(&cq, 7);

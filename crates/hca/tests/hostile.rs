@@ -16,7 +16,7 @@ use vervain_hca::layout::{
 use vervain_hca::link::LaneRequest;
 use vervain_hca::memory::{Direction, Policy, Way, aim, unaim, way};
 use vervain_hca::recv_queue::{Receipt, RqView};
-use vervain_hca::responder::{Nak, Target};
+use vervain_hca::responder::{Nak, Seen, Target};
 use vervain_hca::space::{Place, Space};
 use vervain_hca::{QpAttr, QpCap, QpInit, QpState, QpType, Sge, SrqInit, access, attr, event, wc};
 
@@ -255,7 +255,10 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
     space.take_attention(|_| ());
     let lanes = honest.lanes.iter().copied().chain([r.below(view.len()) & !63, r.next()]);
     for lane in lanes {
-        let Some(target) = Target::bind(space, lane, 7 << 32 | u64::from(foreign(9)), 0) else { continue };
+        // Whatever the QP behind the lane claims to be now is what was seen of it.
+        let behind = view.get::<Lane>(lane).and_then(|l| view.get::<QpShared>(l.qp.load(Ordering::Relaxed)));
+        let seen = behind.map_or(Seen { qpn: 0, generation: 0 }, Seen::now);
+        let Some(target) = Target::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
         let mark = target.enter();
         let _ = target.has_receive();
         for round in 0..3u32 {

@@ -301,8 +301,14 @@ fn a_key_that_a_window_had_is_not_soon_the_key_of_something_else() {
         assert!(stale.insert(mw.rkey()), "the key {:#x} was a window's before", mw.rkey());
         for _ in 0..round % 3 {
             let new_rkey = mw.next_rkey();
-            let bind =
-                Bind { mw: &mw, new_rkey, mr: Some(&mr), addr: memory.addr(), length: 64, access: access::REMOTE_WRITE };
+            let bind = Bind {
+                mw: &mw,
+                new_rkey,
+                mr: Some(&mr),
+                addr: memory.addr(),
+                length: 64,
+                access: access::REMOTE_WRITE,
+            };
             let request = SendRequest {
                 opcode: Opcode::BindMw,
                 flags: send_flags::SIGNALED,

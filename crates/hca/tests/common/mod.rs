@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use vervain_hca::layout::{INDEX_BITS, Lane};
 use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
 use vervain_hca::recv_queue::Receipt;
-use vervain_hca::responder::Target;
+use vervain_hca::responder::{Seen, Target};
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
     access, attr, devices,
@@ -126,8 +126,8 @@ pub fn to_rtr(context: &Arc<Context>, qp: &Arc<Qp>) {
 pub fn bind(qp: &Qp, qpn: u32) -> Target {
     let own = &process().own;
     let shared = own.qp(qp.qp_num()).unwrap();
-    let (lane, generation) = (shared.lane.load(Ordering::Acquire), shared.generation.load(Ordering::Acquire));
-    Target::bind(own, lane, 7 << 32 | u64::from(qpn), generation).expect("the lane is free")
+    let (lane, seen) = (shared.lane.load(Ordering::Acquire), Seen::now(shared));
+    Target::bind(own, lane, 7 << 32 | u64::from(qpn), seen).expect("the lane is free")
 }
 
 /// The lane behind a target.

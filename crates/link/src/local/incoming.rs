@@ -41,7 +41,7 @@ impl Incoming {
 
     /// Whether a process with that slot is connected.
     pub(super) fn has(&self, slot: u32) -> bool {
-        self.state.lock().peers.values().any(|c| c.slots.contains(&slot))
+        self.state.lock().peers.values().any(|c| c.slots.contains(&slot) && !c.socket.is_ended())
     }
 
     /// What connection `id` has sent.

@@ -101,23 +101,24 @@ pub struct Local {
 impl Local {
     /// Makes the link of a process that has no slot yet.
     pub fn new(init: &LinkInit) -> Result<Local> {
+        let devices = vervain_hca::devices()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
-        keep_from_children(epoll.as_raw_fd());
         let duplicate = |fd: RawFd| -> Result<OwnedFd> {
             // SAFETY: the descriptor belongs to the process that is being made, and stays open during this call.
             let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
             rustix::io::fcntl_dupfd_cloexec(borrowed, 0).map_err(|e| os_error("duplicating a descriptor", e))
         };
         let (arena, wake) = (duplicate(init.arena_fd)?, duplicate(init.wake_fd)?);
-        keep_from_children(arena.as_raw_fd());
-        keep_from_children(wake.as_raw_fd());
         let spare = OwnerLock::new(rustix::io::fcntl_dupfd_cloexec(&epoll, 0).ok());
         let uid = rustix::process::geteuid().as_raw();
+        for fd in [&epoll, &arena, &wake] {
+            keep_from_children(fd.as_raw_fd());
+        }
         let identity = Identity { arena, wake, incarnation: init.incarnation, uid, slots: OwnerLock::default() };
         Ok(Local {
             epoll,
             identity,
-            devices: vervain_hca::devices()?,
+            devices,
             listeners: OwnerLock::default(),
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
@@ -158,7 +159,10 @@ impl Local {
         *spare = None;
         drop(listener.accept());
         *spare = rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0).ok();
-        log::error!("a peer was turned away: this process is at its limit of open files (vervain doctor)");
+        static TOLD: std::sync::Once = std::sync::Once::new();
+        TOLD.call_once(|| {
+            log::error!("peers are turned away: this process is at its limit of open files (vervain doctor)");
+        });
     }
 }
 

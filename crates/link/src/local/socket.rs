@@ -131,6 +131,13 @@ impl Socket {
         (rc == 0).then_some((cred.pid, cred.uid))
     }
 
+    /// Whether the other end is gone and has left no message.
+    pub fn is_ended(&self) -> bool {
+        let mut byte = 0u8;
+        // SAFETY: looks at one byte of a socket that we own, into a local variable, without taking it or waiting.
+        unsafe { libc::recv(self.0.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0 }
+    }
+
     /// Sends one message without waiting.
     pub fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let bytes = message.to_bytes();
