@@ -37,6 +37,8 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
+// The mapping is shared memory, which the arena itself never holds a reference to.
+#[allow(clippy::mut_from_ref)]
 fn bytes<'a>(arena: &'a Arena, block: &Block) -> &'a mut [u8] {
     let p = arena.view().at(block.offset(), block.len()).expect("inside the arena");
     // SAFETY: the block is allocated, and only this thread uses it.

@@ -195,6 +195,9 @@ proptest! {
             prop_assert_eq!(poll(&cq, 200).len() as u32, fits + 1);
         } else {
             // The progress thread tells.
+            let mut ready = libc::pollfd { fd: context.async_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor, in a struct on this stack.
+            prop_assert_eq!(unsafe { libc::poll(&raw mut ready, 1, 10_000) }, 1, "no event came");
             let raised = context.next_event().unwrap();
             prop_assert_eq!(raised.event_type, event::CQ_ERR);
             prop_assert!(cq.failed());
@@ -228,6 +231,7 @@ fn hunt(lanes: usize, seconds: f64) {
     let seen: Vec<AtomicU32> = (0..lanes).map(|_| AtomicU32::new(0)).collect();
     let stop = AtomicBool::new(false);
     let running = AtomicU32::new(2);
+    qps.iter().for_each(|qp| qp.post_recv(0, &[]).unwrap());
     std::thread::scope(|s| {
         for thread in 0..2usize {
             let (qps, seen, stop, running) = (&qps, &seen, &stop, &running);
@@ -261,7 +265,6 @@ fn hunt(lanes: usize, seconds: f64) {
                 }
             });
         }
-        qps.iter().for_each(|qp| qp.post_recv(0, &[]).unwrap());
         let by_number: HashMap<u32, usize> = qps.iter().enumerate().map(|(i, qp)| (qp.qp_num(), i)).collect();
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let mut n = 0u64;

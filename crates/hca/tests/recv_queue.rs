@@ -138,7 +138,8 @@ impl Case {
             Op::Reap(c) => {
                 let mut got = self.rq.reap(foreign(c));
                 let mut want: Vec<u64> = m.of(c).into_iter().map(|(_, id)| id).collect();
-                (got.sort_unstable(), want.sort_unstable());
+                got.sort_unstable();
+                want.sort_unstable();
                 assert_eq!(got, want, "what a dead claimer held comes back, and nothing else");
                 m.claimed.retain(|_, (_, by)| *by != c);
                 m.stopped.remove(&c);
@@ -158,7 +159,8 @@ impl Case {
                 assert_eq!(waiting, Vec::from(m.waiting.clone()), "flushed in the order of posting");
                 let mut got = got;
                 let mut want: Vec<u64> = m.waiting.drain(..).chain(m.claimed.values().map(|c| c.0)).collect();
-                (got.sort_unstable(), want.sort_unstable());
+                got.sort_unstable();
+                want.sort_unstable();
                 assert_eq!(got, want, "every receive is flushed once");
                 m.claimed.clear();
                 m.stopped.clear();

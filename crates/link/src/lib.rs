@@ -18,7 +18,8 @@ pub fn start_logging() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let level = std::env::var("VERVAIN_LOG").unwrap_or_default();
-        let level = if level.is_empty() { "warn" } else { &level };
-        let _ = env_logger::Builder::new().parse_filters(level).format_timestamp_micros().try_init();
+        // A wrong level is refused with a sentence by the list of devices; that sentence must be seen.
+        let level = level.parse().unwrap_or(log::LevelFilter::Warn);
+        let _ = env_logger::Builder::new().filter_level(level).format_timestamp_micros().try_init();
     });
 }

@@ -181,7 +181,7 @@ fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side,
 /// Lets the writer in for a random short time.
 fn let_write(shared: &Shared, cycle: u64) {
     let before = shared.written.load(Ordering::Relaxed);
-    if cycle % 4 == 0 {
+    if cycle.is_multiple_of(4) {
         // Until it has surely written once.
         let deadline = Instant::now() + Duration::from_millis(50);
         while shared.written.load(Ordering::Relaxed) == before && Instant::now() < deadline {

@@ -6,8 +6,9 @@ use core::mem::size_of;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use vervain_hca::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
@@ -33,16 +34,15 @@ impl Opening {
 }
 
 /// Objects of one opening by handle, for `ibv_import_pd` and its kin.
-pub(crate) struct Registry<T>(Mutex<HashMap<u32, Arc<T>>>);
+pub(crate) struct Registry<T>(OwnerLock<HashMap<u32, Arc<T>>>);
 
 impl<T> Registry<T> {
     fn new() -> Self {
-        Registry(Mutex::new(HashMap::new()))
+        Registry(OwnerLock::new(HashMap::new()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<T>>> {
-        // A panic while a map entry is put in or taken out leaves a map that is still in order.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> OwnerGuard<'_, HashMap<u32, Arc<T>>> {
+        self.0.lock()
     }
 
     pub(crate) fn insert(&self, handle: u32, object: &Arc<T>) {
@@ -95,9 +95,9 @@ fn command_file() -> Result<OwnedFd, Error> {
 }
 
 /// The openings of this process, for `ibv_import_device`.
-fn openings() -> MutexGuard<'static, Vec<(Weak<Opening>, usize)>> {
-    static OPENINGS: Mutex<Vec<(Weak<Opening>, usize)>> = Mutex::new(Vec::new());
-    OPENINGS.lock().unwrap_or_else(PoisonError::into_inner)
+fn openings() -> OwnerGuard<'static, Vec<(Weak<Opening>, usize)>> {
+    static OPENINGS: OwnerLock<Vec<(Weak<Opening>, usize)>> = OwnerLock::new(Vec::new());
+    OPENINGS.lock()
 }
 
 /// Opens a device.

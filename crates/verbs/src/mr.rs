@@ -3,8 +3,9 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use vervain_hca::lock::OwnerLock;
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
@@ -17,7 +18,7 @@ use crate::pd::{Use, hca_pd, use_pd};
 pub(crate) struct MrState {
     pub(crate) hca: Arc<hca::Mr>,
     /// Changes with the PD.
-    pd_use: Mutex<Option<Use>>,
+    pd_use: OwnerLock<Option<Use>>,
 }
 
 impl Handle for ibv_mr {
@@ -33,7 +34,7 @@ unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, hca: Arc<hca
     let handle = opening.handle();
     opening.mrs.insert(handle, &hca);
     // SAFETY: the client's PD.
-    let pd_use = Mutex::new(unsafe { use_pd(pd) });
+    let pd_use = OwnerLock::new(unsafe { use_pd(pd) });
     object::new(
         ibv_mr { context, pd, addr, length, handle, lkey: hca.lkey(), rkey: hca.rkey() },
         MrState { hca, pd_use },
@@ -165,7 +166,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         (*mr).lkey = state.hca.lkey();
         (*mr).rkey = state.hca.rkey();
         if flags & IBV_REREG_MR_CHANGE_PD != 0 {
-            *state.pd_use.lock().unwrap_or_else(PoisonError::into_inner) = use_pd(pd);
+            *state.pd_use.lock() = use_pd(pd);
             (*mr).pd = pd;
         }
         if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
         let addr = ptr::with_exposed_provenance_mut(hca.addr() as usize);
         let (length, lkey, rkey) = (hca.length() as usize, hca.lkey(), hca.rkey());
         // SAFETY: the client's PD.
-        let pd_use = Mutex::new(unsafe { use_pd(pd) });
+        let pd_use = OwnerLock::new(unsafe { use_pd(pd) });
         Ok(object::new(ibv_mr { context, pd, addr, length, handle: mr_handle, lkey, rkey }, MrState { hca, pd_use }))
     })
 }

@@ -2,15 +2,14 @@
 //! its events go to one that is left.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vervain_hca as hca;
+use vervain_hca::lock::{OwnerGuard, OwnerLock};
 
 /// By QP number, the cookies of the handles.
-fn handles() -> MutexGuard<'static, BTreeMap<u32, Vec<usize>>> {
-    static HANDLES: Mutex<BTreeMap<u32, Vec<usize>>> = Mutex::new(BTreeMap::new());
-    // A panic between two whole operations on the map leaves it in order.
-    HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+fn handles() -> OwnerGuard<'static, BTreeMap<u32, Vec<usize>>> {
+    static HANDLES: OwnerLock<BTreeMap<u32, Vec<usize>>> = OwnerLock::new(BTreeMap::new());
+    HANDLES.lock()
 }
 
 /// Notes a new handle.
