@@ -24,6 +24,7 @@ pub mod link;
 pub mod lock;
 pub mod memory;
 mod numbers;
+mod owner_copy;
 mod peers;
 pub mod process;
 mod progress;

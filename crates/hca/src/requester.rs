@@ -4,11 +4,11 @@
 
 use crate::layout::request;
 use crate::memory::{self, Direction, Fault, Pieces, Policy, Way};
+use crate::owner_copy::Remote;
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
 use crate::responder::{Nak, Target};
 use crate::send_queue::{SendQueue, local_need};
-use crate::service::result_of;
 use crate::space::Place;
 use crate::types::{Opcode, QpType, access, now_ns, send_flags, wc};
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ pub(crate) struct Exec {
     /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
     pub rnr_until: u64,
     pub rnr_left: u8,
-    looks: u32,
+    pub(crate) looks: u32,
 }
 
 impl Exec {
@@ -61,7 +61,7 @@ impl Exec {
         self.checked || self.asked.is_some()
     }
 
-    fn next_look(&mut self) -> u64 {
+    pub(crate) fn next_look(&mut self) -> u64 {
         self.looks += 1;
         now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
     }
@@ -85,7 +85,7 @@ pub(crate) fn retry_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
 }
 
 /// Either a final status for the request, or a reason to try later.
-enum Stop {
+pub(crate) enum Stop {
     Step(Step),
     Nak(Nak),
     Local(u32),
@@ -436,88 +436,9 @@ impl SendQueue {
         self.ask(i, target, op, remote, n)
     }
 
-    // ---- requests to the owner -------------------------------------------------------------------------------------
+    // ---- refusals and silence --------------------------------------------------------------------------------------
 
-    /// Asks the owner to do `op` on `n` bytes, or looks whether it has; `Wait` until then.
-    fn ask(&mut self, i: usize, target: &Target, op: u32, remote: &Remote, n: u64) -> Result<u64, Stop> {
-        let r = &target.lane.request;
-        if let Some(asked) = self.exec.asked {
-            if r.state.load(Ordering::Acquire) != request::DONE {
-                if target.space.is_dead() || target.lane.initiator.load(Ordering::Relaxed) as u32 == 0 {
-                    self.exec.asked = None;
-                    return Err(Stop::Nak(Nak::Silence));
-                }
-                return Err(Stop::Step(self.wait_for_owner(target)));
-            }
-            r.state.store(request::IDLE, Ordering::Relaxed);
-            self.exec.asked = None;
-            self.exec.deadline = 0;
-            self.exec.looks = 0;
-            result_of(r.status.load(Ordering::Relaxed))?;
-            if asked > 0 {
-                if op == request::READ {
-                    self.fetch_bounce(i, target, asked)?;
-                }
-                return Ok(asked);
-            }
-        }
-        // An earlier request that was given up may still be carried out; its words must stay until then.
-        if target.withdraw() {
-            return Err(Stop::Step(self.wait_for_owner(target)));
-        }
-        let bounce = target.lane.bounce.load(Ordering::Acquire);
-        let copies = op == request::WRITE || op == request::READ;
-        let (op, n) = if copies && bounce == 0 { (request::BOUNCE, 0) } else { (op, n) };
-        if op == request::WRITE {
-            let mut pieces = Pieces::new();
-            self.collect(i, self.exec.done, n, 0, &mut pieces).map_err(Stop::Local)?;
-            let to = target.space.view.at(bounce, n).ok_or(Nak::RemoteOperation)?;
-            // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked memory.
-            unsafe { memory::copy_direct(Direction::Write, to, &pieces, false) };
-        }
-        r.op.store(op, Ordering::Relaxed);
-        r.key.store(remote.key, Ordering::Relaxed);
-        r.local.store(u32::from(remote.local), Ordering::Relaxed);
-        r.addr.store(remote.addr, Ordering::Relaxed);
-        r.len.store(n, Ordering::Relaxed);
-        r.at.store(0, Ordering::Relaxed);
-        r.compare.store(self.wqes[i].compare_add, Ordering::Relaxed);
-        r.swap.store(self.wqes[i].swap, Ordering::Relaxed);
-        r.state.store(request::POSTED, Ordering::SeqCst);
-        self.exec.asked = Some(n);
-        target.space.raise(target.lane.attention.load(Ordering::Relaxed));
-        Err(Stop::Step(self.wait_for_owner(target)))
-    }
-
-    fn fetch_bounce(&self, i: usize, target: &Target, n: u64) -> Result<(), Stop> {
-        let mut pieces = Pieces::new();
-        self.collect(i, self.exec.done, n, access::LOCAL_WRITE, &mut pieces).map_err(Stop::Local)?;
-        let from = target.space.view.at(target.lane.bounce.load(Ordering::Acquire), n).ok_or(Nak::RemoteOperation)?;
-        // SAFETY: as in `ask`.
-        unsafe { memory::copy_direct(Direction::Read, from, &pieces, true) };
-        Ok(())
-    }
-
-    /// Takes back a request that the owner has not begun.
-    pub(crate) fn cancel_request(&mut self) {
-        if self.exec.asked.take().is_some() {
-            self.target.iter().chain(self.xrc.values()).for_each(|t| {
-                t.withdraw();
-            });
-        }
-    }
-
-    /// The owner is slow: wait, but no longer than for a silent peer.
-    fn wait_for_owner(&mut self, target: &Target) -> Step {
-        if self.deadline_passed() {
-            self.exec.asked = None;
-            target.withdraw();
-            return Step::Done(wc::RETRY_EXC_ERR);
-        }
-        Step::Wait(self.exec.next_look())
-    }
-
-    fn deadline_passed(&mut self) -> bool {
+    pub(crate) fn deadline_passed(&mut self) -> bool {
         let now = now_ns();
         if self.exec.deadline == 0 {
             self.exec.deadline =
@@ -525,8 +446,6 @@ impl SendQueue {
         }
         now >= self.exec.deadline
     }
-
-    // ---- refusals and silence --------------------------------------------------------------------------------------
 
     #[cold]
     fn refused(&mut self, qp: &Qp, target: &Target, nak: Nak) -> Step {
@@ -681,14 +600,6 @@ impl SendQueue {
         });
         Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }
-}
-
-/// Remote memory as the owner is asked for it.
-pub(crate) struct Remote {
-    pub key: u32,
-    pub addr: u64,
-    /// The key is one of the owner's own receive.
-    pub local: bool,
 }
 
 #[cfg(test)]

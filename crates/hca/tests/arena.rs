@@ -191,3 +191,50 @@ proptest! {
         k.pds.iter().for_each(|pd| pd.dealloc().unwrap());
     }
 }
+
+#[test]
+fn an_index_that_is_used_again_gives_another_key() {
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let memory = vec![0u64; 8];
+    let addr = memory.as_ptr() as u64;
+    let mut seen = HashSet::new();
+    for _ in 0..2_000 {
+        let mr = context.reg_mr(&pd, addr, 64, addr, access::LOCAL_WRITE).unwrap();
+        assert!(seen.insert(mr.rkey()), "the key {:#x} came twice", mr.rkey());
+        mr.deregister().unwrap();
+    }
+    let indices: HashSet<u32> = seen.iter().map(|key| key >> 8).collect();
+    assert!(indices.len() < 1_000, "indices are used again");
+}
+
+#[test]
+fn a_region_ends_only_when_no_peer_is_in_flight() {
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let qp = common::receiver(&context, &pd, &cq, None, 4);
+    let target = common::bind(&qp, common::foreign(1));
+    let memory = vec![0u64; 8];
+    let addr = memory.as_ptr() as u64;
+    let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
+    for _ in 0..20 {
+        let mr = context.reg_mr(&pd, addr, 64, addr, rights).unwrap();
+        let gone = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let mark = target.enter().unwrap();
+            assert!(target.remote_memory(mr.rkey(), addr, 64, access::REMOTE_WRITE).is_ok());
+            s.spawn(|| {
+                mr.deregister().unwrap();
+                gone.store(true, Ordering::SeqCst);
+            });
+            while target.remote_memory(mr.rkey(), addr, 64, access::REMOTE_WRITE).is_ok() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            assert!(!gone.load(Ordering::SeqCst), "the region ended under an access");
+            drop(mark);
+        });
+        assert!(gone.load(Ordering::SeqCst));
+    }
+}
