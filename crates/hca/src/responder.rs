@@ -283,8 +283,8 @@ impl Target {
             self.cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
             self.cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
         }
-        let waiting =
-            total.saturating_sub(self.cq.consumed.load(Ordering::Relaxed)) + self.cq.local.load(Ordering::Relaxed);
+        let remote = total.saturating_sub(self.cq.consumed.load(Ordering::Relaxed));
+        let waiting = remote.saturating_add(self.cq.local.load(Ordering::Relaxed));
         if waiting > self.cq.capacity.load(Ordering::Relaxed) {
             self.cq.overrun.store(1, Ordering::SeqCst);
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
