@@ -196,7 +196,7 @@ proptest! {
 fn an_index_that_is_used_again_gives_another_key() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let memory = vec![0u64; 8];
+    let memory = [0u64; 8];
     let addr = memory.as_ptr() as u64;
     let mut seen = HashSet::new();
     for _ in 0..2_000 {
@@ -215,7 +215,7 @@ fn a_region_ends_only_when_no_peer_is_in_flight() {
     let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
     let qp = common::receiver(&context, &pd, &cq, None, 4);
     let target = common::bind(&qp, common::foreign(1));
-    let memory = vec![0u64; 8];
+    let memory = [0u64; 8];
     let addr = memory.as_ptr() as u64;
     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
     for _ in 0..20 {

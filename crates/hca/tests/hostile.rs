@@ -479,3 +479,23 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
     }
     INITIATORS_LIVE.store(true, Ordering::Relaxed);
 }
+
+#[test]
+fn a_published_index_that_no_receive_has_is_not_believed() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let qp = receiver(&context, &pd, &cq, None, 4);
+    qp.post_recv(1, &[]).unwrap();
+    let target = bind(&qp, foreign(1));
+    // The peer also says that there are more receives than were ever made.
+    target.rq.as_ref().unwrap().shared.count.store(u32::MAX, Ordering::Relaxed);
+    for index in [4, 100, 65_535, 65_536, u32::MAX] {
+        common::publish(&target, index, 0);
+        assert!(common::poll(&cq, 4).is_empty(), "receive {index} was never posted");
+    }
+    let wqe = target.claim().unwrap();
+    common::publish(&target, wqe, 7);
+    assert_eq!(common::poll(&cq, 4).iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1]);
+}
