@@ -29,7 +29,7 @@ demo: packages-demo build
 	@scripts/demo.sh $(PROFILE_DIR)/vervain
 
 test: packages-test build
-	$(CARGO) test --release --workspace
+	$(CARGO) test --profile checked --workspace
 
 bench: packages-demo build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
