@@ -1,7 +1,9 @@
 //! Objects that peers may call on: each has a number, its owner a bitmap (`Header::attention`).
 
 use crate::cq::Cq;
+use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
+use crate::layout::ATTENTION;
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::qp::Qp;
@@ -35,6 +37,15 @@ impl AttentionTable {
         }
         t.0.push(Some(object));
         t.0.len() as u32 - 1
+    }
+
+    /// ENOMEM when there are no numbers for another object and its lane: beyond the table, numbers would stand for two.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        let t = self.table.lock();
+        if t.0.len() + 4 > ATTENTION && t.1.len() < 4 {
+            return Err(Error::no_memory("this process has all the QPs, CQs and SRQs that it can have"));
+        }
+        Ok(())
     }
 
     pub(crate) fn remove(&self, number: u32) {

@@ -78,6 +78,7 @@ impl Cq {
         timestamps: bool,
     ) -> Result<Arc<Cq>> {
         let process = context.process;
+        process.attention.check_room()?;
         let capacity = capacity_for(cqe)?;
         let block = process.arena.alloc(size_of::<CqShared>() as u64)?;
         let shared = process.arena.view().get::<CqShared>(block.offset()).expect("just allocated");

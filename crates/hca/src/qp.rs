@@ -81,6 +81,7 @@ impl Qp {
     pub(crate) fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
         let process = context.process;
         process.check()?;
+        process.attention.check_room()?;
         check_init(pd, init)?;
         let mut cap = init.cap;
         let receives_itself = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
