@@ -18,7 +18,7 @@ const COMMIT: usize = 64;
 
 /// The owner's side of the key table.
 pub(crate) struct KeyTable {
-    pub(crate) entries: &'static [KeyEntry],
+    pub(crate) entries: &'static [KeyEntry; layout::KEYS],
     offset: u64,
     state: OwnerLock<KeyState>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Named {
 }
 
 impl KeyTable {
-    pub(crate) fn new(entries: &'static [KeyEntry], offset: u64) -> Self {
+    pub(crate) fn new(entries: &'static [KeyEntry; layout::KEYS], offset: u64) -> Self {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 

@@ -69,14 +69,22 @@ pub struct Header {
     pub attention: AtomicU64,
     _line0: [AtomicU64; 2],
     /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
-    pub alive: [AtomicU64; 8],
+    pub alive: [AtomicU64; 6],
+    /// Not 0 while nobody may begin to touch this process's memory or queues (`Process::pause`). Owner.
+    pub paused: AtomicU32,
+    /// 1 when the owner interrupts all CPUs before it looks for who is in flight (`barrier::heavy`), so that initiators
+    /// may mark themselves with a plain store. Owner, once.
+    pub heavy: AtomicU32,
+    _line1: AtomicU64,
     /// The slots this process holds. Owner.
     pub slots: [SlotEntry; SLOTS_PER_PROCESS],
     _line2: [AtomicU64; 12],
     /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets, anyone
     /// takes.
     pub sleeping: AtomicU32,
-    _line3: [AtomicU32; 15],
+    /// 1 when a bit of `attention_summary` may be set. Peers set, owner takes.
+    pub attention_any: AtomicU32,
+    _line3: [AtomicU32; 14],
     /// One bit per attention word. Peers set, owner takes.
     pub attention_summary: [AtomicU64; ATTENTION / 64 / 64],
 }
@@ -186,12 +194,13 @@ pub struct Lane {
     pub produced: AtomicU32,
     _initiator: [AtomicU32; 13],
     // -- written by the owner --
-    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator or by the owner's reaper.
+    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
+    /// initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
     /// Receive completions consumed.
     pub consumed: AtomicU32,
-    /// 1 while the lane's ready bit is set. Initiator sets, owner clears.
-    pub signalled: AtomicU32,
+    /// How the owner finds what is published here: see [`found`].
+    pub mode: AtomicU32,
     /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.
     pub ring: AtomicU64,
     /// Ring size less one. Owner, once.
@@ -218,6 +227,24 @@ pub struct Lane {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for Lane {}
+
+/// How the owner of a CQ finds what a lane has published ([`Lane::mode`]).
+pub mod found {
+    /// By the lane's ready bit, which is not set. The initiator sets it, by CAS of this word to [`SIGNALLED`].
+    pub const QUIET: u32 = 0;
+    /// By the lane's ready bit, which is set or about to be. The owner goes back to [`QUIET`].
+    pub const SIGNALLED: u32 = 1;
+    /// The owner looks at the lane by itself; the initiator does nothing. Owner.
+    pub const WATCHED: u32 = 2;
+}
+
+/// Bits of [`CqShared::watch`].
+pub mod watch {
+    /// More completions may come than fit: each is counted.
+    pub const COUNT: u32 = 1;
+    /// The program has asked for events: whoever completes looks at [`super::CqShared::armed`].
+    pub const EVENTS: u32 = 2;
+}
 
 /// Remote pieces of one process_vm call.
 pub const IOVS: usize = 2;
@@ -294,9 +321,11 @@ unsafe impl Shared for Request {}
 /// The part of a CQ that initiators touch.
 #[repr(C, align(64))]
 pub struct CqShared {
-    /// Receive completions that initiators have published in all lanes. Peers.
+    /// Completions published in all rings, while [`watch::COUNT`] is set. Whoever completes.
     pub produced: AtomicU64,
     _line0: [AtomicU64; 7],
+    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
+    pub watch: AtomicU32,
     /// 0 no notification wanted, 1 for any completion, 2 for a solicited one. Owner arms, whoever notifies takes.
     pub armed: AtomicU32,
     /// Attention number. Owner, once.
@@ -307,8 +336,8 @@ pub struct CqShared {
     pub overrun: AtomicU32,
     /// 1 when completions are to carry the time they were made. Owner, once.
     pub timestamps: AtomicU32,
-    _line1: [AtomicU32; 11],
-    /// Completions that the owner has taken out of lanes. Owner.
+    _line1: [AtomicU32; 10],
+    /// Completions that the owner has taken out of rings, while they are counted. Owner.
     pub consumed: AtomicU64,
     /// Capacity. Owner.
     pub capacity: AtomicU64,
@@ -347,7 +376,9 @@ pub struct RqShared {
     pub xrcd: AtomicU64,
     /// 1 while receives may be taken. Owner.
     pub open: AtomicU32,
-    _line0: [AtomicU32; 3],
+    /// 1 when there is one claimer at most: the queue of a connected QP. Owner, once.
+    pub alone: AtomicU32,
+    _line0: [AtomicU32; 2],
     /// Position after the last posted WQE. Owner.
     pub tail: AtomicU64,
     _line1: [AtomicU64; 7],
@@ -416,7 +447,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
         assert_eq!(std::mem::offset_of!(Lane, initiator), 64);
-        assert_eq!(std::mem::offset_of!(CqShared, armed), 64);
+        assert_eq!(std::mem::offset_of!(CqShared, watch), 64);
         assert_eq!(std::mem::offset_of!(CqShared, consumed), 128);
         assert_eq!(std::mem::offset_of!(CqShared, summary), 192);
         assert_eq!(std::mem::offset_of!(RqShared, tail), 64);

@@ -3,6 +3,7 @@
 
 use crate::arena::{Arena, Block};
 use crate::attention::AttentionTable;
+use crate::barrier;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::keys::KeyTable;
@@ -11,7 +12,7 @@ use crate::layout::{self, Header, Lane, PER_SLOT};
 use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
-use crate::numbers::{Kind, NO_CELL, Numbers, SlotNumbers};
+use crate::numbers::{Kind, Numbers, SlotNumbers};
 use crate::qp::Qp;
 use crate::space::Space;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -114,6 +115,7 @@ impl Process {
         for (to, from) in header.incarnation.iter().zip(random) {
             to.store(from, Ordering::Relaxed);
         }
+        header.heavy.store(u32::from(barrier::register()), Ordering::Relaxed);
         header.keys.store(keys.offset(), Ordering::Relaxed);
         header.attention.store(attention.offset(), Ordering::Relaxed);
         header.magic.store(layout::MAGIC, Ordering::Release);
@@ -200,13 +202,6 @@ impl Process {
         }
     }
 
-    /// The word in which polled send completions of QP `qpn` are counted. Kept as long as the process.
-    pub(crate) fn freed_cell(&self, qpn: u32) -> &'static AtomicU32 {
-        let numbers = self.numbers.lock();
-        let slot = numbers.slots.iter().find(|s| s.slot == layout::slot_of(qpn));
-        slot.map_or(&NO_CELL, |s| &s.cells[layout::index_of(qpn)])
-    }
-
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
@@ -247,10 +242,15 @@ impl Process {
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
-        match self.lane_blocks.lock().pop() {
-            Some(block) => Ok(block),
-            None => self.arena.alloc(size_of::<Lane>() as u64),
+        let mut blocks = self.lane_blocks.lock();
+        let usable = |b: &Block| {
+            self.own.view.get::<Lane>(b.offset()).is_some_and(|lane| crate::lane::claim_memory(self, lane))
+        };
+        // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
+        if let Some(i) = blocks.iter().take(64).position(usable) {
+            return Ok(blocks.swap_remove(i));
         }
+        self.arena.alloc(size_of::<Lane>() as u64)
     }
 
     pub(crate) fn return_lane_block(&self, block: Block) {
@@ -291,7 +291,7 @@ impl Process {
 
     /// Waits until nobody is in flight in this process's memory, here or in a peer. Called after a key was made invalid.
     pub(crate) fn drain(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        barrier::heavy();
         let lanes = self.lanes.lock();
         let in_flight = |lane: &Lane| lane.gate.load(Ordering::SeqCst) & 1 == 1;
         let busy: Vec<_> = lanes.iter().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
@@ -302,6 +302,24 @@ impl Process {
         drop(qps);
         active.iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
         self.wait_serving();
+    }
+
+    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
+    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
+    pub fn pause(&self) {
+        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        self.drain();
+    }
+
+    /// The end of a [`Process::pause`].
+    pub fn resume(&self) {
+        self.own.header.paused.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether nobody may begin.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.own.header.paused.load(Ordering::Relaxed) != 0
     }
 
     /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
@@ -543,7 +561,8 @@ fn install_fork_handlers() {
 /// In the child: the objects belong to the parent, and so do the sockets by which peers see it alive.
 extern "C" fn after_fork_in_child() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    crate::lock::forget_tid();
+    crate::tid::forget();
+    barrier::forget();
     for cell in &PRIVATE_FDS {
         let fd = cell.swap(0, Ordering::AcqRel);
         if fd != 0 {

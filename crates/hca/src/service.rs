@@ -18,7 +18,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
         Err(Nak::InvalidRequest) => 1,
         Err(Nak::RemoteAccess) => 2,
         Err(Nak::RemoteOperation) => 3,
-        Err(Nak::Silence | Nak::ReceiverNotReady(_)) => 4,
+        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused) => 4,
     }
 }
 

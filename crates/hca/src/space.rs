@@ -17,7 +17,7 @@ pub struct Space {
     /// Its header.
     pub header: &'static Header,
     /// Its key table.
-    pub keys: &'static [KeyEntry],
+    pub keys: &'static [KeyEntry; layout::KEYS],
     attention: &'static [AtomicU64],
     own: bool,
     /// The process in our pid namespace; 0 when it is not visible from here.
@@ -55,7 +55,7 @@ impl Space {
                 ),
             ));
         }
-        let keys = view.slice(header.keys.load(Ordering::Relaxed), layout::KEYS);
+        let keys = view.slice(header.keys.load(Ordering::Relaxed), layout::KEYS).and_then(|k| k.try_into().ok());
         let attention = view.slice(header.attention.load(Ordering::Relaxed), layout::ATTENTION / 64);
         let (Some(keys), Some(attention)) = (keys, attention) else {
             return Err(Error::invalid("a peer's arena has tables outside of itself"));
@@ -77,14 +77,23 @@ impl Space {
     /// Whether the process has ended (or has replaced itself by `exec`).
     #[inline]
     pub fn is_dead(&self) -> bool {
-        !self.own
-            && (self.dead.load(Ordering::Relaxed)
-                || self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0)
+        self.dead.load(Ordering::Relaxed) || self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0
     }
 
     /// Notes that the process has ended.
     pub fn mark_dead(&self) {
         self.dead.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody may begin to touch its memory and queues: none while it is paused or after its end.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.is_dead() && self.header.paused.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether an initiator needs a full barrier after its mark, see `barrier`.
+    pub(crate) fn needs_full_barrier(&self) -> bool {
+        self.header.heavy.load(Ordering::Relaxed) == 0 || !crate::barrier::is_registered()
     }
 
     /// Whether process_vm calls may be tried on it.
@@ -102,6 +111,7 @@ impl Space {
         let n = number as usize % layout::ATTENTION;
         self.attention[n / 64].fetch_or(1 << (n % 64), Ordering::SeqCst);
         self.header.attention_summary[n / 4096].fetch_or(1 << (n / 64 % 64), Ordering::SeqCst);
+        self.header.attention_any.store(1, Ordering::SeqCst);
         self.wake();
     }
 
@@ -123,11 +133,14 @@ impl Space {
     /// Whether any object of the own process asks for attention.
     #[inline]
     pub fn wants_attention(&self) -> bool {
-        self.header.attention_summary.iter().any(|w| w.load(Ordering::SeqCst) != 0)
+        self.header.attention_any.load(Ordering::SeqCst) != 0
     }
 
     /// Takes the numbers of all objects that asked for attention.
     pub fn take_attention(&self, mut each: impl FnMut(u32)) {
+        if self.header.attention_any.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
         for (s, summary) in self.header.attention_summary.iter().enumerate() {
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -166,6 +179,12 @@ impl Space {
         let offset =
             self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(srqn)].load(Ordering::Acquire);
         if offset == 0 { None } else { self.view.get(offset) }
+    }
+
+    /// Where byte `offset` of what lies at `arena` is mapped here.
+    #[inline]
+    pub(crate) fn mapped_at(&self, arena: u64, offset: u64, len: u64) -> Option<*mut u8> {
+        if arena == layout::NOT_IN_ARENA { None } else { self.view.at(arena.checked_add(offset)?, len) }
     }
 
     /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and belongs to
@@ -211,6 +230,30 @@ impl Space {
         }
         self.view.at(arena.checked_add(offset)?, len).map(Place::Direct)
     }
+}
+
+/// The same as [`Space::resolve`] for the plain case, a region and not a window: its entry, and the offset of `addr` in it.
+/// None for all others and for what the key does not allow.
+#[inline(always)]
+pub(crate) fn plain_region(
+    keys: &'static [KeyEntry; layout::KEYS],
+    key: u32,
+    addr: u64,
+    len: u64,
+    need: u32,
+    pd: u32,
+) -> Option<(&'static KeyEntry, u64)> {
+    let entry = keys.get((key >> 8) as usize)?;
+    if entry.key.load(Ordering::Acquire) != layout::KEY_VALID | u64::from(key)
+        || entry.pd.load(Ordering::Relaxed) != pd
+        || entry.flags.load(Ordering::Relaxed) != 0
+        || (need != 0 && entry.access.load(Ordering::Relaxed) & need != need)
+    {
+        return None;
+    }
+    let offset = addr.wrapping_sub(entry.iova.load(Ordering::Relaxed));
+    let size = entry.len.load(Ordering::Relaxed);
+    if offset > size || len > size - offset { None } else { Some((entry, offset)) }
 }
 
 impl Drop for Space {

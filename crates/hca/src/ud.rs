@@ -14,7 +14,7 @@ use crate::send_queue::SendQueue;
 use crate::types::{Opcode, now_ns, send_flags, wc};
 use crate::wqe::UdAddress;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// How long a message is kept for a process that does not answer.
 const KEEP_NS: u64 = 1_000_000_000;
@@ -88,15 +88,13 @@ impl SendQueue {
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(wc::LOC_LEN_ERR);
         }
-        // The payload is read before any lane is entered: the mark of executing must be visible by itself.
-        fence(Ordering::SeqCst);
         let mut pieces = Pieces::new();
         if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
             return Step::Done(status);
         }
         let w = &self.wqes[i];
         let to = self.ud_addresses[i];
-        let imm = (w.opcode == Some(Opcode::SendImm)).then_some(w.imm_or_rkey);
+        let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
         let members = if to.qpn == MULTICAST_QPN {
             self.process.link.members(self.process, &to.ah.grh.dgid)
@@ -174,6 +172,7 @@ impl SendQueue {
         let qkey = if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey };
         match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
             Ok(outcome) => outcome,
+            Err(Nak::Paused) => Outcome::Later,
             Err(Nak::Silence) => {
                 target.release();
                 self.ud.known.remove(&to.qpn);

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::{mem, slice};
 
-use vervain_hca::{Data, Flush, Opcode, SendRequest, Sge};
+use vervain_hca::{self as hca, Data, Flush, Opcode, SendRequest, Sge};
 
 use crate::abi::*;
 use crate::errno;
@@ -107,6 +107,46 @@ impl Batch {
     }
 }
 
+/// A batch of one request, which most are, so that it can be carried out without being kept.
+impl hca::Work for Batch {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.request.wr_id
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u32 {
+        self.request.flags | if matches!(self.data, DataKind::Inline) { IBV_SEND_INLINE } else { 0 }
+    }
+
+    #[inline(always)]
+    fn data(&self) -> Sge {
+        match self.data {
+            DataKind::None => Sge::default(),
+            DataKind::Sges => self.sges.first().copied().unwrap_or_default(),
+            DataKind::Inline => {
+                Sge { addr: self.inline.as_ptr() as u64, length: self.inline.len() as u32, lkey: 0 }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn imm(&self) -> u32 {
+        self.request.imm_or_rkey
+    }
+
+    #[inline(always)]
+    fn remote(&self) -> (u64, u32) {
+        (self.request.remote_addr, self.request.rkey)
+    }
+
+    #[inline(always)]
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        let r = &self.request;
+        (r.remote_addr, r.rkey, r.compare_add, r.swap)
+    }
+}
+
 /// Begins a request: hands over the one before and takes `wr_id` and `wr_flags`.
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: Opcode) -> &'static mut SendRequest<'static> {
     // SAFETY: the client's QP, between `wr_start` and `wr_complete`.
@@ -140,6 +180,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the client's QP, after `wr_start`.
     unsafe {
         let (state, batch) = batch(qp);
+        let one_piece = !matches!(batch.data, DataKind::Sges) || batch.sges.len() <= 1;
+        if batch.building && batch.error == 0 && one_piece && state.hca.wr_complete_short(batch.request.opcode, batch) {
+            return 0;
+        }
         batch.flush(state);
         if batch.error != 0 {
             let error = batch.error;

@@ -167,3 +167,14 @@ impl Random {
 
 /// Tests that watch process-wide state take turns.
 pub static TURN: Mutex<()> = Mutex::new(());
+
+/// Enters a lane; waits while another test of this process pauses it.
+pub fn enter(target: &Target) -> vervain_hca::responder::InFlight<'_> {
+    loop {
+        match target.enter() {
+            Ok(mark) => return mark,
+            Err(vervain_hca::responder::Nak::Paused) => std::thread::yield_now(),
+            Err(nak) => panic!("refused: {nak:?}"),
+        }
+    }
+}
