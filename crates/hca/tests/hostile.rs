@@ -330,7 +330,7 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
             let e = view.get::<KeyEntry>(honest.structs[1].0).unwrap();
             e.flags.store(KEY_WINDOW | KEY_WINDOW2, Ordering::Relaxed);
             e.qpn.store(honest.qpns[0], Ordering::Relaxed);
-            e.parent.store(u64::from(honest.rkeys[1] >> 8), Ordering::Relaxed);
+            e.parent.store(honest.rkeys[1], Ordering::Relaxed);
             assert_ne!(e.key.load(Ordering::Relaxed) & KEY_VALID, 0);
         }
         (0..r.below(4)).for_each(|_| spoil(&mut r, view, &honest));

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::layout::{INDEX_BITS, Lane};
 use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::mapped::Wanted;
 use vervain_hca::recv_queue::Receipt;
 use vervain_hca::responder::{Seen, Target};
+use vervain_hca::space::Space;
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
     access, attr, devices,
@@ -47,6 +49,10 @@ impl Link for NoLink {
     }
     fn forget_lane(&self, _: &LaneRequest) {}
     fn forget_lanes(&self, _: u32) {}
+    fn ask_for_object(&self, _: &Space, _: &Wanted) -> bool {
+        true
+    }
+    fn object_withdrawn(&self, _: u32, _: u32) {}
     fn join(&self, _: &'static Process, _: &Gid, _: u32) -> Result<()> {
         Ok(())
     }
