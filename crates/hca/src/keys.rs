@@ -203,7 +203,8 @@ impl Mr {
         let process = pd.process;
         process.check()?;
         let key = process.keys.take(process)?;
-        let Found { at, generation, pin } = process.share(addr, length);
+        let nothing = flags & KEY_NULL != 0;
+        let Found { at, generation, pin } = if nothing { Found::NOWHERE } else { process.share(addr, length) };
         let named =
             Named { iova, len: length, host: addr, at, generation, access, pd: pd.number, flags, qpn: 0, parent: 0 };
         process.keys.write(key, &named);

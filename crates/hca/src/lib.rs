@@ -56,7 +56,6 @@ pub use device::{Device, devices};
 pub use dm::Dm;
 pub use error::{Error, Result};
 pub use keys::Mr;
-pub use objects::ObjectFd;
 pub use process::Process;
 pub use qp::{Poster, Qp, QpInit};
 pub use srq::{Srq, SrqInit};

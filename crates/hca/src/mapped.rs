@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 pub const WINDOW: u64 = 64 << 30;
 /// How far a window reaches into the next one: at least so many bytes from any address are contiguous.
 pub const SLACK: u64 = 2 << 20;
+/// A huge page.
+const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
 /// A window that cannot be mapped (RLIMIT_AS, no memory): it is not tried again.
 const DENIED: usize = 1;
 
@@ -225,24 +228,13 @@ impl Mapped {
             return;
         }
         let extent = mapping.extent(u64::from(window)) as usize;
-        // SAFETY: a fresh mapping at an address of the kernel's choice; it lies inside the file, which cannot shrink.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                extent,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                fd.as_raw_fd(),
-                (u64::from(window) * WINDOW) as libc::off_t,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            denied(extent);
-            cell.store(DENIED as *mut u8, Ordering::Release);
-            return;
+        match map_shared(fd, u64::from(window) * WINDOW, extent) {
+            Some(at) => cell.store(at, Ordering::Release),
+            None => {
+                denied(extent);
+                cell.store(DENIED as *mut u8, Ordering::Release);
+            }
         }
-        keep_private(at, extent);
-        cell.store(at.cast(), Ordering::Release);
     }
 
     /// The owner says that the object is gone.
@@ -378,6 +370,39 @@ fn attach(mapping: &Mapping, entry: &ObjectEntry, segment: &Segment) {
         let Some(cell) = mapping.window(window) else { continue };
         let p = at.map_or(DENIED as *mut u8, |at| at.wrapping_add((window * WINDOW) as usize));
         cell.store(p, Ordering::Release);
+    }
+}
+
+/// Maps `len` bytes of `fd` from `offset`, shared and aligned as huge pages are, so that those of the owner are some here too.
+fn map_shared(fd: &OwnedFd, offset: u64, len: usize) -> Option<*mut u8> {
+    let (flags, prot) = (libc::MAP_NORESERVE, libc::PROT_READ | libc::PROT_WRITE);
+    let room = len.checked_add(HUGE)?;
+    // SAFETY: fresh mappings: of nothing at an address of the kernel's choice, and inside of that one of the file, which
+    // cannot shrink. What is left over on both sides, or all if that fails, is given back.
+    unsafe {
+        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+        let reserved = libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, nothing, -1, 0);
+        if reserved == libc::MAP_FAILED {
+            return None;
+        }
+        let before = (reserved as usize).next_multiple_of(HUGE) - reserved as usize;
+        let at = reserved.byte_add(before);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | flags;
+        if libc::mmap(at, len, prot, flags, fd.as_raw_fd(), offset as libc::off_t) == libc::MAP_FAILED {
+            let e = std::io::Error::last_os_error();
+            libc::munmap(reserved, room);
+            *libc::__errno_location() = e.raw_os_error().unwrap_or(libc::ENOMEM);
+            return None;
+        }
+        let end = before + len.next_multiple_of(PAGE);
+        if before != 0 {
+            libc::munmap(reserved, before);
+        }
+        if end < room {
+            libc::munmap(reserved.byte_add(end), room - end);
+        }
+        keep_private(at, len);
+        Some(at.cast())
     }
 }
 

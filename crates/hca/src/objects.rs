@@ -8,12 +8,10 @@ use crate::arena::Arena;
 use crate::error::Result;
 use crate::layout::{HEAP, NOT_SHARED, OBJECT_MEMFD, OBJECT_SYSV, OBJECTS, OFFSET_BITS, ObjectEntry};
 use crate::lock::OwnerLock;
-use crate::process::{forget_private_fd, keep_from_children};
 use crate::sharing::Source;
 use crate::sysv;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vervain_share::api::Place;
 
@@ -42,25 +40,17 @@ struct State {
 struct Owned {
     identity: u64,
     generation: u32,
-    /// Pins, and one for the heap itself.
+    /// Pins, and one more for the heap.
     users: u64,
     length: u64,
-    fd: Option<Arc<ObjectFd>>,
+    file: Option<File>,
 }
 
-/// A descriptor of an object, kept from forked children.
-pub struct ObjectFd(OwnedFd);
-
-impl std::os::fd::AsFd for ObjectFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Drop for ObjectFd {
-    fn drop(&mut self) {
-        forget_private_fd(self.0.as_raw_fd());
-    }
+/// A memfd of the source, which keeps it open while anything in the object is pinned.
+struct File {
+    fd: i32,
+    /// Device and inode: a program that closes descriptors by number may have put another file there.
+    id: (u64, u64),
 }
 
 /// Memory in an object that a registration holds there.
@@ -130,10 +120,12 @@ impl Objects {
 
     /// Ends a pin. Nobody reaches the memory through a key any more.
     pub(crate) fn unpin(&self, pin: &Pin) -> Option<Withdrawn> {
+        // First: an object with users is pinned, so that its descriptor is good.
+        let withdrawn = self.leave(pin.number);
         if let Some(source) = self.source {
             source.unpin(pin.identity, pin.offset, pin.len);
         }
-        self.leave(pin.number)
+        withdrawn
     }
 
     /// The number and generation of the object of `place`, with one more user.
@@ -148,12 +140,11 @@ impl Objects {
             }
             return Some((number, owned.generation));
         }
-        let fd = match place.kind {
-            OBJECT_MEMFD => Some(Arc::new(duplicate(place.fd)?)),
-            OBJECT_SYSV => None,
+        let (file, segment) = match place.kind {
+            OBJECT_MEMFD => (Some(File { fd: place.fd, id: file_id(place.fd)? }), None),
+            OBJECT_SYSV => (None, Some(sysv::look(place.fd)?)),
             _ => return None,
         };
-        let segment = if fd.is_none() { Some(sysv::look(place.fd)?) } else { None };
         let number = number.or_else(|| state.take_number())?;
         if (number as usize).is_multiple_of(COMMIT) {
             let first = self.offset + u64::from(number) * size_of::<ObjectEntry>() as u64;
@@ -176,7 +167,7 @@ impl Objects {
             e.length.store(s.length, Ordering::Relaxed);
         }
         e.generation.store(generation, Ordering::SeqCst);
-        let owned = Owned { identity: place.object, generation, users: 1, length: place.object_len, fd };
+        let owned = Owned { identity: place.object, generation, users: 1, length: place.object_len, file };
         state.owned[number as usize] = Some(owned);
         state.numbers.insert(place.object, number);
         Some((number, generation))
@@ -192,20 +183,21 @@ impl Objects {
         let (identity, generation) = (owned.identity, owned.generation);
         self.entries[number as usize].generation.store(0, Ordering::SeqCst);
         state.numbers.remove(&identity);
-        let gone = state.owned[number as usize].take();
+        state.owned[number as usize] = None;
         state.free.push_back(number);
-        drop(state);
-        // Closing the last descriptor of an object may free much memory: not under the lock.
-        drop(gone);
         Some(Withdrawn { number, generation })
     }
 
-    /// What a peer that asks for object `number` gets: the descriptor, or nothing beside the word that it may attach a
-    /// segment; none when there is no such object any more.
-    pub(crate) fn grant(&self, number: u32, generation: u32) -> Option<Option<Arc<ObjectFd>>> {
+    /// What a peer that asks for object `number` gets: a descriptor, or for a segment nothing beside the word that it may
+    /// attach it; none when there is no such object any more.
+    pub(crate) fn grant(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
+        // Held while the descriptor is copied: an object with users is pinned.
         let state = self.state.lock();
-        let owned = state.owned.get(number as usize)?.as_ref()?;
-        (owned.generation == generation).then(|| owned.fd.clone())
+        let owned = state.owned.get(number as usize)?.as_ref().filter(|o| o.generation == generation)?;
+        match &owned.file {
+            Some(file) => duplicate(file).map(Some),
+            None => Some(None),
+        }
     }
 }
 
@@ -236,15 +228,27 @@ fn probe(source: Source) -> Option<Place> {
     place.filter(|place| place.kind == OBJECT_MEMFD)
 }
 
-/// A descriptor of one's own: that of the source ends with the object. Not one of the standard streams, even if the program
-/// has closed those.
-fn duplicate(fd: i32) -> Option<ObjectFd> {
-    // SAFETY: makes a new descriptor, owned at once below.
-    let new = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
-    if new < 0 {
-        return None;
-    }
-    keep_from_children(new);
-    // SAFETY: just made.
-    Some(ObjectFd(unsafe { OwnedFd::from_raw_fd(new) }))
+fn file_id(fd: i32) -> Option<(u64, u64)> {
+    // SAFETY: fstat fills the zeroed struct.
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &raw mut stat) != 0 {
+            return None;
+        }
+        stat
+    };
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// A descriptor to be passed on. Not one of the standard streams, even if the program has closed those.
+fn duplicate(file: &File) -> Option<OwnedFd> {
+    // SAFETY: makes a new descriptor, owned at once.
+    let new = unsafe {
+        let new = libc::fcntl(file.fd, libc::F_DUPFD_CLOEXEC, 3);
+        if new < 0 {
+            return None;
+        }
+        OwnedFd::from_raw_fd(new)
+    };
+    (file_id(new.as_raw_fd()) == Some(file.id)).then_some(new)
 }

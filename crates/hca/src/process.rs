@@ -12,7 +12,7 @@ use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
 use crate::numbers::{Kind, NO_CELL, Numbers, SlotNumbers};
-use crate::objects::{Found, ObjectFd, Objects, Pin};
+use crate::objects::{Found, Objects, Pin};
 use crate::qp::Qp;
 use crate::sharing::Source;
 use crate::space::Space;
@@ -343,7 +343,7 @@ impl Process {
     }
 
     /// What a peer that asks for an object gets; see `Objects::grant`. Called by the link.
-    pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<Arc<ObjectFd>>> {
+    pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         self.objects.grant(number, generation)
     }
 
