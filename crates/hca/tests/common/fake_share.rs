@@ -11,6 +11,7 @@ use vervain_share::api::{MEMFD, Place, SYSV, ShareApi, VERSION};
 static OBJECTS: Mutex<Vec<Object>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static PINS: AtomicU32 = AtomicU32::new(0);
+static GATED: AtomicBool = AtomicBool::new(false);
 /// Pretends that whatever the device allocates to find the heap lies in the first object.
 static HEAP: AtomicBool = AtomicBool::new(false);
 
@@ -21,6 +22,8 @@ pub struct Object {
     /// Address in this process.
     pub addr: usize,
     fd: Option<OwnedFd>,
+    /// Bytes that count as one object.
+    unit: u64,
 }
 
 static API: ShareApi =
@@ -32,7 +35,10 @@ unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
         addr >= o.addr && addr.checked_add(len).is_some_and(|e| e <= o.addr + o.place.object_len as usize)
     };
     let place = match objects.iter().find(inside) {
-        Some(o) => Place { offset: (addr - o.addr) as u64, ..o.place },
+        Some(o) => {
+            let offset = (addr - o.addr) as u64;
+            Place { offset, object: o.place.object + ((offset / o.unit) << 32), ..o.place }
+        }
         None if HEAP.load(Ordering::Relaxed) && !objects.is_empty() => objects[0].place,
         None => return -1,
     };
@@ -55,7 +61,41 @@ unsafe extern "C" fn unpin(_: u64, _: u64, _: usize) {
     PINS.fetch_sub(1, Ordering::SeqCst);
 }
 
-unsafe extern "C" fn set_fork_gate(_: Option<unsafe extern "C" fn()>, _: Option<unsafe extern "C" fn()>) {}
+type Gate = Option<unsafe extern "C" fn()>;
+
+unsafe extern "C" fn set_fork_gate(before: Gate, after: Gate) {
+    if let (Some(before), Some(after)) = (before, after) {
+        // SAFETY: what the device gives may be called at any time.
+        unsafe {
+            before();
+            after();
+        }
+        GATED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the device has given its fork gate, which was opened and closed once.
+pub fn fork_gate() -> bool {
+    GATED.load(Ordering::Relaxed)
+}
+
+/// What a program does that closes descriptors by number and opens something else.
+pub fn replace_descriptor(addr: usize) {
+    let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let object = objects.iter().find(|o| o.addr == addr).expect("an object at this address");
+    // SAFETY: puts another file in the place of a descriptor of our own.
+    unsafe {
+        let other = libc::memfd_create(c"other".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(libc::dup3(other, object.place.fd, libc::O_CLOEXEC) >= 0);
+        libc::close(other);
+    }
+}
+
+/// Makes each `unit` bytes of the object at `addr` an object of its own.
+pub fn split(addr: usize, unit: u64) {
+    let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    objects.iter_mut().find(|o| o.addr == addr).expect("an object at this address").unit = unit;
+}
 
 /// Has the device ask here for shared memory. Before it is opened.
 pub fn install() {
@@ -89,6 +129,13 @@ pub fn memfd(name: &std::ffi::CStr, len: u64, sealed: bool) -> usize {
     add(MEMFD, fd.as_raw_fd(), Some(fd), at as usize, len)
 }
 
+/// One more descriptor of the last memfd that has `len` bytes.
+pub fn descriptor(len: u64) -> OwnedFd {
+    let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let object = objects.iter().rev().find(|o| o.place.object_len == len).expect("an object of that length");
+    object.fd.as_ref().expect("a memfd").try_clone().unwrap()
+}
+
 /// A System V segment of `len` bytes, attached, and marked to go with its last user.
 pub fn segment(len: u64) -> usize {
     // SAFETY: makes and attaches a segment of our own.
@@ -106,7 +153,7 @@ pub fn segment(len: u64) -> usize {
 fn add(kind: u32, raw: i32, fd: Option<OwnedFd>, addr: usize, len: u64) -> usize {
     let object = NEXT.fetch_add(1, Ordering::Relaxed);
     let place = Place { kind, fd: raw, object, offset: 0, object_len: len };
-    OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).push(Object { place, addr, fd });
+    OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).push(Object { place, addr, fd, unit: u64::MAX });
     addr
 }
 

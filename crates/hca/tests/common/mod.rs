@@ -1,6 +1,8 @@
 //! A process with a link that reaches nobody, and initiators that are driven by hand through the responder.
 #![allow(dead_code)]
 
+pub mod fake_share;
+
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,8 +64,9 @@ impl Link for NoLink {
     }
 }
 
-/// The process of this test program.
+/// The process of this test program; memory that a test makes by [`fake_share`] is shared.
 pub fn process() -> &'static Process {
+    fake_share::install();
     Process::start(|init| {
         ARENA_FD.store(init.arena_fd, Ordering::Relaxed);
         // SAFETY: a fresh descriptor, owned at once.
