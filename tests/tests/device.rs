@@ -5,7 +5,14 @@ use std::time::Duration;
 
 use vervain_tests::{Failures, Job, c_program, have_c, under_vervain};
 
-const WAYS: &[&str] = &["auto", "vm", "owner"];
+/// The ways to a peer's memory: what the preload shares or else the best there is; without sharing, each of the others
+/// alone; and memory that the program itself has shared (`tests/c/vt_share.c`).
+const WAYS: &[&[(&str, &str)]] = &[
+    &[("VERVAIN_MEMORY", "auto")],
+    &[("VERVAIN_MEMORY", "vm"), ("VERVAIN_SHARE", "off")],
+    &[("VERVAIN_MEMORY", "owner"), ("VERVAIN_SHARE", "off")],
+    &[("VT_SHARED", "1")],
+];
 
 /// Runs a program with arguments and variables; its last line counts the cases, its exit status says whether all held.
 fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &str)], limit: u64) {
@@ -38,7 +45,7 @@ fn between_two(program: &str, cases: &[&str], limit: u64) {
     let mut failures = Failures::default();
     for way in WAYS {
         let args = [&["--two"], cases].concat();
-        run(&mut failures, program, &args, &[("VERVAIN_MEMORY", way)], limit);
+        run(&mut failures, program, &args, way, limit);
     }
     failures.assert_none();
 }
@@ -123,7 +130,7 @@ fn data_between_two_processes() {
     }
     let mut failures = Failures::default();
     for way in WAYS {
-        run(&mut failures, "data", &[], &[("VERVAIN_MEMORY", way)], 180);
+        run(&mut failures, "data", &[], way, 180);
     }
     failures.assert_none();
 }
@@ -135,7 +142,7 @@ fn threads_share_objects() {
     }
     let mut failures = Failures::default();
     for way in WAYS {
-        run(&mut failures, "threads", &[], &[("VERVAIN_MEMORY", way)], 180);
+        run(&mut failures, "threads", &[], way, 180);
     }
     failures.assert_none();
 }

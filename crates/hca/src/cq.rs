@@ -40,6 +40,8 @@ pub struct Cq {
     pub(crate) users: AtomicU32,
     ignore_overrun: bool,
     failed: AtomicBool,
+    /// [`watch::COUNT`] is set. Changes under the queue's lock.
+    counts: AtomicBool,
     timestamps: bool,
     /// QPs whose send queues hold work that polling has to advance.
     pending: OwnerLock<Vec<Arc<Qp>>>,
@@ -65,12 +67,17 @@ impl Source {
         }
     }
 
-    #[inline]
-    fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+    /// Takes the oldest `n`, at most as many as are pending; returns how many were good.
+    #[inline(always)]
+    fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
         match self {
-            Source::Receives(lane) => lane.drain_into(max, sink),
-            Source::Sends(ring) => ring.drain_into(max, sink),
+            Source::Receives(lane) => lane.take(n, sink),
+            Source::Sends(ring) => ring.take(n, sink),
         }
+    }
+
+    fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        self.take((self.pending() as usize).min(max) as u32, sink)
     }
 
     fn mode(&self) -> &AtomicU32 {
@@ -243,6 +250,7 @@ impl Cq {
                 users: AtomicU32::new(0),
                 ignore_overrun,
                 failed: AtomicBool::new(false),
+                counts: AtomicBool::new(false),
                 timestamps,
                 pending: OwnerLock::default(),
                 pending_count: AtomicU32::new(0),
@@ -359,7 +367,7 @@ impl Cq {
     /// completion is counted from now on.
     fn count_if_needed(&self) {
         let is_needed = |q: &Queue| q.bound > self.shared.capacity.load(Ordering::Relaxed);
-        let counts = || self.shared.watch.load(Ordering::Relaxed) & watch::COUNT != 0;
+        let counts = || self.counts.load(Ordering::Relaxed);
         if counts() || !is_needed(&self.queue.lock()) {
             return;
         }
@@ -369,6 +377,7 @@ impl Cq {
         if !counts() {
             self.shared.consumed.store(0, Ordering::Relaxed);
             self.shared.produced.store(q.in_rings(), Ordering::Relaxed);
+            self.counts.store(true, Ordering::Relaxed);
             self.shared.watch.fetch_or(watch::COUNT, Ordering::SeqCst);
         }
         drop(q);
@@ -441,14 +450,14 @@ impl Cq {
     /// Moves what `lane` has published into the own queue, so that flushes come after it.
     pub(crate) fn settle_lane(&self, lane: &OwnedLane) {
         let mut q = self.queue.lock();
-        let n = lane.drain_into(usize::MAX, &mut |c| q.local.push_back(*c));
+        let n = lane.take(lane.pending(), &mut |c| q.local.push_back(*c));
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
 
     #[inline]
     fn count_consumed(&self, n: usize) {
-        if self.shared.watch.load(Ordering::Relaxed) & watch::COUNT != 0 {
+        if self.counts.load(Ordering::Relaxed) {
             let consumed = &self.shared.consumed;
             consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(n as u64), Ordering::Relaxed);
         }
@@ -468,7 +477,8 @@ impl Cq {
         if !q.local.is_empty() {
             n = self.poll_local(q, max, sink);
         }
-        if std::mem::take(&mut q.unwatched_first) {
+        if q.unwatched_first {
+            q.unwatched_first = false;
             n += self.poll_ready(q, max - n, sink);
         }
         for k in 0..q.watched.len() {
@@ -476,12 +486,13 @@ impl Cq {
                 break;
             }
             let Watched { source, idle } = &mut q.watched[k];
-            if source.pending() == 0 {
+            let pending = source.pending();
+            if pending == 0 {
                 *idle += 1;
                 continue;
             }
             *idle = 0;
-            let got = source.drain_into(max - n, sink);
+            let got = source.take((pending as usize).min(max - n) as u32, sink);
             self.count_consumed(got);
             n += got;
             if n >= max && q.watched.len() > 1 {

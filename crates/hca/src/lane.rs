@@ -106,16 +106,17 @@ impl OwnedLane {
         if pending as usize > self.ring.len() { 0 } else { pending }
     }
 
-    /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
+    /// Takes the oldest `n` completions, no more than are pending; returns how many were good. The caller holds the CQ's
+    /// queue.
     #[inline]
-    pub(crate) fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let first = self.shared.consumed.load(Ordering::Relaxed);
-        let n = (self.pending() as usize).min(max);
+    pub(crate) fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut at = self.shared.consumed.load(Ordering::Relaxed);
+        let end = at.wrapping_add(n);
         let mut taken = 0;
-        for k in 0..n as u32 {
-            let at = first.wrapping_add(k);
+        while at != end {
             let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
-            self.shared.consumed.store(at.wrapping_add(1), Ordering::Release);
+            at = at.wrapping_add(1);
+            self.shared.consumed.store(at, Ordering::Release);
             // None for an index that is not one of a receive in use: damage again, and dropped.
             if let Some(completion) = self.rq.take(index, self.qp_num) {
                 sink(&completion);

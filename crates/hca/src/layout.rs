@@ -21,7 +21,7 @@ unsafe impl Shared for AtomicU64 {}
 /// Marks an arena ("VERVAIN" and a zero).
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
 /// Version of everything in this file; peers of another version are refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
@@ -33,6 +33,12 @@ pub const SLOTS: u32 = 1 << (24 - INDEX_BITS);
 pub const SLOTS_PER_PROCESS: usize = 4;
 /// Memory keys per process: 24-bit index space of the key would allow more; this bounds the table.
 pub const KEYS: usize = 1 << 20;
+/// Shared objects per process: what peers may map of its memory. Number 0 stands for the arena.
+pub const OBJECTS: usize = 4096;
+/// Number of the object that large allocations are served from; it is never withdrawn.
+pub const HEAP: u32 = 1;
+/// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
+pub const OFFSET_BITS: u32 = 48;
 /// Objects that can ask their owner for attention.
 pub const ATTENTION: usize = 1 << 17;
 /// Ready bits of a CQ; lanes beyond share bits.
@@ -67,7 +73,9 @@ pub struct Header {
     pub keys: AtomicU64,
     /// Offset of the attention words. Owner, once.
     pub attention: AtomicU64,
-    _line0: [AtomicU64; 2],
+    /// Offset of the table of shared objects, [`ObjectEntry`] × [`OBJECTS`]. Owner, once.
+    pub objects: AtomicU64,
+    _line0: AtomicU64,
     /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
     pub alive: [AtomicU64; 6],
     /// Not 0 while nobody may begin to touch this process's memory or queues (`Process::pause`). Owner.
@@ -113,8 +121,8 @@ pub const KEY_WINDOW: u32 = 1;
 pub const KEY_NULL: u32 = 2;
 /// Bit of [`KeyEntry::flags`]: a type 2 window, bound to [`KeyEntry::qpn`].
 pub const KEY_WINDOW2: u32 = 4;
-/// [`KeyEntry::arena`] of memory that is not in the arena.
-pub const NOT_IN_ARENA: u64 = !0;
+/// [`KeyEntry::at`] of memory that peers cannot map.
+pub const NOT_SHARED: u64 = !0;
 
 /// A memory region or window. All fields but `key` change only while the key is invalid and drained.
 #[repr(C, align(64))]
@@ -127,8 +135,8 @@ pub struct KeyEntry {
     pub len: AtomicU64,
     /// Where that address is in the owner's address space. Owner.
     pub host: AtomicU64,
-    /// Where it is in this arena, or [`NOT_IN_ARENA`]. Owner.
-    pub arena: AtomicU64,
+    /// Where peers find it: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
+    pub at: AtomicU64,
     /// `IBV_ACCESS_*`. Owner.
     pub access: AtomicU32,
     /// The protection domain. Owner.
@@ -138,10 +146,42 @@ pub struct KeyEntry {
     /// The QP a type 2 window is bound to. Owner.
     pub qpn: AtomicU32,
     /// For a window: the key of the region under it, which must be good too. Owner.
-    pub parent: AtomicU64,
+    pub parent: AtomicU32,
+    /// [`ObjectEntry::generation`] of the object meant by `at`: a mapping of another is not used for it. Owner.
+    pub generation: AtomicU32,
 }
 // SAFETY: atomics only.
 unsafe impl Shared for KeyEntry {}
+
+/// [`ObjectEntry::kind`]: a memfd sealed against shrinking; its descriptor is asked for over the link.
+pub const OBJECT_MEMFD: u32 = 1;
+/// [`ObjectEntry::kind`]: a System V segment, attached by its number.
+pub const OBJECT_SYSV: u32 = 2;
+
+/// A piece of the owner's memory that peers may map. Its number may be used again for another, with another generation;
+/// an entry changes only when no key leads to it and nobody who saw such a key is in flight.
+#[repr(C, align(64))]
+pub struct ObjectEntry {
+    /// Which object this is; no two objects of a process have the same. 0 for none. Owner, last.
+    pub generation: AtomicU32,
+    /// `OBJECT_*`. Owner.
+    pub kind: AtomicU32,
+    /// The identity that the owner knows it by, for messages only. Owner.
+    pub identity: AtomicU64,
+    /// Bytes; may grow. Owner.
+    pub length: AtomicU64,
+    /// Of a segment: its number. Owner.
+    pub shmid: AtomicU32,
+    /// Of a segment: the user that made it. Owner.
+    pub cuid: AtomicU32,
+    /// Of a segment: the IPC namespace in which the number means it. Owner.
+    pub ipc_namespace: AtomicU64,
+    /// Of a segment: the time of its last change, in seconds, as IPC_STAT tells it. Owner.
+    pub ctime: AtomicU64,
+    _pad: [AtomicU64; 2],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for ObjectEntry {}
 
 /// The part of a QP that initiators read.
 #[repr(C, align(64))]
@@ -443,6 +483,7 @@ mod tests {
     #[test]
     fn lines_stay_where_their_writers_expect_them() {
         assert_eq!(size_of::<KeyEntry>(), 64);
+        assert_eq!(size_of::<ObjectEntry>(), 64);
         assert_eq!(size_of::<RecvWqe>(), 64);
         assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);

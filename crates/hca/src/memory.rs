@@ -18,6 +18,9 @@ pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.
 pub const VM_CHUNK: u64 = 1 << 20;
 
+// A place in a shared object is contiguous for so many bytes.
+const _: () = assert!(DIRECT_CHUNK <= crate::mapped::SLACK);
+
 /// Why a transfer did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -13,7 +13,9 @@ use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
 use crate::numbers::{Kind, Numbers, SlotNumbers};
+use crate::objects::{Found, Objects, Pin};
 use crate::qp::Qp;
+use crate::sharing::Source;
 use crate::space::Space;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -31,6 +33,7 @@ pub struct Process {
     /// This process as a peer of itself.
     pub own: Arc<Space>,
     pub(crate) keys: KeyTable,
+    objects: Objects,
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
@@ -69,6 +72,9 @@ impl Process {
             keep_from_children(fd);
         }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        if let Some(source) = process.objects.source() {
+            source.guard_forks();
+        }
         Ok(process)
     }
 
@@ -101,11 +107,14 @@ impl Process {
                 return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
             }
         };
+        let source = Source::find()?;
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
         let keys = arena.alloc_sparse((layout::KEYS * size_of::<layout::KeyEntry>()) as u64)?;
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
+        let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
+        let objects = Objects::new(&arena, table.offset(), source)?;
         let mut random = [0u64; 2];
         for word in &mut random {
             *word = random_u64()?;
@@ -118,6 +127,7 @@ impl Process {
         header.heavy.store(u32::from(barrier::register()), Ordering::Relaxed);
         header.keys.store(keys.offset(), Ordering::Relaxed);
         header.attention.store(attention.offset(), Ordering::Relaxed);
+        header.objects.store(table.offset(), Ordering::Relaxed);
         header.magic.store(layout::MAGIC, Ordering::Release);
         hold_record_lock(arena.fd())?;
         let (wake_read, wake_write) = socketpair()?;
@@ -127,6 +137,7 @@ impl Process {
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
+            objects,
             arena,
             own,
             attention: AttentionTable::default(),
@@ -322,6 +333,30 @@ impl Process {
         self.own.header.paused.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's memory
+    /// has done with it. Looks for a moment only.
+    pub(crate) fn has_rested(&self) -> bool {
+        barrier::heavy();
+        self.live_qps().iter().all(|qp| (0..1000).any(|look| look_again(look, qp)))
+    }
+
+    // ---- shared objects --------------------------------------------------------------------------------------------
+
+    /// How peers find `[addr, addr + length)`: in the arena, or in a shared object, where it is held.
+    pub(crate) fn share(&self, addr: u64, length: u64) -> Found {
+        let view = self.arena.view();
+        let base = view.at(0, 0).map_or(0, |p| p as u64);
+        match addr.checked_sub(base) {
+            Some(offset) if view.at(offset, length).is_some() => Found { at: offset, generation: 0, pin: None },
+            _ => self.objects.pin(&self.arena, addr, length),
+        }
+    }
+
+    /// What a peer that asks for an object gets; see `Objects::grant`. Called by the link.
+    pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
+        self.objects.grant(number, generation)
+    }
+
     /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
     pub(crate) fn fail_users_of(&self, cq: &Cq) {
         for qp in self.live_qps() {
@@ -452,6 +487,7 @@ struct Suspects {
     /// Lane and the in-flight mark that stood in it.
     lanes: Vec<(&'static Lane, u64)>,
     parked: Vec<Block>,
+    pins: Vec<Pin>,
 }
 
 impl Process {
@@ -463,20 +499,47 @@ impl Process {
 
     /// Frees a block of the arena, later if a suspect may still touch it.
     pub(crate) fn release(&self, block: Block) {
-        let mut s = self.suspects.lock();
-        if s.lanes.is_empty() {
-            drop(s);
-            self.arena.release(block);
-            return;
-        }
-        s.parked.push(block);
-        s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
-        if s.lanes.is_empty() {
-            let parked = std::mem::take(&mut s.parked);
-            drop(s);
-            parked.into_iter().for_each(|b| self.arena.release(b));
+        self.let_go(Some(block), None);
+    }
+
+    /// Ends a pin, later if a suspect may still touch the memory. The key that led there is revoked.
+    pub(crate) fn unshare(&self, pin: Option<Pin>) {
+        if pin.is_some() {
+            self.let_go(None, pin);
         }
     }
+
+    fn let_go(&self, mut block: Option<Block>, mut pin: Option<Pin>) {
+        let mut s = self.suspects.lock();
+        let (mut blocks, mut pins) = (Vec::new(), Vec::new());
+        let free = if s.lanes.is_empty() {
+            true
+        } else {
+            s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
+            s.lanes.is_empty()
+        };
+        if free {
+            (blocks, pins) = (std::mem::take(&mut s.parked), std::mem::take(&mut s.pins));
+        } else {
+            s.parked.extend(block.take());
+            s.pins.extend(pin.take());
+        }
+        drop(s);
+        blocks.into_iter().chain(block).for_each(|b| self.arena.release(b));
+        for pin in pins.into_iter().chain(pin) {
+            if let Some(gone) = self.objects.unpin(&pin) {
+                self.link.object_withdrawn(gone.number, gone.generation);
+            }
+        }
+    }
+}
+
+/// Whether `qp` is at rest; after some looks in vain the CPU is offered to it.
+fn look_again(look: u32, qp: &Qp) -> bool {
+    if look > 100 {
+        std::thread::yield_now();
+    }
+    !qp.is_executing() || qp.thread_is_gone()
 }
 
 #[cold]

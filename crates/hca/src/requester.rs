@@ -424,7 +424,8 @@ impl SendQueue {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
         let old = match place? {
-            Place::Direct(p) if (p as usize).is_multiple_of(8) => {
+            // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
+            Place::Direct(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
                 let w = &self.wqes[i];
                 // SAFETY: the responder has just checked the word against its key, and the mark keeps it valid.
                 unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }
@@ -460,7 +461,7 @@ impl SendQueue {
         }
         let mark = target.enter()?;
         let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
-        if let Place::Direct(_) = place {
+        if let (Place::Direct(_), None) = (place, self.exec.asked) {
             drop(mark);
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
@@ -498,7 +499,9 @@ impl SendQueue {
         budget: &mut u64,
     ) -> Result<u64, Stop> {
         let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
-        let way = memory::way(&target.space, first, self.process.policy);
+        // What the owner was asked for it also finishes, even if the memory has been mapped meanwhile.
+        let asked = self.exec.asked.is_some();
+        let way = if asked { Way::Owner } else { memory::way(&target.space, first, self.process.policy) };
         let limit = match way {
             Way::Direct(_) | Way::Null => memory::DIRECT_CHUNK,
             Way::Vm(_) => memory::VM_CHUNK,
@@ -525,7 +528,13 @@ impl SendQueue {
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
                 target.barrier();
-                if target.lane.open.load(Ordering::Relaxed) == 0 || place()? != Place::Remote(host) {
+                // Memory that has been mapped meanwhile is still there.
+                let still = match place()? {
+                    Place::Remote(now) => now == host,
+                    Place::Direct(_) => true,
+                    Place::Null => false,
+                };
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Stop::Nak(Nak::Silence));
                 }
                 match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
@@ -662,7 +671,7 @@ impl SendQueue {
         match crate::peers::find(self.process, qp, &self.params, srqn) {
             Found::Target(t) => {
                 self.exec.deadline = 0;
-                Ok(Box::new(t))
+                Ok(t)
             }
             Found::Connecting => Err(self.connecting(reliable)),
             Found::Nobody if reliable => {

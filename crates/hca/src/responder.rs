@@ -6,9 +6,9 @@
 
 use crate::barrier;
 use crate::cq::{publish, watched};
-use crate::layout::{self, CqShared, KeyEntry, Lane, QpShared};
+use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::recv_queue::{Receipt, RqView};
-use crate::space::{Place, Space, plain_region};
+use crate::space::{OWNER_DIED, Place, Space, plain_region};
 use crate::types::{QpState, QpType, access, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,6 +61,8 @@ pub struct Target {
     /// Where the QP's receives complete.
     cq: &'static CqShared,
     ring: &'static [AtomicU32],
+    /// The header of its process's arena. The kernel itself marks there that the process has ended.
+    header: &'static Header,
     /// Its process's keys.
     keys: &'static [KeyEntry; layout::KEYS],
     /// Its process is the calling one.
@@ -102,8 +104,8 @@ impl Target {
             return None;
         }
         let full_barrier = space.needs_full_barrier();
-        let (keys, own) = (space.keys, space.is_own());
-        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, keys, own, qp_type, me, full_barrier })
+        let (header, keys, own) = (space.header, space.keys, space.is_own());
+        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, header, keys, own, qp_type, me, full_barrier })
     }
 
     /// Gives the lane back. Nobody of the initiator is in flight on it.
@@ -149,7 +151,8 @@ impl Target {
         let mark = InFlight { lane: self.lane, gate };
         if self.qp.state.load(Ordering::Acquire) == QpState::Rts as u32
             && self.lane.open.load(Ordering::Relaxed) != 0
-            && self.space.is_open()
+            && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
+            && self.header.paused.load(Ordering::Relaxed) == 0
         {
             return Ok(mark);
         }
@@ -219,7 +222,7 @@ impl Target {
         if self.own {
             return Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8);
         }
-        self.space.mapped_at(entry.arena.load(Ordering::Relaxed), offset, len)
+        self.space.mapped_at(entry, offset, len)
     }
 
     /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).

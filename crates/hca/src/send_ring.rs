@@ -41,6 +41,7 @@ pub(crate) struct SendRing {
     pub(crate) qp_num: u32,
     pub(crate) ready_bit: u32,
     timestamps: bool,
+    full_barrier: bool,
 }
 
 impl SendRing {
@@ -55,6 +56,7 @@ impl SendRing {
             qp_num,
             ready_bit,
             timestamps,
+            full_barrier: !crate::barrier::is_registered(),
         }
     }
 
@@ -88,19 +90,18 @@ impl SendRing {
         if self.timestamps {
             entry.timestamp.store(hca_clock_ns(), Ordering::Relaxed);
         }
-        let full = !crate::barrier::is_registered();
-        crate::cq::publish(cq, &self.produced.0, produced.wrapping_add(1), self.mode(), self.ready_bit, full)
+        crate::cq::publish(cq, &self.produced.0, produced.wrapping_add(1), self.mode(), self.ready_bit, self.full_barrier)
     }
 
-    /// Hands up to `max` completions to `sink`; returns how many. The caller holds the CQ's queue.
-    #[inline]
-    pub(crate) fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+    /// Hands the oldest `n` completions, no more than are pending, to `sink`; returns how many. The caller holds the CQ's
+    /// queue.
+    #[inline(always)]
+    pub(crate) fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
         let consumer = &self.consumer.0;
-        let first = consumer.consumed.load(Ordering::Relaxed);
-        let n = (self.produced.0.load(Ordering::Acquire).wrapping_sub(first) as usize).min(max);
-        let mut freed = 0;
-        for k in 0..n {
-            let entry = &self.entries[first.wrapping_add(k as u32) as usize & (self.entries.len() - 1)];
+        let mut at = consumer.consumed.load(Ordering::Relaxed);
+        let end = at.wrapping_add(n);
+        while at != end {
+            let entry = &self.entries[at as usize & (self.entries.len() - 1)];
             let status_opcode = entry.status_opcode.load(Ordering::Relaxed);
             sink(&Completion {
                 wr_id: entry.wr_id.load(Ordering::Relaxed),
@@ -111,13 +112,11 @@ impl SendRing {
                 timestamp: entry.timestamp.load(Ordering::Relaxed),
                 ..Completion::default()
             });
-            freed = entry.count.load(Ordering::Relaxed);
+            at = at.wrapping_add(1);
+            consumer.consumed.store(at, Ordering::Release);
+            consumer.freed.store(entry.count.load(Ordering::Relaxed), Ordering::Release);
         }
-        if n > 0 {
-            consumer.consumed.store(first.wrapping_add(n as u32), Ordering::Release);
-            consumer.freed.store(freed, Ordering::Release);
-        }
-        n
+        n as usize
     }
 
     /// Forgets everything. The caller holds both the send queue and the CQ's queue.
@@ -144,9 +143,9 @@ mod tests {
                 ring.push(cq, u64::from(round * 3 + k), 0, 1, 8, round * 3 + k + 1);
             }
             let mut seen = Vec::new();
-            assert_eq!(ring.drain_into(2, &mut |c| seen.push(c.wr_id)), 2);
+            assert_eq!((ring.pending(), ring.take(2, &mut |c| seen.push(c.wr_id))), (3, 2));
             assert_eq!(ring.freed(), round * 3 + 2);
-            assert_eq!(ring.drain_into(9, &mut |c| seen.push(c.wr_id)), 1);
+            assert_eq!((ring.pending(), ring.take(1, &mut |c| seen.push(c.wr_id))), (1, 1));
             assert_eq!(seen, (0..3).map(|k| u64::from(round * 3 + k)).collect::<Vec<_>>());
         }
         assert_eq!(ring.pending(), 0);
@@ -157,7 +156,7 @@ mod tests {
         let (ring, cq) = (SendRing::new(4, 7, 0, false), cq());
         ring.push(cq, 1, 0, 1, 8, 1);
         ring.clear();
-        assert_eq!(ring.drain_into(9, &mut |_| panic!("cleared")), 0);
+        assert_eq!(ring.pending(), 0);
         assert_eq!(ring.freed(), 0);
     }
 }

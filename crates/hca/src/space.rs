@@ -4,11 +4,12 @@
 use crate::arena::View;
 use crate::error::{Error, Result};
 use crate::layout::{self, Header, KeyEntry, QpShared, RqShared};
+use crate::mapped::{Mapped, Wanted};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// `FUTEX_OWNER_DIED`: the kernel sets it in a robust mutex whose owner died (`man 2 get_robust_list`).
-const OWNER_DIED: u32 = 0x4000_0000;
+pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A process and its arena.
 pub struct Space {
@@ -19,6 +20,7 @@ pub struct Space {
     /// Its key table.
     pub keys: &'static [KeyEntry; layout::KEYS],
     attention: &'static [AtomicU64],
+    mapped: Mapped,
     own: bool,
     /// The process in our pid namespace; 0 when it is not visible from here.
     pub pid: i32,
@@ -30,7 +32,7 @@ pub struct Space {
 /// Where memory named by a key is, seen from the calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Mapped here.
+    /// Mapped here, and contiguous for [`crate::mapped::SLACK`] bytes at least, if it is as long.
     Direct(*mut u8),
     /// In the other process only, at this address of its own.
     Remote(u64),
@@ -57,10 +59,14 @@ impl Space {
         }
         let keys = view.slice(header.keys.load(Ordering::Relaxed), layout::KEYS).and_then(|k| k.try_into().ok());
         let attention = view.slice(header.attention.load(Ordering::Relaxed), layout::ATTENTION / 64);
-        let (Some(keys), Some(attention)) = (keys, attention) else {
+        let objects = view.slice(header.objects.load(Ordering::Relaxed), layout::OBJECTS);
+        let (Some(keys), Some(attention), Some(objects)) = (keys, attention, objects) else {
             return Err(Error::invalid("a peer's arena has tables outside of itself"));
         };
-        Ok(Space { view, header, keys, attention, own, pid, wake, dead: AtomicBool::new(false), vm: AtomicU8::new(0) })
+        // One's own objects need no second mapping.
+        let mapped = Mapped::new(if own { &[] } else { objects });
+        let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
+        Ok(Space { view, header, keys, attention, mapped, own, pid, wake, dead, vm })
     }
 
     /// Whether this is the calling process.
@@ -181,10 +187,15 @@ impl Space {
         if offset == 0 { None } else { self.view.get(offset) }
     }
 
-    /// Where byte `offset` of what lies at `arena` is mapped here.
+    /// Where byte `offset` of what `entry` names is mapped here, if it is; contiguous as [`Place::Direct`] says.
     #[inline]
-    pub(crate) fn mapped_at(&self, arena: u64, offset: u64, len: u64) -> Option<*mut u8> {
-        if arena == layout::NOT_IN_ARENA { None } else { self.view.at(arena.checked_add(offset)?, len) }
+    pub(crate) fn mapped_at(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<*mut u8> {
+        let at = entry.at.load(Ordering::Relaxed);
+        let start = (at & ((1 << layout::OFFSET_BITS) - 1)).checked_add(offset)?;
+        match (at >> layout::OFFSET_BITS) as usize {
+            0 => self.view.at(start, len),
+            number => self.mapped.locate(number, entry.generation.load(Ordering::Relaxed), start, len),
+        }
     }
 
     /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and belongs to
@@ -209,7 +220,7 @@ impl Space {
         if flags & layout::KEY_WINDOW != 0 {
             let parent = entry.parent.load(Ordering::Relaxed);
             let under = self.keys.get((parent >> 8) as usize)?;
-            if under.key.load(Ordering::Acquire) != layout::KEY_VALID | parent {
+            if under.key.load(Ordering::Acquire) != layout::KEY_VALID | u64::from(parent) {
                 return None;
             }
         }
@@ -224,11 +235,56 @@ impl Space {
         if self.own {
             return Some(Place::Direct((entry.host.load(Ordering::Relaxed).wrapping_add(offset)) as *mut u8));
         }
-        let arena = entry.arena.load(Ordering::Relaxed);
-        if arena == layout::NOT_IN_ARENA {
-            return Some(Place::Remote(entry.host.load(Ordering::Relaxed).wrapping_add(offset)));
+        if let Some(p) = self.mapped_at(entry, offset, len) {
+            return Some(Place::Direct(p));
         }
-        self.view.at(arena.checked_add(offset)?, len).map(Place::Direct)
+        self.ask_for(entry, offset, len)?;
+        Some(Place::Remote(entry.host.load(Ordering::Relaxed).wrapping_add(offset)))
+    }
+
+    /// Has the owner asked for the object that `entry` lies in, which is not mapped here; nobody waits for it. None when it
+    /// ought to lie in the arena, and does not.
+    #[cold]
+    fn ask_for(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<()> {
+        let at = entry.at.load(Ordering::Relaxed);
+        let (number, start) = ((at >> layout::OFFSET_BITS) as usize, at & ((1 << layout::OFFSET_BITS) - 1));
+        if number == 0 {
+            return None;
+        }
+        if at != layout::NOT_SHARED
+            && let Some(process) = crate::process::Process::current()
+            && let Some(wanted) =
+                self.mapped.want(number, entry.generation.load(Ordering::Relaxed), start.checked_add(offset)?, len)
+            && !process.link.ask_for_object(self, &wanted)
+        {
+            self.mapped.not_asked(&wanted);
+        }
+        Some(())
+    }
+
+    /// The heap of the process, if it has one: worth mapping before the first use.
+    pub fn heap(&self) -> Option<Wanted> {
+        let entry: &layout::ObjectEntry = self
+            .view
+            .slice(self.header.objects.load(Ordering::Relaxed), layout::OBJECTS)?
+            .get(layout::HEAP as usize)?;
+        self.mapped.want(layout::HEAP as usize, entry.generation.load(Ordering::Acquire), 0, 1)
+    }
+
+    /// Maps an object that the owner granted. Called by the link, on the progress thread.
+    pub fn map_object(&self, wanted: &Wanted, fd: Option<OwnedFd>) {
+        self.mapped.map(wanted, fd);
+    }
+
+    /// The owner has withdrawn an object. Called by the link, on the progress thread.
+    pub fn forget_object(&self, number: u32, generation: u32) {
+        self.mapped.forget(number, generation);
+    }
+
+    /// Lets go of objects that the owner has withdrawn without our having heard of it, or of all when it has ended.
+    /// Called by the link, on the progress thread.
+    pub fn sweep_objects(&self) {
+        if self.is_dead() { self.mapped.forget_all() } else { self.mapped.sweep() }
     }
 }
 

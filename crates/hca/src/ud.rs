@@ -11,6 +11,7 @@ use crate::recv_queue::Receipt;
 use crate::requester::Step;
 use crate::responder::{Nak, Target};
 use crate::send_queue::SendQueue;
+use crate::space::Place;
 use crate::types::{Opcode, now_ns, send_flags, wc};
 use crate::wqe::UdAddress;
 use std::collections::{HashMap, VecDeque};
@@ -139,7 +140,7 @@ impl SendQueue {
         if !self.ud.known.contains_key(&to.qpn) {
             match crate::peers::find_ud(self.process, qp, &to.ah, to.qpn) {
                 Found::Target(t) => {
-                    self.ud.known.insert(to.qpn, t);
+                    self.ud.known.insert(to.qpn, *t);
                 }
                 Found::Connecting => return Outcome::Later,
                 Found::Nobody | Found::NoSuchSrq => return Outcome::Over,
@@ -210,7 +211,7 @@ fn receive(
         return Ok(Outcome::Over);
     }
     let reachable = target.space.is_own() || memory::by_vm(&target.space, policy);
-    if !reachable {
+    if !reachable && !all_mapped(target, wqe, total) {
         return ask_owner(target, wqe, header, pieces, &receipt, solicited);
     }
     let mut done = 0;
@@ -227,8 +228,10 @@ fn receive(
             Way::Vm(host) => {
                 memory::aim(target.lane, Direction::Write, host, n, done + n == total);
                 target.barrier();
+                // Memory that has been mapped meanwhile is still there.
                 let again = target.receive_memory(wqe, done);
-                if target.lane.open.load(Ordering::Relaxed) == 0 || !matches!(again, Ok(Some((p, ..))) if p == place) {
+                let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Place::Direct(_)));
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Nak::Silence);
                 }
                 match memory::copy_vm(&target.space, target.lane, Direction::Write, &part) {
@@ -250,6 +253,19 @@ fn receive(
     }
     target.complete_receive(wqe, &receipt, solicited);
     Ok(Outcome::Over)
+}
+
+/// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
+fn all_mapped(target: &Target, wqe: u32, total: u64) -> bool {
+    let mut done = 0;
+    while done < total {
+        match target.receive_memory(wqe, done) {
+            Ok(Some((Place::Direct(_) | Place::Null, room, ..))) => done += room,
+            // What is wrong with the receive is found where it is filled.
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// The bytes of the datagram, header first, that follow `done`: at most `room`, from one of the two parts.

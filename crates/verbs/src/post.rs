@@ -90,10 +90,12 @@ impl hca::Work for Posted<'_> {
 /// Carries out a request with one piece of data at once, if the device model can; most can.
 #[inline(always)]
 fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
-    let one_piece = wr.num_sge == 0 || (wr.num_sge == 1 && !wr.sg_list.is_null());
+    if wr.num_sge != 0 && (wr.num_sge != 1 || wr.sg_list.is_null()) {
+        return false;
+    }
     match Opcode::from_verbs(wr.opcode) {
-        Some(opcode) if one_piece => poster.short(opcode, &Posted(wr)),
-        _ => false,
+        Some(opcode) => poster.short(opcode, &Posted(wr)),
+        None => false,
     }
 }
 
