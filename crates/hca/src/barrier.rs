@@ -61,8 +61,8 @@ pub(crate) fn heavy() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
     use std::sync::Barrier;
+    use std::sync::atomic::AtomicU64;
 
     /// Store buffering: without the heavy side both would now and then miss the other's store.
     #[test]

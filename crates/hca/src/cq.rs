@@ -182,8 +182,7 @@ pub(crate) fn watched(cq: &CqShared, solicited_or_error: bool) -> News {
         let total = cq.produced.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         // Signed: a poll that began before counting did may have counted more than was produced.
         let ringed = (total.wrapping_sub(cq.consumed.load(Ordering::Relaxed)) as i64).max(0) as u64;
-        news.overrun =
-            ringed.saturating_add(cq.local.load(Ordering::Relaxed)) > cq.capacity.load(Ordering::Relaxed);
+        news.overrun = ringed.saturating_add(cq.local.load(Ordering::Relaxed)) > cq.capacity.load(Ordering::Relaxed);
     }
     if bits & watch::EVENTS != 0 {
         // Pairs with `Cq::req_notify`: either the program polls what was published, or the request is seen here.
@@ -296,6 +295,7 @@ impl Cq {
 
     /// A completion of the process's own work was pushed into its ring, and the CQ asked to be told.
     #[cold]
+    #[inline(never)]
     pub(crate) fn tell(&self, solicited_or_error: bool) {
         let news = watched(self.shared, solicited_or_error);
         if news.overrun && !self.ignore_overrun {
@@ -481,25 +481,27 @@ impl Cq {
             q.unwatched_first = false;
             n += self.poll_ready(q, max - n, sink);
         }
-        for k in 0..q.watched.len() {
-            if n >= max {
-                break;
-            }
-            let Watched { source, idle } = &mut q.watched[k];
+        let mut served = None;
+        for (k, Watched { source, idle }) in q.watched.iter_mut().enumerate() {
             let pending = source.pending();
             if pending == 0 {
                 *idle += 1;
                 continue;
             }
-            *idle = 0;
             let got = source.take((pending as usize).min(max - n) as u32, sink);
+            *idle = 0;
             self.count_consumed(got);
             n += got;
-            if n >= max && q.watched.len() > 1 {
-                // The others come first the next time.
-                q.watched.rotate_left(k + 1);
+            if n >= max {
+                served = Some(k);
                 break;
             }
+        }
+        if let Some(k) = served
+            && q.watched.len() > 1
+        {
+            // The others come first the next time.
+            q.watched.rotate_left(k + 1);
         }
         if self.shared.summary.load(Ordering::SeqCst) != 0 {
             if n < max {
@@ -533,6 +535,7 @@ impl Cq {
     }
 
     #[cold]
+    #[inline(never)]
     fn poll_local(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         let n = q.local.len().min(max);
         q.local.drain(..n).for_each(|c| sink(&c));
@@ -573,6 +576,7 @@ impl Cq {
     }
 
     #[cold]
+    #[inline(never)]
     fn advance_pending(&self) {
         let qps: Vec<Arc<Qp>> = match self.pending.try_lock() {
             Some(p) => p.clone(),

@@ -108,7 +108,7 @@ impl OwnedLane {
 
     /// Takes the oldest `n` completions, no more than are pending; returns how many were good. The caller holds the CQ's
     /// queue.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
         let mut at = self.shared.consumed.load(Ordering::Relaxed);
         let end = at.wrapping_add(n);

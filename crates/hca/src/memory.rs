@@ -172,6 +172,7 @@ pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
 
 /// # Safety
 /// `from` and `to` are valid for `n` bytes.
+#[inline(never)]
 unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize) {
     // The final word: what lies at and beyond the last aligned word boundary before the end.
     let end = to as usize + n;

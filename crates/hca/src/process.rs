@@ -254,9 +254,8 @@ impl Process {
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
         let mut blocks = self.lane_blocks.lock();
-        let usable = |b: &Block| {
-            self.own.view.get::<Lane>(b.offset()).is_some_and(|lane| crate::lane::claim_memory(self, lane))
-        };
+        let usable =
+            |b: &Block| self.own.view.get::<Lane>(b.offset()).is_some_and(|lane| crate::lane::claim_memory(self, lane));
         // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
         if let Some(i) = blocks.iter().take(64).position(usable) {
             return Ok(blocks.swap_remove(i));

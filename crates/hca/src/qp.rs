@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
 use crate::send_ring::SendRing;
-use crate::short::Work;
+use crate::short::{SHORT_BUDGET, Work};
 use crate::srq::Srq;
 use crate::types::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns};
 use crate::wqe::SendRequest;
@@ -323,6 +323,7 @@ impl Qp {
 
     // ---- posting ---------------------------------------------------------------------------------------------------
 
+    #[inline]
     pub(crate) fn lock_sq(&self) -> OwnerGuard<'_, SendQueue> {
         let mut sq = self.sq.lock();
         if sq.stolen() {
@@ -346,7 +347,7 @@ impl Qp {
     #[inline(always)]
     pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
         let mut sq = self.lock_sq();
-        sq.moved = 0;
+        sq.left = SHORT_BUDGET;
         let mut poster = Poster { qp: self, sq: &mut sq, pushed: false };
         let r = f(&mut poster);
         if poster.pushed {
@@ -364,7 +365,7 @@ impl Qp {
             self.torn(sq);
         }
         sq.failed_push = None;
-        sq.moved = 0;
+        sq.left = SHORT_BUDGET;
         sq.begin_batch();
     }
 
@@ -454,11 +455,8 @@ impl Qp {
         let e = self.executing.load(Ordering::Relaxed);
         self.executing.store(e + 1, Ordering::Relaxed);
         barrier::light(!barrier::is_registered());
-        let progress = if self.process.is_paused() {
-            Progress::Wait(now_ns() + PAUSED_NS)
-        } else {
-            sq.advance(self, budget)
-        };
+        let progress =
+            if self.process.is_paused() { Progress::Wait(now_ns() + PAUSED_NS) } else { sq.advance(self, budget) };
         self.executing.store(e + 2, Ordering::Release);
         if progress != Progress::Idle
             || self.work.load(Ordering::Relaxed)
@@ -577,14 +575,19 @@ impl Poster<'_> {
     }
 
     /// Posts one request.
-    #[inline(never)]
+    #[inline(always)]
     pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
-        if !self.pushed {
-            self.pushed = true;
-            self.sq.begin_batch();
-        }
-        self.sq.push(self.qp, request)
+        let first = !std::mem::replace(&mut self.pushed, true);
+        push(self.qp, self.sq, first, request)
     }
+}
+
+#[inline(never)]
+fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> Result<()> {
+    if first {
+        sq.begin_batch();
+    }
+    sq.push(qp, request)
 }
 
 /// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.

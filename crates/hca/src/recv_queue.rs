@@ -235,13 +235,7 @@ impl State {
 impl RecvQueue {
     /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `alone` when at most one initiator
     /// takes from it.
-    pub fn create(
-        process: &'static Process,
-        pd: u32,
-        max_wr: u32,
-        max_sge: u32,
-        alone: bool,
-    ) -> Result<RecvQueue> {
+    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, alone: bool) -> Result<RecvQueue> {
         let count = max_wr.max(1);
         let slots = u64::from(count.next_power_of_two());
         let stride =

@@ -64,8 +64,10 @@ pub(crate) struct SendQueue {
     pub(crate) ring: Arc<SendRing>,
     /// Operations that may take the short way, one bit each.
     pub(crate) short_ways: u32,
-    /// Bytes that the call in hand has moved the short way.
-    pub(crate) moved: u64,
+    /// How many requests may go the short way before the next look at the queue; 0 while anything waits.
+    pub(crate) room: u32,
+    /// Bytes that the call in hand may still move the short way.
+    pub(crate) left: u32,
     /// Operations that the service type has, one bit each (IBA 10.8.3, table 91).
     allowed: u32,
     is_ud: bool,
@@ -87,8 +89,6 @@ pub(crate) struct SendQueue {
     pub(crate) keys: &'static [KeyEntry; KEYS],
     /// The own arena's header.
     pub(crate) header: &'static Header,
-    /// This process's own revocations rely on full barriers.
-    pub(crate) full_barrier: bool,
     pub(crate) failed_push: Option<Error>,
 }
 
@@ -119,7 +119,8 @@ impl SendQueue {
             tail: 0,
             ring,
             short_ways: crate::short::short_ways(qp_type),
-            moved: 0,
+            room: 0,
+            left: 0,
             allowed: allowed(qp_type),
             is_ud: qp_type == QpType::Ud,
             sq_sig_all,
@@ -134,7 +135,6 @@ impl SendQueue {
             was_empty: true,
             keys: process.own.keys,
             header: process.own.header,
-            full_barrier: !crate::barrier::is_registered(),
             failed_push: None,
         }
     }
@@ -191,6 +191,7 @@ impl SendQueue {
             self.address(i, ud);
         }
         self.tail = self.tail.wrapping_add(1);
+        self.room = 0;
         Ok(())
     }
 
@@ -403,7 +404,7 @@ impl SendQueue {
         self.cancel_request();
         self.disconnect(qp);
         self.wqes.iter_mut().for_each(|w| w.bind = None);
-        (self.head, self.tail) = (0, 0);
+        (self.head, self.tail, self.room) = (0, 0, 0);
         self.exec = Exec::default();
     }
 

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Default)]
 struct Entry {
     wr_id: AtomicU64,
-    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above.
-    status_opcode: AtomicU32,
-    byte_len: AtomicU32,
+    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above, the bytes in the high half.
+    outcome: AtomicU64,
     /// Send WQEs that are free again once this completion was polled, counted for ever.
     count: AtomicU32,
     timestamp: AtomicU64,
@@ -84,13 +83,19 @@ impl SendRing {
         let produced = self.produced.0.load(Ordering::Relaxed);
         let entry = &self.entries[produced as usize & (self.entries.len() - 1)];
         entry.wr_id.store(wr_id, Ordering::Relaxed);
-        entry.status_opcode.store(status | opcode << 8, Ordering::Relaxed);
-        entry.byte_len.store(byte_len, Ordering::Relaxed);
+        entry.outcome.store(u64::from(status | opcode << 8) | u64::from(byte_len) << 32, Ordering::Relaxed);
         entry.count.store(count, Ordering::Relaxed);
         if self.timestamps {
             entry.timestamp.store(hca_clock_ns(), Ordering::Relaxed);
         }
-        crate::cq::publish(cq, &self.produced.0, produced.wrapping_add(1), self.mode(), self.ready_bit, self.full_barrier)
+        crate::cq::publish(
+            cq,
+            &self.produced.0,
+            produced.wrapping_add(1),
+            self.mode(),
+            self.ready_bit,
+            self.full_barrier,
+        )
     }
 
     /// Hands the oldest `n` completions, no more than are pending, to `sink`; returns how many. The caller holds the CQ's
@@ -102,12 +107,12 @@ impl SendRing {
         let end = at.wrapping_add(n);
         while at != end {
             let entry = &self.entries[at as usize & (self.entries.len() - 1)];
-            let status_opcode = entry.status_opcode.load(Ordering::Relaxed);
+            let outcome = entry.outcome.load(Ordering::Relaxed);
             sink(&Completion {
                 wr_id: entry.wr_id.load(Ordering::Relaxed),
-                status: status_opcode & 0xff,
-                opcode: status_opcode >> 8,
-                byte_len: entry.byte_len.load(Ordering::Relaxed),
+                status: outcome as u32 & 0xff,
+                opcode: outcome as u32 >> 8,
+                byte_len: (outcome >> 32) as u32,
                 qp_num: self.qp_num,
                 timestamp: entry.timestamp.load(Ordering::Relaxed),
                 ..Completion::default()

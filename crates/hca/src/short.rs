@@ -5,15 +5,17 @@
 //!
 //! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
 
-use crate::barrier;
 use crate::memory::{self, DIRECT_CHUNK};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
-use crate::responder::Target;
-use crate::send_queue::{POST_BUDGET, SendQueue};
+use crate::responder::{InFlight, Target};
+use crate::send_queue::SendQueue;
 use crate::space::{Place, plain_region};
 use crate::types::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
 use std::sync::atomic::Ordering;
+
+/// Bytes that one call moves the short way.
+pub(crate) const SHORT_BUDGET: u32 = DIRECT_CHUNK as u32;
 
 /// A work request as the program laid it out; each part is read when it is needed.
 pub trait Work {
@@ -64,8 +66,9 @@ impl SendQueue {
     #[inline(always)]
     fn post_write(&mut self, qp: &Qp, w: &impl Work) -> bool {
         let data = w.data();
-        let done = match self.begin_short(qp, w, &data) {
-            Some(target) => self.write(target, w, &data),
+        let done = match self.begin_short(qp, &data) {
+            Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
+            Some(_) => None,
             None => return false,
         };
         self.end_short(qp, w, Opcode::Write, data.length, done)
@@ -74,7 +77,6 @@ impl SendQueue {
     #[inline(always)]
     fn write(&self, target: &Target, w: &impl Work, data: &Sge) -> Option<u32> {
         let local = self.local(w, data, 0)?;
-        let _mark = target.enter().ok()?;
         // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
         if data.length > 0 {
             let (addr, rkey) = w.remote();
@@ -89,8 +91,9 @@ impl SendQueue {
     #[inline(never)]
     fn post_read(&mut self, qp: &Qp, w: &impl Work) -> bool {
         let data = w.data();
-        let done = match self.begin_short(qp, w, &data) {
-            Some(target) => self.read(target, w, &data),
+        let done = match self.begin_short(qp, &data) {
+            Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
+            Some(_) => None,
             None => return false,
         };
         self.end_short(qp, w, Opcode::Read, data.length, done)
@@ -99,7 +102,6 @@ impl SendQueue {
     #[inline(always)]
     fn read(&self, target: &Target, w: &impl Work, data: &Sge) -> Option<u32> {
         let local = self.answer(w, data, target)?;
-        let _mark = target.enter().ok()?;
         if data.length > 0 {
             let (addr, rkey) = w.remote();
             let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_READ)?;
@@ -112,8 +114,9 @@ impl SendQueue {
     #[inline(never)]
     fn post_atomic(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
         let data = w.data();
-        let done = match self.begin_short(qp, w, &data) {
-            Some(target) => self.atomic(target, w, &data, opcode == Opcode::CompareSwap),
+        let done = match self.begin_short(qp, &data) {
+            Some((sq, target, Some(_mark))) => sq.atomic(target, w, &data, opcode == Opcode::CompareSwap),
+            Some(_) => None,
             None => return false,
         };
         self.end_short(qp, w, opcode, data.length, done)
@@ -126,7 +129,6 @@ impl SendQueue {
         if data.length != 8 || !addr.is_multiple_of(8) {
             return None;
         }
-        let _mark = target.enter().ok()?;
         let remote = target.mapped(rkey, addr, 8, access::REMOTE_ATOMIC)?;
         if !(remote as usize).is_multiple_of(8) {
             return None;
@@ -143,8 +145,11 @@ impl SendQueue {
     fn post_message(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
         let data = w.data();
         let mut claimed = None;
-        let done = match self.begin_short(qp, w, &data) {
-            Some(target) => self.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut claimed),
+        let done = match self.begin_short(qp, &data) {
+            Some((sq, target, Some(_mark))) => {
+                sq.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut claimed)
+            }
+            Some(_) => None,
             None => return false,
         };
         if done.is_none() && claimed.is_some() {
@@ -164,7 +169,6 @@ impl SendQueue {
         claimed: &mut Option<u32>,
     ) -> Option<u32> {
         let local = self.local(w, data, 0)?;
-        let _mark = target.enter().ok()?;
         let wqe = target.claim().ok()?;
         *claimed = Some(wqe);
         if data.length > 0 {
@@ -191,24 +195,31 @@ impl SendQueue {
 
     // ---- what all short ways share ---------------------------------------------------------------------------------
 
-    /// Whether the request may take one; if so the send queue is marked as executing.
+    /// Whether the request may take one; if so the send queue is marked as executing and the initiator as in flight, by one
+    /// barrier for both.
     #[inline(always)]
-    fn begin_short(&self, qp: &Qp, w: &impl Work, data: &Sge) -> Option<&Target> {
-        if self.head != self.tail
+    fn begin_short(&mut self, qp: &Qp, data: &Sge) -> Option<(&SendQueue, &Target, Option<InFlight<'_>>)> {
+        if (self.room == 0 && !self.find_room())
+            || data.length > self.left
             || qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32
-            || self.tail.wrapping_sub(self.ring.freed()) >= self.max_send_wr()
-            || u64::from(data.length) > DIRECT_CHUNK
-            || self.moved > POST_BUDGET
-            || w.flags() & send_flags::IP_CSUM != 0
             || self.header.paused.load(Ordering::Relaxed) != 0
         {
             return None;
         }
-        let target = self.target.as_deref()?;
-        let executing = qp.executing.load(Ordering::Relaxed);
-        qp.executing.store(executing + 1, Ordering::Relaxed);
-        barrier::light(self.full_barrier);
-        Some(target)
+        let this = &*self;
+        let target = this.target.as_deref()?;
+        qp.executing.store(qp.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let mark = target.enter().ok();
+        Some((this, target, mark))
+    }
+
+    /// The short way is open while nothing waits, as often as the queue has room.
+    #[inline(never)]
+    fn find_room(&mut self) -> bool {
+        if self.head == self.tail {
+            self.room = self.max_send_wr() - self.tail.wrapping_sub(self.ring.freed());
+        }
+        self.room > 0
     }
 
     /// The end of the mark, and the completion of what was `done`: the bytes that it fetched.
@@ -217,7 +228,8 @@ impl SendQueue {
         let executing = qp.executing.load(Ordering::Relaxed);
         qp.executing.store(executing + 1, Ordering::Release);
         let Some(fetched) = done else { return false };
-        self.moved += u64::from(length);
+        self.left -= length;
+        self.room -= 1;
         self.tail = self.tail.wrapping_add(1);
         self.head = self.tail;
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
@@ -232,8 +244,9 @@ impl SendQueue {
     /// The local memory of `data`, checked for `need`; anything for a length of zero.
     #[inline(always)]
     fn local(&self, w: &impl Work, data: &Sge, need: u32) -> Option<*mut u8> {
-        if w.flags() & send_flags::INLINE != 0 {
-            return (data.length <= self.max_inline()).then_some(data.addr as *mut u8);
+        if w.flags() & (send_flags::INLINE | send_flags::IP_CSUM) != 0 {
+            let may = data.length <= self.max_inline() && w.flags() & send_flags::IP_CSUM == 0;
+            return may.then_some(data.addr as *mut u8);
         }
         if data.length == 0 {
             return Some(std::ptr::null_mut());

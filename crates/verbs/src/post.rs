@@ -93,6 +93,9 @@ fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     if wr.num_sge != 0 && (wr.num_sge != 1 || wr.sg_list.is_null()) {
         return false;
     }
+    if wr.opcode == IBV_WR_RDMA_WRITE {
+        return poster.short(Opcode::Write, &Posted(wr));
+    }
     match Opcode::from_verbs(wr.opcode) {
         Some(opcode) => poster.short(opcode, &Posted(wr)),
         None => false,

@@ -124,9 +124,7 @@ impl hca::Work for Batch {
         match self.data {
             DataKind::None => Sge::default(),
             DataKind::Sges => self.sges.first().copied().unwrap_or_default(),
-            DataKind::Inline => {
-                Sge { addr: self.inline.as_ptr() as u64, length: self.inline.len() as u32, lkey: 0 }
-            }
+            DataKind::Inline => Sge { addr: self.inline.as_ptr() as u64, length: self.inline.len() as u32, lkey: 0 },
         }
     }
 
