@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use vervain_hca::sharing::offer;
-use vervain_share::api::{MEMFD, Place, SYSV, ShareApi, VERSION};
+use vervain_share::api::{KIND_MEMFD, KIND_SYSV, Place, ShareApi, VERSION};
 
 static OBJECTS: Mutex<Vec<Object>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -126,7 +126,7 @@ pub fn memfd(name: &std::ffi::CStr, len: u64, sealed: bool) -> usize {
         (fd.try_clone().unwrap(), libc::mmap(std::ptr::null_mut(), len as usize, prot, flags, fd.as_raw_fd(), 0))
     };
     assert_ne!(at, libc::MAP_FAILED);
-    add(MEMFD, fd.as_raw_fd(), Some(fd), at as usize, len)
+    add(KIND_MEMFD, fd.as_raw_fd(), Some(fd), at as usize, len)
 }
 
 /// One more descriptor of the last memfd that has `len` bytes.
@@ -147,7 +147,7 @@ pub fn segment(len: u64) -> usize {
         (id, at)
     };
     assert_ne!(at as isize, -1);
-    add(SYSV, id, None, at as usize, len)
+    add(KIND_SYSV, id, None, at as usize, len)
 }
 
 fn add(kind: u32, raw: i32, fd: Option<OwnedFd>, addr: usize, len: u64) -> usize {
@@ -165,7 +165,7 @@ pub fn remove(addr: usize) {
     // SAFETY: mapped by `memfd` or attached by `segment`; the test uses it no more.
     unsafe {
         match o.place.kind {
-            SYSV => libc::shmdt(addr as *const libc::c_void),
+            KIND_SYSV => libc::shmdt(addr as *const libc::c_void),
             _ => libc::munmap(addr as *mut libc::c_void, o.place.object_len as usize),
         };
     }
