@@ -115,6 +115,7 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_PORTS", "0"),
         ("VERVAIN_LINK_LAYER", "token-ring"),
         ("VERVAIN_MEMORY", "magic"),
+        ("VERVAIN_SHARE", "sometimes"),
         ("VERVAIN_LOG", "loud"),
     ] {
         // By the command: refused before the program starts. By env inside of it: the library meets it.
