@@ -3,16 +3,9 @@
 
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, c_program, have_c, under_vervain};
+use vervain_tests::{Failures, Job, c_program, have_c, under_vervain, way};
 
-/// The ways to a peer's memory: what the preload shares or else the best there is; without sharing, each of the others
-/// alone; and memory that the program itself has shared (`tests/c/vt_share.c`).
-const WAYS: &[&[(&str, &str)]] = &[
-    &[("VERVAIN_MEMORY", "auto")],
-    &[("VERVAIN_MEMORY", "vm"), ("VERVAIN_SHARE", "off")],
-    &[("VERVAIN_MEMORY", "owner"), ("VERVAIN_SHARE", "off")],
-    &[("VT_SHARED", "1")],
-];
+const WAYS: &[&str] = &["auto", "vm", "owner", "shared"];
 
 /// Runs a program with arguments and variables; its last line counts the cases, its exit status says whether all held.
 fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &str)], limit: u64) {
@@ -43,9 +36,9 @@ fn between_two(program: &str, cases: &[&str], limit: u64) {
         return;
     }
     let mut failures = Failures::default();
-    for way in WAYS {
+    for name in WAYS {
         let args = [&["--two"], cases].concat();
-        run(&mut failures, program, &args, way, limit);
+        run(&mut failures, program, &args, &way(name), limit);
     }
     failures.assert_none();
 }
@@ -129,8 +122,8 @@ fn data_between_two_processes() {
         return;
     }
     let mut failures = Failures::default();
-    for way in WAYS {
-        run(&mut failures, "data", &[], way, 180);
+    for name in WAYS {
+        run(&mut failures, "data", &[], &way(name), 180);
     }
     failures.assert_none();
 }
@@ -141,8 +134,8 @@ fn threads_share_objects() {
         return;
     }
     let mut failures = Failures::default();
-    for way in WAYS {
-        run(&mut failures, "threads", &[], way, 180);
+    for name in WAYS {
+        run(&mut failures, "threads", &[], &way(name), 180);
     }
     failures.assert_none();
 }

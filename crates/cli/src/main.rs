@@ -15,6 +15,7 @@ mod output;
 mod probe;
 mod program;
 mod run;
+mod sharing;
 mod sysfs;
 mod verbs;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(args),
         Command::Inventory(args) => inventory::print(args),
         Command::Probe(args) => probe::peer(args),
+        Command::Sharing => sharing::look(),
     };
     result.unwrap_or_else(|error| {
         output::complain(&error);
