@@ -127,7 +127,7 @@ impl Mapped {
     }
 
     /// Where `[offset, offset + len)` of object `number` is mapped; contiguous for the first [`SLACK`] bytes at least.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(&self, number: usize, generation: u32, offset: u64, len: u64) -> Option<*mut u8> {
         let slot = self.slots.get(number)?;
         // SAFETY: null, or a record that is not freed before this thread's QP has been seen at rest.
@@ -135,7 +135,9 @@ impl Mapped {
         if mapping.generation != generation || offset.checked_add(len)? > mapping.len {
             return None;
         }
-        let base = mapping.window(offset / WINDOW)?.load(Ordering::Acquire);
+        // Nearly all objects have one window.
+        let cell = if offset < WINDOW { &mapping.first } else { mapping.window(offset / WINDOW)? };
+        let base = cell.load(Ordering::Acquire);
         if base as usize <= DENIED {
             return None;
         }

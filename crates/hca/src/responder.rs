@@ -149,7 +149,8 @@ impl Target {
         self.lane.gate.store(gate, Ordering::Relaxed);
         barrier::light(self.full_barrier);
         let mark = InFlight { lane: self.lane, gate };
-        if self.qp.state.load(Ordering::Acquire) == QpState::Rts as u32
+        let state = self.qp.state.load(Ordering::Acquire);
+        if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
             && self.lane.open.load(Ordering::Relaxed) != 0
             && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
             && self.header.paused.load(Ordering::Relaxed) == 0
@@ -160,6 +161,12 @@ impl Target {
             None => Ok(mark),
             Some(nak) => Err(nak),
         }
+    }
+
+    /// Whether a message has arrived since the QP went to RTR. Passive sides of RDMA Writes often stay there.
+    #[inline(always)]
+    fn is_established(&self) -> bool {
+        self.qp.established.load(Ordering::Relaxed) != 0
     }
 
     /// [`Target::enter`] where not everything is as it is most of the time.
@@ -175,7 +182,7 @@ impl Target {
         if !self.space.is_open() {
             return Some(Nak::Paused);
         }
-        if state == QpState::Rtr as u32 && self.qp.established.load(Ordering::Relaxed) == 0 {
+        if state == QpState::Rtr as u32 && !self.is_established() {
             self.established();
         }
         None

@@ -188,7 +188,7 @@ impl Space {
     }
 
     /// Where byte `offset` of what `entry` names is mapped here, if it is; contiguous as [`Place::Direct`] says.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mapped_at(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<*mut u8> {
         let at = entry.at.load(Ordering::Relaxed);
         let start = (at & ((1 << layout::OFFSET_BITS) - 1)).checked_add(offset)?;
