@@ -59,7 +59,6 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    #[inline]
     fn pending(&self) -> u32 {
         match self {
             Source::Receives(lane) => lane.pending(),
@@ -67,17 +66,21 @@ impl Source {
         }
     }
 
-    /// Takes the oldest `n`, at most as many as are pending; returns how many were good.
     #[inline(always)]
-    fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
+    fn is_ready(&self) -> bool {
         match self {
-            Source::Receives(lane) => lane.take(n, sink),
-            Source::Sends(ring) => ring.take(n, sink),
+            Source::Receives(lane) => lane.is_ready(),
+            Source::Sends(ring) => ring.pending() != 0,
         }
     }
 
-    fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        self.take((self.pending() as usize).min(max) as u32, sink)
+    /// Takes up to `max`, oldest first; returns how many.
+    #[inline(always)]
+    fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        match self {
+            Source::Receives(lane) => lane.take(max, sink),
+            Source::Sends(ring) => ring.take(max, sink),
+        }
     }
 
     fn mode(&self) -> &AtomicU32 {
@@ -112,7 +115,7 @@ impl Source {
         self.mode().store(found::QUIET, Ordering::SeqCst);
         // Whoever published without seeing that has done so before this returns.
         barrier::heavy();
-        let idle = self.pending() == 0;
+        let idle = !self.is_ready();
         if !idle {
             self.begin_watching();
         }
@@ -123,7 +126,7 @@ impl Source {
     fn rest(&self) -> bool {
         self.mode().store(found::QUIET, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        self.pending() == 0
+        !self.is_ready()
             || self
                 .mode()
                 .compare_exchange(found::QUIET, found::SIGNALLED, Ordering::SeqCst, Ordering::Relaxed)
@@ -450,7 +453,7 @@ impl Cq {
     /// Moves what `lane` has published into the own queue, so that flushes come after it.
     pub(crate) fn settle_lane(&self, lane: &OwnedLane) {
         let mut q = self.queue.lock();
-        let n = lane.take(lane.pending(), &mut |c| q.local.push_back(*c));
+        let n = lane.take(usize::MAX, &mut |c| q.local.push_back(*c));
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
@@ -483,12 +486,11 @@ impl Cq {
         }
         let mut served = None;
         for (k, Watched { source, idle }) in q.watched.iter_mut().enumerate() {
-            let pending = source.pending();
-            if pending == 0 {
+            if !source.is_ready() {
                 *idle += 1;
                 continue;
             }
-            let got = source.take((pending as usize).min(max - n) as u32, sink);
+            let got = source.take(max - n, sink);
             *idle = 0;
             self.count_consumed(got);
             n += got;
@@ -553,7 +555,7 @@ impl Cq {
                 let Queue { sources, watched, .. } = q;
                 for source in sources.get(bit).into_iter().flatten() {
                     if n < max {
-                        let got = source.drain_into(max - n, sink);
+                        let got = source.take(max - n, sink);
                         self.count_consumed(got);
                         n += got;
                     }
@@ -696,7 +698,7 @@ fn watch_if_room(watched: &mut Vec<Watched>, source: &Source) -> bool {
         return true;
     }
     if watched.len() == WATCHED {
-        let idle = watched.iter().position(|w| w.idle > COOL_AFTER && w.source.pending() == 0);
+        let idle = watched.iter().position(|w| w.idle > COOL_AFTER && !w.source.is_ready());
         let Some(idle) = idle else { return false };
         if !watched[idle].source.stop_watching() {
             watched[idle].idle = 0;

@@ -23,6 +23,10 @@ pub struct OwnedLane {
     /// Shared part.
     pub shared: &'static Lane,
     ring: &'static [AtomicU32],
+    /// Receive completions taken.
+    consumed: AtomicU32,
+    /// Most that can be published and not taken.
+    limit: u32,
     blocks: [Block; 2],
     /// Receives that come through it.
     pub rq: Arc<RecvQueue>,
@@ -50,7 +54,8 @@ impl OwnedLane {
         qp_num: u32,
         granted: u32,
     ) -> Result<Arc<OwnedLane>> {
-        let slots = u64::from(rq.max_wr().max(1).next_power_of_two());
+        // The completions of a connected QP lie in the receives themselves.
+        let slots = if rq.view.alone { 1 } else { u64::from(rq.max_wr().max(1).next_power_of_two()) };
         let ring_block = process.arena.alloc(slots * 4)?;
         let lane_block = match process.lane_block() {
             Ok(b) => b,
@@ -77,6 +82,8 @@ impl OwnedLane {
                 process,
                 shared,
                 ring,
+                consumed: AtomicU32::new(0),
+                limit: rq.max_wr(),
                 blocks: [lane_block, ring_block],
                 rq: Arc::clone(rq),
                 cq: Arc::clone(cq),
@@ -98,25 +105,44 @@ impl OwnedLane {
     }
 
     /// Completions to be taken.
-    #[inline]
     pub(crate) fn pending(&self) -> u32 {
-        let consumed = self.shared.consumed.load(Ordering::Relaxed);
-        let pending = self.shared.produced.load(Ordering::Acquire).wrapping_sub(consumed);
-        // A count that runs further ahead than the ring is long is damage by the peer, not data.
-        if pending as usize > self.ring.len() { 0 } else { pending }
+        let pending = self.shared.produced.load(Ordering::Acquire).wrapping_sub(self.consumed.load(Ordering::Relaxed));
+        // A count that runs further ahead than there are receives is damage by the peer, not data.
+        if pending > self.limit { 0 } else { pending }
     }
 
-    /// Takes the oldest `n` completions, no more than are pending; returns how many were good. The caller holds the CQ's
-    /// queue.
+    /// Whether there is a completion to be taken.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        if self.rq.view.alone { self.rq.is_completed() } else { self.pending() != 0 }
+    }
+
+    /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
     #[inline(never)]
-    pub(crate) fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut at = self.shared.consumed.load(Ordering::Relaxed);
-        let end = at.wrapping_add(n);
+    pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        if self.rq.view.alone { self.take_in_order(max, sink) } else { self.take_from_ring(max, sink) }
+    }
+
+    #[inline]
+    fn take_in_order(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut taken = 0;
+        while taken < max {
+            let Some(completion) = self.rq.take_completed(self.qp_num) else { break };
+            sink(&completion);
+            taken += 1;
+        }
+        self.consumed.store(self.consumed.load(Ordering::Relaxed).wrapping_add(taken as u32), Ordering::Relaxed);
+        taken
+    }
+
+    fn take_from_ring(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut at = self.consumed.load(Ordering::Relaxed);
+        let end = at.wrapping_add((self.pending() as usize).min(max) as u32);
         let mut taken = 0;
         while at != end {
             let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
             at = at.wrapping_add(1);
-            self.shared.consumed.store(at, Ordering::Release);
+            self.consumed.store(at, Ordering::Release);
             // None for an index that is not one of a receive in use: damage again, and dropped.
             if let Some(completion) = self.rq.take(index, self.qp_num) {
                 sink(&completion);
@@ -237,7 +263,6 @@ fn clear(lane: &Lane) {
     lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);
     lane.open.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
-    lane.consumed.store(0, Ordering::Relaxed);
     lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);
     lane.request.state.store(request::IDLE, Ordering::Relaxed);

@@ -237,8 +237,7 @@ pub struct Lane {
     /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
     /// initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
-    /// Receive completions consumed.
-    pub consumed: AtomicU32,
+    _owner: AtomicU32,
     /// How the owner finds what is published here: see [`found`].
     pub mode: AtomicU32,
     /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.
@@ -434,14 +433,15 @@ pub struct RqShared {
 // SAFETY: atomics only.
 unsafe impl Shared for RqShared {}
 
-/// Head of a receive WQE; its SGEs (address, then length and key) follow.
-#[repr(C, align(64))]
+/// Head of a receive WQE; its SGEs (address, then length and key) follow, the first one in the same cache line.
+#[repr(C)]
 pub struct RecvWqe {
-    /// The program's cookie. Owner.
-    pub wr_id: AtomicU64,
+    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `own_queue`). The
+    /// owner posts, the claimer completes.
+    pub turn: AtomicU32,
     /// SGEs in use. Owner.
     pub num_sge: AtomicU32,
-    /// QPN of the initiator that holds this WQE, 0 for none. Claimer.
+    /// In a queue with several claimers: QPN of the initiator that holds this WQE, 0 for none. Claimer.
     pub claimer: AtomicU32,
     // -- the completion, written by the claimer --
     /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above.
@@ -456,9 +456,9 @@ pub struct RecvWqe {
     pub wc_flags: AtomicU32,
     /// The sender's LID in the low half, then service level and path bits.
     pub slid_sl: AtomicU32,
+    _pad: AtomicU32,
     /// Nanoseconds of CLOCK_MONOTONIC_RAW when the completion was made.
     pub timestamp: AtomicU64,
-    _pad: AtomicU64,
     /// SGEs.
     pub sges: [WqeSge; 0],
 }
@@ -484,7 +484,7 @@ mod tests {
     fn lines_stay_where_their_writers_expect_them() {
         assert_eq!(size_of::<KeyEntry>(), 64);
         assert_eq!(size_of::<ObjectEntry>(), 64);
-        assert_eq!(size_of::<RecvWqe>(), 64);
+        assert_eq!(size_of::<RecvWqe>() + size_of::<WqeSge>(), 64);
         assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
         assert_eq!(std::mem::offset_of!(Lane, initiator), 64);

@@ -27,6 +27,7 @@ pub mod mapped;
 pub mod memory;
 mod numbers;
 mod objects;
+mod own_queue;
 mod owner_copy;
 mod peers;
 pub mod process;

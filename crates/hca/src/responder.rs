@@ -299,16 +299,22 @@ impl Target {
     /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
     #[inline]
     pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
-        if let Some(w) = self.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
-            receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
-        }
+        let Some((rq, w)) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?))) else { return };
+        receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let lane = self.lane;
         let produced = lane.produced.load(Ordering::Relaxed);
-        self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
+        if rq.alone {
+            rq.complete_alone(w);
+        } else {
+            self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
+        }
         let bit = lane.ready_bit.load(Ordering::Relaxed);
         let next = produced.wrapping_add(1);
         if publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier) {
             self.tell(solicited || receipt.status != wc::SUCCESS);
+        }
+        if rq.alone {
+            rq.fetch_next();
         }
     }
 

@@ -98,13 +98,13 @@ impl SendRing {
         )
     }
 
-    /// Hands the oldest `n` completions, no more than are pending, to `sink`; returns how many. The caller holds the CQ's
-    /// queue.
+    /// Hands up to `max` completions, oldest first, to `sink`; returns how many. The caller holds the CQ's queue.
     #[inline(always)]
-    pub(crate) fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
+    pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         let consumer = &self.consumer.0;
         let mut at = consumer.consumed.load(Ordering::Relaxed);
-        let end = at.wrapping_add(n);
+        let n = (self.produced.0.load(Ordering::Acquire).wrapping_sub(at) as usize).min(max);
+        let end = at.wrapping_add(n as u32);
         while at != end {
             let entry = &self.entries[at as usize & (self.entries.len() - 1)];
             let outcome = entry.outcome.load(Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl SendRing {
             consumer.consumed.store(at, Ordering::Release);
             consumer.freed.store(entry.count.load(Ordering::Relaxed), Ordering::Release);
         }
-        n as usize
+        n
     }
 
     /// Forgets everything. The caller holds both the send queue and the CQ's queue.

@@ -80,7 +80,7 @@ impl Case {
     }
 
     fn wr_id(&self, wqe: u32) -> u64 {
-        self.rq.view.wqe(wqe).unwrap().wr_id.load(Ordering::Relaxed)
+        self.rq.wr_id(wqe).unwrap()
     }
 
     fn step(&mut self, op: &Op) {
