@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use vervain_share::api::{KIND_MEMFD, Place, SYMBOL, ShareApi, VERSION};
+use vervain_share::api::{Entry, KIND_MEMFD, Place, SYMBOL, ShareApi, VERSION};
 
 use crate::output;
 
@@ -76,7 +76,7 @@ fn found() -> Serving {
     // SAFETY: the name is this project's own, and stands for a function of this type (`vervain_share::api`); the table that
     // it returns is null or lives as long as the process.
     let api = unsafe {
-        let table = std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn() -> *const ShareApi>(symbol);
+        let table = std::mem::transmute::<*mut libc::c_void, Entry>(symbol);
         table().as_ref()
     };
     let Some(api) = api else { return Serving::Off };

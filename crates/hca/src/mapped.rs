@@ -185,6 +185,9 @@ impl Mapped {
         else {
             return;
         };
+        if entry.generation.load(Ordering::Acquire) != wanted.generation {
+            return;
+        }
         let mut known = self.known.lock();
         // SAFETY: records are freed by this thread only.
         let old =

@@ -77,7 +77,7 @@ fn preloaded() -> *mut ShareApi {
         return std::ptr::null_mut();
     }
     // SAFETY: the name is this project's own, and stands for a function of this type (`api::SYMBOL`).
-    let table = unsafe { std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn() -> *const ShareApi>(symbol) };
+    let table = unsafe { std::mem::transmute::<*mut libc::c_void, api::Entry>(symbol) };
     // SAFETY: it has no arguments.
     unsafe { table() }.cast_mut()
 }

@@ -3,10 +3,16 @@
 
 mod common;
 
-use common::{INITIATORS_LIVE, TURN, bind, context, fake_share, foreign, process, receiver};
+use common::{
+    ARENA_FD, ASKED, INITIATORS_LIVE, Random, TURN, WITHDRAWN, bind, context, fake_share, foreign, process, receiver,
+};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use vervain_hca::arena::View;
 use vervain_hca::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
+use vervain_hca::mapped::{Wanted, tidy};
+use vervain_hca::space::{Place, Space};
 use vervain_hca::{Context, Mr, Pd, access};
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::MW_BIND;
@@ -170,6 +176,95 @@ fn memory_stays_pinned_while_a_stopped_initiator_may_write_to_it() {
     drop(target);
     qp.destroy().unwrap();
     fake_share::remove(base);
+}
+
+/// This process as a peer would see it.
+fn seen_from_afar() -> Space {
+    let view = View::of_peer(ARENA_FD.load(Ordering::Relaxed)).unwrap();
+    // SAFETY: a fresh descriptor, owned at once.
+    let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    Space::new(view, false, std::process::id() as i32, wake).unwrap()
+}
+
+/// An object of the owner, one key that leads to it, and the word that stands in it.
+struct Live {
+    base: usize,
+    mr: Arc<Mr>,
+    word: u64,
+}
+
+/// Answers and withdrawals on their way to the peer.
+enum Message {
+    Granted(Wanted, Option<OwnedFd>),
+    Gone(u32, u32),
+}
+
+/// Whatever order messages come in, and whichever are lost, a key that leads to mapped memory leads to its own object.
+#[test]
+fn no_order_of_messages_makes_a_key_lead_to_another_object() {
+    let owner = owner();
+    let (mut direct, mut remote) = (0, 0);
+    for seed in 1..=40u64 {
+        let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let space = seen_from_afar();
+        let (mut live, mut messages): (Vec<Live>, Vec<Message>) = (Vec::new(), Vec::new());
+        ASKED.lock().unwrap().clear();
+        WITHDRAWN.lock().unwrap().clear();
+        for _ in 0..400 {
+            match r.below(8) {
+                0 | 1 if live.len() < 4 => {
+                    let (base, word) = (fake_share::memfd(c"vt-live", 8192, true), r.next());
+                    // SAFETY: a word of the object just made.
+                    unsafe { (base as *mut u64).add(512).write_volatile(word) };
+                    live.push(Live { base, mr: owner.register(base + 4096, 4096), word });
+                }
+                2 if !live.is_empty() => {
+                    let gone = live.swap_remove(r.below(live.len() as u64) as usize);
+                    gone.mr.deregister().unwrap();
+                    fake_share::remove(gone.base);
+                }
+                // The owner's progress thread answers.
+                3 => {
+                    let asked = std::mem::take(&mut *ASKED.lock().unwrap());
+                    let answer = |w: Wanted| process().grant_object(w.number, w.generation).map(|fd| (w, fd));
+                    messages.extend(asked.into_iter().filter_map(answer).map(|(w, fd)| Message::Granted(w, fd)));
+                    let gone = std::mem::take(&mut *WITHDRAWN.lock().unwrap());
+                    messages.extend(gone.into_iter().map(|(n, g)| Message::Gone(n, g)));
+                }
+                4 | 5 if !messages.is_empty() => match messages.swap_remove(r.below(messages.len() as u64) as usize) {
+                    Message::Granted(wanted, fd) => space.map_object(&wanted, fd),
+                    Message::Gone(..) if r.below(2) == 0 => {}
+                    Message::Gone(number, generation) => space.forget_object(number, generation),
+                },
+                6 if r.below(16) == 0 => {
+                    space.sweep_objects();
+                    tidy(process());
+                }
+                _ => {}
+            }
+            for l in &live {
+                let place =
+                    space.resolve(l.mr.rkey(), l.base as u64 + 4096, 8, access::REMOTE_WRITE, owner.pd.handle(), 0);
+                match place.expect("the key is good") {
+                    Place::Direct(p) => {
+                        direct += 1;
+                        // SAFETY: mapped, as the space says.
+                        assert_eq!(unsafe { p.cast::<u64>().read_volatile() }, l.word, "seed {seed:#x}");
+                    }
+                    Place::Remote(host) => {
+                        remote += 1;
+                        assert_eq!(host, l.base as u64 + 4096);
+                    }
+                    Place::Null => panic!("no key of the null MR was made"),
+                }
+            }
+        }
+        for l in live {
+            l.mr.deregister().unwrap();
+            fake_share::remove(l.base);
+        }
+    }
+    assert!(direct > 1000 && remote > 1000, "{direct} mapped, {remote} not");
 }
 
 #[test]

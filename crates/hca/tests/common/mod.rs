@@ -24,6 +24,11 @@ pub static INITIATORS_LIVE: AtomicBool = AtomicBool::new(true);
 /// The arena's memfd.
 pub static ARENA_FD: AtomicI32 = AtomicI32::new(-1);
 
+/// Objects that were asked for.
+pub static ASKED: Mutex<Vec<Wanted>> = Mutex::new(Vec::new());
+/// Objects that were withdrawn: number and generation.
+pub static WITHDRAWN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
+
 struct NoLink {
     slot: AtomicU32,
     event: OwnedFd,
@@ -51,10 +56,13 @@ impl Link for NoLink {
     }
     fn forget_lane(&self, _: &LaneRequest) {}
     fn forget_lanes(&self, _: u32) {}
-    fn ask_for_object(&self, _: &Space, _: &Wanted) -> bool {
+    fn ask_for_object(&self, _: &Space, wanted: &Wanted) -> bool {
+        ASKED.lock().unwrap().push(*wanted);
         true
     }
-    fn object_withdrawn(&self, _: u32, _: u32) {}
+    fn object_withdrawn(&self, number: u32, generation: u32) {
+        WITHDRAWN.lock().unwrap().push((number, generation));
+    }
     fn join(&self, _: &'static Process, _: &Gid, _: u32) -> Result<()> {
         Ok(())
     }
