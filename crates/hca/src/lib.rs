@@ -39,8 +39,10 @@ mod send_queue;
 mod service;
 pub mod space;
 pub mod srq;
+mod stream;
 pub mod types;
 mod ud;
+pub mod wake;
 pub mod window;
 pub mod wqe;
 

@@ -106,12 +106,12 @@ impl Target {
 
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
     pub fn withdraw(&self) -> bool {
-        use crate::layout::request::{IDLE, POSTED, RUNNING};
+        use crate::layout::request::{DONE, IDLE, POSTED, WAITING};
         if self.lane.initiator.load(Ordering::Acquire) != self.me {
             return false;
         }
-        let state = &self.lane.request.state;
-        state.compare_exchange(POSTED, IDLE, Ordering::AcqRel, Ordering::Acquire) == Err(RUNNING)
+        let take = |from| self.lane.request.state.compare_exchange(from, IDLE, Ordering::AcqRel, Ordering::Acquire);
+        !matches!(take(POSTED).or_else(|_| take(WAITING)), Ok(_) | Err(IDLE | DONE))
     }
 
     /// Ends a mark whose thread is gone.

@@ -107,15 +107,11 @@ impl Space {
 
     /// Wakes the progress thread if it sleeps.
     pub fn wake(&self) {
-        // Sent before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep has a mark
+        // Written before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep has a mark
         // of its own, so that a late taker does not take that of the next one.
         let sleep = self.header.sleeping.load(Ordering::SeqCst);
         if sleep != 0 {
-            // SAFETY: writes one byte from a static to a socket that this space owns, without waiting and without SIGPIPE;
-            // when it is full the thread is awake anyway.
-            unsafe {
-                libc::send(self.wake.as_raw_fd(), c"w".as_ptr().cast(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-            };
+            crate::wake::wake(&self.wake);
             let _ = self.header.sleeping.compare_exchange(sleep, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
