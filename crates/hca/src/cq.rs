@@ -7,7 +7,7 @@ use crate::channel::CompChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
-use crate::layout::{CqShared, READY_BITS};
+use crate::layout::{CqShared, READY_BITS, arm};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::qp::Qp;
@@ -85,6 +85,9 @@ impl Cq {
         shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
         shared.timestamps.store(u32::from(timestamps), Ordering::Relaxed);
         let cq = Arc::new_cyclic(|weak: &Weak<Cq>| {
+            let channel_id = channel.map_or(0, |c| c.register(weak.clone()));
+            shared.event.store(channel_id, Ordering::Relaxed);
+            shared.channel.store(channel.map_or(0, |c| c.number), Ordering::Relaxed);
             shared.attention.store(process.attention.add(Attention::Cq(weak.clone())), Ordering::Relaxed);
             Cq {
                 context: Arc::clone(context),
@@ -101,7 +104,7 @@ impl Cq {
                 timestamps,
                 pending: OwnerLock::default(),
                 pending_count: AtomicU32::new(0),
-                channel_id: channel.map_or(0, |c| c.register(weak.clone())),
+                channel_id,
             }
         });
         if let Some(channel) = channel {
@@ -168,9 +171,16 @@ impl Cq {
 
     #[inline]
     fn notify(&self, solicited_or_error: bool) {
-        if take_arm(self.shared, solicited_or_error) {
-            self.raise_event();
+        if self.shared.armed.load(Ordering::SeqCst) != arm::NONE {
+            crate::arm::fire(self.shared, solicited_or_error, || self.raise_event());
         }
+    }
+
+    /// An initiator has died: tells the program of what it may have told nobody.
+    pub(crate) fn rescue(&self) {
+        let s = self.shared;
+        let remote = s.produced.load(Ordering::SeqCst) != s.consumed.load(Ordering::Relaxed);
+        crate::arm::rescue(s, remote || s.local.load(Ordering::Relaxed) != 0, || self.raise_event());
     }
 
     /// Puts an event into the completion channel.
@@ -389,11 +399,7 @@ impl Cq {
     /// Asks for an event at the next completion, or the next solicited one (`man ibv_req_notify_cq`). A request for any
     /// completion is not weakened by a later one for solicited ones.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        if solicited_only {
-            let _ = self.shared.armed.compare_exchange(0, 2, Ordering::SeqCst, Ordering::Relaxed);
-        } else {
-            self.shared.armed.store(1, Ordering::SeqCst);
-        }
+        crate::arm::set(self.shared, solicited_only);
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
             self.process.hand_over();
@@ -460,15 +466,6 @@ impl Drop for Cq {
             self.process.release(block);
         }
     }
-}
-
-/// Takes the arm if this completion satisfies it; whoever gets true raises the event.
-#[inline]
-pub(crate) fn take_arm(shared: &CqShared, solicited_or_error: bool) -> bool {
-    let armed = shared.armed.load(Ordering::SeqCst);
-    armed != 0
-        && (armed == 1 || solicited_or_error)
-        && shared.armed.compare_exchange(armed, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.

@@ -304,23 +304,39 @@ pub struct Request {
 // SAFETY: atomics only.
 unsafe impl Shared for Request {}
 
+/// [`CqShared::armed`] values.
+pub mod arm {
+    /// No notification wanted.
+    pub const NONE: u32 = 0;
+    /// For any completion.
+    pub const ANY: u32 = 1;
+    /// For a solicited one.
+    pub const SOLICITED: u32 = 2;
+    /// Bit beside these: somebody is about to raise the event.
+    pub const FIRING: u32 = 4;
+}
+
 /// The part of a CQ that initiators touch.
 #[repr(C, align(64))]
 pub struct CqShared {
     /// Receive completions that initiators have published in all lanes. Peers.
     pub produced: AtomicU64,
     _line0: [AtomicU64; 7],
-    /// 0 no notification wanted, 1 for any completion, 2 for a solicited one. Owner arms, whoever notifies takes.
+    /// See [`arm`]. Owner arms, whoever notifies takes.
     pub armed: AtomicU32,
     /// Attention number. Owner, once.
     pub attention: AtomicU32,
-    /// 1 when a peer took the arm and the owner must raise the channel's event. Peers.
+    /// 1 when a peer cannot write into the channel and the owner must raise the event. Peers.
     pub notify: AtomicU32,
     /// 1 when more completions came than fit. Peers.
     pub overrun: AtomicU32,
     /// 1 when completions are to carry the time they were made. Owner, once.
     pub timestamps: AtomicU32,
-    _line1: [AtomicU32; 11],
+    /// Number of the completion channel, 0 for none. Owner, once.
+    pub channel: AtomicU32,
+    /// What is written into the channel for this CQ. Owner, once.
+    pub event: AtomicU32,
+    _line1: [AtomicU32; 9],
     /// Completions that the owner has taken out of lanes. Owner.
     pub consumed: AtomicU64,
     /// Capacity. Owner.

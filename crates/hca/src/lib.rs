@@ -9,6 +9,7 @@
 
 pub mod ah;
 pub mod arena;
+mod arm;
 mod attention;
 pub mod channel;
 pub mod context;
@@ -16,6 +17,7 @@ pub mod cq;
 pub mod device;
 pub mod dm;
 mod error;
+pub mod events;
 pub mod grh;
 pub mod keys;
 pub mod lane;

@@ -155,11 +155,8 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
 
 /// Sleeps; says whether the link has news.
 fn wait(process: &Process, timeout: Option<u64>) -> bool {
-    let mut fds = [process.own.wake_fd(), process.link.poll_fd()].map(|fd| libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    });
+    let mut fds =
+        [process.own.wake_fd(), process.link.poll_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let time = timeout.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,

@@ -4,7 +4,6 @@
 //!
 //! Every access happens between [`Target::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 
-use crate::cq::take_arm;
 use crate::layout::{self, CqShared, Lane, QpShared};
 use crate::recv_queue::{Receipt, RqView};
 use crate::space::{Place, Space};
@@ -289,10 +288,16 @@ impl Target {
             self.cq.overrun.store(1, Ordering::SeqCst);
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
-        if self.cq.armed.load(Ordering::SeqCst) != 0 && take_arm(self.cq, solicited || receipt.status != wc::SUCCESS) {
-            self.cq.notify.store(1, Ordering::SeqCst);
-            self.space.raise(self.cq.attention.load(Ordering::Relaxed));
+        if self.cq.armed.load(Ordering::SeqCst) != layout::arm::NONE {
+            self.notify(solicited || receipt.status != wc::SUCCESS);
         }
+    }
+
+    /// The program waits for an event of the CQ.
+    #[cold]
+    fn notify(&self, solicited_or_error: bool) {
+        let slot = layout::slot_of(self.qp.qpn.load(Ordering::Relaxed));
+        crate::arm::fire(self.cq, solicited_or_error, || crate::events::raise(&self.space, self.cq, slot));
     }
 
     /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).

@@ -3,6 +3,7 @@
 
 use crate::arena::View;
 use crate::error::{Error, Result};
+use crate::events::PeerChannels;
 use crate::layout::{self, Header, KeyEntry, QpShared, RqShared};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub struct Space {
     wake: OwnedFd,
     dead: AtomicBool,
     vm: AtomicU8,
+    /// Its completion channels.
+    pub channels: PeerChannels,
 }
 
 /// Where memory named by a key is, seen from the calling process.
@@ -60,7 +63,18 @@ impl Space {
         let (Some(keys), Some(attention)) = (keys, attention) else {
             return Err(Error::invalid("a peer's arena has tables outside of itself"));
         };
-        Ok(Space { view, header, keys, attention, own, pid, wake, dead: AtomicBool::new(false), vm: AtomicU8::new(0) })
+        Ok(Space {
+            view,
+            header,
+            keys,
+            attention,
+            own,
+            pid,
+            wake,
+            dead: AtomicBool::new(false),
+            vm: AtomicU8::new(0),
+            channels: PeerChannels::default(),
+        })
     }
 
     /// Whether this is the calling process.

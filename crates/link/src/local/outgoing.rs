@@ -143,6 +143,16 @@ impl Outgoing {
                             *entry = reply;
                         }
                     }
+                    kind::CHANNEL_REPLY => {
+                        if let Some(space) = &c.space {
+                            space.channels.learn(message.args[0], fds.try_into().ok());
+                        }
+                    }
+                    kind::CHANNEL_GONE => {
+                        if let Some(space) = &c.space {
+                            space.channels.forget(message.args[0]);
+                        }
+                    }
                     kind::JOIN => groups.note(&message, true),
                     kind::ACK => groups.acknowledged(message.args[0]),
                     kind::REFUSED => log::error!(
