@@ -37,7 +37,28 @@ fn peers_are_killed_under_load_on_every_other_way() {
 #[test]
 fn a_stopped_peer_harms_no_other() {
     run("kill", &["stop_and_continue"], &[], 60);
-    run("kill", &["stop_and_continue"], &[("VERVAIN_MEMORY", "vm"), ("VT_ROUNDS", "20")], 60);
+    for way in ["vm", "owner"] {
+        run("kill", &["stop_and_continue"], &[("VERVAIN_MEMORY", way), ("VT_ROUNDS", "20")], 60);
+    }
+}
+
+#[test]
+fn a_program_that_sleeps_on_a_channel_is_woken_whatever_becomes_of_its_peers() {
+    let cases = [
+        "two_sleepers",
+        "stopped_senders_wake_nobody_less",
+        "killed_senders_leave_no_silent_completion",
+        "channels_come_and_go",
+    ];
+    run("wake", &cases, &[], 120);
+    run("wake", &cases, &[("VERVAIN_MEMORY", "owner"), ("VT_ROUNDS", "20")], 120);
+}
+
+#[test]
+fn an_owner_that_copies_shows_no_torn_tail_and_keeps_no_revoked_key() {
+    for way in ["owner", "auto"] {
+        run("wake", &["the_tail_comes_last", "revoked_half_way"], &[("VERVAIN_MEMORY", way)], 120);
+    }
 }
 
 #[test]

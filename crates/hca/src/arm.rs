@@ -1,8 +1,8 @@
-//! The arm of a completion queue: the program's wish for one event (`man ibv_req_notify_cq`), and who grants it. Whoever
-//! produces a completion does: it marks the arm as being fired, writes the event, and only then takes the arm away. One that
-//! is stopped or killed in between leaves a mark, and the next who produces for the queue, or the owner when it hears of the
-//! death, writes the event in its place. The program may then see two events for one completion, which it must expect anyway:
-//! an event says that the queue is worth a look.
+//! The arm of a completion queue: the program's wish for one event (`man ibv_req_notify_cq`), and who grants it.
+//! Whoever produces a completion does: it marks the arm as being fired, writes the event, and only then takes the arm
+//! away. One that is stopped or killed in between leaves a mark, and the next who produces for the queue, or the owner
+//! when it hears of the death, writes the event in its place. The program may then see two events for one completion,
+//! which it must expect anyway: an event says that the queue is worth a look.
 
 use crate::layout::{CqShared, arm};
 use crate::types::now_ns;
@@ -44,7 +44,8 @@ pub(crate) fn fire(cq: &CqShared, solicited_or_error: bool, raise: impl FnOnce()
     let _ = cq.armed.compare_exchange(armed, arm::NONE, Ordering::SeqCst, Ordering::Relaxed);
 }
 
-/// The program wants an event at the next completion, or the next solicited one. A wish for any completion is not weakened.
+/// The program wants an event at the next completion, or the next solicited one. A wish for any completion is not
+/// weakened.
 pub(crate) fn set(cq: &CqShared, solicited_only: bool) {
     if !solicited_only {
         cq.armed.store(arm::ANY, Ordering::SeqCst);
@@ -56,8 +57,8 @@ pub(crate) fn set(cq: &CqShared, solicited_only: bool) {
     });
 }
 
-/// A producer has died. It may have been firing, or have published a completion that nobody was told of: `waiting` says that
-/// some are there.
+/// A producer has died. It may have been firing, or have published a completion that nobody was told of: `waiting`
+/// says that some are there.
 pub(crate) fn rescue(cq: &CqShared, waiting: bool, raise: impl FnOnce()) {
     let armed = cq.armed.load(Ordering::SeqCst);
     if armed & arm::FIRING != 0 || (armed != arm::NONE && waiting) {
@@ -80,7 +81,7 @@ mod tests {
 
     fn fired(cq: &CqShared, solicited: bool) -> u32 {
         let n = AtomicU32::new(0);
-        fire(cq, solicited, || drop(n.fetch_add(1, Ordering::Relaxed)));
+        fire(cq, solicited, || _ = n.fetch_add(1, Ordering::Relaxed));
         n.into_inner()
     }
 
@@ -156,7 +157,7 @@ mod tests {
             for _ in 0..3 {
                 s.spawn(|| {
                     for _ in 0..20_000 {
-                        fire(&q, true, || drop(events.fetch_add(1, Ordering::SeqCst)));
+                        fire(&q, true, || _ = events.fetch_add(1, Ordering::SeqCst));
                     }
                     done.fetch_add(1, Ordering::SeqCst);
                 });

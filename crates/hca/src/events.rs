@@ -1,6 +1,6 @@
-//! Completion events for another process, in one system call: an initiator that completes a receive on an armed CQ writes
-//! into the pipe of the CQ's channel itself. It asks for the pipe when it first needs it; until that is there, and
-//! whenever the pipe does not take the event, the owner's progress thread is asked to raise it.
+//! Completion events for another process, in one system call: an initiator that completes a receive on an armed CQ
+//! writes into the pipe of the CQ's channel itself. It asks for the pipe when it first needs it; until that is there,
+//! and whenever the pipe does not take the event, the owner's progress thread is asked to raise it.
 
 use crate::channel::CompChannel;
 use crate::layout::CqShared;
@@ -119,8 +119,8 @@ pub(crate) fn raise(space: &Space, cq: &CqShared, slot: u32) {
 /// Writes the event of the CQ that has the number `event` in its channel; false when the pipe is full.
 pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
     let message = u64::from(event);
-    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. Whoever writes holds the read end as
-    // well, so no SIGPIPE.
+    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. Whoever writes holds the read
+    // end as well, so no SIGPIPE.
     unsafe { libc::write(fd, (&raw const message).cast(), size_of::<u64>()) == size_of::<u64>() as isize }
 }
 

@@ -261,8 +261,8 @@ pub mod request {
     pub const DATAGRAM: u32 = 6;
     /// Bytes of a bounce buffer, and of the longest message that goes through it in one piece.
     pub const BOUNCE_BYTES: u64 = 64 << 10;
-    /// The same for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's speed
-    /// with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner wakes.
+    /// The same for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's
+    /// speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner wakes.
     pub const LARGE_BOUNCE_BYTES: u64 = 512 << 10;
     /// Bytes that a longer message is moved by: both sides copy at once, one a piece behind the other.
     pub const PIECE_BYTES: u64 = 32 << 10;

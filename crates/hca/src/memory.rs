@@ -135,8 +135,8 @@ pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, la
     }
 }
 
-/// Longest copy that no C library does by `rep movsb`, which is ten times slower than a loop when the two sides lie some bytes
-/// apart modulo a page (AMD Zen 3: 1 MiB through a bounce buffer took 360 µs so, and takes 40).
+/// Longest copy that no C library does by `rep movsb`, which is ten times slower than a loop when the two sides lie
+/// some bytes apart modulo a page (AMD Zen 3: 1 MiB through a bounce buffer took 360 µs so, and takes 40).
 const NO_REP_MOVSB: usize = 1984;
 
 /// Copies `n` bytes of a long message whose two sides do not overlap.

@@ -1,5 +1,6 @@
-//! The requester's side of owner copies (DESIGN decision 4d): leaves a request in the target's lane, passes the data through
-//! the lane's bounce buffer, and looks whether the owner has carried it out (see `service`). Nobody waits inside a call.
+//! The requester's side of owner copies (DESIGN decision 4d): leaves a request in the target's lane, passes the data
+//! through the lane's bounce buffer, and looks whether the owner has carried it out (see `service`). Nobody waits
+//! inside a call.
 
 use crate::layout::request;
 use crate::memory::{self, Direction, Pieces};
@@ -34,8 +35,8 @@ pub(crate) struct Asked {
 }
 
 impl SendQueue {
-    /// Asks the owner to do `op` on `n` bytes, or goes on with what it was asked; `Wait` until it is done. At most `budget`
-    /// bytes are copied by this call.
+    /// Asks the owner to do `op` on `n` bytes, or goes on with what it was asked; `Wait` until it is done. At most
+    /// `budget` bytes are copied by this call.
     pub(crate) fn ask(
         &mut self,
         i: usize,
@@ -181,8 +182,8 @@ impl SendQueue {
             };
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done + asked.moved, n, need, &mut pieces).map_err(Stop::Local)?;
-            // SAFETY: `at` lies inside the owner's arena as just checked, where nobody's keys lead while it is a bounce buffer;
-            // the pieces are checked local memory.
+            // SAFETY: `at` lies inside the owner's arena as just checked, where nobody's keys lead while it is a
+            // bounce buffer; the pieces are checked local memory.
             unsafe { memory::copy_bounce(direction, at, &pieces) };
             asked.moved += n;
             r.moved.store(asked.moved, Ordering::SeqCst);

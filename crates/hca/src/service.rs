@@ -61,8 +61,8 @@ enum Step {
     Gone,
 }
 
-/// Carries out the request that waits in `lane`, if one does. Each piece is moved under the process's serving lock, so that
-/// a revocation can wait for it; between two pieces the next one is checked anew.
+/// Carries out the request that waits in `lane`, if one does. Each piece is moved under the process's serving lock, so
+/// that a revocation can wait for it; between two pieces the next one is checked anew.
 pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     let _one_at_a_time = lane.server.lock();
     let r = &lane.shared.request;
@@ -225,8 +225,8 @@ fn copy(process: &Process, lane: &OwnedLane) -> Result<Step, Nak> {
     if let Place::Direct(base) = place {
         let through = process.own.view.at(bounce.start + done % stream.ring, n).ok_or(Nak::RemoteOperation)?;
         let at = base.wrapping_add(done as usize);
-        // SAFETY: `base` is registered memory of this process for the whole message, of which `done + n` is within; `through`
-        // is a checked range of its arena.
+        // SAFETY: `base` is registered memory of this process for the whole message, of which `done + n` is within;
+        // `through` is a checked range of its arena.
         unsafe {
             match r.op.load(Ordering::Relaxed) {
                 request::READ => copy_long(at, through, n as usize),

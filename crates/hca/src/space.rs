@@ -121,8 +121,8 @@ impl Space {
 
     /// Wakes the progress thread if it sleeps.
     pub fn wake(&self) {
-        // Written before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep has a mark
-        // of its own, so that a late taker does not take that of the next one.
+        // Written before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep
+        // has a mark of its own, so that a late taker does not take that of the next one.
         let sleep = self.header.sleeping.load(Ordering::SeqCst);
         if sleep != 0 {
             crate::wake::wake(&self.wake);

@@ -1,5 +1,5 @@
-//! The bounce buffer of an owner copy, used as a ring: one side fills it, the other empties it, piece by piece and at the
-//! same time. Which bytes come next follows from two counts alone, so either side may stop and go on later.
+//! The bounce buffer of an owner copy, used as a ring: one side fills it, the other empties it, piece by piece and at
+//! the same time. Which bytes come next follows from two counts alone, so either side may stop and go on later.
 
 use crate::layout::request::{BOUNCE_BYTES, PIECE_BYTES};
 
@@ -56,7 +56,7 @@ mod tests {
                         for _ in 0..4 - greed {
                             let n = s.empty(filled, emptied).unwrap();
                             assert!(emptied % ring + n <= ring && emptied + n <= filled);
-                            assert!(emptied + n == len || n % 64 == 0, "parted inside a line");
+                            assert!(emptied + n == len || n.is_multiple_of(64), "parted inside a line");
                             emptied += n;
                         }
                         turns += 1;
