@@ -37,8 +37,29 @@ fn peers_are_killed_under_load_on_every_other_way() {
 #[test]
 fn a_stopped_peer_harms_no_other() {
     run("kill", &["stop_and_continue"], &[], 60);
-    for name in ["vm", "shared"] {
+    for name in ["vm", "owner", "shared"] {
         run("kill", &["stop_and_continue"], &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 60);
+    }
+}
+
+#[test]
+fn a_program_that_sleeps_on_a_channel_is_woken_whatever_becomes_of_its_peers() {
+    let cases = [
+        "two_sleepers",
+        "stopped_senders_wake_nobody_less",
+        "killed_senders_leave_no_silent_completion",
+        "channels_come_and_go",
+    ];
+    run("wake", &cases, &[], 120);
+    for name in ["owner", "shared"] {
+        run("wake", &cases, &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 120);
+    }
+}
+
+#[test]
+fn an_owner_that_copies_shows_no_torn_tail_and_keeps_no_revoked_key() {
+    for name in ["owner", "vm", "auto"] {
+        run("wake", &["the_tail_comes_last", "revoked_half_way"], &way(name), 120);
     }
 }
 

@@ -14,6 +14,7 @@ mod libs;
 mod output;
 mod probe;
 mod program;
+mod prune;
 mod run;
 mod sharing;
 mod sysfs;

@@ -8,7 +8,7 @@ use crate::channel::CompChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
-use crate::layout::{CqShared, READY_BITS, found, watch};
+use crate::layout::{CqShared, READY_BITS, arm, found, watch};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::qp::Qp;
@@ -171,14 +171,14 @@ fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32) {
 pub(crate) struct News {
     /// More completions than fit.
     pub overrun: bool,
-    /// The program waits for an event, and this completion is one that it waits for.
+    /// The program waits for an event: [`crate::arm::fire`] decides whether for this completion.
     pub event: bool,
 }
 
 /// Counts a completion that was just published, and takes the request for an event, as [`CqShared::watch`] asks.
 #[cold]
 #[inline(never)]
-pub(crate) fn watched(cq: &CqShared, solicited_or_error: bool) -> News {
+pub(crate) fn watched(cq: &CqShared) -> News {
     let bits = cq.watch.load(Ordering::SeqCst);
     let mut news = News { overrun: false, event: false };
     if bits & watch::COUNT != 0 {
@@ -190,7 +190,7 @@ pub(crate) fn watched(cq: &CqShared, solicited_or_error: bool) -> News {
     if bits & watch::EVENTS != 0 {
         // Pairs with `Cq::req_notify`: either the program polls what was published, or the request is seen here.
         fence(Ordering::SeqCst);
-        news.event = take_arm(cq, solicited_or_error);
+        news.event = cq.armed.load(Ordering::SeqCst) != arm::NONE;
     }
     news
 }
@@ -239,6 +239,9 @@ impl Cq {
         shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
         shared.timestamps.store(u32::from(timestamps), Ordering::Relaxed);
         let cq = Arc::new_cyclic(|weak: &Weak<Cq>| {
+            let channel_id = channel.map_or(0, |c| c.register(weak.clone()));
+            shared.event.store(channel_id, Ordering::Relaxed);
+            shared.channel.store(channel.map_or(0, |c| c.number), Ordering::Relaxed);
             shared.attention.store(process.attention.add(Attention::Cq(weak.clone())), Ordering::Relaxed);
             Cq {
                 context: Arc::clone(context),
@@ -256,7 +259,7 @@ impl Cq {
                 timestamps,
                 pending: OwnerLock::default(),
                 pending_count: AtomicU32::new(0),
-                channel_id: channel.map_or(0, |c| c.register(weak.clone())),
+                channel_id,
             }
         });
         if let Some(channel) = channel {
@@ -300,14 +303,14 @@ impl Cq {
     #[cold]
     #[inline(never)]
     pub(crate) fn tell(&self, solicited_or_error: bool) {
-        let news = watched(self.shared, solicited_or_error);
+        let news = watched(self.shared);
         if news.overrun && !self.ignore_overrun {
             // The caller holds a send queue; the progress thread breaks the news.
             self.shared.overrun.store(1, Ordering::SeqCst);
             self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
         }
         if news.event {
-            self.raise_event();
+            crate::arm::fire(self.shared, solicited_or_error, || self.raise_event());
         }
     }
 
@@ -331,9 +334,17 @@ impl Cq {
             q.local.push_back(completion);
             self.shared.local.store(local + 1, Ordering::Relaxed);
         }
-        if self.shared.watch.load(Ordering::SeqCst) & watch::EVENTS != 0 && take_arm(self.shared, error) {
-            self.raise_event();
+        if self.shared.watch.load(Ordering::SeqCst) & watch::EVENTS != 0 {
+            crate::arm::fire(self.shared, error, || self.raise_event());
         }
+    }
+
+    /// An initiator has died: tells the program of what it may have told nobody.
+    pub(crate) fn rescue(&self) {
+        let q = self.queue.lock();
+        let waiting = q.in_rings() + q.local.len() as u64 > 0;
+        drop(q);
+        crate::arm::rescue(self.shared, waiting, || self.raise_event());
     }
 
     /// Queues that report here can make `n` more completions, of a queue that is shared under `key` if that is given.
@@ -613,11 +624,7 @@ impl Cq {
             // From here on whoever completes looks at the request below, or has published before it.
             barrier::heavy();
         }
-        if solicited_only {
-            let _ = self.shared.armed.compare_exchange(0, 2, Ordering::SeqCst, Ordering::Relaxed);
-        } else {
-            self.shared.armed.store(1, Ordering::SeqCst);
-        }
+        crate::arm::set(self.shared, solicited_only);
         fence(Ordering::SeqCst);
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
@@ -709,15 +716,6 @@ fn watch_if_room(watched: &mut Vec<Watched>, source: &Source) -> bool {
     source.begin_watching();
     watched.push(Watched { source: source.clone(), idle: 0 });
     true
-}
-
-/// Takes the arm if this completion satisfies it; whoever gets true raises the event.
-#[inline]
-pub(crate) fn take_arm(shared: &CqShared, solicited_or_error: bool) -> bool {
-    let armed = shared.armed.load(Ordering::SeqCst);
-    armed != 0
-        && (armed == 1 || solicited_or_error)
-        && shared.armed.compare_exchange(armed, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.

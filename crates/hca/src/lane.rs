@@ -11,6 +11,7 @@ use crate::memory::unaim;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::types::{Completion, now_ns};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -40,6 +41,8 @@ pub struct OwnedLane {
     cut_off: AtomicBool,
     /// The owner copies' bounce buffer.
     bounce: crate::lock::OwnerLock<Option<Block>>,
+    /// Held by the thread that carries out the initiator's request.
+    pub(crate) server: crate::lock::OwnerLock<()>,
     /// Where the lane starts in the arena.
     pub offset: u64,
 }
@@ -91,6 +94,7 @@ impl OwnedLane {
                 granted,
                 cut_off: AtomicBool::new(false),
                 bounce: crate::lock::OwnerLock::new(None),
+                server: crate::lock::OwnerLock::default(),
                 offset,
             }
         });
@@ -200,7 +204,8 @@ impl OwnedLane {
     /// Frees the lane for another initiator. The last one has given it back, or its process has ended.
     pub(crate) fn reset(&self) {
         unaim(self.shared);
-        self.shared.request.state.store(request::IDLE, Ordering::Release);
+        // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
+        self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
         let gate = self.shared.gate.load(Ordering::Relaxed);
         self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
         self.shared.initiator.store(0, Ordering::Release);
@@ -216,15 +221,30 @@ impl OwnedLane {
         self.cut_off.load(Ordering::Acquire)
     }
 
-    /// The bounce buffer for owner copies, made when first asked for.
-    pub(crate) fn bounce(&self, bytes: u64) -> Option<std::ops::Range<u64>> {
+    /// The bounce buffer for owner copies, made when first asked for, and anew when a larger one is. The initiator asks
+    /// when it has nothing in the old one.
+    pub(crate) fn make_bounce(&self, bytes: u64) -> Option<Range<u64>> {
         let mut bounce = self.bounce.lock();
-        if bounce.is_none() {
-            *bounce = Some(self.process.arena.alloc(bytes).ok()?);
+        if bounce.as_ref().is_none_or(|b| b.len() < bytes) {
+            match self.process.arena.alloc(bytes) {
+                Ok(block) => {
+                    if let Some(old) = bounce.replace(block) {
+                        self.process.release(old);
+                    }
+                }
+                Err(_) if bounce.is_some() => {}
+                Err(_) => return None,
+            }
         }
         let block = bounce.as_ref()?;
         self.shared.bounce.store(block.offset(), Ordering::Release);
+        self.shared.bounce_len.store(block.len(), Ordering::Release);
         Some(block.offset()..block.offset() + block.len())
+    }
+
+    /// The bounce buffer, if there is one.
+    pub(crate) fn bounce(&self) -> Option<Range<u64>> {
+        self.bounce.lock().as_ref().map(|b| b.offset()..b.offset() + b.len())
     }
 
     /// Closes the lane for good: nobody can enter any more, and nobody is inside.
@@ -265,6 +285,7 @@ fn clear(lane: &Lane) {
     lane.produced.store(0, Ordering::Relaxed);
     lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);
+    lane.bounce_len.store(0, Ordering::Relaxed);
     lane.request.state.store(request::IDLE, Ordering::Relaxed);
     unaim(lane);
     // Until now it was nobody's, see [`NOBODY`].

@@ -9,6 +9,7 @@
 
 pub mod ah;
 pub mod arena;
+mod arm;
 mod attention;
 mod barrier;
 pub mod channel;
@@ -17,6 +18,7 @@ pub mod cq;
 pub mod device;
 pub mod dm;
 mod error;
+pub mod events;
 pub mod grh;
 pub mod keys;
 pub mod lane;
@@ -46,10 +48,12 @@ pub mod sharing;
 pub mod short;
 pub mod space;
 pub mod srq;
+mod stream;
 mod sysv;
 pub mod tid;
 pub mod types;
 mod ud;
+pub mod wake;
 pub mod window;
 pub mod wqe;
 

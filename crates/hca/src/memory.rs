@@ -138,6 +138,43 @@ pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, la
     }
 }
 
+/// Longest copy that no C library does by `rep movsb`, which is ten times slower than a loop when the two sides lie
+/// some bytes apart modulo a page (AMD Zen 3: 1 MiB through a bounce buffer took 360 µs so, and takes 40).
+const NO_REP_MOVSB: usize = 1984;
+
+/// Copies `n` bytes of a long message whose two sides do not overlap.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes and do not overlap.
+#[inline]
+pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, n: usize) {
+    for at in (0..n).step_by(NO_REP_MOVSB) {
+        // SAFETY: the caller vouches for both ranges.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), NO_REP_MOVSB.min(n - at)) };
+    }
+}
+
+/// Moves `pieces` to or from the bounce buffer at `at`.
+///
+/// # Safety
+/// As for [`copy_direct`]; the buffer overlaps none of the pieces.
+pub(crate) unsafe fn copy_bounce(direction: Direction, at: *mut u8, pieces: &Pieces) {
+    let mut at = at;
+    for piece in pieces.list() {
+        let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+        // SAFETY: the caller vouches for both sides.
+        unsafe {
+            match direction {
+                Direction::Read if p.is_null() => {}
+                Direction::Read => copy_long(at, p, n),
+                Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
+                Direction::Write => copy_long(p, at, n),
+            }
+            at = at.add(n);
+        }
+    }
+}
+
 /// Copies `n` bytes; a word by one load and one store.
 ///
 /// # Safety

@@ -17,7 +17,7 @@ use crate::objects::{Found, Objects, Pin};
 use crate::qp::Qp;
 use crate::sharing::Source;
 use crate::space::Space;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -42,7 +42,6 @@ pub struct Process {
     qps: OwnerLock<Vec<Weak<Qp>>>,
     pending: OwnerLock<Vec<Arc<Qp>>>,
     serving: OwnerLock<()>,
-    wake_read: OwnedFd,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
     pub(crate) policy: Policy,
@@ -68,7 +67,7 @@ impl Process {
         let process = Process::create(link)?;
         let process: &'static Process = Box::leak(Box::new(process));
         crate::progress::spawn(process)?;
-        for fd in [process.arena.fd(), process.wake_read_fd(), process.own.wake_fd()] {
+        for fd in [process.arena.fd(), process.own.wake_fd()] {
             keep_from_children(fd);
         }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
@@ -130,10 +129,10 @@ impl Process {
         header.objects.store(table.offset(), Ordering::Relaxed);
         header.magic.store(layout::MAGIC, Ordering::Release);
         hold_record_lock(arena.fd())?;
-        let (wake_read, wake_write) = socketpair()?;
-        let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake_write.as_raw_fd(), incarnation: random };
+        let wake = crate::wake::create()?;
+        let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation: random };
         let link = link(&init)?;
-        let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake_write)?);
+        let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake)?);
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
@@ -147,7 +146,6 @@ impl Process {
             qps: OwnerLock::default(),
             pending: OwnerLock::default(),
             serving: OwnerLock::default(),
-            wake_read,
             incarnation: random,
             policy,
             next_pd: AtomicU32::new(1),
@@ -155,10 +153,6 @@ impl Process {
             suspects: OwnerLock::default(),
             lane_blocks: OwnerLock::default(),
         })
-    }
-
-    pub(crate) fn wake_read_fd(&self) -> i32 {
-        self.wake_read.as_raw_fd()
     }
 
     pub(crate) fn next_pd(&self) -> u32 {
@@ -269,7 +263,13 @@ impl Process {
 
     /// Waits until no request of an initiator is being carried out.
     pub(crate) fn wait_serving(&self) {
-        drop(self.serving.lock());
+        self.while_not_serving(|| ());
+    }
+
+    /// Runs `f` while no piece of any request is being moved.
+    pub(crate) fn while_not_serving(&self, f: impl FnOnce()) {
+        let _serving = self.serving.lock();
+        f();
     }
 
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the link.
@@ -445,13 +445,15 @@ impl Process {
         self.own.wake();
     }
 
-    /// Looks at everything that peers asked for.
-    pub(crate) fn attend(&self) {
+    /// Looks at everything that peers asked for; says whether initiators' requests were among it.
+    pub(crate) fn attend(&self) -> bool {
         let mut numbers = Vec::new();
         self.own.take_attention(|n| numbers.push(n));
+        let mut served = false;
         for n in numbers {
-            self.attention.call(n, self);
+            served |= self.attention.call(n, self);
         }
+        served
     }
 
     /// The same from a thread that polls, which must not wait for another that is at it.
@@ -473,9 +475,10 @@ impl Process {
         }
     }
 
-    pub(crate) fn serve(&self, lane: &OwnedLane) {
+    /// Does a piece of an initiator's request; [`Process::wait_serving`] waits for it.
+    pub(crate) fn serving<R>(&self, piece: impl FnOnce() -> R) -> R {
         let _serving = self.serving.lock();
-        crate::service::serve(self, lane);
+        piece()
     }
 }
 
@@ -559,19 +562,6 @@ pub struct LinkInit {
 /// Random bits from the system.
 pub(crate) fn random_u64() -> Result<u64> {
     getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
-}
-
-/// A connected pair of datagram sockets: unlike a pipe, writing to it never raises SIGPIPE.
-fn socketpair() -> Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: fills the two descriptors, which are owned at once.
-    unsafe {
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
-            return Err(Error::last_os("cannot make the wake-up socket"));
-        }
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
 }
 
 /// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a

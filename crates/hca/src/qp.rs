@@ -232,7 +232,7 @@ impl Qp {
         let offset = self.block.lock().as_ref().map_or(0, Block::offset);
         let lane = OwnedLane::create(self.process, rq, cq, offset, self.number, initiator)?;
         if self.qp_type == QpType::Ud {
-            lane.bounce(crate::layout::request::DATAGRAM_BYTES);
+            lane.make_bounce(crate::layout::request::DATAGRAM_BYTES);
         }
         let at = lane.offset;
         lanes.push(lane);

@@ -122,6 +122,7 @@ impl Qp {
             return;
         }
         lane.cq.settle_lane(lane);
+        lane.cq.rescue();
         if self.qp_type == QpType::Ud {
             lane.rq.reap_and_repost(qpn);
         } else if self.srq.is_some() || self.xrcd.is_some() {

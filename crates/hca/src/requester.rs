@@ -4,7 +4,7 @@
 
 use crate::layout::request;
 use crate::memory::{self, Direction, Fault, Pieces, Policy, Way};
-use crate::owner_copy::Remote;
+use crate::owner_copy::{Asked, Remote};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
 use crate::responder::{InFlight, Nak, Target};
@@ -45,8 +45,10 @@ pub(crate) struct Exec {
     pub claimed: Option<u32>,
     /// Local and remote checks are made.
     pub checked: bool,
-    /// Bytes asked of the owner.
-    pub asked: Option<u64>,
+    /// What the owner was asked to do.
+    pub asked: Option<Asked>,
+    /// A bounce buffer was asked for.
+    pub bounced: bool,
     /// When silence turns into an error; 0 while the peer answers.
     pub deadline: u64,
     /// When a handshake that is under way counts as silence; 0 while there is none.
@@ -432,7 +434,7 @@ impl SendQueue {
             }
             _ => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
-                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8)?;
+                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
@@ -466,7 +468,7 @@ impl SendQueue {
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
-        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8).map(|_| ())
+        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8, budget).map(|_| ())
     }
 
     /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
@@ -505,10 +507,11 @@ impl SendQueue {
         let limit = match way {
             Way::Direct(_) | Way::Null => memory::DIRECT_CHUNK,
             Way::Vm(_) => memory::VM_CHUNK,
-            Way::Owner => request::BOUNCE_BYTES,
+            // The owner looks at the key for each piece of it, and the budget bounds what passes through.
+            Way::Owner => MAX_MESSAGE,
         };
         // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines.
-        let most = limit.min((*budget).max(SMALL));
+        let most = if way == Way::Owner { limit } else { limit.min((*budget).max(SMALL)) };
         let n = if room <= most { room } else { most & !63 };
         let last = ends && n == room;
         match way {
@@ -523,7 +526,7 @@ impl SendQueue {
                 let mut pieces = Pieces::new();
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 if pieces.has_null() {
-                    return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
+                    return self.ask_chunk(i, target, direction, remote, n, budget);
                 }
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
@@ -543,14 +546,14 @@ impl SendQueue {
                         return Err(Stop::Nak(Nak::RemoteOperation));
                     }
                     Err(Fault::Refused) => {
-                        return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
+                        return self.ask_chunk(i, target, direction, remote, n, budget);
                     }
                     Err(Fault::Local) => return Err(Stop::Local(wc::LOC_PROT_ERR)),
                     Err(Fault::Remote) => return Err(Stop::Nak(Nak::RemoteOperation)),
                     Err(Fault::Gone) => return Err(Stop::Nak(Nak::Silence)),
                 }
             }
-            Way::Owner => return self.ask_chunk(i, target, direction, remote, n),
+            Way::Owner => return self.ask_chunk(i, target, direction, remote, n, budget),
         }
         *budget = budget.saturating_sub(n);
         Ok(n)
@@ -563,9 +566,10 @@ impl SendQueue {
         direction: Direction,
         remote: &Remote,
         n: u64,
+        budget: &mut u64,
     ) -> Result<u64, Stop> {
         let op = if direction == Direction::Read { request::READ } else { request::WRITE };
-        self.ask(i, target, op, remote, n)
+        self.ask(i, target, op, remote, n, budget)
     }
 
     // ---- refusals and silence --------------------------------------------------------------------------------------

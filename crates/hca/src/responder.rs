@@ -121,12 +121,12 @@ impl Target {
 
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
     pub fn withdraw(&self) -> bool {
-        use crate::layout::request::{IDLE, POSTED, RUNNING};
+        use crate::layout::request::{DONE, IDLE, POSTED, WAITING};
         if self.lane.initiator.load(Ordering::Acquire) != self.me {
             return false;
         }
-        let state = &self.lane.request.state;
-        state.compare_exchange(POSTED, IDLE, Ordering::AcqRel, Ordering::Acquire) == Err(RUNNING)
+        let take = |from| self.lane.request.state.compare_exchange(from, IDLE, Ordering::AcqRel, Ordering::Acquire);
+        !matches!(take(POSTED).or_else(|_| take(WAITING)), Ok(_) | Err(IDLE | DONE))
     }
 
     /// Ends a mark whose thread is gone.
@@ -321,16 +321,23 @@ impl Target {
     /// The receive CQ counts its completions or wants to be told of them.
     #[cold]
     fn tell(&self, solicited_or_error: bool) {
-        let news = watched(self.cq, solicited_or_error);
+        let news = watched(self.cq);
         if news.overrun {
             self.cq.overrun.store(1, Ordering::SeqCst);
         }
-        if news.event {
-            self.cq.notify.store(1, Ordering::SeqCst);
-        }
-        if news.overrun || news.event {
+        if news.overrun {
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
+        if news.event {
+            self.notify(solicited_or_error);
+        }
+    }
+
+    /// The program waits for an event of the CQ.
+    #[cold]
+    fn notify(&self, solicited_or_error: bool) {
+        let slot = layout::slot_of(self.qp.qpn.load(Ordering::Relaxed));
+        crate::arm::fire(self.cq, solicited_or_error, || crate::events::raise(&self.space, self.cq, slot));
     }
 
     /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).

@@ -3,6 +3,7 @@
 
 use crate::arena::View;
 use crate::error::{Error, Result};
+use crate::events::PeerChannels;
 use crate::layout::{self, Header, KeyEntry, QpShared, RqShared};
 use crate::mapped::{Mapped, Wanted};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -27,6 +28,8 @@ pub struct Space {
     wake: OwnedFd,
     dead: AtomicBool,
     vm: AtomicU8,
+    /// Its completion channels.
+    pub channels: PeerChannels,
 }
 
 /// Where memory named by a key is, seen from the calling process.
@@ -66,7 +69,8 @@ impl Space {
         // One's own objects need no second mapping.
         let mapped = Mapped::new(if own { &[] } else { objects });
         let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
-        Ok(Space { view, header, keys, attention, mapped, own, pid, wake, dead, vm })
+        let channels = PeerChannels::default();
+        Ok(Space { view, header, keys, attention, mapped, own, pid, wake, dead, vm, channels })
     }
 
     /// Whether this is the calling process.
@@ -123,15 +127,11 @@ impl Space {
 
     /// Wakes the progress thread if it sleeps.
     pub fn wake(&self) {
-        // Sent before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep has a mark
-        // of its own, so that a late taker does not take that of the next one.
+        // Written before the mark is taken: a peer that is stopped in between leaves the mark for others. Each sleep
+        // has a mark of its own, so that a late taker does not take that of the next one.
         let sleep = self.header.sleeping.load(Ordering::SeqCst);
         if sleep != 0 {
-            // SAFETY: writes one byte from a static to a socket that this space owns, without waiting and without SIGPIPE;
-            // when it is full the thread is awake anyway.
-            unsafe {
-                libc::send(self.wake.as_raw_fd(), c"w".as_ptr().cast(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-            };
+            crate::wake::wake(&self.wake);
             let _ = self.header.sleeping.compare_exchange(sleep, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }

@@ -91,6 +91,15 @@ impl Incoming {
                 let args = [initiator, qpn, srqn, u32::from(lane.is_some())];
                 self.reply(id, &Message::new(kind::LANE_REPLY, &args, &[lane.unwrap_or(0)]), &[]);
             }
+            kind::CHANNEL => {
+                let channel = vervain_hca::events::own_channel(m.args[0]);
+                let ends = channel.as_ref().map(|c| c.ends());
+                self.reply(
+                    id,
+                    &Message::new(kind::CHANNEL_REPLY, &m.args[..1], &[]),
+                    ends.as_ref().map_or(&[], |e| &e[..]),
+                );
+            }
             kind::OBJECT => self.grant(id, m, process),
             kind::FORGET => process.drop_lanes_of(m.args[0]),
             kind::JOIN | kind::LEAVE => {
@@ -149,6 +158,13 @@ impl Incoming {
         state = self.state.lock();
         if let Some(c) = state.peers.get_mut(&id) {
             (c.slots, c.incarnation) = (slots, incarnation);
+        }
+    }
+
+    /// Sends `message` to every process that is connected.
+    pub(super) fn tell_all(&self, message: &Message) {
+        for c in self.state.lock().peers.values() {
+            let _ = c.socket.send(message, &[]);
         }
     }
 

@@ -252,6 +252,14 @@ impl Link for Local {
         self.outgoing.forget_lanes(initiator);
     }
 
+    fn ask_channel(&self, slot: u32, channel: u32) -> bool {
+        self.outgoing.send(slot, &Message::new(kind::CHANNEL, &[channel], &[]))
+    }
+
+    fn channel_gone(&self, channel: u32) {
+        self.incoming.tell_all(&Message::new(kind::CHANNEL_GONE, &[channel], &[]));
+    }
+
     fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool {
         self.outgoing.object(space, wanted)
     }

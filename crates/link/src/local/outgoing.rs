@@ -3,7 +3,7 @@
 use super::groups::Groups;
 use super::socket::{Message, Socket, kind};
 use super::{Identity, slots_in};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -173,6 +173,16 @@ impl Outgoing {
                             *entry = reply;
                         }
                     }
+                    kind::CHANNEL_REPLY => {
+                        if let Some(space) = &c.space {
+                            space.channels.learn(message.args[0], fds.try_into().ok());
+                        }
+                    }
+                    kind::CHANNEL_GONE => {
+                        if let Some(space) = &c.space {
+                            space.channels.forget(message.args[0]);
+                        }
+                    }
                     kind::OBJECT_REPLY => {
                         let [number, generation, window, ..] = message.args;
                         if let Some(space) = &c.space {
@@ -230,6 +240,9 @@ fn welcome(slot: u32, message: &Message, mut fds: Vec<rustix::fd::OwnedFd>, pid:
     };
     if !slots_in(message).contains(&slot) {
         return Err(Error::invalid("it does not own that slot"));
+    }
+    if !vervain_hca::wake::is_harmless(wake.as_fd()) {
+        return Err(Error::invalid("it sent something else than what wakes it"));
     }
     let space = Space::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;
     if space.header.incarnation.iter().map(|w| w.load(Relaxed)).ne(message.wide[..2].iter().copied()) {
