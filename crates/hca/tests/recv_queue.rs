@@ -168,9 +168,10 @@ impl Case {
             }
             Op::Claim(_) | Op::Stop(_) => {}
         }
-        // Nobody has helped the head past a stopped claimer yet; it lags by those at most.
+        // Nobody has helped the head past stopped claimers yet, nor past those that died while they were stopped; it lags by
+        // the ring at most.
         let (waiting, known) = (self.rq.waiting(), self.model.waiting.len() as u64);
-        assert!((known..=known + u64::from(CLAIMERS)).contains(&waiting), "{waiting} waiting, not {known}");
+        assert!((known..=known + self.ring.len() as u64).contains(&waiting), "{waiting} waiting, not {known}");
     }
 
     /// Everything comes out once, and the room for all of it is there again.
