@@ -47,11 +47,12 @@ pub fn under_vervain(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// The variables that leave one way to a peer's memory: `auto`, the best there is; `vm` and `owner`, that one for all
 /// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
-/// (`tests/c/vt_share.c`).
+/// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered.
 pub fn way(name: &str) -> Vec<(&'static str, &str)> {
     match name {
         "auto" => vec![("VERVAIN_MEMORY", "auto")],
         "shared" => vec![("VT_SHARED", "1")],
+        "adopt" => vec![("VERVAIN_ADOPT", "on"), ("VERVAIN_SHARE", "off")],
         other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vervain_tests::{Failures, Job, c_program, have_c, under_vervain, way};
 
-const WAYS: &[&str] = &["auto", "vm", "owner", "shared"];
+const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt"];
 
 /// Runs a program with arguments and variables; its last line counts the cases, its exit status says whether all held.
 fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &str)], limit: u64) {

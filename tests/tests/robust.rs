@@ -29,7 +29,7 @@ fn peers_are_killed_under_load_500_times() {
 
 #[test]
 fn peers_are_killed_under_load_on_every_other_way() {
-    for name in ["vm", "owner", "shared"] {
+    for name in ["vm", "owner", "shared", "adopt"] {
         run("kill", &["kill_under_load"], &[way(name), vec![("VT_ROUNDS", "100")]].concat(), 90);
     }
 }
@@ -37,7 +37,7 @@ fn peers_are_killed_under_load_on_every_other_way() {
 #[test]
 fn a_stopped_peer_harms_no_other() {
     run("kill", &["stop_and_continue"], &[], 60);
-    for name in ["vm", "owner", "shared"] {
+    for name in ["vm", "owner", "shared", "adopt"] {
         run("kill", &["stop_and_continue"], &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 60);
     }
 }
@@ -110,7 +110,7 @@ fn file_descriptors_run_out() {
 
 #[test]
 fn many_processes_send_into_one_queue() {
-    for name in ["auto", "vm", "owner"] {
+    for name in ["auto", "vm", "owner", "adopt"] {
         run("fan_in", &[], &way(name), 90);
     }
 }
@@ -139,6 +139,7 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_LINK_LAYER", "token-ring"),
         ("VERVAIN_MEMORY", "magic"),
         ("VERVAIN_SHARE", "sometimes"),
+        ("VERVAIN_ADOPT", "perhaps"),
         ("VERVAIN_LOG", "loud"),
     ] {
         // By the command: refused before the program starts. By env inside of it: the library meets it.

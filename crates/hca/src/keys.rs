@@ -6,7 +6,7 @@
 use crate::context::Pd;
 use crate::dm::Dm;
 use crate::error::{Error, Result};
-use crate::layout::{self, KEY_NULL, KEY_VALID, KeyEntry};
+use crate::layout::{self, KEY_NULL, KEY_VALID, KeyEntry, NOT_SHARED};
 use crate::lock::OwnerLock;
 use crate::objects::{Found, Pin};
 use crate::process::Process;
@@ -94,6 +94,19 @@ impl KeyTable {
         e.qpn.store(named.qpn, Ordering::Relaxed);
         e.parent.store(named.parent, Ordering::Relaxed);
         e.key.store(KEY_VALID | u64::from(key), Ordering::SeqCst);
+    }
+
+    /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
+    /// other means. Called while everybody is kept out.
+    pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
+        let used = self.state.lock().variants.len();
+        for e in &self.entries[..used] {
+            let at = e.at.load(Ordering::Relaxed);
+            let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
+            if e.key.load(Ordering::Acquire) & KEY_VALID != 0 && at != NOT_SHARED && covers(host, len, at) {
+                e.at.store(NOT_SHARED, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Makes the key invalid and waits for whoever is in flight.
@@ -204,7 +217,7 @@ impl Mr {
         process.check()?;
         let key = process.keys.take(process)?;
         let nothing = flags & KEY_NULL != 0;
-        let Found { at, generation, pin } = if nothing { Found::NOWHERE } else { process.share(addr, length) };
+        let Found { at, generation, pin } = if nothing { Found::NOWHERE } else { process.share(addr, length, access) };
         let named =
             Named { iova, len: length, host: addr, at, generation, access, pd: pd.number, flags, qpn: 0, parent: 0 };
         process.keys.write(key, &named);
@@ -279,7 +292,7 @@ impl Mr {
         if flags & 1 != 0 {
             (state.addr, state.length) = (addr, length);
             // The new pin first: an object that both lie in stays.
-            let found = self.process.share(addr, length);
+            let found = self.process.share(addr, length, new_access);
             (at, generation) = (found.at, found.generation);
             self.process.unshare(std::mem::replace(&mut state.pin, found.pin));
         }

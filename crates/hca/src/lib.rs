@@ -7,6 +7,7 @@
 //! [`wqe::SendRequest`]), `send_queue` (posting and order), `requester` (the operation) and [`responder`] with [`memory`]
 //! (checks at the far side and the copy).
 
+pub mod adopt;
 pub mod ah;
 pub mod arena;
 mod arm;

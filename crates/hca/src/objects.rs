@@ -4,6 +4,8 @@
 //!
 //! Called by registration (`keys`) and by the link, which passes the descriptors.
 
+use crate::adopt::Adopted;
+use crate::adopt::registration::Adopting;
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::layout::{HEAP, NOT_SHARED, OBJECT_MEMFD, OBJECT_SYSV, OBJECTS, OFFSET_BITS, ObjectEntry};
@@ -25,6 +27,7 @@ pub(crate) struct Objects {
     entries: &'static [ObjectEntry],
     offset: u64,
     source: Option<Source>,
+    adopting: Option<Adopting>,
     state: OwnerLock<State>,
 }
 
@@ -60,6 +63,14 @@ pub(crate) struct Pin {
     identity: u64,
     offset: u64,
     len: u64,
+    /// Memory that was put into the object for this registration.
+    adopted: Option<Adopted>,
+}
+
+impl Pin {
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.adopted.is_some()
+    }
 }
 
 /// How peers find registered memory, for its key.
@@ -86,11 +97,16 @@ pub(crate) struct Withdrawn {
 
 impl Objects {
     /// The table at `offset` of the arena; finds the heap if there is one.
-    pub(crate) fn new(arena: &Arena, offset: u64, source: Option<Source>) -> Result<Objects> {
+    pub(crate) fn new(
+        arena: &Arena,
+        offset: u64,
+        source: Option<Source>,
+        adopting: Option<Adopting>,
+    ) -> Result<Objects> {
         let view = arena.view();
         let entries = view.slice::<ObjectEntry>(offset, OBJECTS).expect("just allocated");
         arena.commit(&(offset..offset + (COMMIT * size_of::<ObjectEntry>()) as u64))?;
-        let objects = Objects { entries, offset, source, state: OwnerLock::default() };
+        let objects = Objects { entries, offset, source, adopting, state: OwnerLock::default() };
         // Numbers 0 and HEAP are not given to others.
         objects.state.lock().owned.resize_with(HEAP as usize + 1, || None);
         if let Some(place) = source.and_then(probe) {
@@ -104,6 +120,24 @@ impl Objects {
         self.source
     }
 
+    /// Adoption, where it is switched on.
+    pub(crate) fn adopting(&self) -> Option<&Adopting> {
+        self.adopting.as_ref()
+    }
+
+    /// Enters memory that was adopted; gives it back where there is no room for its object.
+    pub(crate) fn hold(
+        &self,
+        arena: &Arena,
+        place: &Place,
+        len: u64,
+        adopted: Adopted,
+    ) -> std::result::Result<Found, Adopted> {
+        let Some((number, generation)) = self.enter(arena, place, None) else { return Err(adopted) };
+        let pin = Pin { number, identity: place.object, offset: place.offset, len, adopted: Some(adopted) };
+        Ok(Found { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) })
+    }
+
     /// Pins `[addr, addr + len)` where it lies, if that is in a shared object.
     pub(crate) fn pin(&self, arena: &Arena, addr: u64, len: u64) -> Found {
         let Some(source) = self.source.filter(|_| len != 0) else { return Found::NOWHERE };
@@ -114,22 +148,24 @@ impl Objects {
             source.unpin(place.object, place.offset, len);
             return Found::NOWHERE;
         };
-        let pin = Pin { number, identity: place.object, offset: place.offset, len };
+        let pin = Pin { number, identity: place.object, offset: place.offset, len, adopted: None };
         Found { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) }
     }
 
     /// Ends a pin. Nobody reaches the memory through a key any more.
-    pub(crate) fn unpin(&self, pin: &Pin) -> Option<Withdrawn> {
+    pub(crate) fn unpin(&self, pin: Pin) -> Option<Withdrawn> {
         // First: an object with users is pinned, so that its descriptor is good.
         let withdrawn = self.leave(pin.number);
-        if let Some(source) = self.source {
-            source.unpin(pin.identity, pin.offset, pin.len);
+        match (pin.adopted, &self.adopting, self.source) {
+            (Some(adopted), Some(adopting), _) => adopting.revert(adopted),
+            (None, _, Some(source)) => source.unpin(pin.identity, pin.offset, pin.len),
+            _ => {}
         }
         withdrawn
     }
 
     /// The number and generation of the object of `place`, with one more user.
-    fn enter(&self, arena: &Arena, place: &Place, number: Option<u32>) -> Option<(u32, u32)> {
+    pub(crate) fn enter(&self, arena: &Arena, place: &Place, number: Option<u32>) -> Option<(u32, u32)> {
         let mut state = self.state.lock();
         if let Some(number) = state.numbers.get(&place.object).copied() {
             let owned = state.owned[number as usize].as_mut()?;
@@ -173,7 +209,7 @@ impl Objects {
         Some((number, generation))
     }
 
-    fn leave(&self, number: u32) -> Option<Withdrawn> {
+    pub(crate) fn leave(&self, number: u32) -> Option<Withdrawn> {
         let mut state = self.state.lock();
         let owned = state.owned.get_mut(number as usize)?.as_mut()?;
         owned.users -= 1;

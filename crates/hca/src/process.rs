@@ -1,6 +1,7 @@
 //! One per process: the arena, the numbers it hands out, the registry of objects that peers may call on, and the progress
 //! thread, which sleeps until something cannot finish inside a call (DESIGN decision 6).
 
+use crate::adopt::registration::Adopting;
 use crate::arena::{Arena, Block};
 use crate::attention::AttentionTable;
 use crate::barrier;
@@ -33,7 +34,7 @@ pub struct Process {
     /// This process as a peer of itself.
     pub own: Arc<Space>,
     pub(crate) keys: KeyTable,
-    objects: Objects,
+    pub(crate) objects: Objects,
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
@@ -107,13 +108,14 @@ impl Process {
             }
         };
         let source = Source::find()?;
+        let adopting = Adopting::from_environment()?;
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
         let keys = arena.alloc_sparse((layout::KEYS * size_of::<layout::KeyEntry>()) as u64)?;
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
         let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
-        let objects = Objects::new(&arena, table.offset(), source)?;
+        let objects = Objects::new(&arena, table.offset(), source, adopting)?;
         let mut random = [0u64; 2];
         for word in &mut random {
             *word = random_u64()?;
@@ -341,13 +343,17 @@ impl Process {
 
     // ---- shared objects --------------------------------------------------------------------------------------------
 
-    /// How peers find `[addr, addr + length)`: in the arena, or in a shared object, where it is held.
-    pub(crate) fn share(&self, addr: u64, length: u64) -> Found {
+    /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared object,
+    /// where it is held.
+    pub(crate) fn share(&self, addr: u64, length: u64, access: u32) -> Found {
         let view = self.arena.view();
         let base = view.at(0, 0).map_or(0, |p| p as u64);
         match addr.checked_sub(base) {
             Some(offset) if view.at(offset, length).is_some() => Found { at: offset, generation: 0, pin: None },
-            _ => self.objects.pin(&self.arena, addr, length),
+            _ => match self.objects.pin(&self.arena, addr, length) {
+                Found { pin: None, .. } => self.adopt(addr, length, access),
+                found => found,
+            },
         }
     }
 
@@ -521,7 +527,9 @@ impl Process {
             s.lanes.is_empty()
         };
         if free {
-            (blocks, pins) = (std::mem::take(&mut s.parked), std::mem::take(&mut s.pins));
+            blocks = std::mem::take(&mut s.parked);
+            // Reverting adopted memory waits for everybody in flight, as only registration may.
+            pins.extend(s.pins.extract_if(.., |parked| pin.is_some() || !parked.is_adopted()));
         } else {
             s.parked.extend(block.take());
             s.pins.extend(pin.take());
@@ -529,7 +537,11 @@ impl Process {
         drop(s);
         blocks.into_iter().chain(block).for_each(|b| self.arena.release(b));
         for pin in pins.into_iter().chain(pin) {
-            if let Some(gone) = self.objects.unpin(&pin) {
+            // Neighbours of adopted memory, in its first and last page, may be registered without being adopted.
+            let gate = pin.is_adopted().then(|| self.close_gate());
+            let gone = self.objects.unpin(pin);
+            drop(gate);
+            if let Some(gone) = gone {
                 self.link.object_withdrawn(gone.number, gone.generation);
             }
         }
@@ -605,8 +617,21 @@ pub fn forget_private_fd(fd: i32) {
 fn install_fork_handlers() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if !INSTALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: registers a handler that only touches atomics, thread-local data and closes descriptors.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        // SAFETY: the child's handler only touches atomics, thread-local data and closes descriptors; the others run where
+        // anything may be called.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    }
+}
+
+extern "C" fn before_fork() {
+    if let Some(process) = Process::current() {
+        process.adoption_before_fork();
+    }
+}
+
+extern "C" fn after_fork_in_parent() {
+    if let Some(process) = Process::current() {
+        process.adoption_after_fork();
     }
 }
 
