@@ -39,6 +39,7 @@ pub mod qp;
 mod qp_life;
 mod qp_modify;
 mod qp_state;
+mod raw;
 pub mod recv_queue;
 mod requester;
 pub mod responder;

@@ -8,6 +8,7 @@
 use crate::layout::{OBJECT_MEMFD, OBJECT_SYSV, OFFSET_BITS, ObjectEntry};
 use crate::lock::OwnerLock;
 use crate::process::Process;
+use crate::raw;
 use crate::sysv::{self, Segment};
 use std::alloc::Layout;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -70,8 +71,8 @@ impl Drop for Mapping {
             // SAFETY: mapped by `map_window` or attached by `attach`, and nobody looks it up or uses it any more.
             unsafe {
                 match self.segment {
-                    false => drop(libc::munmap(p.cast(), self.extent(window) as usize)),
-                    true if window == 0 => drop(libc::shmdt(p.cast())),
+                    false => raw::unmap(p.cast(), self.extent(window) as usize),
+                    true if window == 0 => raw::detach(p.cast()),
                     true => {}
                 }
             }
@@ -369,7 +370,8 @@ fn segment_of(entry: &ObjectEntry) -> Segment {
 fn attach(mapping: &Mapping, entry: &ObjectEntry, segment: &Segment) {
     let at = sysv::attach(entry.shmid.load(Ordering::Relaxed) as i32, segment);
     if let Some(at) = at {
-        keep_private(at.cast(), mapping.len as usize);
+        // SAFETY: attached just above.
+        unsafe { raw::keep_private(at.cast(), mapping.len as usize) };
     }
     for window in 0..=mapping.more.len() as u64 {
         let Some(cell) = mapping.window(window) else { continue };
@@ -386,37 +388,28 @@ fn map_shared(fd: &OwnedFd, offset: u64, len: usize) -> Option<*mut u8> {
     // cannot shrink. What is left over on both sides, or all if that fails, is given back.
     unsafe {
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        let reserved = libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, nothing, -1, 0);
-        if reserved == libc::MAP_FAILED {
+        let reserved = raw::map(std::ptr::null_mut(), room, libc::PROT_NONE, nothing, -1, 0);
+        if reserved.is_null() {
             return None;
         }
         let before = (reserved as usize).next_multiple_of(HUGE) - reserved as usize;
         let at = reserved.byte_add(before);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | flags;
-        if libc::mmap(at, len, prot, flags, fd.as_raw_fd(), offset as libc::off_t) == libc::MAP_FAILED {
+        if raw::map(at, len, prot, flags, fd.as_raw_fd(), offset).is_null() {
             let e = std::io::Error::last_os_error();
-            libc::munmap(reserved, room);
+            raw::unmap(reserved, room);
             *libc::__errno_location() = e.raw_os_error().unwrap_or(libc::ENOMEM);
             return None;
         }
         let end = before + len.next_multiple_of(PAGE);
         if before != 0 {
-            libc::munmap(reserved, before);
+            raw::unmap(reserved, before);
         }
         if end < room {
-            libc::munmap(reserved.byte_add(end), room - end);
+            raw::unmap(reserved.byte_add(end), room - end);
         }
-        keep_private(at, len);
+        raw::keep_private(at, len);
         Some(at.cast())
-    }
-}
-
-/// Keeps a peer's memory out of forked children and core dumps.
-fn keep_private(at: *mut libc::c_void, len: usize) {
-    // SAFETY: the range was mapped just above; both calls only set flags on it.
-    unsafe {
-        libc::madvise(at, len, libc::MADV_DONTFORK);
-        libc::madvise(at, len, libc::MADV_DONTDUMP);
     }
 }
 

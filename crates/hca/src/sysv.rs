@@ -1,6 +1,7 @@
 //! System V segments as shared objects: a number means the same segment for two processes only in one IPC namespace, and
 //! only while the segment lives, so both ends look at it and compare what they see.
 
+use crate::raw;
 use std::os::unix::fs::MetadataExt;
 
 /// What tells one segment from another that later has its number.
@@ -40,15 +41,14 @@ pub(crate) fn attach(shmid: i32, seen: &Segment) -> Option<*mut u8> {
     if look(shmid).as_ref() != Some(seen) {
         return None;
     }
-    // SAFETY: at an address of the kernel's choice.
-    let at = unsafe { libc::shmat(shmid, std::ptr::null(), 0) };
-    if at as isize == -1 {
+    let at = raw::attach(shmid);
+    if at.is_null() {
         return None;
     }
     // Attached, it cannot end any more: if it is still the one, it was.
     if look(shmid).as_ref() != Some(seen) {
         // SAFETY: attached just above, and known to nobody.
-        unsafe { libc::shmdt(at) };
+        unsafe { raw::detach(at) };
         return None;
     }
     Some(at.cast())
