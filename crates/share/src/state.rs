@@ -55,6 +55,10 @@ pub struct Block {
     pub mapped: usize,
     /// Bytes from its start that may have pages.
     pub dirty: usize,
+    /// Bytes from its start that are known to have pages.
+    pub full: usize,
+    /// What is mapped is protected against every access: the program has unmapped it.
+    pub shut: bool,
     /// See [`State`].
     pub state: State,
 }
@@ -178,6 +182,13 @@ impl Heap {
             pins: Pins::default(),
             parked: RangeSet::new(),
         })
+    }
+
+    /// Blocks in a state, by the addresses that they have mapped.
+    pub fn overlapping(&self, range: &Range<usize>, which: impl Fn(State) -> bool) -> Vec<usize> {
+        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
+        let blocks = self.blocks.range(first..range.end.max(first));
+        blocks.filter(|(s, b)| which(b.state) && *s + b.mapped > range.start).map(|(&start, _)| start).collect()
     }
 
     /// The addresses of the heap.
