@@ -35,7 +35,7 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
 extern "C" fn prepare() {
     allocation::resolve();
     mapping::resolve();
-    forking::resolve();
+    forking::prepare();
     view::prepare();
     files::resolve();
     status::resolve();

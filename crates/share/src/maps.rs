@@ -256,6 +256,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
             Some(fork_advice(range, advice))
         }
         // For shared memory only; to the program this is private.
+        libc::MADV_REMOVE if len == 0 && addr.is_multiple_of(page()) => Some(Ok(0)),
         libc::MADV_REMOVE => Some(Err(libc::EINVAL)),
         _ => {
             let answer = real(range, advice);

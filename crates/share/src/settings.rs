@@ -140,9 +140,6 @@ impl Settings {
             return Err(Off::StrictOvercommit);
         }
         let heap_len = (2 * memory).next_power_of_two().min(1 << 43);
-        if sys::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < heap_len as u64) {
-            return Err(Off::FileSizeLimit);
-        }
         // Freed memory that is kept counts as well; a program that lives within a small limit has none to spare.
         let space = sys::limit(libc::RLIMIT_AS);
         if space.is_some_and(|limit| limit < 64 << 20) {

@@ -104,6 +104,13 @@ thread_local! {
 /// The heap, locked.
 pub struct Locked(ManuallyDrop<MutexGuard<'static, Result<Heap, Off>>>);
 
+impl Locked {
+    /// The heap, if there is one by now.
+    pub fn heap(&mut self) -> Option<&mut Heap> {
+        self.0.as_mut().ok()
+    }
+}
+
 impl Deref for Locked {
     type Target = Heap;
 
@@ -138,6 +145,15 @@ pub fn exists() -> bool {
     MODE.load(Ordering::Acquire) == ON
 }
 
+/// Holds the lock over a fork, whether there is a heap or not: another thread may be making it right now.
+pub fn hold() -> Option<Locked> {
+    if !possible() || BUSY.get() {
+        return None;
+    }
+    BUSY.set(true);
+    Some(Locked(ManuallyDrop::new(HEAP.lock().unwrap_or_else(PoisonError::into_inner))))
+}
+
 /// Locks the heap, which the first caller makes. `None` when sharing is off, or when this thread is inside already (an
 /// allocation of the table itself, or of a signal handler).
 pub fn lock() -> Option<Locked> {
@@ -153,9 +169,6 @@ pub fn lock() -> Option<Locked> {
             BASE.store(heap.base, Ordering::Release);
         }
         MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
-        if guard.is_ok() {
-            crate::fork::register();
-        }
     }
     if guard.is_err() {
         drop(guard);
