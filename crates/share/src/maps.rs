@@ -260,7 +260,8 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
         libc::MADV_REMOVE => Some(Err(libc::EINVAL)),
         _ => {
             let answer = real(range, advice);
-            if answer.is_ok() && matches!(advice, libc::MADV_DONTDUMP | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
+            // Advice about huge pages does no harm to the next owner, and numpy gives it for each array.
+            if answer.is_ok() && advice == libc::MADV_DONTDUMP {
                 attributed(addr, len);
             }
             Some(answer.map(|()| 0))
