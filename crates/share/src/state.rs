@@ -154,6 +154,15 @@ pub fn hold() -> Option<Locked> {
     Some(Locked(ManuallyDrop::new(HEAP.lock().unwrap_or_else(PoisonError::into_inner))))
 }
 
+/// Looks at the heap from a signal handler: not if anybody holds the lock.
+pub fn peek(look: impl FnOnce(&Heap)) {
+    if let Ok(guard) = HEAP.try_lock()
+        && let Ok(heap) = &*guard
+    {
+        look(heap);
+    }
+}
+
 /// Locks the heap, which the first caller makes. `None` when sharing is off, or when this thread is inside already (an
 /// allocation of the table itself, or of a signal handler).
 pub fn lock() -> Option<Locked> {
@@ -169,6 +178,9 @@ pub fn lock() -> Option<Locked> {
             BASE.store(heap.base, Ordering::Release);
         }
         MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
+        if guard.is_ok() {
+            crate::dump::install();
+        }
     }
     if guard.is_err() {
         drop(guard);
