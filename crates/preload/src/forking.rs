@@ -10,6 +10,13 @@ use crate::real::{real, reals};
 
 reals! { __register_atfork _Fork }
 
+/// Registers the heap's handlers, if nobody has registered any before.
+pub fn prepare() {
+    resolve();
+    fork::REGISTER.store(REAL.__register_atfork.get() as usize, Ordering::Release);
+    fork::register();
+}
+
 type Handler = Option<unsafe extern "C" fn()>;
 
 /// What `pthread_atfork`, which is linked into each program and library, calls.

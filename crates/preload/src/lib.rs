@@ -8,7 +8,7 @@
 //! finds out about them by [`vervain_share_v1`].
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
-//! - `allocation`, `mapping` and `forking` are the functions of memory.
+//! - `allocation`, `mapping`, `forking` and `signals` are the functions of memory.
 //! - `files`, `status`, `links` and `listing` are the functions, by what they do with a path.
 //!
 //! Only absolute paths in their plain spelling are rewritten: not `/sys//class/…`, and not a path relative to a directory
@@ -21,6 +21,7 @@ mod links;
 mod listing;
 mod mapping;
 mod real;
+mod signals;
 mod status;
 mod view;
 
@@ -35,7 +36,8 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
 extern "C" fn prepare() {
     allocation::resolve();
     mapping::resolve();
-    forking::resolve();
+    forking::prepare();
+    signals::resolve();
     view::prepare();
     files::resolve();
     status::resolve();

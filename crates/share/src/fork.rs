@@ -14,7 +14,7 @@ use crate::marks::{Mark, There};
 use crate::object::Object;
 use crate::program;
 use crate::settings::say;
-use crate::state::{Heap, Locked, State, exists, lock};
+use crate::state::{Heap, Locked, State, hold};
 use crate::sys;
 
 /// The device's functions, as addresses; 0: none.
@@ -41,16 +41,16 @@ fn call(gate: &AtomicUsize) {
 struct Between {
     heap: Option<Locked>,
     table: Option<MutexGuard<'static, program::Table>>,
-    copy: Option<Object>,
+    copy: Inherited,
 }
 
 struct Slot(UnsafeCell<Between>);
 // SAFETY: written by the thread that forks only, which holds the heap's lock meanwhile.
 unsafe impl Sync for Slot {}
 
-static BETWEEN: Slot = Slot(UnsafeCell::new(Between { heap: None, table: None, copy: None }));
+static BETWEEN: Slot = Slot(UnsafeCell::new(Between { heap: None, table: None, copy: Inherited::None }));
 
-/// Registers the handlers, once. The preload library calls it before any other handler is registered.
+/// Registers the handlers, once: before there can be a heap, and before any other handler is registered.
 pub fn register() {
     use std::sync::atomic::AtomicBool;
     unsafe extern "C" {
@@ -90,12 +90,9 @@ pub static REGISTER: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// To be followed by a fork and `parent` or `child`, in the same thread.
 pub unsafe extern "C" fn prepare() {
-    if !exists() {
-        return;
-    }
     call(&BEFORE);
-    let Some(heap) = lock() else { return };
-    let copy = snapshot(&heap);
+    let Some(mut heap) = hold() else { return };
+    let copy = heap.heap().map_or(Inherited::None, |heap| snapshot(heap));
     // SAFETY: this thread holds the lock.
     let between = unsafe { &mut *BETWEEN.0.get() };
     between.copy = copy;
@@ -108,12 +105,9 @@ pub unsafe extern "C" fn prepare() {
 /// # Safety
 /// After `prepare`, in the same thread.
 pub unsafe extern "C" fn parent() {
-    if !exists() {
-        return;
-    }
     // SAFETY: as in `prepare`; without a locked heap there is nothing in it.
     let between = unsafe { &mut *BETWEEN.0.get() };
-    drop(between.copy.take());
+    std::mem::replace(&mut between.copy, Inherited::None).discard();
     drop(between.table.take());
     drop(between.heap.take());
     call(&AFTER);
@@ -124,15 +118,14 @@ pub unsafe extern "C" fn parent() {
 /// # Safety
 /// After `prepare` in the thread that became the child.
 pub unsafe extern "C" fn child() {
-    if !exists() {
-        return;
-    }
     set_gate(None, None);
     // SAFETY: this is the only thread, and it inherited the lock.
     let between = unsafe { &mut *BETWEEN.0.get() };
-    let copy = between.copy.take();
+    let copy = std::mem::replace(&mut between.copy, Inherited::None);
     drop(between.table.take());
-    if let Some(mut heap) = between.heap.take() {
+    if let Some(mut held) = between.heap.take()
+        && let Some(heap) = held.heap()
+    {
         heap.become_child(copy);
     }
 }
@@ -146,27 +139,71 @@ fn parts(heap: &Heap) -> Vec<(Range<usize>, Mark)> {
         .collect()
 }
 
-/// A copy of what a child inherits; `None` when it is more than the limit, or cannot be made.
-fn snapshot(heap: &Heap) -> Option<Object> {
-    let mut data = Vec::new();
-    let mut total = 0;
-    for (part, mark) in parts(heap) {
-        if !mark.wipe {
-            data.extend(heap.object.resident(part.start - heap.base, part.len()));
+/// What lies ready for the child.
+enum Inherited {
+    /// Nothing: more than the limit, or it could not be made.
+    None,
+    /// An object that takes the place of the parent's.
+    Object(Object),
+    /// Where no object could be made: shared anonymous memory at that address, with the parts of the heap one after the
+    /// other. The child's memory becomes private.
+    Plain { at: usize, len: usize, data: Vec<(usize, usize)> },
+}
+
+impl Inherited {
+    fn discard(self) {
+        if let Inherited::Plain { at, len, .. } = self {
+            // SAFETY: mapped by `plain_copy`, known here only.
+            let _ = unsafe { sys::munmap(at, len) };
         }
     }
-    total += data.iter().map(|(_, n)| n).sum::<usize>();
+}
+
+/// The resident parts of what a child inherits: offsets and lengths.
+fn resident(heap: &Heap) -> Vec<(usize, usize)> {
+    let parts = parts(heap).into_iter().filter(|(_, mark)| !mark.wipe);
+    parts.flat_map(|(part, _)| heap.object.resident(part.start - heap.base, part.len())).collect()
+}
+
+/// Copies what a child inherits.
+fn snapshot(heap: &Heap) -> Inherited {
+    let data = resident(heap);
+    let total = data.iter().map(|(_, n)| n).sum::<usize>();
     if total > heap.settings.fork_limit {
         say(&[b"vervain: fork without the shared heap: it is larger than VERVAIN_FORK_LIMIT"]);
-        return None;
+        return Inherited::None;
     }
     let made = Object::create(heap.object.len, heap.settings.huge).ok();
     let copied = made.filter(|copy| data.iter().all(|&(offset, n)| copy_part(&heap.object, copy, offset, n)));
-    if copied.is_none() {
+    let copy = copied.map(Inherited::Object).or_else(|| plain_copy(heap, &data, total));
+    copy.unwrap_or_else(|| {
         say(&[b"vervain: fork without the shared heap: it could not be copied"]);
-    }
-    copied
+        Inherited::None
+    })
 }
+
+fn plain_copy(heap: &Heap, data: &[(usize, usize)], total: usize) -> Option<Inherited> {
+    let len = total.max(sys::page());
+    // SAFETY: a place of the kernel's choice.
+    let at = unsafe { sys::mmap(0, len, PROT_RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) }.ok()?;
+    let mut to = at;
+    for &(offset, n) in data {
+        // SAFETY: as above.
+        let window = unsafe { sys::mmap(0, n, libc::PROT_READ, libc::MAP_SHARED, heap.object.fd, offset as u64) };
+        let Ok(window) = window else {
+            Inherited::Plain { at, len, data: Vec::new() }.discard();
+            return None;
+        };
+        // SAFETY: `n` readable bytes, and room for the sum of all.
+        unsafe { std::ptr::copy_nonoverlapping(window as *const u8, to as *mut u8, n) };
+        // SAFETY: mapped above.
+        let _ = unsafe { sys::munmap(window, n) };
+        to += n;
+    }
+    Some(Inherited::Plain { at, len, data: data.to_vec() })
+}
+
+const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Copies a part of an object, past the protections that the program has set.
 fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
@@ -199,20 +236,33 @@ fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
 
 impl Heap {
     /// Puts the copy in the parent's place. Nothing of the parent's object is mapped here.
-    fn become_child(&mut self, copy: Option<Object>) {
+    fn become_child(&mut self, copy: Inherited) {
         self.pins.clear();
         self.parked.clear();
         let keep = self.blocks.iter().filter(|(_, b)| matches!(b.state, State::Live(_))).map(|(&s, &b)| (s, b));
         let live: Vec<_> = keep.collect();
-        let absent = copy.is_none();
-        // Without a copy the heap's memory is not there, as after MADV_DONTFORK; new blocks need an object all the same.
-        let object = copy.or_else(|| Object::create(self.object.len, self.settings.huge).ok());
-        let Some(object) = object else { return };
-        self.object = object;
-        for (part, mark) in parts(self) {
-            let there = !absent && self.object.map(part.start, part.start - self.base, part.len(), mark.prot).is_ok();
-            if !there {
-                self.marks.update(part, |m| m.there = There::Hole);
+        let parts = parts(self);
+        let len = self.object.len;
+        match copy {
+            Inherited::Object(object) => {
+                self.object = object;
+                for (part, mark) in parts {
+                    if self.object.map(part.start, part.start - self.base, part.len(), mark.prot).is_err() {
+                        self.marks.update(part, |m| m.there = There::Hole);
+                    }
+                }
+            }
+            Inherited::None => {
+                // As after MADV_DONTFORK. New blocks need an object all the same.
+                self.object = Object::create(len, self.settings.huge).unwrap_or_else(|_| Object::none(len));
+                for (part, _) in parts {
+                    self.marks.update(part, |m| m.there = There::Hole);
+                }
+            }
+            Inherited::Plain { at, len: packed, data } => {
+                self.object = Object::none(len);
+                self.unpack(&parts, at, &data);
+                Inherited::Plain { at, len: packed, data }.discard();
             }
         }
         for (start, block) in &live {
@@ -233,5 +283,35 @@ impl Heap {
         self.by_size.clear();
         self.by_age.clear();
         self.cached = 0;
+    }
+    /// Makes private memory of `parts` and puts the contents there that were packed at `at`.
+    fn unpack(&mut self, parts: &[(Range<usize>, Mark)], at: usize, data: &[(usize, usize)]) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        for (part, _) in parts {
+            // SAFETY: NOREPLACE takes no range that somebody owns.
+            let made =
+                unsafe { sys::mmap(part.start, part.len(), PROT_RW, flags, -1, 0) }.is_ok_and(|got| got == part.start);
+            let there = if made { There::Foreign } else { There::Hole };
+            self.marks.update(part.clone(), |m| {
+                m.there = there;
+                m.odd = true;
+            });
+        }
+        let mut from = at;
+        for &(offset, n) in data {
+            let to = self.base + offset;
+            let gone = |(_, m): &(Range<usize>, Mark)| m.there == There::Hole;
+            if !self.marks.pieces(to..to + n).iter().any(gone) {
+                // SAFETY: packed there in `plain_copy`, and mapped above.
+                unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, n) };
+            }
+            from += n;
+        }
+        for (part, mark) in parts {
+            if mark.prot != PROT_RW {
+                // SAFETY: as the program had it.
+                let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
+            }
+        }
     }
 }

@@ -16,8 +16,11 @@ pub const THRESHOLD: usize = 128 << 10;
 /// How long freed memory is kept, in milliseconds.
 const KEEP_MS: u64 = 1000;
 
+/// A block that had to move because it grew gets this many times the room that it needs.
+pub(crate) const GROWTH: usize = 8;
+
 /// From here on the contents of a block are looked for page by page: untouched memory must stay untouched.
-const SPARSE: usize = 256 << 10;
+const SPARSE: usize = 1 << 20;
 
 /// Whether an address lies in the heap's range. Two loads and a comparison.
 #[inline]
@@ -77,11 +80,17 @@ impl Heap {
                 break;
             }
             self.by_age.pop_front();
-            if current && let Some(block) = self.uncache(start) {
-                out.push(Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room });
+            if current {
+                out.extend(self.evict(start));
             }
         }
         out
+    }
+
+    /// Takes a cached block out of use.
+    pub(crate) fn evict(&mut self, start: usize) -> Option<Leaving> {
+        let block = self.uncache(start)?;
+        Some(Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room })
     }
 
     /// Keeps a block that the program has given back, or lets it go where it cannot be used again as it is.
@@ -159,17 +168,22 @@ impl Handle {
         }
     }
 
-    /// Makes mapped, writable memory read as zeros without touching what has no page.
-    fn zero(&self, addr: usize, len: usize) {
-        if len < SPARSE {
-            // SAFETY: the block is the caller's, and mapped.
-            unsafe { ptr::write_bytes(addr as *mut u8, 0, len) };
-            return;
-        }
-        for (offset, n) in self.object().resident(addr - self.base, len) {
+    /// Makes mapped, writable memory read as zeros without touching what has no page. The first `full` bytes are known
+    /// to have pages; returns how many are now.
+    fn zero(&self, addr: usize, len: usize, full: usize) -> usize {
+        let full = if len < SPARSE { len } else { full.min(len) };
+        // SAFETY: the block is the caller's, and mapped.
+        unsafe { ptr::write_bytes(addr as *mut u8, 0, full) };
+        let mut end = full;
+        for (offset, n) in self.object().resident(addr + full - self.base, len - full) {
+            let at = self.base + offset;
             // SAFETY: as above.
-            unsafe { ptr::write_bytes((self.base + offset) as *mut u8, 0, n) };
+            unsafe { ptr::write_bytes(at as *mut u8, 0, n) };
+            if at == addr + end {
+                end += n;
+            }
         }
+        end
     }
 
     /// Copies what has pages from one block to another, whose pages are fresh.
@@ -197,10 +211,19 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
         let limit = heap.settings.cache_limit;
         let expired = heap.expired(limit);
         let (start, block) = match heap.reuse(&want) {
+            // Warm, mapped and nothing to do: one visit to the lock.
+            Some((start, block))
+                if want.kind == Kind::Allocation && !want.zero && !block.shut && block.mapped >= want.len =>
+            {
+                heap.blocks.insert(start, Block { state: State::Live(want.kind), ..block });
+                drop(heap);
+                release(expired);
+                return Some(start);
+            }
             Some(found) => found,
             None => {
                 let start = heap.take_room(want.room, want.align)?;
-                let block = Block { room: want.room, mapped: 0, dirty: 0, state: State::Busy };
+                let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, shut: false, state: State::Busy };
                 heap.blocks.insert(start, block);
                 (start, block)
             }
@@ -218,17 +241,21 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
             return None;
         }
     };
-    if want.zero {
-        handle.zero(start, block.dirty.min(mapped));
-    }
+    let full = if want.zero { handle.zero(start, block.dirty.min(mapped), block.full) } else { block.full };
     let mut heap = lock()?;
     let dirty = block.dirty.max(mapped);
-    heap.blocks.insert(start, Block { room: block.room, mapped, dirty, state: State::Live(want.kind) });
+    let full = full.max(block.full);
+    heap.blocks.insert(start, Block { mapped, dirty, full, shut: false, state: State::Live(want.kind), ..block });
     Some(start)
 }
 
 /// Maps exactly (a mapping) or at least (an allocation) `want.len` bytes of a block; the bytes mapped, or an errno.
 fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usize, i32> {
+    if block.shut {
+        // SAFETY: nobody has the block.
+        unsafe { sys::mprotect(start, block.mapped, libc::PROT_READ | libc::PROT_WRITE) }
+            .map_err(|e| e.raw_os_error().unwrap_or(libc::ENOMEM))?;
+    }
     if block.mapped >= want.len {
         if want.kind == Kind::Mapping && block.mapped > want.len {
             // SAFETY: nobody has the block.
@@ -350,8 +377,11 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
         return addr as *mut u8;
     }
     // What grows once will grow again: room costs nothing, moving does.
-    let room = (2 * class(len)).min(LEN.load(Ordering::Relaxed) / 16);
-    let to = alloc_in(size, room, 1, false);
+    let room = (GROWTH * class(len)).min(LEN.load(Ordering::Relaxed) / 16);
+    let mut to = alloc_in(size, room, 1, false);
+    if to.is_null() {
+        to = alloc_in(size, 0, 1, false);
+    }
     if !to.is_null() {
         if plain {
             handle.copy(addr, to as usize, block.mapped);
@@ -377,5 +407,6 @@ fn shrink(handle: &Handle, addr: usize, block: &Block, len: usize) {
     {
         block.mapped = len;
         block.dirty = len;
+        block.full = block.full.min(len);
     }
 }

@@ -4,12 +4,14 @@
 //!
 //! - `settings` decides whether there is a heap, `object` is its memfd, `state` its table and lock.
 //! - `heap` serves malloc and its kin, `maps` mmap and its kin; `marks` remembers what the program did to ranges.
-//! - `pins` keeps pages for the device, `fork` gives children their copy, `program` knows the program's own shared memory.
+//! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps, `program`
+//!   knows the program's own shared memory.
 //!
 //! docs/shared-memory.md says what is served and what it costs.
 
 pub mod api;
 pub mod device;
+pub mod dump;
 pub mod fork;
 pub mod heap;
 pub mod maps;

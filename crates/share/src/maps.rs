@@ -61,10 +61,22 @@ pub fn map(len: usize, flags: c_int) -> Option<Answer> {
 /// # Safety
 /// As the system call: the caller owns the range.
 pub unsafe fn map_over(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: u64) -> Option<Answer> {
+    let mut heap = lock();
+    if let Some(heap) = &mut heap {
+        // Their room is the program's now; it stays unused for ever.
+        let range = addr..addr.checked_add(round_up(len, page()))?;
+        let mut out = Vec::new();
+        heap.disturbed(&range, &mut out);
+        for block in out {
+            // SAFETY: a cached block, which nobody has.
+            let _ = unsafe { sys::munmap(block.start, block.mapped) };
+            heap.object.punch(block.start - heap.base, block.dirty);
+        }
+    }
     // SAFETY: the caller's promise.
     let answer = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) }.map_err(code);
     if let Ok(start) = answer
-        && let Some(mut heap) = lock()
+        && let Some(mut heap) = heap
     {
         let put = |m: &mut Mark| *m = Mark { there: There::Foreign, prot, odd: true, ..PLAIN };
         heap.replace(start..start + round_up(len, page()), put);
@@ -92,8 +104,18 @@ impl Heap {
         }
     }
 
+    /// Pages of live blocks go.
+    fn incomplete(&mut self, range: &Range<usize>) {
+        for start in self.overlapping(range, |state| matches!(state, State::Live(_))) {
+            if let Some(block) = self.blocks.get_mut(&start) {
+                block.full = block.full.min(range.start.saturating_sub(start));
+            }
+        }
+    }
+
     /// Gives the object's pages behind a range back, now or at unpin.
     fn drop_pages(&mut self, range: Range<usize>) {
+        self.incomplete(&range);
         for (part, pinned) in self.pins.split(range) {
             if pinned {
                 self.parked.insert(part);
@@ -109,24 +131,60 @@ impl Heap {
 /// # Safety
 /// As the system call: nobody uses the range any more.
 pub unsafe fn unmap(addr: usize, len: usize) -> Option<Answer> {
-    // SAFETY: the caller's promise. This also unmaps what lies outside of the heap, and judges the arguments.
-    if let Err(error) = unsafe { sys::munmap(addr, len) } {
-        return Some(Err(code(error)));
-    }
-    let range = addr..addr + round_up(len, page());
+    let before = sys::errno();
     let mut out = Vec::new();
-    if let Some(mut heap) = lock() {
-        heap.unmapped(range, &mut out);
-    }
+    let answer = {
+        // Under the lock, so that no block of the range is taken into use meanwhile.
+        let mut heap = lock();
+        let range = addr..addr.checked_add(round_up(len, page()))?;
+        let shut = heap.as_mut().is_some_and(|heap| heap.shut(&range, &mut out));
+        // SAFETY: the caller's promise. This also unmaps what lies outside of the heap, and judges the arguments.
+        let answer = if shut { Ok(()) } else { unsafe { sys::munmap(addr, len) }.map_err(code) };
+        if let Some(mut heap) = heap
+            && !shut
+            && answer.is_ok()
+        {
+            heap.unmapped(range, &mut out);
+        }
+        answer.map(|()| 0)
+    };
     release(out);
-    Some(Ok(0))
+    sys::set_errno(before);
+    Some(answer)
 }
 
 impl Heap {
+    /// A whole mapping without peculiarities is not unmapped but protected: the next one finds its page tables as well,
+    /// and to the program there is no difference but in /proc.
+    fn shut(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) -> bool {
+        let Some(block) = self.blocks.get(&range.start) else { return false };
+        let plain = block.state == State::Live(Kind::Mapping) && block.mapped == range.len();
+        if !plain || !self.settings.keep_unmapped || self.marks.any(range) || self.pins.any(range) {
+            return false;
+        }
+        // SAFETY: the program has given the range up.
+        if unsafe { sys::mprotect(range.start, range.len(), libc::PROT_NONE) }.is_err() {
+            return false;
+        }
+        if let Some(block) = self.blocks.get_mut(&range.start) {
+            block.shut = true;
+        }
+        self.retire(range.start, out);
+        true
+    }
+
+    /// Cached blocks that something happens to from outside: never to be used again as they are.
+    fn disturbed(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) {
+        for start in self.overlapping(range, |state| matches!(state, State::Cached(_))) {
+            out.extend(self.evict(start));
+        }
+    }
+
     /// A range has been unmapped by the program. Blocks that have nothing left are retired: their pages stay for the
     /// next request, which is much faster than giving them back and asking for others.
     fn unmapped(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
         let range = self.within(&range);
+        self.disturbed(&range, out);
         for (start, kind, part) in self.live_parts(&range) {
             let Some(block) = self.blocks.get_mut(&start) else { continue };
             let all = start..start + block.mapped;
@@ -198,10 +256,12 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
             Some(fork_advice(range, advice))
         }
         // For shared memory only; to the program this is private.
+        libc::MADV_REMOVE if len == 0 && addr.is_multiple_of(page()) => Some(Ok(0)),
         libc::MADV_REMOVE => Some(Err(libc::EINVAL)),
         _ => {
             let answer = real(range, advice);
-            if answer.is_ok() && matches!(advice, libc::MADV_DONTDUMP | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
+            // Advice about huge pages does no harm to the next owner, and numpy gives it for each array.
+            if answer.is_ok() && advice == libc::MADV_DONTDUMP {
                 attributed(addr, len);
             }
             Some(answer.map(|()| 0))
@@ -216,6 +276,7 @@ const MADV_DONTNEED_LOCKED: c_int = 24;
 fn zap(range: Range<usize>) {
     let Some(mut heap) = lock() else { return };
     let range = heap.within(&range);
+    heap.incomplete(&range);
     for (start, _, part) in heap.live_parts(&range) {
         let dirty = start + heap.blocks[&start].dirty;
         for (piece, mark) in heap.marks.pieces(part) {
@@ -432,6 +493,7 @@ fn grown(start: usize, old: &Block, mapped: usize, mark: &Mark, handle: &Handle)
         if let Some(block) = heap.blocks.get_mut(&start) {
             block.mapped = mapped;
             block.dirty = block.dirty.max(mapped);
+            block.full = block.full.min(old.mapped);
         }
         let mark = *mark;
         heap.marks.update(start + old.mapped..start + mapped, |m| *m = mark);
@@ -454,10 +516,12 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
         return unsafe { sys::mmap(call.to, call.new_len, RW, flags | libc::MAP_FIXED, -1, 0) }.map_err(code);
     }
     // What grows once will grow again.
-    let room = round_up(2 * call.new_len, GRANULE);
-    let want = Want { len: call.new_len, room, align: page(), zero: true, kind: Kind::Mapping };
-    if let Some(start) = heap::serve(want) {
-        return Ok(start);
+    let least = round_up(call.new_len, GRANULE);
+    for room in [heap::GROWTH * least, least] {
+        let want = Want { len: call.new_len, room, align: page(), zero: true, kind: Kind::Mapping };
+        if let Some(start) = heap::serve(want) {
+            return Ok(start);
+        }
     }
     // SAFETY: the kernel chooses the place.
     unsafe { sys::mmap(0, call.new_len, RW, flags, -1, 0) }.map_err(code)

@@ -37,6 +37,9 @@ pub struct Object {
 impl Object {
     /// A new, empty object of `len` bytes, sealed against every change of its length.
     pub fn create(len: usize, huge: bool) -> Result<Object, Off> {
+        if sys::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < len as u64) {
+            return Err(Off::FileSizeLimit);
+        }
         let refused = || Off::Kernel(sys::errno());
         // SAFETY: a C string.
         let low = unsafe {
@@ -58,6 +61,11 @@ impl Object {
             return Err(why);
         };
         Ok(Object { fd, id: identity(), len, file, huge })
+    }
+
+    /// An object that nothing can be mapped of.
+    pub fn none(len: usize) -> Object {
+        Object { fd: -1, id: identity(), len, file: (0, 0), huge: false }
     }
 
     /// Whether the descriptor still is this object.

@@ -49,6 +49,8 @@ pub struct Settings {
     pub cache_limit: usize,
     /// Bytes that a fork copies at most.
     pub fork_limit: usize,
+    /// Whether unmapped memory may stay in the address space: not where that is limited.
+    pub keep_unmapped: bool,
     /// Whether the host gives huge pages to shared memory that asks for them.
     pub huge: bool,
 }
@@ -138,16 +140,13 @@ impl Settings {
             return Err(Off::StrictOvercommit);
         }
         let heap_len = (2 * memory).next_power_of_two().min(1 << 43);
-        if sys::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < heap_len as u64) {
-            return Err(Off::FileSizeLimit);
-        }
         // Freed memory that is kept counts as well; a program that lives within a small limit has none to spare.
         let space = sys::limit(libc::RLIMIT_AS);
         if space.is_some_and(|limit| limit < 64 << 20) {
             return Err(Off::AddressSpaceLimit);
         }
         let cache_limit = (memory / 16).min(space.map_or(usize::MAX, |limit| limit as usize / 16));
-        Ok(Settings { heap_len, cache_limit, fork_limit, huge: host_has_huge_pages() })
+        Ok(Settings { heap_len, cache_limit, fork_limit, keep_unmapped: space.is_none(), huge: host_has_huge_pages() })
     }
 }
 

@@ -55,6 +55,10 @@ pub struct Block {
     pub mapped: usize,
     /// Bytes from its start that may have pages.
     pub dirty: usize,
+    /// Bytes from its start that are known to have pages.
+    pub full: usize,
+    /// What is mapped is protected against every access: the program has unmapped it.
+    pub shut: bool,
     /// See [`State`].
     pub state: State,
 }
@@ -100,6 +104,13 @@ thread_local! {
 /// The heap, locked.
 pub struct Locked(ManuallyDrop<MutexGuard<'static, Result<Heap, Off>>>);
 
+impl Locked {
+    /// The heap, if there is one by now.
+    pub fn heap(&mut self) -> Option<&mut Heap> {
+        self.0.as_mut().ok()
+    }
+}
+
 impl Deref for Locked {
     type Target = Heap;
 
@@ -134,6 +145,24 @@ pub fn exists() -> bool {
     MODE.load(Ordering::Acquire) == ON
 }
 
+/// Holds the lock over a fork, whether there is a heap or not: another thread may be making it right now.
+pub fn hold() -> Option<Locked> {
+    if !possible() || BUSY.get() {
+        return None;
+    }
+    BUSY.set(true);
+    Some(Locked(ManuallyDrop::new(HEAP.lock().unwrap_or_else(PoisonError::into_inner))))
+}
+
+/// Looks at the heap from a signal handler: not if anybody holds the lock.
+pub fn peek(look: impl FnOnce(&Heap)) {
+    if let Ok(guard) = HEAP.try_lock()
+        && let Ok(heap) = &*guard
+    {
+        look(heap);
+    }
+}
+
 /// Locks the heap, which the first caller makes. `None` when sharing is off, or when this thread is inside already (an
 /// allocation of the table itself, or of a signal handler).
 pub fn lock() -> Option<Locked> {
@@ -150,7 +179,7 @@ pub fn lock() -> Option<Locked> {
         }
         MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
         if guard.is_ok() {
-            crate::fork::register();
+            crate::dump::install();
         }
     }
     if guard.is_err() {
@@ -178,6 +207,13 @@ impl Heap {
             pins: Pins::default(),
             parked: RangeSet::new(),
         })
+    }
+
+    /// Blocks in a state, by the addresses that they have mapped.
+    pub fn overlapping(&self, range: &Range<usize>, which: impl Fn(State) -> bool) -> Vec<usize> {
+        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
+        let blocks = self.blocks.range(first..range.end.max(first));
+        blocks.filter(|(s, b)| which(b.state) && *s + b.mapped > range.start).map(|(&start, _)| start).collect()
     }
 
     /// The addresses of the heap.

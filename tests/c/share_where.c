@@ -1,0 +1,57 @@
+// Says where memory lies, by what the device asks. The argument is the size of a request; prints "shared" or "private"
+// for malloc, posix_memalign of 100 bytes at a page, mmap, and shared anonymous memory.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+// The seam of crates/share/src/api.rs.
+struct place {
+    uint32_t kind;
+    int32_t fd;
+    uint64_t object, offset, object_len;
+};
+struct api {
+    uint32_t version, size;
+    int32_t (*find)(uintptr_t addr, uintptr_t len, struct place *out);
+};
+
+static const char *where(const struct api *api, void *p, size_t n)
+{
+    struct place place;
+    if (!api || api->find((uintptr_t)p, n, &place))
+        return "private";
+    char *peer = mmap(NULL, n + 4096, PROT_READ, MAP_SHARED, place.fd, (off_t)(place.offset & ~4095ull));
+    *(volatile char *)p = 'w';
+    int same = peer != MAP_FAILED && peer[place.offset & 4095] == 'w';
+    return same ? "shared" : "wrong";
+}
+
+int main(int argc, char **argv)
+{
+    size_t n = argc > 1 ? strtoul(argv[1], NULL, 0) : 1 << 20;
+    if (argc > 2) {
+        struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
+        r.rlim_cur = strtoul(argv[3], NULL, 0);
+        setrlimit(strcmp(argv[2], "as") ? strcmp(argv[2], "data") ? RLIMIT_FSIZE : RLIMIT_DATA : RLIMIT_AS, &r);
+    }
+    const struct api *(*entry)(void);
+    *(void **)&entry = dlsym(RTLD_DEFAULT, "vervain_share_v1");
+    char *a = malloc(n);
+    void *b;
+    if (posix_memalign(&b, 4096, 100))
+        return 1;
+    char *c = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *d = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct api *api = entry ? entry() : NULL;
+    printf("malloc %s\n", where(api, a, n));
+    printf("memalign %s\n", where(api, b, 100));
+    printf("mmap %s\n", where(api, c, n));
+    printf("shared %s\n", where(api, d, n));
+    return 0;
+}

@@ -1,0 +1,238 @@
+//! Memory that is shared from birth, in whole programs: whatever they do with it, they see what they would see on private
+//! memory. The differential programs print what they see; their output under `vervain run` must be that of a plain run.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use vervain_tests::{Failures, Finished, Job, c_program, have, have_c, tool, under_vervain};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn plain(program: impl AsRef<Path>) -> Command {
+    Command::new(program.as_ref())
+}
+
+fn end(command: &mut Command) -> Finished {
+    Job::start(command).finish(LIMIT)
+}
+
+/// Runs a program of `tests/c` plain, shared and with sharing off; all three must say the same.
+fn same_on_private_memory(name: &str) {
+    if !have_c() {
+        return;
+    }
+    let program = c_program(name);
+    let expected = end(&mut plain(&program));
+    assert!(expected.success(), "{}", expected.describe());
+    let mut failures = Failures::default();
+    for share in ["auto", "off"] {
+        let got = end(under_vervain(&program).env("VERVAIN_SHARE", share));
+        if !got.success() {
+            failures.add(share, got.describe());
+        }
+        let lines = expected.output.lines().zip(got.output.lines());
+        for (i, (want, line)) in lines.enumerate().filter(|(_, (want, line))| want != line).take(10) {
+            failures.add(&format!("{name}, VERVAIN_SHARE={share}, line {}", i + 1), format!("{line}\nnot\n{want}"));
+        }
+        let (want, have) = (expected.output.lines().count(), got.output.lines().count());
+        if want != have {
+            failures.add(share, format!("{have} lines, not {want}"));
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn mappings_and_blocks_behave_as_private_memory() {
+    same_on_private_memory("share_maps");
+}
+
+#[test]
+fn children_have_their_own_memory() {
+    same_on_private_memory("share_fork");
+}
+
+#[test]
+fn threads_hammer_memory_of_all_sizes_while_the_process_forks() {
+    if !have_c() {
+        return;
+    }
+    let got = end(&mut under_vervain(c_program("share_threads")));
+    assert!(got.success() && got.output.contains("ok"), "{}", got.describe());
+}
+
+/// What `share_where` says of its four kinds of memory: malloc, memalign, mmap, shared anonymous.
+fn places(arguments: &[&str], vars: &[(&str, &str)]) -> [String; 4] {
+    let got = end(under_vervain(c_program("share_where")).args(arguments).envs(vars.iter().copied()));
+    assert!(got.success(), "{}", got.describe());
+    let word = |what| {
+        let line = got.output.lines().find_map(|l| l.strip_prefix(what));
+        line.map_or_else(|| panic!("no {what}: {}", got.describe()), |l| l.trim().to_owned())
+    };
+    ["malloc", "memalign", "mmap", "shared"].map(word)
+}
+
+/// The kernel counts shared memory strictly: then nothing is shared, and nothing here can be said.
+fn strict() -> bool {
+    let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|s| s.trim() == "2");
+    if strict {
+        eprintln!("skipped: vm.overcommit_memory is 2");
+    }
+    strict
+}
+
+#[test]
+fn large_and_page_aligned_memory_is_shared() {
+    if !have_c() || strict() {
+        return;
+    }
+    assert_eq!(places(&["1048576"], &[]), ["shared"; 4]);
+    assert_eq!(places(&["131072"], &[]), ["shared"; 4]);
+    assert_eq!(places(&["100000"], &[]), ["private", "shared", "private", "private"]);
+    assert_eq!(places(&["1048576"], &[("VERVAIN_SHARE", "off")]), ["private"; 4]);
+    // Where the kernel sets limits on what a program may have, they hold.
+    assert_eq!(places(&["1048576", "data", "1000000000"], &[])[0], "private");
+    assert_eq!(places(&["1048576", "fsize", "1000000"], &[]), ["private"; 4]);
+    assert_eq!(places(&["1048576", "as", "4000000000"], &[])[0], "shared");
+    assert_eq!(places(&["1048576", "as", "50000000"], &[])[0], "private");
+}
+
+#[test]
+fn a_wrong_value_is_told_once_and_turns_sharing_off() {
+    if !have_c() {
+        return;
+    }
+    for (name, value) in [("VERVAIN_SHARE", "maybe"), ("VERVAIN_FORK_LIMIT", "lots")] {
+        let got = end(under_vervain("env").arg(format!("{name}={value}")).arg(c_program("share_where")));
+        assert!(got.success(), "{}", got.describe());
+        assert_eq!(got.output.matches(value).count(), 1, "{}", got.describe());
+        assert!(got.output.contains("malloc private"), "{}", got.describe());
+    }
+}
+
+#[test]
+fn a_fork_beyond_the_limit_leaves_the_heap_out() {
+    if !have(&["python3"]) || strict() {
+        return;
+    }
+    let script = "import os\nx = bytearray(b'x' * 50_000_000)\np = os.fork()\n\
+                  if p == 0: os._exit(x[12345] == 120)\nprint('child', os.waitpid(p, 0)[1])";
+    for (limit, words) in [("1G", "child 256"), ("1M", "child 11")] {
+        let got = end(under_vervain("python3").args(["-c", script]).env("VERVAIN_FORK_LIMIT", limit));
+        assert!(got.output.contains(words), "{limit}: {}", got.describe());
+        assert_eq!(got.output.contains("VERVAIN_FORK_LIMIT"), limit == "1M", "{}", got.describe());
+    }
+}
+
+#[test]
+fn python_shares_work_among_processes() {
+    if !have(&["python3"]) {
+        return;
+    }
+    let script = "import multiprocessing as mp\nx = bytearray(range(256)) * 20_000\n\
+                  def f(i): y = bytes(x); return y[i] + len(y)\n\
+                  with mp.get_context('fork').Pool(4) as p: print('sum', sum(p.map(f, range(200))))\n\
+                  import mmap\nm = mmap.mmap(-1, 1 << 20); m[5] = 7\nimport os\n\
+                  if os.fork() == 0: m[6] = 8; os._exit(0)\nos.wait(); print('shared', m[5], m[6])";
+    let expected = end(plain(tool("python3").expect("asked for")).args(["-c", script]));
+    let got = end(under_vervain("python3").args(["-c", script]));
+    assert!(expected.success() && got.success(), "{}", got.describe());
+    assert_eq!(got.output, expected.output);
+}
+
+#[test]
+fn numpy_computes_the_same() {
+    if !have(&["python3"]) {
+        return;
+    }
+    if !end(plain(tool("python3").expect("asked for")).args(["-c", "import numpy"])).success() {
+        eprintln!("skipped: this machine has no numpy");
+        return;
+    }
+    let script = "import numpy as np\na = np.arange(1 << 22, dtype=float).reshape(2048, 2048)\n\
+                  for _ in range(20): a[1:-1, 1:-1] = (a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:]) / 4\n\
+                  print(float(a.sum()), float(np.linalg.norm(a[:300, :300] @ a[:300, :300])))";
+    let expected = end(plain(tool("python3").expect("asked for")).args(["-c", script]));
+    let got = end(under_vervain("python3").args(["-c", script]));
+    assert!(expected.success() && got.success(), "{}", got.describe());
+    assert_eq!(got.output, expected.output);
+}
+
+#[test]
+fn a_jvm_collects_its_garbage() {
+    if !have(&["java", "javac"]) {
+        return;
+    }
+    let dir = tempdir("jvm");
+    let source = "public class Share { public static void main(String[] a) throws Exception { long s = 0; \
+                  for (int i = 0; i < 2000; i++) { byte[] b = new byte[300000 + i]; b[i] = 1; s += b.length + b[i]; } \
+                  java.nio.ByteBuffer d = java.nio.ByteBuffer.allocateDirect(8 << 20); d.put(5, (byte) 3); \
+                  Process p = new ProcessBuilder(\"echo\", \"child\").inheritIO().start(); p.waitFor(); \
+                  System.out.println(\"sum \" + s + \" \" + d.get(5)); } }";
+    std::fs::write(dir.join("Share.java"), source).expect("a source file");
+    let compiled = end(plain(tool("javac").expect("asked for")).arg(dir.join("Share.java")));
+    assert!(compiled.success(), "{}", compiled.describe());
+    let got = end(under_vervain("java").args(["-Xmx64m", "-cp"]).arg(&dir).arg("Share"));
+    let _ = std::fs::remove_dir_all(&dir);
+    assert!(got.success() && got.output.contains("sum 602001000 3"), "{}", got.describe());
+}
+
+/// A directory of this test run, which the test removes.
+fn tempdir(name: &str) -> std::path::PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("share-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    dir
+}
+
+#[test]
+fn a_core_dump_has_the_data_and_not_the_holes() {
+    use std::os::unix::fs::MetadataExt;
+    if !have_c() {
+        return;
+    }
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.trim() != "core" {
+        eprintln!("skipped: core dumps go to {}", pattern.trim());
+        return;
+    }
+    let dir = tempdir("core");
+    let got = end(under_vervain(c_program("share_core")).current_dir(&dir));
+    let core = std::fs::read_dir(&dir).expect("the directory").flatten().find(|e| {
+        let name = e.file_name();
+        name.to_string_lossy().starts_with("core")
+    });
+    let Some(core) = core else {
+        let _ = std::fs::remove_dir_all(&dir);
+        eprintln!("skipped: this machine writes no core dumps ({})", got.describe());
+        return;
+    };
+    let blocks = core.metadata().expect("the core").blocks() * 512;
+    let bytes = std::fs::read(core.path()).expect("the core");
+    let _ = std::fs::remove_dir_all(&dir);
+    for needle in [&b"0123456789-in-malloc"[..], b"9876543210-in-mmap"] {
+        assert!(bytes.windows(needle.len()).any(|w| w == needle), "{}", String::from_utf8_lossy(needle));
+    }
+    assert!(blocks < 40 << 20, "the dump has {blocks} bytes");
+}
+
+#[test]
+fn a_killed_program_leaves_no_memory_behind() {
+    if !have(&["python3"]) {
+        return;
+    }
+    let shmem = || {
+        let text = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
+        let line = text.lines().find(|l| l.starts_with("Shmem:")).expect("Shmem").to_owned();
+        line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number")
+    };
+    let script = "import time\nx = bytearray(b'x' * 600_000_000)\nprint('ready', flush=True)\ntime.sleep(60)";
+    let mut job = Job::start(under_vervain("python3").args(["-c", script]));
+    assert!(job.wait_output("ready", LIMIT));
+    let during = shmem();
+    job.signal_group(libc::SIGKILL);
+    let got = job.finish(LIMIT);
+    assert!(got.status.is_some(), "{}", got.describe());
+    // Others use shared memory as well; this was more than they move meanwhile.
+    assert!(shmem() + 300_000 < during, "{} kB after {during} kB", shmem());
+}
