@@ -4,11 +4,12 @@
 //! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
 //! a test pass with a printed reason; a product that was not built makes it fail with one sentence.
 
+pub mod callgrind;
 mod compile;
 mod leftovers;
 mod process;
 
-pub use compile::{c_program, have_c};
+pub use compile::{bench_program, c_program, have_c};
 pub use leftovers::Leftovers;
 pub use process::{Finished, Job, free_port};
 
