@@ -59,11 +59,10 @@ struct Honest {
     _objects: Box<dyn std::any::Any + Send + Sync>,
 }
 
-fn memfd(size: u64) -> OwnedFd {
+fn memfd(name: &std::ffi::CStr, size: u64) -> OwnedFd {
     // SAFETY: a fresh descriptor, owned at once.
-    let fd = unsafe {
-        OwnedFd::from_raw_fd(libc::memfd_create(c"hostile".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC))
-    };
+    let fd =
+        unsafe { OwnedFd::from_raw_fd(libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC)) };
     // SAFETY: plain calls on our own descriptor.
     unsafe {
         assert_eq!(libc::ftruncate(fd.as_raw_fd(), size as i64), 0);
@@ -191,7 +190,7 @@ impl Copied {
         let size = (at as u64).next_multiple_of(4096) + (1 << 20);
         // SAFETY: a fresh descriptor, owned at once.
         let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
-        Copied { fd: memfd(size), wake, extents }
+        Copied { fd: memfd(c"hostile", size), wake, extents }
     }
 
     fn view(&self) -> View {
@@ -280,7 +279,7 @@ fn some_fd(r: &mut Random) -> Option<OwnedFd> {
             0 => None,
             1 => Some(OwnedFd::from_raw_fd(libc::memfd_create(c"loose".as_ptr(), libc::MFD_CLOEXEC))),
             2 => Some(OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC))),
-            3 => Some(memfd([1, 4095, 4096, 1 << 20][r.below(4) as usize])),
+            3 => Some(memfd(OBJECT, [1, 4095, 4096, 1 << 20][r.below(4) as usize])),
             _ => Some(fake_share::descriptor(OBJECT_LEN)),
         }
     }
@@ -391,6 +390,8 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
     count_panics();
     let honest = honest();
     let copy = Copied::take();
+    // What the tests before have let go of.
+    tidy(process());
     let (mut bound, before) = (0, mapped_objects().len());
     for seed in 1..=6_000u64 {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -446,6 +447,7 @@ fn an_arena_that_changes_under_the_reader_does_no_harm() {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             while Instant::now() < end {
                 guarded(r.0, || visit(&space, &honest, &mut Random(r.0)));
+                tidy(process());
                 r.next();
             }
         }));
@@ -459,7 +461,7 @@ fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // As many entries as a position has values, each of them claimed at its own position.
     let entries = 1u64 << 24;
-    let fd = memfd(entries * 8 + 4096);
+    let fd = memfd(c"hostile", entries * 8 + 4096);
     let view = View::of_peer(fd.as_raw_fd()).unwrap();
     let shared = view.get::<RqShared>(0).unwrap();
     shared.ring.store(4096, Ordering::Relaxed);
