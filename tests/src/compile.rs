@@ -55,10 +55,10 @@ fn compile(name: &str) -> PathBuf {
     }
     sources.sort();
     let result = Command::new("cc")
-        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&partial)
         .args(&sources)
-        .args(["-lpthread", "-libverbs"])
+        .args(["-lpthread", "-ldl", "-libverbs"])
         .output()
         .expect("starting cc");
     assert!(result.status.success(), "{name}.c does not compile:\n{}", String::from_utf8_lossy(&result.stderr));

@@ -45,6 +45,17 @@ pub fn under_vervain(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
+/// The variables that leave one way to a peer's memory: `auto`, the best there is; `vm` and `owner`, that one for all
+/// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
+/// (`tests/c/vt_share.c`).
+pub fn way(name: &str) -> Vec<(&'static str, &str)> {
+    match name {
+        "auto" => vec![("VERVAIN_MEMORY", "auto")],
+        "shared" => vec![("VT_SHARED", "1")],
+        other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
+    }
+}
+
 /// The path of a tool, found in `$PATH` and the directories of administrators' tools.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -51,6 +51,9 @@ pub enum Command {
     /// The second process of doctor's trial of memory access between processes
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// Say where the memory lies that this process allocates (the process behind doctor's trial of sharing)
+    #[command(hide = true)]
+    Sharing,
 }
 
 const RUN_EXAMPLES: &str = "\

@@ -3,9 +3,10 @@
 
 use crate::arena::Block;
 use crate::attention::Attention;
-use crate::cq::Cq;
+use crate::barrier;
+use crate::cq::{Cq, Source};
 use crate::error::Result;
-use crate::layout::{Lane, request};
+use crate::layout::{Lane, found, request};
 use crate::memory::unaim;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
@@ -90,7 +91,7 @@ impl OwnedLane {
                 offset,
             }
         });
-        cq.add_lane(&lane);
+        cq.add_source(Source::Receives(Arc::clone(&lane)));
         process.add_lane(&lane);
         Ok(lane)
     }
@@ -100,43 +101,37 @@ impl OwnedLane {
         self.shared.ready_bit.load(Ordering::Relaxed)
     }
 
-    /// The oldest completion not yet taken. The caller holds the CQ's queue.
+    /// Completions to be taken.
     #[inline]
-    pub(crate) fn take(&self) -> Option<Completion> {
+    pub(crate) fn pending(&self) -> u32 {
         let consumed = self.shared.consumed.load(Ordering::Relaxed);
-        let produced = self.shared.produced.load(Ordering::Acquire);
+        let pending = self.shared.produced.load(Ordering::Acquire).wrapping_sub(consumed);
         // A count that runs further ahead than the ring is long is damage by the peer, not data.
-        if produced == consumed || produced.wrapping_sub(consumed) as usize > self.ring.len() {
-            return None;
-        }
-        let index = self.ring[consumed as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
-        self.shared.consumed.store(consumed.wrapping_add(1), Ordering::Release);
-        self.rq.take(index, self.qp_num)
+        if pending as usize > self.ring.len() { 0 } else { pending }
     }
 
-    /// Takes up to `max` completions; returns how many.
-    #[inline]
-    pub(crate) fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut n = 0;
-        while n < max {
-            let Some(completion) = self.take() else { break };
-            sink(&completion);
-            n += 1;
+    /// Takes the oldest `n` completions, no more than are pending; returns how many were good. The caller holds the CQ's
+    /// queue.
+    #[inline(never)]
+    pub(crate) fn take(&self, n: u32, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut at = self.shared.consumed.load(Ordering::Relaxed);
+        let end = at.wrapping_add(n);
+        let mut taken = 0;
+        while at != end {
+            let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+            at = at.wrapping_add(1);
+            self.shared.consumed.store(at, Ordering::Release);
+            // None for an index that is not one of a receive in use: damage again, and dropped.
+            if let Some(completion) = self.rq.take(index, self.qp_num) {
+                sink(&completion);
+                taken += 1;
+            }
         }
-        n
+        taken
     }
 
-    /// Lets the lane be found by its ready bit again; false if something came meanwhile.
-    pub(crate) fn cool(&self) -> bool {
-        self.shared.signalled.store(0, Ordering::SeqCst);
-        if self.shared.produced.load(Ordering::SeqCst) == self.shared.consumed.load(Ordering::Relaxed) {
-            return true;
-        }
-        self.shared.signalled.store(1, Ordering::SeqCst);
-        false
-    }
-
-    /// Waits until the initiator is not in flight. What it may touch was made unreachable before the call.
+    /// Waits until the initiator is not in flight. What it may touch was made unreachable, with a heavy barrier after it,
+    /// before the call.
     pub(crate) fn drain(&self) {
         let gate = self.shared.gate.load(Ordering::SeqCst);
         if gate & 1 == 1 && !self.is_cut_off() {
@@ -161,6 +156,7 @@ impl OwnedLane {
             if now_ns() > deadline {
                 // Stopped, not dead: from here on its address list is empty and its lane closed, for ever.
                 self.shared.open.store(0, Ordering::SeqCst);
+                barrier::heavy();
                 unaim(self.shared);
                 self.cut_off.store(true, Ordering::Release);
                 self.process.suspect(self.shared, gate);
@@ -179,17 +175,19 @@ impl OwnedLane {
         self.shared.initiator.load(Ordering::Acquire) as u32
     }
 
-    /// Frees the lane for another initiator after the last one ended or was disconnected. Nobody is in flight.
+    /// Frees the lane for another initiator. The last one has given it back, or its process has ended.
     pub(crate) fn reset(&self) {
         unaim(self.shared);
         // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
         self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
-        // The mark of one that was cut off stays: it tells when it has left.
-        if !self.is_cut_off() {
-            let gate = self.shared.gate.load(Ordering::Relaxed);
-            self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
-        }
+        let gate = self.shared.gate.load(Ordering::Relaxed);
+        self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
         self.shared.initiator.store(0, Ordering::Release);
+    }
+
+    /// Whether nobody has the lane.
+    pub(crate) fn is_free(&self) -> bool {
+        self.initiator_qpn() == 0
     }
 
     /// Whether the initiator was stopped while in flight and the lane taken away from it.
@@ -226,9 +224,10 @@ impl OwnedLane {
     /// Closes the lane for good: nobody can enter any more, and nobody is inside.
     pub(crate) fn close(self: &Arc<Self>) {
         self.shared.open.store(0, Ordering::SeqCst);
+        barrier::heavy();
         self.drain();
         self.process.wait_serving();
-        self.cq.remove_lane(self);
+        self.cq.remove_source(&Source::Receives(Arc::clone(self)));
         self.process.remove_lane(self);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
     }
@@ -244,12 +243,10 @@ impl Drop for OwnedLane {
         }
         let [lane, ring] = std::mem::replace(&mut self.blocks, [Block::empty(), Block::empty()]);
         self.process.release(ring);
-        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane.
-        // One that was cut off may even be written to, and is not used again.
+        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane;
+        // and not before its initiator, who writes its mark without asking, has given it back.
         self.shared.open.store(0, Ordering::SeqCst);
-        if !self.is_cut_off() {
-            self.process.return_lane_block(lane);
-        }
+        self.process.return_lane_block(lane);
     }
 }
 
@@ -259,12 +256,23 @@ fn clear(lane: &Lane) {
     let gate = lane.gate.load(Ordering::Relaxed);
     lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);
     lane.open.store(0, Ordering::Relaxed);
-    lane.initiator.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
     lane.consumed.store(0, Ordering::Relaxed);
-    lane.signalled.store(0, Ordering::Relaxed);
+    lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);
     lane.bounce_len.store(0, Ordering::Relaxed);
     lane.request.state.store(request::IDLE, Ordering::Relaxed);
     unaim(lane);
+    // Until now it was nobody's, see [`NOBODY`].
+    lane.initiator.store(0, Ordering::Release);
+}
+
+/// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
+const NOBODY: u64 = u64::MAX;
+
+/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back or has ended.
+pub(crate) fn claim_memory(process: &Process, lane: &Lane) -> bool {
+    let holder = lane.initiator.load(Ordering::Acquire);
+    (holder == 0 || holder == NOBODY || !process.initiator_lives(lane))
+        && lane.initiator.compare_exchange(holder, NOBODY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }

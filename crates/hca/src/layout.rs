@@ -33,6 +33,12 @@ pub const SLOTS: u32 = 1 << (24 - INDEX_BITS);
 pub const SLOTS_PER_PROCESS: usize = 4;
 /// Memory keys per process: 24-bit index space of the key would allow more; this bounds the table.
 pub const KEYS: usize = 1 << 20;
+/// Shared objects per process: what peers may map of its memory. Number 0 stands for the arena.
+pub const OBJECTS: usize = 4096;
+/// Number of the object that large allocations are served from; it is never withdrawn.
+pub const HEAP: u32 = 1;
+/// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
+pub const OFFSET_BITS: u32 = 48;
 /// Objects that can ask their owner for attention.
 pub const ATTENTION: usize = 1 << 17;
 /// Ready bits of a CQ; lanes beyond share bits.
@@ -67,16 +73,26 @@ pub struct Header {
     pub keys: AtomicU64,
     /// Offset of the attention words. Owner, once.
     pub attention: AtomicU64,
-    _line0: [AtomicU64; 2],
+    /// Offset of the table of shared objects, [`ObjectEntry`] × [`OBJECTS`]. Owner, once.
+    pub objects: AtomicU64,
+    _line0: AtomicU64,
     /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
-    pub alive: [AtomicU64; 8],
+    pub alive: [AtomicU64; 6],
+    /// Not 0 while nobody may begin to touch this process's memory or queues (`Process::pause`). Owner.
+    pub paused: AtomicU32,
+    /// 1 when the owner interrupts all CPUs before it looks for who is in flight (`barrier::heavy`), so that initiators
+    /// may mark themselves with a plain store. Owner, once.
+    pub heavy: AtomicU32,
+    _line1: AtomicU64,
     /// The slots this process holds. Owner.
     pub slots: [SlotEntry; SLOTS_PER_PROCESS],
     _line2: [AtomicU64; 12],
     /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets, anyone
     /// takes.
     pub sleeping: AtomicU32,
-    _line3: [AtomicU32; 15],
+    /// 1 when a bit of `attention_summary` may be set. Peers set, owner takes.
+    pub attention_any: AtomicU32,
+    _line3: [AtomicU32; 14],
     /// One bit per attention word. Peers set, owner takes.
     pub attention_summary: [AtomicU64; ATTENTION / 64 / 64],
 }
@@ -105,8 +121,8 @@ pub const KEY_WINDOW: u32 = 1;
 pub const KEY_NULL: u32 = 2;
 /// Bit of [`KeyEntry::flags`]: a type 2 window, bound to [`KeyEntry::qpn`].
 pub const KEY_WINDOW2: u32 = 4;
-/// [`KeyEntry::arena`] of memory that is not in the arena.
-pub const NOT_IN_ARENA: u64 = !0;
+/// [`KeyEntry::at`] of memory that peers cannot map.
+pub const NOT_SHARED: u64 = !0;
 
 /// A memory region or window. All fields but `key` change only while the key is invalid and drained.
 #[repr(C, align(64))]
@@ -119,8 +135,8 @@ pub struct KeyEntry {
     pub len: AtomicU64,
     /// Where that address is in the owner's address space. Owner.
     pub host: AtomicU64,
-    /// Where it is in this arena, or [`NOT_IN_ARENA`]. Owner.
-    pub arena: AtomicU64,
+    /// Where peers find it: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
+    pub at: AtomicU64,
     /// `IBV_ACCESS_*`. Owner.
     pub access: AtomicU32,
     /// The protection domain. Owner.
@@ -130,10 +146,42 @@ pub struct KeyEntry {
     /// The QP a type 2 window is bound to. Owner.
     pub qpn: AtomicU32,
     /// For a window: the key of the region under it, which must be good too. Owner.
-    pub parent: AtomicU64,
+    pub parent: AtomicU32,
+    /// [`ObjectEntry::generation`] of the object meant by `at`: a mapping of another is not used for it. Owner.
+    pub generation: AtomicU32,
 }
 // SAFETY: atomics only.
 unsafe impl Shared for KeyEntry {}
+
+/// [`ObjectEntry::kind`]: a memfd sealed against shrinking; its descriptor is asked for over the link.
+pub const OBJECT_MEMFD: u32 = 1;
+/// [`ObjectEntry::kind`]: a System V segment, attached by its number.
+pub const OBJECT_SYSV: u32 = 2;
+
+/// A piece of the owner's memory that peers may map. Its number may be used again for another, with another generation;
+/// an entry changes only when no key leads to it and nobody who saw such a key is in flight.
+#[repr(C, align(64))]
+pub struct ObjectEntry {
+    /// Which object this is; no two objects of a process have the same. 0 for none. Owner, last.
+    pub generation: AtomicU32,
+    /// `OBJECT_*`. Owner.
+    pub kind: AtomicU32,
+    /// The identity that the owner knows it by, for messages only. Owner.
+    pub identity: AtomicU64,
+    /// Bytes; may grow. Owner.
+    pub length: AtomicU64,
+    /// Of a segment: its number. Owner.
+    pub shmid: AtomicU32,
+    /// Of a segment: the user that made it. Owner.
+    pub cuid: AtomicU32,
+    /// Of a segment: the IPC namespace in which the number means it. Owner.
+    pub ipc_namespace: AtomicU64,
+    /// Of a segment: the time of its last change, in seconds, as IPC_STAT tells it. Owner.
+    pub ctime: AtomicU64,
+    _pad: [AtomicU64; 2],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for ObjectEntry {}
 
 /// The part of a QP that initiators read.
 #[repr(C, align(64))]
@@ -186,12 +234,13 @@ pub struct Lane {
     pub produced: AtomicU32,
     _initiator: [AtomicU32; 13],
     // -- written by the owner --
-    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator or by the owner's reaper.
+    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
+    /// initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
     /// Receive completions consumed.
     pub consumed: AtomicU32,
-    /// 1 while the lane's ready bit is set. Initiator sets, owner clears.
-    pub signalled: AtomicU32,
+    /// How the owner finds what is published here: see [`found`].
+    pub mode: AtomicU32,
     /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.
     pub ring: AtomicU64,
     /// Ring size less one. Owner, once.
@@ -220,6 +269,24 @@ pub struct Lane {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for Lane {}
+
+/// How the owner of a CQ finds what a lane has published ([`Lane::mode`]).
+pub mod found {
+    /// By the lane's ready bit, which is not set. The initiator sets it, by CAS of this word to [`SIGNALLED`].
+    pub const QUIET: u32 = 0;
+    /// By the lane's ready bit, which is set or about to be. The owner goes back to [`QUIET`].
+    pub const SIGNALLED: u32 = 1;
+    /// The owner looks at the lane by itself; the initiator does nothing. Owner.
+    pub const WATCHED: u32 = 2;
+}
+
+/// Bits of [`CqShared::watch`].
+pub mod watch {
+    /// More completions may come than fit: each is counted.
+    pub const COUNT: u32 = 1;
+    /// The program has asked for events: whoever completes looks at [`super::CqShared::armed`].
+    pub const EVENTS: u32 = 2;
+}
 
 /// Remote pieces of one process_vm call.
 pub const IOVS: usize = 2;
@@ -319,9 +386,11 @@ pub mod arm {
 /// The part of a CQ that initiators touch.
 #[repr(C, align(64))]
 pub struct CqShared {
-    /// Receive completions that initiators have published in all lanes. Peers.
+    /// Completions published in all rings, while [`watch::COUNT`] is set. Whoever completes.
     pub produced: AtomicU64,
     _line0: [AtomicU64; 7],
+    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
+    pub watch: AtomicU32,
     /// See [`arm`]. Owner arms, whoever notifies takes.
     pub armed: AtomicU32,
     /// Attention number. Owner, once.
@@ -336,8 +405,8 @@ pub struct CqShared {
     pub channel: AtomicU32,
     /// What is written into the channel for this CQ. Owner, once.
     pub event: AtomicU32,
-    _line1: [AtomicU32; 9],
-    /// Completions that the owner has taken out of lanes. Owner.
+    _line1: [AtomicU32; 8],
+    /// Completions that the owner has taken out of rings, while they are counted. Owner.
     pub consumed: AtomicU64,
     /// Capacity. Owner.
     pub capacity: AtomicU64,
@@ -376,7 +445,9 @@ pub struct RqShared {
     pub xrcd: AtomicU64,
     /// 1 while receives may be taken. Owner.
     pub open: AtomicU32,
-    _line0: [AtomicU32; 3],
+    /// 1 when there is one claimer at most: the queue of a connected QP. Owner, once.
+    pub alone: AtomicU32,
+    _line0: [AtomicU32; 2],
     /// Position after the last posted WQE. Owner.
     pub tail: AtomicU64,
     _line1: [AtomicU64; 7],
@@ -441,12 +512,13 @@ mod tests {
     #[test]
     fn lines_stay_where_their_writers_expect_them() {
         assert_eq!(size_of::<KeyEntry>(), 64);
+        assert_eq!(size_of::<ObjectEntry>(), 64);
         assert_eq!(size_of::<RecvWqe>(), 64);
         assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
         assert_eq!(std::mem::offset_of!(Lane, initiator), 64);
         assert_eq!(std::mem::offset_of!(Request, taken), 64);
-        assert_eq!(std::mem::offset_of!(CqShared, armed), 64);
+        assert_eq!(std::mem::offset_of!(CqShared, watch), 64);
         assert_eq!(std::mem::offset_of!(CqShared, consumed), 128);
         assert_eq!(std::mem::offset_of!(CqShared, summary), 192);
         assert_eq!(std::mem::offset_of!(RqShared, tail), 64);

@@ -18,6 +18,9 @@ pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.
 pub const VM_CHUNK: u64 = 1 << 20;
 
+// A place in a shared object is contiguous for so many bytes.
+const _: () = assert!(DIRECT_CHUNK <= crate::mapped::SLACK);
+
 /// Why a transfer did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -172,12 +175,42 @@ pub(crate) unsafe fn copy_bounce(direction: Direction, at: *mut u8, pieces: &Pie
     }
 }
 
+/// Copies `n` bytes; a word by one load and one store.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes.
+#[inline(always)]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: the caller vouches for both ranges.
+    unsafe {
+        if n == 8 && (from as usize).is_multiple_of(8) {
+            let word = (*from.cast::<AtomicU64>()).load(Ordering::Acquire);
+            to.cast::<u64>().write_unaligned(word);
+        } else {
+            std::ptr::copy(from, to, n);
+        }
+    }
+}
+
 /// Copies `n` bytes so that a reader who sees the last byte change finds everything before it.
 ///
 /// # Safety
 /// `from` and `to` are valid for `n` bytes.
-#[inline]
-unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
+#[inline(always)]
+pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
+    if n == 8 && (to as usize).is_multiple_of(8) {
+        // SAFETY: as above; one aligned word.
+        unsafe { (*to.cast::<AtomicU64>()).store(from.cast::<u64>().read_unaligned(), Ordering::Release) };
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { copy_body_and_tail(from, to, n) }
+}
+
+/// # Safety
+/// `from` and `to` are valid for `n` bytes.
+#[inline(never)]
+unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize) {
     // The final word: what lies at and beyond the last aligned word boundary before the end.
     let end = to as usize + n;
     let tail = match end % 8 {

@@ -3,6 +3,7 @@
 
 use crate::arena::{Arena, Block};
 use crate::attention::AttentionTable;
+use crate::barrier;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::keys::KeyTable;
@@ -11,10 +12,12 @@ use crate::layout::{self, Header, Lane, PER_SLOT};
 use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
-use crate::numbers::{Kind, NO_CELL, Numbers, SlotNumbers};
+use crate::numbers::{Kind, Numbers, SlotNumbers};
+use crate::objects::{Found, Objects, Pin};
 use crate::qp::Qp;
+use crate::sharing::Source;
 use crate::space::Space;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -30,6 +33,7 @@ pub struct Process {
     /// This process as a peer of itself.
     pub own: Arc<Space>,
     pub(crate) keys: KeyTable,
+    objects: Objects,
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
@@ -67,6 +71,9 @@ impl Process {
             keep_from_children(fd);
         }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        if let Some(source) = process.objects.source() {
+            source.guard_forks();
+        }
         Ok(process)
     }
 
@@ -99,11 +106,14 @@ impl Process {
                 return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
             }
         };
+        let source = Source::find()?;
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
         let keys = arena.alloc_sparse((layout::KEYS * size_of::<layout::KeyEntry>()) as u64)?;
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
+        let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
+        let objects = Objects::new(&arena, table.offset(), source)?;
         let mut random = [0u64; 2];
         for word in &mut random {
             *word = random_u64()?;
@@ -113,8 +123,10 @@ impl Process {
         for (to, from) in header.incarnation.iter().zip(random) {
             to.store(from, Ordering::Relaxed);
         }
+        header.heavy.store(u32::from(barrier::register()), Ordering::Relaxed);
         header.keys.store(keys.offset(), Ordering::Relaxed);
         header.attention.store(attention.offset(), Ordering::Relaxed);
+        header.objects.store(table.offset(), Ordering::Relaxed);
         header.magic.store(layout::MAGIC, Ordering::Release);
         hold_record_lock(arena.fd())?;
         let wake = crate::wake::create()?;
@@ -124,6 +136,7 @@ impl Process {
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
+            objects,
             arena,
             own,
             attention: AttentionTable::default(),
@@ -194,13 +207,6 @@ impl Process {
         }
     }
 
-    /// The word in which polled send completions of QP `qpn` are counted. Kept as long as the process.
-    pub(crate) fn freed_cell(&self, qpn: u32) -> &'static AtomicU32 {
-        let numbers = self.numbers.lock();
-        let slot = numbers.slots.iter().find(|s| s.slot == layout::slot_of(qpn));
-        slot.map_or(&NO_CELL, |s| &s.cells[layout::index_of(qpn)])
-    }
-
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
@@ -241,10 +247,14 @@ impl Process {
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
-        match self.lane_blocks.lock().pop() {
-            Some(block) => Ok(block),
-            None => self.arena.alloc(size_of::<Lane>() as u64),
+        let mut blocks = self.lane_blocks.lock();
+        let usable =
+            |b: &Block| self.own.view.get::<Lane>(b.offset()).is_some_and(|lane| crate::lane::claim_memory(self, lane));
+        // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
+        if let Some(i) = blocks.iter().take(64).position(usable) {
+            return Ok(blocks.swap_remove(i));
         }
+        self.arena.alloc(size_of::<Lane>() as u64)
     }
 
     pub(crate) fn return_lane_block(&self, block: Block) {
@@ -291,7 +301,7 @@ impl Process {
 
     /// Waits until nobody is in flight in this process's memory, here or in a peer. Called after a key was made invalid.
     pub(crate) fn drain(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        barrier::heavy();
         let lanes = self.lanes.lock();
         let in_flight = |lane: &Lane| lane.gate.load(Ordering::SeqCst) & 1 == 1;
         let busy: Vec<_> = lanes.iter().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
@@ -302,6 +312,48 @@ impl Process {
         drop(qps);
         active.iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
         self.wait_serving();
+    }
+
+    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
+    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
+    pub fn pause(&self) {
+        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        self.drain();
+    }
+
+    /// The end of a [`Process::pause`].
+    pub fn resume(&self) {
+        self.own.header.paused.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether nobody may begin.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.own.header.paused.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's memory
+    /// has done with it. Looks for a moment only.
+    pub(crate) fn has_rested(&self) -> bool {
+        barrier::heavy();
+        self.live_qps().iter().all(|qp| (0..1000).any(|look| look_again(look, qp)))
+    }
+
+    // ---- shared objects --------------------------------------------------------------------------------------------
+
+    /// How peers find `[addr, addr + length)`: in the arena, or in a shared object, where it is held.
+    pub(crate) fn share(&self, addr: u64, length: u64) -> Found {
+        let view = self.arena.view();
+        let base = view.at(0, 0).map_or(0, |p| p as u64);
+        match addr.checked_sub(base) {
+            Some(offset) if view.at(offset, length).is_some() => Found { at: offset, generation: 0, pin: None },
+            _ => self.objects.pin(&self.arena, addr, length),
+        }
+    }
+
+    /// What a peer that asks for an object gets; see `Objects::grant`. Called by the link.
+    pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
+        self.objects.grant(number, generation)
     }
 
     /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
@@ -437,6 +489,7 @@ struct Suspects {
     /// Lane and the in-flight mark that stood in it.
     lanes: Vec<(&'static Lane, u64)>,
     parked: Vec<Block>,
+    pins: Vec<Pin>,
 }
 
 impl Process {
@@ -448,20 +501,47 @@ impl Process {
 
     /// Frees a block of the arena, later if a suspect may still touch it.
     pub(crate) fn release(&self, block: Block) {
-        let mut s = self.suspects.lock();
-        if s.lanes.is_empty() {
-            drop(s);
-            self.arena.release(block);
-            return;
-        }
-        s.parked.push(block);
-        s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
-        if s.lanes.is_empty() {
-            let parked = std::mem::take(&mut s.parked);
-            drop(s);
-            parked.into_iter().for_each(|b| self.arena.release(b));
+        self.let_go(Some(block), None);
+    }
+
+    /// Ends a pin, later if a suspect may still touch the memory. The key that led there is revoked.
+    pub(crate) fn unshare(&self, pin: Option<Pin>) {
+        if pin.is_some() {
+            self.let_go(None, pin);
         }
     }
+
+    fn let_go(&self, mut block: Option<Block>, mut pin: Option<Pin>) {
+        let mut s = self.suspects.lock();
+        let (mut blocks, mut pins) = (Vec::new(), Vec::new());
+        let free = if s.lanes.is_empty() {
+            true
+        } else {
+            s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
+            s.lanes.is_empty()
+        };
+        if free {
+            (blocks, pins) = (std::mem::take(&mut s.parked), std::mem::take(&mut s.pins));
+        } else {
+            s.parked.extend(block.take());
+            s.pins.extend(pin.take());
+        }
+        drop(s);
+        blocks.into_iter().chain(block).for_each(|b| self.arena.release(b));
+        for pin in pins.into_iter().chain(pin) {
+            if let Some(gone) = self.objects.unpin(&pin) {
+                self.link.object_withdrawn(gone.number, gone.generation);
+            }
+        }
+    }
+}
+
+/// Whether `qp` is at rest; after some looks in vain the CPU is offered to it.
+fn look_again(look: u32, qp: &Qp) -> bool {
+    if look > 100 {
+        std::thread::yield_now();
+    }
+    !qp.is_executing() || qp.thread_is_gone()
 }
 
 #[cold]
@@ -533,7 +613,8 @@ fn install_fork_handlers() {
 /// In the child: the objects belong to the parent, and so do the sockets by which peers see it alive.
 extern "C" fn after_fork_in_child() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    crate::lock::forget_tid();
+    crate::tid::forget();
+    barrier::forget();
     for cell in &PRIVATE_FDS {
         let fd = cell.swap(0, Ordering::AcqRel);
         if fd != 0 {

@@ -43,8 +43,8 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
 /// the process image (`man pthread_mutexattr_setrobust`).
 fn hold_alive_mutex(process: &Process) {
     let mutex = process.own.header.alive.as_ptr().cast_mut().cast::<libc::pthread_mutex_t>();
-    const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 64);
-    // SAFETY: 64 bytes of our own arena, zeroed, used by nobody else as a mutex: peers only read the first word.
+    const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 48);
+    // SAFETY: 48 bytes of our own arena, zeroed, used by nobody else as a mutex: peers only read the first word.
     unsafe {
         let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
         libc::pthread_mutexattr_init(&raw mut attr);

@@ -43,6 +43,11 @@ pub struct RqView {
     /// The shared head.
     pub shared: &'static RqShared,
     ring: &'static [AtomicU64],
+    // Owner, once; read when the queue is found.
+    wqes: u64,
+    stride: u32,
+    count: u32,
+    alone: bool,
 }
 
 /// Outcome of [`RqView::claim`].
@@ -63,7 +68,15 @@ impl RqView {
             return None;
         }
         let ring = view.slice(shared.ring.load(Ordering::Relaxed), slots)?;
-        Some(RqView { view, shared, ring })
+        Some(RqView {
+            view,
+            shared,
+            ring,
+            wqes: shared.wqes.load(Ordering::Relaxed),
+            stride: shared.stride.load(Ordering::Relaxed),
+            count: shared.count.load(Ordering::Relaxed),
+            alone: shared.alone.load(Ordering::Relaxed) != 0,
+        })
     }
 
     /// Takes the oldest WQE for the initiator `me` (its QPN); none when the queue is empty or closed.
@@ -72,6 +85,28 @@ impl RqView {
         if self.shared.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
+        if self.alone { self.claim_alone(me) } else { self.claim_among_others(me) }
+    }
+
+    /// The queue of a connected QP has one claimer, the holder of its lane, who needs no exchange. Its receives complete in
+    /// order, so the owner never posts over an entry whose claim is not finished.
+    #[inline]
+    fn claim_alone(&self, me: u32) -> Option<Claimed> {
+        let head = self.shared.head.load(Ordering::Relaxed);
+        let slot = &self.ring[head as usize & (self.ring.len() - 1)];
+        let e = slot.load(Ordering::Acquire);
+        // Not posted yet. An entry with a claimer is that of an initiator that died there; its lane is not taken again.
+        if entry_position(e) != head & POSITION_MASK || entry_claimer(e) != 0 {
+            return None;
+        }
+        slot.store(e | u64::from(me), Ordering::Release);
+        self.shared.head.store(head.wrapping_add(1), Ordering::Release);
+        let wqe = entry_wqe(e);
+        self.wqe(wqe)?.claimer.store(me, Ordering::Release);
+        Some(Claimed { wqe, left: u64::MAX })
+    }
+
+    fn claim_among_others(&self, me: u32) -> Option<Claimed> {
         // Others may claim while we look, at most all of the ring; more than that is damage, not contention.
         for _ in 0..2 * self.ring.len() + 64 {
             let head = self.shared.head.load(Ordering::Acquire);
@@ -102,17 +137,15 @@ impl RqView {
     /// WQE number `index`, if there is one.
     #[inline]
     pub fn wqe(&self, index: u32) -> Option<&'static RecvWqe> {
-        if index >= self.shared.count.load(Ordering::Relaxed) {
+        if index >= self.count {
             return None;
         }
         self.view.get(self.wqe_offset(index))
     }
 
+    #[inline]
     fn wqe_offset(&self, index: u32) -> u64 {
-        self.shared
-            .wqes
-            .load(Ordering::Relaxed)
-            .wrapping_add(u64::from(index) * u64::from(self.shared.stride.load(Ordering::Relaxed)))
+        self.wqes.wrapping_add(u64::from(index) * u64::from(self.stride))
     }
 
     /// The SGEs of a WQE.
@@ -200,8 +233,9 @@ impl State {
 }
 
 impl RecvQueue {
-    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each.
-    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32) -> Result<RecvQueue> {
+    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `alone` when at most one initiator
+    /// takes from it.
+    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, alone: bool) -> Result<RecvQueue> {
         let count = max_wr.max(1);
         let slots = u64::from(count.next_power_of_two());
         let stride =
@@ -226,6 +260,7 @@ impl RecvQueue {
         shared.count.store(count, Ordering::Relaxed);
         shared.max_sge.store(max_sge, Ordering::Relaxed);
         shared.pd.store(pd, Ordering::Relaxed);
+        shared.alone.store(u32::from(alone), Ordering::Relaxed);
         // Positions start after one lap, so that a zeroed entry is never taken for a posted one.
         shared.head.store(slots, Ordering::Relaxed);
         shared.tail.store(slots, Ordering::Relaxed);

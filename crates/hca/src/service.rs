@@ -12,6 +12,7 @@ use crate::stream::Stream;
 use crate::types::{QpState, QpType, access, now_ns, wc};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// `Request::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {
@@ -20,7 +21,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
         Err(Nak::InvalidRequest) => 1,
         Err(Nak::RemoteAccess) => 2,
         Err(Nak::RemoteOperation) => 3,
-        Err(Nak::Silence | Nak::ReceiverNotReady(_)) => 4,
+        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused) => 4,
     }
 }
 
@@ -51,12 +52,17 @@ impl Turn {
     pub(crate) const POLL: Turn = Turn { bytes: 256 << 10, patience: 0 };
 }
 
+/// How often the progress thread looks whether a pause is over.
+const PAUSED: Duration = Duration::from_micros(50);
+
 /// What one step of a request came to.
 enum Step {
     Over(Result<(), Nak>),
     Moved(u64),
     /// The bounce buffer has nothing, or no room.
     Dry,
+    /// Nobody may touch this process's memory now.
+    Paused,
     /// The request is gone.
     Gone,
 }
@@ -74,6 +80,11 @@ pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     loop {
         match process.serving(|| step(process, lane)) {
             Step::Gone => return,
+            Step::Paused if turn.patience > 0 => std::thread::sleep(PAUSED),
+            Step::Paused => {
+                queue_again(process, lane);
+                return;
+            }
             Step::Over(result) => {
                 r.status.store(status_of(result), Ordering::Relaxed);
                 // Not over a request of the lane's next initiator.
@@ -83,9 +94,7 @@ pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
             Step::Moved(n) => {
                 (moved, dry_since) = (moved + n, 0);
                 if moved >= turn.bytes {
-                    let again = (request::RUNNING, request::POSTED);
-                    let _ = r.state.compare_exchange(again.0, again.1, Ordering::SeqCst, Ordering::Relaxed);
-                    process.own.raise(lane.shared.attention.load(Ordering::Relaxed));
+                    queue_again(process, lane);
                     return;
                 }
             }
@@ -108,6 +117,13 @@ pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
             }
         }
     }
+}
+
+/// The rest of the request gets another turn.
+fn queue_again(process: &Process, lane: &OwnedLane) {
+    let state = &lane.shared.request.state;
+    let _ = state.compare_exchange(request::RUNNING, request::POSTED, Ordering::SeqCst, Ordering::Relaxed);
+    process.own.raise(lane.shared.attention.load(Ordering::Relaxed));
 }
 
 /// A moment's rest of one who looks out for something; now and then the CPU goes to whoever waits for it.
@@ -153,6 +169,9 @@ fn step(process: &Process, lane: &OwnedLane) -> Step {
     let r = &lane.shared.request;
     if r.state.load(Ordering::Acquire) != request::RUNNING {
         return Step::Gone;
+    }
+    if process.is_paused() {
+        return Step::Paused;
     }
     // A QP that does not receive any more answers nothing; whoever stopped it waits until we are through.
     let state = process.own.qp(lane.qp_num).map_or(0, |qp| qp.state.load(Ordering::SeqCst));

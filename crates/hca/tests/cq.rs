@@ -103,7 +103,7 @@ impl Case {
                     let (id, imm) = (u64::from(self.next) << 8, self.next);
                     self.next += 1;
                     side.qp.post_recv(id, &[]).unwrap();
-                    let mark = side.target.enter().unwrap();
+                    let mark = common::enter(&side.target);
                     let wqe = side.target.claim().unwrap();
                     publish(&side.target, wqe, imm);
                     drop(mark);
@@ -250,7 +250,7 @@ fn hunt(lanes: usize, seconds: f64) {
                     let pause = r.below(3);
                     let spins = r.below([10, 2_000, 40_000][pause as usize]);
                     (0..spins).for_each(|_| std::hint::spin_loop());
-                    let mark = targets[k].enter().unwrap();
+                    let mark = common::enter(&targets[k]);
                     let wqe = targets[k].claim().unwrap();
                     sent[k] += 1;
                     publish(&targets[k], wqe, sent[k]);
@@ -320,7 +320,7 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
                 let mut target = bind(qp, slot(life));
                 let mut count = 0;
                 while count < MESSAGES {
-                    let mark = target.enter().unwrap();
+                    let mark = common::enter(&target);
                     let wqe = match target.claim() {
                         Ok(wqe) => wqe,
                         Err(Nak::ReceiverNotReady(_)) => {

@@ -71,7 +71,7 @@ struct Case {
 
 impl Case {
     fn new(max_wr: u32) -> Case {
-        let rq = RecvQueue::create(process(), 1, max_wr, 1).unwrap();
+        let rq = RecvQueue::create(process(), 1, max_wr, 1, false).unwrap();
         let shared = rq.view.shared;
         let n = shared.mask.load(Ordering::Relaxed) as usize + 1;
         let ring = process().own.view.slice(shared.ring.load(Ordering::Relaxed), n).unwrap();
@@ -201,7 +201,7 @@ proptest! {
 #[test]
 fn a_posted_receive_does_not_remember_who_had_it_a_lap_ago() {
     for max_wr in [1, 2, 4] {
-        let rq = RecvQueue::create(process(), 1, max_wr, 1).unwrap();
+        let rq = RecvQueue::create(process(), 1, max_wr, 1, false).unwrap();
         for id in 0..u64::from(max_wr) * 3 {
             rq.post(id, &[]).unwrap();
             let claimed = rq.view.claim(foreign(1)).unwrap();
@@ -222,7 +222,7 @@ fn positions_outlive_the_bits_that_an_entry_has_for_them() {
     if cfg!(debug_assertions) {
         return;
     }
-    let rq = RecvQueue::create(process(), 1, 3, 1).unwrap();
+    let rq = RecvQueue::create(process(), 1, 3, 1, false).unwrap();
     rq.post(0, &[]).unwrap();
     for id in 1..(1 << 24) + 100u64 {
         rq.post(id, &[]).unwrap();

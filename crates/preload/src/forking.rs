@@ -1,0 +1,39 @@
+//! Where processes are duplicated: the shared heap's handlers run innermost, so they are registered before any other; and
+//! `_Fork`, which runs no handlers, runs ours.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use vervain_share::fork;
+
+use crate::real::{real, reals};
+
+reals! { __register_atfork _Fork }
+
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// What `pthread_atfork`, which is linked into each program and library, calls.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, dso: *mut c_void) -> c_int {
+    let real = real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> c_int);
+    fork::REGISTER.store(real as usize, Ordering::Release);
+    fork::register();
+    // SAFETY: the caller's own arguments.
+    unsafe { real(prepare, parent, child, dso) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let real = real!(_Fork: fn() -> libc::pid_t);
+    // SAFETY: the functions of one fork, in their order, in this thread.
+    unsafe {
+        fork::prepare();
+        let child = real();
+        if child == 0 {
+            fork::child()
+        } else {
+            fork::parent()
+        };
+        child
+    }
+}

@@ -1,0 +1,225 @@
+//! mmap and its kin. What concerns the shared heap goes to `vervain-share`; shared mappings of memfds and SysV segments
+//! are noted there; every other call passes through after a few comparisons.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{off_t, size_t};
+use vervain_share::maps::{self, Answer, Remap};
+use vervain_share::{heap, program, sys};
+
+use crate::real::{real, reals, set_errno};
+
+reals! { mmap munmap mremap mprotect pkey_mprotect madvise mlock mlock2 shmat shmdt }
+
+fn pointer(answer: Answer) -> *mut c_void {
+    match answer {
+        Ok(addr) => addr as *mut c_void,
+        Err(code) => {
+            set_errno(code);
+            libc::MAP_FAILED
+        }
+    }
+}
+
+fn status(answer: Answer) -> c_int {
+    match answer {
+        Ok(_) => 0,
+        Err(code) => {
+            set_errno(code);
+            -1
+        }
+    }
+}
+
+const SHARED_TYPES: c_int = libc::MAP_SHARED | libc::MAP_PRIVATE;
+
+/// # Safety
+/// As mmap(2).
+#[inline]
+unsafe fn map(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    let at = addr as usize;
+    if maps::wants(at, len, prot, flags)
+        && let Some(answer) = maps::map(len, flags)
+    {
+        return pointer(answer);
+    }
+    if flags & libc::MAP_FIXED != 0 {
+        program::gone(at..at.saturating_add(len));
+        if maps::touches(at, len) {
+            // SAFETY: the caller's own arguments.
+            if let Some(answer) = unsafe { maps::map_over(at, len, prot, flags, fd, offset as u64) } {
+                return pointer(answer);
+            }
+        }
+    }
+    let real = real!(mmap: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void);
+    // MAP_SHARED_VALIDATE is both bits.
+    let shared = flags & SHARED_TYPES != libc::MAP_PRIVATE;
+    let plain = flags & !libc::MAP_POPULATE == libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    if plain
+        && at == 0
+        && len >= heap::THRESHOLD
+        && let Some(own) = program::shared_anonymous(len)
+    {
+        // SAFETY: the caller's own arguments, with a file in place of none.
+        let got = unsafe { real(addr, len, prot, flags & !libc::MAP_ANONYMOUS, own, 0) };
+        if got != libc::MAP_FAILED {
+            program::mapped(got as usize, len, own, 0);
+        }
+        sys::close(own);
+        if got != libc::MAP_FAILED {
+            return got;
+        }
+    }
+    // SAFETY: the caller's own arguments.
+    let got = unsafe { real(addr, len, prot, flags, fd, offset) };
+    if shared && flags & libc::MAP_ANONYMOUS == 0 && got != libc::MAP_FAILED {
+        program::mapped(got as usize, len, fd, offset as u64);
+    }
+    got
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's own arguments.
+    unsafe { map(addr, len, prot, flags, fd, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe { map(addr, len, prot, flags, fd, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    let at = addr as usize;
+    program::gone(at..at.saturating_add(len));
+    if maps::touches(at, len) {
+        // SAFETY: the caller's own arguments.
+        if let Some(answer) = unsafe { maps::unmap(at, len) } {
+            return status(answer);
+        }
+    }
+    let real = real!(munmap: fn(*mut c_void, size_t) -> c_int);
+    // SAFETY: as above.
+    unsafe { real(addr, len) }
+}
+
+/// Variadic in C; see `files`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    addr: *mut c_void,
+    len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let (at, new) = (addr as usize, to as usize);
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    if heap::owns(at) || (fixed && maps::touches(new, new_len)) {
+        // SAFETY: the caller's own arguments.
+        if let Some(answer) = unsafe { maps::remap(Remap { addr: at, len, new_len, flags, to: new }) } {
+            return pointer(answer);
+        }
+    }
+    let real = real!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
+    // SAFETY: as above.
+    let got = unsafe { real(addr, len, new_len, flags, to) };
+    if got != libc::MAP_FAILED {
+        let kept = len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
+        // An old length of 0 makes a second mapping of the same pages.
+        program::moved(at..at + len.max(1), got as usize..got as usize + new_len, kept);
+    }
+    got
+}
+
+/// What is done after a call on a range that concerns the heap.
+#[inline]
+fn afterwards(addr: *mut c_void, len: size_t, result: c_int, then: impl FnOnce(usize, usize)) -> c_int {
+    if result == 0 && maps::touches(addr as usize, len) {
+        then(addr as usize, len);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    let real = real!(mprotect: fn(*mut c_void, size_t, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(addr, len, prot) };
+    afterwards(addr, len, result, |addr, len| maps::protected(addr, len, prot))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+    let real = real!(pkey_mprotect: fn(*mut c_void, size_t, c_int, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(addr, len, prot, key) };
+    afterwards(addr, len, result, |addr, len| {
+        maps::protected(addr, len, prot);
+        maps::attributed(addr, len);
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if maps::touches(addr as usize, len) {
+        // SAFETY: the caller's own arguments.
+        if let Some(answer) = unsafe { maps::advise(addr as usize, len, advice) } {
+            return status(answer);
+        }
+    }
+    let real = real!(madvise: fn(*mut c_void, size_t, c_int) -> c_int);
+    // SAFETY: as above.
+    unsafe { real(addr, len, advice) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock(addr: *mut c_void, len: size_t) -> c_int {
+    let real = real!(mlock: fn(*mut c_void, size_t) -> c_int);
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(addr, len) };
+    afterwards(addr, len, result, maps::attributed)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock2(addr: *mut c_void, len: size_t, flags: c_uint) -> c_int {
+    let real = real!(mlock2: fn(*mut c_void, size_t, c_uint) -> c_int);
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(addr, len, flags) };
+    afterwards(addr, len, result, maps::attributed)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmat(segment: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
+    let real = real!(shmat: fn(c_int, *const c_void, c_int) -> *mut c_void);
+    // SAFETY: the caller's own arguments.
+    let got = unsafe { real(segment, addr, flags) };
+    if got != libc::MAP_FAILED {
+        program::attached(got as usize, segment);
+    }
+    got
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
+    program::detached(addr as usize);
+    let real = real!(shmdt: fn(*const c_void) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { real(addr) }
+}

@@ -1,0 +1,55 @@
+//! The seam between memory that is shared from birth and the device: one C symbol, found by dlsym, so that neither
+//! library is linked to the other. Who changes a struct raises [`VERSION`].
+
+use std::ffi::CStr;
+
+/// The function that the preload library exports: `extern "C" fn() -> *const ShareApi`, null when sharing is off.
+pub const SYMBOL: &CStr = c"vervain_share_v1";
+
+/// The type of [`SYMBOL`].
+pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
+
+/// What [`ShareApi::version`] says.
+pub const VERSION: u32 = 1;
+
+/// [`Place::kind`]: a memfd that is sealed against shrinking.
+pub const KIND_MEMFD: u32 = 1;
+/// [`Place::kind`]: a SysV segment.
+pub const KIND_SYSV: u32 = 2;
+
+/// Where memory of this process lies in an object that other processes can map.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// [`KIND_MEMFD`] or [`KIND_SYSV`].
+    pub kind: u32,
+    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid.
+    pub fd: i32,
+    /// Identity of the object, never used again in this process image.
+    pub object: u64,
+    /// Of the address, in the object; bytes.
+    pub offset: u64,
+    /// Length of the object in bytes.
+    pub object_len: u64,
+}
+
+/// What the device asks of the preload library. The functions are safe from any thread, not from signal handlers.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ShareApi {
+    /// [`VERSION`].
+    pub version: u32,
+    /// `size_of::<ShareApi>()` of the library that answers.
+    pub size: u32,
+    /// Where `[addr, addr+len)` lies, if all of it lies in one shared object contiguously; 0 or -1.
+    pub find: unsafe extern "C" fn(addr: usize, len: usize, out: *mut Place) -> i32,
+    /// As `find`, and the pages stay at that place of the object until unpin, whatever the program does with the range
+    /// (munmap, free, MADV_DONTNEED, mremap).
+    pub pin: unsafe extern "C" fn(addr: usize, len: usize, out: *mut Place) -> i32,
+    /// Ends one `pin` of the same place and length.
+    pub unpin: unsafe extern "C" fn(object: u64, offset: u64, len: usize),
+    /// Called around fork in the parent: `before` must return only when no peer writes into shared memory any more,
+    /// `after` lets them in again.
+    pub set_fork_gate:
+        unsafe extern "C" fn(before: Option<unsafe extern "C" fn()>, after: Option<unsafe extern "C" fn()>),
+}

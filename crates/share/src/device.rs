@@ -1,0 +1,100 @@
+//! What the device asks (`api::ShareApi`): where memory lies, and that it stays there.
+
+use std::ops::Range;
+
+use crate::api::{KIND_MEMFD, Place, ShareApi, VERSION};
+use crate::heap::{owns, release};
+use crate::program;
+use crate::state::{Heap, Locked, State, exists, lock, possible};
+
+static API: ShareApi =
+    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate };
+
+/// What the preload library's `vervain_share_v1` answers.
+pub fn api() -> *const ShareApi {
+    if possible() { &raw const API } else { std::ptr::null() }
+}
+
+fn place_of(heap: &Heap, addr: usize) -> Place {
+    Place {
+        kind: KIND_MEMFD,
+        fd: heap.object.fd,
+        object: heap.object.id,
+        offset: (addr - heap.base) as u64,
+        object_len: heap.object.len as u64,
+    }
+}
+
+/// The heap, if all of the range is shared memory of it.
+fn in_heap(addr: usize, len: usize) -> Option<(Locked, Range<usize>)> {
+    let range = addr..addr.checked_add(len)?;
+    if !owns(addr) || !exists() {
+        return None;
+    }
+    let heap = lock()?;
+    (heap.shared(&range) && heap.object.alive()).then_some((heap, range))
+}
+
+unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
+    let place = match in_heap(addr, len) {
+        Some((heap, _)) => Some(place_of(&heap, addr)),
+        None => program::find(addr, len, false),
+    };
+    answer(place, out)
+}
+
+unsafe extern "C" fn pin(addr: usize, len: usize, out: *mut Place) -> i32 {
+    let place = match in_heap(addr, len) {
+        Some((mut heap, range)) => {
+            heap.pins.add(range);
+            Some(place_of(&heap, addr))
+        }
+        None => program::find(addr, len, true),
+    };
+    answer(place, out)
+}
+
+fn answer(place: Option<Place>, out: *mut Place) -> i32 {
+    let Some(place) = place else { return -1 };
+    // SAFETY: the device passes a place to write to.
+    unsafe { out.write(place) };
+    0
+}
+
+unsafe extern "C" fn unpin(object: u64, offset: u64, len: usize) {
+    let mut out = Vec::new();
+    {
+        let heap = if exists() { lock() } else { None };
+        match heap {
+            Some(mut heap) if heap.object.id == object => {
+                let start = heap.base + offset as usize;
+                heap.unpin(start..start + len, &mut out);
+            }
+            _ => program::unpin(object),
+        }
+    }
+    release(out);
+}
+
+impl Heap {
+    fn unpin(&mut self, range: Range<usize>, out: &mut Vec<crate::heap::Leaving>) {
+        for part in self.pins.remove(range.clone()) {
+            let due: Vec<_> =
+                self.parked.overlapping(&part).map(|r| r.start.max(part.start)..r.end.min(part.end)).collect();
+            for piece in due {
+                self.object.punch(piece.start - self.base, piece.len());
+                self.parked.remove(piece);
+            }
+        }
+        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
+        let parked: Vec<_> = self.blocks.range(first..range.end).filter(|(_, b)| b.state == State::Parked).collect();
+        let starts: Vec<_> = parked.into_iter().map(|(&start, _)| start).collect();
+        for start in starts {
+            self.retire(start, out);
+        }
+    }
+}
+
+unsafe extern "C" fn set_fork_gate(before: Option<unsafe extern "C" fn()>, after: Option<unsafe extern "C" fn()>) {
+    crate::fork::set_gate(before, after);
+}

@@ -1,0 +1,381 @@
+//! malloc and its kin for large requests: blocks of the object, found again without a fault while they are still warm.
+//!
+//! A block that is freed keeps its pages for a second, or until newer ones fill the cache. That is what pays for pages of
+//! shared memory being dearer than private ones (docs/shared-memory.md has the measurements).
+
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use crate::object::Object;
+use crate::state::{self, BASE, Block, GRANULE, Heap, Kind, LEN, State, lock};
+use crate::sys::{self, round_up};
+
+/// Requests of this many bytes and more are served.
+pub const THRESHOLD: usize = 128 << 10;
+
+/// How long freed memory is kept, in milliseconds.
+const KEEP_MS: u64 = 1000;
+
+/// From here on the contents of a block are looked for page by page: untouched memory must stay untouched.
+const SPARSE: usize = 256 << 10;
+
+/// Whether an address lies in the heap's range. Two loads and a comparison.
+#[inline]
+pub fn owns(addr: usize) -> bool {
+    addr.wrapping_sub(BASE.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
+}
+
+/// A block on its way out: address, bytes mapped, bytes that may have pages, room.
+pub(crate) struct Leaving {
+    pub start: usize,
+    pub mapped: usize,
+    pub dirty: usize,
+    pub room: usize,
+}
+
+/// What a request wants.
+#[derive(Clone, Copy)]
+pub(crate) struct Want {
+    pub len: usize,
+    pub room: usize,
+    pub align: usize,
+    pub zero: bool,
+    pub kind: Kind,
+}
+
+/// Room for `len` bytes in steps of an eighth of the size, so that blocks of about one size fit in each other's place.
+fn class(len: usize) -> usize {
+    round_up(len, (len.next_power_of_two() / 16).max(GRANULE))
+}
+
+impl Heap {
+    /// Takes a cached block off the lists.
+    fn uncache(&mut self, start: usize) -> Option<Block> {
+        let block = self.blocks.get_mut(&start)?;
+        let taken = *block;
+        block.state = State::Busy;
+        self.by_size.remove(&(taken.room, start));
+        self.cached -= taken.dirty;
+        Some(taken)
+    }
+
+    /// The cached block that fits a request best.
+    fn reuse(&mut self, want: &Want) -> Option<(usize, Block)> {
+        let largest = want.room + want.room / 4;
+        let fits = |&&(room, start): &&(usize, usize)| room <= largest && start.is_multiple_of(want.align);
+        let (_, start) = *self.by_size.range((want.room, 0)..=(largest, usize::MAX)).find(fits)?;
+        self.uncache(start).map(|block| (start, block))
+    }
+
+    /// Blocks to release: those kept too long, and the oldest while there are more than `limit` bytes.
+    pub(crate) fn expired(&mut self, limit: usize) -> Vec<Leaving> {
+        let mut out = Vec::new();
+        let now = if self.by_age.is_empty() { 0 } else { sys::now_ms() };
+        while let Some(&(since, start)) = self.by_age.front() {
+            let current = self.blocks.get(&start).is_some_and(|b| b.state == State::Cached(since));
+            if current && now.saturating_sub(since) < KEEP_MS && self.cached <= limit {
+                break;
+            }
+            self.by_age.pop_front();
+            if current && let Some(block) = self.uncache(start) {
+                out.push(Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room });
+            }
+        }
+        out
+    }
+
+    /// Keeps a block that the program has given back, or lets it go where it cannot be used again as it is.
+    pub(crate) fn retire(&mut self, start: usize, out: &mut Vec<Leaving>) {
+        let Some(block) = self.blocks.get_mut(&start) else { return };
+        let range = start..start + block.mapped.max(block.dirty);
+        let leaving = Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room };
+        if self.pins.any(&range) {
+            block.state = State::Parked;
+            return;
+        }
+        if self.marks.any(&range) || block.dirty > self.settings.cache_limit {
+            block.state = State::Busy;
+            self.marks.clear(range);
+            out.push(leaving);
+            return;
+        }
+        let now = sys::now_ms();
+        block.state = State::Cached(now);
+        self.cached += block.dirty;
+        self.by_size.insert((block.room, start));
+        self.by_age.push_back((now, start));
+        let limit = self.settings.cache_limit;
+        out.extend(self.expired(limit));
+    }
+}
+
+/// Unmaps blocks and gives their pages back, outside of the lock: nobody else knows them any more.
+pub(crate) fn release(blocks: Vec<Leaving>) {
+    if blocks.is_empty() {
+        return;
+    }
+    let Some(object) = lock().map(|heap| heap.handle()) else { return };
+    for block in &blocks {
+        if block.mapped > 0 {
+            // SAFETY: the program has given the block back.
+            let _ = unsafe { sys::munmap(block.start, block.mapped) };
+        }
+        object.punch(block.start, block.dirty);
+    }
+    if let Some(mut heap) = lock() {
+        for block in blocks {
+            heap.blocks.remove(&block.start);
+            heap.give_room(block.start, block.room);
+        }
+    }
+}
+
+/// What is needed of the heap outside of its lock. It lives as long as the process; a child of fork has one of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle {
+    base: usize,
+    object: *const Object,
+}
+
+impl Heap {
+    pub(crate) fn handle(&self) -> Handle {
+        Handle { base: self.base, object: &raw const self.object }
+    }
+}
+
+impl Handle {
+    fn object(&self) -> &Object {
+        // SAFETY: the heap is in a static, made once; only the one thread of a child of fork replaces the object.
+        unsafe { &*self.object }
+    }
+
+    pub(crate) fn map(&self, addr: usize, len: usize) -> std::io::Result<()> {
+        self.object().map(addr, addr - self.base, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    pub(crate) fn punch(&self, addr: usize, len: usize) {
+        if len > 0 {
+            self.object().punch(addr - self.base, len);
+        }
+    }
+
+    /// Makes mapped, writable memory read as zeros without touching what has no page.
+    fn zero(&self, addr: usize, len: usize) {
+        if len < SPARSE {
+            // SAFETY: the block is the caller's, and mapped.
+            unsafe { ptr::write_bytes(addr as *mut u8, 0, len) };
+            return;
+        }
+        for (offset, n) in self.object().resident(addr - self.base, len) {
+            // SAFETY: as above.
+            unsafe { ptr::write_bytes((self.base + offset) as *mut u8, 0, n) };
+        }
+    }
+
+    /// Copies what has pages from one block to another, whose pages are fresh.
+    pub(crate) fn copy(&self, from: usize, to: usize, len: usize) {
+        if len < SPARSE {
+            // SAFETY: both are mapped blocks of at least `len` bytes.
+            unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
+            return;
+        }
+        for (offset, n) in self.object().resident(from - self.base, len) {
+            let at = self.base + offset;
+            // SAFETY: as above.
+            unsafe { ptr::copy_nonoverlapping(at as *const u8, (to + (at - from)) as *mut u8, n) };
+        }
+    }
+}
+
+/// Takes a block, maps it and hands it to the program. `None`: somebody else has to serve the request.
+pub(crate) fn serve(want: Want) -> Option<usize> {
+    let (start, block, handle, expired) = {
+        let mut heap = lock()?;
+        if want.room > heap.object.len / 2 {
+            return None;
+        }
+        let limit = heap.settings.cache_limit;
+        let expired = heap.expired(limit);
+        let (start, block) = match heap.reuse(&want) {
+            Some(found) => found,
+            None => {
+                let start = heap.take_room(want.room, want.align)?;
+                let block = Block { room: want.room, mapped: 0, dirty: 0, state: State::Busy };
+                heap.blocks.insert(start, block);
+                (start, block)
+            }
+        };
+        (start, block, heap.handle(), expired)
+    };
+    release(expired);
+    let mapped = match fit(&handle, start, &block, &want) {
+        Ok(mapped) => mapped,
+        Err(code) => {
+            // Where something else lies the room stays unused for ever.
+            if code != libc::EEXIST {
+                release(vec![Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room }]);
+            }
+            return None;
+        }
+    };
+    if want.zero {
+        handle.zero(start, block.dirty.min(mapped));
+    }
+    let mut heap = lock()?;
+    let dirty = block.dirty.max(mapped);
+    heap.blocks.insert(start, Block { room: block.room, mapped, dirty, state: State::Live(want.kind) });
+    Some(start)
+}
+
+/// Maps exactly (a mapping) or at least (an allocation) `want.len` bytes of a block; the bytes mapped, or an errno.
+fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usize, i32> {
+    if block.mapped >= want.len {
+        if want.kind == Kind::Mapping && block.mapped > want.len {
+            // SAFETY: nobody has the block.
+            unsafe { sys::munmap(start + want.len, block.mapped - want.len) }
+                .map_err(|e| e.raw_os_error().unwrap_or(libc::ENOMEM))?;
+            return Ok(want.len);
+        }
+        return Ok(block.mapped);
+    }
+    extend(handle, start, block.mapped, want.len)?;
+    Ok(want.len)
+}
+
+/// Maps the bytes `[mapped, len)` of a block; an errno when that is refused.
+pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -> Result<(), i32> {
+    // Shared memory is no "data" to the kernel. Who lives with a limit gets what the C library gets.
+    if sys::limit(libc::RLIMIT_DATA).is_some() {
+        return Err(libc::ENOMEM);
+    }
+    let code = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::ENOMEM);
+    match handle.map(start + mapped, len - mapped).map_err(code) {
+        Err(libc::ENOMEM) => {
+            // The address space or the number of mappings is at its limit; ours to give are the cached blocks.
+            let kept = lock().map(|mut heap| heap.expired(0)).unwrap_or_default();
+            if kept.is_empty() {
+                return Err(libc::ENOMEM);
+            }
+            release(kept);
+            handle.map(start + mapped, len - mapped).map_err(code)
+        }
+        other => other,
+    }
+}
+
+/// Memory for `size` bytes at a multiple of `align`; null when the C library has to serve it.
+pub fn alloc(size: usize, align: usize, zero: bool) -> *mut u8 {
+    alloc_in(size, 0, align, zero)
+}
+
+fn alloc_in(size: usize, room: usize, align: usize, zero: bool) -> *mut u8 {
+    if !state::possible() || size > isize::MAX as usize / 4 {
+        return ptr::null_mut();
+    }
+    let before = sys::errno();
+    let len = round_up(size.max(1), GRANULE);
+    let want = Want { len, room: class(len).max(room), align: align.max(1), zero, kind: Kind::Allocation };
+    let got = serve(want);
+    sys::set_errno(before);
+    got.map_or(ptr::null_mut(), |start| start as *mut u8)
+}
+
+/// A pointer that was not given out here, or was freed before: the program is broken, as it is to the C library.
+fn invalid(what: &[u8]) -> ! {
+    crate::settings::say(&[what, b": invalid pointer into the shared heap (vervain)"]);
+    std::process::abort()
+}
+
+/// free(3) of an address in the heap.
+pub fn free(addr: usize) {
+    let before = sys::errno();
+    let mut out = Vec::new();
+    {
+        let Some(mut heap) = lock() else { return };
+        match heap.blocks.get(&addr) {
+            Some(Block { state: State::Live(Kind::Allocation), .. }) => {}
+            _ => {
+                drop(heap);
+                invalid(b"free()")
+            }
+        }
+        heap.retire(addr, &mut out);
+    }
+    release(out);
+    sys::set_errno(before);
+}
+
+/// malloc_usable_size(3) of an address in the heap.
+pub fn usable(addr: usize) -> usize {
+    let Some(heap) = lock() else { return 0 };
+    match heap.blocks.get(&addr) {
+        Some(block) if block.state == State::Live(Kind::Allocation) => block.mapped,
+        _ => 0,
+    }
+}
+
+/// realloc(3) of an address in the heap; null: the C library has to serve it (the old block is still there).
+pub fn resize(addr: usize, size: usize) -> *mut u8 {
+    let before = sys::errno();
+    let (block, handle, plain) = {
+        let Some(heap) = lock() else { return ptr::null_mut() };
+        match heap.blocks.get(&addr) {
+            Some(&block) if block.state == State::Live(Kind::Allocation) => {
+                let range = addr..addr + block.mapped;
+                (block, heap.handle(), !heap.marks.any(&range) && !heap.pins.any(&range))
+            }
+            _ => {
+                drop(heap);
+                invalid(b"realloc()")
+            }
+        }
+    };
+    let len = round_up(size.max(1), GRANULE);
+    if len <= block.mapped {
+        // A large part that is not needed any more goes back at once, as with mremap.
+        if plain && block.mapped - len >= THRESHOLD.max(len / 8) {
+            shrink(&handle, addr, &block, len);
+        }
+        sys::set_errno(before);
+        return addr as *mut u8;
+    }
+    if len <= block.room && extend(&handle, addr, block.mapped, len).is_ok() {
+        if let Some(mut heap) = lock()
+            && let Some(block) = heap.blocks.get_mut(&addr)
+        {
+            block.mapped = len;
+            block.dirty = block.dirty.max(len);
+        }
+        sys::set_errno(before);
+        return addr as *mut u8;
+    }
+    // What grows once will grow again: room costs nothing, moving does.
+    let room = (2 * class(len)).min(LEN.load(Ordering::Relaxed) / 16);
+    let to = alloc_in(size, room, 1, false);
+    if !to.is_null() {
+        if plain {
+            handle.copy(addr, to as usize, block.mapped);
+        } else {
+            // SAFETY: the program's old block is readable, the new one is larger.
+            unsafe { ptr::copy_nonoverlapping(addr as *const u8, to, block.mapped) };
+        }
+        free(addr);
+    }
+    sys::set_errno(before);
+    to
+}
+
+fn shrink(handle: &Handle, addr: usize, block: &Block, len: usize) {
+    // The room stays with the block, so nobody else can be there when it grows again.
+    // SAFETY: the program gives the tail back.
+    if unsafe { sys::munmap(addr + len, block.mapped - len) }.is_err() {
+        return;
+    }
+    handle.punch(addr + len, block.dirty - len);
+    if let Some(mut heap) = lock()
+        && let Some(block) = heap.blocks.get_mut(&addr)
+    {
+        block.mapped = len;
+        block.dirty = len;
+    }
+}

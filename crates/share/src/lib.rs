@@ -1,0 +1,23 @@
+//! Memory that is shared from birth (DESIGN decision 4a): large allocations and anonymous mappings live on a sealed memfd,
+//! so that a peer on the same host can map them and an RDMA write is one copy. The preload library hooks the C library's
+//! functions and calls this crate; the device asks it where memory lies (`api`, `device`). It knows nothing of verbs.
+//!
+//! - `settings` decides whether there is a heap, `object` is its memfd, `state` its table and lock.
+//! - `heap` serves malloc and its kin, `maps` mmap and its kin; `marks` remembers what the program did to ranges.
+//! - `pins` keeps pages for the device, `fork` gives children their copy, `program` knows the program's own shared memory.
+//!
+//! docs/shared-memory.md says what is served and what it costs.
+
+pub mod api;
+pub mod device;
+pub mod fork;
+pub mod heap;
+pub mod maps;
+pub mod marks;
+mod object;
+mod pins;
+pub mod program;
+mod settings;
+mod state;
+pub mod status;
+pub mod sys;

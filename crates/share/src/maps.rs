@@ -1,0 +1,493 @@
+//! The mmap family, for what concerns the heap: anonymous private mappings are served from it, and whatever the program
+//! does to a range of it afterwards means what it would mean on private memory.
+//!
+//! Each function answers `None` when the call does not concern the heap; the caller then makes the real one. Otherwise the
+//! answer is what the system call would return, an errno as an error.
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use crate::heap::{self, Handle, Leaving, THRESHOLD, Want, extend, owns, release, serve};
+use crate::marks::{Mark, PLAIN, There};
+use crate::state::{BASE, Block, GRANULE, Heap, Kind, LEN, State, lock, possible};
+use crate::sys::{self, page, round_up};
+
+/// A system call's answer.
+pub type Answer = Result<usize, c_int>;
+
+const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+fn code(error: std::io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EINVAL)
+}
+
+/// Whether `[addr, addr+len)` has bytes in the heap's range. A few instructions.
+#[inline]
+pub fn touches(addr: usize, len: usize) -> bool {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (base, length) = (BASE.load(Relaxed), LEN.load(Relaxed));
+    length != 0 && addr < base.wrapping_add(length) && addr.wrapping_add(len) > base
+}
+
+/// Whether an mmap call asks for what the heap can serve: private, anonymous, writable memory, at no particular place,
+/// without a word about huge pages, stacks or memory that is only reserved.
+#[inline]
+pub fn wants(addr: usize, len: usize, prot: c_int, flags: c_int) -> bool {
+    let kind = flags & !libc::MAP_POPULATE;
+    len >= THRESHOLD && addr == 0 && prot == RW && kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS && possible()
+}
+
+/// mmap(2) of what [`wants`] says yes to.
+pub fn map(len: usize, flags: c_int) -> Option<Answer> {
+    if len > isize::MAX as usize / 4 {
+        return None;
+    }
+    let before = sys::errno();
+    let len = round_up(len, page());
+    let room = round_up(len, GRANULE);
+    let got = serve(Want { len, room, align: page(), zero: true, kind: Kind::Mapping });
+    sys::set_errno(before);
+    let start = got?;
+    if flags & libc::MAP_POPULATE != 0 {
+        // SAFETY: changes no contents. As with mmap, it is no error when not all of it can be had.
+        let _ = unsafe { sys::madvise(start, len, libc::MADV_POPULATE_WRITE) };
+        sys::set_errno(before);
+    }
+    Some(Ok(start))
+}
+
+/// mmap(2) with MAP_FIXED over a part of the heap.
+///
+/// # Safety
+/// As the system call: the caller owns the range.
+pub unsafe fn map_over(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: u64) -> Option<Answer> {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) }.map_err(code);
+    if let Ok(start) = answer
+        && let Some(mut heap) = lock()
+    {
+        let put = |m: &mut Mark| *m = Mark { there: There::Foreign, prot, odd: true, ..PLAIN };
+        heap.replace(start..start + round_up(len, page()), put);
+    }
+    Some(answer)
+}
+
+impl Heap {
+    /// The part of a range that is the heap's.
+    fn within(&self, range: &Range<usize>) -> Range<usize> {
+        let span = self.span();
+        range.start.clamp(span.start, span.end)..range.end.clamp(span.start, span.end)
+    }
+
+    /// Something else has been mapped over the range, or nothing is there any more: the object's pages go, but for
+    /// those that a device works on.
+    fn replace(&mut self, range: Range<usize>, change: impl Fn(&mut Mark)) {
+        let range = self.within(&range);
+        for (start, _, part) in self.live_parts(&range) {
+            let dirty = part.start..part.end.min(start + self.blocks[&start].dirty);
+            if !dirty.is_empty() {
+                self.drop_pages(dirty);
+            }
+            self.marks.update(part, &change);
+        }
+    }
+
+    /// Gives the object's pages behind a range back, now or at unpin.
+    fn drop_pages(&mut self, range: Range<usize>) {
+        for (part, pinned) in self.pins.split(range) {
+            if pinned {
+                self.parked.insert(part);
+            } else {
+                self.object.punch(part.start - self.base, part.len());
+            }
+        }
+    }
+}
+
+/// munmap(2) of a range that has bytes in the heap.
+///
+/// # Safety
+/// As the system call: nobody uses the range any more.
+pub unsafe fn unmap(addr: usize, len: usize) -> Option<Answer> {
+    // SAFETY: the caller's promise. This also unmaps what lies outside of the heap, and judges the arguments.
+    if let Err(error) = unsafe { sys::munmap(addr, len) } {
+        return Some(Err(code(error)));
+    }
+    let range = addr..addr + round_up(len, page());
+    let mut out = Vec::new();
+    if let Some(mut heap) = lock() {
+        heap.unmapped(range, &mut out);
+    }
+    release(out);
+    Some(Ok(0))
+}
+
+impl Heap {
+    /// A range has been unmapped by the program. Blocks that have nothing left are retired: their pages stay for the
+    /// next request, which is much faster than giving them back and asking for others.
+    fn unmapped(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
+        let range = self.within(&range);
+        for (start, kind, part) in self.live_parts(&range) {
+            let Some(block) = self.blocks.get_mut(&start) else { continue };
+            let all = start..start + block.mapped;
+            if kind == Kind::Mapping && part == all && !self.marks.any(&all) {
+                block.mapped = 0;
+                self.retire(start, out);
+                continue;
+            }
+            if kind == Kind::Mapping && part.end == all.end {
+                // The block becomes shorter, and can grow into its room again.
+                block.mapped = part.start - start;
+                let dirty = part.start..part.end.min(start + block.dirty);
+                if !dirty.is_empty() {
+                    self.drop_pages(dirty);
+                }
+                self.marks.clear(part.clone());
+            } else {
+                self.replace(part.clone(), |m| *m = Mark { there: There::Hole, ..PLAIN });
+            }
+            let all = start..start + self.blocks[&start].mapped;
+            let gone = |(_, m): &(Range<usize>, Mark)| m.there == There::Hole;
+            if kind == Kind::Mapping && self.marks.pieces(all).iter().all(gone) {
+                self.retire(start, out);
+            }
+        }
+    }
+}
+
+/// mprotect(2) or pkey_mprotect(2) has been done on a range.
+pub fn protected(addr: usize, len: usize, prot: c_int) {
+    if let Some(mut heap) = lock() {
+        let range = heap.within(&(addr..addr + round_up(len, page())));
+        for (_, _, part) in heap.live_parts(&range) {
+            heap.marks.update(part, |m| m.prot = prot);
+        }
+    }
+}
+
+/// mlock(2) or an madvise(2) that leaves an attribute behind: memory that has it is not kept for the next request.
+pub fn attributed(addr: usize, len: usize) {
+    if let Some(mut heap) = lock() {
+        let end = addr.saturating_add(len);
+        let range = heap.within(&(addr & !(page() - 1)..round_up(end, page())));
+        for (_, _, part) in heap.live_parts(&range) {
+            heap.marks.update(part, |m| m.odd = true);
+        }
+    }
+}
+
+/// madvise(2) of a range that has bytes in the heap.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
+    let range = addr..addr.checked_add(len)?;
+    // SAFETY: the caller's promise.
+    let real = |range: Range<usize>, advice| unsafe { sys::madvise(range.start, range.len(), advice) }.map_err(code);
+    match advice {
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
+            // The kernel judges the arguments, and takes the pages from outside of the heap.
+            let call = if advice == libc::MADV_FREE { libc::MADV_DONTNEED } else { advice };
+            let answer = real(range.clone(), call);
+            if answer.is_ok() || answer == Err(libc::ENOMEM) {
+                zap(addr..addr + round_up(len, page()));
+            }
+            Some(answer.map(|()| 0))
+        }
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            Some(fork_advice(range, advice))
+        }
+        // For shared memory only; to the program this is private.
+        libc::MADV_REMOVE => Some(Err(libc::EINVAL)),
+        _ => {
+            let answer = real(range, advice);
+            if answer.is_ok() && matches!(advice, libc::MADV_DONTDUMP | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE) {
+                attributed(addr, len);
+            }
+            Some(answer.map(|()| 0))
+        }
+    }
+}
+
+/// Linux 5.18.
+const MADV_DONTNEED_LOCKED: c_int = 24;
+
+/// Makes the live part of a range read as zeros.
+fn zap(range: Range<usize>) {
+    let Some(mut heap) = lock() else { return };
+    let range = heap.within(&range);
+    for (start, _, part) in heap.live_parts(&range) {
+        let dirty = start + heap.blocks[&start].dirty;
+        for (piece, mark) in heap.marks.pieces(part) {
+            if mark.there != There::Object {
+                continue;
+            }
+            for (piece, pinned) in heap.pins.split(piece) {
+                if pinned {
+                    heap.part_from_device(piece, &mark);
+                } else if piece.start < dirty {
+                    heap.object.punch(piece.start - heap.base, piece.len());
+                }
+            }
+        }
+    }
+}
+
+impl Heap {
+    /// The program has thrown away pages that a device works on: those stay where they are, and the program gets private
+    /// ones, as it would with an HCA.
+    fn part_from_device(&mut self, range: Range<usize>, mark: &Mark) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the range is the program's, which has just given its contents up.
+        if unsafe { sys::mmap(range.start, range.len(), mark.prot, flags, -1, 0) }.is_err() {
+            return;
+        }
+        for (advice, wanted) in [(libc::MADV_DONTFORK, mark.dont_fork), (libc::MADV_WIPEONFORK, mark.wipe)] {
+            if wanted {
+                // SAFETY: fresh memory without contents.
+                let _ = unsafe { sys::madvise(range.start, range.len(), advice) };
+            }
+        }
+        self.parked.insert(range.clone());
+        self.marks.update(range, |m| {
+            m.there = There::Foreign;
+            m.odd = true;
+        });
+    }
+}
+
+/// The advices about fork are kept here for the object's pages: to the kernel all of them are kept from children.
+fn fork_advice(range: Range<usize>, advice: c_int) -> Answer {
+    if !range.start.is_multiple_of(page()) {
+        return Err(libc::EINVAL);
+    }
+    let Some(mut heap) = lock() else { return Err(libc::EINVAL) };
+    let range = range.start..round_up(range.end, page());
+    let inside = heap.within(&range);
+    let mut at = inside.start;
+    let mut answer = Ok(0);
+    // SAFETY: these advices change no contents.
+    let real = |range: Range<usize>| unsafe { sys::madvise(range.start, range.len(), advice) }.map_err(code);
+    for outside in [range.start..inside.start, inside.end..range.end] {
+        if !outside.is_empty() {
+            real(outside)?;
+        }
+    }
+    for (_, _, part) in heap.live_parts(&inside) {
+        if part.start != at {
+            answer = Err(libc::ENOMEM);
+        }
+        at = part.end;
+        for (piece, mark) in heap.marks.pieces(part) {
+            match mark.there {
+                There::Hole => answer = Err(libc::ENOMEM),
+                There::Foreign => real(piece)?,
+                There::Object => heap.marks.update(piece, |m| match advice {
+                    libc::MADV_DONTFORK => m.dont_fork = true,
+                    libc::MADV_DOFORK => m.dont_fork = false,
+                    libc::MADV_WIPEONFORK => m.wipe = true,
+                    _ => m.wipe = false,
+                }),
+            }
+        }
+    }
+    if at != inside.end { Err(libc::ENOMEM) } else { answer }
+}
+
+/// What the arguments of mremap(2) are.
+#[derive(Debug, Clone, Copy)]
+pub struct Remap {
+    /// Old address.
+    pub addr: usize,
+    /// Old length.
+    pub len: usize,
+    /// New length.
+    pub new_len: usize,
+    /// MREMAP_ bits.
+    pub flags: c_int,
+    /// New address, with MREMAP_FIXED.
+    pub to: usize,
+}
+
+/// mremap(2) of, or onto, a part of the heap.
+///
+/// # Safety
+/// As the system call: the caller owns both ranges.
+pub unsafe fn remap(call: Remap) -> Option<Answer> {
+    let fixed = call.flags & libc::MREMAP_FIXED != 0;
+    if !owns(call.addr) {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { real_remap(call) };
+        if let Ok(start) = answer
+            && let Some(mut heap) = lock()
+        {
+            let put = |m: &mut Mark| *m = Mark { there: There::Foreign, odd: true, ..PLAIN };
+            heap.replace(start..start + round_up(call.new_len, page()), put);
+        }
+        return Some(answer);
+    }
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
+    let aligned = call.addr.is_multiple_of(page()) && (!fixed || call.to.is_multiple_of(page()));
+    let may_move = call.flags & libc::MREMAP_MAYMOVE != 0;
+    if call.flags & !known != 0
+        || !aligned
+        || call.new_len == 0
+        || call.len == 0
+        || call.len > isize::MAX as usize / 4
+        || ((fixed || keep) && !may_move)
+        || (keep && round_up(call.len, page()) != round_up(call.new_len, page()))
+    {
+        return Some(Err(libc::EINVAL));
+    }
+    if call.new_len > isize::MAX as usize / 4 {
+        return Some(Err(libc::ENOMEM));
+    }
+    let (len, new_len) = (round_up(call.len, page()), round_up(call.new_len, page()));
+    let call = Remap { len, new_len, ..call };
+    if fixed && call.to < call.addr + len && call.addr < call.to.saturating_add(new_len) {
+        return Some(Err(libc::EINVAL));
+    }
+    if !fixed && !keep && new_len <= len {
+        if new_len < len {
+            // SAFETY: the caller gives the tail up.
+            if let Some(Err(code)) = unsafe { unmap(call.addr + new_len, len - new_len) } {
+                return Some(Err(code));
+            }
+        }
+        return Some(Ok(call.addr));
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { grow_or_move(call, fixed, keep, may_move) })
+}
+
+/// # Safety
+/// As `remap`; the arguments have been judged, lengths are whole pages.
+unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> Answer {
+    let (start, block, mark, handle, free) = {
+        let heap = lock().ok_or(libc::ENOMEM)?;
+        let Some((start, &block)) = heap.block_at(call.addr) else { return Err(libc::EFAULT) };
+        let range = call.addr..call.addr + call.len;
+        if !matches!(block.state, State::Live(_)) || range.end > start + block.mapped {
+            return Err(libc::EFAULT);
+        }
+        let pieces = heap.marks.pieces(range.clone());
+        // As the kernel, which takes one mapping at a time.
+        let [(_, mark)] = pieces[..] else { return Err(libc::EFAULT) };
+        if mark.there == There::Hole {
+            return Err(libc::EFAULT);
+        }
+        // Pages that a device still works on may lie where the block would grow.
+        let room = start + block.mapped..start + block.room;
+        let free = range.end == room.start && !room.is_empty() && !heap.parked.overlaps(&room);
+        (start, block, mark, heap.handle(), free)
+    };
+    if !fixed && !keep && free && mark.there == There::Object && call.addr + call.new_len <= start + block.room {
+        let mapped = call.addr + call.new_len - start;
+        if extend(&handle, start, block.mapped, mapped).is_ok() {
+            grown(start, &block, mapped, &mark, &handle);
+            return Ok(call.addr);
+        }
+    }
+    if !may_move {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: the caller's promise.
+    let to = unsafe { destination(&call, fixed) }?;
+    move_contents(&call, to, &mark, &handle);
+    if mark.prot != RW {
+        // SAFETY: fresh memory of the caller.
+        let _ = unsafe { sys::mprotect(to, call.new_len, mark.prot) };
+        if owns(to) {
+            protected(to, call.new_len, mark.prot);
+        }
+    }
+    if (mark.dont_fork || mark.wipe) && owns(to) {
+        for (advice, wanted) in [(libc::MADV_DONTFORK, mark.dont_fork), (libc::MADV_WIPEONFORK, mark.wipe)] {
+            if wanted {
+                let _ = fork_advice(to..to + call.new_len, advice);
+            }
+        }
+    }
+    if keep {
+        zap(call.addr..call.addr + call.len);
+    } else {
+        // SAFETY: the contents have moved.
+        unsafe { unmap(call.addr, call.len) };
+    }
+    Ok(to)
+}
+
+/// A block has been extended in place.
+fn grown(start: usize, old: &Block, mapped: usize, mark: &Mark, handle: &Handle) {
+    // The room behind a mapping may have pages of an earlier owner.
+    if old.dirty > old.mapped {
+        handle.punch(start + old.mapped, old.dirty.min(mapped) - old.mapped);
+    }
+    if mark.prot != RW {
+        // SAFETY: fresh memory of the caller.
+        let _ = unsafe { sys::mprotect(start + old.mapped, mapped - old.mapped, mark.prot) };
+    }
+    if let Some(mut heap) = lock() {
+        if let Some(block) = heap.blocks.get_mut(&start) {
+            block.mapped = mapped;
+            block.dirty = block.dirty.max(mapped);
+        }
+        let mark = *mark;
+        heap.marks.update(start + old.mapped..start + mapped, |m| *m = mark);
+    }
+}
+
+/// Writable memory for the moved range: at the place the caller wants, from the heap, or from the kernel.
+///
+/// # Safety
+/// With `fixed` the caller owns the destination.
+unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if fixed {
+        if touches(call.to, call.new_len) {
+            // SAFETY: the caller's promise.
+            return unsafe { map_over(call.to, call.new_len, RW, flags | libc::MAP_FIXED, -1, 0) }
+                .unwrap_or(Err(libc::ENOMEM));
+        }
+        // SAFETY: as above.
+        return unsafe { sys::mmap(call.to, call.new_len, RW, flags | libc::MAP_FIXED, -1, 0) }.map_err(code);
+    }
+    // What grows once will grow again.
+    let room = round_up(2 * call.new_len, GRANULE);
+    let want = Want { len: call.new_len, room, align: page(), zero: true, kind: Kind::Mapping };
+    if let Some(start) = heap::serve(want) {
+        return Ok(start);
+    }
+    // SAFETY: the kernel chooses the place.
+    unsafe { sys::mmap(0, call.new_len, RW, flags, -1, 0) }.map_err(code)
+}
+
+/// Copies what the old range has to the new one.
+fn move_contents(call: &Remap, to: usize, mark: &Mark, handle: &Handle) {
+    let n = call.len.min(call.new_len);
+    if mark.prot & libc::PROT_READ == 0 {
+        // SAFETY: the caller's range, which is about to be given up or emptied.
+        let _ = unsafe { sys::mprotect(call.addr, call.len, RW) };
+    }
+    if mark.there == There::Object {
+        handle.copy(call.addr, to, n);
+    } else {
+        // SAFETY: both ranges are mapped for `n` bytes, and do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(call.addr as *const u8, to as *mut u8, n) };
+    }
+    if mark.prot & libc::PROT_READ == 0 {
+        // SAFETY: as above.
+        let _ = unsafe { sys::mprotect(call.addr, call.len, mark.prot) };
+    }
+}
+
+/// The system call.
+///
+/// # Safety
+/// As the system call.
+unsafe fn real_remap(call: Remap) -> Answer {
+    // SAFETY: the caller's promise.
+    let got = unsafe { libc::syscall(libc::SYS_mremap, call.addr, call.len, call.new_len, call.flags, call.to) };
+    if got == -1 { Err(sys::errno()) } else { Ok(got as usize) }
+}

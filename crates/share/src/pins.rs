@@ -1,0 +1,89 @@
+//! Ranges of the heap that a device works on, counted: their pages stay where they are until the last unpin.
+
+use std::ops::Range;
+
+use rangemap::RangeMap;
+
+/// How often each range is pinned; a range without an entry is not.
+#[derive(Debug, Default)]
+pub struct Pins(RangeMap<usize, u32>);
+
+impl Pins {
+    /// Pins a range once more.
+    pub fn add(&mut self, range: Range<usize>) {
+        let old = self.parts(&range);
+        let gaps: Vec<_> = self.0.gaps(&range).collect();
+        for (part, count) in old {
+            self.0.insert(part, count.saturating_add(1));
+        }
+        for gap in gaps {
+            self.0.insert(gap, 1);
+        }
+    }
+
+    /// Takes one pin back; the parts that are free of pins now.
+    pub fn remove(&mut self, range: Range<usize>) -> Vec<Range<usize>> {
+        let mut free = Vec::new();
+        for (part, count) in self.parts(&range) {
+            if count > 1 {
+                self.0.insert(part, count - 1);
+            } else {
+                self.0.remove(part.clone());
+                free.push(part);
+            }
+        }
+        free
+    }
+
+    /// Whether any of `range` is pinned.
+    pub fn any(&self, range: &Range<usize>) -> bool {
+        !self.0.is_empty() && self.0.overlaps(range)
+    }
+
+    /// `range` cut into parts that are pinned or not, in order.
+    pub fn split(&self, range: Range<usize>) -> Vec<(Range<usize>, bool)> {
+        let mut all: Vec<(Range<usize>, bool)> = Vec::new();
+        let mut at = range.start;
+        for (part, _) in self.parts(&range) {
+            if at < part.start {
+                all.push((at..part.start, false));
+            }
+            at = part.end;
+            match all.last_mut() {
+                Some((last, true)) if last.end == part.start => last.end = part.end,
+                _ => all.push((part, true)),
+            }
+        }
+        if at < range.end {
+            all.push((at..range.end, false));
+        }
+        all
+    }
+
+    /// Forgets everything: a child of fork has no device.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, u32)> {
+        let cut = |part: &Range<usize>| part.start.max(range.start)..part.end.min(range.end);
+        self.0.overlapping(range.clone()).map(|(part, count)| (cut(part), *count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_pins_are_counted_apart() {
+        let mut pins = Pins::default();
+        pins.add(0..20);
+        pins.add(10..30);
+        assert_eq!(pins.split(5..35), [(5..30, true), (30..35, false)]);
+        assert_eq!(pins.remove(0..20), vec![Range { start: 0, end: 10 }]);
+        assert_eq!(pins.split(0..40), [(0..10, false), (10..30, true), (30..40, false)]);
+        assert_eq!(pins.remove(10..30), vec![Range { start: 10, end: 30 }]);
+        assert!(!pins.any(&(0..100)));
+    }
+}

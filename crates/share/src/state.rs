@@ -1,0 +1,243 @@
+//! The state of the heap and its lock. Blocks are known by a table outside of them: what a peer writes into shared memory
+//! cannot break the allocator.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use range_alloc::RangeAllocator;
+use rangemap::RangeSet;
+
+use crate::marks::{Marks, There};
+use crate::object::{self, HUGE, Object};
+use crate::pins::Pins;
+use crate::settings::{Off, Settings};
+
+/// Blocks begin at multiples of this in the object.
+pub const GRANULE: usize = 64 << 10;
+
+/// Where the heap is; nothing is below `usize::MAX` while there is none, so one comparison tells foreign addresses.
+pub static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Its length.
+pub static LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Who made a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// malloc and its kin; ended by free.
+    Allocation,
+    /// mmap; ended by munmap of all its pages.
+    Mapping,
+}
+
+/// What a block is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The program has it.
+    Live(Kind),
+    /// The program has given it back while it was pinned.
+    Parked,
+    /// Kept for the next request since that time (ms).
+    Cached(u64),
+    /// A thread is making or releasing it; or something else was found at its place, and it stays unused.
+    Busy,
+}
+
+/// One block: a range of the object and of addresses.
+#[derive(Debug, Clone, Copy)]
+pub struct Block {
+    /// Room that belongs to it, in bytes.
+    pub room: usize,
+    /// Bytes from its start that are mapped (with the exceptions in `marks`).
+    pub mapped: usize,
+    /// Bytes from its start that may have pages.
+    pub dirty: usize,
+    /// See [`State`].
+    pub state: State,
+}
+
+/// The heap.
+#[derive(Debug)]
+pub struct Heap {
+    /// Address of the object's first byte.
+    pub base: usize,
+    /// The pages.
+    pub object: Object,
+    /// See [`Settings`].
+    pub settings: Settings,
+    /// Unused room, in granules from the base.
+    pub room: RangeAllocator<usize>,
+    /// All blocks by address.
+    pub blocks: BTreeMap<usize, Block>,
+    /// Cached blocks: room and address.
+    pub by_size: BTreeSet<(usize, usize)>,
+    /// Cached blocks, oldest first: since when, and address. Entries of blocks in use again are stale.
+    pub by_age: VecDeque<(u64, usize)>,
+    /// Sum of `dirty` of the cached blocks.
+    pub cached: usize,
+    /// What is not plain memory.
+    pub marks: Marks,
+    /// What a device works on.
+    pub pins: Pins,
+    /// Pages without an address, kept for a device: punched at unpin.
+    pub parked: RangeSet<usize>,
+}
+
+const UNKNOWN: u8 = 0;
+const ON: u8 = 1;
+const OFF: u8 = 2;
+static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
+
+thread_local! {
+    /// Whether this thread is inside of the lock. What the table itself allocates then comes from the C library.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The heap, locked.
+pub struct Locked(ManuallyDrop<MutexGuard<'static, Result<Heap, Off>>>);
+
+impl Deref for Locked {
+    type Target = Heap;
+
+    fn deref(&self) -> &Heap {
+        self.0.as_ref().expect("locked only where there is a heap")
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Heap {
+        self.0.as_mut().expect("locked only where there is a heap")
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: dropped here only, once.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+        BUSY.set(false);
+    }
+}
+
+/// Whether memory is shared from birth here, as far as is known: true before the first large request.
+#[inline]
+pub fn possible() -> bool {
+    MODE.load(Ordering::Relaxed) != OFF
+}
+
+/// Whether there is a heap.
+#[inline]
+pub fn exists() -> bool {
+    MODE.load(Ordering::Acquire) == ON
+}
+
+/// Locks the heap, which the first caller makes. `None` when sharing is off, or when this thread is inside already (an
+/// allocation of the table itself, or of a signal handler).
+pub fn lock() -> Option<Locked> {
+    if !possible() || BUSY.get() {
+        return None;
+    }
+    BUSY.set(true);
+    let mut guard = HEAP.lock().unwrap_or_else(PoisonError::into_inner);
+    if MODE.load(Ordering::Relaxed) == UNKNOWN {
+        *guard = Heap::create();
+        if let Ok(heap) = &*guard {
+            LEN.store(heap.object.len, Ordering::Relaxed);
+            BASE.store(heap.base, Ordering::Release);
+        }
+        MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
+        if guard.is_ok() {
+            crate::fork::register();
+        }
+    }
+    if guard.is_err() {
+        drop(guard);
+        BUSY.set(false);
+        return None;
+    }
+    Some(Locked(ManuallyDrop::new(guard)))
+}
+
+impl Heap {
+    fn create() -> Result<Heap, Off> {
+        let settings = Settings::read()?;
+        let object = Object::create(settings.heap_len, settings.huge)?;
+        Ok(Heap {
+            base: object::place(&settings),
+            room: RangeAllocator::new(0..settings.heap_len / GRANULE),
+            object,
+            settings,
+            blocks: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+            by_age: VecDeque::new(),
+            cached: 0,
+            marks: Marks::default(),
+            pins: Pins::default(),
+            parked: RangeSet::new(),
+        })
+    }
+
+    /// The addresses of the heap.
+    pub fn span(&self) -> Range<usize> {
+        self.base..self.base + self.object.len
+    }
+
+    /// The block that has `addr` in its room.
+    pub fn block_at(&self, addr: usize) -> Option<(usize, &Block)> {
+        let (&start, block) = self.blocks.range(..=addr).next_back()?;
+        (addr < start + block.room).then_some((start, block))
+    }
+
+    /// Live blocks that overlap `range`, with the part of it that they have mapped.
+    pub fn live_parts(&self, range: &Range<usize>) -> Vec<(usize, Kind, Range<usize>)> {
+        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
+        let mut all = Vec::new();
+        for (&start, block) in self.blocks.range(first..range.end.max(first)) {
+            let part = range.start.max(start)..range.end.min(start + block.mapped);
+            if let State::Live(kind) = block.state
+                && !part.is_empty()
+            {
+                all.push((start, kind, part));
+            }
+        }
+        all
+    }
+
+    /// Whether all of `range` is live memory that shows the object's own pages.
+    pub fn shared(&self, range: &Range<usize>) -> bool {
+        if range.is_empty() || range.start < self.base || range.end > self.base + self.object.len {
+            return false;
+        }
+        let mut at = range.start;
+        for (_, _, part) in self.live_parts(range) {
+            if part.start != at {
+                return false;
+            }
+            at = part.end;
+        }
+        let ours = |there| there == There::Object;
+        at == range.end
+            && (!self.marks.any(range) || self.marks.pieces(range.clone()).iter().all(|(_, m)| ours(m.there)))
+    }
+
+    /// Room for a new block, in bytes from the base.
+    pub fn take_room(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        let huge = if self.settings.huge && bytes >= HUGE { HUGE } else { GRANULE };
+        let align = align.max(huge);
+        // The base is a multiple of 1 GiB.
+        if align > 1 << 30 {
+            return None;
+        }
+        let range = self.room.allocate_range_aligned(bytes / GRANULE, align / GRANULE).ok()?;
+        Some(self.base + range.start * GRANULE)
+    }
+
+    /// Gives room back.
+    pub fn give_room(&mut self, start: usize, bytes: usize) {
+        let first = (start - self.base) / GRANULE;
+        self.room.free_range(first..first + bytes / GRANULE);
+    }
+}

@@ -1,0 +1,281 @@
+//! The heap without the hooks: allocations, mappings, pins and what the device is told. The hooks are tested by whole
+//! programs (tests/tests/share.rs).
+
+use std::sync::Mutex;
+
+use vervain_share::api::{KIND_MEMFD, Place, ShareApi};
+use vervain_share::heap::{self, THRESHOLD};
+use vervain_share::maps::{self, Remap};
+use vervain_share::{device, program, sys};
+
+const MIB: usize = 1 << 20;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// The tests look at which block is used again, so they take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// False, with a reason on the output, where there is no heap on this machine.
+fn heap_is_there() -> bool {
+    let probe = heap::alloc(THRESHOLD, 1, false);
+    if probe.is_null() {
+        println!("skipped: {}", vervain_share::status::sentence());
+        return false;
+    }
+    heap::free(probe as usize);
+    true
+}
+
+macro_rules! turn {
+    () => {
+        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !heap_is_there() {
+            return;
+        }
+    };
+}
+
+fn api() -> &'static ShareApi {
+    // SAFETY: the table is a static.
+    unsafe { device::api().as_ref() }.expect("sharing is on")
+}
+
+fn find(addr: usize, len: usize) -> Option<Place> {
+    let mut place = Place::default();
+    // SAFETY: `place` is writable.
+    (unsafe { (api().find)(addr, len, &raw mut place) } == 0).then_some(place)
+}
+
+fn pin(addr: usize, len: usize) -> Option<Place> {
+    let mut place = Place::default();
+    // SAFETY: `place` is writable.
+    (unsafe { (api().pin)(addr, len, &raw mut place) } == 0).then_some(place)
+}
+
+fn unpin(place: Place, len: usize) {
+    // SAFETY: ends a pin of the test.
+    unsafe { (api().unpin)(place.object, place.offset, len) };
+}
+
+fn fill(addr: usize, len: usize, byte: u8) {
+    // SAFETY: the tests' own memory.
+    unsafe { std::ptr::write_bytes(addr as *mut u8, byte, len) };
+}
+
+fn bytes(addr: usize, len: usize) -> &'static [u8] {
+    // SAFETY: the tests' own memory, looked at before it is given back.
+    unsafe { std::slice::from_raw_parts(addr as *const u8, len) }
+}
+
+fn all(addr: usize, len: usize, byte: u8) -> bool {
+    bytes(addr, len).iter().all(|&b| b == byte)
+}
+
+/// What the object has at a place, as a peer sees it.
+fn peer(place: Place, len: usize) -> Vec<u8> {
+    let mut seen = vec![0; len];
+    // SAFETY: `seen` has `len` bytes.
+    let got = unsafe { libc::pread(place.fd, seen.as_mut_ptr().cast(), len, place.offset as i64) };
+    assert_eq!(got, len as isize);
+    seen
+}
+
+fn map(len: usize) -> usize {
+    maps::map(len, ANONYMOUS).expect("room").expect("memory")
+}
+
+fn unmap(addr: usize, len: usize) {
+    // SAFETY: the tests' own memory.
+    assert_eq!(unsafe { maps::unmap(addr, len) }, Some(Ok(0)));
+}
+
+fn advise(addr: usize, len: usize, advice: i32) -> Result<usize, i32> {
+    // SAFETY: the tests' own memory.
+    unsafe { maps::advise(addr, len, advice) }.expect("in the heap")
+}
+
+fn remap(addr: usize, len: usize, new_len: usize) -> usize {
+    let call = Remap { addr, len, new_len, flags: libc::MREMAP_MAYMOVE, to: 0 };
+    // SAFETY: the tests' own memory.
+    unsafe { maps::remap(call) }.expect("in the heap").expect("moved or grown")
+}
+
+#[test]
+fn what_is_written_is_seen_through_the_object() {
+    turn!();
+    let block = heap::alloc(MIB, 1, false) as usize;
+    fill(block, MIB, 7);
+    let place = find(block + 100, MIB - 100).expect("shared");
+    assert_eq!(place.kind, KIND_MEMFD);
+    assert!(peer(place, MIB - 100).iter().all(|&b| b == 7));
+    // SAFETY: plain numbers.
+    let seals = unsafe { libc::fcntl(place.fd, libc::F_GET_SEALS) };
+    assert_eq!(seals, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL);
+    heap::free(block);
+    assert_eq!(find(block, MIB), None, "freed memory is nobody's");
+}
+
+#[test]
+fn zeroed_memory_is_zero_when_it_was_used_before() {
+    turn!();
+    for len in [THRESHOLD, MIB, 5 * MIB + 4096] {
+        let first = heap::alloc(len, 1, false) as usize;
+        fill(first, len, 0xff);
+        heap::free(first);
+        let again = heap::alloc(len, 1, true) as usize;
+        assert_eq!(again, first, "a warm block is used again");
+        assert!(all(again, len, 0));
+        heap::free(again);
+    }
+}
+
+#[test]
+fn a_block_grows_and_shrinks_with_its_contents() {
+    turn!();
+    let mut block = heap::alloc(THRESHOLD, 1, false) as usize;
+    fill(block, THRESHOLD, 3);
+    let mut len = THRESHOLD;
+    for next in [200_000, 3 * MIB, 20 * MIB, 90 * MIB, 21 * MIB, 4 * MIB, THRESHOLD] {
+        block = heap::resize(block, next) as usize;
+        assert!(heap::usable(block) >= next);
+        assert!(all(block, len.min(next).min(THRESHOLD), 3));
+        len = next;
+    }
+    heap::free(block);
+}
+
+#[test]
+fn alignment_is_what_was_asked_for() {
+    turn!();
+    for align in [1, 4096, 64 << 10, MIB, 2 * MIB, 64 * MIB] {
+        let block = heap::alloc(100, align, false) as usize;
+        assert!(block != 0 && block.is_multiple_of(align), "{align}");
+        heap::free(block);
+    }
+}
+
+#[test]
+fn memory_freed_while_pinned_stays_until_unpin() {
+    turn!();
+    let block = heap::alloc(MIB, 1, false) as usize;
+    fill(block, MIB, 9);
+    let place = pin(block + 4096, 4096).expect("shared");
+    let twice = pin(block + 4096, 8192).expect("shared");
+    heap::free(block);
+    let others: Vec<_> = (0..20).map(|_| heap::alloc(MIB, 1, true) as usize).collect();
+    assert!(!others.contains(&block));
+    assert!(peer(twice, 8192).iter().all(|&b| b == 9));
+    unpin(place, 4096);
+    let more: Vec<_> = (0..20).map(|_| heap::alloc(MIB, 1, true) as usize).collect();
+    assert!(!more.contains(&block), "one pin is left");
+    unpin(twice, 8192);
+    let after = heap::alloc(MIB, 1, true) as usize;
+    assert_eq!(after, block);
+    for block in others.into_iter().chain(more).chain([after]) {
+        heap::free(block);
+    }
+}
+
+#[test]
+fn a_mapping_unmapped_while_pinned_keeps_its_pages() {
+    turn!();
+    let m = map(MIB);
+    fill(m, MIB, 5);
+    let place = pin(m + 65536, 65536).expect("shared");
+    unmap(m, MIB);
+    assert_eq!(find(m, 4096), None);
+    assert!(peer(place, 65536).iter().all(|&b| b == 5));
+    assert_ne!(map(MIB), m);
+    unpin(place, 65536);
+}
+
+#[test]
+fn pages_thrown_away_while_pinned_are_replaced_for_the_program() {
+    turn!();
+    let block = heap::alloc(MIB, 1, false) as usize;
+    fill(block, MIB, 4);
+    let place = pin(block + 8192, 4096).expect("shared");
+    assert_eq!(advise(block, 16384, libc::MADV_DONTNEED), Ok(0));
+    assert!(all(block, 16384, 0) && all(block + 16384, MIB - 16384, 4));
+    assert!(peer(place, 4096).iter().all(|&b| b == 4), "the device's page stays");
+    fill(block + 8192, 4096, 6);
+    assert!(peer(place, 4096).iter().all(|&b| b == 4), "the program has another");
+    assert_eq!(find(block, 16384), None, "part of it is private now");
+    assert!(find(block, 8192).is_some());
+    unpin(place, 4096);
+    assert!(peer(place, 4096).iter().all(|&b| b == 0), "given back at unpin");
+    assert!(all(block + 8192, 4096, 6));
+    heap::free(block);
+    let again = heap::alloc(MIB, 1, true) as usize;
+    assert!(find(again, MIB).is_some(), "whole again");
+    heap::free(again);
+}
+
+#[test]
+fn a_mapping_is_zero_and_is_unmapped_in_parts() {
+    turn!();
+    let m = map(MIB);
+    assert!(all(m, MIB, 0));
+    fill(m, MIB, 1);
+    unmap(m + 4096, 4096);
+    assert_eq!(find(m, MIB), None);
+    assert!(find(m, 4096).is_some() && find(m + 8192, MIB - 8192).is_some());
+    assert!(all(m, 4096, 1) && all(m + 8192, MIB - 8192, 1));
+    unmap(m + MIB / 2, MIB / 2);
+    unmap(m, MIB / 2);
+    let again = map(MIB);
+    assert!(all(again, MIB, 0));
+    unmap(again, MIB);
+}
+
+#[test]
+fn a_mapping_grows_in_place_and_elsewhere() {
+    turn!();
+    let m = map(MIB);
+    fill(m, MIB, 2);
+    let mut at = remap(m, MIB, 3 * MIB);
+    assert!(all(at, MIB, 2) && all(at + MIB, 2 * MIB, 0));
+    fill(at + MIB, 2 * MIB, 8);
+    at = remap(at, 3 * MIB, MIB);
+    at = remap(at, MIB, 4 * MIB);
+    assert!(all(at, MIB, 2) && all(at + MIB, 3 * MIB, 0), "what was cut off is gone");
+    unmap(at, 4 * MIB);
+}
+
+#[test]
+fn pages_given_up_are_zero_and_free() {
+    turn!();
+    let m = map(4 * MIB);
+    fill(m, 4 * MIB, 1);
+    for (i, advice) in [libc::MADV_DONTNEED, libc::MADV_FREE].into_iter().enumerate() {
+        let at = m + i * MIB;
+        assert_eq!(advise(at, MIB, advice), Ok(0));
+        assert!(all(at, MIB, 0));
+    }
+    assert!(all(m + 2 * MIB, 2 * MIB, 1));
+    assert_eq!(advise(m + 1, MIB, libc::MADV_DONTNEED), Err(libc::EINVAL));
+    assert_eq!(advise(m, MIB, libc::MADV_REMOVE), Err(libc::EINVAL));
+    unmap(m, 4 * MIB);
+}
+
+#[test]
+fn a_memfd_is_found_only_while_it_is_sealed_against_shrinking() {
+    turn!();
+    // SAFETY: a C string.
+    let fd = unsafe { libc::memfd_create(c"theirs".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::ftruncate(fd, MIB as i64) }, 0);
+    // SAFETY: a place of the kernel's choice.
+    let at = unsafe { sys::mmap(0, MIB, 3, libc::MAP_SHARED, fd, 65536) }.expect("mapped");
+    program::mapped(at, MIB, fd, 65536);
+    assert_eq!(find(at, 4096), None);
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+    let place = find(at + 4096, 4096).expect("sealed");
+    assert_eq!((place.kind, place.offset, place.object_len), (KIND_MEMFD, 65536 + 4096, MIB as u64));
+    assert_eq!(find(at, MIB), None, "the mapping is longer than the file");
+    sys::close(fd);
+    fill(at + 4096, 1, 3);
+    assert_eq!(peer(place, 1), [3], "the descriptor of the answer is not the program's");
+    program::gone(at..at + MIB);
+    assert_eq!(find(at + 4096, 4096), None);
+}
