@@ -15,6 +15,7 @@ mod attention;
 mod barrier;
 pub mod channel;
 pub mod context;
+pub mod copy;
 pub mod cq;
 pub mod device;
 pub mod dm;

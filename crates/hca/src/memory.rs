@@ -4,6 +4,7 @@
 //! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
 //! final word.
 
+use crate::copy::bulk;
 use crate::layout::Lane;
 use crate::space::{Place, Space};
 use std::mem::MaybeUninit;
@@ -121,6 +122,16 @@ impl Default for Pieces {
 /// `at` is valid for `pieces.len()` bytes, and so is every non-null piece.
 #[inline]
 pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_direct_of(direction, at, pieces, last, false) }
+}
+
+/// The same for a chunk of a message that is so long that it is better streamed past the caches.
+///
+/// # Safety
+/// As for [`copy_direct`].
+#[inline]
+pub unsafe fn copy_direct_of(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool, stream: bool) {
     let mut at = at;
     for (i, piece) in pieces.list().iter().enumerate() {
         let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
@@ -128,29 +139,13 @@ pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, la
         unsafe {
             match direction {
                 Direction::Read if p.is_null() => {}
-                Direction::Read => std::ptr::copy(at, p, n),
+                Direction::Read => bulk(at, p, n, stream),
                 Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
-                Direction::Write if last && i + 1 == pieces.n => copy_tail_last(p, at, n),
-                Direction::Write => std::ptr::copy(p, at, n),
+                Direction::Write if last && i + 1 == pieces.n => copy_tail_last_of(p, at, n, stream),
+                Direction::Write => bulk(p, at, n, stream),
             }
             at = at.add(n);
         }
-    }
-}
-
-/// Longest copy that no C library does by `rep movsb`, which is ten times slower than a loop when the two sides lie
-/// some bytes apart modulo a page (AMD Zen 3: 1 MiB through a bounce buffer took 360 µs so, and takes 40).
-const NO_REP_MOVSB: usize = 1984;
-
-/// Copies `n` bytes of a long message whose two sides do not overlap.
-///
-/// # Safety
-/// `from` and `to` are valid for `n` bytes and do not overlap.
-#[inline]
-pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, n: usize) {
-    for at in (0..n).step_by(NO_REP_MOVSB) {
-        // SAFETY: the caller vouches for both ranges.
-        unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), NO_REP_MOVSB.min(n - at)) };
     }
 }
 
@@ -166,9 +161,9 @@ pub(crate) unsafe fn copy_bounce(direction: Direction, at: *mut u8, pieces: &Pie
         unsafe {
             match direction {
                 Direction::Read if p.is_null() => {}
-                Direction::Read => copy_long(at, p, n),
+                Direction::Read => bulk(at, p, n, false),
                 Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
-                Direction::Write => copy_long(p, at, n),
+                Direction::Write => bulk(p, at, n, false),
             }
             at = at.add(n);
         }
@@ -187,7 +182,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
             let word = (*from.cast::<AtomicU64>()).load(Ordering::Acquire);
             to.cast::<u64>().write_unaligned(word);
         } else {
-            std::ptr::copy(from, to, n);
+            bulk(from, to, n, false);
         }
     }
 }
@@ -204,13 +199,23 @@ pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
         return;
     }
     // SAFETY: as above.
-    unsafe { copy_body_and_tail(from, to, n) }
+    unsafe { copy_body_and_tail(from, to, n, false) }
+}
+
+/// The same for a chunk of a message that is better streamed past the caches.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes.
+#[inline]
+unsafe fn copy_tail_last_of(from: *const u8, to: *mut u8, n: usize, stream: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { if stream { copy_body_and_tail(from, to, n, true) } else { copy_tail_last(from, to, n) } }
 }
 
 /// # Safety
 /// `from` and `to` are valid for `n` bytes.
 #[inline(never)]
-unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize) {
+unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: bool) {
     // The final word: what lies at and beyond the last aligned word boundary before the end.
     let end = to as usize + n;
     let tail = match end % 8 {
@@ -233,24 +238,24 @@ unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize) {
             8 => {
                 let v = src.cast::<u64>().read_unaligned();
                 if body > 0 {
-                    std::ptr::copy(from, to, body);
+                    bulk(from, to, body, stream);
                     fence(Ordering::Release);
                 }
                 (*dst.cast::<AtomicU64>()).store(v, Ordering::Release);
             }
             4 => {
                 let v = src.cast::<u32>().read_unaligned();
-                std::ptr::copy(from, to, body);
+                bulk(from, to, body, stream);
                 (*dst.cast::<AtomicU32>()).store(v, Ordering::Release);
             }
             2 => {
                 let v = src.cast::<u16>().read_unaligned();
-                std::ptr::copy(from, to, body);
+                bulk(from, to, body, stream);
                 (*dst.cast::<AtomicU16>()).store(v, Ordering::Release);
             }
             _ => {
                 let v = src.read();
-                std::ptr::copy(from, to, body);
+                bulk(from, to, body, stream);
                 (*dst.cast::<AtomicU8>()).store(v, Ordering::Release);
             }
         }

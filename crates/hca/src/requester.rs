@@ -517,10 +517,11 @@ impl SendQueue {
         match way {
             Way::Null => {}
             Way::Direct(p) => {
+                let stream = self.wqes[i].length >= crate::copy::STREAM_FROM;
                 let mut pieces = Pieces::new();
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 // SAFETY: both sides were checked against their keys inside the in-flight mark.
-                unsafe { memory::copy_direct(direction, p, &pieces, last) };
+                unsafe { memory::copy_direct_of(direction, p, &pieces, last, stream) };
             }
             Way::Vm(host) => {
                 let mut pieces = Pieces::new();

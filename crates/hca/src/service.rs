@@ -2,9 +2,10 @@
 //! memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the same
 //! checks that the initiator would make.
 
+use crate::copy::bulk;
 use crate::lane::OwnedLane;
 use crate::layout::{Request, request};
-use crate::memory::{Direction, Pieces, atomic, copy_direct, copy_long};
+use crate::memory::{Direction, Pieces, atomic, copy_direct};
 use crate::process::Process;
 use crate::responder::{Nak, Seen, Target};
 use crate::space::Place;
@@ -248,9 +249,9 @@ fn copy(process: &Process, lane: &OwnedLane) -> Result<Step, Nak> {
         // `through` is a checked range of its arena.
         unsafe {
             match r.op.load(Ordering::Relaxed) {
-                request::READ => copy_long(at, through, n as usize),
+                request::READ => bulk(at, through, n as usize, false),
                 _ if last => copy_end(through, at, n as usize),
-                _ => copy_long(through, at, n as usize),
+                _ => bulk(through, at, n as usize, false),
             }
         }
     }
@@ -268,7 +269,7 @@ unsafe fn copy_end(from: *const u8, to: *mut u8, n: usize) {
     tail.push(from.wrapping_add(body).cast_mut(), (n - body) as u64);
     // SAFETY: the caller vouches for both sides.
     unsafe {
-        copy_long(from, to, body);
+        bulk(from, to, body, false);
         copy_direct(Direction::Write, to.add(body), &tail, true);
     }
 }
