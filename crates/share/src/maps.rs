@@ -1,8 +1,8 @@
 //! The mmap family, for what concerns the heap: anonymous private mappings are served from it, and whatever the program
 //! does to a range of it afterwards means what it would mean on private memory.
 //!
-//! Each function answers `None` when the call does not concern the heap; the caller then makes the real one. Otherwise the
-//! answer is what the system call would return, an errno as an error.
+//! Each function answers `None` when the call does not concern the heap; the caller then makes the real one. Otherwise
+//! the answer is what the system call would return, an errno as an error.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -295,8 +295,8 @@ fn zap(range: Range<usize>) {
 }
 
 impl Heap {
-    /// The program has thrown away pages that a device works on: those stay where they are, and the program gets private
-    /// ones, as it would with an HCA.
+    /// The program has thrown away pages that a device works on: those stay where they are, and the program gets
+    /// private ones, as it would with an HCA.
     fn part_from_device(&mut self, range: Range<usize>, mark: &Mark) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range is the program's, which has just given its contents up.

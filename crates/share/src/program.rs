@@ -1,6 +1,6 @@
 //! The program's own shared memory: mappings of memfds and SysV segments, noted as they are made, so that peers can map
-//! the same pages. A file is shown to peers only while it is sealed against shrinking; all else could be cut short under
-//! them.
+//! the same pages. A file is shown to peers only while it is sealed against shrinking; all else could be cut short
+//! under them.
 
 use std::ffi::c_int;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! System calls as such, past the C library's functions: those are hooked by the preload library, which calls this crate.
+//! System calls as such, past the C library's functions: those are hooked by the preload library, which calls this
+//! crate.
 
 use std::ffi::{c_int, c_long};
 use std::io;
