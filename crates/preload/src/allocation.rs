@@ -46,10 +46,10 @@ macro_rules! next {
             /// As the function of C.
             #[inline(always)]
             unsafe fn $call($($arg: $ty),*) $(-> $ret)? {
+                type Function = unsafe extern "C" fn($($ty),*) $(-> $ret)?;
                 let function = $slot.load(Ordering::Relaxed);
                 // SAFETY: the slot never has anything but a function of this type.
-                let function =
-                    unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(function) };
+                let function = unsafe { transmute::<*mut c_void, Function>(function) };
                 // SAFETY: the caller's promise.
                 unsafe { function($($arg),*) }
             }
