@@ -16,9 +16,11 @@ endif
 unexport CARGO_TARGET_DIR
 
 DEMO_PACKAGES := ibverbs-utils perftest
-TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3
+TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind
+BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
+    python3 python3-numpy
 
-.PHONY: all build demo test bench install clean fmt lint doc toolchain packages-demo packages-test
+.PHONY: all build demo test bench install clean fmt lint doc toolchain packages-demo packages-test packages-bench
 all: build
 
 build: toolchain
@@ -31,7 +33,7 @@ demo: packages-demo build
 test: packages-test build
 	$(CARGO) test --profile checked --workspace
 
-bench: packages-demo build
+bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
 
 install: build
@@ -66,3 +68,6 @@ packages-demo:
 
 packages-test:
 	@scripts/need-packages.sh $(TEST_PACKAGES)
+
+packages-bench:
+	@scripts/need-packages.sh $(BENCH_PACKAGES)

@@ -40,6 +40,12 @@ static inline double median(double *samples, size_t count)
 	return samples[count / 2];
 }
 
+/* Operations of `size` bytes between two readings of the clock: enough to hide it, few enough for a median. */
+static inline size_t batch_of(size_t size)
+{
+	return size <= 4096 ? 100 : size <= 65536 ? 10 : 1;
+}
+
 static inline void pin(int cpu)
 {
 	cpu_set_t set;

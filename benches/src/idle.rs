@@ -25,7 +25,7 @@ pub fn section(setup: &Setup) -> Section {
 fn rows(setup: &Setup) -> Result<Vec<Row>> {
     let mut columns: [Vec<f64>; 4] = Default::default();
     let mut threads = 0.0;
-    for _ in 0..setup.rounds.div_ceil(2) {
+    for _ in 0..setup.fewer_rounds() {
         let mut command = setup.under_vervain(&[], setup.program("idle")?);
         let numbers = numbers(command.arg(SECONDS), Some(setup.cpus.client), LIMIT)?;
         let [opening, loaded, opened, cpu, count]: [f64; 5] =

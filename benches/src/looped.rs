@@ -6,22 +6,25 @@ use anyhow::Result;
 
 use crate::process::numbers;
 use crate::report::{Row, Section, Target, Unit};
+use crate::rounds::{Measure, single, together};
 use crate::setup::{LIMIT, Setup};
 
-/// The bound for a write, in ns.
-const WRITE_AT_MOST: f64 = 100.0;
+/// The bounds, in ns.
+const WRITE_AT_MOST: f64 = 45.0;
+const ATOMIC_AT_MOST: f64 = 60.0;
 /// Operations between two looks at the clock, and batches; the median is that of the batches.
 const PER_BATCH: &str = "100";
 const BATCHES: &str = "2000";
 
-/// Name for `looped.c`, and what it is.
-const OPERATIONS: [(&str, &str); 6] = [
-    ("write", "RDMA Write"),
-    ("write-inline", "RDMA Write, inline"),
-    ("wr-write-inline", "RDMA Write, inline, by ibv_wr_*"),
-    ("read", "RDMA Read"),
-    ("send-recv", "Send to a Receive: 2 posts, 2 polls"),
-    ("fetch-add", "fetch and add"),
+/// Name for `looped.c`, what it is, and the bound.
+const OPERATIONS: [(&str, &str, Option<f64>); 7] = [
+    ("write", "RDMA Write", Some(WRITE_AT_MOST)),
+    ("write-inline", "RDMA Write, inline", None),
+    ("wr-write-inline", "RDMA Write, inline, by ibv_wr_*", None),
+    ("read", "RDMA Read", None),
+    ("send-recv", "Send to a Receive: 2 posts, 2 polls", None),
+    ("fetch-add", "fetch and add", Some(ATOMIC_AT_MOST)),
+    ("compare-swap", "compare and swap", Some(ATOMIC_AT_MOST)),
 ];
 
 /// Measures all operations in each round.
@@ -34,23 +37,19 @@ pub fn section(setup: &Setup) -> Section {
 }
 
 fn rows(setup: &Setup) -> Result<Vec<Row>> {
-    let mut ours = vec![Vec::new(); OPERATIONS.len()];
-    let mut raw = Vec::new();
-    for round in 0..setup.rounds {
-        // Begin elsewhere in each round, so that no operation always follows the same one.
-        for i in 0..OPERATIONS.len() {
-            let i = (i + round) % OPERATIONS.len();
-            ours[i].push(operation(setup, OPERATIONS[i].0)?);
-        }
+    let xadd = || -> Result<f64> {
         let mut xadd = Command::new(setup.program("raw")?);
-        raw.push(numbers(xadd.args(["xadd", BATCHES]), Some(setup.cpus.client), LIMIT)?[0]);
-    }
-    let rows = OPERATIONS.iter().zip(&ours).filter_map(|((name, what), ours)| {
-        let row = match *name {
-            "fetch-add" => Row::beside(*what, Unit::Ns, ours, "lock add of the CPU", &raw),
-            _ => Row::new(*what, Unit::Ns, ours),
+        Ok(numbers(xadd.args(["xadd", BATCHES]), Some(setup.cpus.client), LIMIT)?[0])
+    };
+    let mut measures: Vec<Measure> = vec![single(xadd)];
+    measures.extend(OPERATIONS.map(|(name, ..)| single(move || operation(setup, name))));
+    let columns = together(setup.rounds, measures)?;
+    let rows = OPERATIONS.iter().zip(&columns[1..]).filter_map(|(&(name, what, at_most), ours)| {
+        let row = match name {
+            "fetch-add" | "compare-swap" => Row::beside(what, Unit::Ns, ours, "locked add of the CPU", &columns[0]),
+            _ => Row::new(what, Unit::Ns, ours),
         };
-        row.map(|row| if *name == "write" { row.target(Target::AtMost(WRITE_AT_MOST)) } else { row })
+        row.map(|row| at_most.into_iter().fold(row, |row, most| row.target(Target::AtMost(most))))
     });
     Ok(rows.collect())
 }

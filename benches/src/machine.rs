@@ -15,6 +15,12 @@ pub struct Machine {
     pub cpu: String,
     /// Processors that this process may use.
     pub cpus: usize,
+    /// Caches of a processor, such as "L3 32768K".
+    pub caches: Vec<String>,
+    /// Memory, in MiB.
+    pub memory_mib: u64,
+    /// Transparent huge pages: for anonymous memory and for shared memory, as the kernel words it.
+    pub huge_pages: [String; 2],
     /// Kernel release.
     pub kernel: String,
     /// Machine word of uname.
@@ -33,6 +39,9 @@ pub fn describe() -> Machine {
     Machine {
         cpu: cpu_model(),
         cpus: allowed_cpus().len(),
+        caches: caches(),
+        memory_mib: rustix::system::sysinfo().totalram as u64 / (1 << 20),
+        huge_pages: ["enabled", "shmem_enabled"].map(huge_pages),
         kernel: uname.release().to_string_lossy().into_owned(),
         architecture: uname.machine().to_string_lossy().into_owned(),
         load: load(),
@@ -47,6 +56,24 @@ fn cpu_model() -> String {
         .find(|line| line.starts_with("model name"))
         .and_then(|line| line.split_once(':'))
         .map_or_else(|| "unknown".to_owned(), |(_, model)| model.trim().to_owned())
+}
+
+fn caches() -> Vec<String> {
+    let indices = (0..8).map(|i| format!("/sys/devices/system/cpu/cpu0/cache/index{i}"));
+    let read = |directory: &str, file| Some(fs::read_to_string(format!("{directory}/{file}")).ok()?.trim().to_owned());
+    let cache = |directory: String| {
+        let kind = read(&directory, "type").filter(|kind| kind != "Unified").unwrap_or_default();
+        let initial = kind.chars().next().map(|c| c.to_ascii_lowercase().to_string()).unwrap_or_default();
+        Some(format!("L{}{initial} {}", read(&directory, "level")?, read(&directory, "size")?))
+    };
+    indices.filter_map(cache).collect()
+}
+
+/// The word in brackets.
+fn huge_pages(file: &str) -> String {
+    let text = fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{file}")).unwrap_or_default();
+    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    word.map_or_else(|| "not there".to_owned(), |(word, _)| word.to_owned())
 }
 
 fn load() -> f64 {

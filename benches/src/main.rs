@@ -1,19 +1,32 @@
-//! `make bench`: Vervain's speed beside the raw operations that bound it, in one run. Prints tables, marks each target met or
-//! missed, and writes the numbers to `benches/results/`. A missed target is no failure of the run.
+//! `make bench`: Vervain's speed beside the raw operations that bound it and beside its peers, in one run. Prints
+//! tables, marks each target met or missed, and writes the numbers to `benches/results/`. A missed target is no
+//! failure of the run.
 
+mod atomics;
 mod between;
+mod bystander;
 mod idle;
 mod instructions;
 mod looped;
 mod machine;
+mod many;
+mod mpi;
+mod owner;
+mod peers;
 mod perftest;
 mod process;
+mod registration;
 mod report;
+mod rounds;
 mod setup;
 mod stats;
 mod switches;
+mod system_call;
+mod table;
+mod ucx;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Parser;
@@ -21,21 +34,22 @@ use clap::Parser;
 use crate::report::{Report, Section};
 use crate::setup::{Setup, package_directory};
 
-/// Measures Vervain beside the raw operations that bound it.
+/// Measures Vervain beside the raw operations that bound it, and beside UCX and MPI.
 ///
-/// Ours and raw are measured alternately, on two processors, so that a ratio of medians stays meaningful on a machine
-/// that others use too. Needs perftest, a C compiler and libibverbs-dev; valgrind if it is there.
+/// What is compared is measured in turns, on two processors, so that a ratio of medians stays meaningful on a
+/// machine that others use too. Needs perftest, a C compiler and libibverbs-dev; ucx_perftest, Open MPI, MPICH,
+/// numpy and valgrind for the parts that use them.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {
-    /// Fewer rounds: a rough picture in under half a minute
+    /// Fewer rounds and sizes: a rough picture in under three minutes
     #[arg(long)]
     quick: bool,
     /// Rounds of each comparison [default: 7, or 3 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=101))]
     rounds: Option<u8>,
-    /// Sections to measure, all unless named
-    #[arg(long, value_name = "SECTION", value_delimiter = ',')]
+    /// Parts to measure, all unless named
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
     /// The vervain command to measure [default: target/release/vervain]
     #[arg(long, value_name = "PATH")]
@@ -49,47 +63,82 @@ struct Options {
 enum Part {
     /// Post and poll in one process
     Looped,
-    /// ib_write_lat beside process_vm_writev
+    /// Latencies beside a ping-pong of stores
     Latency,
-    /// ib_write_bw beside process_vm_writev
+    /// Bandwidths beside memcpy
     Bandwidth,
+    /// Message rate
+    Rate,
+    /// Contended atomics
+    Atomics,
+    /// UCX and MPI
+    Peers,
+    /// UCX
+    Ucx,
+    /// One-sided MPI
+    Mpi,
+    /// Registering memory
+    Registration,
+    /// Copies by the owner
+    Owner,
+    /// Memory reached by process_vm
+    SystemCall,
+    /// Programs that open no device
+    Bystander,
+    /// More processes than processors
+    Many,
     /// Context switches
     Switches,
     /// Cost of an open device
     Idle,
     /// Instruction counts
     Instructions,
-    /// Other operations
-    Others,
 }
 
 /// What measures a part.
-type Measure = fn(&Setup) -> Section;
+type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 7] = [
-    (Part::Looped, looped::section),
-    (Part::Latency, between::latency),
-    (Part::Bandwidth, between::bandwidth),
-    (Part::Switches, switches::section),
-    (Part::Idle, idle::section),
-    (Part::Instructions, instructions::section),
-    (Part::Others, between::others),
+const PARTS: [(Part, Measure); 15] = [
+    (Part::Looped, |setup| vec![looped::section(setup)]),
+    (Part::Latency, |setup| vec![between::latency(setup)]),
+    (Part::Bandwidth, |setup| vec![between::copies(setup)]),
+    (Part::Rate, |setup| vec![between::rate(setup)]),
+    (Part::Atomics, |setup| vec![atomics::section(setup)]),
+    (Part::Ucx, ucx::sections),
+    (Part::Mpi, mpi::sections),
+    (Part::Registration, |setup| vec![registration::section(setup)]),
+    (Part::Owner, |setup| vec![owner::section(setup)]),
+    (Part::SystemCall, |setup| vec![system_call::section(setup)]),
+    (Part::Bystander, |setup| vec![bystander::section(setup)]),
+    (Part::Many, |setup| vec![many::section(setup)]),
+    (Part::Switches, |setup| vec![switches::section(setup)]),
+    (Part::Idle, |setup| vec![idle::section(setup)]),
+    (Part::Instructions, |setup| vec![instructions::section(setup)]),
 ];
+
+impl Options {
+    fn wants(&self, part: Part) -> bool {
+        let of_peers = matches!(part, Part::Ucx | Part::Mpi) && self.only.contains(&Part::Peers);
+        self.only.is_empty() || self.only.contains(&part) || of_peers
+    }
+}
 
 fn main() -> Result<()> {
     let options = Options::parse();
     let rounds = options.rounds.map_or(if options.quick { 3 } else { 7 }, usize::from);
     let machine = machine::describe();
-    let setup = Setup::new(options.vervain, rounds)?;
+    let setup = Setup::new(options.vervain.clone(), rounds, options.quick)?;
     Report::print_head(&machine);
-    let mut report = Report { machine, perftest: perftest::version(), sections: Vec::new() };
+    let started = Instant::now();
+    let mut report = Report { machine, perftest: perftest::version(), seconds: 0, sections: Vec::new() };
     for (part, measure) in PARTS {
-        if options.only.is_empty() || options.only.contains(&part) {
-            let section = measure(&setup);
-            section.print();
-            report.sections.push(section);
+        if options.wants(part) {
+            let sections = measure(&setup);
+            sections.iter().for_each(Section::print);
+            report.sections.extend(sections);
         }
     }
+    report.seconds = started.elapsed().as_secs();
     report.print_verdict();
     let output = match options.output {
         None if options.only.is_empty() => Some(package_directory()?.join("results/latest.json")),

@@ -17,8 +17,12 @@ pub struct Test {
     pub size: Option<usize>,
     /// Messages, or how long to go on.
     pub length: Length,
+    /// Further options of the program.
+    pub extra: &'static [&'static str],
     /// Options of `vervain run`.
     pub vervain: &'static [&'static str],
+    /// Variables that both sides get.
+    pub variables: &'static [(&'static str, &'static str)],
 }
 
 /// How long a test is.
@@ -41,12 +45,13 @@ pub struct Pair {
 impl Test {
     /// A test of `messages` messages of `size` bytes.
     pub const fn new(program: &'static str, size: usize, messages: usize) -> Test {
-        Test { program, size: Some(size), length: Length::Messages(messages), vervain: &[] }
+        let length = Length::Messages(messages);
+        Test { program, size: Some(size), length, extra: &[], vervain: &[], variables: &[] }
     }
 
     fn command(&self, setup: &Setup, port: u16) -> Command {
         let mut command = setup.under_vervain(self.vervain, self.program);
-        command.args(["-F", "-p", &port.to_string()]);
+        command.args(["-F", "-p", &port.to_string()]).args(self.extra).envs(self.variables.iter().copied());
         if let Some(size) = self.size {
             command.args(["-s", &size.to_string()]);
         }
@@ -86,6 +91,13 @@ impl Test {
         const AVERAGE: usize = 3;
         let numbers = self.run(setup)?;
         numbers.get(AVERAGE).copied().context("the line of a bandwidth test is short")
+    }
+
+    /// Millions of messages a second.
+    pub fn message_rate(&self, setup: &Setup) -> Result<f64> {
+        const RATE: usize = 4;
+        let numbers = self.run(setup)?;
+        numbers.get(RATE).copied().context("the line of a bandwidth test is short")
     }
 }
 

@@ -1,14 +1,14 @@
-//! The tables that are printed and the file that is kept.
+//! What was measured and what was promised: rows, sections, and the file that is kept. `table` prints them.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::stats::{Summary, ratios};
+use crate::stats::{Summary, differences, ratios};
+use crate::table;
 
 /// The whole run.
 #[derive(Debug, Serialize)]
@@ -17,6 +17,8 @@ pub struct Report {
     pub machine: Machine,
     /// Version of the perftest programs.
     pub perftest: Option<String>,
+    /// How long the run took.
+    pub seconds: u64,
     /// What was measured.
     pub sections: Vec<Section>,
 }
@@ -30,8 +32,20 @@ pub struct Section {
     pub how: &'static str,
     /// The numbers.
     pub rows: Vec<Row>,
-    /// Why there are no more rows.
-    pub skipped: Option<String>,
+    /// What was not measured, and why.
+    pub skipped: Vec<String>,
+    /// How the rows are printed.
+    #[serde(skip)]
+    pub layout: Layout,
+}
+
+/// How a section is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// A line for each row.
+    List,
+    /// A line for all rows of one name, with a column for each thing that stands beside Vervain.
+    Grid,
 }
 
 /// Units of what is measured.
@@ -50,6 +64,8 @@ pub enum Unit {
     Instructions,
     /// Context switches per operation.
     PerOperation,
+    /// Millions per second.
+    MillionPerS,
 }
 
 /// One measurement, with the raw one beside it if there is one.
@@ -67,6 +83,8 @@ pub struct Row {
     pub target: Option<Target>,
     /// Whether the medians keep the promise.
     pub met: Option<bool>,
+    /// What bounds the row where the promise is not kept.
+    pub limit: Option<String>,
     /// A remark.
     pub note: Option<String>,
 }
@@ -80,14 +98,20 @@ pub struct Beside {
     pub value: Summary,
     /// Ours divided by it, round by round.
     pub ratio: Summary,
+    /// Ours less it, round by round.
+    pub difference: Summary,
 }
 
-/// A promise about the median of `ours`, or of the ratio.
+/// A promise about the median of `ours`, of the ratio or of the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// Ours at most this.
     AtMost(f64),
+    /// Ours at least this.
+    AtLeast(f64),
+    /// Ours more than what is beside it by at most this.
+    OverByAtMost(f64),
     /// The ratio at most this.
     RatioAtMost(f64),
     /// The ratio at least this.
@@ -98,7 +122,7 @@ impl Row {
     /// A row of `ours`, one value a round. None for no rounds.
     pub fn new(what: impl Into<String>, unit: Unit, ours: &[f64]) -> Option<Row> {
         let ours = Summary::of(ours)?;
-        Some(Row { what: what.into(), unit, ours, beside: None, target: None, met: None, note: None })
+        Some(Row { what: what.into(), unit, ours, beside: None, target: None, met: None, limit: None, note: None })
     }
 
     /// A row with the raw values of the same rounds.
@@ -109,8 +133,13 @@ impl Row {
         raw_what: &'static str,
         raw: &[f64],
     ) -> Option<Row> {
-        let (value, ratio) = (Summary::of(raw)?, Summary::of(&ratios(ours, raw))?);
-        Some(Row { beside: Some(Beside { what: raw_what, value, ratio }), ..Row::new(what, unit, ours)? })
+        let beside = Beside {
+            what: raw_what,
+            value: Summary::of(raw)?,
+            ratio: Summary::of(&ratios(ours, raw))?,
+            difference: Summary::of(&differences(ours, raw))?,
+        };
+        Some(Row { beside: Some(beside), ..Row::new(what, unit, ours)? })
     }
 
     /// Holds the row against a promise.
@@ -119,11 +148,28 @@ impl Row {
         let ratio = self.beside.as_ref().map(|b| b.ratio.median);
         self.met = match target {
             Target::AtMost(most) => Some(self.ours.median <= most),
+            Target::AtLeast(least) => Some(self.ours.median >= least),
+            Target::OverByAtMost(most) => self.beside.as_ref().map(|b| b.difference.median <= most),
             Target::RatioAtMost(most) => ratio.map(|r| r <= most),
             Target::RatioAtLeast(least) => ratio.map(|r| r >= least),
         };
         self.target = Some(target);
         self
+    }
+
+    /// Says what bounds the row, for a reader who finds the promise not kept.
+    #[must_use]
+    pub fn limit(mut self, limit: impl Into<String>) -> Row {
+        self.limit = Some(limit.into());
+        self
+    }
+
+    /// The name of the row where nothing around it tells what it is held against.
+    pub fn full_name(&self, layout: Layout) -> String {
+        match (layout, &self.beside) {
+            (Layout::Grid, Some(beside)) => format!("{} against {}", self.what, beside.what),
+            _ => self.what.clone(),
+        }
     }
 
     /// Adds a remark.
@@ -132,71 +178,41 @@ impl Row {
         self.note = Some(note.into());
         self
     }
-
-    fn cells(&self) -> [String; 6] {
-        let raw = self.beside.as_ref();
-        let target = self.target.map(|t| match t {
-            Target::AtMost(most) => format!("≤ {}", value(most, self.unit)),
-            Target::RatioAtMost(most) => format!("ratio ≤ {most}"),
-            Target::RatioAtLeast(least) => format!("ratio ≥ {least}"),
-        });
-        let verdict = match self.met {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "",
-        };
-        [
-            self.what.clone(),
-            spread(&self.ours, self.unit),
-            raw.map(|b| format!("{}\n{}", spread(&b.value, self.unit), b.what)).unwrap_or_default(),
-            raw.map(|b| ratio(&b.ratio)).unwrap_or_default(),
-            target.unwrap_or_default(),
-            verdict.to_owned(),
-        ]
-    }
 }
 
 impl Section {
     /// Rows, or the reason why there are none.
     pub fn new(title: &'static str, how: &'static str, rows: Result<Vec<Row>>) -> Section {
-        match rows {
-            Ok(rows) => Section { title, how, rows, skipped: None },
-            Err(e) => Section { title, how, rows: Vec::new(), skipped: Some(format!("{e:#}")) },
-        }
+        let (rows, skipped) = match rows {
+            Ok(rows) => (rows, Vec::new()),
+            Err(e) => (Vec::new(), vec![format!("{e:#}")]),
+        };
+        Section { title, how, rows, skipped, layout: Layout::List }
+    }
+
+    /// A section with a column for each thing beside Vervain; `skipped` says which are not there.
+    pub fn grid(title: &'static str, how: &'static str, rows: Vec<Row>, skipped: Vec<String>) -> Section {
+        Section { title, how, rows, skipped, layout: Layout::Grid }
     }
 
     /// Prints the section.
     pub fn print(&self) {
         println!("\n{}\n{}", self.title, self.how);
         if !self.rows.is_empty() {
-            println!("{}", self.table());
+            println!("{}", table::of(self));
         }
-        for note in self.rows.iter().filter_map(|row| row.note.as_ref().map(|note| (row, note))) {
-            println!("  {}: {}", note.0.what, note.1);
-        }
-        if let Some(why) = &self.skipped {
-            println!("  not measured: {why}");
-        }
-    }
-
-    fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        let compared = self.rows.iter().any(|row| row.beside.is_some());
-        let promised = self.rows.iter().any(|row| row.target.is_some());
-        let shown = [true, true, compared, compared, promised, promised];
-        let pick =
-            |cells: [String; 6]| cells.into_iter().zip(shown).filter(|(_, s)| *s).map(|(c, _)| c).collect::<Vec<_>>();
-        table.set_header(pick(
-            ["measured", "Vervain", "raw, beside it", "Vervain / raw", "target", ""].map(String::from),
-        ));
         for row in &self.rows {
-            table.add_row(pick(row.cells()));
+            row.note.iter().for_each(|note| println!("  {}: {note}", row.full_name(self.layout)));
         }
-        for column in table.column_iter_mut().skip(1).take(if compared { 3 } else { 1 }) {
-            column.set_cell_alignment(CellAlignment::Right);
+        let missed = self.rows.iter().filter(|row| row.met == Some(false));
+        let mut limits: Vec<&String> = missed.filter_map(|row| row.limit.as_ref()).collect();
+        limits.dedup();
+        for limit in limits {
+            println!("  the limit where missed: {limit}");
         }
-        table
+        for what in &self.skipped {
+            println!("  not measured: {what}");
+        }
     }
 }
 
@@ -204,10 +220,11 @@ impl Report {
     /// Prints what the machine is.
     pub fn print_head(machine: &Machine) {
         println!(
-            "Vervain {} on {} ({} processors), Linux {} {}, load {:.1}, {}",
+            "Vervain {} on {} ({} processors, {}), Linux {} {}, load {:.1}, {}",
             machine.vervain,
             machine.cpu,
             machine.cpus,
+            machine.caches.join(", "),
             machine.kernel,
             machine.architecture,
             machine.load,
@@ -216,17 +233,27 @@ impl Report {
         println!("Each value is the median of the rounds, with the lowest and the highest in brackets.");
     }
 
-    /// Prints how many promises were kept.
+    /// Prints how many promises were kept, and what was reached where one was not.
     pub fn print_verdict(&self) {
-        let verdicts: Vec<&Row> = self.sections.iter().flat_map(|s| &s.rows).filter(|row| row.met.is_some()).collect();
-        let missed: Vec<&&Row> = verdicts.iter().filter(|row| row.met == Some(false)).collect();
+        let verdicts: Vec<bool> = self.sections.iter().flat_map(|s| &s.rows).filter_map(|row| row.met).collect();
         if verdicts.is_empty() {
             println!("\nNothing with a target was measured.");
             return;
         }
-        println!("\n{} of {} targets met.", verdicts.len() - missed.len(), verdicts.len());
-        for row in missed {
-            println!("  MISSED: {}", row.what);
+        let met = verdicts.iter().filter(|met| **met).count();
+        println!("\n{met} of {} targets met, in {} s.", verdicts.len(), self.seconds);
+        for section in &self.sections {
+            let mut missed = section.rows.iter().filter(|row| row.met == Some(false)).peekable();
+            if missed.peek().is_some() {
+                println!("MISSED in \"{}\":", section.title);
+            }
+            for row in missed {
+                println!("  {}: {}", row.full_name(section.layout), table::against_target(row));
+            }
+        }
+        let skipped = self.sections.iter().flat_map(|s| s.skipped.iter().map(move |why| (s.title, why)));
+        for (title, why) in skipped {
+            println!("not measured in \"{title}\": {why}");
         }
     }
 
@@ -238,39 +265,6 @@ impl Report {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))
-    }
-}
-
-fn spread(s: &Summary, unit: Unit) -> String {
-    if s.rounds == 1 {
-        return value(s.median, unit);
-    }
-    format!("{} ({}–{})", value(s.median, unit), bare(s.min, unit), bare(s.max, unit))
-}
-
-fn ratio(s: &Summary) -> String {
-    format!("{:.2} ({:.2}–{:.2})", s.median, s.min, s.max)
-}
-
-fn value(v: f64, unit: Unit) -> String {
-    let name = match unit {
-        Unit::Ns => "ns",
-        Unit::Ms => "ms",
-        Unit::MibPerS => "MiB/s",
-        Unit::Kib => "KiB",
-        Unit::Instructions => "instructions",
-        Unit::PerOperation => "per op",
-    };
-    format!("{} {name}", bare(v, unit))
-}
-
-fn bare(v: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Ns if v < 1000.0 => format!("{v:.1}"),
-        Unit::Ns | Unit::MibPerS | Unit::Kib | Unit::Instructions => format!("{v:.0}"),
-        Unit::Ms => format!("{v:.2}"),
-        Unit::PerOperation if v == 0.0 => "0".to_owned(),
-        Unit::PerOperation => format!("{v:.6}").trim_end_matches('0').trim_end_matches('.').to_owned(),
     }
 }
 
@@ -286,13 +280,9 @@ mod tests {
         assert_eq!(row().target(Target::RatioAtLeast(1.3)).met, Some(false));
         assert_eq!(row().target(Target::AtMost(100.0)).met, Some(false));
         assert_eq!(row().target(Target::AtMost(120.0)).met, Some(true));
-    }
-
-    #[test]
-    fn values_are_written_for_readers() {
-        assert_eq!(value(99.96, Unit::Ns), "100.0 ns");
-        assert_eq!(value(2270.4, Unit::Ns), "2270 ns");
-        assert_eq!(value(0.0, Unit::PerOperation), "0 per op");
-        assert_eq!(value(0.000_020, Unit::PerOperation), "0.00002 per op");
+        assert_eq!(row().target(Target::AtLeast(121.0)).met, Some(false));
+        assert_eq!(row().target(Target::OverByAtMost(20.0)).met, Some(true));
+        assert_eq!(row().target(Target::OverByAtMost(19.0)).met, Some(false));
+        assert_eq!(Row::new("x", Unit::Ns, &[1.0]).unwrap().target(Target::OverByAtMost(1.0)).met, None);
     }
 }

@@ -1,12 +1,14 @@
-//! What a run needs before it measures: the `vervain` command, the C programs compiled here, two processors.
+//! What a run needs: the `vervain` command, two processors, and the C programs, each compiled when it is first
+//! asked for.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::machine::{Cpus, two_cpus};
@@ -15,43 +17,64 @@ use crate::process::Running;
 /// How long a program may take that normally takes about a second.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
+/// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 10] = [
+    ("raw", "raw", None, &[]),
+    ("memory", "memory", None, &[]),
+    ("idle", "idle", None, &[]),
+    ("bystander", "bystander", None, &[]),
+    ("looped", "looped", None, VERBS),
+    ("onesided", "onesided", None, VERBS),
+    ("register", "register", None, VERBS),
+    ("many", "many", None, VERBS),
+    ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
+    ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
+];
+const VERBS: &[&str] = &["-libverbs"];
+
 /// Everything that the measurements share.
 pub struct Setup {
     /// The `vervain` command.
     pub vervain: PathBuf,
     /// The processors of the two sides.
     pub cpus: Cpus,
-    /// Rounds in which ours and raw are measured alternately.
+    /// Rounds of each comparison.
     pub rounds: usize,
+    /// Whether a rough picture is enough: fewer sizes where there are many.
+    pub quick: bool,
     /// Where the compiled programs lie; gone with this value.
     pub directory: TempDir,
-    /// Programs that did not compile, and why.
-    missing: HashMap<&'static str, String>,
+    /// Programs compiled so far, and those that did not compile, with the reason.
+    compiled: RefCell<HashMap<&'static str, Result<PathBuf, String>>>,
 }
 
 impl Setup {
-    /// Finds and compiles everything.
-    pub fn new(vervain: Option<PathBuf>, rounds: usize) -> Result<Setup> {
-        let package = package_directory()?;
-        let vervain = vervain.unwrap_or_else(|| package.join("../target/release/vervain"));
+    /// Finds the command and the processors.
+    pub fn new(vervain: Option<PathBuf>, rounds: usize, quick: bool) -> Result<Setup> {
+        let vervain =
+            vervain.map_or_else(|| Ok(package_directory()?.join("../target/release/vervain")), Ok::<_, Error>)?;
         ensure!(vervain.is_file(), "there is no vervain command at {}: run `make build` first", vervain.display());
-        let directory = tempfile::tempdir()?;
-        let mut missing = HashMap::new();
-        for (name, libraries) in [("raw", &[][..]), ("idle", &[]), ("looped", &["-libverbs"])] {
-            let source = package.join("c").join(name).with_extension("c");
-            if let Err(e) = compile(&source, &directory.path().join(name), libraries) {
-                missing.insert(name, format!("{e:#}"));
-            }
-        }
-        Ok(Setup { vervain, cpus: two_cpus()?, rounds, directory, missing })
+        let (directory, compiled) = (tempfile::tempdir()?, RefCell::default());
+        Ok(Setup { vervain, cpus: two_cpus()?, rounds, quick, directory, compiled })
+    }
+
+    /// Rounds of what takes long: about half as many, an odd number.
+    pub fn fewer_rounds(&self) -> usize {
+        self.rounds.min(self.rounds.div_ceil(2) | 1)
     }
 
     /// A program compiled from `c/`, or why it could not be.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
-        match self.missing.get(name) {
-            Some(why) => bail!("{why}"),
-            None => Ok(self.directory.path().join(name)),
-        }
+        let entry = PROGRAMS.iter().find(|program| program.0 == name);
+        let (name, source, compiler, libraries) = *entry.with_context(|| format!("there is no program {name}"))?;
+        let mut compiled = self.compiled.borrow_mut();
+        let program = compiled.entry(name).or_insert_with(|| {
+            let to = self.directory.path().join(name);
+            let source = package_directory().map(|package| package.join("c").join(source).with_extension("c"));
+            let done = source.and_then(|source| compile(&source, &to, compiler, libraries));
+            done.map(|()| to).map_err(|e| format!("{e:#}"))
+        });
+        program.clone().map_err(Error::msg)
     }
 
     /// `vervain run` of `program`, with `options` of its own.
@@ -62,8 +85,11 @@ impl Setup {
     }
 }
 
-fn compile(source: &Path, to: &Path, libraries: &[&str]) -> Result<()> {
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+fn compile(source: &Path, to: &Path, compiler: Option<&str>, libraries: &[&str]) -> Result<()> {
+    if let Some(wrapper) = compiler.filter(|wrapper| !is_installed(wrapper)) {
+        bail!("{wrapper} is not installed (Debian: apt install libopenmpi-dev openmpi-bin libmpich-dev mpich)");
+    }
+    let compiler = compiler.map(Into::into).or_else(|| env::var_os("CC")).unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
     command.args(["-O2", "-o"]).arg(to).arg(source).args(libraries);
     let compiled = Running::start(&mut command, None, LIMIT).and_then(Running::finish);

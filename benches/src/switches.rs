@@ -18,9 +18,8 @@ const DURATION: u32 = 4;
 const BEFORE: Duration = Duration::from_millis(1_500);
 const WINDOW: Duration = Duration::from_millis(1_500);
 
-const LATENCY: Test = Test { program: "ib_write_lat", size: Some(8), length: Length::Seconds(DURATION), vervain: &[] };
-const BANDWIDTH: Test =
-    Test { program: "ib_write_bw", size: Some(1 << 20), length: Length::Seconds(DURATION), vervain: &[] };
+const LATENCY: Test = Test { length: Length::Seconds(DURATION), ..Test::new("ib_write_lat", 8, 0) };
+const BANDWIDTH: Test = Test { length: Length::Seconds(DURATION), ..Test::new("ib_write_bw", 1 << 20, 0) };
 
 /// Both paths.
 pub fn section(setup: &Setup) -> Section {

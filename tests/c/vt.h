@@ -32,6 +32,11 @@
 void vt_build_atomic_write(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, const void *value);
 void vt_build_flush(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type, uint8_t level);
 
+/* ---- vt_share.c: memory ---- */
+/* Zeroed pages as mmap gives them, MAP_FAILED; with VT_SHARED=1 in an object that peers map. */
+void *vt_memory(size_t len);
+void vt_memory_free(void *p, size_t len);
+
 /* ---- vt.c: cases and reporting ---- */
 struct vt_case {
 	const char *name;

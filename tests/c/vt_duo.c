@@ -106,7 +106,7 @@ bool vt_duo_open(struct vt_duo *d, const struct vt_duo_opts *o)
 		d->o.sge = 4;
 	if (!vt_open(&d->dev))
 		return false;
-	d->buf = mmap(NULL, o->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	d->buf = vt_memory(o->size);
 	need(d->buf != MAP_FAILED, "mmap");
 	need((d->pd = ibv_alloc_pd(d->dev.ctx)), "ibv_alloc_pd");
 	need((d->mr = ibv_reg_mr(d->pd, d->buf, o->size, VT_ACCESS_ALL)), "ibv_reg_mr");
@@ -179,7 +179,7 @@ bool vt_duo_close(struct vt_duo *d)
 	need(ibv_destroy_cq(d->cq) == 0, "ibv_destroy_cq");
 	need(ibv_destroy_comp_channel(d->channel) == 0, "ibv_destroy_comp_channel");
 	need(ibv_dereg_mr(d->mr) == 0 && ibv_dealloc_pd(d->pd) == 0, "ibv_dereg_mr, ibv_dealloc_pd");
-	munmap(d->buf, d->o.size);
+	vt_memory_free(d->buf, d->o.size);
 	need(ibv_close_device(d->dev.ctx) == 0, "ibv_close_device");
 	return true;
 }

@@ -58,7 +58,7 @@ static void side_teardown(struct vt_side *s)
 	if (s->pd2)
 		ibv_dealloc_pd(s->pd2);
 	if (s->buf)
-		munmap(s->buf, VT_BUF);
+		vt_memory_free(s->buf, VT_BUF);
 	s->qp = NULL;
 	s->srq = NULL;
 	s->ah = NULL;
@@ -147,7 +147,7 @@ static int side_setup(struct vt_side *s, const struct vt_cfg *cfg)
 	side_teardown(s);
 	s->cfg = *cfg;
 	memset(&s->self, 0, sizeof(s->self));
-	s->buf = mmap(NULL, VT_BUF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	s->buf = vt_memory(VT_BUF);
 	if (s->buf == MAP_FAILED) {
 		s->buf = NULL;
 		return errno;

@@ -30,6 +30,15 @@ pub fn c_program(name: &str) -> PathBuf {
     built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
 }
 
+/// The compiled program of `benches/c/NAME.c`, built as `make bench` builds it.
+///
+/// # Panics
+/// When it does not compile.
+pub fn bench_program(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/c").join(name).with_extension("c");
+    build(&format!("bench-{name}"), &["-O2"], &[source])
+}
+
 /// Where the compiled programs lie.
 ///
 /// # Panics
@@ -42,10 +51,6 @@ pub(crate) fn out_dir() -> PathBuf {
 
 fn compile(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let out_dir = out_dir();
-    // Under a name of this process first: two runs at once do not execute each other's half-written file.
-    let out = out_dir.join(name);
-    let partial = out_dir.join(format!("{name}.{}", std::process::id()));
     let mut sources = vec![root.join("c").join(name).with_extension("c")];
     for entry in std::fs::read_dir(root.join("c")).expect("tests/c").flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
@@ -54,14 +59,23 @@ fn compile(name: &str) -> PathBuf {
         }
     }
     sources.sort();
+    build(name, &["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"], &sources)
+}
+
+fn build(name: &str, options: &[&str], sources: &[PathBuf]) -> PathBuf {
+    let out_dir = out_dir();
+    // Under a name of this process first: two runs at once do not execute each other's half-written file.
+    let out = out_dir.join(name);
+    let partial = out_dir.join(format!("{name}.{}", std::process::id()));
     let result = Command::new("cc")
-        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(options)
+        .arg("-o")
         .arg(&partial)
-        .args(&sources)
-        .args(["-lpthread", "-libverbs"])
+        .args(sources)
+        .args(["-lpthread", "-ldl", "-libverbs"])
         .output()
         .expect("starting cc");
-    assert!(result.status.success(), "{name}.c does not compile:\n{}", String::from_utf8_lossy(&result.stderr));
+    assert!(result.status.success(), "{name} does not compile:\n{}", String::from_utf8_lossy(&result.stderr));
     std::fs::rename(&partial, &out).expect("naming the compiled program");
     out
 }

@@ -4,11 +4,12 @@
 //! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
 //! a test pass with a printed reason; a product that was not built makes it fail with one sentence.
 
+pub mod callgrind;
 mod compile;
 mod leftovers;
 mod process;
 
-pub use compile::{c_program, have_c};
+pub use compile::{bench_program, c_program, have_c};
 pub use leftovers::Leftovers;
 pub use process::{Finished, Job, free_port};
 
@@ -43,6 +44,18 @@ pub fn under_vervain(program: impl AsRef<std::ffi::OsStr>) -> Command {
     }
     command.arg("run").arg("--").arg(program);
     command
+}
+
+/// The variables that leave one way to a peer's memory: `auto`, the best there is; `vm` and `owner`, that one for all
+/// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
+/// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered.
+pub fn way(name: &str) -> Vec<(&'static str, &str)> {
+    match name {
+        "auto" => vec![("VERVAIN_MEMORY", "auto")],
+        "shared" => vec![("VT_SHARED", "1")],
+        "adopt" => vec![("VERVAIN_ADOPT", "on"), ("VERVAIN_SHARE", "off")],
+        other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
+    }
 }
 
 /// The path of a tool, found in `$PATH` and the directories of administrators' tools.

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{loopback_gid, pair, words};
-use vervain_tests::{Failures, Job, have, under_vervain};
+use vervain_tests::{Failures, Job, have, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const INFINIBAND: &[(&str, &str)] = &[("VERVAIN_LINK_LAYER", "infiniband")];
@@ -172,14 +172,14 @@ fn ibv_rc_pingpong_over_every_way_to_memory() {
     }
     let gid = loopback_gid();
     let mut failures = Failures::default();
-    for way in ["auto", "vm", "owner"] {
+    for name in ["auto", "vm", "owner"] {
         for option in ["-c", "-c -e", "-c -s 300000 -n 100"] {
             let mut args = words(option);
             args.extend(["-g".to_owned(), gid.to_string()]);
-            let ends = pair("ibv_rc_pingpong", &args, &[("VERVAIN_MEMORY", way)], LIMIT);
+            let ends = pair("ibv_rc_pingpong", &args, &way(name), LIMIT);
             for end in [&ends.0, &ends.1] {
                 if !end.success() {
-                    failures.add(way, end.describe());
+                    failures.add(name, end.describe());
                 }
             }
         }

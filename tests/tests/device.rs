@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, c_program, have_c, under_vervain};
+use vervain_tests::{Failures, Job, c_program, have_c, under_vervain, way};
 
-const WAYS: &[&str] = &["auto", "vm", "owner"];
+const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt"];
 
 /// Runs a program with arguments and variables; its last line counts the cases, its exit status says whether all held.
 fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &str)], limit: u64) {
@@ -36,9 +36,9 @@ fn between_two(program: &str, cases: &[&str], limit: u64) {
         return;
     }
     let mut failures = Failures::default();
-    for way in WAYS {
+    for name in WAYS {
         let args = [&["--two"], cases].concat();
-        run(&mut failures, program, &args, &[("VERVAIN_MEMORY", way)], limit);
+        run(&mut failures, program, &args, &way(name), limit);
     }
     failures.assert_none();
 }
@@ -122,8 +122,8 @@ fn data_between_two_processes() {
         return;
     }
     let mut failures = Failures::default();
-    for way in WAYS {
-        run(&mut failures, "data", &[], &[("VERVAIN_MEMORY", way)], 180);
+    for name in WAYS {
+        run(&mut failures, "data", &[], &way(name), 180);
     }
     failures.assert_none();
 }
@@ -134,8 +134,8 @@ fn threads_share_objects() {
         return;
     }
     let mut failures = Failures::default();
-    for way in WAYS {
-        run(&mut failures, "threads", &[], &[("VERVAIN_MEMORY", way)], 180);
+    for name in WAYS {
+        run(&mut failures, "threads", &[], &way(name), 180);
     }
     failures.assert_none();
 }

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{loopback_gid, pair, words};
-use vervain_tests::{Failures, Finished, alone, have};
+use vervain_tests::{Failures, Finished, alone, have, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -32,13 +32,13 @@ fn matrix(tool: &str, lines: &[&str]) {
     let gid = loopback_gid().to_string();
     let mut failures = Failures::default();
     for line in lines {
-        let (way, options) = line.split_once(": ").unwrap_or(("auto", line));
+        let (name, options) = line.split_once(": ").unwrap_or(("auto", line));
         let mut args = words(options);
         args.push("-F".to_owned());
         if !args.iter().any(|a| a == "-x") {
             args.extend(["-x".to_owned(), gid.clone()]);
         }
-        let (server, client) = pair(tool, &args, &[("VERVAIN_MEMORY", way.trim())], LIMIT);
+        let (server, client) = pair(tool, &args, &way(name.trim()), LIMIT);
         println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
         for end in [&server, &client] {
             let complaint = COMPLAINTS.iter().find(|c| end.output.contains(**c));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vervain_tests::{Job, Leftovers, alone, c_program, have, have_c, under_vervain};
+use vervain_tests::{Job, Leftovers, alone, c_program, have, have_c, under_vervain, way};
 
 fn run(program: &str, cases: &[&str], vars: &[(&str, &str)], limit: u64) {
     if !have_c() {
@@ -29,15 +29,38 @@ fn peers_are_killed_under_load_500_times() {
 
 #[test]
 fn peers_are_killed_under_load_on_every_other_way() {
-    for way in ["vm", "owner"] {
-        run("kill", &["kill_under_load"], &[("VERVAIN_MEMORY", way), ("VT_ROUNDS", "100")], 90);
+    for name in ["vm", "owner", "shared", "adopt"] {
+        run("kill", &["kill_under_load"], &[way(name), vec![("VT_ROUNDS", "100")]].concat(), 90);
     }
 }
 
 #[test]
 fn a_stopped_peer_harms_no_other() {
     run("kill", &["stop_and_continue"], &[], 60);
-    run("kill", &["stop_and_continue"], &[("VERVAIN_MEMORY", "vm"), ("VT_ROUNDS", "20")], 60);
+    for name in ["vm", "owner", "shared", "adopt"] {
+        run("kill", &["stop_and_continue"], &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 60);
+    }
+}
+
+#[test]
+fn a_program_that_sleeps_on_a_channel_is_woken_whatever_becomes_of_its_peers() {
+    let cases = [
+        "two_sleepers",
+        "stopped_senders_wake_nobody_less",
+        "killed_senders_leave_no_silent_completion",
+        "channels_come_and_go",
+    ];
+    run("wake", &cases, &[], 120);
+    for name in ["owner", "shared"] {
+        run("wake", &cases, &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 120);
+    }
+}
+
+#[test]
+fn an_owner_that_copies_shows_no_torn_tail_and_keeps_no_revoked_key() {
+    for name in ["owner", "vm", "auto"] {
+        run("wake", &["the_tail_comes_last", "revoked_half_way"], &way(name), 120);
+    }
 }
 
 #[test]
@@ -87,8 +110,8 @@ fn file_descriptors_run_out() {
 
 #[test]
 fn many_processes_send_into_one_queue() {
-    for way in ["auto", "vm", "owner"] {
-        run("fan_in", &[], &[("VERVAIN_MEMORY", way)], 90);
+    for name in ["auto", "vm", "owner", "adopt"] {
+        run("fan_in", &[], &way(name), 90);
     }
 }
 
@@ -115,6 +138,8 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_PORTS", "0"),
         ("VERVAIN_LINK_LAYER", "token-ring"),
         ("VERVAIN_MEMORY", "magic"),
+        ("VERVAIN_SHARE", "sometimes"),
+        ("VERVAIN_ADOPT", "perhaps"),
         ("VERVAIN_LOG", "loud"),
     ] {
         // By the command: refused before the program starts. By env inside of it: the library meets it.

@@ -51,6 +51,9 @@ pub enum Command {
     /// The second process of doctor's trial of memory access between processes
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// Say where the memory lies that this process allocates (the process behind doctor's trial of sharing)
+    #[command(hide = true)]
+    Sharing,
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -86,6 +89,9 @@ pub struct DeviceOptions {
     /// How a peer's memory may be reached [default: auto]
     #[arg(long, value_name = "WAY", env = "VERVAIN_MEMORY")]
     pub memory: Option<MemoryWay>,
+    /// Whether memory that peers cannot map is moved to where they can while it is registered [default: off]
+    #[arg(long, value_name = "SWITCH", env = "VERVAIN_ADOPT")]
+    pub adopt: Option<Switch>,
     /// Directory of Vervain's libraries, where it is not beside the command
     #[arg(long, value_name = "DIR")]
     pub lib_dir: Option<PathBuf>,
@@ -133,6 +139,13 @@ pub enum MemoryWay {
     Owner,
 }
 words!(MemoryWay);
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    On,
+    Off,
+}
+words!(Switch);
 
 #[derive(Args, Debug)]
 pub struct RunArgs {

@@ -14,7 +14,9 @@ mod libs;
 mod output;
 mod probe;
 mod program;
+mod prune;
 mod run;
+mod sharing;
 mod sysfs;
 mod verbs;
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(args),
         Command::Inventory(args) => inventory::print(args),
         Command::Probe(args) => probe::peer(args),
+        Command::Sharing => sharing::look(),
     };
     result.unwrap_or_else(|error| {
         output::complain(&error);

@@ -3,7 +3,7 @@
 //! as for the kernel's virtual devices: class entries are links into /sys/devices/virtual.
 //!
 //! One tree per configuration, named by a hash of its content, in a private directory of this user: runs share it, and
-//! none has to remove it. Device nodes are links to /dev/null, since UCX and Mooncake want a character device there.
+//! a later one removes it when nobody uses it any more (`prune`). Device nodes are links to /dev/null, since UCX and Mooncake want a character device there.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::inventory::{Device, Port};
+use crate::prune;
 
 /// The variable that tells the preload library where the tree is.
 pub const VARIABLE: &str = "VERVAIN_SYSFS";
@@ -31,8 +32,13 @@ type Plan = BTreeMap<PathBuf, Node>;
 /// The tree for these devices, made if it is not there yet.
 pub fn tree(devices: &[Device]) -> Result<PathBuf> {
     let plan = plan(devices);
-    let root = private_directory()?.join(format!("sysfs-{:016x}", fingerprint(&plan)));
+    let dir = private_directory()?;
+    let root = dir.join(format!("sysfs-{:016x}", fingerprint(&plan)));
+    let held = prune::hold(&dir);
     ensure_tree(&root, &plan).with_context(|| format!("cannot make {}", root.display()))?;
+    prune::touch(&root);
+    drop(held);
+    prune::unused(&dir);
     Ok(root)
 }
 

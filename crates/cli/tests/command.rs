@@ -43,6 +43,7 @@ fn vervain(args: &[&str]) -> (Command, TempDir) {
         "VERVAIN_LINK_LAYER",
         "VERVAIN_LOG",
         "VERVAIN_MEMORY",
+        "VERVAIN_ADOPT",
         "VERVAIN_SYSFS",
     ] {
         command.env_remove(name);

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::lock::OwnerLock;
+use crate::raw;
 use range_alloc::RangeAllocator;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -32,25 +33,14 @@ unsafe impl Sync for View {}
 impl View {
     /// Maps `len` bytes of `fd` shared, readable and writable, kept out of forked children and core dumps.
     fn map(fd: RawFd, len: u64) -> Result<View> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                fd,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
+        let base = unsafe { raw::map(std::ptr::null_mut(), len as usize, prot, flags, fd, 0) };
+        if base.is_null() {
             return Err(Error::last_os("cannot map an arena"));
         }
-        // SAFETY: the range was mapped just above; both calls only set flags on it.
-        unsafe {
-            libc::madvise(base, len as usize, libc::MADV_DONTFORK);
-            libc::madvise(base, len as usize, libc::MADV_DONTDUMP);
-        }
+        // SAFETY: the range was mapped just above.
+        unsafe { raw::keep_private(base, len as usize) };
         Ok(View { base: base.cast(), len })
     }
 
@@ -76,7 +66,7 @@ impl View {
     /// No reference into the view is used afterwards.
     pub unsafe fn unmap(self) {
         // SAFETY: the range came from `map`, and the caller gives up all references into it.
-        unsafe { libc::munmap(self.base.cast(), self.len as usize) };
+        unsafe { raw::unmap(self.base.cast(), self.len as usize) };
     }
 
     /// Bytes mapped.

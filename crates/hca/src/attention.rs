@@ -7,6 +7,7 @@ use crate::layout::ATTENTION;
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::qp::Qp;
+use crate::service::{Turn, serve};
 use crate::srq::Srq;
 use std::sync::Weak;
 
@@ -57,7 +58,8 @@ impl AttentionTable {
         }
     }
 
-    pub(crate) fn call(&self, number: u32, process: &Process) {
+    /// Has the object do what it was asked for; says whether it is a lane.
+    pub(crate) fn call(&self, number: u32, process: &Process) -> bool {
         let (mut qp, mut cq, mut srq, mut lane) = (None, None, None, None);
         match self.table.lock().0.get(number as usize) {
             Some(Some(Attention::Qp(q))) => qp = q.upgrade(),
@@ -75,9 +77,10 @@ impl AttentionTable {
         if let Some(s) = srq {
             s.attend();
         }
-        if let Some(l) = lane {
-            process.serve(&l);
+        if let Some(l) = &lane {
+            serve(process, l, Turn::PROGRESS);
         }
+        lane.is_some()
     }
 
     pub(crate) fn call_lane(&self, number: u32, process: &Process) -> bool {
@@ -87,7 +90,7 @@ impl AttentionTable {
             _ => None,
         };
         if let Some(lane) = lane {
-            process.serve(&lane);
+            serve(process, &lane, Turn::POLL);
         }
         true
     }

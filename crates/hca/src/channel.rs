@@ -3,10 +3,11 @@
 
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::events::write_event;
 use crate::lock::OwnerLock;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A pipe whose write end never blocks.
@@ -96,6 +97,9 @@ fn wait_for(reported: &AtomicU32, acked: &AtomicU32) {
 
 /// A completion channel.
 pub struct CompChannel {
+    /// Its number, by which peers ask for it.
+    pub(crate) number: u32,
+    handed_out: AtomicBool,
     read: OwnedFd,
     write: OwnedFd,
     cqs: OwnerLock<Registered>,
@@ -107,13 +111,28 @@ struct Registered {
     cqs: Vec<(u32, Weak<Cq>)>,
     next: u32,
     /// Events that found the pipe full.
-    backlog: VecDeque<u64>,
+    backlog: VecDeque<u32>,
 }
 
 impl CompChannel {
     pub(crate) fn create() -> Result<Arc<CompChannel>> {
         let (read, write) = pipe()?;
-        Ok(Arc::new(CompChannel { read, write, cqs: OwnerLock::default(), users: AtomicU32::new(0) }))
+        let channel = Arc::new(CompChannel {
+            number: crate::events::new_number(),
+            handed_out: AtomicBool::new(false),
+            read,
+            write,
+            cqs: OwnerLock::default(),
+            users: AtomicU32::new(0),
+        });
+        crate::events::enter(&channel);
+        Ok(channel)
+    }
+
+    /// Both ends of its pipe, for a peer that writes events itself (`events`). Called by the link.
+    pub fn ends(&self) -> [BorrowedFd<'_>; 2] {
+        self.handed_out.store(true, Ordering::Relaxed);
+        [self.read.as_fd(), self.write.as_fd()]
     }
 
     /// The descriptor to poll.
@@ -134,8 +153,8 @@ impl CompChannel {
     }
 
     pub(crate) fn post(&self, id: u32) {
-        if !write_message(self.write.as_raw_fd(), u64::from(id)) {
-            self.cqs.lock().backlog.push_back(u64::from(id));
+        if !write_event(self.write.as_raw_fd(), id) {
+            self.cqs.lock().backlog.push_back(id);
         }
     }
 
@@ -145,7 +164,7 @@ impl CompChannel {
             let id: u64 = read_message(self.read.as_raw_fd())?;
             let mut r = self.cqs.lock();
             if let Some(waiting) = r.backlog.pop_front()
-                && !write_message(self.write.as_raw_fd(), waiting)
+                && !write_event(self.write.as_raw_fd(), waiting)
             {
                 r.backlog.push_front(waiting);
             }
@@ -163,6 +182,12 @@ impl CompChannel {
             return Err(Error::busy("the completion channel is in use by completion queues"));
         }
         Ok(())
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        crate::events::leave(self.number, self.handed_out.load(Ordering::Relaxed));
     }
 }
 

@@ -3,32 +3,34 @@
 
 use crate::arena::Block;
 use crate::attention::Attention;
+use crate::barrier;
 use crate::channel::CompChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
-use crate::layout::{CqShared, READY_BITS};
+use crate::layout::{CqShared, READY_BITS, arm, found, watch};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::qp::Qp;
+use crate::send_ring::SendRing;
 use crate::space::bits;
 use crate::types::{Completion, event, hca_clock_ns};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-/// Empty looks at a hot lane before it goes back to being found by its ready bit.
-const COOL_AFTER: u32 = 256;
+/// Empty looks at a watched ring before another may take its place.
+const COOL_AFTER: u32 = 4096;
 /// Polls in vain before the thread offers its CPU to others; some ten microseconds.
 const PATIENT_POLLS: u32 = 512;
-/// Lanes that are looked at directly, without their ready bit being cleared and set for each completion.
-const HOT_LANES: usize = 8;
+/// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
+const WATCHED: usize = 8;
 
 /// A completion queue.
 pub struct Cq {
     pub(crate) context: Arc<Context>,
     pub(crate) process: &'static Process,
-    shared: &'static CqShared,
+    pub(crate) shared: &'static CqShared,
     block: OwnerLock<Option<Block>>,
     queue: OwnerLock<Queue>,
     channel: Option<Arc<CompChannel>>,
@@ -38,6 +40,8 @@ pub struct Cq {
     pub(crate) users: AtomicU32,
     ignore_overrun: bool,
     failed: AtomicBool,
+    /// [`watch::COUNT`] is set. Changes under the queue's lock.
+    counts: AtomicBool,
     timestamps: bool,
     /// QPs whose send queues hold work that polling has to advance.
     pending: OwnerLock<Vec<Arc<Qp>>>,
@@ -45,27 +49,177 @@ pub struct Cq {
     pub(crate) channel_id: u32,
 }
 
+/// A ring that completions are taken from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// What initiators have delivered through a lane.
+    Receives(Arc<OwnedLane>),
+    /// A QP's own work.
+    Sends(Arc<SendRing>),
+}
+
+impl Source {
+    fn pending(&self) -> u32 {
+        match self {
+            Source::Receives(lane) => lane.pending(),
+            Source::Sends(ring) => ring.pending(),
+        }
+    }
+
+    #[inline(always)]
+    fn is_ready(&self) -> bool {
+        match self {
+            Source::Receives(lane) => lane.is_ready(),
+            Source::Sends(ring) => ring.pending() != 0,
+        }
+    }
+
+    /// Takes up to `max`, oldest first; returns how many.
+    #[inline(always)]
+    fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        match self {
+            Source::Receives(lane) => lane.take(max, sink),
+            Source::Sends(ring) => ring.take(max, sink),
+        }
+    }
+
+    fn mode(&self) -> &AtomicU32 {
+        match self {
+            Source::Receives(lane) => &lane.shared.mode,
+            Source::Sends(ring) => ring.mode(),
+        }
+    }
+
+    fn ready_bit(&self) -> u32 {
+        match self {
+            Source::Receives(lane) => lane.ready_bit(),
+            Source::Sends(ring) => ring.ready_bit,
+        }
+    }
+
+    fn is(&self, other: &Source) -> bool {
+        match (self, other) {
+            (Source::Receives(a), Source::Receives(b)) => Arc::ptr_eq(a, b),
+            (Source::Sends(a), Source::Sends(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Looked at in each poll from now on. What a producer did not see yet sets a ready bit in vain.
+    fn begin_watching(&self) {
+        self.mode().store(found::WATCHED, Ordering::SeqCst);
+    }
+
+    /// Found by its ready bit again; false, and still watched, if there is something.
+    fn stop_watching(&self) -> bool {
+        self.mode().store(found::QUIET, Ordering::SeqCst);
+        // Whoever published without seeing that has done so before this returns.
+        barrier::heavy();
+        let idle = !self.is_ready();
+        if !idle {
+            self.begin_watching();
+        }
+        idle
+    }
+
+    /// The ready bit was taken: the next completion sets it again. False if there is something already.
+    fn rest(&self) -> bool {
+        self.mode().store(found::QUIET, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        !self.is_ready()
+            || self
+                .mode()
+                .compare_exchange(found::QUIET, found::SIGNALLED, Ordering::SeqCst, Ordering::Relaxed)
+                .is_err()
+    }
+}
+
+/// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's only
+/// producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers.
+#[inline(always)]
+pub(crate) fn publish(
+    cq: &CqShared,
+    produced: &AtomicU32,
+    next: u32,
+    mode: &AtomicU32,
+    ready_bit: u32,
+    full: bool,
+) -> bool {
+    // One step: a killed initiator has done it or has not.
+    produced.store(next, Ordering::Release);
+    barrier::light(full);
+    if mode.load(Ordering::Relaxed) != found::WATCHED {
+        signal(cq, mode, ready_bit);
+    }
+    cq.watch.load(Ordering::Relaxed) != 0
+}
+
+/// Sets the ring's ready bit, unless it is set.
+#[inline(never)]
+fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32) {
+    fence(Ordering::SeqCst);
+    if mode.load(Ordering::SeqCst) == found::QUIET
+        && mode.compare_exchange(found::QUIET, found::SIGNALLED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    {
+        let bit = ready_bit as usize % READY_BITS;
+        cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+        cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
+    }
+}
+
+/// What the owner of a CQ is to be told after a completion.
+pub(crate) struct News {
+    /// More completions than fit.
+    pub overrun: bool,
+    /// The program waits for an event: [`crate::arm::fire`] decides whether for this completion.
+    pub event: bool,
+}
+
+/// Counts a completion that was just published, and takes the request for an event, as [`CqShared::watch`] asks.
+#[cold]
+#[inline(never)]
+pub(crate) fn watched(cq: &CqShared) -> News {
+    let bits = cq.watch.load(Ordering::SeqCst);
+    let mut news = News { overrun: false, event: false };
+    if bits & watch::COUNT != 0 {
+        let total = cq.produced.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        // Signed: a poll that began before counting did may have counted more than was produced.
+        let ringed = (total.wrapping_sub(cq.consumed.load(Ordering::Relaxed)) as i64).max(0) as u64;
+        news.overrun = ringed.saturating_add(cq.local.load(Ordering::Relaxed)) > cq.capacity.load(Ordering::Relaxed);
+    }
+    if bits & watch::EVENTS != 0 {
+        // Pairs with `Cq::req_notify`: either the program polls what was published, or the request is seen here.
+        fence(Ordering::SeqCst);
+        news.event = cq.armed.load(Ordering::SeqCst) != arm::NONE;
+    }
+    news
+}
+
+/// A ring that every poll looks at, and how many looks were in vain since the last completion.
+struct Watched {
+    source: Source,
+    idle: u32,
+}
+
 #[derive(Default)]
 struct Queue {
-    local: VecDeque<Entry>,
-    lanes: Vec<Vec<Arc<OwnedLane>>>,
-    hot: Vec<(Arc<OwnedLane>, u32)>,
+    /// Flushed receives, and what lanes that were closed had delivered before.
+    local: VecDeque<Completion>,
+    sources: Vec<Vec<Source>>,
+    watched: Vec<Watched>,
     next_bit: u32,
     empty_polls: u32,
-    first_hot: usize,
+    unwatched_first: bool,
+    /// Completions that the send and receive queues reporting here can make at once.
+    bound: u64,
+    /// How many QPs report the receives of each shared queue here.
+    shared_queues: HashMap<usize, u32>,
 }
 
-struct Entry {
-    completion: Completion,
-    /// Where to note that the program has seen this send completion, and what.
-    freed: Option<Freed>,
-}
-
-/// The count of send WQEs that a polled completion gives back to its QP.
-#[derive(Clone, Copy)]
-pub(crate) struct Freed {
-    pub(crate) cell: &'static AtomicU32,
-    pub(crate) count: u32,
+impl Queue {
+    fn in_rings(&self) -> u64 {
+        self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
+    }
 }
 
 impl Cq {
@@ -85,6 +239,9 @@ impl Cq {
         shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
         shared.timestamps.store(u32::from(timestamps), Ordering::Relaxed);
         let cq = Arc::new_cyclic(|weak: &Weak<Cq>| {
+            let channel_id = channel.map_or(0, |c| c.register(weak.clone()));
+            shared.event.store(channel_id, Ordering::Relaxed);
+            shared.channel.store(channel.map_or(0, |c| c.number), Ordering::Relaxed);
             shared.attention.store(process.attention.add(Attention::Cq(weak.clone())), Ordering::Relaxed);
             Cq {
                 context: Arc::clone(context),
@@ -98,10 +255,11 @@ impl Cq {
                 users: AtomicU32::new(0),
                 ignore_overrun,
                 failed: AtomicBool::new(false),
+                counts: AtomicBool::new(false),
                 timestamps,
                 pending: OwnerLock::default(),
                 pending_count: AtomicU32::new(0),
-                channel_id: channel.map_or(0, |c| c.register(weak.clone())),
+                channel_id,
             }
         });
         if let Some(channel) = channel {
@@ -118,6 +276,10 @@ impl Cq {
     /// Completions that fit.
     pub fn cqe(&self) -> u32 {
         self.shared.capacity.load(Ordering::Relaxed) as u32
+    }
+
+    pub(crate) fn has_timestamps(&self) -> bool {
+        self.timestamps
     }
 
     /// The program's cookie.
@@ -137,40 +299,103 @@ impl Cq {
 
     // ---- producing -------------------------------------------------------------------------------------------------
 
-    /// Adds a completion of the process's own work. `freed` is told `count` once the program has polled it.
-    #[inline]
-    pub(crate) fn push(&self, mut completion: Completion, freed: Option<Freed>, solicited: bool) {
+    /// A completion of the process's own work was pushed into its ring, and the CQ asked to be told.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tell(&self, solicited_or_error: bool) {
+        let news = watched(self.shared);
+        if news.overrun && !self.ignore_overrun {
+            // The caller holds a send queue; the progress thread breaks the news.
+            self.shared.overrun.store(1, Ordering::SeqCst);
+            self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
+        }
+        if news.event {
+            crate::arm::fire(self.shared, solicited_or_error, || self.raise_event());
+        }
+    }
+
+    /// Adds a completion that has no ring: a flushed receive.
+    pub(crate) fn push(&self, mut completion: Completion) {
         if self.timestamps {
             completion.timestamp = hca_clock_ns();
         }
         let error = completion.status != crate::types::wc::SUCCESS;
         {
             let mut q = self.queue.lock();
-            let waiting = self
-                .shared
-                .produced
-                .load(Ordering::Relaxed)
-                .saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
-            if waiting.saturating_add(q.local.len() as u64) >= self.shared.capacity.load(Ordering::Relaxed)
-                && !self.ignore_overrun
-            {
+            let capacity = self.shared.capacity.load(Ordering::Relaxed);
+            let local = q.local.len() as u64;
+            // The rings are added up only where they could make the difference.
+            if local + q.bound >= capacity && local + q.in_rings() >= capacity && !self.ignore_overrun {
                 drop(q);
-                // The caller holds a send queue; the progress thread breaks the news.
                 self.shared.overrun.store(1, Ordering::SeqCst);
                 self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
                 return;
             }
-            q.local.push_back(Entry { completion, freed });
-            self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+            q.local.push_back(completion);
+            self.shared.local.store(local + 1, Ordering::Relaxed);
         }
-        self.notify(solicited || error);
+        if self.shared.watch.load(Ordering::SeqCst) & watch::EVENTS != 0 {
+            crate::arm::fire(self.shared, error, || self.raise_event());
+        }
     }
 
-    #[inline]
-    fn notify(&self, solicited_or_error: bool) {
-        if take_arm(self.shared, solicited_or_error) {
-            self.raise_event();
+    /// An initiator has died: tells the program of what it may have told nobody.
+    pub(crate) fn rescue(&self) {
+        let q = self.queue.lock();
+        let waiting = q.in_rings() + q.local.len() as u64 > 0;
+        drop(q);
+        crate::arm::rescue(self.shared, waiting, || self.raise_event());
+    }
+
+    /// Queues that report here can make `n` more completions, of a queue that is shared under `key` if that is given.
+    pub(crate) fn expect(&self, n: u64, key: Option<usize>) {
+        let mut q = self.queue.lock();
+        if let Some(key) = key {
+            let users = q.shared_queues.entry(key).or_default();
+            *users += 1;
+            if *users > 1 {
+                return;
+            }
         }
+        q.bound += n;
+        drop(q);
+        self.count_if_needed();
+    }
+
+    /// The reverse of [`Cq::expect`].
+    pub(crate) fn expect_no_more(&self, n: u64, key: Option<usize>) {
+        let mut q = self.queue.lock();
+        if let Some(key) = key
+            && let Some(users) = q.shared_queues.get_mut(&key)
+        {
+            *users -= 1;
+            if *users > 0 {
+                return;
+            }
+            q.shared_queues.remove(&key);
+        }
+        q.bound = q.bound.saturating_sub(n);
+    }
+
+    /// A CQ that is as large as all queues that report to it cannot overrun, and nobody counts. For any other, each
+    /// completion is counted from now on.
+    fn count_if_needed(&self) {
+        let is_needed = |q: &Queue| q.bound > self.shared.capacity.load(Ordering::Relaxed);
+        let counts = || self.counts.load(Ordering::Relaxed);
+        if counts() || !is_needed(&self.queue.lock()) {
+            return;
+        }
+        // Nobody completes anything while the count begins.
+        self.process.pause();
+        let q = self.queue.lock();
+        if !counts() {
+            self.shared.consumed.store(0, Ordering::Relaxed);
+            self.shared.produced.store(q.in_rings(), Ordering::Relaxed);
+            self.counts.store(true, Ordering::Relaxed);
+            self.shared.watch.fetch_or(watch::COUNT, Ordering::SeqCst);
+        }
+        drop(q);
+        self.process.resume();
     }
 
     /// Puts an event into the completion channel.
@@ -205,9 +430,9 @@ impl Cq {
         }
     }
 
-    // ---- lanes -----------------------------------------------------------------------------------------------------
+    // ---- rings -----------------------------------------------------------------------------------------------------
 
-    /// The ready bit for one more lane.
+    /// The ready bit for one more ring.
     pub(crate) fn next_ready_bit(&self) -> u32 {
         let mut q = self.queue.lock();
         let bit = q.next_bit;
@@ -215,36 +440,41 @@ impl Cq {
         bit
     }
 
-    pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
+    pub(crate) fn add_source(&self, source: Source) {
         let mut q = self.queue.lock();
-        let bit = lane.ready_bit() as usize;
-        if q.lanes.len() <= bit {
-            q.lanes.resize_with(bit + 1, Vec::new);
+        let bit = source.ready_bit() as usize;
+        if q.sources.len() <= bit {
+            q.sources.resize_with(bit + 1, Vec::new);
         }
-        q.lanes[bit].push(Arc::clone(lane));
+        if q.watched.len() < WATCHED {
+            source.begin_watching();
+            q.watched.push(Watched { source: source.clone(), idle: 0 });
+        }
+        q.sources[bit].push(source);
     }
 
-    pub(crate) fn remove_lane(&self, lane: &Arc<OwnedLane>) {
+    pub(crate) fn remove_source(&self, source: &Source) {
         let mut q = self.queue.lock();
-        if let Some(list) = q.lanes.get_mut(lane.ready_bit() as usize) {
-            list.retain(|l| !Arc::ptr_eq(l, lane));
+        if let Some(list) = q.sources.get_mut(source.ready_bit() as usize) {
+            list.retain(|s| !s.is(source));
         }
-        q.hot.retain(|(l, _)| !Arc::ptr_eq(l, lane));
+        q.watched.retain(|w| !w.source.is(source));
     }
 
     /// Moves what `lane` has published into the own queue, so that flushes come after it.
     pub(crate) fn settle_lane(&self, lane: &OwnedLane) {
         let mut q = self.queue.lock();
-        while let Some(completion) = lane.take() {
-            self.count_consumed(1);
-            q.local.push_back(Entry { completion, freed: None });
-        }
+        let n = lane.take(usize::MAX, &mut |c| q.local.push_back(*c));
+        self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
 
-    fn count_consumed(&self, n: u64) {
-        let consumed = &self.shared.consumed;
-        consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    #[inline]
+    fn count_consumed(&self, n: usize) {
+        if self.counts.load(Ordering::Relaxed) {
+            let consumed = &self.shared.consumed;
+            consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(n as u64), Ordering::Relaxed);
+        }
     }
 
     // ---- polling ---------------------------------------------------------------------------------------------------
@@ -255,22 +485,44 @@ impl Cq {
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             self.advance_pending();
         }
-        let mut q = self.queue.lock();
+        let mut guard = self.queue.lock();
+        let q = &mut *guard;
         let mut n = 0;
-        while n < max {
-            let Some(entry) = q.local.front() else { break };
-            if let Some(freed) = &entry.freed {
-                freed.cell.store(freed.count, Ordering::Release);
+        if !q.local.is_empty() {
+            n = self.poll_local(q, max, sink);
+        }
+        if q.unwatched_first {
+            q.unwatched_first = false;
+            n += self.poll_ready(q, max - n, sink);
+        }
+        let mut served = None;
+        for (k, Watched { source, idle }) in q.watched.iter_mut().enumerate() {
+            if !source.is_ready() {
+                *idle += 1;
+                continue;
             }
-            sink(&entry.completion);
-            q.local.pop_front();
-            n += 1;
+            let got = source.take(max - n, sink);
+            *idle = 0;
+            self.count_consumed(got);
+            n += got;
+            if n >= max {
+                served = Some(k);
+                break;
+            }
         }
-        if n > 0 {
-            self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+        if let Some(k) = served
+            && q.watched.len() > 1
+        {
+            // The others come first the next time.
+            q.watched.rotate_left(k + 1);
         }
-        if n < max {
-            n += self.poll_lanes(&mut q, max - n, sink);
+        if self.shared.summary.load(Ordering::SeqCst) != 0 {
+            if n < max {
+                n += self.poll_ready(q, max - n, sink);
+            } else {
+                // Those that are always busy do not starve the rest.
+                q.unwatched_first = true;
+            }
         }
         if n > 0 {
             q.empty_polls = 0;
@@ -278,71 +530,48 @@ impl Cq {
         }
         q.empty_polls = q.empty_polls.wrapping_add(1);
         let empty = q.empty_polls;
-        drop(q);
+        drop(guard);
+        self.polled_in_vain(empty);
+        0
+    }
+
+    #[inline(never)]
+    fn polled_in_vain(&self, empty: u32) {
+        if self.process.own.wants_attention() {
+            self.process.attend_from_poll();
+        }
         // Whoever polls in vain for long may hold the CPU that its peer needs: on a machine with few cores, peers that
         // spin would take turns by the scheduler's tick, some milliseconds each.
         if empty > PATIENT_POLLS && empty.is_multiple_of(16) {
             std::thread::yield_now();
         }
-        0
     }
 
-    fn poll_lanes(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut n = 0;
-        // Each poll begins with another lane, and now and then with those that are not hot, so that one that is always busy
-        // does not starve the rest.
-        q.first_hot = if q.first_hot < q.hot.len() { q.first_hot + 1 } else { 0 };
-        if q.first_hot == q.hot.len() && self.shared.summary.load(Ordering::SeqCst) != 0 {
-            n += self.poll_ready(q, max, sink);
-        }
-        for k in 0..q.hot.len() {
-            if n >= max || k >= q.hot.len() {
-                break;
-            }
-            let turned = q.first_hot + k;
-            let i = if turned < q.hot.len() { turned } else { turned - q.hot.len() };
-            if i >= q.hot.len() {
-                break;
-            }
-            let (lane, idle) = &mut q.hot[i];
-            let got = lane.drain_into(max - n, sink);
-            n += got;
-            if got > 0 {
-                *idle = 0;
-            } else {
-                *idle += 1;
-                if *idle > COOL_AFTER && lane.cool() {
-                    q.hot.swap_remove(i);
-                }
-            }
-        }
-        if n < max && self.shared.summary.load(Ordering::SeqCst) != 0 {
-            n += self.poll_ready(q, max - n, sink);
-        }
-        if n > 0 {
-            self.count_consumed(n as u64);
-        } else if self.process.own.wants_attention() {
-            self.process.attend_from_poll();
-        }
+    #[cold]
+    #[inline(never)]
+    fn poll_local(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let n = q.local.len().min(max);
+        q.local.drain(..n).for_each(|c| sink(&c));
+        self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
         n
     }
 
+    #[inline(never)]
     fn poll_ready(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         let mut n = 0;
         for w in bits(self.shared.summary.swap(0, Ordering::SeqCst)) {
             let word = &self.shared.ready[w as usize];
             for b in bits(word.swap(0, Ordering::SeqCst)) {
                 let bit = (w * 64 + b) as usize;
-                let Queue { lanes, hot, .. } = q;
-                for lane in lanes.get(bit).into_iter().flatten() {
+                let Queue { sources, watched, .. } = q;
+                for source in sources.get(bit).into_iter().flatten() {
                     if n < max {
-                        n += lane.drain_into(max - n, sink);
+                        let got = source.take(max - n, sink);
+                        self.count_consumed(got);
+                        n += got;
                     }
-                    let is_hot = hot.iter().any(|(l, _)| Arc::ptr_eq(l, lane));
-                    if !is_hot && hot.len() < HOT_LANES {
-                        hot.push((Arc::clone(lane), 0));
-                    } else if !is_hot && !lane.cool() {
-                        // More came meanwhile, or did not fit: keep the lane findable.
+                    if !watch_if_room(watched, source) && !source.rest() {
+                        // More came meanwhile, or did not fit: keep the ring findable.
                         word.fetch_or(1 << b, Ordering::SeqCst);
                         self.shared.summary.fetch_or(1 << w, Ordering::SeqCst);
                     }
@@ -360,6 +589,7 @@ impl Cq {
     }
 
     #[cold]
+    #[inline(never)]
     fn advance_pending(&self) {
         let qps: Vec<Arc<Qp>> = match self.pending.try_lock() {
             Some(p) => p.clone(),
@@ -389,11 +619,13 @@ impl Cq {
     /// Asks for an event at the next completion, or the next solicited one (`man ibv_req_notify_cq`). A request for any
     /// completion is not weakened by a later one for solicited ones.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        if solicited_only {
-            let _ = self.shared.armed.compare_exchange(0, 2, Ordering::SeqCst, Ordering::Relaxed);
-        } else {
-            self.shared.armed.store(1, Ordering::SeqCst);
+        if self.shared.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
+            self.shared.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
+            // From here on whoever completes looks at the request below, or has published before it.
+            barrier::heavy();
         }
+        crate::arm::set(self.shared, solicited_only);
+        fence(Ordering::SeqCst);
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
             self.process.hand_over();
@@ -405,20 +637,25 @@ impl Cq {
     pub fn resize(&self, cqe: u32) -> Result<()> {
         let capacity = capacity_for(cqe)?;
         let q = self.queue.lock();
-        let waiting =
-            self.shared.produced.load(Ordering::Relaxed).saturating_sub(self.shared.consumed.load(Ordering::Relaxed));
-        if waiting.saturating_add(q.local.len() as u64) > u64::from(capacity) {
+        if q.in_rings() + q.local.len() as u64 > u64::from(capacity) {
             return Err(Error::invalid("the completion queue holds more completions than the new size"));
         }
         self.shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
+        drop(q);
+        self.count_if_needed();
         Ok(())
     }
 
-    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP).
-    pub(crate) fn purge(&self, qpn: u32) {
+    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP). The caller holds its
+    /// send queue, whose ring is `ring`.
+    pub(crate) fn purge(&self, qpn: u32, ring: Option<&SendRing>) {
         let mut q = self.queue.lock();
-        q.local.retain(|e| e.completion.qp_num != qpn);
+        q.local.retain(|c| c.qp_num != qpn);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+        if let Some(ring) = ring {
+            self.count_consumed(ring.pending() as usize);
+            ring.clear();
+        }
     }
 
     /// Acknowledges an async event about this CQ.
@@ -462,13 +699,23 @@ impl Drop for Cq {
     }
 }
 
-/// Takes the arm if this completion satisfies it; whoever gets true raises the event.
-#[inline]
-pub(crate) fn take_arm(shared: &CqShared, solicited_or_error: bool) -> bool {
-    let armed = shared.armed.load(Ordering::SeqCst);
-    armed != 0
-        && (armed == 1 || solicited_or_error)
-        && shared.armed.compare_exchange(armed, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+/// Puts `source` among the watched rings, in the place of an idle one if there is no room; whether it is there now.
+fn watch_if_room(watched: &mut Vec<Watched>, source: &Source) -> bool {
+    if watched.iter().any(|w| w.source.is(source)) {
+        return true;
+    }
+    if watched.len() == WATCHED {
+        let idle = watched.iter().position(|w| w.idle > COOL_AFTER && !w.source.is_ready());
+        let Some(idle) = idle else { return false };
+        if !watched[idle].source.stop_watching() {
+            watched[idle].idle = 0;
+            return false;
+        }
+        watched.swap_remove(idle);
+    }
+    source.begin_watching();
+    watched.push(Watched { source: source.clone(), idle: 0 });
+    true
 }
 
 /// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.

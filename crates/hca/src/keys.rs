@@ -6,8 +6,9 @@
 use crate::context::Pd;
 use crate::dm::Dm;
 use crate::error::{Error, Result};
-use crate::layout::{self, KEY_NULL, KEY_VALID, KeyEntry, NOT_IN_ARENA};
+use crate::layout::{self, KEY_NULL, KEY_VALID, KeyEntry, NOT_SHARED};
 use crate::lock::OwnerLock;
+use crate::objects::{Found, Pin};
 use crate::process::Process;
 use crate::types::access;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ const COMMIT: usize = 64;
 
 /// The owner's side of the key table.
 pub(crate) struct KeyTable {
-    pub(crate) entries: &'static [KeyEntry],
+    pub(crate) entries: &'static [KeyEntry; layout::KEYS],
     offset: u64,
     state: OwnerLock<KeyState>,
 }
@@ -34,16 +35,17 @@ pub(crate) struct Named {
     pub(crate) iova: u64,
     pub(crate) len: u64,
     pub(crate) host: u64,
-    pub(crate) arena: u64,
+    pub(crate) at: u64,
+    pub(crate) generation: u32,
     pub(crate) access: u32,
     pub(crate) pd: u32,
     pub(crate) flags: u32,
     pub(crate) qpn: u32,
-    pub(crate) parent: u64,
+    pub(crate) parent: u32,
 }
 
 impl KeyTable {
-    pub(crate) fn new(entries: &'static [KeyEntry], offset: u64) -> Self {
+    pub(crate) fn new(entries: &'static [KeyEntry; layout::KEYS], offset: u64) -> Self {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 
@@ -84,13 +86,27 @@ impl KeyTable {
         e.iova.store(named.iova, Ordering::Relaxed);
         e.len.store(named.len, Ordering::Relaxed);
         e.host.store(named.host, Ordering::Relaxed);
-        e.arena.store(named.arena, Ordering::Relaxed);
+        e.at.store(named.at, Ordering::Relaxed);
+        e.generation.store(named.generation, Ordering::Relaxed);
         e.access.store(named.access, Ordering::Relaxed);
         e.pd.store(named.pd, Ordering::Relaxed);
         e.flags.store(named.flags, Ordering::Relaxed);
         e.qpn.store(named.qpn, Ordering::Relaxed);
         e.parent.store(named.parent, Ordering::Relaxed);
         e.key.store(KEY_VALID | u64::from(key), Ordering::SeqCst);
+    }
+
+    /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
+    /// other means. Called while everybody is kept out.
+    pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
+        let used = self.state.lock().variants.len();
+        for e in &self.entries[..used] {
+            let at = e.at.load(Ordering::Relaxed);
+            let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
+            if e.key.load(Ordering::Acquire) & KEY_VALID != 0 && at != NOT_SHARED && covers(host, len, at) {
+                e.at.store(NOT_SHARED, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Makes the key invalid and waits for whoever is in flight.
@@ -116,6 +132,8 @@ pub(crate) struct MrState {
     pub(crate) addr: u64,
     pub(crate) length: u64,
     pub(crate) access: u32,
+    /// Holds the memory where peers find it.
+    pin: Option<Pin>,
 }
 
 /// Refuses access flags that `man ibv_reg_mr` refuses; returns them without the optional ones.
@@ -198,20 +216,13 @@ impl Mr {
         let process = pd.process;
         process.check()?;
         let key = process.keys.take(process)?;
-        let named = Named {
-            iova,
-            len: length,
-            host: addr,
-            arena: arena_offset(process, addr, length),
-            access,
-            pd: pd.number,
-            flags,
-            qpn: 0,
-            parent: 0,
-        };
+        let nothing = flags & KEY_NULL != 0;
+        let Found { at, generation, pin } = if nothing { Found::NOWHERE } else { process.share(addr, length, access) };
+        let named =
+            Named { iova, len: length, host: addr, at, generation, access, pd: pd.number, flags, qpn: 0, parent: 0 };
         process.keys.write(key, &named);
         pd.users.fetch_add(1, Ordering::Relaxed);
-        let state = MrState { pd: Arc::clone(pd), addr, length, access };
+        let state = MrState { pd: Arc::clone(pd), addr, length, access, pin };
         Ok(Arc::new(Mr {
             process,
             key,
@@ -276,9 +287,14 @@ impl Mr {
         };
         let entry = self.process.keys.entry(self.key);
         let old_iova = entry.iova.load(Ordering::Relaxed);
+        let (mut at, mut generation) = (entry.at.load(Ordering::Relaxed), entry.generation.load(Ordering::Relaxed));
         self.process.keys.revoke(self.process, self.key);
         if flags & 1 != 0 {
             (state.addr, state.length) = (addr, length);
+            // The new pin first: an object that both lie in stays.
+            let found = self.process.share(addr, length, new_access);
+            (at, generation) = (found.at, found.generation);
+            self.process.unshare(std::mem::replace(&mut state.pin, found.pin));
         }
         new_pd.users.fetch_add(1, Ordering::Relaxed);
         state.pd.users.fetch_sub(1, Ordering::Relaxed);
@@ -288,7 +304,8 @@ impl Mr {
             iova: if flags & 1 != 0 { addr } else { old_iova },
             len: state.length,
             host: state.addr,
-            arena: arena_offset(self.process, state.addr, state.length),
+            at,
+            generation,
             access: new_access,
             pd: state.pd.number,
             flags: entry.flags.load(Ordering::Relaxed),
@@ -312,21 +329,14 @@ impl Mr {
         }
         self.process.keys.revoke(self.process, self.key);
         self.process.keys.give_back(self.key);
-        self.state.lock().pd.users.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.pd.users.fetch_sub(1, Ordering::Relaxed);
+        self.process.unshare(state.pin.take());
+        drop(state);
         if let Some(dm) = &self.dm {
             dm.users.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
-    }
-}
-
-/// Where `[addr, addr + length)` lies in this process's arena, if it does.
-pub(crate) fn arena_offset(process: &Process, addr: u64, length: u64) -> u64 {
-    let view = process.arena.view();
-    let base = view.at(0, 0).map_or(0, |p| p as u64);
-    match addr.checked_sub(base) {
-        Some(offset) if view.at(offset, length).is_some() => offset,
-        _ => NOT_IN_ARENA,
     }
 }
 

@@ -3,13 +3,15 @@
 
 use crate::arena::Block;
 use crate::attention::Attention;
-use crate::cq::Cq;
+use crate::barrier;
+use crate::cq::{Cq, Source};
 use crate::error::Result;
-use crate::layout::{Lane, request};
+use crate::layout::{Lane, found, request};
 use crate::memory::unaim;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::types::{Completion, now_ns};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -22,6 +24,10 @@ pub struct OwnedLane {
     /// Shared part.
     pub shared: &'static Lane,
     ring: &'static [AtomicU32],
+    /// Receive completions taken.
+    consumed: AtomicU32,
+    /// Most that can be published and not taken.
+    limit: u32,
     blocks: [Block; 2],
     /// Receives that come through it.
     pub rq: Arc<RecvQueue>,
@@ -35,6 +41,8 @@ pub struct OwnedLane {
     cut_off: AtomicBool,
     /// The owner copies' bounce buffer.
     bounce: crate::lock::OwnerLock<Option<Block>>,
+    /// Held by the thread that carries out the initiator's request.
+    pub(crate) server: crate::lock::OwnerLock<()>,
     /// Where the lane starts in the arena.
     pub offset: u64,
 }
@@ -49,7 +57,8 @@ impl OwnedLane {
         qp_num: u32,
         granted: u32,
     ) -> Result<Arc<OwnedLane>> {
-        let slots = u64::from(rq.max_wr().max(1).next_power_of_two());
+        // The completions of a connected QP lie in the receives themselves.
+        let slots = if rq.view.alone { 1 } else { u64::from(rq.max_wr().max(1).next_power_of_two()) };
         let ring_block = process.arena.alloc(slots * 4)?;
         let lane_block = match process.lane_block() {
             Ok(b) => b,
@@ -76,6 +85,8 @@ impl OwnedLane {
                 process,
                 shared,
                 ring,
+                consumed: AtomicU32::new(0),
+                limit: rq.max_wr(),
                 blocks: [lane_block, ring_block],
                 rq: Arc::clone(rq),
                 cq: Arc::clone(cq),
@@ -83,10 +94,11 @@ impl OwnedLane {
                 granted,
                 cut_off: AtomicBool::new(false),
                 bounce: crate::lock::OwnerLock::new(None),
+                server: crate::lock::OwnerLock::default(),
                 offset,
             }
         });
-        cq.add_lane(&lane);
+        cq.add_source(Source::Receives(Arc::clone(&lane)));
         process.add_lane(&lane);
         Ok(lane)
     }
@@ -96,43 +108,56 @@ impl OwnedLane {
         self.shared.ready_bit.load(Ordering::Relaxed)
     }
 
-    /// The oldest completion not yet taken. The caller holds the CQ's queue.
-    #[inline]
-    pub(crate) fn take(&self) -> Option<Completion> {
-        let consumed = self.shared.consumed.load(Ordering::Relaxed);
-        let produced = self.shared.produced.load(Ordering::Acquire);
-        // A count that runs further ahead than the ring is long is damage by the peer, not data.
-        if produced == consumed || produced.wrapping_sub(consumed) as usize > self.ring.len() {
-            return None;
-        }
-        let index = self.ring[consumed as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
-        self.shared.consumed.store(consumed.wrapping_add(1), Ordering::Release);
-        self.rq.take(index, self.qp_num)
+    /// Completions to be taken.
+    pub(crate) fn pending(&self) -> u32 {
+        let pending = self.shared.produced.load(Ordering::Acquire).wrapping_sub(self.consumed.load(Ordering::Relaxed));
+        // A count that runs further ahead than there are receives is damage by the peer, not data.
+        if pending > self.limit { 0 } else { pending }
     }
 
-    /// Takes up to `max` completions; returns how many.
+    /// Whether there is a completion to be taken.
     #[inline]
-    pub(crate) fn drain_into(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut n = 0;
-        while n < max {
-            let Some(completion) = self.take() else { break };
+    pub(crate) fn is_ready(&self) -> bool {
+        if self.rq.view.alone { self.rq.is_completed() } else { self.pending() != 0 }
+    }
+
+    /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
+    #[inline(never)]
+    pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        if self.rq.view.alone { self.take_in_order(max, sink) } else { self.take_from_ring(max, sink) }
+    }
+
+    #[inline]
+    fn take_in_order(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut taken = 0;
+        while taken < max {
+            let Some(completion) = self.rq.take_completed(self.qp_num) else { break };
             sink(&completion);
-            n += 1;
+            taken += 1;
         }
-        n
+        self.consumed.store(self.consumed.load(Ordering::Relaxed).wrapping_add(taken as u32), Ordering::Relaxed);
+        taken
     }
 
-    /// Lets the lane be found by its ready bit again; false if something came meanwhile.
-    pub(crate) fn cool(&self) -> bool {
-        self.shared.signalled.store(0, Ordering::SeqCst);
-        if self.shared.produced.load(Ordering::SeqCst) == self.shared.consumed.load(Ordering::Relaxed) {
-            return true;
+    fn take_from_ring(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut at = self.consumed.load(Ordering::Relaxed);
+        let end = at.wrapping_add((self.pending() as usize).min(max) as u32);
+        let mut taken = 0;
+        while at != end {
+            let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+            at = at.wrapping_add(1);
+            self.consumed.store(at, Ordering::Release);
+            // None for an index that is not one of a receive in use: damage again, and dropped.
+            if let Some(completion) = self.rq.take(index, self.qp_num) {
+                sink(&completion);
+                taken += 1;
+            }
         }
-        self.shared.signalled.store(1, Ordering::SeqCst);
-        false
+        taken
     }
 
-    /// Waits until the initiator is not in flight. What it may touch was made unreachable before the call.
+    /// Waits until the initiator is not in flight. What it may touch was made unreachable, with a heavy barrier after it,
+    /// before the call.
     pub(crate) fn drain(&self) {
         let gate = self.shared.gate.load(Ordering::SeqCst);
         if gate & 1 == 1 && !self.is_cut_off() {
@@ -157,6 +182,7 @@ impl OwnedLane {
             if now_ns() > deadline {
                 // Stopped, not dead: from here on its address list is empty and its lane closed, for ever.
                 self.shared.open.store(0, Ordering::SeqCst);
+                barrier::heavy();
                 unaim(self.shared);
                 self.cut_off.store(true, Ordering::Release);
                 self.process.suspect(self.shared, gate);
@@ -175,16 +201,19 @@ impl OwnedLane {
         self.shared.initiator.load(Ordering::Acquire) as u32
     }
 
-    /// Frees the lane for another initiator after the last one ended or was disconnected. Nobody is in flight.
+    /// Frees the lane for another initiator. The last one has given it back, or its process has ended.
     pub(crate) fn reset(&self) {
         unaim(self.shared);
-        self.shared.request.state.store(request::IDLE, Ordering::Release);
-        // The mark of one that was cut off stays: it tells when it has left.
-        if !self.is_cut_off() {
-            let gate = self.shared.gate.load(Ordering::Relaxed);
-            self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
-        }
+        // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
+        self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
+        let gate = self.shared.gate.load(Ordering::Relaxed);
+        self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
         self.shared.initiator.store(0, Ordering::Release);
+    }
+
+    /// Whether nobody has the lane.
+    pub(crate) fn is_free(&self) -> bool {
+        self.initiator_qpn() == 0
     }
 
     /// Whether the initiator was stopped while in flight and the lane taken away from it.
@@ -192,23 +221,39 @@ impl OwnedLane {
         self.cut_off.load(Ordering::Acquire)
     }
 
-    /// The bounce buffer for owner copies, made when first asked for.
-    pub(crate) fn bounce(&self, bytes: u64) -> Option<std::ops::Range<u64>> {
+    /// The bounce buffer for owner copies, made when first asked for, and anew when a larger one is. The initiator asks
+    /// when it has nothing in the old one.
+    pub(crate) fn make_bounce(&self, bytes: u64) -> Option<Range<u64>> {
         let mut bounce = self.bounce.lock();
-        if bounce.is_none() {
-            *bounce = Some(self.process.arena.alloc(bytes).ok()?);
+        if bounce.as_ref().is_none_or(|b| b.len() < bytes) {
+            match self.process.arena.alloc(bytes) {
+                Ok(block) => {
+                    if let Some(old) = bounce.replace(block) {
+                        self.process.release(old);
+                    }
+                }
+                Err(_) if bounce.is_some() => {}
+                Err(_) => return None,
+            }
         }
         let block = bounce.as_ref()?;
         self.shared.bounce.store(block.offset(), Ordering::Release);
+        self.shared.bounce_len.store(block.len(), Ordering::Release);
         Some(block.offset()..block.offset() + block.len())
+    }
+
+    /// The bounce buffer, if there is one.
+    pub(crate) fn bounce(&self) -> Option<Range<u64>> {
+        self.bounce.lock().as_ref().map(|b| b.offset()..b.offset() + b.len())
     }
 
     /// Closes the lane for good: nobody can enter any more, and nobody is inside.
     pub(crate) fn close(self: &Arc<Self>) {
         self.shared.open.store(0, Ordering::SeqCst);
+        barrier::heavy();
         self.drain();
         self.process.wait_serving();
-        self.cq.remove_lane(self);
+        self.cq.remove_source(&Source::Receives(Arc::clone(self)));
         self.process.remove_lane(self);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
     }
@@ -224,12 +269,10 @@ impl Drop for OwnedLane {
         }
         let [lane, ring] = std::mem::replace(&mut self.blocks, [Block::empty(), Block::empty()]);
         self.process.release(ring);
-        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane.
-        // One that was cut off may even be written to, and is not used again.
+        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane;
+        // and not before its initiator, who writes its mark without asking, has given it back.
         self.shared.open.store(0, Ordering::SeqCst);
-        if !self.is_cut_off() {
-            self.process.return_lane_block(lane);
-        }
+        self.process.return_lane_block(lane);
     }
 }
 
@@ -239,11 +282,22 @@ fn clear(lane: &Lane) {
     let gate = lane.gate.load(Ordering::Relaxed);
     lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);
     lane.open.store(0, Ordering::Relaxed);
-    lane.initiator.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
-    lane.consumed.store(0, Ordering::Relaxed);
-    lane.signalled.store(0, Ordering::Relaxed);
+    lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);
+    lane.bounce_len.store(0, Ordering::Relaxed);
     lane.request.state.store(request::IDLE, Ordering::Relaxed);
     unaim(lane);
+    // Until now it was nobody's, see [`NOBODY`].
+    lane.initiator.store(0, Ordering::Release);
+}
+
+/// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
+const NOBODY: u64 = u64::MAX;
+
+/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back or has ended.
+pub(crate) fn claim_memory(process: &Process, lane: &Lane) -> bool {
+    let holder = lane.initiator.load(Ordering::Acquire);
+    (holder == 0 || holder == NOBODY || !process.initiator_lives(lane))
+        && lane.initiator.compare_exchange(holder, NOBODY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }

@@ -2,6 +2,7 @@
 //! only find peers and map their arenas (crate `vervain-link`).
 
 use crate::error::Result;
+use crate::mapped::Wanted;
 use crate::process::Process;
 use crate::space::Space;
 use crate::types::{AhAttr, Gid};
@@ -72,6 +73,22 @@ pub trait Link: Send + Sync {
 
     /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
     fn forget_lanes(&self, initiator: u32);
+
+    /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The
+    /// answer goes to [`crate::events::PeerChannels::learn`]. A link that cannot pass descriptors leaves it at this.
+    fn ask_channel(&self, _slot: u32, _channel: u32) -> bool {
+        false
+    }
+
+    /// Tells the peers that completion channel `channel` of this process is gone.
+    fn channel_gone(&self, _channel: u32) {}
+
+    /// Asks the owner of `space` for an object of shared memory; the answer ends in [`Space::map_object`]. Never waits; false
+    /// when it cannot be asked now.
+    fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool;
+
+    /// An object of this process is withdrawn: peers that have it are told.
+    fn object_withdrawn(&self, number: u32, generation: u32);
 
     /// Enters QP `qpn` into a multicast group; when this returns, senders of this host know.
     fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()>;

@@ -4,39 +4,23 @@
 //!
 //! Used inside one process only. Nothing shared with another process is ever locked (DESIGN decision 2).
 
-use std::cell::{Cell, UnsafeCell};
+use crate::tid::tid;
+use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Set while somebody sleeps on the word. Thread ids stay below 2^22 (`/proc/sys/kernel/pid_max`).
-const WAITERS: u32 = 1 << 31;
-/// How often the word is tried before the thread sleeps.
+/// How often the word is tried before the thread gives its CPU away.
 const SPINS: u32 = 200;
-/// How long a waiter sleeps before it asks whether the owner still lives.
-const PATIENCE_NS: i64 = 20_000_000;
-
-thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The calling thread's id as the kernel counts it.
-#[inline]
-pub fn tid() -> u32 {
-    TID.with(|t| {
-        if t.get() == 0 {
-            // SAFETY: gettid has no arguments and cannot fail.
-            t.set(unsafe { libc::gettid() } as u32);
-        }
-        t.get()
-    })
-}
-
-/// Forgets the cached thread id; the only thread of a forked child has a new one.
-pub(crate) fn forget_tid() {
-    TID.with(|t| t.set(0));
-}
+/// How often it gives its CPU away before it sleeps.
+const YIELDS: u32 = 64;
+/// First and longest sleep between two tries. What the locks guard takes microseconds, at most some 100 for a long copy.
+const FIRST_NAP_NS: u32 = 20_000;
+const LAST_NAP_NS: u32 = 1_000_000;
 
 /// The lock word alone, for callers that hold it across several calls (`ibv_wr_start` … `ibv_wr_complete`).
+///
+/// Taking it is one exchange, giving it back a plain store: nobody is woken, waiters look again by themselves. A futex
+/// would need a second exchange in each unlock, some 6 ns, to save time only when two threads post on one object.
 #[derive(Default)]
 pub struct RawLock {
     word: AtomicU32,
@@ -61,78 +45,51 @@ impl RawLock {
 
     /// Whether the calling thread holds it.
     pub fn held_by_me(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & !WAITERS == tid()
+        self.word.load(Ordering::Relaxed) == tid()
     }
 
     /// Whether it is held by a thread that no longer exists.
     pub fn holder_is_gone(&self) -> bool {
-        let holder = self.word.load(Ordering::Relaxed) & !WAITERS;
+        let holder = self.word.load(Ordering::Relaxed);
         holder != 0 && !thread_exists(holder)
     }
 
     /// Gives the lock back.
     #[inline]
     pub fn unlock(&self) {
-        if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
-            futex_wake(&self.word);
-        }
+        self.word.store(0, Ordering::Release);
     }
 
     #[cold]
+    #[inline(never)]
     fn lock_slow(&self) -> bool {
         let me = tid();
-        for _ in 0..SPINS {
-            if self.word.load(Ordering::Relaxed) == 0
-                && self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return false;
-            }
-            std::hint::spin_loop();
-        }
+        let mut tries = 0;
+        let mut nap = FIRST_NAP_NS;
         loop {
             let seen = self.word.load(Ordering::Relaxed);
-            if seen == 0 {
-                // Others may sleep as well; keep their mark so that our unlock wakes one of them.
-                if self.word.compare_exchange(0, me | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return false;
+            if seen == 0 && self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return false;
+            }
+            tries += 1;
+            if tries < SPINS {
+                std::hint::spin_loop();
+            } else if tries < SPINS + YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(std::time::Duration::from_nanos(nap.into()));
+                nap = (nap * 2).min(LAST_NAP_NS);
+                // Only an owner that is still the same after many naps is worth the question.
+                if nap == LAST_NAP_NS
+                    && seen != 0
+                    && !thread_exists(seen)
+                    && self.word.compare_exchange(seen, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
+                    return true;
                 }
-                continue;
-            }
-            if seen & WAITERS == 0
-                && self.word.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_err()
-            {
-                continue;
-            }
-            let asleep = seen | WAITERS;
-            let timed_out = futex_wait(&self.word, asleep, PATIENCE_NS);
-            if timed_out
-                && !thread_exists(asleep & !WAITERS)
-                && self.word.compare_exchange(asleep, me | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return true;
             }
         }
     }
-}
-
-fn futex_wait(word: &AtomicU32, value: u32, ns: i64) -> bool {
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: ns };
-    // SAFETY: the word outlives the call, and the timeout is a valid timespec on this stack.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            &raw const timeout,
-        )
-    };
-    rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ETIMEDOUT)
-}
-
-fn futex_wake(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAKE only uses the address as a key.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
 
 fn thread_exists(tid: u32) -> bool {

@@ -18,6 +18,9 @@ pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.
 pub const VM_CHUNK: u64 = 1 << 20;
 
+// A place in a shared object is contiguous for so many bytes.
+const _: () = assert!(DIRECT_CHUNK <= crate::mapped::SLACK);
+
 /// Why a transfer did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -135,12 +138,79 @@ pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, la
     }
 }
 
+/// Longest copy that no C library does by `rep movsb`, which is ten times slower than a loop when the two sides lie
+/// some bytes apart modulo a page (AMD Zen 3: 1 MiB through a bounce buffer took 360 µs so, and takes 40).
+const NO_REP_MOVSB: usize = 1984;
+
+/// Copies `n` bytes of a long message whose two sides do not overlap.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes and do not overlap.
+#[inline]
+pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, n: usize) {
+    for at in (0..n).step_by(NO_REP_MOVSB) {
+        // SAFETY: the caller vouches for both ranges.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), NO_REP_MOVSB.min(n - at)) };
+    }
+}
+
+/// Moves `pieces` to or from the bounce buffer at `at`.
+///
+/// # Safety
+/// As for [`copy_direct`]; the buffer overlaps none of the pieces.
+pub(crate) unsafe fn copy_bounce(direction: Direction, at: *mut u8, pieces: &Pieces) {
+    let mut at = at;
+    for piece in pieces.list() {
+        let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+        // SAFETY: the caller vouches for both sides.
+        unsafe {
+            match direction {
+                Direction::Read if p.is_null() => {}
+                Direction::Read => copy_long(at, p, n),
+                Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
+                Direction::Write => copy_long(p, at, n),
+            }
+            at = at.add(n);
+        }
+    }
+}
+
+/// Copies `n` bytes; a word by one load and one store.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes.
+#[inline(always)]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: the caller vouches for both ranges.
+    unsafe {
+        if n == 8 && (from as usize).is_multiple_of(8) {
+            let word = (*from.cast::<AtomicU64>()).load(Ordering::Acquire);
+            to.cast::<u64>().write_unaligned(word);
+        } else {
+            std::ptr::copy(from, to, n);
+        }
+    }
+}
+
 /// Copies `n` bytes so that a reader who sees the last byte change finds everything before it.
 ///
 /// # Safety
 /// `from` and `to` are valid for `n` bytes.
-#[inline]
-unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
+#[inline(always)]
+pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
+    if n == 8 && (to as usize).is_multiple_of(8) {
+        // SAFETY: as above; one aligned word.
+        unsafe { (*to.cast::<AtomicU64>()).store(from.cast::<u64>().read_unaligned(), Ordering::Release) };
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { copy_body_and_tail(from, to, n) }
+}
+
+/// # Safety
+/// `from` and `to` are valid for `n` bytes.
+#[inline(never)]
+unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize) {
     // The final word: what lies at and beyond the last aligned word boundary before the end.
     let end = to as usize + n;
     let tail = match end % 8 {

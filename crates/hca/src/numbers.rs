@@ -2,9 +2,6 @@
 
 use crate::arena::Block;
 use crate::layout::{self, PER_SLOT};
-use std::sync::atomic::AtomicU32;
-
-pub(crate) static NO_CELL: AtomicU32 = AtomicU32::new(0);
 
 /// What a number names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +23,13 @@ pub(crate) struct SlotNumbers {
     pub(crate) used: [Vec<bool>; 2],
     /// Numbers are handed out in turn, so that one that was freed comes back late.
     next: [usize; 2],
-    pub(crate) cells: &'static [AtomicU32],
 }
 
 impl SlotNumbers {
     pub(crate) fn new(slot: u32, tables: [Block; 2], random: usize) -> Self {
-        let cells: Vec<AtomicU32> = (0..PER_SLOT).map(|_| AtomicU32::new(0)).collect();
         let used = || vec![false; PER_SLOT];
         let first = random % PER_SLOT;
-        SlotNumbers { slot, tables, used: [used(), used()], next: [first, first], cells: cells.leak() }
+        SlotNumbers { slot, tables, used: [used(), used()], next: [first, first] }
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// What was found.
 pub(crate) enum Found {
     /// The way in.
-    Target(Target),
+    Target(Box<Target>),
     /// A handshake is under way.
     Connecting,
     /// Nobody who would answer.
@@ -68,7 +68,7 @@ pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Op
 }
 
 fn bind(space: &Arc<Space>, lane: u64, me: u64, seen: Seen) -> Found {
-    Target::bind(space, lane, me, seen).map_or(Found::Nobody, Found::Target)
+    Target::bind(space, lane, me, seen).map_or(Found::Nobody, |t| Found::Target(Box::new(t)))
 }
 
 /// Takes a lane that was made on request. One that cannot be taken is forgotten, so that another is asked for.

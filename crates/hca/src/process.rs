@@ -1,8 +1,10 @@
 //! One per process: the arena, the numbers it hands out, the registry of objects that peers may call on, and the progress
 //! thread, which sleeps until something cannot finish inside a call (DESIGN decision 6).
 
+use crate::adopt::registration::Adopting;
 use crate::arena::{Arena, Block};
 use crate::attention::AttentionTable;
+use crate::barrier;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::keys::KeyTable;
@@ -11,10 +13,12 @@ use crate::layout::{self, Header, Lane, PER_SLOT};
 use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
-use crate::numbers::{Kind, NO_CELL, Numbers, SlotNumbers};
+use crate::numbers::{Kind, Numbers, SlotNumbers};
+use crate::objects::{Found, Objects, Pin};
 use crate::qp::Qp;
+use crate::sharing::Source;
 use crate::space::Space;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -30,6 +34,7 @@ pub struct Process {
     /// This process as a peer of itself.
     pub own: Arc<Space>,
     pub(crate) keys: KeyTable,
+    pub(crate) objects: Objects,
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
@@ -38,7 +43,6 @@ pub struct Process {
     qps: OwnerLock<Vec<Weak<Qp>>>,
     pending: OwnerLock<Vec<Arc<Qp>>>,
     serving: OwnerLock<()>,
-    wake_read: OwnedFd,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
     pub(crate) policy: Policy,
@@ -64,10 +68,13 @@ impl Process {
         let process = Process::create(link)?;
         let process: &'static Process = Box::leak(Box::new(process));
         crate::progress::spawn(process)?;
-        for fd in [process.arena.fd(), process.wake_read_fd(), process.own.wake_fd()] {
+        for fd in [process.arena.fd(), process.own.wake_fd()] {
             keep_from_children(fd);
         }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        if let Some(source) = process.objects.source() {
+            source.guard_forks();
+        }
         Ok(process)
     }
 
@@ -100,11 +107,15 @@ impl Process {
                 return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
             }
         };
+        let source = Source::find()?;
+        let adopting = Adopting::from_environment()?;
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
         let keys = arena.alloc_sparse((layout::KEYS * size_of::<layout::KeyEntry>()) as u64)?;
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
+        let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
+        let objects = Objects::new(&arena, table.offset(), source, adopting)?;
         let mut random = [0u64; 2];
         for word in &mut random {
             *word = random_u64()?;
@@ -114,17 +125,20 @@ impl Process {
         for (to, from) in header.incarnation.iter().zip(random) {
             to.store(from, Ordering::Relaxed);
         }
+        header.heavy.store(u32::from(barrier::register()), Ordering::Relaxed);
         header.keys.store(keys.offset(), Ordering::Relaxed);
         header.attention.store(attention.offset(), Ordering::Relaxed);
+        header.objects.store(table.offset(), Ordering::Relaxed);
         header.magic.store(layout::MAGIC, Ordering::Release);
         hold_record_lock(arena.fd())?;
-        let (wake_read, wake_write) = socketpair()?;
-        let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake_write.as_raw_fd(), incarnation: random };
+        let wake = crate::wake::create()?;
+        let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation: random };
         let link = link(&init)?;
-        let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake_write)?);
+        let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake)?);
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
+            objects,
             arena,
             own,
             attention: AttentionTable::default(),
@@ -134,7 +148,6 @@ impl Process {
             qps: OwnerLock::default(),
             pending: OwnerLock::default(),
             serving: OwnerLock::default(),
-            wake_read,
             incarnation: random,
             policy,
             next_pd: AtomicU32::new(1),
@@ -142,10 +155,6 @@ impl Process {
             suspects: OwnerLock::default(),
             lane_blocks: OwnerLock::default(),
         })
-    }
-
-    pub(crate) fn wake_read_fd(&self) -> i32 {
-        self.wake_read.as_raw_fd()
     }
 
     pub(crate) fn next_pd(&self) -> u32 {
@@ -200,13 +209,6 @@ impl Process {
         }
     }
 
-    /// The word in which polled send completions of QP `qpn` are counted. Kept as long as the process.
-    pub(crate) fn freed_cell(&self, qpn: u32) -> &'static AtomicU32 {
-        let numbers = self.numbers.lock();
-        let slot = numbers.slots.iter().find(|s| s.slot == layout::slot_of(qpn));
-        slot.map_or(&NO_CELL, |s| &s.cells[layout::index_of(qpn)])
-    }
-
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
@@ -247,10 +249,14 @@ impl Process {
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
-        match self.lane_blocks.lock().pop() {
-            Some(block) => Ok(block),
-            None => self.arena.alloc(size_of::<Lane>() as u64),
+        let mut blocks = self.lane_blocks.lock();
+        let usable =
+            |b: &Block| self.own.view.get::<Lane>(b.offset()).is_some_and(|lane| crate::lane::claim_memory(self, lane));
+        // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
+        if let Some(i) = blocks.iter().take(64).position(usable) {
+            return Ok(blocks.swap_remove(i));
         }
+        self.arena.alloc(size_of::<Lane>() as u64)
     }
 
     pub(crate) fn return_lane_block(&self, block: Block) {
@@ -259,7 +265,13 @@ impl Process {
 
     /// Waits until no request of an initiator is being carried out.
     pub(crate) fn wait_serving(&self) {
-        drop(self.serving.lock());
+        self.while_not_serving(|| ());
+    }
+
+    /// Runs `f` while no piece of any request is being moved.
+    pub(crate) fn while_not_serving(&self, f: impl FnOnce()) {
+        let _serving = self.serving.lock();
+        f();
     }
 
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the link.
@@ -291,7 +303,7 @@ impl Process {
 
     /// Waits until nobody is in flight in this process's memory, here or in a peer. Called after a key was made invalid.
     pub(crate) fn drain(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        barrier::heavy();
         let lanes = self.lanes.lock();
         let in_flight = |lane: &Lane| lane.gate.load(Ordering::SeqCst) & 1 == 1;
         let busy: Vec<_> = lanes.iter().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
@@ -302,6 +314,52 @@ impl Process {
         drop(qps);
         active.iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
         self.wait_serving();
+    }
+
+    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
+    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
+    pub fn pause(&self) {
+        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        self.drain();
+    }
+
+    /// The end of a [`Process::pause`].
+    pub fn resume(&self) {
+        self.own.header.paused.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether nobody may begin.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.own.header.paused.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's memory
+    /// has done with it. Looks for a moment only.
+    pub(crate) fn has_rested(&self) -> bool {
+        barrier::heavy();
+        self.live_qps().iter().all(|qp| (0..1000).any(|look| look_again(look, qp)))
+    }
+
+    // ---- shared objects --------------------------------------------------------------------------------------------
+
+    /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared object,
+    /// where it is held.
+    pub(crate) fn share(&self, addr: u64, length: u64, access: u32) -> Found {
+        let view = self.arena.view();
+        let base = view.at(0, 0).map_or(0, |p| p as u64);
+        match addr.checked_sub(base) {
+            Some(offset) if view.at(offset, length).is_some() => Found { at: offset, generation: 0, pin: None },
+            _ => match self.objects.pin(&self.arena, addr, length) {
+                Found { pin: None, .. } => self.adopt(addr, length, access),
+                found => found,
+            },
+        }
+    }
+
+    /// What a peer that asks for an object gets; see `Objects::grant`. Called by the link.
+    pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
+        self.objects.grant(number, generation)
     }
 
     /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
@@ -393,13 +451,15 @@ impl Process {
         self.own.wake();
     }
 
-    /// Looks at everything that peers asked for.
-    pub(crate) fn attend(&self) {
+    /// Looks at everything that peers asked for; says whether initiators' requests were among it.
+    pub(crate) fn attend(&self) -> bool {
         let mut numbers = Vec::new();
         self.own.take_attention(|n| numbers.push(n));
+        let mut served = false;
         for n in numbers {
-            self.attention.call(n, self);
+            served |= self.attention.call(n, self);
         }
+        served
     }
 
     /// The same from a thread that polls, which must not wait for another that is at it.
@@ -421,9 +481,10 @@ impl Process {
         }
     }
 
-    pub(crate) fn serve(&self, lane: &OwnedLane) {
+    /// Does a piece of an initiator's request; [`Process::wait_serving`] waits for it.
+    pub(crate) fn serving<R>(&self, piece: impl FnOnce() -> R) -> R {
         let _serving = self.serving.lock();
-        crate::service::serve(self, lane);
+        piece()
     }
 }
 
@@ -434,6 +495,7 @@ struct Suspects {
     /// Lane and the in-flight mark that stood in it.
     lanes: Vec<(&'static Lane, u64)>,
     parked: Vec<Block>,
+    pins: Vec<Pin>,
 }
 
 impl Process {
@@ -445,20 +507,53 @@ impl Process {
 
     /// Frees a block of the arena, later if a suspect may still touch it.
     pub(crate) fn release(&self, block: Block) {
-        let mut s = self.suspects.lock();
-        if s.lanes.is_empty() {
-            drop(s);
-            self.arena.release(block);
-            return;
-        }
-        s.parked.push(block);
-        s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
-        if s.lanes.is_empty() {
-            let parked = std::mem::take(&mut s.parked);
-            drop(s);
-            parked.into_iter().for_each(|b| self.arena.release(b));
+        self.let_go(Some(block), None);
+    }
+
+    /// Ends a pin, later if a suspect may still touch the memory. The key that led there is revoked.
+    pub(crate) fn unshare(&self, pin: Option<Pin>) {
+        if pin.is_some() {
+            self.let_go(None, pin);
         }
     }
+
+    fn let_go(&self, mut block: Option<Block>, mut pin: Option<Pin>) {
+        let mut s = self.suspects.lock();
+        let (mut blocks, mut pins) = (Vec::new(), Vec::new());
+        let free = if s.lanes.is_empty() {
+            true
+        } else {
+            s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
+            s.lanes.is_empty()
+        };
+        if free {
+            blocks = std::mem::take(&mut s.parked);
+            // Reverting adopted memory waits for everybody in flight, as only registration may.
+            pins.extend(s.pins.extract_if(.., |parked| pin.is_some() || !parked.is_adopted()));
+        } else {
+            s.parked.extend(block.take());
+            s.pins.extend(pin.take());
+        }
+        drop(s);
+        blocks.into_iter().chain(block).for_each(|b| self.arena.release(b));
+        for pin in pins.into_iter().chain(pin) {
+            // Neighbours of adopted memory, in its first and last page, may be registered without being adopted.
+            let gate = pin.is_adopted().then(|| self.close_gate());
+            let gone = self.objects.unpin(pin);
+            drop(gate);
+            if let Some(gone) = gone {
+                self.link.object_withdrawn(gone.number, gone.generation);
+            }
+        }
+    }
+}
+
+/// Whether `qp` is at rest; after some looks in vain the CPU is offered to it.
+fn look_again(look: u32, qp: &Qp) -> bool {
+    if look > 100 {
+        std::thread::yield_now();
+    }
+    !qp.is_executing() || qp.thread_is_gone()
 }
 
 #[cold]
@@ -479,19 +574,6 @@ pub struct LinkInit {
 /// Random bits from the system.
 pub(crate) fn random_u64() -> Result<u64> {
     getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
-}
-
-/// A connected pair of datagram sockets: unlike a pipe, writing to it never raises SIGPIPE.
-fn socketpair() -> Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: fills the two descriptors, which are owned at once.
-    unsafe {
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
-            return Err(Error::last_os("cannot make the wake-up socket"));
-        }
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
 }
 
 /// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a
@@ -535,15 +617,29 @@ pub fn forget_private_fd(fd: i32) {
 fn install_fork_handlers() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if !INSTALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: registers a handler that only touches atomics, thread-local data and closes descriptors.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        // SAFETY: the child's handler only touches atomics, thread-local data and closes descriptors; the others run where
+        // anything may be called.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    }
+}
+
+extern "C" fn before_fork() {
+    if let Some(process) = Process::current() {
+        process.adoption_before_fork();
+    }
+}
+
+extern "C" fn after_fork_in_parent() {
+    if let Some(process) = Process::current() {
+        process.adoption_after_fork();
     }
 }
 
 /// In the child: the objects belong to the parent, and so do the sockets by which peers see it alive.
 extern "C" fn after_fork_in_child() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    crate::lock::forget_tid();
+    crate::tid::forget();
+    barrier::forget();
     for cell in &PRIVATE_FDS {
         let fd = cell.swap(0, Ordering::AcqRel);
         if fd != 0 {

@@ -3,9 +3,10 @@
 
 use crate::arena::Block;
 use crate::attention::Attention;
+use crate::barrier;
 use crate::channel::{Element, EventCount};
 use crate::context::{Context, Pd, Xrcd};
-use crate::cq::Cq;
+use crate::cq::{Cq, Source};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
@@ -15,11 +16,16 @@ use crate::numbers::Kind;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
+use crate::send_ring::SendRing;
+use crate::short::{SHORT_BUDGET, Work};
 use crate::srq::Srq;
-use crate::types::{AhAttr, Gid, QpAttr, QpCap, QpState, QpType, Sge, event};
+use crate::types::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns};
 use crate::wqe::SendRequest;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+
+/// How soon send work is looked at again while the process is paused.
+const PAUSED_NS: u64 = 20_000;
 
 /// What a QP is made of.
 pub struct QpInit<'a> {
@@ -59,6 +65,8 @@ pub struct Qp {
     pub(crate) rq: Option<Arc<RecvQueue>>,
     pub(crate) lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
     pub(crate) sq: OwnerLock<SendQueue>,
+    /// That of the send queue, for the CQ.
+    ring: Arc<SendRing>,
     pub(crate) attr: OwnerLock<QpAttr>,
     /// Work waits in the send queue; and this QP stands in its CQ's list and in the progress thread's.
     pub(crate) work: AtomicBool,
@@ -113,7 +121,11 @@ impl Qp {
         let process = context.process;
         let rq = match (init.srq, receives_itself) {
             (Some(srq), _) => Some(Arc::clone(&srq.rq)),
-            (None, true) => Some(Arc::new(RecvQueue::create(process, pd_number, cap.max_recv_wr, cap.max_recv_sge)?)),
+            (None, true) => {
+                let alone = matches!(init.qp_type, QpType::Rc | QpType::Uc);
+                let (wr, sge) = (cap.max_recv_wr, cap.max_recv_sge);
+                Some(Arc::new(RecvQueue::create(process, pd_number, wr, sge, alone)?))
+            }
             (None, false) => None,
         };
         let block = process.arena.alloc(size_of::<QpShared>() as u64)?;
@@ -123,7 +135,9 @@ impl Qp {
         shared.qp_type.store(init.qp_type.to_verbs(), Ordering::Relaxed);
         shared.pd.store(pd_number, Ordering::Relaxed);
         shared.xrcd.store(init.xrcd.map_or(0, |x| x.id), Ordering::Relaxed);
-        let sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all);
+        let send_cq = init.send_cq.map(|cq| &**cq);
+        let sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all, send_cq);
+        let ring = Arc::clone(&sq.ring);
         let qp = Arc::new_cyclic(|me: &Weak<Qp>| {
             shared.attention.store(process.attention.add(Attention::Qp(me.clone())), Ordering::Relaxed);
             Qp {
@@ -143,6 +157,7 @@ impl Qp {
                 rq: rq.clone(),
                 lanes: OwnerLock::default(),
                 sq: OwnerLock::new(sq),
+                ring,
                 attr: OwnerLock::new(QpAttr { cap, ..QpAttr::default() }),
                 work: AtomicBool::new(false),
                 listed: AtomicBool::new(false),
@@ -160,9 +175,32 @@ impl Qp {
         });
         qp.make_own_lane(offset)?;
         qp.count_users(1);
+        qp.report_to_cqs();
         process.add_qp(&qp);
         process.publish_number(Kind::Qp, number, offset);
         Ok(qp)
+    }
+
+    /// Tells the CQs how much to expect, and where to look for completions of sends.
+    fn report_to_cqs(&self) {
+        if let Some(cq) = &self.send_cq {
+            cq.add_source(Source::Sends(Arc::clone(&self.ring)));
+            cq.expect(u64::from(self.cap.max_send_wr), None);
+        }
+        if let (Some(cq), Some(rq)) = (&self.recv_cq, &self.rq) {
+            cq.expect(u64::from(rq.max_wr()), self.srq.as_ref().map(|srq| Arc::as_ptr(srq) as usize));
+        }
+    }
+
+    /// The reverse, when the QP is destroyed.
+    pub(crate) fn leave_cqs(&self) {
+        if let Some(cq) = &self.send_cq {
+            cq.remove_source(&Source::Sends(Arc::clone(&self.ring)));
+            cq.expect_no_more(u64::from(self.cap.max_send_wr), None);
+        }
+        if let (Some(cq), Some(rq)) = (&self.recv_cq, &self.rq) {
+            cq.expect_no_more(u64::from(rq.max_wr()), self.srq.as_ref().map(|srq| Arc::as_ptr(srq) as usize));
+        }
     }
 
     /// The lane of the one peer that a connected QP has. Into datagram QPs and XRC targets lanes are made on request.
@@ -194,7 +232,7 @@ impl Qp {
         let offset = self.block.lock().as_ref().map_or(0, Block::offset);
         let lane = OwnedLane::create(self.process, rq, cq, offset, self.number, initiator)?;
         if self.qp_type == QpType::Ud {
-            lane.bounce(crate::layout::request::DATAGRAM_BYTES);
+            lane.make_bounce(crate::layout::request::DATAGRAM_BYTES);
         }
         let at = lane.offset;
         lanes.push(lane);
@@ -251,6 +289,7 @@ impl Qp {
         self.shared.generation.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn send_cq(&self) -> Option<&Arc<Cq>> {
         self.send_cq.as_ref()
     }
@@ -284,6 +323,7 @@ impl Qp {
 
     // ---- posting ---------------------------------------------------------------------------------------------------
 
+    #[inline]
     pub(crate) fn lock_sq(&self) -> OwnerGuard<'_, SendQueue> {
         let mut sq = self.sq.lock();
         if sq.stolen() {
@@ -304,12 +344,15 @@ impl Qp {
     }
 
     /// Posts what `f` pushes, and starts on it.
-    #[inline]
+    #[inline(always)]
     pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
         let mut sq = self.lock_sq();
-        sq.begin_batch();
-        let r = f(&mut Poster { qp: self, sq: &mut sq });
-        self.begin(&mut sq);
+        sq.left = SHORT_BUDGET;
+        let mut poster = Poster { qp: self, sq: &mut sq, pushed: false };
+        let r = f(&mut poster);
+        if poster.pushed {
+            self.begin(&mut sq);
+        }
         r
     }
 
@@ -321,7 +364,21 @@ impl Qp {
         if stolen {
             self.torn(sq);
         }
+        sq.failed_push = None;
+        sq.left = SHORT_BUDGET;
         sq.begin_batch();
+    }
+
+    /// Carries out a batch of one request at once, if it can be, and ends the batch; false if it has to be pushed.
+    #[inline]
+    pub fn wr_complete_short(&self, opcode: Opcode, work: &impl Work) -> bool {
+        // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
+        let sq = unsafe { self.sq.held() };
+        let done = sq.nothing_pushed() && sq.failed_push.is_none() && sq.post_short(self, opcode, work);
+        if done {
+            self.sq.raw().unlock();
+        }
+        done
     }
 
     /// Adds one request to the batch. The first error is kept for [`Qp::wr_complete`].
@@ -384,24 +441,27 @@ impl Qp {
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
     /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks.
-    #[inline]
     fn begin(&self, sq: &mut SendQueue) {
         if sq.batch_is_first() {
             self.start(sq, POST_BUDGET);
         }
     }
 
-    #[inline]
     pub(crate) fn start(&self, sq: &mut SendQueue, budget: u64) -> Progress {
         if !sq.has_work() {
             return Progress::Idle;
         }
-        // A plain store: keys are resolved only after `Target::enter`, whose full barrier makes the mark visible first.
+        // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
         let e = self.executing.load(Ordering::Relaxed);
         self.executing.store(e + 1, Ordering::Relaxed);
-        let progress = sq.advance(self, budget);
+        barrier::light(!barrier::is_registered());
+        let progress =
+            if self.process.is_paused() { Progress::Wait(now_ns() + PAUSED_NS) } else { sq.advance(self, budget) };
         self.executing.store(e + 2, Ordering::Release);
-        if progress != Progress::Idle || self.work.load(Ordering::Relaxed) || self.state() == QpState::Sqd {
+        if progress != Progress::Idle
+            || self.work.load(Ordering::Relaxed)
+            || self.shared.state.load(Ordering::Relaxed) == QpState::Sqd as u32
+        {
             self.note(sq, progress);
         }
         progress
@@ -504,14 +564,30 @@ impl Qp {
 pub struct Poster<'a> {
     qp: &'a Qp,
     sq: &'a mut SendQueue,
+    pushed: bool,
 }
 
 impl Poster<'_> {
-    /// Posts one request.
-    #[inline]
-    pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
-        self.sq.push(self.qp, request)
+    /// Carries a request out at once, if it can be; false if it has to be pushed.
+    #[inline(always)]
+    pub fn short(&mut self, opcode: Opcode, work: &impl Work) -> bool {
+        self.sq.post_short(self.qp, opcode, work)
     }
+
+    /// Posts one request.
+    #[inline(always)]
+    pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
+        let first = !std::mem::replace(&mut self.pushed, true);
+        push(self.qp, self.sq, first, request)
+    }
+}
+
+#[inline(never)]
+fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> Result<()> {
+    if first {
+        sq.begin_batch();
+    }
+    sq.push(qp, request)
 }
 
 /// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.

@@ -2,6 +2,7 @@
 //! then waits until nobody is in flight, and only then touches what was shared.
 
 use crate::arena::Block;
+use crate::barrier;
 use crate::channel::Element;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
@@ -33,7 +34,7 @@ impl Qp {
         self.settle_lanes();
         for lane in self.lanes.lock().iter() {
             for wr_id in self.taken_from_srq(lane) {
-                lane.cq.push(self.flushed_receive(wr_id), None, false);
+                lane.cq.push(self.flushed_receive(wr_id));
             }
         }
         sq.flush(self);
@@ -46,6 +47,7 @@ impl Qp {
 
     /// Waits until nobody is in flight into this QP, and takes over what was delivered.
     pub(crate) fn settle_lanes(&self) {
+        barrier::heavy();
         let lanes = self.lanes.lock().clone();
         for lane in &lanes {
             lane.drain();
@@ -68,7 +70,7 @@ impl Qp {
     pub(crate) fn flush_receives(&self) {
         let (Some(rq), Some(cq), None) = (&self.rq, &self.recv_cq, &self.srq) else { return };
         for wr_id in rq.flush() {
-            cq.push(self.flushed_receive(wr_id), None, false);
+            cq.push(self.flushed_receive(wr_id));
         }
     }
 
@@ -120,11 +122,12 @@ impl Qp {
             return;
         }
         lane.cq.settle_lane(lane);
+        lane.cq.rescue();
         if self.qp_type == QpType::Ud {
             lane.rq.reap_and_repost(qpn);
         } else if self.srq.is_some() || self.xrcd.is_some() {
             for wr_id in lane.rq.reap(qpn) {
-                lane.cq.push(self.flushed_receive(wr_id), None, false);
+                lane.cq.push(self.flushed_receive(wr_id));
             }
         }
         let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
@@ -145,17 +148,19 @@ impl Qp {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         self.settle_lanes();
         // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
-        for cq in self.send_cq.iter().chain(&self.recv_cq) {
-            cq.purge(self.number);
+        if let Some(cq) = &self.recv_cq {
+            cq.purge(self.number, None);
         }
-        let mut lanes = self.lanes.lock();
-        for lane in lanes.iter_mut() {
-            drop(self.taken_from_srq(lane));
-            lane.reset();
-            self.replace_if_cut_off(lane);
+        if let Some(cq) = &self.send_cq {
+            cq.purge(self.number, Some(&sq.ring));
         }
-        drop(lanes);
         sq.reset(self);
+        let mut lanes = self.lanes.lock();
+        for lane in lanes.iter() {
+            drop(self.taken_from_srq(lane));
+        }
+        lanes.retain_mut(|lane| self.free_or_replace(lane));
+        drop(lanes);
         if let (Some(rq), None) = (&self.rq, &self.srq) {
             rq.reset();
         }
@@ -165,17 +170,27 @@ impl Qp {
         self.work.store(false, Ordering::SeqCst);
     }
 
-    /// A lane that was taken from a stopped initiator stays shut; the QP gets another for its next peer.
-    fn replace_if_cut_off(&self, lane: &mut Arc<OwnedLane>) {
-        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
-        if !own || !lane.is_cut_off() || self.gone.load(Ordering::Relaxed) {
-            return;
+    /// A lane that an initiator has stays that initiator's, for it may be about to enter; closed, until it gives it back.
+    /// The QP gets another for its next peer; those that were made on request are made again. Whether `lane` stays.
+    fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
+        if lane.is_free() && !lane.is_cut_off() {
+            lane.reset();
+            return true;
         }
-        let offset = self.block.lock().as_ref().map_or(0, Block::offset);
-        if let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number, 0) {
+        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
+        if own && !self.gone.load(Ordering::Relaxed) {
+            let offset = self.block.lock().as_ref().map_or(0, Block::offset);
+            let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number, 0) else {
+                // Without memory for another the QP keeps one that nobody can take.
+                lane.shared.open.store(0, Ordering::SeqCst);
+                return true;
+            };
             self.shared.lane.store(new.offset, Ordering::Release);
             std::mem::replace(lane, new).close();
+            return true;
         }
+        lane.close();
+        false
     }
 
     /// Runs `f` on the send queue, and starts what may go on after it.
@@ -256,6 +271,7 @@ impl Qp {
         lanes.iter().for_each(OwnedLane::close);
         self.process.remove_qp(self);
         self.process.drop_pending(self);
+        self.leave_cqs();
         if let Some(cq) = &self.send_cq {
             cq.drop_if_idle(self);
         }

@@ -1,6 +1,8 @@
 //! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators claim
 //! them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is known.
 //!
+//! The queue of a connected QP has one claimer at a time and is simpler: see `own_queue`.
+//!
 //! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in any
 //! order, so entries name them by index and the owner keeps the list of free ones.
 
@@ -43,6 +45,12 @@ pub struct RqView {
     /// The shared head.
     pub shared: &'static RqShared,
     ring: &'static [AtomicU64],
+    // Owner, once; read when the queue is found.
+    wqes: u64,
+    stride: u32,
+    count: u32,
+    pub(crate) mask: u64,
+    pub(crate) alone: bool,
 }
 
 /// Outcome of [`RqView::claim`].
@@ -63,7 +71,16 @@ impl RqView {
             return None;
         }
         let ring = view.slice(shared.ring.load(Ordering::Relaxed), slots)?;
-        Some(RqView { view, shared, ring })
+        Some(RqView {
+            view,
+            shared,
+            ring,
+            wqes: shared.wqes.load(Ordering::Relaxed),
+            stride: shared.stride.load(Ordering::Relaxed),
+            count: shared.count.load(Ordering::Relaxed),
+            mask: slots as u64 - 1,
+            alone: shared.alone.load(Ordering::Relaxed) != 0,
+        })
     }
 
     /// Takes the oldest WQE for the initiator `me` (its QPN); none when the queue is empty or closed.
@@ -72,6 +89,11 @@ impl RqView {
         if self.shared.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
+        if self.alone { self.claim_alone() } else { self.claim_among_others(me) }
+    }
+
+    #[inline(never)]
+    fn claim_among_others(&self, me: u32) -> Option<Claimed> {
         // Others may claim while we look, at most all of the ring; more than that is damage, not contention.
         for _ in 0..2 * self.ring.len() + 64 {
             let head = self.shared.head.load(Ordering::Acquire);
@@ -102,17 +124,15 @@ impl RqView {
     /// WQE number `index`, if there is one.
     #[inline]
     pub fn wqe(&self, index: u32) -> Option<&'static RecvWqe> {
-        if index >= self.shared.count.load(Ordering::Relaxed) {
+        if index >= self.count {
             return None;
         }
         self.view.get(self.wqe_offset(index))
     }
 
+    #[inline]
     fn wqe_offset(&self, index: u32) -> u64 {
-        self.shared
-            .wqes
-            .load(Ordering::Relaxed)
-            .wrapping_add(u64::from(index) * u64::from(self.shared.stride.load(Ordering::Relaxed)))
+        self.wqes.wrapping_add(u64::from(index) * u64::from(self.stride))
     }
 
     /// The SGEs of a WQE.
@@ -176,18 +196,22 @@ pub struct RecvQueue {
     /// Shared parts.
     pub view: RqView,
     blocks: Vec<Block>,
-    state: OwnerLock<State>,
-    max_wr: u32,
+    pub(crate) state: OwnerLock<State>,
+    /// The program's cookie of each WQE.
+    pub(crate) wr_ids: Box<[AtomicU64]>,
+    /// Position of the oldest receive not polled, of the queue of a connected QP. Changed under the CQ's lock.
+    pub(crate) taken: AtomicU64,
+    pub(crate) max_wr: u32,
     max_sge: u32,
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     free: Vec<u16>,
     in_use: Vec<bool>,
     /// The position at which each WQE was posted last: an entry of another position is an old one.
     posted_at: Vec<u64>,
-    tail: u64,
+    pub(crate) tail: u64,
 }
 
 impl State {
@@ -200,10 +224,12 @@ impl State {
 }
 
 impl RecvQueue {
-    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each.
-    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32) -> Result<RecvQueue> {
-        let count = max_wr.max(1);
-        let slots = u64::from(count.next_power_of_two());
+    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `alone` when at most one initiator
+    /// takes from it.
+    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, alone: bool) -> Result<RecvQueue> {
+        let slots = u64::from(max_wr.max(1).next_power_of_two());
+        // Where there is one claimer, WQEs stand in the order of posting.
+        let count = if alone { slots as u32 } else { max_wr.max(1) };
         let stride =
             (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
         let mut blocks = Vec::new();
@@ -226,18 +252,35 @@ impl RecvQueue {
         shared.count.store(count, Ordering::Relaxed);
         shared.max_sge.store(max_sge, Ordering::Relaxed);
         shared.pd.store(pd, Ordering::Relaxed);
+        shared.alone.store(u32::from(alone), Ordering::Relaxed);
         // Positions start after one lap, so that a zeroed entry is never taken for a posted one.
         shared.head.store(slots, Ordering::Relaxed);
         shared.tail.store(slots, Ordering::Relaxed);
         shared.open.store(1, Ordering::Release);
         let view = RqView::new(process.arena.view(), offset).expect("just made");
+        let wr_ids = (0..count).map(|_| AtomicU64::new(0)).collect();
         let state = State {
             free: (0..max_wr).rev().map(|i| i as u16).collect(),
             in_use: vec![false; count as usize],
             posted_at: vec![0; count as usize],
             tail: slots,
         };
-        Ok(RecvQueue { process, offset, view, blocks, state: OwnerLock::new(state), max_wr, max_sge })
+        Ok(RecvQueue {
+            process,
+            offset,
+            view,
+            blocks,
+            state: OwnerLock::new(state),
+            wr_ids,
+            taken: AtomicU64::new(slots),
+            max_wr,
+            max_sge,
+        })
+    }
+
+    /// The cookie of WQE `index`.
+    pub fn wr_id(&self, index: u32) -> Option<u64> {
+        Some(self.wr_ids.get(index as usize)?.load(Ordering::Relaxed))
     }
 
     /// Receives that may be outstanding.
@@ -260,24 +303,35 @@ impl RecvQueue {
                 self.max_sge
             )));
         }
+        if self.view.alone {
+            return self.post_alone(wr_id, sges);
+        }
         let mut state = self.state.lock();
         let Some(index) = state.free.pop() else {
             return Err(Error::no_memory("the receive queue is full"));
         };
         let index = u32::from(index);
-        let (Some(wqe), Some(room)) = (self.view.wqe(index), self.sges_of(index, sges.len())) else {
+        self.fill(index, wr_id, sges)?.claimer.store(0, Ordering::Relaxed);
+        state.in_use[index as usize] = true;
+        self.enqueue(&mut state, index);
+        Ok(())
+    }
+
+    /// Writes a receive into WQE `index`.
+    #[inline]
+    pub(crate) fn fill(&self, index: u32, wr_id: u64, sges: &[Sge]) -> Result<&'static RecvWqe> {
+        let (Some(wqe), Some(room), Some(cookie)) =
+            (self.view.wqe(index), self.sges_of(index, sges.len()), self.wr_ids.get(index as usize))
+        else {
             return Err(Error::new(libc::EIO, "the receive queue is damaged"));
         };
-        wqe.wr_id.store(wr_id, Ordering::Relaxed);
+        cookie.store(wr_id, Ordering::Relaxed);
         wqe.num_sge.store(sges.len() as u32, Ordering::Relaxed);
-        wqe.claimer.store(0, Ordering::Relaxed);
         for (to, sge) in room.iter().zip(sges) {
             to.addr.store(sge.addr, Ordering::Relaxed);
             to.len_key.store(u64::from(sge.length) | u64::from(sge.lkey) << 32, Ordering::Relaxed);
         }
-        state.in_use[index as usize] = true;
-        self.enqueue(&mut state, index);
-        Ok(())
+        Ok(wqe)
     }
 
     fn sges_of(&self, index: u32, n: usize) -> Option<&'static [WqeSge]> {
@@ -329,22 +383,7 @@ impl RecvQueue {
     /// Reads the completion of a published WQE and frees it; none if the index is not one in use (a damaged ring).
     #[inline]
     pub fn take(&self, index: u32, qp_num: u32) -> Option<Completion> {
-        let wqe = self.view.wqe(index)?;
-        let receipt = self.receipt(index);
-        let completion = Completion {
-            wr_id: wqe.wr_id.load(Ordering::Relaxed),
-            status: receipt.status,
-            opcode: receipt.opcode,
-            byte_len: receipt.byte_len,
-            imm_or_rkey: receipt.imm,
-            qp_num,
-            src_qp: receipt.src_qp,
-            wc_flags: receipt.wc_flags,
-            slid: receipt.slid,
-            sl: receipt.sl,
-            timestamp: wqe.timestamp.load(Ordering::Relaxed),
-            ..Completion::default()
-        };
+        let completion = self.completion(self.view.wqe(index)?, index, qp_num);
         let mut state = self.state.lock();
         let used = state.in_use.get_mut(index as usize)?;
         if !*used {
@@ -355,9 +394,33 @@ impl RecvQueue {
         Some(completion)
     }
 
+    /// The completion that a claimer has written into WQE `index`.
+    #[inline]
+    pub(crate) fn completion(&self, wqe: &RecvWqe, index: u32, qp_num: u32) -> Completion {
+        let status_opcode = wqe.status_opcode.load(Ordering::Relaxed);
+        let slid_sl = wqe.slid_sl.load(Ordering::Relaxed);
+        Completion {
+            wr_id: self.wr_ids.get(index as usize).map_or(0, |id| id.load(Ordering::Relaxed)),
+            status: status_opcode & 0xff,
+            opcode: status_opcode >> 8,
+            byte_len: wqe.byte_len.load(Ordering::Relaxed),
+            imm_or_rkey: wqe.imm.load(Ordering::Relaxed),
+            qp_num,
+            src_qp: wqe.src_qp.load(Ordering::Relaxed),
+            wc_flags: wqe.wc_flags.load(Ordering::Relaxed),
+            slid: slid_sl as u16,
+            sl: (slid_sl >> 16) as u8,
+            timestamp: wqe.timestamp.load(Ordering::Relaxed),
+            ..Completion::default()
+        }
+    }
+
     /// Takes every receive still outstanding, claimed by whom ever or not, oldest first: the cookies, for flushing.
     /// Nobody may be in flight on the queue.
     pub fn flush(&self) -> Vec<u64> {
+        if self.view.alone {
+            return self.flush_alone();
+        }
         let mut state = self.state.lock();
         let order = self.outstanding(&state);
         order.into_iter().filter_map(|i| self.give_up(&mut state, i)).collect()
@@ -387,7 +450,7 @@ impl RecvQueue {
     }
 
     fn give_up(&self, state: &mut State, index: u32) -> Option<u64> {
-        let wr_id = self.view.wqe(index)?.wr_id.load(Ordering::Relaxed);
+        let wr_id = self.wr_ids.get(index as usize)?.load(Ordering::Relaxed);
         state.in_use[index as usize] = false;
         state.free.push(index as u16);
         Some(wr_id)

@@ -4,10 +4,10 @@
 
 use crate::layout::request;
 use crate::memory::{self, Direction, Fault, Pieces, Policy, Way};
-use crate::owner_copy::Remote;
+use crate::owner_copy::{Asked, Remote};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
-use crate::responder::{Nak, Target};
+use crate::responder::{InFlight, Nak, Target};
 use crate::send_queue::{SendQueue, local_need};
 use crate::space::Place;
 use crate::types::{Opcode, QpType, access, now_ns, send_flags, wc};
@@ -20,6 +20,8 @@ const FIRST_LOOK_NS: u64 = 50_000;
 const LAST_LOOK_NS: u64 = 1_000_000;
 /// Bytes that are moved in one go even if the budget is smaller.
 const SMALL: u64 = 64 << 10;
+/// How soon a process that lets nobody in is asked again.
+const PAUSED_NS: u64 = 20_000;
 /// How long a handshake may take on top of the QP's own timeout.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
@@ -43,8 +45,10 @@ pub(crate) struct Exec {
     pub claimed: Option<u32>,
     /// Local and remote checks are made.
     pub checked: bool,
-    /// Bytes asked of the owner.
-    pub asked: Option<u64>,
+    /// What the owner was asked to do.
+    pub asked: Option<Asked>,
+    /// A bounce buffer was asked for.
+    pub bounced: bool,
     /// When silence turns into an error; 0 while the peer answers.
     pub deadline: u64,
     /// When a handshake that is under way counts as silence; 0 while there is none.
@@ -102,7 +106,28 @@ impl SendQueue {
     #[inline]
     pub(crate) fn step(&mut self, qp: &Qp, budget: &mut u64) -> Step {
         let i = self.index(self.head);
-        let opcode = self.wqes[i].opcode.unwrap_or(Opcode::Send);
+        let opcode = self.wqes[i].opcode;
+        if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            return self.step_elsewhere(qp, i, opcode, budget);
+        }
+        // The target is moved out and back, so that the queue and the target can be borrowed side by side.
+        let target = match self.target.take() {
+            Some(target) => target,
+            None => match self.find_target(qp, None) {
+                Ok(target) => target,
+                Err(step) => return step,
+            },
+        };
+        let (step, keep) = self.attempt(qp, i, opcode, &target, budget);
+        if keep {
+            self.target = Some(target);
+        }
+        step
+    }
+
+    /// One step of a request that is not for the one peer of a connected QP.
+    #[inline(never)]
+    fn step_elsewhere(&mut self, qp: &Qp, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
         match opcode {
             Opcode::LocalInv => return self.local_invalidate(qp, i),
             Opcode::BindMw => return self.bind_window(qp, i),
@@ -111,52 +136,80 @@ impl SendQueue {
         if qp.qp_type() == QpType::Ud {
             return self.datagram(qp, i);
         }
-        let srqn = self.destination_srq(qp, i);
-        // The target is moved out and back, so that the queue and the target can be borrowed side by side.
-        let target = match self.take_target(qp, srqn) {
-            Ok(t) => t,
+        // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
+        let srqn = self.wqes[i].srqn;
+        let target = match self.xrc.remove(&srqn).map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
+            Ok(target) => target,
             Err(step) => return step,
         };
+        let (step, keep) = self.attempt(qp, i, opcode, &target, budget);
+        if keep {
+            self.xrc.insert(srqn, target);
+        }
+        step
+    }
+
+    /// Goes on with the request at the head; what came of it, and whether the target is still good.
+    #[inline]
+    fn attempt(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
-        let (step, keep) = match self.carry_out(qp, i, opcode, &target, budget) {
+        let result = match self.carry_out(qp, i, opcode, target, budget) {
             Ok(()) => (Step::Done(wc::SUCCESS), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Nak(nak)) => (self.refused(qp, &target, nak), nak != Nak::Silence),
+            Err(Stop::Nak(nak)) => (self.refused(qp, target, nak), nak != Nak::Silence),
         };
         self.in_hand = None;
-        if keep {
-            self.put_target(srqn, target);
-        }
-        step
+        result
     }
 
     #[inline]
     fn carry_out(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
         let total = self.wqes[i].length;
+        // The local memory of a message that is moved in one go.
+        let mut whole = Pieces::new();
         if !self.exec.checked {
             // IBA 10.10.2.2: local errors are found before anything is sent.
-            if total > MAX_MESSAGE {
-                return Err(Stop::Local(wc::LOC_LEN_ERR));
+            if total <= memory::DIRECT_CHUNK {
+                self.collect(i, 0, total, local_need(opcode), &mut whole).map_err(Stop::Local)?;
+            } else {
+                self.check_long(i, total, opcode).map_err(Stop::Local)?;
             }
-            self.check_local(i, local_need(opcode)).map_err(Stop::Local)?;
             if opcode.answers() && self.params.max_rd_atomic == 0 {
                 return Err(Stop::Local(wc::LOC_QP_OP_ERR));
             }
         }
         match opcode {
-            Opcode::CompareSwap | Opcode::FetchAdd => self.fetch_atomic(i, opcode, target),
-            Opcode::AtomicWrite => self.write_atomic(qp, i, target, budget),
+            Opcode::Write | Opcode::Read => self.rdma(qp, i, opcode, target, &whole, budget),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.fetch_atomic(i, opcode, target, &whole),
+            Opcode::WriteImm => self.rdma(qp, i, opcode, target, &whole, budget),
+            Opcode::AtomicWrite => self.write_atomic(qp, i, target, &whole, budget),
             Opcode::Flush => self.flush_remote(i, target),
-            Opcode::Write | Opcode::WriteImm | Opcode::Read => self.rdma(qp, i, opcode, target, budget),
-            _ => self.send(qp, i, opcode, target, budget),
+            _ => self.send(qp, i, opcode, target, &whole, budget),
         }
     }
 
-    /// RDMA Write, with or without immediate, and RDMA Read.
+    #[inline(never)]
+    fn check_long(&self, i: usize, total: u64, opcode: Opcode) -> Result<(), u32> {
+        if total > MAX_MESSAGE {
+            return Err(wc::LOC_LEN_ERR);
+        }
+        self.check_local(i, local_need(opcode))
+    }
+
+    /// RDMA Write, with or without immediate, and RDMA Read. `whole` is the local memory if the message is short.
     #[inline]
-    fn rdma(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
-        let (total, rkey, addr) = (self.wqes[i].length, self.wqes[i].rkey, self.wqes[i].remote_addr);
+    fn rdma(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        opcode: Opcode,
+        target: &Target,
+        whole: &Pieces,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
+        let w = &self.wqes[i];
+        let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let (direction, need) = match opcode {
             Opcode::Read => (Direction::Read, access::REMOTE_READ),
             _ => (Direction::Write, access::REMOTE_WRITE),
@@ -176,6 +229,36 @@ impl SendQueue {
             }
             self.exec.checked = true;
         }
+        match known {
+            // SAFETY: both sides were checked against their keys inside the in-flight mark.
+            Some(Place::Direct(p)) if whole.len() == total => unsafe {
+                memory::copy_direct(direction, p, whole, true);
+                *budget = budget.saturating_sub(total);
+            },
+            _ if total > 0 => mark = self.rdma_long(i, target, direction, known, mark, budget)?,
+            _ => {}
+        }
+        if let Some(wqe) = self.exec.claimed {
+            self.deliver_immediate(qp, i, target, wqe);
+        }
+        drop(mark);
+        Ok(())
+    }
+
+    /// Moves a message in chunks, leaving the peer's memory between two of them.
+    #[inline(never)]
+    fn rdma_long<'a>(
+        &mut self,
+        i: usize,
+        target: &'a Target,
+        direction: Direction,
+        mut known: Option<Place>,
+        mut mark: InFlight<'a>,
+        budget: &mut u64,
+    ) -> Result<InFlight<'a>, Stop> {
+        let w = &self.wqes[i];
+        let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
+        let need = if direction == Direction::Read { access::REMOTE_READ } else { access::REMOTE_WRITE };
         while self.exec.done < total {
             let done = self.exec.done;
             let place = || target.remote_memory(rkey, addr.wrapping_add(done), total - done, need);
@@ -193,27 +276,36 @@ impl SendQueue {
                 mark = target.enter()?;
             }
         }
-        if let Some(wqe) = self.exec.claimed {
-            let w = &self.wqes[i];
-            let receipt = Receipt {
-                opcode: wc::OP_RECV_RDMA_WITH_IMM,
-                byte_len: total as u32,
-                imm: w.imm_or_rkey,
-                src_qp: qp.qp_num(),
-                wc_flags: wc::FLAG_IMM,
-                slid: qp.lid(),
-                sl: self.params.ah.sl,
-                ..Receipt::default()
-            };
-            target.complete_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0);
-        }
-        drop(mark);
-        Ok(())
+        Ok(mark)
     }
 
-    /// Send, with immediate, with invalidate.
+    #[inline(never)]
+    fn deliver_immediate(&self, qp: &Qp, i: usize, target: &Target, wqe: u32) {
+        let w = &self.wqes[i];
+        let receipt = Receipt {
+            opcode: wc::OP_RECV_RDMA_WITH_IMM,
+            byte_len: w.length as u32,
+            imm: w.imm_or_rkey,
+            src_qp: qp.qp_num(),
+            wc_flags: wc::FLAG_IMM,
+            slid: qp.lid(),
+            sl: self.params.ah.sl,
+            ..Receipt::default()
+        };
+        target.complete_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0);
+    }
+
+    /// Send, with immediate, with invalidate. `whole` is the local memory if the message is short.
     #[inline]
-    fn send(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+    fn send(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        opcode: Opcode,
+        target: &Target,
+        whole: &Pieces,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
         let total = self.wqes[i].length;
         let mut mark = target.enter()?;
         let wqe = match self.exec.claimed {
@@ -231,39 +323,22 @@ impl SendQueue {
             sl: self.params.ah.sl,
             ..Receipt::default()
         };
-        if !self.exec.checked {
+        let first = !self.exec.checked;
+        if first {
             if total > target.receive_room(wqe) {
                 return Err(self.spoil(target, wqe, &receipt, wc::LOC_LEN_ERR, Nak::InvalidRequest));
             }
             self.exec.checked = true;
         }
-        while self.exec.done < total {
-            let done = self.exec.done;
-            let (first, room, key, addr) = match target.receive_memory(wqe, done) {
-                Ok(Some(found)) => found,
-                Ok(None) | Err(_) => {
-                    return Err(self.spoil(target, wqe, &receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
-                }
-            };
-            let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
-            let last = done + room >= total;
-            let remote = Remote { key, addr, local: true };
-            let n =
-                self.chunk(i, target, Direction::Write, first, &place, room.min(total - done), last, &remote, budget);
-            match n {
-                Ok(n) => self.exec.done += n,
-                Err(Stop::Nak(Nak::RemoteOperation)) => {
-                    return Err(self.spoil(target, wqe, &receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
-                }
-                Err(stop) => return Err(stop),
-            }
-            if self.exec.done < total {
-                drop(mark);
-                if *budget == 0 {
-                    return Err(Stop::Step(Step::Again));
-                }
-                mark = target.enter()?;
-            }
+        let known = if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0) } else { Ok(None) };
+        match known {
+            // SAFETY: both sides were checked against their keys inside the in-flight mark.
+            Ok(Some((Place::Direct(p), room, ..))) if room >= total => unsafe {
+                memory::copy_direct(Direction::Write, p, whole, true);
+                *budget = budget.saturating_sub(total);
+            },
+            _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
+            _ => {}
         }
         let w = &self.wqes[i];
         receipt.byte_len = total as u32;
@@ -283,6 +358,49 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Moves a message into its receive in chunks, leaving the peer's memory between two of them.
+    #[inline(never)]
+    fn send_long<'a>(
+        &mut self,
+        i: usize,
+        target: &'a Target,
+        wqe: u32,
+        receipt: &Receipt,
+        mut mark: InFlight<'a>,
+        budget: &mut u64,
+    ) -> Result<InFlight<'a>, Stop> {
+        let total = self.wqes[i].length;
+        while self.exec.done < total {
+            let done = self.exec.done;
+            let (first, room, key, addr) = match target.receive_memory(wqe, done) {
+                Ok(Some(found)) => found,
+                Ok(None) | Err(_) => {
+                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
+                }
+            };
+            let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
+            let last = done + room >= total;
+            let remote = Remote { key, addr, local: true };
+            let n =
+                self.chunk(i, target, Direction::Write, first, &place, room.min(total - done), last, &remote, budget);
+            match n {
+                Ok(n) => self.exec.done += n,
+                Err(Stop::Nak(Nak::RemoteOperation)) => {
+                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
+                }
+                Err(stop) => return Err(stop),
+            }
+            if self.exec.done < total {
+                drop(mark);
+                if *budget == 0 {
+                    return Err(Stop::Step(Step::Again));
+                }
+                mark = target.enter()?;
+            }
+        }
+        Ok(mark)
+    }
+
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
     fn spoil(&mut self, target: &Target, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
@@ -291,8 +409,9 @@ impl SendQueue {
         Stop::Nak(nak)
     }
 
-    /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5).
-    fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Target) -> Result<(), Stop> {
+    /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
+    #[inline]
+    fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Target, whole: &Pieces) -> Result<(), Stop> {
         let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
@@ -307,27 +426,34 @@ impl SendQueue {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
         let old = match place? {
-            Place::Direct(p) if (p as usize).is_multiple_of(8) => {
+            // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
+            Place::Direct(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
                 let w = &self.wqes[i];
                 // SAFETY: the responder has just checked the word against its key, and the mark keeps it valid.
                 unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }
             }
             _ => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
-                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8)?;
+                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
-        let mut pieces = Pieces::new();
-        self.collect(i, 0, 8, access::LOCAL_WRITE, &mut pieces).map_err(Stop::Local)?;
         let mut word = old.to_ne_bytes();
-        // SAFETY: the pieces are checked local memory; the word is on this stack.
-        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), &pieces, true) };
+        // SAFETY: the pieces are checked local memory of 8 bytes; the word is on this stack.
+        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true) };
         Ok(())
     }
 
     /// Atomic write: 8 bytes, aligned, in one store (IBA annex A19.4.3).
-    fn write_atomic(&mut self, qp: &Qp, i: usize, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+    #[inline(never)]
+    fn write_atomic(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        target: &Target,
+        whole: &Pieces,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
         let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
@@ -337,16 +463,17 @@ impl SendQueue {
         }
         let mark = target.enter()?;
         let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
-        if let Place::Direct(_) = place {
+        if let (Place::Direct(_), None) = (place, self.exec.asked) {
             drop(mark);
-            return self.rdma(qp, i, Opcode::Write, target, budget);
+            return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
-        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8).map(|_| ())
+        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8, budget).map(|_| ())
     }
 
     /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
     /// (IBA annex A19.4.2).
+    #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Target) -> Result<(), Stop> {
         let w = &self.wqes[i];
         let _mark = target.enter()?;
@@ -361,7 +488,6 @@ impl SendQueue {
     /// Moves the next piece, at most one chunk of `room` bytes, to or from `first`, which `place` finds once more where it
     /// may have been revoked meanwhile; returns how many bytes. The caller is in flight. `ends` says that the message ends with `room`.
     #[allow(clippy::too_many_arguments)]
-    #[inline]
     fn chunk(
         &mut self,
         i: usize,
@@ -375,14 +501,17 @@ impl SendQueue {
         budget: &mut u64,
     ) -> Result<u64, Stop> {
         let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
-        let way = memory::way(&target.space, first, self.process.policy);
+        // What the owner was asked for it also finishes, even if the memory has been mapped meanwhile.
+        let asked = self.exec.asked.is_some();
+        let way = if asked { Way::Owner } else { memory::way(&target.space, first, self.process.policy) };
         let limit = match way {
             Way::Direct(_) | Way::Null => memory::DIRECT_CHUNK,
             Way::Vm(_) => memory::VM_CHUNK,
-            Way::Owner => request::BOUNCE_BYTES,
+            // The owner looks at the key for each piece of it, and the budget bounds what passes through.
+            Way::Owner => MAX_MESSAGE,
         };
         // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines.
-        let most = limit.min((*budget).max(SMALL));
+        let most = if way == Way::Owner { limit } else { limit.min((*budget).max(SMALL)) };
         let n = if room <= most { room } else { most & !63 };
         let last = ends && n == room;
         match way {
@@ -397,12 +526,18 @@ impl SendQueue {
                 let mut pieces = Pieces::new();
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 if pieces.has_null() {
-                    return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
+                    return self.ask_chunk(i, target, direction, remote, n, budget);
                 }
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
                 target.barrier();
-                if target.lane.open.load(Ordering::Relaxed) == 0 || place()? != Place::Remote(host) {
+                // Memory that has been mapped meanwhile is still there.
+                let still = match place()? {
+                    Place::Remote(now) => now == host,
+                    Place::Direct(_) => true,
+                    Place::Null => false,
+                };
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Stop::Nak(Nak::Silence));
                 }
                 match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
@@ -411,14 +546,14 @@ impl SendQueue {
                         return Err(Stop::Nak(Nak::RemoteOperation));
                     }
                     Err(Fault::Refused) => {
-                        return self.ask_chunk(i, target, direction, remote, n.min(request::BOUNCE_BYTES));
+                        return self.ask_chunk(i, target, direction, remote, n, budget);
                     }
                     Err(Fault::Local) => return Err(Stop::Local(wc::LOC_PROT_ERR)),
                     Err(Fault::Remote) => return Err(Stop::Nak(Nak::RemoteOperation)),
                     Err(Fault::Gone) => return Err(Stop::Nak(Nak::Silence)),
                 }
             }
-            Way::Owner => return self.ask_chunk(i, target, direction, remote, n),
+            Way::Owner => return self.ask_chunk(i, target, direction, remote, n, budget),
         }
         *budget = budget.saturating_sub(n);
         Ok(n)
@@ -431,9 +566,10 @@ impl SendQueue {
         direction: Direction,
         remote: &Remote,
         n: u64,
+        budget: &mut u64,
     ) -> Result<u64, Stop> {
         let op = if direction == Direction::Read { request::READ } else { request::WRITE };
-        self.ask(i, target, op, remote, n)
+        self.ask(i, target, op, remote, n, budget)
     }
 
     // ---- refusals and silence --------------------------------------------------------------------------------------
@@ -452,6 +588,7 @@ impl SendQueue {
         let reliable = qp.qp_type().is_reliable();
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(target, code),
+            Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
             Nak::Silence => {
                 self.start_over(target);
                 if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
@@ -531,34 +668,6 @@ impl SendQueue {
         Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
     }
 
-    /// The SRQ that an XRC request names; every one does, for the keys are held against its domain (IBA A14.5.2).
-    #[inline]
-    fn destination_srq(&self, qp: &Qp, i: usize) -> Option<u32> {
-        (qp.qp_type() == QpType::XrcSend).then(|| self.wqes[i].srqn)
-    }
-
-    #[inline]
-    fn take_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Target>, Step> {
-        let known = match srqn {
-            None => self.target.take(),
-            Some(n) => self.xrc.remove(&n),
-        };
-        match known {
-            Some(t) => Ok(t),
-            None => self.find_target(qp, srqn),
-        }
-    }
-
-    #[inline]
-    fn put_target(&mut self, srqn: Option<u32>, target: Box<Target>) {
-        match srqn {
-            None => self.target = Some(target),
-            Some(n) => {
-                self.xrc.insert(n, target);
-            }
-        }
-    }
-
     #[cold]
     fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Target>, Step> {
         use crate::peers::Found;
@@ -566,7 +675,7 @@ impl SendQueue {
         match crate::peers::find(self.process, qp, &self.params, srqn) {
             Found::Target(t) => {
                 self.exec.deadline = 0;
-                Ok(Box::new(t))
+                Ok(t)
             }
             Found::Connecting => Err(self.connecting(reliable)),
             Found::Nobody if reliable => {

@@ -4,10 +4,11 @@
 //!
 //! Every access happens between [`Target::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 
-use crate::cq::take_arm;
-use crate::layout::{self, CqShared, Lane, QpShared};
+use crate::barrier;
+use crate::cq::{publish, watched};
+use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::recv_queue::{Receipt, RqView};
-use crate::space::{Place, Space};
+use crate::space::{OWNER_DIED, Place, Space, plain_region};
 use crate::types::{QpState, QpType, access, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +26,8 @@ pub enum Nak {
     RemoteAccess,
     /// Remote operational error.
     RemoteOperation,
+    /// The process lets nobody in for a moment ([`crate::Process::pause`]); not an answer that a peer would hear of.
+    Paused,
 }
 
 /// A QP as it was when somebody decided to use it: a number and how many resets it has had.
@@ -58,9 +61,16 @@ pub struct Target {
     /// Where the QP's receives complete.
     cq: &'static CqShared,
     ring: &'static [AtomicU32],
+    /// The header of its process's arena. The kernel itself marks there that the process has ended.
+    header: &'static Header,
+    /// Its process's keys.
+    keys: &'static [KeyEntry; layout::KEYS],
+    /// Its process is the calling one.
+    own: bool,
     qp_type: QpType,
-    generation: u32,
     me: u64,
+    /// The owner relies on full barriers of ours.
+    full_barrier: bool,
 }
 
 impl Target {
@@ -86,11 +96,16 @@ impl Target {
             return None;
         }
         // The QP may have been reset, and the lane given to another, since it was seen.
-        if qp.generation.load(Ordering::SeqCst) != seen.generation || qp.qpn.load(Ordering::SeqCst) != seen.qpn {
+        if qp.generation.load(Ordering::SeqCst) != seen.generation
+            || qp.qpn.load(Ordering::SeqCst) != seen.qpn
+            || lane.open.load(Ordering::SeqCst) == 0
+        {
             let _ = lane.initiator.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
             return None;
         }
-        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, qp_type, generation: seen.generation, me })
+        let full_barrier = space.needs_full_barrier();
+        let (header, keys, own) = (space.header, space.keys, space.is_own());
+        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, header, keys, own, qp_type, me, full_barrier })
     }
 
     /// Gives the lane back. Nobody of the initiator is in flight on it.
@@ -106,12 +121,12 @@ impl Target {
 
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
     pub fn withdraw(&self) -> bool {
-        use crate::layout::request::{IDLE, POSTED, RUNNING};
+        use crate::layout::request::{DONE, IDLE, POSTED, WAITING};
         if self.lane.initiator.load(Ordering::Acquire) != self.me {
             return false;
         }
-        let state = &self.lane.request.state;
-        state.compare_exchange(POSTED, IDLE, Ordering::AcqRel, Ordering::Acquire) == Err(RUNNING)
+        let take = |from| self.lane.request.state.compare_exchange(from, IDLE, Ordering::AcqRel, Ordering::Acquire);
+        !matches!(take(POSTED).or_else(|_| take(WAITING)), Ok(_) | Err(IDLE | DONE))
     }
 
     /// Ends a mark whose thread is gone.
@@ -126,45 +141,51 @@ impl Target {
 
     /// Marks the initiator as in flight and checks that the QP still takes what comes through this lane. The mark is
     /// visible before the check (IBA has no such race: there the adapter serialises); whoever revokes does it the other way
-    /// round: first the state or key, then a look at the mark.
-    #[inline]
+    /// round: first the state or key, then a heavy barrier, then a look at the mark.
+    #[inline(always)]
     pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
-        // Looked at first: in a lane that has become another's nothing is written.
-        if self.lane.initiator.load(Ordering::Acquire) != self.me || self.lane.open.load(Ordering::Relaxed) == 0 {
-            return Err(Nak::Silence);
+        // Plain stores: until its initiator gives a lane back, nobody else has it.
+        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
+        self.lane.gate.store(gate, Ordering::Relaxed);
+        barrier::light(self.full_barrier);
+        let mark = InFlight { lane: self.lane, gate };
+        let state = self.qp.state.load(Ordering::Acquire);
+        if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
+            && self.lane.open.load(Ordering::Relaxed) != 0
+            && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
+            && self.header.paused.load(Ordering::Relaxed) == 0
+        {
+            return Ok(mark);
         }
-        let gate = self.lane.gate.load(Ordering::Relaxed);
-        let marked = self.lane.gate.compare_exchange(gate, gate | 1, Ordering::SeqCst, Ordering::Relaxed);
-        if gate & 1 == 1 || marked.is_err() {
-            return Err(Nak::Silence);
+        match self.not_as_usual() {
+            None => Ok(mark),
+            Some(nak) => Err(nak),
         }
-        // On x86 the exchange is a full barrier by itself.
-        #[cfg(not(target_arch = "x86_64"))]
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let mark = InFlight { lane: self.lane, gate: gate | 1 };
+    }
+
+    /// Whether a message has arrived since the QP went to RTR. Passive sides of RDMA Writes often stay there.
+    #[inline(always)]
+    fn is_established(&self) -> bool {
+        self.qp.established.load(Ordering::Relaxed) != 0
+    }
+
+    /// [`Target::enter`] where not everything is as it is most of the time.
+    #[cold]
+    #[inline(never)]
+    fn not_as_usual(&self) -> Option<Nak> {
         let state = self.qp.state.load(Ordering::Acquire);
         // IBA 10.3.1: RTR, RTS, SQD and SQE receive.
         let receives = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state);
-        if !receives
-            || self.qp.generation.load(Ordering::Relaxed) != self.generation
-            || self.lane.initiator.load(Ordering::Relaxed) != self.me
-            || self.lane.open.load(Ordering::Relaxed) == 0
-            || self.space.is_dead()
-        {
-            // The lane may have become another's since the first look; its mark is not ours to end.
-            let _ = self.lane.gate.compare_exchange(
-                mark.gate,
-                mark.gate.wrapping_add(1),
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
-            std::mem::forget(mark);
-            return Err(Nak::Silence);
+        if !receives || self.lane.open.load(Ordering::Relaxed) == 0 || self.space.is_dead() {
+            return Some(Nak::Silence);
         }
-        if state == QpState::Rtr as u32 && self.qp.established.load(Ordering::Relaxed) == 0 {
+        if !self.space.is_open() {
+            return Some(Nak::Paused);
+        }
+        if state == QpState::Rtr as u32 && !self.is_established() {
             self.established();
         }
-        Ok(mark)
+        None
     }
 
     /// The first message in RTR raises "communication established" (IBA 11.6.3.1).
@@ -175,14 +196,10 @@ impl Target {
         }
     }
 
-    /// Orders what the initiator has stored before what it looks at next, inside the mark. An exchange on a line that is
-    /// its own anyway costs less than a fence.
+    /// Orders what the initiator has stored before what it looks at next, inside the mark.
     #[inline]
     pub fn barrier(&self) {
-        let gate = self.lane.gate.load(Ordering::Relaxed);
-        self.lane.gate.swap(gate, Ordering::SeqCst);
-        #[cfg(not(target_arch = "x86_64"))]
-        std::sync::atomic::fence(Ordering::SeqCst);
+        barrier::light(self.full_barrier);
     }
 
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
@@ -200,6 +217,19 @@ impl Target {
             .resolve(rkey, addr, len, need, self.pd(), self.qp.qpn.load(Ordering::Relaxed))
             .filter(|place| *place != Place::Null)
             .ok_or(Nak::RemoteAccess)
+    }
+
+    /// The same for the plain case: a connected QP, a region that is mapped here. None for all others and for refusals.
+    #[inline(always)]
+    pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
+        if self.qp.access.load(Ordering::Relaxed) & need != need {
+            return None;
+        }
+        let (entry, offset) = plain_region(self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
+        if self.own {
+            return Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8);
+        }
+        self.space.mapped_at(entry, offset, len)
     }
 
     /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
@@ -269,30 +299,45 @@ impl Target {
     /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
     #[inline]
     pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
-        if let Some(w) = self.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
-            receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
-        }
+        let Some((rq, w)) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?))) else { return };
+        receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let lane = self.lane;
         let produced = lane.produced.load(Ordering::Relaxed);
-        self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
-        // One step publishes: a killed initiator has done it or has not.
-        lane.produced.swap(produced.wrapping_add(1), Ordering::SeqCst);
-        let total = self.cq.produced.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-        if lane.signalled.load(Ordering::SeqCst) == 0 && lane.signalled.swap(1, Ordering::SeqCst) == 0 {
-            let bit = lane.ready_bit.load(Ordering::Relaxed) as usize % layout::READY_BITS;
-            self.cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
-            self.cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
+        if rq.alone {
+            rq.complete_alone(w);
+        } else {
+            self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
         }
-        let remote = total.saturating_sub(self.cq.consumed.load(Ordering::Relaxed));
-        let waiting = remote.saturating_add(self.cq.local.load(Ordering::Relaxed));
-        if waiting > self.cq.capacity.load(Ordering::Relaxed) {
+        let bit = lane.ready_bit.load(Ordering::Relaxed);
+        let next = produced.wrapping_add(1);
+        if publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier) {
+            self.tell(solicited || receipt.status != wc::SUCCESS);
+        }
+        if rq.alone {
+            rq.fetch_next();
+        }
+    }
+
+    /// The receive CQ counts its completions or wants to be told of them.
+    #[cold]
+    fn tell(&self, solicited_or_error: bool) {
+        let news = watched(self.cq);
+        if news.overrun {
             self.cq.overrun.store(1, Ordering::SeqCst);
+        }
+        if news.overrun {
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
-        if self.cq.armed.load(Ordering::SeqCst) != 0 && take_arm(self.cq, solicited || receipt.status != wc::SUCCESS) {
-            self.cq.notify.store(1, Ordering::SeqCst);
-            self.space.raise(self.cq.attention.load(Ordering::Relaxed));
+        if news.event {
+            self.notify(solicited_or_error);
         }
+    }
+
+    /// The program waits for an event of the CQ.
+    #[cold]
+    fn notify(&self, solicited_or_error: bool) {
+        let slot = layout::slot_of(self.qp.qpn.load(Ordering::Relaxed));
+        crate::arm::fire(self.cq, solicited_or_error, || crate::events::raise(&self.space, self.cq, slot));
     }
 
     /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).
@@ -326,7 +371,7 @@ impl Target {
             Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
             Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),
             Nak::RemoteOperation => self.fail(Some(event::QP_FATAL)),
-            Nak::Silence | Nak::ReceiverNotReady(_) => {}
+            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused => {}
         }
     }
 

@@ -3,19 +3,21 @@
 //!
 //! An RDMA Write: `post` → [`SendQueue::advance`] → `requester::step` → [`crate::responder::Target`] → `memory`.
 
-use crate::cq::Freed;
+use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::layout::{Header, KEYS, KeyEntry};
 use crate::memory::Pieces;
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::requester::{Exec, Step};
 use crate::responder::{LaneInHand, Target};
-use crate::types::{AhAttr, Completion, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
+use crate::send_ring::SendRing;
+use crate::types::{AhAttr, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use crate::ud::UdPeers;
-use crate::wqe::{BindWork, Data, SendRequest, UdAddress, Wqe};
+use crate::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;
@@ -57,10 +59,19 @@ pub(crate) struct SendQueue {
     cap: QpCap,
     /// First WQE not done, and one past the last posted; they count for ever and wrap.
     pub(crate) head: u32,
-    tail: u32,
-    /// WQEs whose completion the program has polled, or that came before one.
-    freed: &'static AtomicU32,
-    sq_sig_all: bool,
+    pub(crate) tail: u32,
+    /// What the program will poll.
+    pub(crate) ring: Arc<SendRing>,
+    /// Operations that may take the short way, one bit each.
+    pub(crate) short_ways: u32,
+    /// How many requests may go the short way before the next look at the queue; 0 while anything waits.
+    pub(crate) room: u32,
+    /// Bytes that the call in hand may still move the short way.
+    pub(crate) left: u32,
+    /// Operations that the service type has, one bit each (IBA 10.8.3, table 91).
+    allowed: u32,
+    is_ud: bool,
+    pub(crate) sq_sig_all: bool,
     pub(crate) pd: u32,
     pub(crate) exec: Exec,
     pub(crate) params: Params,
@@ -71,8 +82,13 @@ pub(crate) struct SendQueue {
     /// Lanes into XRC SRQs of the peer.
     pub(crate) xrc: HashMap<u32, Box<Target>>,
     pub(crate) ud: UdPeers,
-    /// Tail before `wr_start`, for `wr_abort`.
+    /// Tail before `wr_start`, for `wr_abort`; and whether nothing waited then.
     mark: u32,
+    was_empty: bool,
+    /// This process's keys.
+    pub(crate) keys: &'static [KeyEntry; KEYS],
+    /// The own arena's header.
+    pub(crate) header: &'static Header,
     pub(crate) failed_push: Option<Error>,
 }
 
@@ -84,10 +100,11 @@ impl SendQueue {
         pd: u32,
         cap: QpCap,
         sq_sig_all: bool,
+        cq: Option<&Cq>,
     ) -> SendQueue {
         let slots = cap.max_send_wr.max(1).next_power_of_two();
-        let freed = process.freed_cell(qpn);
-        freed.store(0, Ordering::Relaxed);
+        let ready_bit = cq.map_or(0, Cq::next_ready_bit);
+        let ring = Arc::new(SendRing::new(slots, qpn, ready_bit, cq.is_some_and(Cq::has_timestamps)));
         let mut wqes = Vec::new();
         wqes.resize_with(slots as usize, Wqe::default);
         SendQueue {
@@ -100,7 +117,12 @@ impl SendQueue {
             cap,
             head: 0,
             tail: 0,
-            freed,
+            ring,
+            short_ways: crate::short::short_ways(qp_type),
+            room: 0,
+            left: 0,
+            allowed: allowed(qp_type),
+            is_ud: qp_type == QpType::Ud,
             sq_sig_all,
             pd,
             exec: Exec::default(),
@@ -110,6 +132,9 @@ impl SendQueue {
             xrc: HashMap::new(),
             ud: UdPeers::default(),
             mark: 0,
+            was_empty: true,
+            keys: process.own.keys,
+            header: process.own.header,
             failed_push: None,
         }
     }
@@ -117,9 +142,10 @@ impl SendQueue {
     /// Whether work waits.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.head != self.tail || self.ud.has_waiting()
+        self.head != self.tail || (self.is_ud && self.ud.has_waiting())
     }
 
+    #[inline]
     pub(crate) fn index(&self, counter: u32) -> usize {
         (counter & self.mask) as usize
     }
@@ -128,17 +154,25 @@ impl SendQueue {
 
     /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
     /// (`man ibv_post_send`).
-    #[inline]
     pub(crate) fn push(&mut self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
-        if self.tail.wrapping_sub(self.freed.load(Ordering::Acquire)) >= self.cap.max_send_wr {
-            return Err(Error::no_memory("the send queue is full"));
+        if self.tail.wrapping_sub(self.ring.freed()) >= self.cap.max_send_wr {
+            return Err(full());
         }
-        check(qp, request)?;
+        let opcode = request.opcode;
+        let state = qp.shared.state.load(Ordering::Acquire);
+        if self.allowed >> opcode as u32 & 1 == 0
+            || state < QpState::Rts as u32
+            || request.flags & send_flags::IP_CSUM != 0
+            || (request.flags & send_flags::INLINE != 0 && opcode.answers())
+            || (self.is_ud && request.ud.is_none())
+        {
+            return Err(refusal(qp, request));
+        }
         let i = self.index(self.tail);
         let (num_sge, inline_len, length) = self.take_data(i, request)?;
         let w = &mut self.wqes[i];
         w.wr_id = request.wr_id;
-        w.opcode = Some(request.opcode);
+        w.opcode = opcode;
         w.flags = request.flags;
         w.num_sge = num_sge;
         w.inline_len = inline_len;
@@ -146,40 +180,39 @@ impl SendQueue {
         w.imm_or_rkey = request.imm_or_rkey;
         w.rkey = request.rkey;
         w.remote_addr = request.remote_addr;
-        w.compare_add = request.compare_add;
-        w.swap = request.swap;
         w.srqn = request.srqn;
-        w.flush = request.flush;
-        if let Some(b) = &request.bind {
-            w.bind = Some(Box::new(BindWork {
-                mw: Arc::clone(b.mw),
-                new_rkey: b.new_rkey,
-                mr: b.mr.cloned(),
-                addr: b.addr,
-                length: b.length,
-                access: b.access,
-            }));
+        match opcode {
+            Opcode::CompareSwap | Opcode::FetchAdd => (w.compare_add, w.swap) = (request.compare_add, request.swap),
+            Opcode::Flush => w.flush = request.flush,
+            Opcode::BindMw => w.bind = request.bind.as_ref().map(BindWork::of),
+            _ => {}
         }
-        if let Some(ud) = &request.ud
-            && let Some(a) = self.ud_addresses.get_mut(i)
-        {
-            *a = UdAddress { ah: *ud.ah.attr(), qpn: ud.qpn, qkey: ud.qkey };
+        if let Some(ud) = &request.ud {
+            self.address(i, ud);
         }
         self.tail = self.tail.wrapping_add(1);
+        self.room = 0;
         Ok(())
     }
 
-    #[inline]
+    #[inline(never)]
+    fn address(&mut self, i: usize, ud: &UdDest<'_>) {
+        if let Some(a) = self.ud_addresses.get_mut(i) {
+            *a = UdAddress { ah: *ud.ah.attr(), qpn: ud.qpn, qkey: ud.qkey };
+        }
+    }
+
+    #[inline(always)]
     fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, Option<u32>, u64)> {
         match &request.data {
             Data::None => Ok((0, None, 0)),
             Data::Sges(sges) if request.flags & send_flags::INLINE == 0 => {
                 let room = self.cap.max_send_sge as usize;
                 if sges.len() > room {
-                    return Err(Error::invalid(format!("a send has {} SGEs, the QP allows {room}", sges.len())));
+                    return Err(too_many_sges(sges.len(), room));
                 }
                 let mut length = 0;
-                for (to, sge) in self.sges[i * room..].iter_mut().zip(*sges) {
+                for (to, sge) in self.sges[i * room..][..room].iter_mut().zip(*sges) {
                     *to = *sge;
                     length += u64::from(sge.length);
                 }
@@ -225,12 +258,29 @@ impl SendQueue {
     /// Remembers where a batch began.
     pub(crate) fn begin_batch(&mut self) {
         self.mark = self.tail;
-        self.failed_push = None;
+        self.was_empty = self.head == self.tail;
+    }
+
+    #[inline]
+    pub(crate) fn max_send_wr(&self) -> u32 {
+        self.cap.max_send_wr
+    }
+
+    #[inline]
+    pub(crate) fn max_inline(&self) -> u32 {
+        self.cap.max_inline_data
+    }
+
+    /// Whether the batch is still empty.
+    #[inline]
+    pub(crate) fn nothing_pushed(&self) -> bool {
+        self.mark == self.tail
     }
 
     /// Whether nothing waited before the batch: only then is it begun at once (DESIGN decision 1).
+    #[inline]
     pub(crate) fn batch_is_first(&self) -> bool {
-        self.head == self.mark
+        self.was_empty
     }
 
     /// Forgets what was pushed since `wr_start`.
@@ -242,21 +292,14 @@ impl SendQueue {
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
     /// Does what can be done now within `budget` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self, qp: &Qp, mut budget: u64) -> Progress {
-        if self.ud.has_waiting() {
+        if self.is_ud && self.ud.has_waiting() {
             self.flush_stash(qp);
         }
         while self.head != self.tail {
-            match qp.state() {
-                QpState::Rts => {}
-                // IBA 10.3.1.5: what has begun is finished, nothing new begins.
-                QpState::Sqd if self.exec.begun() => {}
-                QpState::Err | QpState::Sqe => {
-                    self.flush(qp);
-                    break;
-                }
-                _ => break,
+            if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp) {
+                break;
             }
             if budget == 0 {
                 return Progress::More;
@@ -267,41 +310,63 @@ impl SendQueue {
                 Step::Wait(until) => return Progress::Wait(until),
             }
         }
-        self.ud.next_look().map_or(Progress::Idle, Progress::Wait)
+        if self.is_ud { self.ud.next_look().map_or(Progress::Idle, Progress::Wait) } else { Progress::Idle }
+    }
+
+    /// Whether the request at the head is carried out although the QP is not in RTS.
+    #[cold]
+    fn goes_on(&mut self, qp: &Qp) -> bool {
+        match qp.state() {
+            QpState::Rts => true,
+            // IBA 10.3.1.5: what has begun is finished, nothing new begins.
+            QpState::Sqd => self.exec.begun(),
+            QpState::Err | QpState::Sqe => {
+                self.flush(qp);
+                false
+            }
+            _ => false,
+        }
     }
 
     /// The WQE at the head is done: completes it, and on an error stops the queue (IBA 10.10.2.2).
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, qp: &Qp, status: u32) {
         let i = self.index(self.head);
         let w = &mut self.wqes[i];
+        let opcode = w.opcode;
         let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
-        if w.bind.is_some() {
+        if opcode == Opcode::BindMw {
             w.bind = None;
         }
-        let opcode = w.opcode.unwrap_or(Opcode::Send);
-        let byte_len = if opcode.answers() { w.length } else { 0 };
-        let completion = Completion {
-            wr_id: w.wr_id,
-            status,
-            opcode: opcode.wc_opcode(),
-            byte_len: byte_len as u32,
-            qp_num: qp.qp_num(),
-            ..Completion::default()
-        };
         self.head = self.head.wrapping_add(1);
         self.exec = Exec::default();
-        if signaled && let Some(cq) = qp.send_cq() {
-            cq.push(completion, Some(Freed { cell: self.freed, count: self.head }), false);
+        if signaled {
+            let byte_len = if opcode.answers() { self.wqes[i].length as u32 } else { 0 };
+            self.complete(qp, i, status, byte_len);
         }
         if status != wc::SUCCESS {
-            self.explain(qp, opcode, status);
-            qp.send_error(self);
+            self.failed(qp, opcode, status);
         }
     }
 
-    /// Says on request why a program's work failed (DESIGN decision 11).
+    /// Puts the completion of WQE `i`, the one before the head, where the program polls.
+    #[inline(always)]
+    fn complete(&mut self, qp: &Qp, i: usize, status: u32, byte_len: u32) {
+        let Some(cq) = qp.send_cq() else { return };
+        let (wr_id, opcode) = (self.wqes[i].wr_id, self.wqes[i].opcode.wc_opcode());
+        if self.ring.push(cq.shared, wr_id, status, opcode, byte_len, self.head) {
+            cq.tell(status != wc::SUCCESS);
+        }
+    }
+
     #[cold]
+    #[inline(never)]
+    fn failed(&mut self, qp: &Qp, opcode: Opcode, status: u32) {
+        self.explain(qp, opcode, status);
+        qp.send_error(self);
+    }
+
+    /// Says on request why a program's work failed (DESIGN decision 11).
     fn explain(&self, qp: &Qp, opcode: Opcode, status: u32) {
         let why = match status {
             wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
@@ -327,18 +392,8 @@ impl SendQueue {
         while self.head != self.tail {
             let i = self.index(self.head);
             self.head = self.head.wrapping_add(1);
-            let w = &mut self.wqes[i];
-            w.bind = None;
-            let completion = Completion {
-                wr_id: w.wr_id,
-                status: wc::WR_FLUSH_ERR,
-                opcode: w.opcode.unwrap_or(Opcode::Send).wc_opcode(),
-                qp_num: qp.qp_num(),
-                ..Completion::default()
-            };
-            if let Some(cq) = qp.send_cq() {
-                cq.push(completion, Some(Freed { cell: self.freed, count: self.head }), false);
-            }
+            self.wqes[i].bind = None;
+            self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
         }
         self.exec = Exec::default();
         self.ud.forget_waiting();
@@ -349,8 +404,7 @@ impl SendQueue {
         self.cancel_request();
         self.disconnect(qp);
         self.wqes.iter_mut().for_each(|w| w.bind = None);
-        (self.head, self.tail) = (0, 0);
-        self.freed.store(0, Ordering::Release);
+        (self.head, self.tail, self.room) = (0, 0, 0);
         self.exec = Exec::default();
     }
 
@@ -385,7 +439,7 @@ impl SendQueue {
 
     /// Collects the local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for `need`.
     /// `LOC_PROT_ERR` when a key does not allow it (IBA 10.10.2.2).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn collect(
         &self,
         i: usize,
@@ -398,12 +452,11 @@ impl SendQueue {
     }
 
     /// The same check for the whole of WQE `i`, and nothing else.
-    #[inline]
     pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
         self.each_piece(i, 0, self.wqes[i].length, need, |_, _| {})
     }
 
-    #[inline]
+    #[inline(always)]
     fn each_piece(
         &self,
         i: usize,
@@ -442,32 +495,48 @@ impl SendQueue {
     }
 }
 
-/// What a QP's type and state allow at posting (IBA 10.8.3, table 91; `man ibv_post_send`).
-#[inline]
-fn check(qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
-    let state = qp.state();
-    if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-        return Err(Error::invalid("the QP is not ready to send"));
+/// Operations of a service type, one bit for each opcode (IBA 10.8.3, table 91; annexes A14, A19).
+fn allowed(qp_type: QpType) -> u32 {
+    use Opcode::*;
+    let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
+    let unreliable = bits(&[Write, WriteImm, Send, SendImm, SendInv, LocalInv, BindMw]);
+    match qp_type {
+        QpType::Rc | QpType::XrcSend => unreliable | bits(&[Read, CompareSwap, FetchAdd, Flush, AtomicWrite]),
+        QpType::Uc => unreliable,
+        QpType::Ud => bits(&[Send, SendImm]),
+        QpType::XrcRecv => 0,
     }
-    let allowed = match qp.qp_type() {
-        QpType::Rc | QpType::XrcSend => true,
-        QpType::Uc => !request.opcode.answers() && !matches!(request.opcode, Opcode::Flush | Opcode::AtomicWrite),
-        QpType::Ud => matches!(request.opcode, Opcode::Send | Opcode::SendImm),
-        QpType::XrcRecv => false,
-    };
-    if !allowed {
-        return Err(Error::invalid(format!("{:?} is not possible on a {:?} QP", request.opcode, qp.qp_type())));
+}
+
+#[cold]
+#[inline(never)]
+fn full() -> Error {
+    Error::no_memory("the send queue is full")
+}
+
+#[cold]
+#[inline(never)]
+fn too_many_sges(n: usize, room: usize) -> Error {
+    Error::invalid(format!("a send has {n} SGEs, the QP allows {room}"))
+}
+
+/// Why a request cannot be posted on `qp` as it is.
+#[cold]
+#[inline(never)]
+fn refusal(qp: &Qp, request: &SendRequest<'_>) -> Error {
+    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Error::invalid("the QP is not ready to send");
+    }
+    if allowed(qp.qp_type()) >> request.opcode as u32 & 1 == 0 {
+        return Error::invalid(format!("{:?} is not possible on a {:?} QP", request.opcode, qp.qp_type()));
     }
     if request.flags & send_flags::IP_CSUM != 0 {
-        return Err(Error::invalid("checksum offload is not offered"));
+        return Error::invalid("checksum offload is not offered");
     }
     if request.flags & send_flags::INLINE != 0 && request.opcode.answers() {
-        return Err(Error::invalid("an operation that fetches data cannot be inline"));
+        return Error::invalid("an operation that fetches data cannot be inline");
     }
-    if qp.qp_type() == QpType::Ud && request.ud.is_none() {
-        return Err(Error::invalid("a datagram needs an address handle"));
-    }
-    Ok(())
+    Error::invalid("a datagram needs an address handle")
 }
 
 /// Rights that local memory needs for `opcode`: what is fetched is written there.

@@ -3,13 +3,16 @@
 //! checks that the initiator would make.
 
 use crate::lane::OwnedLane;
-use crate::layout::request;
-use crate::memory::{Direction, Pieces, atomic, copy_direct};
+use crate::layout::{Request, request};
+use crate::memory::{Direction, Pieces, atomic, copy_direct, copy_long};
 use crate::process::Process;
 use crate::responder::{Nak, Seen, Target};
 use crate::space::Place;
-use crate::types::{QpState, QpType, access, wc};
+use crate::stream::Stream;
+use crate::types::{QpState, QpType, access, now_ns, wc};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// `Request::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {
@@ -18,7 +21,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
         Err(Nak::InvalidRequest) => 1,
         Err(Nak::RemoteAccess) => 2,
         Err(Nak::RemoteOperation) => 3,
-        Err(Nak::Silence | Nak::ReceiverNotReady(_)) => 4,
+        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused) => 4,
     }
 }
 
@@ -33,79 +36,241 @@ pub fn result_of(status: u32) -> Result<(), Nak> {
     }
 }
 
-/// Carries out the request that waits in `lane`, if one does. The caller holds the process's serving lock, so that a
-/// revocation can wait for it.
-pub(crate) fn serve(process: &Process, lane: &OwnedLane) {
-    let state = &lane.shared.request.state;
-    if state.compare_exchange(request::POSTED, request::RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        return;
-    }
-    let result = carry_out(process, lane);
-    lane.shared.request.status.store(status_of(result), Ordering::Relaxed);
-    state.store(request::DONE, Ordering::Release);
+/// How long one turn at a request may last.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    /// Bytes after which others get their turn.
+    pub bytes: u64,
+    /// How long to look out for the initiator's next piece before leaving it alone, in nanoseconds.
+    pub patience: u64,
 }
 
-fn carry_out(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
+impl Turn {
+    /// The progress thread's. A piece takes an initiator on another CPU some 2 µs, one that was just preempted longer.
+    pub(crate) const PROGRESS: Turn = Turn { bytes: 4 << 20, patience: 20_000 };
+    /// A thread's that polls a CQ for the program: what is there, and the progress thread does the rest.
+    pub(crate) const POLL: Turn = Turn { bytes: 256 << 10, patience: 0 };
+}
+
+/// How often the progress thread looks whether a pause is over.
+const PAUSED: Duration = Duration::from_micros(50);
+
+/// What one step of a request came to.
+enum Step {
+    Over(Result<(), Nak>),
+    Moved(u64),
+    /// The bounce buffer has nothing, or no room.
+    Dry,
+    /// Nobody may touch this process's memory now.
+    Paused,
+    /// The request is gone.
+    Gone,
+}
+
+/// Carries out the request that waits in `lane`, if one does. Each piece is moved under the process's serving lock, so
+/// that a revocation can wait for it; between two pieces the next one is checked anew.
+pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
+    let _one_at_a_time = lane.server.lock();
     let r = &lane.shared.request;
-    let op = r.op.load(Ordering::Relaxed);
+    if r.state.compare_exchange(request::POSTED, request::RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let mut moved = 0;
+    let mut dry_since = 0;
+    loop {
+        match process.serving(|| step(process, lane)) {
+            Step::Gone => return,
+            Step::Paused if turn.patience > 0 => std::thread::sleep(PAUSED),
+            Step::Paused => {
+                queue_again(process, lane);
+                return;
+            }
+            Step::Over(result) => {
+                r.status.store(status_of(result), Ordering::Relaxed);
+                // Not over a request of the lane's next initiator.
+                let _ = r.state.compare_exchange(request::RUNNING, request::DONE, Ordering::AcqRel, Ordering::Relaxed);
+                return;
+            }
+            Step::Moved(n) => {
+                (moved, dry_since) = (moved + n, 0);
+                if moved >= turn.bytes {
+                    queue_again(process, lane);
+                    return;
+                }
+            }
+            Step::Dry => {
+                let now = now_ns();
+                dry_since = if dry_since == 0 { now } else { dry_since };
+                if now - dry_since < turn.patience {
+                    rest((now - dry_since) / 1024);
+                    continue;
+                }
+                // Said before the last look, as the initiator adds before it looks: one of the two sees the other.
+                let said = (request::RUNNING, request::WAITING);
+                if r.state.compare_exchange(said.0, said.1, Ordering::SeqCst, Ordering::Relaxed).is_err()
+                    || !has_work(r, lane)
+                    || r.state.compare_exchange(said.1, said.0, Ordering::SeqCst, Ordering::Relaxed).is_err()
+                {
+                    return;
+                }
+                dry_since = 0;
+            }
+        }
+    }
+}
+
+/// The rest of the request gets another turn.
+fn queue_again(process: &Process, lane: &OwnedLane) {
+    let state = &lane.shared.request.state;
+    let _ = state.compare_exchange(request::RUNNING, request::POSTED, Ordering::SeqCst, Ordering::Relaxed);
+    process.own.raise(lane.shared.attention.load(Ordering::Relaxed));
+}
+
+/// A moment's rest of one who looks out for something; now and then the CPU goes to whoever waits for it.
+fn rest(turns: u64) {
+    if turns % 2 == 1 {
+        std::thread::yield_now();
+    }
+    (0..16).for_each(|_| std::hint::spin_loop());
+}
+
+/// Looks out for `found` for at most `ns`, and says whether it came.
+pub(crate) fn look_out(ns: u64, found: impl Fn() -> bool) -> bool {
+    let begin = now_ns();
+    loop {
+        if found() {
+            return true;
+        }
+        let gone = now_ns() - begin;
+        if gone >= ns {
+            return false;
+        }
+        rest(gone / 1024);
+    }
+}
+
+/// The stream of a copy, and the bytes that may be moved next.
+fn next(r: &Request, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
+    let bounce = lane.bounce()?;
+    let stream = Stream { len: r.len.load(Ordering::Relaxed), ring: bounce.end - bounce.start };
+    let (ours, theirs) = (r.taken.load(Ordering::Relaxed), r.moved.load(Ordering::SeqCst));
+    let n = match r.op.load(Ordering::Relaxed) {
+        request::READ => stream.fill(ours, theirs),
+        _ => stream.empty(theirs, ours),
+    }?;
+    Some((stream, bounce, n))
+}
+
+fn has_work(r: &Request, lane: &OwnedLane) -> bool {
+    next(r, lane).is_none_or(|(_, _, n)| n > 0)
+}
+
+fn step(process: &Process, lane: &OwnedLane) -> Step {
+    let r = &lane.shared.request;
+    if r.state.load(Ordering::Acquire) != request::RUNNING {
+        return Step::Gone;
+    }
+    if process.is_paused() {
+        return Step::Paused;
+    }
     // A QP that does not receive any more answers nothing; whoever stopped it waits until we are through.
     let state = process.own.qp(lane.qp_num).map_or(0, |qp| qp.state.load(Ordering::SeqCst));
     if lane.shared.open.load(Ordering::SeqCst) == 0 || !(QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state) {
-        return Err(Nak::Silence);
+        return Step::Over(Err(Nak::Silence));
     }
-    if op == request::BOUNCE {
-        return lane.bounce(request::BOUNCE_BYTES).map(|_| ()).ok_or(Nak::RemoteOperation);
+    match r.op.load(Ordering::Relaxed) {
+        request::BOUNCE => {
+            let bytes = r.len.load(Ordering::Relaxed).clamp(request::BOUNCE_BYTES, request::LARGE_BOUNCE_BYTES);
+            Step::Over(lane.make_bounce(bytes).map(|_| ()).ok_or(Nak::RemoteOperation))
+        }
+        request::DATAGRAM => Step::Over(datagram(process, lane)),
+        request::COMPARE_SWAP | request::FETCH_ADD => Step::Over(fetch_atomic(process, lane)),
+        request::WRITE | request::READ => copy(process, lane).unwrap_or_else(|nak| Step::Over(Err(nak))),
+        _ => Step::Over(Err(Nak::InvalidRequest)),
     }
-    if op == request::DATAGRAM {
-        return datagram(process, lane);
-    }
+}
+
+/// The memory that the request names, all of it, found through the same checks that the initiator would make.
+fn memory(process: &Process, lane: &OwnedLane) -> Result<Place, Nak> {
+    let r = &lane.shared.request;
     let (key, addr, len) =
         (r.key.load(Ordering::Relaxed), r.addr.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
     let local = r.local.load(Ordering::Relaxed) != 0;
-    let need = match op {
+    let need = match r.op.load(Ordering::Relaxed) {
         _ if local => access::LOCAL_WRITE,
         request::WRITE => access::REMOTE_WRITE,
         request::READ => access::REMOTE_READ,
-        request::COMPARE_SWAP | request::FETCH_ADD => access::REMOTE_ATOMIC,
-        _ => return Err(Nak::InvalidRequest),
+        _ => access::REMOTE_ATOMIC,
     };
     let qp = process.own.qp(lane.qp_num).ok_or(Nak::Silence)?;
     let of_srq = qp.qp_type.load(Ordering::Relaxed) == QpType::XrcRecv.to_verbs();
     let pd =
         if local || of_srq { lane.rq.view.shared.pd.load(Ordering::Relaxed) } else { qp.pd.load(Ordering::Relaxed) };
-    let refusal = if local { Nak::RemoteOperation } else { Nak::RemoteAccess };
-    let place = process.own.resolve(key, addr, len, need, pd, lane.qp_num);
-    let at = match place {
-        Some(Place::Direct(p)) => p,
-        Some(Place::Null) if local => return Ok(()),
-        _ => return Err(refusal),
-    };
-    if op == request::COMPARE_SWAP || op == request::FETCH_ADD {
-        if len != 8 || !(at as usize).is_multiple_of(8) {
-            return Err(Nak::InvalidRequest);
-        }
-        let (compare, swap) = (r.compare.load(Ordering::Relaxed), r.swap.load(Ordering::Relaxed));
-        // SAFETY: eight bytes of registered memory of this process, aligned.
-        let old = unsafe { atomic(at, op == request::COMPARE_SWAP, compare, swap) };
-        r.result.store(old, Ordering::Relaxed);
-        return Ok(());
+    match process.own.resolve(key, addr, len, need, pd, lane.qp_num) {
+        Some(Place::Null) if local => Ok(Place::Null),
+        Some(Place::Direct(p)) => Ok(Place::Direct(p)),
+        _ if local => Err(Nak::RemoteOperation),
+        _ => Err(Nak::RemoteAccess),
     }
-    let offset = r.at.load(Ordering::Relaxed);
-    let bounce = bounce_at(process, lane, offset, len)?;
-    let mut pieces = Pieces::new();
-    pieces.push(bounce, len);
-    let direction = if op == request::READ { Direction::Read } else { Direction::Write };
-    // SAFETY: `at` is registered memory of this process, `bounce` a checked range of its arena.
-    unsafe { copy_direct(direction, at, &pieces, true) };
+}
+
+fn fetch_atomic(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
+    let r = &lane.shared.request;
+    let Place::Direct(at) = memory(process, lane)? else { return Ok(()) };
+    if r.len.load(Ordering::Relaxed) != 8 || !(at as usize).is_multiple_of(8) {
+        return Err(Nak::InvalidRequest);
+    }
+    let (compare, swap) = (r.compare.load(Ordering::Relaxed), r.swap.load(Ordering::Relaxed));
+    let compare_swap = r.op.load(Ordering::Relaxed) == request::COMPARE_SWAP;
+    // SAFETY: eight bytes of registered memory of this process, aligned.
+    let old = unsafe { atomic(at, compare_swap, compare, swap) };
+    r.result.store(old, Ordering::Relaxed);
     Ok(())
 }
 
-fn bounce_at(process: &Process, lane: &OwnedLane, offset: u64, len: u64) -> Result<*mut u8, Nak> {
-    let bounce = lane.bounce(request::BOUNCE_BYTES).ok_or(Nak::RemoteOperation)?;
-    if offset.checked_add(len).is_none_or(|end| end > bounce.end - bounce.start) {
-        return Err(Nak::InvalidRequest);
+/// One piece of a write or read.
+fn copy(process: &Process, lane: &OwnedLane) -> Result<Step, Nak> {
+    let r = &lane.shared.request;
+    let place = memory(process, lane)?;
+    let done = r.taken.load(Ordering::Relaxed);
+    let (stream, bounce, n) = next(r, lane).ok_or(Nak::InvalidRequest)?;
+    if done == stream.len {
+        return Ok(Step::Over(Ok(())));
     }
-    process.own.view.at(bounce.start + offset, len).ok_or(Nak::RemoteOperation)
+    if n == 0 {
+        return Ok(Step::Dry);
+    }
+    let last = done + n == stream.len;
+    if let Place::Direct(base) = place {
+        let through = process.own.view.at(bounce.start + done % stream.ring, n).ok_or(Nak::RemoteOperation)?;
+        let at = base.wrapping_add(done as usize);
+        // SAFETY: `base` is registered memory of this process for the whole message, of which `done + n` is within;
+        // `through` is a checked range of its arena.
+        unsafe {
+            match r.op.load(Ordering::Relaxed) {
+                request::READ => copy_long(at, through, n as usize),
+                _ if last => copy_end(through, at, n as usize),
+                _ => copy_long(through, at, n as usize),
+            }
+        }
+    }
+    r.taken.store(done + n, Ordering::SeqCst);
+    Ok(if last { Step::Over(Ok(())) } else { Step::Moved(n) })
+}
+
+/// The last piece of a write, its last word last.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes and do not overlap.
+unsafe fn copy_end(from: *const u8, to: *mut u8, n: usize) {
+    let body = n.saturating_sub(64);
+    let mut tail = Pieces::new();
+    tail.push(from.wrapping_add(body).cast_mut(), (n - body) as u64);
+    // SAFETY: the caller vouches for both sides.
+    unsafe {
+        copy_long(from, to, body);
+        copy_direct(Direction::Write, to.add(body), &tail, true);
+    }
 }
 
 /// Finishes a datagram for an initiator that cannot reach this process's memory. Until the request is done, the
@@ -113,7 +278,8 @@ fn bounce_at(process: &Process, lane: &OwnedLane, offset: u64, len: u64) -> Resu
 fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let r = &lane.shared.request;
     let (wqe, total) = (r.key.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
-    let from = bounce_at(process, lane, 0, total)?;
+    let bounce = lane.bounce().filter(|b| total <= b.end - b.start).ok_or(Nak::RemoteOperation)?;
+    let from = process.own.view.at(bounce.start, total).ok_or(Nak::RemoteOperation)?;
     let me = lane.shared.initiator.load(Ordering::Acquire);
     let seen = Seen::now(process.own.qp(lane.qp_num).ok_or(Nak::Silence)?);
     let target = Target::bind(&process.own, lane.offset, me, seen).ok_or(Nak::Silence)?;

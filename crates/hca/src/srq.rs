@@ -53,7 +53,7 @@ impl Srq {
         if init.srq_limit > init.max_wr {
             return Err(Error::invalid("the SRQ limit is above its size"));
         }
-        let rq = Arc::new(RecvQueue::create(process, pd.number, init.max_wr, init.max_sge)?);
+        let rq = Arc::new(RecvQueue::create(process, pd.number, init.max_wr, init.max_sge, false)?);
         let number = if init.xrc.is_some() { process.new_number(Kind::Srq)? } else { 0 };
         rq.view.shared.xrcd.store(init.xrc.map_or(0, |(x, _)| x.id), Ordering::Relaxed);
         rq.view.shared.limit.store(init.srq_limit, Ordering::Relaxed);
@@ -76,6 +76,7 @@ impl Srq {
         if let Some((x, c)) = init.xrc {
             x.users.fetch_add(1, Ordering::Relaxed);
             c.users.fetch_add(1, Ordering::Relaxed);
+            c.expect(u64::from(init.max_wr), None);
             x.srqs.lock().push(Arc::downgrade(&srq));
             process.publish_number(Kind::Srq, number, rq.offset);
         }
@@ -164,6 +165,7 @@ impl Srq {
             self.process.free_number(Kind::Srq, self.number);
             x.users.fetch_sub(1, Ordering::Relaxed);
             c.users.fetch_sub(1, Ordering::Relaxed);
+            c.expect_no_more(u64::from(self.rq.max_wr()), None);
         }
         self.process.attention.remove(self.rq.view.shared.attention.load(Ordering::Relaxed));
         self.context.forget_events(Element::Srq(self.cookie.load(Ordering::Relaxed)));

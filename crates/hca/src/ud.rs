@@ -11,10 +11,11 @@ use crate::recv_queue::Receipt;
 use crate::requester::Step;
 use crate::responder::{Nak, Target};
 use crate::send_queue::SendQueue;
+use crate::space::Place;
 use crate::types::{Opcode, now_ns, send_flags, wc};
 use crate::wqe::UdAddress;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// How long a message is kept for a process that does not answer.
 const KEEP_NS: u64 = 1_000_000_000;
@@ -88,15 +89,13 @@ impl SendQueue {
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(wc::LOC_LEN_ERR);
         }
-        // The payload is read before any lane is entered: the mark of executing must be visible by itself.
-        fence(Ordering::SeqCst);
         let mut pieces = Pieces::new();
         if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
             return Step::Done(status);
         }
         let w = &self.wqes[i];
         let to = self.ud_addresses[i];
-        let imm = (w.opcode == Some(Opcode::SendImm)).then_some(w.imm_or_rkey);
+        let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
         let members = if to.qpn == MULTICAST_QPN {
             self.process.link.members(self.process, &to.ah.grh.dgid)
@@ -141,7 +140,7 @@ impl SendQueue {
         if !self.ud.known.contains_key(&to.qpn) {
             match crate::peers::find_ud(self.process, qp, &to.ah, to.qpn) {
                 Found::Target(t) => {
-                    self.ud.known.insert(to.qpn, t);
+                    self.ud.known.insert(to.qpn, *t);
                 }
                 Found::Connecting => return Outcome::Later,
                 Found::Nobody | Found::NoSuchSrq => return Outcome::Over,
@@ -174,6 +173,7 @@ impl SendQueue {
         let qkey = if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey };
         match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
             Ok(outcome) => outcome,
+            Err(Nak::Paused) => Outcome::Later,
             Err(Nak::Silence) => {
                 target.release();
                 self.ud.known.remove(&to.qpn);
@@ -211,7 +211,7 @@ fn receive(
         return Ok(Outcome::Over);
     }
     let reachable = target.space.is_own() || memory::by_vm(&target.space, policy);
-    if !reachable {
+    if !reachable && !all_mapped(target, wqe, total) {
         return ask_owner(target, wqe, header, pieces, &receipt, solicited);
     }
     let mut done = 0;
@@ -228,8 +228,10 @@ fn receive(
             Way::Vm(host) => {
                 memory::aim(target.lane, Direction::Write, host, n, done + n == total);
                 target.barrier();
+                // Memory that has been mapped meanwhile is still there.
                 let again = target.receive_memory(wqe, done);
-                if target.lane.open.load(Ordering::Relaxed) == 0 || !matches!(again, Ok(Some((p, ..))) if p == place) {
+                let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Place::Direct(_)));
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Nak::Silence);
                 }
                 match memory::copy_vm(&target.space, target.lane, Direction::Write, &part) {
@@ -251,6 +253,19 @@ fn receive(
     }
     target.complete_receive(wqe, &receipt, solicited);
     Ok(Outcome::Over)
+}
+
+/// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
+fn all_mapped(target: &Target, wqe: u32, total: u64) -> bool {
+    let mut done = 0;
+    while done < total {
+        match target.receive_memory(wqe, done) {
+            Ok(Some((Place::Direct(_) | Place::Null, room, ..))) => done += room,
+            // What is wrong with the receive is found where it is filled.
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// The bytes of the datagram, header first, that follow `done`: at most `room`, from one of the two parts.

@@ -2,8 +2,8 @@
 
 use crate::context::Pd;
 use crate::error::{Error, Result};
-use crate::keys::{Mr, Named, arena_offset};
-use crate::layout::{KEY_VALID, KEY_WINDOW, KEY_WINDOW2};
+use crate::keys::{Mr, Named};
+use crate::layout::{KEY_VALID, KEY_WINDOW, KEY_WINDOW2, NOT_SHARED};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::types::access;
@@ -111,16 +111,21 @@ impl Mw {
         table.revoke(self.process, key);
         self.unbind(&mut bound);
         let host = start + (addr - iova);
+        let at = match under.at.load(Ordering::Relaxed) {
+            NOT_SHARED => NOT_SHARED,
+            at => at + (addr - iova),
+        };
         let named = Named {
             iova: if access & access::ZERO_BASED != 0 { 0 } else { addr },
             len: length,
             host,
-            arena: arena_offset(self.process, host, length),
+            at,
+            generation: under.generation.load(Ordering::Relaxed),
             access,
             pd: self.pd.number,
             flags: KEY_WINDOW | if self.mw_type == 2 { KEY_WINDOW2 } else { 0 },
             qpn,
-            parent: u64::from(mr.key),
+            parent: mr.key,
         };
         table.write(key, &named);
         mr.windows.lock().push(key);

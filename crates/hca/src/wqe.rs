@@ -103,11 +103,10 @@ pub struct Flush {
     pub length: u64,
 }
 
-/// A posted request.
-#[derive(Default)]
+/// A posted request. What does not belong to its operation is left from an earlier one.
 pub(crate) struct Wqe {
     pub wr_id: u64,
-    pub opcode: Option<Opcode>,
+    pub opcode: Opcode,
     pub flags: u32,
     pub num_sge: u32,
     /// Bytes of inline data, if the data is inline.
@@ -124,6 +123,27 @@ pub(crate) struct Wqe {
     pub bind: Option<Box<BindWork>>,
 }
 
+impl Default for Wqe {
+    fn default() -> Self {
+        Wqe {
+            wr_id: 0,
+            opcode: Opcode::Send,
+            flags: 0,
+            num_sge: 0,
+            inline_len: None,
+            length: 0,
+            imm_or_rkey: 0,
+            rkey: 0,
+            remote_addr: 0,
+            compare_add: 0,
+            swap: 0,
+            srqn: 0,
+            flush: Flush::default(),
+            bind: None,
+        }
+    }
+}
+
 /// A [`Bind`] that waits its turn.
 pub(crate) struct BindWork {
     pub mw: Arc<Mw>,
@@ -132,6 +152,19 @@ pub(crate) struct BindWork {
     pub addr: u64,
     pub length: u64,
     pub access: u32,
+}
+
+impl BindWork {
+    pub(crate) fn of(bind: &Bind<'_>) -> Box<BindWork> {
+        Box::new(BindWork {
+            mw: Arc::clone(bind.mw),
+            new_rkey: bind.new_rkey,
+            mr: bind.mr.cloned(),
+            addr: bind.addr,
+            length: bind.length,
+            access: bind.access,
+        })
+    }
 }
 
 /// A datagram's destination that waits its turn; kept beside the WQEs of UD QPs only.

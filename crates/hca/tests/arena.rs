@@ -222,7 +222,7 @@ fn a_region_ends_only_when_no_peer_is_in_flight() {
         let mr = context.reg_mr(&pd, addr, 64, addr, rights).unwrap();
         let gone = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|s| {
-            let mark = target.enter().unwrap();
+            let mark = common::enter(&target);
             assert!(target.remote_memory(mr.rkey(), addr, 64, access::REMOTE_WRITE).is_ok());
             s.spawn(|| {
                 mr.deregister().unwrap();

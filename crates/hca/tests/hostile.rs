@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ARENA_FD, INITIATORS_LIVE, Random, TURN, bind, context, foreign, process, receiver};
+use common::{ARENA_FD, INITIATORS_LIVE, Random, TURN, bind, context, fake_share, foreign, process, receiver};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,19 +11,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::View;
 use vervain_hca::layout::{
-    CqShared, Header, KEY_VALID, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, QpShared, RecvWqe, RqShared,
+    CqShared, Header, KEY_VALID, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe,
+    RqShared,
 };
 use vervain_hca::link::LaneRequest;
+use vervain_hca::mapped::{SLACK, Wanted, tidy};
 use vervain_hca::memory::{Direction, Policy, Way, aim, unaim, way};
 use vervain_hca::recv_queue::{Receipt, RqView};
 use vervain_hca::responder::{Nak, Seen, Target};
 use vervain_hca::space::{Place, Space};
 use vervain_hca::{QpAttr, QpCap, QpInit, QpState, QpType, Sge, SrqInit, access, attr, event, wc};
 
+/// The shared object, sparse and longer than one window.
+const OBJECT: &std::ffi::CStr = c"hostile-object";
+const OBJECT_LEN: u64 = 65 << 30;
 /// No call may take longer. Generous, for machines that are busy; what is unbounded takes for ever.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Panics in any thread, the progress thread included.
 static PANICS: AtomicU32 = AtomicU32::new(0);
+
+/// Places that were found in the shared object.
+static IN_OBJECTS: AtomicU32 = AtomicU32::new(0);
 
 fn count_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -43,17 +51,18 @@ struct Honest {
     lanes: Vec<u64>,
     rkeys: Vec<u32>,
     addrs: Vec<u64>,
+    /// The shared object under one of the keys.
+    object: Wanted,
     /// What a hostile owner would write to: offset and bytes.
     structs: Vec<(u64, u64)>,
     /// Keeps everything alive.
     _objects: Box<dyn std::any::Any + Send + Sync>,
 }
 
-fn memfd(size: u64) -> OwnedFd {
+fn memfd(name: &std::ffi::CStr, size: u64) -> OwnedFd {
     // SAFETY: a fresh descriptor, owned at once.
-    let fd = unsafe {
-        OwnedFd::from_raw_fd(libc::memfd_create(c"hostile".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC))
-    };
+    let fd =
+        unsafe { OwnedFd::from_raw_fd(libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC)) };
     // SAFETY: plain calls on our own descriptor.
     unsafe {
         assert_eq!(libc::ftruncate(fd.as_raw_fd(), size as i64), 0);
@@ -93,6 +102,8 @@ fn honest() -> Honest {
     let heap = context.reg_mr(&pd, addr, 8192, addr, all).unwrap();
     let dm = context.alloc_dm(8192, 0).unwrap();
     let in_arena = context.reg_dm_mr(&pd, &dm, 0, 8192, all | access::ZERO_BASED).unwrap();
+    let shared_at = fake_share::memfd(OBJECT, OBJECT_LEN, true) as u64;
+    let shared = context.reg_mr(&pd, shared_at + 4096, 8192, 0x7000, all).unwrap();
     for i in 0..8 {
         let sges =
             [Sge { addr: 64 * i, length: 16, lkey: in_arena.lkey() }, Sge { addr, length: 16, lkey: heap.lkey() }];
@@ -109,7 +120,15 @@ fn honest() -> Honest {
     let at = |p: *const u8| p as u64 - base;
     let size = |n: usize| n as u64;
     let mut structs = vec![(0, 320)];
-    for key in [heap.rkey(), in_arena.rkey()] {
+    let entry = &own.keys[shared.rkey() as usize >> 8];
+    let object = Wanted {
+        number: (entry.at.load(Ordering::Relaxed) >> OFFSET_BITS) as u32,
+        generation: entry.generation.load(Ordering::Relaxed),
+        window: 0,
+    };
+    let objects = own.header.objects.load(Ordering::Relaxed);
+    structs.extend((0..3).map(|_| (objects + u64::from(object.number) * 64, size(size_of::<ObjectEntry>()))));
+    for key in [heap.rkey(), in_arena.rkey(), shared.rkey(), shared.rkey(), shared.rkey()] {
         structs.push((at((&raw const own.keys[key as usize >> 8]).cast()), size(size_of::<KeyEntry>())));
     }
     let qpns: Vec<u32> = [&rc, &on_srq, &ud].map(|q| q.qp_num()).to_vec();
@@ -132,10 +151,11 @@ fn honest() -> Honest {
         qpns,
         srqn: xsrq.srq_num(),
         lanes,
-        rkeys: vec![heap.rkey(), in_arena.rkey()],
-        addrs: vec![addr, 0, 8],
+        rkeys: vec![heap.rkey(), in_arena.rkey(), shared.rkey()],
+        addrs: vec![addr, 0, 8, 0x7000, 0x7008],
+        object,
         structs,
-        _objects: Box::new((context, pd, cq, srq, xrcd, xsrq, rc, on_srq, ud, buffer, heap, dm, in_arena)),
+        _objects: Box::new(((context, pd, cq, srq, xrcd, xsrq, rc), (on_srq, ud, buffer, heap, dm, in_arena, shared))),
     }
 }
 
@@ -170,7 +190,7 @@ impl Copied {
         let size = (at as u64).next_multiple_of(4096) + (1 << 20);
         // SAFETY: a fresh descriptor, owned at once.
         let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
-        Copied { fd: memfd(size), wake, extents }
+        Copied { fd: memfd(c"hostile", size), wake, extents }
     }
 
     fn view(&self) -> View {
@@ -220,14 +240,19 @@ fn spoil(r: &mut Random, view: View, honest: &Honest) {
     }
 }
 
-/// Memory that is said to be mapped must be; one byte at each end is written.
-fn check(view: View, place: Place, len: u64) {
+/// Memory that is said to be mapped must be, in the arena or in an object; one byte at each end is written.
+fn check(view: View, objects: &[std::ops::Range<u64>], place: Place, len: u64) {
     if let Place::Direct(p) = place {
         let base = view.at(0, 0).unwrap() as u64;
-        let inside = (p as u64).checked_sub(base).and_then(|o| o.checked_add(len)).is_some_and(|end| end <= view.len());
-        assert!(inside, "{len} bytes at {p:?} leave the mapping");
+        let at = p as u64;
+        let in_arena = at.checked_sub(base).and_then(|o| o.checked_add(len)).is_some_and(|end| end <= view.len());
+        // A place in an object is contiguous for so many bytes; a chunk of a copy is shorter.
+        let len = if in_arena { len } else { len.min(SLACK) };
+        let in_object = objects.iter().any(|o| o.contains(&at) && at + len <= o.end);
+        IN_OBJECTS.fetch_add(u32::from(in_object), Ordering::Relaxed);
+        assert!(in_arena || in_object, "{len} bytes at {p:?} leave what is mapped: {objects:x?}");
         if len > 0 {
-            // SAFETY: inside the mapping, as just checked.
+            // SAFETY: inside a mapping, as just checked.
             unsafe {
                 p.write_volatile(0xee);
                 p.add(len as usize - 1).write_volatile(0xee);
@@ -236,9 +261,54 @@ fn check(view: View, place: Place, len: u64) {
     }
 }
 
+/// Where the shared object is mapped in this process.
+fn mapped_objects() -> Vec<std::ops::Range<u64>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
+    };
+    maps.lines().filter(|l| l.contains(OBJECT.to_str().unwrap())).filter_map(range).collect()
+}
+
+/// Descriptors that an owner might send: the object, one that could shrink, none of memory, nothing.
+fn some_fd(r: &mut Random) -> Option<OwnedFd> {
+    // SAFETY: fresh descriptors, owned at once.
+    unsafe {
+        match r.below(6) {
+            0 => None,
+            1 => Some(OwnedFd::from_raw_fd(libc::memfd_create(c"loose".as_ptr(), libc::MFD_CLOEXEC))),
+            2 => Some(OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC))),
+            3 => Some(memfd(OBJECT, [1, 4095, 4096, 1 << 20][r.below(4) as usize])),
+            _ => Some(fake_share::descriptor(OBJECT_LEN)),
+        }
+    }
+}
+
+/// What the link does with objects when the owner says so, and says anything.
+fn objects(space: &Space, honest: &Honest, r: &mut Random) {
+    let o = honest.object;
+    space.map_object(&o, Some(fake_share::descriptor(OBJECT_LEN)));
+    let wild = Wanted {
+        number: [o.number, 0, 1, 4095, 4096, r.next() as u32][r.below(6) as usize],
+        generation: [o.generation, 0, r.next() as u32][r.below(3) as usize],
+        window: [0, 1, 2, r.next() as u32][r.below(4) as usize],
+    };
+    for wanted in [Wanted { window: 1, ..o }, wild] {
+        space.map_object(&wanted, some_fd(r));
+    }
+    let _ = space.heap();
+    if r.below(4) == 0 {
+        space.forget_object(wild.number, wild.generation);
+    }
+    space.sweep_objects();
+}
+
 /// Everything that an initiator does in a peer's arena.
 fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
     let view = space.view;
+    objects(space, honest, r);
+    let mapped = mapped_objects();
     for &qpn in &honest.qpns {
         let _ = space.qp(qpn);
     }
@@ -266,7 +336,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
             let room = target.receive_room(wqe);
             for offset in [0, 1, room.wrapping_sub(1), room, u64::MAX] {
                 if let Ok(Some((place, len, _, _))) = target.receive_memory(wqe, offset) {
-                    check(view, place, len);
+                    check(view, &mapped, place, len);
                 }
             }
             let receipt = Receipt { opcode: 128, status: wc::SUCCESS, byte_len: 1, ..Receipt::default() };
@@ -282,7 +352,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
                     [(8, access::REMOTE_WRITE), (4096, access::REMOTE_READ), (0, 0), (r.next(), access::REMOTE_WRITE)]
                 {
                     let Ok(place) = target.remote_memory(key, addr, len, need) else { continue };
-                    check(view, place, len);
+                    check(view, &mapped, place, len);
                     if let Way::Vm(host) = way(space, place, Policy::Auto) {
                         aim(target.lane, Direction::Write, host, len, true);
                         unaim(target.lane);
@@ -320,7 +390,9 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
     count_panics();
     let honest = honest();
     let copy = Copied::take();
-    let mut bound = 0;
+    // What the tests before have let go of.
+    tidy(process());
+    let (mut bound, before) = (0, mapped_objects().len());
     for seed in 1..=6_000u64 {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let view = copy.view();
@@ -330,7 +402,7 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
             let e = view.get::<KeyEntry>(honest.structs[1].0).unwrap();
             e.flags.store(KEY_WINDOW | KEY_WINDOW2, Ordering::Relaxed);
             e.qpn.store(honest.qpns[0], Ordering::Relaxed);
-            e.parent.store(u64::from(honest.rkeys[1] >> 8), Ordering::Relaxed);
+            e.parent.store(honest.rkeys[1], Ordering::Relaxed);
             assert_ne!(e.key.load(Ordering::Relaxed) & KEY_VALID, 0);
         }
         (0..r.below(4)).for_each(|_| spoil(&mut r, view, &honest));
@@ -341,8 +413,15 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
         };
         bound += 1;
         guarded(seed, || visit(&space, &honest, &mut r));
+        drop(space);
+        tidy(process());
+        if seed % 500 == 0 {
+            assert_eq!(mapped_objects().len(), before, "what was mapped of peers that are gone is let go");
+        }
     }
     assert!(bound > 4_000, "most cases must get past the header: {bound}");
+    let found = IN_OBJECTS.load(Ordering::Relaxed);
+    assert!(found > 10_000, "most cases must find the shared object mapped: {found} places");
 }
 
 #[test]
@@ -368,6 +447,7 @@ fn an_arena_that_changes_under_the_reader_does_no_harm() {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             while Instant::now() < end {
                 guarded(r.0, || visit(&space, &honest, &mut Random(r.0)));
+                tidy(process());
                 r.next();
             }
         }));
@@ -381,7 +461,7 @@ fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // As many entries as a position has values, each of them claimed at its own position.
     let entries = 1u64 << 24;
-    let fd = memfd(entries * 8 + 4096);
+    let fd = memfd(c"hostile", entries * 8 + 4096);
     let view = View::of_peer(fd.as_raw_fd()).unwrap();
     let shared = view.get::<RqShared>(0).unwrap();
     shared.ring.store(4096, Ordering::Relaxed);
@@ -450,6 +530,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
                 qpns: Vec::new(),
                 srqn: 0,
                 lanes: Vec::new(),
+                object: Wanted { number: 0, generation: 0, window: 0 },
                 rkeys: Vec::new(),
                 addrs: Vec::new(),
                 structs: places.to_vec(),

@@ -30,7 +30,9 @@ pub(crate) unsafe extern "C" fn post_send(
         let is_ud = (*qp).qp_type == IBV_QPT_UD;
         let posted = hca_qp(qp).post_send(|poster| {
             while let Some(wr) = next.as_ref() {
-                push(poster, wr, is_ud)?;
+                if !short(poster, wr) {
+                    push(poster, wr, is_ud)?;
+                }
                 next = wr.next;
             }
             Ok(())
@@ -42,8 +44,66 @@ pub(crate) unsafe extern "C" fn post_send(
     }
 }
 
+/// A C work request with at most one piece of data.
+struct Posted<'a>(&'a ibv_send_wr);
+
+impl hca::Work for Posted<'_> {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u32 {
+        self.0.send_flags
+    }
+
+    #[inline(always)]
+    fn data(&self) -> Sge {
+        if self.0.num_sge == 0 {
+            return Sge { addr: 0, length: 0, lkey: 0 };
+        }
+        // SAFETY: the client's list, which has an element; laid out as asserted above.
+        unsafe { *self.0.sg_list.cast::<Sge>() }
+    }
+
+    #[inline(always)]
+    fn imm(&self) -> u32 {
+        self.0.imm_data
+    }
+
+    #[inline(always)]
+    fn remote(&self) -> (u64, u32) {
+        // SAFETY: asked for reads and writes only.
+        let rdma = unsafe { &self.0.wr.rdma };
+        (rdma.remote_addr, rdma.rkey)
+    }
+
+    #[inline(always)]
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        // SAFETY: asked for atomics only.
+        let atomic = unsafe { &self.0.wr.atomic };
+        (atomic.remote_addr, atomic.rkey, atomic.compare_add, atomic.swap)
+    }
+}
+
+/// Carries out a request with one piece of data at once, if the device model can; most can.
+#[inline(always)]
+fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
+    if wr.num_sge != 0 && (wr.num_sge != 1 || wr.sg_list.is_null()) {
+        return false;
+    }
+    if wr.opcode == IBV_WR_RDMA_WRITE {
+        return poster.short(Opcode::Write, &Posted(wr));
+    }
+    match Opcode::from_verbs(wr.opcode) {
+        Some(opcode) => poster.short(opcode, &Posted(wr)),
+        None => false,
+    }
+}
+
 /// Translates one request and pushes it.
-#[inline]
+#[inline(never)]
 unsafe fn push(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr, is_ud: bool) -> Result<(), Error> {
     let opcode = Opcode::from_verbs(wr.opcode).ok_or_else(|| unknown_opcode(wr.opcode))?;
     // SAFETY: the client's request: `sg_list` has `num_sge` elements, and the unions hold what opcode and QP type say.

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::{mem, slice};
 
-use vervain_hca::{Data, Flush, Opcode, SendRequest, Sge};
+use vervain_hca::{self as hca, Data, Flush, Opcode, SendRequest, Sge};
 
 use crate::abi::*;
 use crate::errno;
@@ -25,6 +25,8 @@ struct Batch {
     /// Whether there is one.
     building: bool,
     data: DataKind,
+    /// The only piece of data, if there is one; all pieces otherwise.
+    sge: Sge,
     sges: Vec<Sge>,
     inline: Vec<u8>,
     max_sge: usize,
@@ -36,6 +38,7 @@ struct Batch {
 #[derive(Clone, Copy)]
 enum DataKind {
     None,
+    One,
     Sges,
     Inline,
 }
@@ -48,6 +51,7 @@ impl Builder {
             request: SendRequest::default(),
             building: false,
             data: DataKind::None,
+            sge: Sge::default(),
             sges: Vec::with_capacity(max_sge),
             // An atomic write carries 8 bytes, however little inline data the QP takes.
             inline: Vec::with_capacity(max_inline.max(8)),
@@ -75,6 +79,7 @@ impl Batch {
     }
 
     /// Hands the request built so far to the device model.
+    #[inline(never)]
     fn flush(&mut self, state: &QpState) {
         if !mem::take(&mut self.building) || self.error != 0 {
             return;
@@ -86,8 +91,14 @@ impl Batch {
                 slice::from_raw_parts(self.inline.as_ptr(), self.inline.len()),
             )
         };
+        let one = [self.sge];
         let pushed = match self.data {
             DataKind::None => state.hca.wr_push(&self.request),
+            DataKind::One => {
+                // SAFETY: the array is on this stack, and the request's data is taken out of it below.
+                self.request.data = Data::Sges(unsafe { slice::from_raw_parts(one.as_ptr(), 1) });
+                state.hca.wr_push(&self.request)
+            }
             DataKind::Sges => {
                 self.request.data = Data::Sges(sges);
                 state.hca.wr_push(&self.request)
@@ -107,22 +118,64 @@ impl Batch {
     }
 }
 
-/// Begins a request: hands over the one before and takes `wr_id` and `wr_flags`.
+/// A batch of one request, which most are, so that it can be carried out without being kept.
+impl hca::Work for Batch {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.request.wr_id
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u32 {
+        self.request.flags | if matches!(self.data, DataKind::Inline) { IBV_SEND_INLINE } else { 0 }
+    }
+
+    #[inline(always)]
+    fn data(&self) -> Sge {
+        match self.data {
+            DataKind::None | DataKind::Sges => Sge::default(),
+            DataKind::One => self.sge,
+            DataKind::Inline => Sge { addr: self.inline.as_ptr() as u64, length: self.inline.len() as u32, lkey: 0 },
+        }
+    }
+
+    #[inline(always)]
+    fn imm(&self) -> u32 {
+        self.request.imm_or_rkey
+    }
+
+    #[inline(always)]
+    fn remote(&self) -> (u64, u32) {
+        (self.request.remote_addr, self.request.rkey)
+    }
+
+    #[inline(always)]
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        let r = &self.request;
+        (r.remote_addr, r.rkey, r.compare_add, r.swap)
+    }
+}
+
+/// Begins a request: hands over the one before and takes `wr_id` and `wr_flags`. What does not belong to the operation
+/// stays as it was and is not looked at.
+#[inline(always)]
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: Opcode) -> &'static mut SendRequest<'static> {
     // SAFETY: the client's QP, between `wr_start` and `wr_complete`.
     unsafe {
         let (state, batch) = batch(qp);
-        batch.flush(state);
+        if batch.building {
+            batch.flush(state);
+        }
         batch.data = DataKind::None;
         batch.building = true;
-        batch.request = SendRequest {
-            wr_id: (*qp).wr_id,
-            opcode,
-            // Inline is said by the setter, not by this flag.
-            flags: (*qp).wr_flags & !IBV_SEND_INLINE,
-            ..Default::default()
-        };
-        &mut batch.request
+        let request = &mut batch.request;
+        request.wr_id = (*qp).wr_id;
+        request.opcode = opcode;
+        // Inline is said by the setter, not by this flag.
+        request.flags = (*qp).wr_flags & !IBV_SEND_INLINE;
+        request.ud = None;
+        request.bind = None;
+        request
     }
 }
 
@@ -140,6 +193,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the client's QP, after `wr_start`.
     unsafe {
         let (state, batch) = batch(qp);
+        let one_piece = !matches!(batch.data, DataKind::Sges);
+        if batch.building && batch.error == 0 && one_piece && state.hca.wr_complete_short(batch.request.opcode, batch) {
+            return 0;
+        }
         batch.flush(state);
         if batch.error != 0 {
             let error = batch.error;
@@ -242,17 +299,27 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the client's QP in a batch.
-    unsafe { wr_set_sge_list(qp, 1, &ibv_sge { addr, length, lkey }) }
+    let (_, batch) = unsafe { batch(qp) };
+    if batch.max_sge == 0 {
+        return batch.fail(libc::EINVAL);
+    }
+    batch.sge = Sge { addr, length, lkey };
+    batch.data = DataKind::One;
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     // SAFETY: the client's QP in a batch, and its list of `count` elements, which are laid out as `Sge` is.
     unsafe {
         let (_, batch) = batch(qp);
-        batch.sges.clear();
         if count > batch.max_sge {
             return batch.fail(libc::EINVAL);
         }
+        if count == 1 {
+            batch.sge = *list.cast();
+            batch.data = DataKind::One;
+            return;
+        }
+        batch.sges.clear();
         if count > 0 {
             batch.sges.extend_from_slice(slice::from_raw_parts(list.cast(), count));
         }

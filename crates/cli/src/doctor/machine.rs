@@ -54,14 +54,18 @@ pub fn userfaultfd() -> Finding {
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok();
     let found = |what| format!("{what} (vm.unprivileged_userfaultfd {sysctl}, /dev/userfaultfd {})", yes(device));
     if try_flags(UserfaultfdFlags::empty()) || device {
-        return Finding::ok(CHECK, found("works"));
+        let adopted = std::env::var("VERVAIN_ADOPT").is_ok_and(|value| value == "on");
+        return Finding::ok(
+            CHECK,
+            found(if adopted { "works; VERVAIN_ADOPT is on" } else { "works; VERVAIN_ADOPT is off" }),
+        );
     }
     let found = found(if try_flags(USER_MODE_ONLY) { "only for faults in user mode" } else { "refused" });
     Finding::with(
         Status::Note,
         CHECK,
         found,
-        "nothing today: only adoption of memory while it is registered, which is opt-in, would use it",
+        "VERVAIN_ADOPT=on has no effect: private memory is not shared while it is registered",
         "as root: sysctl vm.unprivileged_userfaultfd=1, or read and write access to /dev/userfaultfd",
     )
 }

@@ -1,9 +1,10 @@
 //! `vervain doctor`: what this machine allows, what is lost where it does not, and the remedy. This file owns the form of a
-//! finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between processes)
-//! and `machine.rs` (limits and surroundings).
+//! finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between processes),
+//! `memory.rs` (the ways to a peer's memory) and `machine.rs` (limits and surroundings).
 
 mod access;
 mod machine;
+mod memory;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -65,7 +66,10 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         machine::libraries(args.lib_dir.as_deref()),
         access::memfd(),
         access::rendezvous(),
+        memory::from_birth(args.lib_dir.as_deref()),
+        memory::programs_own(),
         access::process_vm(),
+        memory::owner_copies(),
         access::pidfd(),
         machine::userfaultfd(),
         machine::cpus(),

@@ -1,13 +1,17 @@
 //! A process with a link that reaches nobody, and initiators that are driven by hand through the responder.
 #![allow(dead_code)]
 
+pub mod fake_share;
+
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::layout::{INDEX_BITS, Lane};
 use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::mapped::Wanted;
 use vervain_hca::recv_queue::Receipt;
 use vervain_hca::responder::{Seen, Target};
+use vervain_hca::space::Space;
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
     access, attr, devices,
@@ -19,6 +23,11 @@ pub const FOREIGN_SLOT: u32 = 900;
 pub static INITIATORS_LIVE: AtomicBool = AtomicBool::new(true);
 /// The arena's memfd.
 pub static ARENA_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Objects that were asked for.
+pub static ASKED: Mutex<Vec<Wanted>> = Mutex::new(Vec::new());
+/// Objects that were withdrawn: number and generation.
+pub static WITHDRAWN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 
 struct NoLink {
     slot: AtomicU32,
@@ -47,6 +56,13 @@ impl Link for NoLink {
     }
     fn forget_lane(&self, _: &LaneRequest) {}
     fn forget_lanes(&self, _: u32) {}
+    fn ask_for_object(&self, _: &Space, wanted: &Wanted) -> bool {
+        ASKED.lock().unwrap().push(*wanted);
+        true
+    }
+    fn object_withdrawn(&self, number: u32, generation: u32) {
+        WITHDRAWN.lock().unwrap().push((number, generation));
+    }
     fn join(&self, _: &'static Process, _: &Gid, _: u32) -> Result<()> {
         Ok(())
     }
@@ -56,8 +72,9 @@ impl Link for NoLink {
     }
 }
 
-/// The process of this test program.
+/// The process of this test program; memory that a test makes by [`fake_share`] is shared.
 pub fn process() -> &'static Process {
+    fake_share::install();
     Process::start(|init| {
         ARENA_FD.store(init.arena_fd, Ordering::Relaxed);
         // SAFETY: a fresh descriptor, owned at once.
@@ -167,3 +184,14 @@ impl Random {
 
 /// Tests that watch process-wide state take turns.
 pub static TURN: Mutex<()> = Mutex::new(());
+
+/// Enters a lane; waits while another test of this process pauses it.
+pub fn enter(target: &Target) -> vervain_hca::responder::InFlight<'_> {
+    loop {
+        match target.enter() {
+            Ok(mark) => return mark,
+            Err(vervain_hca::responder::Nak::Paused) => std::thread::yield_now(),
+            Err(nak) => panic!("refused: {nak:?}"),
+        }
+    }
+}

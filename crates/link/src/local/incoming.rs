@@ -5,7 +5,7 @@ use super::socket::{Message, Socket, kind};
 use super::{Identity, slots_in};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use vervain_hca::layout::VERSION;
 use vervain_hca::link::LaneRequest;
 use vervain_hca::lock::OwnerLock;
@@ -26,6 +26,8 @@ struct Connection {
     socket: Socket,
     slots: Vec<u32>,
     incarnation: [u64; 2],
+    /// Numbers of objects that it has asked for.
+    objects: HashSet<u32>,
 }
 
 impl Incoming {
@@ -35,7 +37,8 @@ impl Incoming {
         let id = state.next;
         state.next = state.next.wrapping_add(1);
         if watch(&socket, id) {
-            state.peers.insert(id, Connection { socket, slots: Vec::new(), incarnation: [0; 2] });
+            let (slots, objects) = (Vec::new(), HashSet::new());
+            state.peers.insert(id, Connection { socket, slots, incarnation: [0; 2], objects });
         }
     }
 
@@ -88,6 +91,16 @@ impl Incoming {
                 let args = [initiator, qpn, srqn, u32::from(lane.is_some())];
                 self.reply(id, &Message::new(kind::LANE_REPLY, &args, &[lane.unwrap_or(0)]), &[]);
             }
+            kind::CHANNEL => {
+                let channel = vervain_hca::events::own_channel(m.args[0]);
+                let ends = channel.as_ref().map(|c| c.ends());
+                self.reply(
+                    id,
+                    &Message::new(kind::CHANNEL_REPLY, &m.args[..1], &[]),
+                    ends.as_ref().map_or(&[], |e| &e[..]),
+                );
+            }
+            kind::OBJECT => self.grant(id, m, process),
             kind::FORGET => process.drop_lanes_of(m.args[0]),
             kind::JOIN | kind::LEAVE => {
                 groups.note(m, m.kind == kind::JOIN);
@@ -100,6 +113,30 @@ impl Incoming {
                 self.reply(id, &Message::new(kind::ACK, &[m.args[0]], &[]), &[]);
             }
             _ => {}
+        }
+    }
+
+    /// A peer wants to map an object.
+    fn grant(&self, id: u32, m: &Message, process: &'static Process) {
+        let [number, generation, window, ..] = m.args;
+        // Noted before it is looked up: if it is withdrawn in between, the peer is told, before or after the answer.
+        if let Some(c) = self.state.lock().peers.get_mut(&id) {
+            c.objects.insert(number);
+        }
+        let granted = process.grant_object(number, generation);
+        let args = [number, generation, window, u32::from(granted.is_some())];
+        let fd = granted.flatten();
+        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        self.reply(id, &Message::new(kind::OBJECT_REPLY, &args, &[]), &fds);
+    }
+
+    /// Tells the peers that have asked for an object that it is withdrawn. One whose socket is full finds out by itself,
+    /// when it next hears of anything.
+    pub(super) fn withdraw(&self, number: u32, generation: u32) {
+        let message = Message::new(kind::OBJECT_GONE, &[number, generation], &[]);
+        for c in self.state.lock().peers.values_mut().filter(|c| c.objects.contains(&number)) {
+            c.objects.remove(&number);
+            let _ = c.socket.send(&message, &[]);
         }
     }
 
@@ -121,6 +158,13 @@ impl Incoming {
         state = self.state.lock();
         if let Some(c) = state.peers.get_mut(&id) {
             (c.slots, c.incarnation) = (slots, incarnation);
+        }
+    }
+
+    /// Sends `message` to every process that is connected.
+    pub(super) fn tell_all(&self, message: &Message) {
+        for c in self.state.lock().peers.values() {
+            let _ = c.socket.send(message, &[]);
         }
     }
 

@@ -22,7 +22,9 @@ use vervain_hca::device::{Device, is_this_host};
 use vervain_hca::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
 use vervain_hca::lock::OwnerLock;
+use vervain_hca::mapped::{self, Wanted};
 use vervain_hca::process::{LinkInit, Process, keep_from_children};
+use vervain_hca::space::Space;
 use vervain_hca::{AhAttr, Error, Gid, Result};
 
 /// Whose event an epoll entry is.
@@ -203,6 +205,10 @@ impl Link for Local {
         // One batch a call: the progress thread has other things to see to, and comes back.
         let n = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now));
         if n.map_or(true, |n| n == 0) {
+            if self.outgoing.has_ended() {
+                self.outgoing.sweep();
+            }
+            mapped::tidy(process);
             return;
         }
         for event in &events {
@@ -212,6 +218,8 @@ impl Link for Local {
                 Token::Incoming(id) => self.incoming.handle(id, process, &self.identity, &self.groups),
             }
         }
+        self.outgoing.sweep();
+        mapped::tidy(process);
         process.wake_waiting();
     }
 
@@ -219,8 +227,13 @@ impl Link for Local {
         is_this_host(&self.devices, ah)
     }
 
-    fn peer(&self, _process: &'static Process, slot: u32) -> Peer {
-        self.outgoing.peer(slot, &self.identity, |socket| self.watch(socket, Token::Outgoing(slot)).is_ok())
+    fn peer(&self, process: &'static Process, slot: u32) -> Peer {
+        let peer = self.outgoing.peer(slot, &self.identity, |socket| self.watch(socket, Token::Outgoing(slot)).is_ok());
+        if self.outgoing.has_ended() {
+            // What was mapped of it is given back by the progress thread.
+            process.wake_progress();
+        }
+        peer
     }
 
     fn initiator_lives(&self, slot: u32) -> bool {
@@ -237,6 +250,22 @@ impl Link for Local {
 
     fn forget_lanes(&self, initiator: u32) {
         self.outgoing.forget_lanes(initiator);
+    }
+
+    fn ask_channel(&self, slot: u32, channel: u32) -> bool {
+        self.outgoing.send(slot, &Message::new(kind::CHANNEL, &[channel], &[]))
+    }
+
+    fn channel_gone(&self, channel: u32) {
+        self.incoming.tell_all(&Message::new(kind::CHANNEL_GONE, &[channel], &[]));
+    }
+
+    fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool {
+        self.outgoing.object(space, wanted)
+    }
+
+    fn object_withdrawn(&self, number: u32, generation: u32) {
+        self.incoming.withdraw(number, generation);
     }
 
     fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::groups::Groups;
 use super::socket::{Message, Socket, kind};
 use super::{Identity, slots_in};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use vervain_hca::arena::View;
 use vervain_hca::layout::slot_of;
 use vervain_hca::link::{LaneReply, LaneRequest, Peer};
 use vervain_hca::lock::OwnerLock;
+use vervain_hca::mapped::Wanted;
 use vervain_hca::space::Space;
 
 /// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
@@ -25,6 +26,8 @@ pub(super) struct Outgoing {
 struct State {
     peers: HashMap<u32, Connection>,
     lanes: HashMap<LaneRequest, LaneReply>,
+    /// Processes that have ended, until what was mapped of them is let go.
+    ended: Vec<Arc<Space>>,
 }
 
 struct Connection {
@@ -97,6 +100,27 @@ impl Outgoing {
         LaneReply::Pending
     }
 
+    /// Asks the owner of `space` for an object; whether it could.
+    pub(super) fn object(&self, space: &Space, wanted: &Wanted) -> bool {
+        let state = self.state.lock();
+        let owner = state.peers.values().find(|c| c.space.as_deref().is_some_and(|s| std::ptr::eq(s, space)));
+        owner.is_some_and(|c| c.socket.send(&ask(wanted), &[]).is_ok())
+    }
+
+    /// Whether processes have ended whose memory may still be mapped.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.state.lock().ended.is_empty()
+    }
+
+    /// Lets go of objects that their owners have withdrawn.
+    pub(super) fn sweep(&self) {
+        let mut state = self.state.lock();
+        let mut spaces = std::mem::take(&mut state.ended);
+        spaces.extend(state.peers.values().filter_map(|c| c.space.clone()));
+        drop(state);
+        spaces.iter().for_each(|s| s.sweep_objects());
+    }
+
     /// Forgets one lane.
     pub(super) fn forget_lane(&self, request: &LaneRequest) {
         self.state.lock().lanes.remove(request);
@@ -127,7 +151,13 @@ impl Outgoing {
                     kind::WELCOME => {
                         let mapped = welcome(slot, &message, fds, c.pid);
                         match mapped {
-                            Ok(space) => c.space = Some(Arc::new(space)),
+                            Ok(space) => {
+                                // The first use of the heap should find it mapped.
+                                if let Some(heap) = space.heap() {
+                                    let _ = c.socket.send(&ask(&heap), &[]);
+                                }
+                                c.space = Some(Arc::new(space));
+                            }
                             Err(e) => {
                                 log::error!("cannot use the process of slot {slot}: {e}");
                                 state.forget(slot);
@@ -141,6 +171,27 @@ impl Outgoing {
                         let reply = if granted != 0 { LaneReply::Lane(message.wide[0]) } else { LaneReply::Refused };
                         if let Some(entry) = state.lanes.get_mut(&LaneRequest { initiator, qpn, srqn }) {
                             *entry = reply;
+                        }
+                    }
+                    kind::CHANNEL_REPLY => {
+                        if let Some(space) = &c.space {
+                            space.channels.learn(message.args[0], fds.try_into().ok());
+                        }
+                    }
+                    kind::CHANNEL_GONE => {
+                        if let Some(space) = &c.space {
+                            space.channels.forget(message.args[0]);
+                        }
+                    }
+                    kind::OBJECT_REPLY => {
+                        let [number, generation, window, ..] = message.args;
+                        if let Some(space) = &c.space {
+                            space.map_object(&Wanted { number, generation, window }, fds.into_iter().next());
+                        }
+                    }
+                    kind::OBJECT_GONE => {
+                        if let Some(space) = &c.space {
+                            space.forget_object(message.args[0], message.args[1]);
                         }
                     }
                     kind::JOIN => groups.note(&message, true),
@@ -163,6 +214,10 @@ impl Outgoing {
     }
 }
 
+fn ask(wanted: &Wanted) -> Message {
+    Message::new(kind::OBJECT, &[wanted.number, wanted.generation, wanted.window], &[])
+}
+
 impl State {
     /// The process behind `slot` has ended.
     fn forget(&mut self, slot: u32) {
@@ -170,6 +225,7 @@ impl State {
             && let Some(space) = c.space
         {
             space.mark_dead();
+            self.ended.push(space);
         }
         self.lanes.retain(|r, _| slot_of(r.qpn) != slot);
     }
@@ -184,6 +240,9 @@ fn welcome(slot: u32, message: &Message, mut fds: Vec<rustix::fd::OwnedFd>, pid:
     };
     if !slots_in(message).contains(&slot) {
         return Err(Error::invalid("it does not own that slot"));
+    }
+    if !vervain_hca::wake::is_harmless(wake.as_fd()) {
+        return Err(Error::invalid("it sent something else than what wakes it"));
     }
     let space = Space::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;
     if space.header.incarnation.iter().map(|w| w.load(Relaxed)).ne(message.wide[..2].iter().copied()) {

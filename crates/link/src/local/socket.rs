@@ -46,6 +46,18 @@ pub mod kind {
     pub const ACK: u32 = 10;
     /// The owner speaks another version: its version.
     pub const REFUSED: u32 = 11;
+    /// Asks for a shared object: number, generation, window.
+    pub const OBJECT: u32 = 12;
+    /// The answer: the same, 1 if granted; the descriptor of a memfd, nothing for a segment.
+    pub const OBJECT_REPLY: u32 = 13;
+    /// An object is withdrawn: number, generation.
+    pub const OBJECT_GONE: u32 = 14;
+    /// Asks for the pipe of a completion channel: its number.
+    pub const CHANNEL: u32 = 20;
+    /// The answer: the same, with both ends of the pipe, or none when there is no such channel.
+    pub const CHANNEL_REPLY: u32 = 21;
+    /// A completion channel is gone: its number.
+    pub const CHANNEL_GONE: u32 = 22;
 }
 
 impl Message {

@@ -1,0 +1,81 @@
+//! One-sided MPI on windows over malloc'd memory, as the OSU benchmarks measure it, beside the same program in verbs
+//! (`onesided.c`): one operation at a time from its call to its completion, on memory from malloc's allocator.
+
+use std::process::Command;
+
+use anyhow::ensure;
+
+use crate::peers::{Operation, Peer, Promise, Size, names, sizes};
+use crate::process::numbers;
+use crate::report::{Section, Unit};
+use crate::rounds::Measure;
+use crate::setup::{LIMIT, Setup, is_installed};
+
+const HOW: &str = "MPI: the operation and MPI_Win_flush, under MPI_Win_lock_all; the target waits in MPI_Barrier.\n\
+     Vervain: post and poll; the target sleeps. All on windows and buffers from posix_memalign; target: ahead.";
+
+/// All tables.
+pub fn sections(setup: &Setup) -> Vec<Section> {
+    let sizes = sizes(setup);
+    let word: Vec<Size> = sizes.iter().take(1).copied().collect();
+    let mut streamed = sizes.clone();
+    streamed.iter_mut().for_each(|size| size.operations = size.streamed);
+    let cases = [
+        ("RDMA Write against MPI_Put: latency of the operation, median", Unit::Ns, "write", "put", &sizes),
+        ("RDMA Read against MPI_Get: latency of the operation, median", Unit::Ns, "read", "get", &sizes),
+        ("Fetch and add against MPI_Fetch_and_op: median", Unit::Ns, "fetch-add", "fetch-add", &word),
+        ("RDMA Write against MPI_Put: bandwidth, windows of 64", Unit::MibPerS, "write-bw", "put-bw", &streamed),
+    ];
+    let section = |(title, unit, verbs, mpi, sizes): (_, _, &'static str, &'static str, &Vec<Size>)| {
+        Operation {
+            title,
+            how: HOW,
+            unit,
+            lines: names(sizes),
+            ours: ours(setup, verbs, sizes),
+            peers: vec![
+                peer(setup, "Open MPI", "openmpi", &["--bind-to", "none", "--oversubscribe"], mpi, sizes),
+                peer(setup, "MPICH", "mpich", &["-bind-to", "none"], mpi, sizes),
+            ],
+            limit: None,
+        }
+        .section(setup)
+    };
+    cases.into_iter().map(section).collect()
+}
+
+fn ours<'a>(setup: &'a Setup, mode: &'static str, sizes: &[Size]) -> Measure<'a> {
+    let sizes = arguments(sizes);
+    Box::new(move || {
+        let mut command = setup.under_vervain(&[], setup.program("onesided")?);
+        command.args([mode, &setup.cpus.server.to_string(), &setup.cpus.client.to_string()]).args(&sizes);
+        numbers(&mut command, None, LIMIT)
+    })
+}
+
+fn peer<'a>(
+    setup: &'a Setup,
+    name: &'static str,
+    library: &'static str,
+    options: &'static [&'static str],
+    mode: &'static str,
+    sizes: &[Size],
+) -> Peer<'a> {
+    let sizes = arguments(sizes);
+    let measure: Measure = Box::new(move || {
+        let launcher = format!("mpirun.{library}");
+        ensure!(is_installed(&launcher), "{launcher} is not installed (Debian: apt install openmpi-bin mpich)");
+        let mut command = Command::new(launcher);
+        command.args(options).args(["-np", "2"]).arg(setup.program(&format!("mpi-{library}"))?);
+        command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(&sizes);
+        // Open MPI asks for these before it starts as root.
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        numbers(&mut command, None, LIMIT)
+    });
+    Peer { name, promise: Promise::Ahead, measure }
+}
+
+/// Sizes and counts as the C programs take them.
+fn arguments(sizes: &[Size]) -> Vec<String> {
+    sizes.iter().map(|size| format!("{}:{}", size.bytes, size.operations)).collect()
+}

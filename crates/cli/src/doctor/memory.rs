@@ -1,0 +1,116 @@
+//! The ways to a peer's memory, best first (DESIGN decision 4): which are in force in a program under `vervain run`, and
+//! why. The trial of process_vm calls is in `access.rs`.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::{Finding, Status};
+use crate::libs;
+use crate::sharing::{self, Serving};
+
+/// Memory that the preload serves from sealed memfds.
+pub fn from_birth(lib_dir: Option<&Path>) -> Finding {
+    let setting = std::env::var("VERVAIN_SHARE").ok();
+    let preload = libs::directory(lib_dir).map(|dir| dir.join(libs::PRELOAD));
+    judge_from_birth(setting.as_deref(), preload.and_then(|p| sharing::under(&p)))
+}
+
+const FROM_BIRTH: &str = "shared from birth";
+const FROM_BIRTH_COST: &str = "memory that programs allocate is not mapped by peers: each operation between processes costs a \
+                               system call, or waits for a thread of the owner";
+
+fn judge_from_birth(setting: Option<&str>, serving: Result<Serving>) -> Finding {
+    let lack = |found: &str, remedy| Finding::with(Status::Slower, FROM_BIRTH, found, FROM_BIRTH_COST, remedy);
+    let off = setting == Some("off");
+    match serving {
+        Ok(Serving::Served) => {
+            Finding::ok(FROM_BIRTH, "in force: peers map large allocations of programs under `vervain run`")
+        }
+        Ok(_) if off => lack("off: VERVAIN_SHARE is off", "unset VERVAIN_SHARE"),
+        Ok(Serving::Off) => lack(
+            "off: the preload is loaded but serves no memory from memfds",
+            "VERVAIN_LOG=info says why; see memfd and seals, and the limits below",
+        ),
+        Ok(Serving::Absent) => {
+            lack("not in force: the preload that is loaded does not share memory", "`make build`, or `make install`")
+        }
+        Ok(Serving::OtherVersion) => {
+            lack("not in force: preload and command are of different versions", "`make build`, or `make install`")
+        }
+        Err(e) => lack(
+            &format!("could not be tried: {e:#}"),
+            "`make build` puts the preload beside the libraries; let this user start a second process",
+        ),
+    }
+}
+
+/// Shared memory that programs make themselves.
+pub fn programs_own() -> Finding {
+    const CHECK: &str = "programs' own shared memory";
+    const MEMFDS: &str = "memfds that are sealed against shrinking are mapped by peers";
+    match attach_a_segment() {
+        Ok(()) => Finding::ok(CHECK, format!("{MEMFDS}, and System V segments inside one IPC namespace")),
+        Err(e) => Finding::with(
+            Status::Note,
+            CHECK,
+            format!("{MEMFDS}; System V segments are not: {e:#}"),
+            "memory in System V segments is reached like private memory",
+            "a kernel with CONFIG_SYSVIPC; kernel.shmmni and kernel.shmall above what is used",
+        ),
+    }
+}
+
+/// Makes a segment of a page, attaches it by its number, and looks at it, as owner and peer do.
+fn attach_a_segment() -> Result<()> {
+    let failed = |what: &str| format!("{what} fails: {}", std::io::Error::last_os_error());
+    // SAFETY: makes a segment of our own.
+    let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o600) };
+    ensure!(id >= 0, failed("shmget"));
+    // SAFETY: attaches it at an address of the kernel's choice; it goes with its last user, and IPC_STAT fills the zeroed
+    // struct.
+    let (at, seen) = unsafe {
+        let at = libc::shmat(id, std::ptr::null(), 0);
+        let mut stat: libc::shmid_ds = std::mem::zeroed();
+        let seen = libc::shmctl(id, libc::IPC_STAT, &raw mut stat);
+        libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+        (at, seen)
+    };
+    ensure!(at.addr() != usize::MAX, failed("shmat"));
+    // SAFETY: attached just above.
+    unsafe { libc::shmdt(at) };
+    ensure!(seen == 0, "IPC_STAT fails");
+    Ok(())
+}
+
+/// Copies by the owner, which need nothing of the machine.
+pub fn owner_copies() -> Finding {
+    const CHECK: &str = "owner copies";
+    let found = match std::env::var("VERVAIN_MEMORY").as_deref() {
+        Ok("vm") => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
+        Ok("owner") => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
+        _ => "work; for atomics on memory that is not mapped, and where process_vm is refused",
+    };
+    Finding::ok(CHECK, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_switched_off_says_by_what() {
+        let f = judge_from_birth(Some("off"), Ok(Serving::Off));
+        assert_eq!(f.status, Status::Slower);
+        assert!(f.found.contains("VERVAIN_SHARE"), "{}", f.found);
+        assert_eq!(judge_from_birth(None, Ok(Serving::Served)).status, Status::Ok);
+        assert!(judge_from_birth(None, Ok(Serving::Absent)).found.contains("does not share"));
+        assert!(judge_from_birth(None, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
+    }
+
+    #[test]
+    fn segments_can_be_tried() {
+        let f = programs_own();
+        assert!(f.found.contains("sealed against shrinking"), "{}", f.found);
+    }
+}

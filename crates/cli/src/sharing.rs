@@ -1,0 +1,104 @@
+//! Whether memory that a program allocates is shared from birth, tried in a child process that has the preload: it
+//! allocates, and asks the preload where the memory lies.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use vervain_share::api::{Entry, KIND_MEMFD, Place, SYMBOL, ShareApi, VERSION};
+
+use crate::output;
+
+/// Bytes that the child allocates: large enough for any threshold.
+const TRIED: usize = 4 << 20;
+
+/// What a process under the preload finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serving {
+    /// Its large allocations lie in sealed memfds.
+    Served,
+    /// The preload serves none: sharing is off, or the machine refuses it.
+    Off,
+    /// The preload knows nothing of sharing, or was not loaded.
+    Absent,
+    /// The preload is another version's.
+    OtherVersion,
+}
+
+impl Serving {
+    const ALL: [Serving; 4] = [Serving::Served, Serving::Off, Serving::Absent, Serving::OtherVersion];
+
+    fn word(self) -> &'static str {
+        match self {
+            Serving::Served => "served",
+            Serving::Off => "off",
+            Serving::Absent => "absent",
+            Serving::OtherVersion => "other-version",
+        }
+    }
+}
+
+/// Asks a child with `preload` in its environment.
+pub fn under(preload: &Path) -> Result<Serving> {
+    ensure!(preload.is_file(), "{} is missing", preload.display());
+    let mut entry = OsString::from(preload);
+    if let Some(rest) = std::env::var_os("LD_PRELOAD").filter(|r| !r.is_empty()) {
+        entry.push(":");
+        entry.push(rest);
+    }
+    let child = Command::new(std::env::current_exe()?)
+        .arg("sharing")
+        .env("LD_PRELOAD", entry)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start a second process")?;
+    ensure!(child.status.success(), "the second process failed: {}", String::from_utf8_lossy(&child.stderr).trim());
+    parse(&String::from_utf8_lossy(&child.stdout))
+}
+
+fn parse(answer: &str) -> Result<Serving> {
+    let found = Serving::ALL.into_iter().find(|s| s.word() == answer.trim());
+    found.with_context(|| format!("the second process answered '{}'", answer.trim()))
+}
+
+/// The child's side: prints what it finds.
+pub fn look() -> Result<ExitCode> {
+    output::print(&format!("{}\n", found().word()))
+}
+
+fn found() -> Serving {
+    // SAFETY: looks a name up in the libraries that are loaded.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SYMBOL.as_ptr()) };
+    if symbol.is_null() {
+        return Serving::Absent;
+    }
+    // SAFETY: the name is this project's own, and stands for a function of this type (`vervain_share::api`); the table that
+    // it returns is null or lives as long as the process.
+    let api = unsafe {
+        let table = std::mem::transmute::<*mut libc::c_void, Entry>(symbol);
+        table().as_ref()
+    };
+    let Some(api) = api else { return Serving::Off };
+    if api.version != VERSION || (api.size as usize) < size_of::<ShareApi>() {
+        return Serving::OtherVersion;
+    }
+    let memory = vec![0u8; TRIED];
+    let mut place = Place::default();
+    // SAFETY: the function only looks up the range and fills the struct on this stack.
+    let rc = unsafe { (api.find)(memory.as_ptr().addr(), TRIED, &raw mut place) };
+    if rc == 0 && place.kind == KIND_MEMFD { Serving::Served } else { Serving::Off }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_childs_answer_is_a_word() {
+        for s in Serving::ALL {
+            assert_eq!(parse(&format!("{}\n", s.word())).unwrap(), s);
+        }
+        assert!(parse("").is_err());
+    }
+}

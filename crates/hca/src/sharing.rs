@@ -1,0 +1,95 @@
+//! The seam to whoever serves this process's memory from shared objects: the preload under `vervain run`
+//! (`vervain-share`, found by `dlsym`), or a test. It answers where a range lies and keeps it there while it is registered.
+
+use crate::error::{Error, Result};
+use crate::process::Process;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use vervain_share::api::{self, Place, ShareApi};
+
+/// What [`offer`] was given.
+static OFFERED: AtomicPtr<ShareApi> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Names the source of shared memory in place of the preload, before the first device is opened: for tests and for
+/// programs that serve their own memory.
+pub fn offer(source: &'static ShareApi) {
+    OFFERED.store(std::ptr::from_ref(source).cast_mut(), Ordering::Release);
+}
+
+/// The source of shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Source(&'static ShareApi);
+
+impl Source {
+    /// The source of this process; none without the preload or when `VERVAIN_SHARE` is `off`.
+    pub(crate) fn find() -> Result<Option<Source>> {
+        match std::env::var("VERVAIN_SHARE").as_deref() {
+            Err(_) | Ok("auto" | "") => {}
+            Ok("off") => return Ok(None),
+            Ok(other) => return Err(Error::invalid(format!("VERVAIN_SHARE is '{other}'; it can be auto or off"))),
+        }
+        let offered = OFFERED.load(Ordering::Acquire);
+        let found = if offered.is_null() { preloaded() } else { offered };
+        // SAFETY: null, or the table of a library that is never unloaded (preloaded, or offered as static).
+        let Some(table) = (unsafe { found.as_ref() }) else { return Ok(None) };
+        if table.version != api::VERSION || (table.size as usize) < size_of::<ShareApi>() {
+            log::error!(
+                "the preload's shared memory speaks version {}, this library {}: use one Vervain for both",
+                table.version,
+                api::VERSION
+            );
+            return Ok(None);
+        }
+        Ok(Some(Source(table)))
+    }
+
+    /// Where a range lies now.
+    pub(crate) fn find_range(&self, addr: u64, len: u64) -> Option<Place> {
+        let mut place = Place::default();
+        // SAFETY: the function looks the range up in its own tables and fills the struct on this stack.
+        (unsafe { (self.0.find)(addr as usize, len as usize, &raw mut place) } == 0).then_some(place)
+    }
+
+    /// Where a range lies until [`Source::unpin`].
+    pub(crate) fn pin(&self, addr: u64, len: u64) -> Option<Place> {
+        let mut place = Place::default();
+        // SAFETY: as above; what is pinned is unpinned once, by whoever holds the place.
+        (unsafe { (self.0.pin)(addr as usize, len as usize, &raw mut place) } == 0).then_some(place)
+    }
+
+    /// Ends a pin of [`Source::pin`].
+    pub(crate) fn unpin(&self, object: u64, offset: u64, len: u64) {
+        // SAFETY: the range was pinned and is not used through the pin any more.
+        unsafe { (self.0.unpin)(object, offset, len as usize) };
+    }
+
+    /// Has peers kept out while this process forks.
+    pub(crate) fn guard_forks(&self) {
+        // SAFETY: registers two functions that may be called at any time from now on.
+        unsafe { (self.0.set_fork_gate)(Some(before_fork), Some(after_fork)) };
+    }
+}
+
+/// The table of the preload, if there is one and sharing is on.
+fn preloaded() -> *mut ShareApi {
+    // SAFETY: looks a name up in the libraries that are loaded.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, api::SYMBOL.as_ptr()) };
+    if symbol.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the name is this project's own, and stands for a function of this type (`api::SYMBOL`).
+    let table = unsafe { std::mem::transmute::<*mut libc::c_void, api::Entry>(symbol) };
+    // SAFETY: it has no arguments.
+    unsafe { table() }.cast_mut()
+}
+
+unsafe extern "C" fn before_fork() {
+    if let Some(process) = Process::current() {
+        process.pause();
+    }
+}
+
+unsafe extern "C" fn after_fork() {
+    if let Some(process) = Process::current() {
+        process.resume();
+    }
+}
