@@ -35,7 +35,17 @@ static const char *where(const struct api *api, void *p, size_t n)
 int main(int argc, char **argv)
 {
     size_t n = argc > 1 ? strtoul(argv[1], NULL, 0) : 1 << 20;
-    if (argc > 2) {
+    if (argc > 2 && !strcmp(argv[2], "close")) {
+        // As a daemon does, when the heap is there.
+        char *p = malloc(n);
+        memset(p, 1, n);
+        free(p);
+        for (int fd = 3; fd < 2000; fd++)
+            close(fd);
+        close_range(3, 5000, 0);
+        closefrom(3);
+        n *= 2;
+    } else if (argc > 2) {
         struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
         r.rlim_cur = strtoul(argv[3], NULL, 0);
         setrlimit(strcmp(argv[2], "as") ? strcmp(argv[2], "data") ? RLIMIT_FSIZE : RLIMIT_DATA : RLIMIT_AS, &r);

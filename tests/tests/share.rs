@@ -1,5 +1,6 @@
-//! Memory that is shared from birth, in whole programs: whatever they do with it, they see what they would see on private
-//! memory. The differential programs print what they see; their output under `vervain run` must be that of a plain run.
+//! Memory that is shared from birth, in whole programs: whatever they do with it, they see what they would see on
+//! private memory. The differential programs print what they see; their output under `vervain run` must be that of a
+//! plain run.
 
 use std::path::Path;
 use std::process::Command;
@@ -91,6 +92,7 @@ fn large_and_page_aligned_memory_is_shared() {
     assert_eq!(places(&["131072"], &[]), ["shared"; 4]);
     assert_eq!(places(&["100000"], &[]), ["private", "shared", "private", "private"]);
     assert_eq!(places(&["1048576"], &[("VERVAIN_SHARE", "off")]), ["private"; 4]);
+    assert_eq!(places(&["1048576", "close"], &[]), ["shared"; 4]);
     // Where the kernel sets limits on what a program may have, they hold.
     assert_eq!(places(&["1048576", "data", "1000000000"], &[])[0], "private");
     assert_eq!(places(&["1048576", "fsize", "1000000"], &[]), ["private"; 4]);

@@ -1,8 +1,8 @@
 //! malloc and its kin. Large and page-aligned requests go to the shared heap (`vervain-share`), all others to the next
 //! allocator, after one comparison; free tells by the address.
 //!
-//! The next allocator is found at the first call, which comes before any constructor of ours. What dlsym itself asks for
-//! meanwhile comes from the C library under its other names.
+//! The next allocator is found at the first call, which comes before any constructor of ours. What dlsym itself asks
+//! for meanwhile comes from the C library under its other names.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -24,7 +24,9 @@ unsafe extern "C" {
 
 /// The next allocator's functions. Each starts as one that finds them all.
 macro_rules! next {
-    ($($slot:ident $call:ident = $first:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?, $name:literal or $own:expr;)*) => {
+    ($(
+        $slot:ident $call:ident = $first:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?, $name:literal or $own:expr;
+    )*) => {
         $(
             static $slot: AtomicPtr<c_void> = AtomicPtr::new($first as *const () as *mut c_void);
 
@@ -44,9 +46,10 @@ macro_rules! next {
             /// As the function of C.
             #[inline(always)]
             unsafe fn $call($($arg: $ty),*) $(-> $ret)? {
+                type Function = unsafe extern "C" fn($($ty),*) $(-> $ret)?;
                 let function = $slot.load(Ordering::Relaxed);
                 // SAFETY: the slot never has anything but a function of this type.
-                let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(function) };
+                let function = unsafe { transmute::<*mut c_void, Function>(function) };
                 // SAFETY: the caller's promise.
                 unsafe { function($($arg),*) }
             }

@@ -1,5 +1,5 @@
-//! Where processes are duplicated: the shared heap's handlers run innermost, so they are registered before any other; and
-//! `_Fork`, which runs no handlers, runs ours.
+//! Where processes are duplicated: the shared heap's handlers run innermost, so they are registered before any other;
+//! and `_Fork`, which runs no handlers, runs ours.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;

@@ -1,20 +1,22 @@
 //! `libvervain_preload.so` stands before two groups of the C library's functions. It owns no device and no policy.
 //!
-//! Paths: programs that look for RDMA devices beside the verbs (UCX, Mooncake, NCCL) find them under /sys/class/infiniband
-//! and /dev/infiniband. The library puts the tree that `vervain run` made, $VERVAIN_SYSFS, in place of a few path
-//! prefixes; every other call passes through after a comparison of the first bytes.
+//! Paths: programs that look for RDMA devices beside the verbs (UCX, Mooncake, NCCL) find them under
+//! /sys/class/infiniband and /dev/infiniband. The library puts the tree that `vervain run` made, $VERVAIN_SYSFS, in
+//! place of a few path prefixes; every other call passes through after a comparison of the first bytes.
 //!
 //! Memory: large allocations and mappings are shared from birth (`vervain-share`), unless VERVAIN_SHARE=off. The device
 //! finds out about them by [`vervain_share_v1`].
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
-//! - `allocation`, `mapping`, `forking` and `signals` are the functions of memory.
+//! - `allocation`, `mapping`, `forking`, `signals` and `descriptors` are the functions of memory.
 //! - `files`, `status`, `links` and `listing` are the functions, by what they do with a path.
 //!
-//! Only absolute paths in their plain spelling are rewritten: not `/sys//class/…`, and not a path relative to a directory
-//! above. Calls that the C library makes inside itself never come here, nor do direct system calls (Go, static programs).
+//! Only absolute paths in their plain spelling are rewritten: not `/sys//class/…`, and not a path relative to a
+//! directory above. Calls that the C library makes inside itself never come here, nor do direct system calls (Go,
+//! static programs).
 
 mod allocation;
+mod descriptors;
 mod files;
 mod forking;
 mod links;
@@ -31,13 +33,14 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
     vervain_share::device::api()
 }
 
-/// Finds everything while the program has one thread, so that a hook called from a signal handler or after vfork(2) only
-/// reads what is there. Hooks called before this, by the constructors of other libraries, find it themselves.
+/// Finds everything while the program has one thread, so that a hook called from a signal handler or after vfork(2)
+/// only reads what is there. Hooks called before this, by the constructors of other libraries, find it themselves.
 extern "C" fn prepare() {
     allocation::resolve();
     mapping::resolve();
     forking::prepare();
     signals::resolve();
+    descriptors::resolve();
     view::prepare();
     files::resolve();
     status::resolve();

@@ -1,5 +1,5 @@
-//! sigaction(2) and signal(2): the shared heap's handler, which stands in for the default action of the signals that dump
-//! core, is the default action to the program.
+//! sigaction(2) and signal(2): the shared heap's handler, which stands in for the default action of the signals that
+//! dump core, is the default action to the program.
 
 use std::ffi::c_int;
 

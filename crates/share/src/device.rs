@@ -6,6 +6,7 @@ use crate::api::{KIND_MEMFD, Place, ShareApi, VERSION};
 use crate::heap::{owns, release};
 use crate::program;
 use crate::state::{Heap, Locked, State, exists, lock, possible};
+use crate::sys;
 
 static API: ShareApi =
     ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate };
@@ -36,6 +37,7 @@ fn in_heap(addr: usize, len: usize) -> Option<(Locked, Range<usize>)> {
 }
 
 unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
+    let _masked = sys::mask_signals();
     let place = match in_heap(addr, len) {
         Some((heap, _)) => Some(place_of(&heap, addr)),
         None => program::find(addr, len, false),
@@ -44,6 +46,7 @@ unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
 }
 
 unsafe extern "C" fn pin(addr: usize, len: usize, out: *mut Place) -> i32 {
+    let _masked = sys::mask_signals();
     let place = match in_heap(addr, len) {
         Some((mut heap, range)) => {
             heap.pins.add(range);
@@ -62,6 +65,7 @@ fn answer(place: Option<Place>, out: *mut Place) -> i32 {
 }
 
 unsafe extern "C" fn unpin(object: u64, offset: u64, len: usize) {
+    let _masked = sys::mask_signals();
     let mut out = Vec::new();
     {
         let heap = if exists() { lock() } else { None };

@@ -1,9 +1,9 @@
 //! Core dumps. The kernel writes a private page only if it exists, but brings every page of a shared mapping to life to
-//! write it: a dump would fill the machine's memory with zeros. So the last thing that a program does before it dumps is
-//! to take the holes out of what is dumped. The dump itself, its signal and its registers stay what they would be.
+//! write it: a dump would fill the machine's memory with zeros. So the last thing that a program does before it dumps
+//! is to take the holes out of what is dumped. The dump itself, its signal and its registers stay what they would be.
 //!
-//! A handler stands in for the default action of the signals that dump core, where core dumps are on at all; the preload
-//! library shows it to nobody as the handler (`signals`).
+//! A handler stands in for the default action of the signals that dump core, where core dumps are on at all; the
+//! preload library shows it to nobody as the handler (`signals`).
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};

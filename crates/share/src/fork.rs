@@ -1,9 +1,10 @@
-//! fork(2) made right. To the program the heap is private memory, so a child gets the contents of the moment of the fork,
-//! at the same addresses, in an object of its own, and the parent goes on with the old one.
+//! fork(2) made right. To the program the heap is private memory, so a child gets the contents of the moment of the
+//! fork, at the same addresses, in an object of its own, and the parent goes on with the old one.
 //!
 //! The copy is made in the parent, after the last of the program's own prepare handlers and before the process is
-//! duplicated, with the device's peers held off. Our handlers are the first ones registered, thus the innermost. A child
-//! that the C library knows nothing of (a raw clone) has no heap at all: a fault there, never a write into the parent's.
+//! duplicated, with the device's peers held off. Our handlers are the first ones registered, thus the innermost. A
+//! child that the C library knows nothing of (a raw clone) has no heap at all: a fault there, never a write into the
+//! parent's.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use crate::marks::{Mark, There};
 use crate::object::Object;
 use crate::program;
 use crate::settings::say;
-use crate::state::{Heap, Locked, State, hold};
+use crate::state::{DESCRIPTOR, Heap, Locked, State, hold};
 use crate::sys;
 
 /// The device's functions, as addresses; 0: none.
@@ -265,6 +266,7 @@ impl Heap {
                 Inherited::Plain { at, len: packed, data }.discard();
             }
         }
+        DESCRIPTOR.store(self.object.fd, Ordering::Relaxed);
         for (start, block) in &live {
             for (part, mark) in self.marks.pieces(*start..start + block.mapped) {
                 if mark.there == There::Object && mark.dont_fork {

@@ -1,7 +1,7 @@
 //! malloc and its kin for large requests: blocks of the object, found again without a fault while they are still warm.
 //!
-//! A block that is freed keeps its pages for a second, or until newer ones fill the cache. That is what pays for pages of
-//! shared memory being dearer than private ones (docs/shared-memory.md has the measurements).
+//! A block that is freed keeps its pages for a second, or until newer ones fill the cache. That is what pays for pages
+//! of shared memory being dearer than private ones (docs/shared-memory.md has the measurements).
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -26,6 +26,12 @@ const SPARSE: usize = 1 << 20;
 #[inline]
 pub fn owns(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
+}
+
+/// The heap's descriptor, which is none of the program's; negative: there is none.
+#[inline]
+pub fn own_descriptor() -> i32 {
+    state::DESCRIPTOR.load(Ordering::Relaxed)
 }
 
 /// A block on its way out: address, bytes mapped, bytes that may have pages, room.

@@ -1,11 +1,12 @@
-//! Memory that is shared from birth (DESIGN decision 4a): large allocations and anonymous mappings live on a sealed memfd,
-//! so that a peer on the same host can map them and an RDMA write is one copy. The preload library hooks the C library's
-//! functions and calls this crate; the device asks it where memory lies (`api`, `device`). It knows nothing of verbs.
+//! Memory that is shared from birth (DESIGN decision 4a): large allocations and anonymous mappings live on a sealed
+//! memfd, so that a peer on the same host can map them and an RDMA write is one copy. The preload library hooks the C
+//! library's functions and calls this crate; the device asks it where memory lies (`api`, `device`). It knows nothing
+//! of verbs.
 //!
 //! - `settings` decides whether there is a heap, `object` is its memfd, `state` its table and lock.
 //! - `heap` serves malloc and its kin, `maps` mmap and its kin; `marks` remembers what the program did to ranges.
-//! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps, `program`
-//!   knows the program's own shared memory.
+//! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps,
+//!   `program` knows the program's own shared memory.
 //!
 //! docs/shared-memory.md says what is served and what it costs.
 

@@ -1,8 +1,8 @@
 //! The mmap family, for what concerns the heap: anonymous private mappings are served from it, and whatever the program
 //! does to a range of it afterwards means what it would mean on private memory.
 //!
-//! Each function answers `None` when the call does not concern the heap; the caller then makes the real one. Otherwise the
-//! answer is what the system call would return, an errno as an error.
+//! Each function answers `None` when the call does not concern the heap; the caller then makes the real one. Otherwise
+//! the answer is what the system call would return, an errno as an error.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -39,6 +39,7 @@ pub fn wants(addr: usize, len: usize, prot: c_int, flags: c_int) -> bool {
 
 /// mmap(2) of what [`wants`] says yes to.
 pub fn map(len: usize, flags: c_int) -> Option<Answer> {
+    let _masked = sys::mask_signals();
     if len > isize::MAX as usize / 4 {
         return None;
     }
@@ -61,6 +62,7 @@ pub fn map(len: usize, flags: c_int) -> Option<Answer> {
 /// # Safety
 /// As the system call: the caller owns the range.
 pub unsafe fn map_over(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: u64) -> Option<Answer> {
+    let _masked = sys::mask_signals();
     let mut heap = lock();
     if let Some(heap) = &mut heap {
         // Their room is the program's now; it stays unused for ever.
@@ -131,6 +133,7 @@ impl Heap {
 /// # Safety
 /// As the system call: nobody uses the range any more.
 pub unsafe fn unmap(addr: usize, len: usize) -> Option<Answer> {
+    let _masked = sys::mask_signals();
     let before = sys::errno();
     let mut out = Vec::new();
     let answer = {
@@ -215,6 +218,7 @@ impl Heap {
 
 /// mprotect(2) or pkey_mprotect(2) has been done on a range.
 pub fn protected(addr: usize, len: usize, prot: c_int) {
+    let _masked = sys::mask_signals();
     if let Some(mut heap) = lock() {
         let range = heap.within(&(addr..addr + round_up(len, page())));
         for (_, _, part) in heap.live_parts(&range) {
@@ -225,6 +229,7 @@ pub fn protected(addr: usize, len: usize, prot: c_int) {
 
 /// mlock(2) or an madvise(2) that leaves an attribute behind: memory that has it is not kept for the next request.
 pub fn attributed(addr: usize, len: usize) {
+    let _masked = sys::mask_signals();
     if let Some(mut heap) = lock() {
         let end = addr.saturating_add(len);
         let range = heap.within(&(addr & !(page() - 1)..round_up(end, page())));
@@ -239,6 +244,7 @@ pub fn attributed(addr: usize, len: usize) {
 /// # Safety
 /// As the system call.
 pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
+    let _masked = sys::mask_signals();
     let range = addr..addr.checked_add(len)?;
     // SAFETY: the caller's promise.
     let real = |range: Range<usize>, advice| unsafe { sys::madvise(range.start, range.len(), advice) }.map_err(code);
@@ -295,8 +301,8 @@ fn zap(range: Range<usize>) {
 }
 
 impl Heap {
-    /// The program has thrown away pages that a device works on: those stay where they are, and the program gets private
-    /// ones, as it would with an HCA.
+    /// The program has thrown away pages that a device works on: those stay where they are, and the program gets
+    /// private ones, as it would with an HCA.
     fn part_from_device(&mut self, range: Range<usize>, mark: &Mark) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range is the program's, which has just given its contents up.
@@ -375,6 +381,7 @@ pub struct Remap {
 /// # Safety
 /// As the system call: the caller owns both ranges.
 pub unsafe fn remap(call: Remap) -> Option<Answer> {
+    let _masked = sys::mask_signals();
     let fixed = call.flags & libc::MREMAP_FIXED != 0;
     if !owns(call.addr) {
         // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! The object behind the heap: a sealed, sparse memfd, at a fixed distance from the addresses that show it. Only what is
-//! in use is mapped; there is no reservation, so limits on address space and core dumps see what the program has.
+//! The object behind the heap: a sealed, sparse memfd, at a fixed distance from the addresses that show it. Only what
+//! is in use is mapped; there is no reservation, so limits on address space and core dumps see what the program has.
 
 use std::ffi::c_int;
 use std::io;
@@ -183,8 +183,8 @@ fn raise(low: c_int) -> c_int {
     high
 }
 
-/// A random place for `settings.heap_len` bytes, far below where the kernel puts mappings by itself. Nothing is reserved:
-/// each block is mapped only where nothing is.
+/// A random place for `settings.heap_len` bytes, far below where the kernel puts mappings by itself. Nothing is
+/// reserved: each block is mapped only where nothing is.
 pub fn place(settings: &Settings) -> usize {
     const LOWEST: usize = 0x1000_0000_0000;
     const SPREAD: usize = 0x4000_0000_0000;

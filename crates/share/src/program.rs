@@ -1,6 +1,6 @@
 //! The program's own shared memory: mappings of memfds and SysV segments, noted as they are made, so that peers can map
-//! the same pages. A file is shown to peers only while it is sealed against shrinking; all else could be cut short under
-//! them.
+//! the same pages. A file is shown to peers only while it is sealed against shrinking; all else could be cut short
+//! under them.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -93,6 +93,7 @@ pub fn mapped(addr: usize, len: usize, fd: c_int, offset: u64) {
         return;
     }
     let before = sys::errno();
+    let _masked = sys::mask_signals();
     if seals(fd).is_some()
         && let Some(stat) = stat(fd)
     {
@@ -121,6 +122,7 @@ pub fn attached(addr: usize, shmid: c_int) {
         return;
     }
     let before = sys::errno();
+    let _masked = sys::mask_signals();
     // SAFETY: all zeros is a valid shmid_ds.
     let mut about: libc::shmid_ds = unsafe { std::mem::zeroed() };
     // SAFETY: `about` is writable.
@@ -138,6 +140,7 @@ pub fn gone(range: Range<usize>) {
     if !any() || range.is_empty() {
         return;
     }
+    let _masked = sys::mask_signals();
     let mut table = table();
     if table.shown.overlaps(&range) {
         table.shown.remove(range);
@@ -150,6 +153,7 @@ pub fn detached(addr: usize) {
     if !any() {
         return;
     }
+    let _masked = sys::mask_signals();
     let range = table().shown.get_key_value(&addr).map(|(range, _)| range.clone());
     if let Some(range) = range {
         gone(range);
@@ -161,6 +165,7 @@ pub fn moved(from: Range<usize>, to: Range<usize>, kept: bool) {
     if !any() || from.is_empty() {
         return;
     }
+    let _masked = sys::mask_signals();
     let mut table = table();
     let found = table.shown.get(&from.start).copied();
     if let Some((id, delta)) = found {

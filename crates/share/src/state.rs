@@ -1,11 +1,11 @@
-//! The state of the heap and its lock. Blocks are known by a table outside of them: what a peer writes into shared memory
-//! cannot break the allocator.
+//! The state of the heap and its lock. Blocks are known by a table outside of them: what a peer writes into shared
+//! memory cannot break the allocator.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
@@ -23,6 +23,9 @@ pub const GRANULE: usize = 64 << 10;
 pub static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Its length.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// The object's descriptor; -1: there is none.
+pub static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 
 /// Who made a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +178,7 @@ pub fn lock() -> Option<Locked> {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
             LEN.store(heap.object.len, Ordering::Relaxed);
+            DESCRIPTOR.store(heap.object.fd, Ordering::Relaxed);
             BASE.store(heap.base, Ordering::Release);
         }
         MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);

@@ -16,8 +16,8 @@ pub fn sentence() -> String {
     }
     let pages = if settings.huge { "huge pages where a block has room for them" } else { "small pages only" };
     format!(
-        "memory is shared from birth: allocations and anonymous mappings from {} KiB, and page-aligned ones, in a sealed \
-         memfd of up to {} GiB, {pages}",
+        "memory is shared from birth: allocations and anonymous mappings from {} KiB, and page-aligned ones, in a \
+         sealed memfd of up to {} GiB, {pages}",
         THRESHOLD >> 10,
         settings.heap_len >> 30
     )

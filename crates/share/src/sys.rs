@@ -1,4 +1,5 @@
-//! System calls as such, past the C library's functions: those are hooked by the preload library, which calls this crate.
+//! System calls as such, past the C library's functions: those are hooked by the preload library, which calls this
+//! crate.
 
 use std::ffi::{c_int, c_long};
 use std::io;
@@ -112,4 +113,33 @@ pub fn now_ms() -> u64 {
     // SAFETY: `t` is writable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+/// While it lives, the thread gets no signals: a handler could end the thread inside of a lock, or call what is locked.
+#[must_use]
+pub struct Masked(u64);
+
+/// Holds signals off. Two system calls, so not for malloc, where the C library's own locks have the same weakness.
+pub fn mask_signals() -> Masked {
+    let mut old = 0_u64;
+    // SAFETY: masks of 8 bytes, as the kernel has them.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const ALL, &raw mut old, 8) };
+    Masked(old)
+}
+
+static ALL: u64 = !0;
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_SETMASK,
+                &raw const self.0,
+                std::ptr::null_mut::<u64>(),
+                8,
+            )
+        };
+    }
 }
