@@ -14,15 +14,17 @@ use crate::process::Process;
 use crate::qp::Qp;
 use crate::send_ring::SendRing;
 use crate::space::bits;
-use crate::types::{Completion, event, hca_clock_ns};
+use crate::types::{Completion, event, hca_clock_ns, now_ns};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// Empty looks at a watched ring before another may take its place.
 const COOL_AFTER: u32 = 4096;
-/// Polls in vain before the thread offers its CPU to others; some ten microseconds.
-const PATIENT_POLLS: u32 = 512;
+/// How many polls in vain pass between two looks at the clock, and how long they last before the thread offers its CPU to
+/// others: a yield costs up to half a microsecond, so a fiftieth of the time at most.
+const PATIENT_POLLS: u32 = 64;
+const PATIENCE_NS: u64 = 20_000;
 /// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
 const WATCHED: usize = 8;
 
@@ -209,6 +211,8 @@ struct Queue {
     watched: Vec<Watched>,
     next_bit: u32,
     empty_polls: u32,
+    /// When the CPU was offered last, or the first look at the clock since the last completion.
+    patient_since: u64,
     unwatched_first: bool,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
@@ -530,19 +534,20 @@ impl Cq {
         }
         q.empty_polls = q.empty_polls.wrapping_add(1);
         let empty = q.empty_polls;
+        let offer = empty.is_multiple_of(PATIENT_POLLS) && out_of_patience(&mut q.patient_since, empty);
         drop(guard);
-        self.polled_in_vain(empty);
+        self.polled_in_vain(offer);
         0
     }
 
     #[inline(never)]
-    fn polled_in_vain(&self, empty: u32) {
+    fn polled_in_vain(&self, offer: bool) {
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
         }
         // Whoever polls in vain for long may hold the CPU that its peer needs: on a machine with few cores, peers that
         // spin would take turns by the scheduler's tick, some milliseconds each.
-        if empty > PATIENT_POLLS && empty.is_multiple_of(16) {
+        if offer {
             std::thread::yield_now();
         }
     }
@@ -697,6 +702,17 @@ impl Drop for Cq {
             self.process.release(block);
         }
     }
+}
+
+/// Whether polls have been in vain for so long that the CPU should be offered to others.
+#[inline(never)]
+fn out_of_patience(since: &mut u64, empty: u32) -> bool {
+    let now = now_ns();
+    let over = empty > PATIENT_POLLS && now.saturating_sub(*since) > PATIENCE_NS;
+    if over || empty == PATIENT_POLLS {
+        *since = now;
+    }
+    over
 }
 
 /// Puts `source` among the watched rings, in the place of an idle one if there is no room; whether it is there now.
