@@ -12,6 +12,7 @@ use crate::qp::Qp;
 use crate::requester::{Exec, Step};
 use crate::responder::{LaneInHand, Target};
 use crate::send_ring::SendRing;
+use crate::short::Queued;
 use crate::types::{AhAttr, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use crate::ud::UdPeers;
 use crate::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
@@ -202,6 +203,31 @@ impl SendQueue {
         }
     }
 
+    /// WQE `i` for the short way, if it has one piece of data at most.
+    #[inline]
+    pub(crate) fn queued(&self, i: usize) -> Option<Queued> {
+        let w = &self.wqes[i];
+        let (data, inline) = match (w.inline_len, w.num_sge) {
+            (Some(length), _) => {
+                let at = &self.inline[i * self.cap.max_inline_data as usize..];
+                (Sge { addr: at.as_ptr() as u64, length, lkey: 0 }, send_flags::INLINE)
+            }
+            (None, 0) => (Sge::default(), 0),
+            (None, 1) => (self.sges[i * self.cap.max_send_sge as usize], 0),
+            _ => return None,
+        };
+        Some(Queued {
+            wr_id: w.wr_id,
+            flags: w.flags & !send_flags::INLINE | inline,
+            data,
+            imm: w.imm_or_rkey,
+            rkey: w.rkey,
+            remote_addr: w.remote_addr,
+            compare_add: w.compare_add,
+            swap: w.swap,
+        })
+    }
+
     #[inline(always)]
     fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, Option<u32>, u64)> {
         match &request.data {
@@ -303,6 +329,12 @@ impl SendQueue {
             }
             if budget == 0 {
                 return Progress::More;
+            }
+            let i = self.index(self.head);
+            if self.advance_short(qp, i) {
+                budget = budget.saturating_sub(self.wqes[i].length);
+                self.finish(qp, wc::SUCCESS);
+                continue;
             }
             match self.step(qp, &mut budget) {
                 Step::Done(status) => self.finish(qp, status),

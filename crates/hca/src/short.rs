@@ -33,6 +33,45 @@ pub trait Work {
     fn atomic(&self) -> (u64, u32, u64, u64);
 }
 
+/// A WQE with at most one piece of data.
+#[derive(Clone, Copy)]
+pub(crate) struct Queued {
+    pub wr_id: u64,
+    pub flags: u32,
+    pub data: Sge,
+    pub imm: u32,
+    pub rkey: u32,
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+}
+
+impl Work for Queued {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    fn data(&self) -> Sge {
+        self.data
+    }
+
+    fn imm(&self) -> u32 {
+        self.imm
+    }
+
+    fn remote(&self) -> (u64, u32) {
+        (self.remote_addr, self.rkey)
+    }
+
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        (self.remote_addr, self.rkey, self.compare_add, self.swap)
+    }
+}
+
 /// Operations that have a short way on a service, one bit for each opcode.
 pub(crate) fn short_ways(qp_type: QpType) -> u32 {
     use Opcode::*;
@@ -191,6 +230,36 @@ impl SendQueue {
         };
         target.complete_receive(wqe, &receipt, w.flags() & send_flags::SOLICITED != 0);
         Some(0)
+    }
+
+    /// The same for WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
+    #[inline]
+    pub(crate) fn advance_short(&mut self, qp: &Qp, i: usize) -> bool {
+        let opcode = self.wqes[i].opcode;
+        if self.short_ways >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
+            return false;
+        }
+        let (Some(w), Some(target)) = (self.queued(i), self.target.as_deref()) else { return false };
+        let data = w.data();
+        if u64::from(data.length) > DIRECT_CHUNK {
+            return false;
+        }
+        let mut claimed = None;
+        let done = {
+            let Ok(_mark) = target.enter() else { return false };
+            match opcode {
+                Opcode::Write => self.write(target, &w, &data),
+                Opcode::Read => self.read(target, &w, &data),
+                Opcode::Send | Opcode::SendImm => {
+                    self.message(target, qp, &w, &data, opcode == Opcode::SendImm, &mut claimed)
+                }
+                _ => self.atomic(target, &w, &data, opcode == Opcode::CompareSwap),
+            }
+        };
+        if done.is_none() {
+            self.exec.claimed = claimed;
+        }
+        done.is_some()
     }
 
     // ---- what all short ways share ---------------------------------------------------------------------------------
