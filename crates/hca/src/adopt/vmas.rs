@@ -194,11 +194,15 @@ mod tests {
     fn the_query_and_the_text_of_maps_agree() {
         let memory = vec![1u8; 1 << 20];
         let mut query = Maps::open().unwrap();
-        let mut text = Maps::open().unwrap();
-        text.read_text();
         let code = the_query_and_the_text_of_maps_agree as fn() as usize;
         for addr in [memory.as_ptr() as usize, (&raw const query) as usize, code] {
-            assert_eq!(query.at(addr).unwrap(), text.at(addr).unwrap());
+            // Other tests map and unmap meanwhile; what is read twice in a row without a change agrees.
+            let agree = (0..1000).any(|_| {
+                let mut text = Maps::open().unwrap();
+                text.read_text();
+                query.at(addr).unwrap() == text.at(addr).unwrap()
+            });
+            assert!(agree, "{addr:#x}: {:?}", query.at(addr));
         }
         assert_eq!(query.at(4096), None);
         assert_eq!(query.at(memory.as_ptr() as usize).unwrap().objection(), None);
