@@ -89,6 +89,9 @@ pub struct DeviceOptions {
     /// How a peer's memory may be reached [default: auto]
     #[arg(long, value_name = "WAY", env = "VERVAIN_MEMORY")]
     pub memory: Option<MemoryWay>,
+    /// Whether large and page-aligned memory is shared from birth, so that peers map it [default: auto]
+    #[arg(long, value_name = "SWITCH")]
+    pub share: Option<Sharing>,
     /// Whether memory that peers cannot map is moved to where they can while it is registered [default: off]
     #[arg(long, value_name = "SWITCH", env = "VERVAIN_ADOPT")]
     pub adopt: Option<Switch>,
@@ -139,6 +142,13 @@ pub enum MemoryWay {
     Owner,
 }
 words!(MemoryWay);
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    Auto,
+    Off,
+}
+words!(Sharing);
 
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {

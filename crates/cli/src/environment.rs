@@ -19,6 +19,7 @@ pub fn device_variables(options: &DeviceOptions) -> Variables {
     set("VERVAIN_LINK_LAYER", options.link_layer.map(|l| l.word()));
     set("VERVAIN_LOG", options.log.map(|l| l.word()));
     set("VERVAIN_MEMORY", options.memory.map(|w| w.word()));
+    set("VERVAIN_SHARE", options.share.map(|s| s.word()));
     set("VERVAIN_ADOPT", options.adopt.map(|s| s.word()));
     vars
 }
