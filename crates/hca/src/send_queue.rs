@@ -118,7 +118,8 @@ impl SendQueue {
             head: 0,
             tail: 0,
             ring,
-            short_ways: crate::short::short_ways(qp_type),
+            // The short way reads one piece of data, and asks nobody whether the QP takes any.
+            short_ways: if cap.max_send_sge > 0 { crate::short::short_ways(qp_type) } else { 0 },
             room: 0,
             left: 0,
             allowed: allowed(qp_type),
@@ -389,6 +390,7 @@ impl SendQueue {
     /// Completes everything that waits with a flush error, in order.
     pub(crate) fn flush(&mut self, qp: &Qp) {
         self.cancel_request();
+        self.unclaim();
         while self.head != self.tail {
             let i = self.index(self.head);
             self.head = self.head.wrapping_add(1);
@@ -402,10 +404,18 @@ impl SendQueue {
     /// Back to the state after creation (RESET).
     pub(crate) fn reset(&mut self, qp: &Qp) {
         self.cancel_request();
+        self.unclaim();
         self.disconnect(qp);
         self.wqes.iter_mut().for_each(|w| w.bind = None);
         (self.head, self.tail, self.room) = (0, 0, 0);
         self.exec = Exec::default();
+    }
+
+    /// A message that was begun will not be finished: the peer's next one gets its receive.
+    fn unclaim(&mut self) {
+        if let (Some(wqe), Some(target)) = (self.exec.claimed.take(), &self.target) {
+            target.unclaim(wqe);
+        }
     }
 
     /// Ends the in-flight marks that a thread of this process left behind when it ended inside a call.
