@@ -402,6 +402,11 @@ impl Cq {
         self.process.resume();
     }
 
+    /// While this is held, counting does not begin, and nobody polls.
+    pub(crate) fn hold_count(&self) -> impl Drop {
+        self.queue.lock()
+    }
+
     /// Puts an event into the completion channel.
     pub(crate) fn raise_event(&self) {
         if let Some(channel) = &self.channel {

@@ -391,12 +391,15 @@ impl SendQueue {
     pub(crate) fn flush(&mut self, qp: &Qp) {
         self.cancel_request();
         self.unclaim();
+        // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
+        let counted = qp.send_cq().map(|cq| cq.hold_count());
         while self.head != self.tail {
             let i = self.index(self.head);
             self.head = self.head.wrapping_add(1);
             self.wqes[i].bind = None;
             self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
         }
+        drop(counted);
         self.exec = Exec::default();
         self.ud.forget_waiting();
     }

@@ -225,8 +225,8 @@ fn counting_begins_between_two_completions() {
         }
         (0..15).for_each(|_| assert_eq!(wait(&cq).status, wc::SUCCESS, "round {round}"));
         assert_eq!(a.state(), QpState::Rts, "round {round}: 15 completions fit");
-        let (ours, theirs) = (a.destroy(), b.destroy());
-        (ours.unwrap(), theirs.unwrap());
+        a.destroy().unwrap();
+        b.destroy().unwrap();
         cq.destroy().unwrap();
         peer_cq.destroy().unwrap();
     }
