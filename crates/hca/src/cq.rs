@@ -163,10 +163,14 @@ fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32) {
     if mode.load(Ordering::SeqCst) == found::QUIET
         && mode.compare_exchange(found::QUIET, found::SIGNALLED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     {
-        let bit = ready_bit as usize % READY_BITS;
-        cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
-        cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
+        set_ready(cq, ready_bit);
     }
+}
+
+fn set_ready(cq: &CqShared, ready_bit: u32) {
+    let bit = ready_bit as usize % READY_BITS;
+    cq.ready[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+    cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
 }
 
 /// What the owner of a CQ is to be told after a completion.
@@ -402,6 +406,11 @@ impl Cq {
         self.process.resume();
     }
 
+    /// While this is held, counting does not begin, and nobody polls.
+    pub(crate) fn hold_count(&self) -> impl Drop {
+        self.queue.lock()
+    }
+
     /// Puts an event into the completion channel.
     pub(crate) fn raise_event(&self) {
         if let Some(channel) = &self.channel {
@@ -444,6 +453,11 @@ impl Cq {
         bit
     }
 
+    /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it did.
+    pub(crate) fn look_at(&self, ready_bit: u32) {
+        set_ready(self.shared, ready_bit);
+    }
+
     pub(crate) fn add_source(&self, source: Source) {
         let mut q = self.queue.lock();
         let bit = source.ready_bit() as usize;
@@ -459,6 +473,8 @@ impl Cq {
 
     pub(crate) fn remove_source(&self, source: &Source) {
         let mut q = self.queue.lock();
+        // What is left in it will not be polled.
+        self.count_consumed(source.pending() as usize);
         if let Some(list) = q.sources.get_mut(source.ready_bit() as usize) {
             list.retain(|s| !s.is(source));
         }

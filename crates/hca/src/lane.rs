@@ -208,6 +208,8 @@ impl OwnedLane {
         self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
         let gate = self.shared.gate.load(Ordering::Relaxed);
         self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
+        // One that died between saying so and setting the ready bit would hide what its successors deliver.
+        self.cq.look_at(self.ready_bit());
         self.shared.initiator.store(0, Ordering::Release);
     }
 

@@ -51,7 +51,8 @@ impl RawLock {
     /// Whether it is held by a thread that no longer exists.
     pub fn holder_is_gone(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
-        holder != 0 && !thread_exists(holder)
+        // One that gave it back and then ended was not holding it.
+        holder != 0 && !thread_exists(holder) && self.word.load(Ordering::Acquire) == holder
     }
 
     /// Gives the lock back.

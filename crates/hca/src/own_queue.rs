@@ -38,6 +38,17 @@ impl RqView {
         wqe.turn.store(turn | 1, Ordering::Release);
     }
 
+    /// Puts `wqe` back, which was claimed last and not completed: the message that it was for is dropped. Only the holder of
+    /// the QP's lane calls it.
+    #[cold]
+    pub(crate) fn unclaim_alone(&self, wqe: u32) {
+        let last = self.shared.head.load(Ordering::Relaxed).wrapping_sub(1);
+        let waits = || self.wqe(wqe).is_some_and(|w| w.turn.load(Ordering::Acquire) == posted(last));
+        if (last & self.mask) as u32 == wqe && waits() {
+            self.shared.head.store(last, Ordering::Relaxed);
+        }
+    }
+
     /// Fetches the line of the next receive, so that the next message need not wait for it.
     #[inline]
     pub(crate) fn fetch_next(&self) {

@@ -336,6 +336,9 @@ impl Qp {
     #[cold]
     pub(crate) fn torn(&self, sq: &mut SendQueue) {
         sq.leave_lanes();
+        if let Some(cq) = &self.send_cq {
+            cq.look_at(sq.ring.ready_bit);
+        }
         let e = self.executing.load(Ordering::Relaxed);
         self.executing.store((e | 1) + 1, Ordering::Release);
         self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
@@ -430,6 +433,8 @@ impl Qp {
             return Err(Error::invalid("receives cannot be posted in RESET"));
         }
         rq.post(wr_id, sges)?;
+        // Whoever moves the QP to ERR and flushes finds the receive, or is seen here.
+        barrier::light(!barrier::is_registered());
         if state == QpState::Err || self.state() == QpState::Err {
             // What peers have delivered so far comes first, and nobody may be filling a receive that is flushed.
             self.settle_lanes();

@@ -153,7 +153,16 @@ impl SendQueue {
     #[inline]
     fn attempt(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
-        let result = match self.carry_out(qp, i, opcode, target, budget) {
+        let outcome = self.carry_out(qp, i, opcode, target, budget);
+        let dropped = match &outcome {
+            Err(Stop::Local(_)) => true,
+            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::ReceiverNotReady(_)),
+            _ => false,
+        };
+        if dropped && let Some(wqe) = self.exec.claimed.take() {
+            target.unclaim(wqe);
+        }
+        let result = match outcome {
             Ok(()) => (Step::Done(wc::SUCCESS), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),

@@ -153,7 +153,7 @@ impl Target {
         if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
             && self.lane.open.load(Ordering::Relaxed) != 0
             && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
-            && self.header.paused.load(Ordering::Relaxed) == 0
+            && self.header.paused.load(Ordering::Acquire) == 0
         {
             return Ok(mark);
         }
@@ -254,6 +254,17 @@ impl Target {
         Ok(claimed.wqe)
     }
 
+    /// Gives claimed receive `wqe` to the next message instead, for this one will not be finished. Of a queue that others
+    /// claim from too it stays claimed until the QP goes to ERR.
+    #[cold]
+    pub fn unclaim(&self, wqe: u32) {
+        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.alone)
+            && let Ok(_mark) = self.enter()
+        {
+            rq.unclaim_alone(wqe);
+        }
+    }
+
     /// The SRQ fell below its limit: one event, and the limit is disarmed (IBA 10.2.9.1, `man ibv_modify_srq`).
     #[cold]
     fn limit_reached(&self, rq: &RqView, limit: u32) {
@@ -300,8 +311,12 @@ impl Target {
     #[inline]
     pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
         let Some((rq, w)) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?))) else { return };
-        receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let lane = self.lane;
+        // One that was stopped and cut off in the middle of a message: the receive may be that of another connection now.
+        if rq.alone && lane.open.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let produced = lane.produced.load(Ordering::Relaxed);
         if rq.alone {
             rq.complete_alone(w);

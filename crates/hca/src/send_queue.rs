@@ -119,7 +119,8 @@ impl SendQueue {
             head: 0,
             tail: 0,
             ring,
-            short_ways: crate::short::short_ways(qp_type),
+            // The short way reads one piece of data, and asks nobody whether the QP takes any.
+            short_ways: if cap.max_send_sge > 0 { crate::short::short_ways(qp_type) } else { 0 },
             room: 0,
             left: 0,
             allowed: allowed(qp_type),
@@ -421,12 +422,16 @@ impl SendQueue {
     /// Completes everything that waits with a flush error, in order.
     pub(crate) fn flush(&mut self, qp: &Qp) {
         self.cancel_request();
+        self.unclaim();
+        // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
+        let counted = qp.send_cq().map(|cq| cq.hold_count());
         while self.head != self.tail {
             let i = self.index(self.head);
             self.head = self.head.wrapping_add(1);
             self.wqes[i].bind = None;
             self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
         }
+        drop(counted);
         self.exec = Exec::default();
         self.ud.forget_waiting();
     }
@@ -434,10 +439,18 @@ impl SendQueue {
     /// Back to the state after creation (RESET).
     pub(crate) fn reset(&mut self, qp: &Qp) {
         self.cancel_request();
+        self.unclaim();
         self.disconnect(qp);
         self.wqes.iter_mut().for_each(|w| w.bind = None);
         (self.head, self.tail, self.room) = (0, 0, 0);
         self.exec = Exec::default();
+    }
+
+    /// A message that was begun will not be finished: the peer's next one gets its receive.
+    fn unclaim(&mut self) {
+        if let (Some(wqe), Some(target)) = (self.exec.claimed.take(), &self.target) {
+            target.unclaim(wqe);
+        }
     }
 
     /// Ends the in-flight marks that a thread of this process left behind when it ended inside a call.

@@ -271,7 +271,6 @@ impl SendQueue {
         if (self.room == 0 && !self.find_room())
             || data.length > self.left
             || qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32
-            || self.header.paused.load(Ordering::Relaxed) != 0
         {
             return None;
         }
@@ -279,7 +278,9 @@ impl SendQueue {
         let target = this.target.as_deref()?;
         qp.executing.store(qp.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let mark = target.enter().ok();
-        Some((this, target, mark))
+        // Looked at inside the marks, as whoever pauses this process changes it before it looks at them.
+        let open = self.header.paused.load(Ordering::Acquire) == 0;
+        Some((this, target, mark.filter(|_| open)))
     }
 
     /// The short way is open while nothing waits, as often as the queue has room.
@@ -291,12 +292,20 @@ impl SendQueue {
         self.room > 0
     }
 
-    /// The end of the mark, and the completion of what was `done`: the bytes that it fetched.
+    /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
+    /// waits for it, and finds each completion published and told, or neither.
     #[inline(always)]
     fn end_short(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
+        if let Some(fetched) = done {
+            self.complete_short(qp, w, opcode, length, fetched);
+        }
         let executing = qp.executing.load(Ordering::Relaxed);
         qp.executing.store(executing + 1, Ordering::Release);
-        let Some(fetched) = done else { return false };
+        done.is_some()
+    }
+
+    #[inline(always)]
+    fn complete_short(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode, length: u32, fetched: u32) {
         self.left -= length;
         self.room -= 1;
         self.tail = self.tail.wrapping_add(1);
@@ -307,7 +316,6 @@ impl SendQueue {
         {
             cq.tell(false);
         }
-        true
     }
 
     /// The local memory of `data`, checked for `need`; anything for a length of zero.
