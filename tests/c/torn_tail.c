@@ -13,8 +13,8 @@
 #define LONGEST ((4u << 20) + 64)
 #define SIZE (2 * (LONGEST + 4096))
 #define OPTS &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = 16, .size = SIZE }
-#define ROUNDS 3000
-#define LIMIT_US 1000000u /* a case ends after so long, whatever its rounds: two busy cores are slow */
+#define ROUNDS 2000
+#define LIMIT_US 500000u /* a case ends after so long, whatever its rounds: two busy cores are slow */
 
 /* What the reader looks at. */
 enum { LAST_BYTE, LAST_WORD, IMMEDIATE, SEND };
