@@ -212,6 +212,22 @@ unsafe fn copy_tail_last_of(from: *const u8, to: *mut u8, n: usize, stream: bool
     unsafe { if stream { copy_body_and_tail(from, to, n, true) } else { copy_tail_last(from, to, n) } }
 }
 
+/// Part of one word, from the front: a C library's copy of 3, 5, 6 or 7 bytes stores the last ones first.
+///
+/// # Safety
+/// `from` and `to` are valid for `n` bytes; `n` is at most 8.
+unsafe fn copy_bytes_in_order(from: *const u8, to: *mut u8, n: usize) {
+    // All are read before the first is written, in case the two overlap.
+    let mut bytes = [0u8; 8];
+    // SAFETY: the caller vouches for both ranges.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), n);
+        for (i, byte) in bytes.iter().take(n).enumerate() {
+            (*to.add(i).cast::<AtomicU8>()).store(*byte, Ordering::Release);
+        }
+    }
+}
+
 /// # Safety
 /// `from` and `to` are valid for `n` bytes.
 #[inline(never)]
@@ -225,8 +241,8 @@ unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: boo
         _ => 1,
     };
     if n < tail {
-        // SAFETY: the caller vouches for both ranges; n is at most 7 here and unaligned.
-        unsafe { std::ptr::copy(from, to, n) };
+        // SAFETY: the caller vouches for both ranges; n is less than the 8 bytes of a word.
+        unsafe { copy_bytes_in_order(from, to, n) };
         return;
     }
     let body = n - tail;

@@ -519,9 +519,15 @@ impl SendQueue {
             // The owner looks at the key for each piece of it, and the budget bounds what passes through.
             Way::Owner => MAX_MESSAGE,
         };
-        // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines.
+        // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines of the
+        // peer's memory, wherever in a line it begins.
         let most = if way == Way::Owner { limit } else { limit.min((*budget).max(SMALL)) };
-        let n = if room <= most { room } else { most & !63 };
+        let in_line = match way {
+            Way::Direct(p) => p as u64 % 64,
+            Way::Vm(host) => host % 64,
+            Way::Owner | Way::Null => 0,
+        };
+        let n = if room <= most { room } else { ((most + in_line) & !63) - in_line };
         let last = ends && n == room;
         match way {
             Way::Null => {}
