@@ -218,6 +218,8 @@ struct Queue {
     /// When the CPU was offered last, or the first look at the clock since the last completion.
     patient_since: u64,
     unwatched_first: bool,
+    /// There is something in `local`, or the rings that are not watched come first.
+    aside: bool,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
     /// How many QPs report the receives of each shared queue here.
@@ -340,6 +342,7 @@ impl Cq {
                 return;
             }
             q.local.push_back(completion);
+            q.aside = true;
             self.shared.local.store(local + 1, Ordering::Relaxed);
         }
         if self.shared.watch.load(Ordering::SeqCst) & watch::EVENTS != 0 {
@@ -485,6 +488,7 @@ impl Cq {
     pub(crate) fn settle_lane(&self, lane: &OwnedLane) {
         let mut q = self.queue.lock();
         let n = lane.take(usize::MAX, &mut |c| q.local.push_back(*c));
+        q.aside |= n > 0;
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
@@ -508,12 +512,8 @@ impl Cq {
         let mut guard = self.queue.lock();
         let q = &mut *guard;
         let mut n = 0;
-        if !q.local.is_empty() {
-            n = self.poll_local(q, max, sink);
-        }
-        if q.unwatched_first {
-            q.unwatched_first = false;
-            n += self.poll_ready(q, max - n, sink);
+        if q.aside {
+            n = self.poll_aside(q, max, sink);
         }
         let mut served = None;
         for (k, Watched { source, idle }) in q.watched.iter_mut().enumerate() {
@@ -541,7 +541,7 @@ impl Cq {
                 n += self.poll_ready(q, max - n, sink);
             } else {
                 // Those that are always busy do not starve the rest.
-                q.unwatched_first = true;
+                (q.unwatched_first, q.aside) = (true, true);
             }
         }
         if n > 0 {
@@ -568,12 +568,17 @@ impl Cq {
         }
     }
 
+    /// What comes before the watched rings: the own queue, and now and then the rings that are not watched.
     #[cold]
     #[inline(never)]
-    fn poll_local(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let n = q.local.len().min(max);
+    fn poll_aside(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut n = q.local.len().min(max);
         q.local.drain(..n).for_each(|c| sink(&c));
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+        q.aside = !q.local.is_empty();
+        if std::mem::take(&mut q.unwatched_first) {
+            n += self.poll_ready(q, max - n, sink);
+        }
         n
     }
 

@@ -41,13 +41,17 @@ pub(crate) struct SendRing {
     pub(crate) ready_bit: u32,
     timestamps: bool,
     full_barrier: bool,
+    /// Either of the two.
+    unusual: bool,
 }
 
 impl SendRing {
     /// A ring with room for the completions of `slots` WQEs, a power of two.
     pub(crate) fn new(slots: u32, qp_num: u32, ready_bit: u32, timestamps: bool) -> SendRing {
+        assert!(slots.is_power_of_two());
         let mut entries = Vec::new();
         entries.resize_with(slots as usize, Entry::default);
+        let full_barrier = !crate::barrier::is_registered();
         SendRing {
             produced: Line::default(),
             consumer: Line::default(),
@@ -55,8 +59,15 @@ impl SendRing {
             qp_num,
             ready_bit,
             timestamps,
-            full_barrier: !crate::barrier::is_registered(),
+            full_barrier,
+            unusual: timestamps || full_barrier,
         }
+    }
+
+    #[inline(always)]
+    fn entry(&self, at: u32) -> &Entry {
+        // SAFETY: a power of two of entries, as `new` asserts, so the masked index is below their number.
+        unsafe { self.entries.get_unchecked(at as usize & (self.entries.len() - 1)) }
     }
 
     /// WQEs that the program may use again, counted for ever.
@@ -81,21 +92,24 @@ impl SendRing {
     #[inline(always)]
     pub(crate) fn push(&self, cq: &CqShared, wr_id: u64, status: u32, opcode: u32, byte_len: u32, count: u32) -> bool {
         let produced = self.produced.0.load(Ordering::Relaxed);
-        let entry = &self.entries[produced as usize & (self.entries.len() - 1)];
+        let entry = self.entry(produced);
         entry.wr_id.store(wr_id, Ordering::Relaxed);
         entry.outcome.store(u64::from(status | opcode << 8) | u64::from(byte_len) << 32, Ordering::Relaxed);
         entry.count.store(count, Ordering::Relaxed);
-        if self.timestamps {
-            entry.timestamp.store(hca_clock_ns(), Ordering::Relaxed);
+        if self.unusual {
+            return self.publish_unusual(cq, produced);
         }
-        crate::cq::publish(
-            cq,
-            &self.produced.0,
-            produced.wrapping_add(1),
-            self.mode(),
-            self.ready_bit,
-            self.full_barrier,
-        )
+        crate::cq::publish(cq, &self.produced.0, produced.wrapping_add(1), self.mode(), self.ready_bit, false)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn publish_unusual(&self, cq: &CqShared, produced: u32) -> bool {
+        if self.timestamps {
+            self.entry(produced).timestamp.store(hca_clock_ns(), Ordering::Relaxed);
+        }
+        let next = produced.wrapping_add(1);
+        crate::cq::publish(cq, &self.produced.0, next, self.mode(), self.ready_bit, self.full_barrier)
     }
 
     /// Hands up to `max` completions, oldest first, to `sink`; returns how many. The caller holds the CQ's queue.
@@ -106,7 +120,7 @@ impl SendRing {
         let n = (self.produced.0.load(Ordering::Acquire).wrapping_sub(at) as usize).min(max);
         let end = at.wrapping_add(n as u32);
         while at != end {
-            let entry = &self.entries[at as usize & (self.entries.len() - 1)];
+            let entry = self.entry(at);
             let outcome = entry.outcome.load(Ordering::Relaxed);
             sink(&Completion {
                 wr_id: entry.wr_id.load(Ordering::Relaxed),

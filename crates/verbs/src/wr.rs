@@ -329,7 +329,17 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: the client's QP in a batch, and its bytes.
-    unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
+    unsafe {
+        let (_, batch) = batch(qp);
+        if length > batch.max_inline {
+            return batch.fail(libc::EINVAL);
+        }
+        batch.inline.clear();
+        if length > 0 {
+            batch.inline.extend_from_slice(slice::from_raw_parts(addr.cast(), length));
+        }
+        batch.data = DataKind::Inline;
+    }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
