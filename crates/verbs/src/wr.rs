@@ -78,6 +78,20 @@ impl Batch {
         }
     }
 
+    /// The data was copied by its setter.
+    #[inline(always)]
+    fn is_inline(&mut self) {
+        self.data = DataKind::Inline;
+        self.request.flags |= IBV_SEND_INLINE;
+    }
+
+    /// The data stays where it is.
+    #[inline(always)]
+    fn is_in_place(&mut self, data: DataKind) {
+        self.data = data;
+        self.request.flags &= !IBV_SEND_INLINE;
+    }
+
     /// Hands the request built so far to the device model.
     #[inline(never)]
     fn flush(&mut self, state: &QpState) {
@@ -107,7 +121,6 @@ impl Batch {
                 let buffers = [inline];
                 // SAFETY: as above; the array is on this stack.
                 self.request.data = Data::Inline(unsafe { slice::from_raw_parts(buffers.as_ptr(), 1) });
-                self.request.flags |= IBV_SEND_INLINE;
                 state.hca.wr_push(&self.request)
             }
         };
@@ -127,7 +140,7 @@ impl hca::Work for Batch {
 
     #[inline(always)]
     fn flags(&self) -> u32 {
-        self.request.flags | if matches!(self.data, DataKind::Inline) { IBV_SEND_INLINE } else { 0 }
+        self.request.flags
     }
 
     #[inline(always)]
@@ -262,7 +275,7 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, v
         let (_, batch) = batch(qp);
         batch.inline.clear();
         batch.inline.extend_from_slice(slice::from_raw_parts(value.cast(), 8));
-        batch.data = DataKind::Inline;
+        batch.is_inline();
     }
 }
 
@@ -304,7 +317,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
         return batch.fail(libc::EINVAL);
     }
     batch.sge = Sge { addr, length, lkey };
-    batch.data = DataKind::One;
+    batch.is_in_place(DataKind::One);
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
@@ -316,14 +329,14 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
         }
         if count == 1 {
             batch.sge = *list.cast();
-            batch.data = DataKind::One;
+            batch.is_in_place(DataKind::One);
             return;
         }
         batch.sges.clear();
         if count > 0 {
             batch.sges.extend_from_slice(slice::from_raw_parts(list.cast(), count));
         }
-        batch.data = DataKind::Sges;
+        batch.is_in_place(DataKind::Sges);
     }
 }
 
@@ -338,7 +351,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
         if length > 0 {
             batch.inline.extend_from_slice(slice::from_raw_parts(addr.cast(), length));
         }
-        batch.data = DataKind::Inline;
+        batch.is_inline();
     }
 }
 
@@ -356,7 +369,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
                 batch.inline.extend_from_slice(slice::from_raw_parts(buffer.addr.cast(), buffer.length));
             }
         }
-        batch.data = DataKind::Inline;
+        batch.is_inline();
     }
 }
 
