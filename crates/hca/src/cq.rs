@@ -397,7 +397,7 @@ impl Cq {
             return;
         }
         // Nobody completes anything while the count begins.
-        self.process.pause();
+        let gate = self.process.close_gate();
         let q = self.queue.lock();
         if !counts() {
             self.shared.consumed.store(0, Ordering::Relaxed);
@@ -406,7 +406,7 @@ impl Cq {
             self.shared.watch.fetch_or(watch::COUNT, Ordering::SeqCst);
         }
         drop(q);
-        self.process.resume();
+        drop(gate);
     }
 
     /// While this is held, counting does not begin, and nobody polls.
