@@ -31,49 +31,25 @@ pub unsafe fn bulk(from: *const u8, to: *mut u8, n: usize, stream: bool) {
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if n >= LONG && !overlaps && std::is_x86_feature_detected!("avx") {
-            return if stream { streaming(from, to, n) } else { wide(from, to, n) };
+            return if stream { by_turns::<true>(from, to, n) } else { by_turns::<false>(from, to, n) };
         }
         let _ = (overlaps, stream, LONG);
         std::ptr::copy(from, to, n);
     }
 }
 
+/// Copies by turns of four 32-byte words; with `STREAM` past the caches, and so that what was stored is visible before
+/// anything that is stored after it.
+///
 /// # Safety
 /// As for [`bulk`]; no overlap, at least [`LONG`] bytes, a CPU with AVX.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline(never)]
-unsafe fn wide(from: *const u8, to: *mut u8, n: usize) {
-    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_store_si256};
-    let at = to.align_offset(32);
-    // SAFETY: `at` is below 32 and every turn ends within `n` bytes of both; the target of a turn is aligned to 32.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from, to, at);
-        let end = at + (n - at) / TURN * TURN;
-        let mut i = at;
-        while i < end {
-            let (source, target) = (from.add(i).cast::<__m256i>(), to.add(i).cast::<__m256i>());
-            let words = [0, 1, 2, 3].map(|k| _mm256_loadu_si256(source.add(k)));
-            for (k, word) in words.into_iter().enumerate() {
-                _mm256_store_si256(target.add(k), word);
-            }
-            i += TURN;
-        }
-        std::ptr::copy_nonoverlapping(from.add(end), to.add(end), n - end);
-    }
-}
-
-/// As [`wide`], past the caches. What it stored is visible before anything that is stored after it.
-///
-/// # Safety
-/// As for [`wide`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx")]
-#[inline(never)]
-unsafe fn streaming(from: *const u8, to: *mut u8, n: usize) {
-    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+unsafe fn by_turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) {
+    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256};
     let at = to.align_offset(64);
-    // SAFETY: as in `wide`; `at` is below 64.
+    // SAFETY: `at` is below 64 and every turn ends within `n` bytes of both; the target of a turn is aligned to 32.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, at);
         let end = at + (n - at) / TURN * TURN;
@@ -82,13 +58,19 @@ unsafe fn streaming(from: *const u8, to: *mut u8, n: usize) {
             let (source, target) = (from.add(i).cast::<__m256i>(), to.add(i).cast::<__m256i>());
             let words = [0, 1, 2, 3].map(|k| _mm256_loadu_si256(source.add(k)));
             for (k, word) in words.into_iter().enumerate() {
-                _mm256_stream_si256(target.add(k), word);
+                if STREAM {
+                    _mm256_stream_si256(target.add(k), word);
+                } else {
+                    _mm256_store_si256(target.add(k), word);
+                }
             }
             i += TURN;
         }
         std::ptr::copy_nonoverlapping(from.add(end), to.add(end), n - end);
-        // Streamed stores are not ordered by the release of a later one.
-        _mm_sfence();
+        if STREAM {
+            // Streamed stores are not ordered by the release of a later one.
+            _mm_sfence();
+        }
     }
 }
 
