@@ -4,8 +4,8 @@
 //! This crate knows neither C structs (crate `vervain-verbs`) nor sockets and packets (crate `vervain-link`).
 //!
 //! To follow an RDMA Write from `ibv_post_send` to the peer's memory, read: `vervain-verbs`' `post` (C work request to
-//! [`wqe::SendRequest`]), `send_queue` (posting and order), `requester` (the operation) and [`responder`] with [`memory`]
-//! (checks at the far side and the copy).
+//! [`wqe::SendRequest`]), [`short`] (what is done at once; the long way is `send_queue` and `requester`) and [`responder`]
+//! with [`memory`] (checks at the far side and the copy).
 
 pub mod adopt;
 pub mod ah;
