@@ -218,8 +218,8 @@ impl Device<'_> {
     /// The valid GIDs of all ports; `room` is at least the sum of their tables' lengths.
     pub fn gids(&self, room: usize) -> Result<Vec<GidEntry>> {
         let mut entries = vec![GidEntry::default(); room];
-        // SAFETY: an open context, and `room` entries of the size that is passed along.
         let found =
+            // SAFETY: an open context, and `room` entries of the size that is passed along.
             unsafe { (self.verbs.query_gid_table)(self.context, entries.as_mut_ptr(), room, 0, size_of::<GidEntry>()) };
         let found = usize::try_from(found).map_err(|_| {
             let cause = std::io::Error::from_raw_os_error(i32::try_from(-found).unwrap_or(0));

@@ -4,7 +4,8 @@
 use crate::arena::Block;
 use crate::attention::Attention;
 use crate::barrier;
-use crate::cq::{Cq, Source};
+use crate::completion::Source;
+use crate::cq::Cq;
 use crate::error::Result;
 use crate::layout::{Lane, found, request};
 use crate::memory::unaim;

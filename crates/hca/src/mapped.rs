@@ -190,8 +190,8 @@ impl Mapped {
             return;
         }
         let mut known = self.known.lock();
-        // SAFETY: records are freed by this thread only.
         let old =
+            // SAFETY: records are freed by this thread only.
             unsafe { slot.mapping.load(Ordering::Acquire).as_ref() }.filter(|m| m.generation == wanted.generation);
         let found = match entry.kind.load(Ordering::Relaxed) {
             OBJECT_MEMFD => fd.as_ref().and_then(usable).map(Backing::Memfd),

@@ -5,7 +5,7 @@
 //! Every access happens between [`Target::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 
 use crate::barrier;
-use crate::cq::{publish, watched};
+use crate::completion::{publish, watched};
 use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::recv_queue::{Receipt, RqView};
 use crate::space::{OWNER_DIED, Place, Space, plain_region};

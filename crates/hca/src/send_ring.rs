@@ -99,7 +99,7 @@ impl SendRing {
         if self.unusual {
             return self.publish_unusual(cq, produced);
         }
-        crate::cq::publish(cq, &self.produced.0, produced.wrapping_add(1), self.mode(), self.ready_bit, false)
+        crate::completion::publish(cq, &self.produced.0, produced.wrapping_add(1), self.mode(), self.ready_bit, false)
     }
 
     #[cold]
@@ -109,7 +109,7 @@ impl SendRing {
             self.entry(produced).timestamp.store(hca_clock_ns(), Ordering::Relaxed);
         }
         let next = produced.wrapping_add(1);
-        crate::cq::publish(cq, &self.produced.0, next, self.mode(), self.ready_bit, self.full_barrier)
+        crate::completion::publish(cq, &self.produced.0, next, self.mode(), self.ready_bit, self.full_barrier)
     }
 
     /// Hands up to `max` completions, oldest first, to `sink`; returns how many. The caller holds the CQ's queue.

@@ -60,8 +60,8 @@ struct Honest {
 }
 
 fn memfd(name: &std::ffi::CStr, size: u64) -> OwnedFd {
-    // SAFETY: a fresh descriptor, owned at once.
     let fd =
+        // SAFETY: a fresh descriptor, owned at once.
         unsafe { OwnedFd::from_raw_fd(libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC)) };
     // SAFETY: plain calls on our own descriptor.
     unsafe {

@@ -290,8 +290,8 @@ impl Heap {
     fn unpack(&mut self, parts: &[(Range<usize>, Mark)], at: usize, data: &[(usize, usize)]) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         for (part, _) in parts {
-            // SAFETY: NOREPLACE takes no range that somebody owns.
             let made =
+                // SAFETY: NOREPLACE takes no range that somebody owns.
                 unsafe { sys::mmap(part.start, part.len(), PROT_RW, flags, -1, 0) }.is_ok_and(|got| got == part.start);
             let there = if made { There::Foreign } else { There::Hole };
             self.marks.update(part.clone(), |m| {

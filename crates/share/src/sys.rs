@@ -94,8 +94,8 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
 
 /// Reads a small file of /proc or /sys, without the C library's (hooked, allocating) functions.
 pub fn read_small<const N: usize>(path: &std::ffi::CStr) -> Option<([u8; N], usize)> {
-    // SAFETY: a C string; the descriptor is closed below.
     let fd =
+        // SAFETY: a C string; the descriptor is closed below.
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
         return None;

@@ -4,7 +4,7 @@ use crate::{Memory, PAGE, adoption};
 use std::time::Instant;
 
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "prints timings and asserts nothing; run by name with --ignored"]
 fn times() {
     let Some(adoption) = adoption() else { return };
     for (name, len, rounds) in
