@@ -1,0 +1,202 @@
+//! A UDP payload to headers and payload. What can be said of a packet without its QP is checked here: lengths, padding,
+//! version, opcode (IBA 9.6.1 and the packet formats of 9.2 to 9.4). Reserved bits are ignored, as IBA 9.2 wants.
+
+use std::fmt;
+
+use crate::headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Reth};
+use crate::opcode::{self, Format};
+
+/// Bytes of the ICRC, the end of every packet.
+pub const ICRC_LEN: usize = 4;
+/// Bytes of the reserved field that a CNP carries behind its BTH (A17.9.3).
+const CNP_PAYLOAD: usize = 16;
+/// Bytes that an ATOMIC WRITE stores (A19).
+const ATOMIC_WRITE_PAYLOAD: usize = 8;
+
+/// A packet, in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// All headers.
+    pub headers: Headers,
+    /// The payload without padding and ICRC.
+    pub payload: &'a [u8],
+}
+
+/// Why bytes are not a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Too short for the headers that its opcode calls for and the ICRC.
+    Short {
+        /// Bytes that were wanted.
+        wanted: usize,
+        /// Bytes that there are.
+        found: usize,
+    },
+    /// The length is not a multiple of 4.
+    Unaligned(usize),
+    /// The transport header version is not 0 (IBA 9.2.6).
+    Version(u8),
+    /// The opcode is reserved, of RD, or a manufacturer's.
+    Opcode(u8),
+    /// More padding than payload.
+    Padding {
+        /// Bytes of padding that the BTH names.
+        pad: u8,
+        /// Bytes between headers and ICRC.
+        found: usize,
+    },
+    /// The payload has a length that the opcode does not allow.
+    Payload {
+        /// The opcode.
+        opcode: u8,
+        /// Bytes of payload and padding.
+        found: usize,
+    },
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Malformed::Short { wanted, found } => write!(f, "{found} bytes where at least {wanted} were wanted"),
+            Malformed::Unaligned(found) => write!(f, "{found} bytes, which is not a multiple of 4"),
+            Malformed::Version(found) => write!(f, "transport header version {found} where 0 was wanted"),
+            Malformed::Opcode(opcode) => write!(f, "opcode {opcode:#04x} is not known"),
+            Malformed::Padding { pad, found } => write!(f, "{pad} bytes of padding in a payload of {found}"),
+            Malformed::Payload { opcode, found } => {
+                write!(f, "{found} bytes of payload, which opcode {opcode:#04x} does not allow")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Reads fields one behind the other. The length has been checked against the opcode, so that no read fails.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    #[inline(always)]
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        match self.bytes.split_first_chunk::<N>() {
+            Some((field, rest)) => {
+                self.bytes = rest;
+                *field
+            }
+            None => [0; N],
+        }
+    }
+
+    #[inline(always)]
+    fn word(&mut self) -> u32 {
+        u32::from_be_bytes(self.bytes())
+    }
+
+    #[inline(always)]
+    fn double(&mut self) -> u64 {
+        u64::from_be_bytes(self.bytes())
+    }
+
+    #[inline(always)]
+    fn reth(&mut self) -> Reth {
+        Reth { addr: self.double(), rkey: self.word(), length: self.word() }
+    }
+
+    #[inline(always)]
+    fn aeth(&mut self) -> Aeth {
+        let word = self.word();
+        Aeth { syndrome: (word >> 24) as u8, msn: word & 0xff_ffff }
+    }
+}
+
+/// Parses a UDP payload, from the BTH to the ICRC. The ICRC itself is the business of [`crate::icrc`], which is asked first.
+#[inline]
+pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
+    let found = datagram.len();
+    let (Some(&[opcode, flags, ..]), true) = (datagram.first_chunk::<2>(), found >= BTH_LEN + ICRC_LEN) else {
+        return Err(Malformed::Short { wanted: BTH_LEN + ICRC_LEN, found });
+    };
+    if flags & 0xf != 0 {
+        return Err(Malformed::Version(flags & 0xf));
+    }
+    if !opcode::is_known(opcode) {
+        return Err(Malformed::Opcode(opcode));
+    }
+    let headers_len = opcode::headers_len(opcode);
+    if found < headers_len + ICRC_LEN {
+        return Err(Malformed::Short { wanted: headers_len + ICRC_LEN, found });
+    }
+    if !found.is_multiple_of(4) {
+        return Err(Malformed::Unaligned(found));
+    }
+    let pad = flags >> 4 & 3;
+    let payload = &datagram[headers_len..found - ICRC_LEN];
+    let Some(payload_len) = payload.len().checked_sub(pad as usize) else {
+        return Err(Malformed::Padding { pad, found: payload.len() });
+    };
+    let allowed = match opcode {
+        opcode::CNP => payload_len == CNP_PAYLOAD,
+        _ if !opcode::has_payload(opcode) => payload.is_empty(),
+        _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload_len == ATOMIC_WRITE_PAYLOAD,
+        _ => true,
+    };
+    if !allowed {
+        return Err(Malformed::Payload { opcode, found: payload.len() });
+    }
+    Ok(Packet { headers: read_headers(&datagram[..headers_len]), payload: &payload[..payload_len] })
+}
+
+/// Reads the headers of a known opcode; `bytes` has their length.
+#[inline(always)]
+fn read_headers(bytes: &[u8]) -> Headers {
+    let mut from = Reader { bytes };
+    let [opcode, flags] = from.bytes();
+    let pkey = u16::from_be_bytes(from.bytes());
+    let (qpn, psn) = (from.word(), from.word());
+    let bth = Bth {
+        opcode,
+        solicited: flags & 0x80 != 0,
+        migration: flags & 0x40 != 0,
+        pad: flags >> 4 & 3,
+        pkey,
+        dest_qpn: qpn & 0xff_ffff,
+        ack_request: psn & 1 << 31 != 0,
+        psn: psn & 0xff_ffff,
+    };
+    let mut headers = Headers { bth, ..Headers::default() };
+    if opcode::has_xrceth(opcode) {
+        headers.srqn = Some(from.word() & 0xff_ffff);
+    } else if opcode & 0xe0 == opcode::UD {
+        headers.deth = Some(Deth { qkey: from.word(), source_qpn: from.word() & 0xff_ffff });
+    }
+    match opcode::format(opcode) {
+        Format::Plain => {}
+        Format::Imm => headers.imm = Some(from.bytes()),
+        Format::Invalidate => headers.invalidate = Some(from.word()),
+        Format::Reth => headers.reth = Some(from.reth()),
+        Format::RethImm => {
+            headers.reth = Some(from.reth());
+            headers.imm = Some(from.bytes());
+        }
+        Format::Aeth => headers.aeth = Some(from.aeth()),
+        Format::AethAtomic => {
+            headers.aeth = Some(from.aeth());
+            headers.atomic_ack = Some(from.double());
+        }
+        Format::Atomic => {
+            headers.atomic = Some(AtomicEth {
+                addr: from.double(),
+                rkey: from.word(),
+                swap_add: from.double(),
+                compare: from.double(),
+            });
+        }
+        Format::Flush => {
+            let word = from.word();
+            headers.flush = Some(((word & 0xf) as u8, (word >> 4 & 3) as u8));
+            headers.reth = Some(from.reth());
+        }
+    }
+    headers
+}
