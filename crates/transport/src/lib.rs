@@ -1,187 +1,32 @@
-//! The RC, UC and UD protocols of IBA vol. 1 ch. 9 over packets: requester, responder, timers, windows. Time, packets and
+//! The RC, UC and XRC protocols of IBA vol. 1 ch. 9 over packets: requester, responder, timers, windows. Time, packets and
 //! randomness are passed in; packets, deadlines and completions are handed out. No clock, no socket, no thread, so that a
 //! whole fabric runs in a deterministic simulation.
 //!
 //! A QP is a [`Requester`] and a [`Responder`], which know nothing of each other. Both act on the QP through a host trait
-//! that the link implements over the device model.
+//! that the link implements over the device model. `handle_*` methods take what has come in, `poll_*` methods give out what
+//! is to be sent; after any `handle_*`, and after each post, the host calls `poll_transmit` and then `next_timeout`.
+//! Requesters whose packets end in the same receive buffer share a [`Window`].
 
 #![forbid(unsafe_code)]
 
-use vervain_wire::Headers;
+mod config;
+mod counters;
+mod host;
+pub mod psn;
+mod requester;
+mod responder;
+mod rtt;
+mod window;
 
-/// Nanoseconds of a monotonic clock.
-pub type Nanos = u64;
+pub use config::{RequesterConfig, ResponderConfig, Service};
+pub use counters::{RequesterCounters, ResponderCounters};
+pub use host::{
+    Access, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status, Transmit,
+};
+pub use requester::{Requester, Sent};
+pub use responder::Responder;
+pub use rtt::Rtt;
+pub use window::Window;
 
-/// Where the payload of an outgoing packet comes from. The host gathers it, so that large payloads are not copied here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload {
-    /// No payload.
-    None,
-    /// Bytes `[offset, offset + len)` of the data of posted request `n`.
-    Request { n: u32, offset: u64, len: u32 },
-    /// Remote memory that a READ names (responder only).
-    Memory { rkey: u32, addr: u64, len: u32 },
-}
-
-/// An outgoing packet.
-#[derive(Clone, Copy, Debug)]
-pub struct Transmit<'a> {
-    /// All headers; pad count and P_Key are set.
-    pub headers: &'a Headers,
-    /// The payload.
-    pub payload: Payload,
-    /// The packet, or one with its PSN, has been sent before: gather the payload into memory that nobody changes before
-    /// its ICRC is computed, for the first one may have been spoiled by a program that changed the data under way.
-    pub again: bool,
-}
-
-/// Why a packet was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// No room now; the host asks again with `poll_transmit` when there is.
-    Full,
-    /// The memory that the payload names is not accessible (local protection error; for a responder remote access).
-    Memory,
-}
-
-/// What a requester does (subset of `enum ibv_wr_opcode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Operation {
-    Send,
-    SendImm,
-    SendInvalidate,
-    Write,
-    WriteImm,
-    Read,
-    CompareSwap,
-    FetchAdd,
-    Flush,
-    AtomicWrite,
-}
-
-/// A posted request, as the protocol needs it.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// The operation.
-    pub operation: Operation,
-    /// Bytes of payload, or of the answer.
-    pub length: u64,
-    /// Remote address and key.
-    pub remote_addr: u64,
-    /// See there.
-    pub rkey: u32,
-    /// Immediate data as it lies in memory (network order bytes), or the key to invalidate.
-    pub imm_or_rkey: u32,
-    /// Compare value or addend.
-    pub compare_add: u64,
-    /// Swap value.
-    pub swap: u64,
-    /// XRC SRQ, 0 for none.
-    pub srqn: u32,
-    /// Waits for earlier reads and atomics (IBV_SEND_FENCE).
-    pub fence: bool,
-    /// Asks for a solicited event.
-    pub solicited: bool,
-    /// Flush: placement type and selectivity level (IBA annex A19).
-    pub flush: (u32, u32),
-}
-
-/// The send queue of a QP, seen by its requester. Requests are numbered by a counter that wraps.
-pub trait RequesterHost {
-    /// Request `n`, if it has been posted.
-    fn request(&self, n: u32) -> Option<Request>;
-    /// Sends a packet.
-    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;
-    /// Data that a Read or atomic has fetched, for bytes `[offset, ...)` of request `n`. `Refused::Memory` ends the request with a
-    /// local protection error.
-    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused>;
-    /// Request `n` is done. Called once for each request, in order; after one that did not succeed the requester does
-    /// nothing more until it is made anew.
-    fn complete(&mut self, n: u32, status: Status);
-}
-
-/// How a request ended (subset of `enum ibv_wc_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Status {
-    Success,
-    LocalLength,
-    LocalQpOperation,
-    LocalProtection,
-    BadResponse,
-    RemoteInvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
-    RetryExceeded,
-    RnrRetryExceeded,
-}
-
-/// Why the responder refuses (IBA 9.7.5.2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Nak {
-    /// The QP takes nothing now: the packet counts as lost.
-    Silence,
-    /// The encoded RNR timer (IBA table 45).
-    ReceiverNotReady(u8),
-    InvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
-}
-
-/// Rights that an RDMA operation needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Access {
-    Write,
-    Read,
-    Atomic,
-    Flush,
-}
-
-/// What a receive completion tells (IBA 11.4.2.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Bytes of the message.
-    pub length: u32,
-    /// RDMA Write with immediate, rather than a Send.
-    pub write: bool,
-    /// Immediate data, as it lies in memory.
-    pub imm: Option<u32>,
-    /// The key that was invalidated.
-    pub invalidated: Option<u32>,
-    /// The solicited event bit.
-    pub solicited: bool,
-}
-
-/// The QP and its memory, seen by the responder. Each call is complete in itself: keys, ranges, rights and the state of the
-/// QP are checked in each of them, for they may change between packets. `srqn` is the SRQ that an XRC packet names, else 0.
-pub trait ResponderHost {
-    /// Whether `[addr, addr + len)` may be accessed so.
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak>;
-    /// Writes; `last` says that the message ends here, so that its last word is stored last.
-    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak>;
-    /// A 64-bit atomic; the word before. `compare` is none for fetch and add.
-    fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak>;
-    /// An aligned 8-byte store.
-    fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak>;
-    /// Takes the next receive; its number and how many bytes it has room for.
-    fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak>;
-    /// Puts payload into a claimed receive.
-    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak>;
-    /// Invalidates a key for a Send with Invalidate.
-    fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak>;
-    /// Completes a claimed receive.
-    fn complete(&mut self, srqn: u32, receive: u32, received: &Received);
-    /// A claimed receive ends in error, and so does the QP. `nak` is what the peer is told.
-    fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, nak: Nak);
-    /// A message that was begun will not be finished (UC): its receive is for the next one.
-    fn unclaim(&mut self, srqn: u32, receive: u32);
-    /// The request was refused with an error that ends the QP (IBA 9.9.3 class C, asynchronous affiliated error).
-    fn fail(&mut self, nak: Nak);
-    /// Receives posted now, if the peer is to be told (IBA 9.7.7.2); none for an SRQ.
-    fn credits(&mut self) -> Option<u32>;
-    /// Sends a packet: acknowledgements and what READs answer.
-    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;
-}
+#[cfg(test)]
+mod tests;

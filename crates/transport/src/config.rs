@@ -1,0 +1,67 @@
+//! What a QP's requester and responder are made from: the attributes of `ibv_modify_qp`.
+
+use vervain_wire::opcode;
+
+/// A connected transport service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Extended reliable connection (annex A14).
+    Xrc,
+}
+
+impl Service {
+    /// The upper three bits of the service's opcodes (IBA table 38).
+    pub(crate) fn opcode_base(self) -> u8 {
+        match self {
+            Service::Rc => opcode::RC,
+            Service::Uc => opcode::UC,
+            Service::Xrc => opcode::XRC,
+        }
+    }
+}
+
+/// The sending side of a QP.
+#[derive(Clone, Copy, Debug)]
+pub struct RequesterConfig {
+    /// Transport service.
+    pub service: Service,
+    /// The peer's QP number.
+    pub dest_qpn: u32,
+    /// Partition key of outgoing packets.
+    pub pkey: u16,
+    /// PSN of the first packet (sq_psn).
+    pub first_psn: u32,
+    /// Number of the first request, as [`crate::RequesterHost::request`] counts them.
+    pub first_request: u32,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u32,
+    /// Local ACK timeout code: 4.096 µs × 2^timeout, 0 for never (IBA 9.7.6.1.3, 0 to 31).
+    pub timeout: u8,
+    /// How often a timeout is followed by another try (0 to 7).
+    pub retry_cnt: u8,
+    /// How often an RNR NAK is followed by another try; 7 for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics outstanding at once; with 0 they end in a local QP operation error.
+    pub max_rd_atomic: u8,
+}
+
+/// The receiving side of a QP.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponderConfig {
+    /// Transport service.
+    pub service: Service,
+    /// The peer's QP number, to which answers go.
+    pub dest_qpn: u32,
+    /// Partition key of outgoing packets.
+    pub pkey: u16,
+    /// PSN of the first packet to come (rq_psn).
+    pub expected_psn: u32,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u32,
+    /// READs and atomics that the peer may have outstanding; with 0 they are invalid requests.
+    pub max_dest_rd_atomic: u8,
+}

@@ -1,0 +1,231 @@
+//! What answers do (IBA 9.7.5, 9.7.6): they acknowledge all before them, bring data, refuse, and grant credits.
+
+use vervain_wire::aeth::{self, NakCode, Syndrome};
+use vervain_wire::{Aeth, Packet, opcode};
+
+use crate::host::{Nanos, Operation, Refused, RequesterHost, Status};
+use crate::psn;
+use crate::window::Window;
+
+use super::flight::{is_answered, takes_receive};
+use super::{Cursor, Requester};
+
+impl Requester {
+    /// Sorts a response by its PSN and kind.
+    #[inline]
+    pub(super) fn take_response(
+        &mut self,
+        now: Nanos,
+        packet: &Packet<'_>,
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) {
+        let headers = &packet.headers;
+        let psn = headers.bth.psn;
+        let ahead = psn::distance(self.unacknowledged, psn);
+        if headers.bth.opcode != self.opcode_base | opcode::operation(headers.bth.opcode) {
+            self.counters.stale += 1;
+            return;
+        }
+        if ahead >= psn::distance(self.unacknowledged, self.highest) {
+            // The answer before the oldest that is missing may come again with new credits; all else is a ghost (IBA 9.7.5.1).
+            if let (psn::MASK, Some(aeth)) = (ahead, headers.aeth)
+                && let Some(Syndrome::Ack(code)) = Syndrome::decode(aeth.syndrome)
+            {
+                self.grant(code);
+                return;
+            }
+            self.counters.stale += 1;
+            return;
+        }
+        match (opcode::operation(headers.bth.opcode), headers.aeth) {
+            (opcode::ACKNOWLEDGE, Some(aeth)) => self.acknowledgement(now, psn, aeth, window, host),
+            (opcode::ATOMIC_ACKNOWLEDGE, Some(aeth)) => {
+                let word = headers.atomic_ack.unwrap_or(0).to_ne_bytes();
+                self.answer(now, psn, headers.bth.opcode, Some(aeth), &word, window, host);
+            }
+            (code, aeth) if opcode::is_read_response(code) => {
+                self.answer(now, psn, headers.bth.opcode, aeth, packet.payload, window, host);
+            }
+            _ => self.counters.stale += 1,
+        }
+    }
+
+    /// ACK or NAK.
+    #[inline]
+    fn acknowledgement(
+        &mut self,
+        now: Nanos,
+        psn: u32,
+        aeth: Aeth,
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) {
+        let status = match Syndrome::decode(aeth.syndrome) {
+            Some(Syndrome::Ack(code)) => {
+                if self.advance(now, psn::add(psn, 1), window, host) {
+                    self.grant(code);
+                } else {
+                    self.overtaken(now, window);
+                }
+                return;
+            }
+            None => {
+                self.counters.stale += 1;
+                return;
+            }
+            // A NAK acknowledges everything before its PSN (IBA 9.7.5.1).
+            Some(_) if !self.advance(now, psn, window, host) => return self.overtaken(now, window),
+            Some(Syndrome::RnrNak(code)) => return self.not_ready(now, aeth::rnr_delay(code), window, host),
+            Some(Syndrome::Nak(NakCode::Sequence)) => {
+                self.counters.sequence_naks += u64::from(self.missing(now, window));
+                return;
+            }
+            Some(Syndrome::Nak(NakCode::InvalidRequest)) => Status::RemoteInvalidRequest,
+            Some(Syndrome::Nak(NakCode::RemoteAccess)) => Status::RemoteAccess,
+            Some(Syndrome::Nak(NakCode::RemoteOperation)) => Status::RemoteOperation,
+        };
+        self.fail(status, window, host);
+    }
+
+    /// A READ response packet, or the answer to an atomic, FLUSH or ATOMIC WRITE.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn answer(
+        &mut self,
+        now: Nanos,
+        psn: u32,
+        opcode: u8,
+        aeth: Option<Aeth>,
+        data: &[u8],
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) {
+        if !self.advance(now, psn, window, host) {
+            return self.overtaken(now, window);
+        }
+        let oldest = &self.flights[0];
+        let (operation, length) = (oldest.request.operation, oldest.request.length);
+        let is_read_response = opcode::is_read_response(opcode);
+        let offset = u64::from(psn::distance(oldest.first_psn, psn)) * u64::from(self.config.mtu);
+        let wanted = match operation {
+            Operation::Read if is_read_response => (length - offset).min(u64::from(self.config.mtu)),
+            Operation::CompareSwap | Operation::FetchAdd if !is_read_response => 8,
+            Operation::Flush | Operation::AtomicWrite if is_read_response => 0,
+            _ => {
+                self.counters.stale += 1;
+                return;
+            }
+        };
+        // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from the middle
+        // with MIDDLE and LAST packets. PSN and length say the same.
+        if data.len() as u64 != wanted {
+            return self.fail(Status::BadResponse, window, host);
+        }
+        if wanted > 0 {
+            match host.deliver(self.first, offset, data) {
+                Ok(()) => {}
+                Err(Refused::Full) => return,
+                Err(Refused::Memory) => return self.fail(Status::LocalProtection, window, host),
+            }
+        }
+        let cost = self.move_up(1, host);
+        while self.reads.front().is_some_and(|read| !psn::is_before(self.unacknowledged, read.end)) {
+            self.reads.pop_front();
+            self.reads_sent = self.reads_sent.saturating_sub(1);
+        }
+        self.settle(now, cost, window);
+        if let Some(aeth) = aeth
+            && let Some(Syndrome::Ack(code)) = Syndrome::decode(aeth.syndrome)
+        {
+            self.grant(code);
+        }
+    }
+
+    /// Takes everything before `to` as arrived. False when that passes an answer that is missing: then everything up to it.
+    #[inline]
+    fn advance(&mut self, now: Nanos, to: u32, window: &mut Window, host: &mut impl RequesterHost) -> bool {
+        if self.unacknowledged == to {
+            return true;
+        }
+        let mut cost = 0;
+        let mut whole = true;
+        while self.unacknowledged != to {
+            let Some(oldest) = self.flights.front() else { break };
+            if is_answered(oldest.request.operation) {
+                whole = false;
+                break;
+            }
+            let left = psn::distance(self.unacknowledged, oldest.end_psn());
+            let step = psn::distance(self.unacknowledged, to).min(left);
+            cost += self.move_up(step, host);
+        }
+        if cost > 0 {
+            self.settle(now, cost, window);
+        }
+        whole
+    }
+
+    /// Moves `unacknowledged` on by `packets` of the oldest request, and ends that if it is done. What they counted for.
+    #[inline(always)]
+    fn move_up(&mut self, packets: u32, host: &mut impl RequesterHost) -> u64 {
+        let oldest = &self.flights[0];
+        let done = psn::distance(oldest.first_psn, self.unacknowledged);
+        let cost = oldest.cost(done, done + packets, self.config.mtu);
+        let ends = done + packets == oldest.packets;
+        self.unacknowledged = psn::add(self.unacknowledged, packets);
+        if ends {
+            self.flights.pop_front();
+            let n = self.first;
+            self.first = n.wrapping_add(1);
+            // A cursor in the request itself is behind now; `settle` moves it up.
+            self.cursor.index = self.cursor.index.saturating_sub(1);
+            if self.stopped.is_some_and(|(stopped, _)| stopped == n) {
+                self.stopped = None;
+            }
+            host.complete(n, Status::Success);
+        }
+        cost
+    }
+
+    /// After `unacknowledged` has moved past packets that counted for `cost`: nothing before it is to be sent, and the timers
+    /// begin anew.
+    #[inline]
+    fn settle(&mut self, now: Nanos, cost: u64, window: &mut Window) {
+        // What was given up as lost is not counted as under way.
+        let cost = cost.min(self.in_flight);
+        self.in_flight -= cost;
+        window.acknowledged(cost);
+        if psn::is_before(self.next, self.unacknowledged) {
+            // It was sent, then to be sent again, and has arrived after all.
+            self.next = self.unacknowledged;
+            let packet = self.flights.front().map_or(0, |oldest| psn::distance(oldest.first_psn, self.next));
+            self.cursor = Cursor { index: 0, packet };
+        }
+        if self.next == self.unacknowledged {
+            self.release(window);
+        }
+        self.progress(now, window);
+    }
+
+    /// An answer has come before one that is missing: that is lost (IBA 9.7.5.1, implied NAK).
+    #[cold]
+    fn overtaken(&mut self, now: Nanos, window: &mut Window) {
+        self.counters.implied_naks += u64::from(self.missing(now, window));
+    }
+
+    /// Credits that come with everything before `unacknowledged` (IBA 9.7.7.2). The count is of receives that are left behind
+    /// those messages, so that messages which take none need no credit.
+    #[inline]
+    fn grant(&mut self, code: u8) {
+        self.receives_granted = aeth::credits(code).map(|receives| self.receives_taken().wrapping_add(receives));
+    }
+
+    /// Messages that have taken a receive at the peer by `unacknowledged`: a SEND does with its first packet.
+    fn receives_taken(&self) -> u32 {
+        let Some(oldest) = self.flights.front() else { return self.receives_used };
+        let operation = oldest.request.operation;
+        let begun = oldest.first_psn != self.unacknowledged && operation != Operation::WriteImm;
+        oldest.receives.wrapping_sub(u32::from(takes_receive(operation) && !begun))
+    }
+}

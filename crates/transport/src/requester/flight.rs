@@ -1,0 +1,107 @@
+//! A request under way: its PSNs, packets, opcodes and what it counts for in the window.
+
+use vervain_wire::opcode;
+
+use crate::config::Service;
+use crate::host::{Operation, Request, Status};
+use crate::psn;
+use crate::window::PACKET_OVERHEAD;
+
+/// Longest message (IBA 9.7.7).
+const LONGEST: u64 = 1 << 31;
+
+/// A request that has been begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub request: Request,
+    pub first_psn: u32,
+    /// Packets of the request, or of what answers it.
+    pub packets: u32,
+    /// Messages up to and with this one that take a receive.
+    pub receives: u32,
+}
+
+/// A READ request or atomic as it went out. A long READ is sent as several (IBA 9.7.5.1 lets a requester ask for any part anew;
+/// parting it from the start keeps a response within the window).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WireRead {
+    /// PSN behind its last answer.
+    pub end: u32,
+}
+
+impl Flight {
+    /// Packets that `length` bytes take; an empty message takes one.
+    pub fn packets(length: u64, mtu: u32) -> u32 {
+        length.div_ceil(u64::from(mtu)).max(1) as u32
+    }
+
+    /// PSN behind the last packet.
+    pub fn end_psn(&self) -> u32 {
+        psn::add(self.first_psn, self.packets)
+    }
+
+    /// What packets `from` to `to` count for in the window.
+    #[inline]
+    pub fn cost(&self, from: u32, to: u32, mtu: u32) -> u64 {
+        let bytes_before = |packet: u32| (u64::from(packet) * u64::from(mtu)).min(self.request.length);
+        u64::from(to - from) * PACKET_OVERHEAD + bytes_before(to) - bytes_before(from)
+    }
+}
+
+/// Whether the responder answers with more than an acknowledgement.
+#[inline]
+pub(super) fn is_answered(operation: Operation) -> bool {
+    use Operation::*;
+    matches!(operation, Read | CompareSwap | FetchAdd | Flush | AtomicWrite)
+}
+
+/// Whether the message takes a receive.
+#[inline]
+pub(super) fn takes_receive(operation: Operation) -> bool {
+    use Operation::*;
+    matches!(operation, Send | SendImm | SendInvalidate | WriteImm)
+}
+
+/// Why a request cannot be sent at all, as the local link says it.
+pub(super) fn unsendable(request: &Request, service: Service, max_rd_atomic: u8) -> Option<Status> {
+    use Operation::*;
+    if request.length > LONGEST {
+        return Some(Status::LocalLength);
+    }
+    if service == Service::Uc {
+        // IBA table 10: UC has SEND and WRITE only.
+        let known = matches!(request.operation, Send | SendImm | Write | WriteImm);
+        return (!known).then_some(Status::LocalQpOperation);
+    }
+    if matches!(request.operation, CompareSwap | FetchAdd | AtomicWrite) && request.length != 8 {
+        return Some(Status::LocalLength);
+    }
+    (is_answered(request.operation) && max_rd_atomic == 0).then_some(Status::LocalQpOperation)
+}
+
+/// The operation code of a SEND or WRITE packet by its place in the message (IBA table 38).
+#[inline]
+pub(super) fn posted_code(operation: Operation, is_first: bool, is_last: bool) -> u8 {
+    use Operation::*;
+    let is_write = matches!(operation, Write | WriteImm);
+    match (is_first, is_last) {
+        (false, false) if is_write => opcode::WRITE_MIDDLE,
+        (false, false) => opcode::SEND_MIDDLE,
+        (true, false) if is_write => opcode::WRITE_FIRST,
+        (true, false) => opcode::SEND_FIRST,
+        (false, true) => match operation {
+            SendImm => opcode::SEND_LAST_IMM,
+            SendInvalidate => opcode::SEND_LAST_INVALIDATE,
+            Write => opcode::WRITE_LAST,
+            WriteImm => opcode::WRITE_LAST_IMM,
+            _ => opcode::SEND_LAST,
+        },
+        (true, true) => match operation {
+            SendImm => opcode::SEND_ONLY_IMM,
+            SendInvalidate => opcode::SEND_ONLY_INVALIDATE,
+            Write => opcode::WRITE_ONLY,
+            WriteImm => opcode::WRITE_ONLY_IMM,
+            _ => opcode::SEND_ONLY,
+        },
+    }
+}

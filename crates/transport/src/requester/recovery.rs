@@ -1,0 +1,267 @@
+//! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip times,
+//! which does not; the wait that an RNR NAK asks for; and going back.
+
+use crate::config::RequesterConfig;
+use crate::host::{Nanos, RequesterHost, Status};
+use crate::psn;
+use crate::window::Window;
+
+use super::flight::is_answered;
+use super::{Cursor, Requester};
+
+/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters and
+/// rxe have a floor of this order too.
+const SHORTEST_TIMEOUT: Nanos = 4096 << 10;
+/// Probes that resend one packet before everything is sent again.
+const GENTLE_PROBES: u32 = 2;
+/// Answers in a row without a clear round trip time before an unclear one is believed.
+const MOST_UNTOLD: u32 = 8;
+/// RNR retry count that stands for "for ever" (IBA 9.7.5.2.8).
+const FOR_EVER: u8 = 7;
+
+/// Deadlines and retry counters.
+#[derive(Debug)]
+pub(super) struct Timers {
+    /// The ACK timeout; 0 for never.
+    timeout: Nanos,
+    retry_at: Nanos,
+    retries_left: u8,
+    probe_at: Nanos,
+    /// Probes since the last progress.
+    probes: u32,
+    /// End of the wait that an RNR NAK has asked for.
+    not_ready_until: Option<Nanos>,
+    not_ready_left: u8,
+    /// The last answer-driven step back: when, and to which PSN. An answer to what was sent before it says nothing new.
+    went_back: Option<(Nanos, u32)>,
+    timed: Option<Timed>,
+    /// Answers in a row from which no round trip time could be told.
+    untold: u32,
+}
+
+/// A packet whose round trip is being measured.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    psn: u32,
+    sent: Nanos,
+    /// It may have been sent again: which transmission is answered cannot be told (Karn, RFC 6298, 3).
+    again: bool,
+}
+
+impl Timers {
+    pub fn new(config: &RequesterConfig) -> Timers {
+        let timeout = match config.timeout {
+            0 => 0,
+            code => (4096 << code.min(31)).max(SHORTEST_TIMEOUT),
+        };
+        Timers {
+            timeout,
+            retry_at: Nanos::MAX,
+            retries_left: config.retry_cnt,
+            probe_at: Nanos::MAX,
+            probes: 0,
+            not_ready_until: None,
+            not_ready_left: config.rnr_retry,
+            went_back: None,
+            timed: None,
+            untold: 0,
+        }
+    }
+
+    /// Whether an RNR NAK forbids sending now.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.not_ready_until.is_some()
+    }
+
+    /// The next deadline, given whether packets are under way.
+    #[inline]
+    pub fn next(&self, under_way: bool) -> Option<Nanos> {
+        match self.not_ready_until {
+            Some(until) => Some(until),
+            None if under_way => Some(self.retry_at.min(self.probe_at)),
+            None => None,
+        }
+    }
+
+    /// The oldest packet goes out. What is sent again because of a probe has the rest of its ACK timeout only.
+    #[inline]
+    pub fn arm(&mut self, now: Nanos, window: &Window) {
+        if self.retry_at == Nanos::MAX || self.retry_at <= now {
+            self.restart(now);
+        }
+        self.arm_probe(now, window);
+    }
+
+    /// Several probes fit into an ACK timeout, however wrong the measured times may be.
+    #[inline]
+    fn arm_probe(&mut self, now: Nanos, window: &Window) {
+        let most = if self.timeout == 0 { Nanos::MAX } else { self.timeout / 4 };
+        self.probe_at = now + window.rtt().probe_delay(self.probes).min(most);
+    }
+
+    /// Begins the ACK timeout anew.
+    #[inline]
+    fn restart(&mut self, now: Nanos) {
+        self.retry_at = if self.timeout == 0 { Nanos::MAX } else { now + self.timeout };
+    }
+
+    /// A packet that asks for an acknowledgement goes for the first time.
+    #[inline]
+    pub fn time(&mut self, now: Nanos, psn: u32) {
+        if self.timed.is_none() {
+            self.timed = Some(Timed { psn, sent: now, again: false });
+        }
+    }
+
+    /// What is being measured may be sent again.
+    fn spoil(&mut self) {
+        if let Some(timed) = &mut self.timed {
+            timed.again = true;
+        }
+    }
+
+    /// An answer to what is being measured has come. The time since it was sent first is too long if the first transmission
+    /// was lost; it counts where nothing better is known, and where the path has become so slow that nothing is answered
+    /// before it is probed for.
+    fn measure(&mut self, now: Nanos, timed: Timed, window: &mut Window) {
+        self.timed = None;
+        self.untold = if timed.again { self.untold + 1 } else { 0 };
+        if !timed.again || self.untold >= MOST_UNTOLD || window.rtt().smoothed().is_none() {
+            self.untold = 0;
+            window.sample(now.saturating_sub(timed.sent));
+        }
+    }
+}
+
+impl Requester {
+    /// Answers have come: counters of failures begin anew (IBA 9.7.6.1.3), and so does the wait.
+    #[inline]
+    pub(super) fn progress(&mut self, now: Nanos, window: &mut Window) {
+        let timers = &mut self.timers;
+        if let Some(timed) = timers.timed
+            && psn::is_before(timed.psn, self.unacknowledged)
+        {
+            timers.measure(now, timed, window);
+        }
+        timers.retries_left = self.config.retry_cnt;
+        timers.not_ready_left = self.config.rnr_retry;
+        timers.probes = 0;
+        match self.next == self.unacknowledged {
+            true => timers.retry_at = Nanos::MAX,
+            false => timers.restart(now),
+        }
+        timers.arm_probe(now, window);
+    }
+
+    /// Everything without an answer is to be sent again, from the oldest PSN on (go-back-N).
+    pub(super) fn go_back(&mut self, window: &mut Window) {
+        let packet = self.flights.front().map_or(0, |oldest| psn::distance(oldest.first_psn, self.unacknowledged));
+        self.cursor = Cursor { index: 0, packet };
+        self.next = self.unacknowledged;
+        self.reads_sent = 0;
+        self.since_request = 0;
+        self.release(window);
+        self.timers.spoil();
+    }
+
+    /// The peer says, or lets see, that the packet `unacknowledged` is missing. Whether that was news.
+    pub(super) fn missing(&mut self, now: Nanos, window: &mut Window) -> bool {
+        if self.next == self.unacknowledged {
+            // It is about to be sent, or waits for the receiver to be ready.
+            return false;
+        }
+        if let Some((then, to)) = self.timers.went_back
+            && to == self.unacknowledged
+            && now < then + window.rtt().smoothed().unwrap_or(0) / 2
+        {
+            return false;
+        }
+        self.timers.went_back = Some((now, self.unacknowledged));
+        if let (Some(timed), None) = (self.timers.timed, window.rtt().smoothed()) {
+            // Not exact, but where much is lost, nothing may ever be answered that was sent once.
+            window.sample(now.saturating_sub(timed.sent));
+        }
+        window.lost(now);
+        self.go_back(window);
+        // The peer answers; nothing is to be learnt from how long it takes until the loss is made good.
+        (self.timers.timed, self.timers.untold) = (None, 0);
+        true
+    }
+
+    /// RNR NAK for the packet `unacknowledged` (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the packets behind
+    /// it are not heeded while the requester waits.
+    pub(super) fn not_ready(&mut self, now: Nanos, delay: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
+        if self.next == self.unacknowledged {
+            return;
+        }
+        self.counters.rnr_naks += 1;
+        if self.config.rnr_retry != FOR_EVER {
+            if self.timers.not_ready_left == 0 {
+                return self.fail(Status::RnrRetryExceeded, window, host);
+            }
+            self.timers.not_ready_left -= 1;
+        }
+        self.timers.not_ready_until = Some(now + delay);
+        self.timers.retry_at = Nanos::MAX;
+        self.go_back(window);
+    }
+
+    /// Does what is due.
+    pub(super) fn expire(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
+        if let Some(until) = self.timers.not_ready_until {
+            if now >= until {
+                self.timers.not_ready_until = None;
+            }
+            return;
+        }
+        if self.next == self.unacknowledged {
+            return;
+        }
+        if now >= self.timers.retry_at {
+            self.counters.timeouts += 1;
+            if self.timers.retries_left == 0 {
+                return self.fail(Status::RetryExceeded, window, host);
+            }
+            self.timers.retries_left -= 1;
+            self.timers.restart(now);
+            window.collapsed(now);
+            self.go_back(window);
+        } else if now >= self.timers.probe_at {
+            self.probe(now, window, host);
+        }
+    }
+
+    /// An answer is late by the measured round trip time. First the last packet is sent again: if an earlier one was lost, the
+    /// responder now says so (the idea of RFC 8985, 7). Then the oldest, for a responder says so once only. Then everything.
+    fn probe(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
+        self.counters.probes += 1;
+        let probes = self.timers.probes;
+        self.timers.probes += 1;
+        self.timers.spoil();
+        // Whatever comes now is news.
+        self.timers.went_back = None;
+        self.timers.arm_probe(now, window);
+        if probes >= GENTLE_PROBES {
+            window.collapsed(now);
+            return self.go_back(window);
+        }
+        let last = self.before_cursor();
+        let oldest = Cursor { index: 0, packet: psn::distance(self.flights[0].first_psn, self.unacknowledged) };
+        let answered = |at: Cursor| is_answered(self.flights[at.index].request.operation);
+        let at = if probes == 0 && !answered(last) { last } else { oldest };
+        if answered(at) {
+            window.lost(now);
+            return self.go_back(window);
+        }
+        self.resend_one(at, host);
+    }
+
+    /// The packet sent last.
+    fn before_cursor(&self) -> Cursor {
+        match self.cursor {
+            Cursor { index, packet: 0 } => Cursor { index: index - 1, packet: self.flights[index - 1].packets - 1 },
+            Cursor { index, packet } => Cursor { index, packet: packet - 1 },
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Which packets go out, and when (IBA 9.7.3): messages cut to the path MTU, READs cut to the window, and the limits: window,
+//! READs and atomics outstanding, fences, credits.
+
+use vervain_wire::{AtomicEth, Headers, Reth, opcode};
+
+use crate::host::{Nanos, Operation, Payload, Refused, Request, RequesterHost, Status, Transmit};
+use crate::psn;
+use crate::window::{PACKET_OVERHEAD, Window};
+
+use super::flight::{Flight, WireRead, is_answered, posted_code, takes_receive, unsendable};
+use super::{Cursor, Requester, Sent};
+
+/// An acknowledgement is asked for after this part of the window at the latest.
+const REQUESTS_PER_WINDOW: u64 = 4;
+/// Response packets that a READ asks for at once where several may be outstanding: what is lost of them is asked for anew
+/// with all that follows.
+const LONGEST_PIECE: u64 = 64;
+
+impl Requester {
+    /// Sends until a limit is met.
+    #[inline]
+    pub(super) fn transmit_reliable(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) -> Sent {
+        let stop = loop {
+            if self.cursor.index == self.flights.len() && !self.begin(host) {
+                break Sent::All;
+            }
+            let index = self.cursor.index;
+            if self.stopped.is_some_and(|(n, _)| n == self.first.wrapping_add(index as u32)) {
+                break Sent::All;
+            }
+            let flight = self.flights[index];
+            let sent = if is_answered(flight.request.operation) {
+                self.send_read(now, &flight, window, host)
+            } else {
+                self.send_posted(now, &flight, window, host)
+            };
+            if let Err(stop) = sent {
+                break stop;
+            }
+            if self.cursor.packet == flight.packets {
+                self.cursor = Cursor { index: index + 1, packet: 0 };
+            }
+        };
+        self.end_stopped(window, host);
+        stop
+    }
+
+    /// Takes the next posted request, if there is one.
+    #[inline(always)]
+    fn begin(&mut self, host: &mut impl RequesterHost) -> bool {
+        let n = self.first.wrapping_add(self.flights.len() as u32);
+        if self.stopped.is_some() {
+            return false;
+        }
+        let Some(request) = host.request(n) else { return false };
+        if let Some(status) = unsendable(&request, self.config.service, self.config.max_rd_atomic) {
+            self.stopped = Some((n, status));
+            return false;
+        }
+        self.receives_used = self.receives_used.wrapping_add(u32::from(takes_receive(request.operation)));
+        let packets = match request.operation {
+            // Its length is that of remote memory.
+            Operation::Flush => 1,
+            _ => Flight::packets(request.length, self.config.mtu),
+        };
+        self.flights.push_back(Flight { request, first_psn: self.highest, packets, receives: self.receives_used });
+        true
+    }
+
+    /// Sends packets of a SEND or WRITE from the cursor on.
+    #[inline(always)]
+    fn send_posted(
+        &mut self,
+        now: Nanos,
+        flight: &Flight,
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) -> Result<(), Sent> {
+        if self.next == self.highest && self.cursor.packet == 0 && flight.request.fence && !self.reads.is_empty() {
+            // IBA 10.8.3.3.
+            return Err(Sent::All);
+        }
+        let mtu = u64::from(self.config.mtu);
+        let length = flight.request.length;
+        let last = flight.packets - 1;
+        let n = self.first.wrapping_add(self.cursor.index as u32);
+        let mut headers = self.headers(&flight.request);
+        while self.cursor.packet <= last {
+            let packet = self.cursor.packet;
+            let offset = u64::from(packet) * mtu;
+            let bytes = (length - offset).min(mtu);
+            let cost = bytes + PACKET_OVERHEAD;
+            if !window.admits(self.in_flight, cost) {
+                return Err(Sent::WindowClosed);
+            }
+            let again = self.next != self.highest;
+            let credit = if again { Credit::Enough } else { self.credit(flight, packet == last) };
+            if credit == Credit::Awaited {
+                return Err(Sent::All);
+            }
+            self.since_request += cost;
+            // The responder answers nothing else, and without answers nothing more can be sent.
+            let asks = packet == last
+                || credit == Credit::Probe
+                || self.since_request * REQUESTS_PER_WINDOW >= window.size()
+                || window.room(self.in_flight) < cost + mtu + PACKET_OVERHEAD;
+            self.posted_packet(flight, packet, asks, &mut headers);
+            let payload = match bytes {
+                0 => Payload::None,
+                _ => Payload::Request { n, offset, len: bytes as u32 },
+            };
+            self.put(now, n, &Transmit { headers: &headers, payload, again }, 1, window, host)?;
+            self.cursor.packet += 1;
+            self.sent(cost, 1, window);
+            if asks {
+                self.since_request = 0;
+                if !again {
+                    self.timers.time(now, headers.bth.psn);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Headers that all packets of a request have in common.
+    #[inline]
+    fn headers(&self, request: &Request) -> Headers {
+        let mut headers = Headers::default();
+        headers.bth.pkey = self.config.pkey;
+        headers.bth.dest_qpn = self.config.dest_qpn;
+        if self.opcode_base == opcode::XRC {
+            headers.srqn = Some(request.srqn);
+        }
+        headers
+    }
+
+    /// Fills in what is particular to one packet of a SEND or WRITE.
+    #[inline(always)]
+    fn posted_packet(&self, flight: &Flight, packet: u32, asks: bool, headers: &mut Headers) {
+        let request = &flight.request;
+        let (is_first, is_last) = (packet == 0, packet + 1 == flight.packets);
+        let code = posted_code(request.operation, is_first, is_last);
+        headers.bth.opcode = self.opcode_base | code;
+        headers.bth.psn = psn::add(flight.first_psn, packet);
+        headers.bth.ack_request = asks;
+        let offset = u64::from(packet) * u64::from(self.config.mtu);
+        headers.bth.pad = ((offset.wrapping_sub(request.length)) & 3) as u8;
+        headers.reth = None;
+        if is_first && opcode::is_write(code) {
+            headers.reth = Some(Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 });
+        }
+        if is_last {
+            headers.bth.solicited = request.solicited && takes_receive(request.operation);
+            if opcode::has_imm(code) {
+                headers.imm = Some(request.imm_or_rkey.to_ne_bytes());
+            } else if opcode::has_invalidate(code) {
+                headers.invalidate = Some(request.imm_or_rkey);
+            }
+        } else {
+            headers.bth.pad = 0;
+        }
+    }
+
+    /// Sends a READ from the cursor on, in pieces, or an atomic, FLUSH or ATOMIC WRITE.
+    fn send_read(
+        &mut self,
+        now: Nanos,
+        flight: &Flight,
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) -> Result<(), Sent> {
+        let again = self.next != self.highest;
+        let request = &flight.request;
+        if !again && self.cursor.packet == 0 && request.fence && !self.reads.is_empty() {
+            return Err(Sent::All);
+        }
+        let n = self.first.wrapping_add(self.cursor.index as u32);
+        while self.cursor.packet < flight.packets {
+            if self.reads_sent >= usize::from(self.config.max_rd_atomic) {
+                return Err(Sent::All);
+            }
+            let again = self.next != self.highest;
+            let packet = self.cursor.packet;
+            // What is asked for anew is the rest of a former request, never less: else more requests than the responder has
+            // resources for could be under way, and rxe does not answer what reaches further back than the last one did.
+            let packets = match self.reads.get(self.reads_sent) {
+                Some(read) if again && window.admits(self.in_flight, PACKET_OVERHEAD) => {
+                    psn::distance(self.next, read.end)
+                }
+                Some(_) if again => return Err(Sent::WindowClosed),
+                _ => self.read_packets(flight.packets - packet, window).ok_or(Sent::WindowClosed)?,
+            };
+            let cost = flight.cost(packet, packet + packets, self.config.mtu);
+            let mut headers = self.headers(request);
+            headers.bth.psn = self.next;
+            headers.bth.ack_request = true;
+            let payload = self.answered_packet(flight, n, packet, packets, &mut headers);
+            self.put(now, n, &Transmit { headers: &headers, payload, again }, packets, window, host)?;
+            if !again {
+                self.reads.push_back(WireRead { end: psn::add(self.next, packets) });
+            }
+            self.reads_sent += 1;
+            self.cursor.packet += packets;
+            self.sent(cost, packets, window);
+            self.since_request = 0;
+            if !again {
+                self.timers.time(now, headers.bth.psn);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of `left` response packets to ask for at once. At most half a window, so that the next piece is on its way before
+    /// this one has come; less where little is free, but not so little that the requests outnumber the data.
+    fn read_packets(&self, left: u32, window: &Window) -> Option<u32> {
+        let packet = u64::from(self.config.mtu) + PACKET_OVERHEAD;
+        let fits = window.size() / packet;
+        let most = if self.config.max_rd_atomic > 1 { (fits / 2).clamp(1, LONGEST_PIECE) } else { fits };
+        let most = most.max(1).min(u64::from(left)) as u32;
+        let free = (window.room(self.in_flight) / packet) as u32;
+        if free >= most {
+            Some(most)
+        } else if free > most / 4 {
+            Some(free)
+        } else if self.in_flight == 0 {
+            Some(1)
+        } else {
+            None
+        }
+    }
+
+    /// Fills in a request that is answered.
+    fn answered_packet(&self, flight: &Flight, n: u32, packet: u32, packets: u32, headers: &mut Headers) -> Payload {
+        let request = &flight.request;
+        let mtu = u64::from(self.config.mtu);
+        let mut reth = Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 };
+        let code = match request.operation {
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let is_swap = request.operation == Operation::CompareSwap;
+                headers.atomic = Some(AtomicEth {
+                    addr: request.remote_addr,
+                    rkey: request.rkey,
+                    swap_add: if is_swap { request.swap } else { request.compare_add },
+                    compare: if is_swap { request.compare_add } else { 0 },
+                });
+                headers.bth.opcode = self.opcode_base | if is_swap { opcode::COMPARE_SWAP } else { opcode::FETCH_ADD };
+                return Payload::None;
+            }
+            Operation::AtomicWrite => opcode::ATOMIC_WRITE,
+            Operation::Flush => {
+                headers.flush = Some((request.flush.0 as u8, request.flush.1 as u8));
+                opcode::FLUSH
+            }
+            _ => {
+                let offset = u64::from(packet) * mtu;
+                reth.addr = reth.addr.wrapping_add(offset);
+                reth.length = (request.length - offset).min(u64::from(packets) * mtu) as u32;
+                opcode::READ_REQUEST
+            }
+        };
+        headers.bth.opcode = self.opcode_base | code;
+        headers.reth = Some(reth);
+        match request.operation {
+            Operation::AtomicWrite => Payload::Request { n, offset: 0, len: 8 },
+            _ => Payload::None,
+        }
+    }
+
+    /// Hands a packet over; what the host says to it.
+    #[inline(always)]
+    fn put(
+        &mut self,
+        now: Nanos,
+        n: u32,
+        packet: &Transmit<'_>,
+        packets: u32,
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) -> Result<(), Sent> {
+        match host.transmit(packet) {
+            Ok(()) => {
+                if self.next == self.unacknowledged {
+                    self.timers.arm(now, window);
+                }
+                if packet.again {
+                    self.counters.resent_packets += u64::from(packets);
+                }
+                Ok(())
+            }
+            Err(Refused::Full) => Err(Sent::HostFull),
+            Err(Refused::Memory) => {
+                self.stopped = Some((n, Status::LocalProtection));
+                Err(Sent::All)
+            }
+        }
+    }
+
+    /// Counts what has gone.
+    #[inline(always)]
+    fn sent(&mut self, cost: u64, packets: u32, window: &mut Window) {
+        window.sent(cost);
+        self.in_flight += cost;
+        let at_end = self.next == self.highest;
+        self.next = psn::add(self.next, packets);
+        if at_end || psn::is_before(self.highest, self.next) {
+            self.highest = self.next;
+        }
+    }
+
+    /// Sends the packet at `at` of a SEND or WRITE once more, and nothing else.
+    pub(super) fn resend_one(&mut self, at: Cursor, host: &mut impl RequesterHost) {
+        let flight = self.flights[at.index];
+        let n = self.first.wrapping_add(at.index as u32);
+        let mtu = u64::from(self.config.mtu);
+        let offset = u64::from(at.packet) * mtu;
+        let bytes = (flight.request.length - offset).min(mtu);
+        let mut headers = self.headers(&flight.request);
+        self.posted_packet(&flight, at.packet, true, &mut headers);
+        let payload = match bytes {
+            0 => Payload::None,
+            _ => Payload::Request { n, offset, len: bytes as u32 },
+        };
+        match host.transmit(&Transmit { headers: &headers, payload, again: true }) {
+            Ok(()) => self.counters.resent_packets += 1,
+            Err(Refused::Full) => {}
+            Err(Refused::Memory) => self.stopped = Some((n, Status::LocalProtection)),
+        }
+    }
+
+    /// Whether the peer has a receive for the message (IBA 9.7.7.2). Beyond its credits one message may begin, with a packet that
+    /// asks for an acknowledgement: either that brings credits, or an RNR NAK says when to try again.
+    #[inline]
+    fn credit(&self, flight: &Flight, is_last: bool) -> Credit {
+        let Some(granted) = self.receives_granted else { return Credit::Enough };
+        // A SEND takes its receive with the first packet, a WRITE with immediate with the last.
+        let takes_now = match flight.request.operation {
+            Operation::WriteImm => is_last,
+            _ => self.cursor.packet == 0,
+        };
+        if !takes_receive(flight.request.operation) {
+            return Credit::Enough;
+        }
+        match flight.receives.wrapping_sub(granted) as i32 {
+            ..=0 => Credit::Enough,
+            1 if takes_now => Credit::Probe,
+            _ if flight.request.operation == Operation::WriteImm && !is_last => Credit::Enough,
+            _ => Credit::Awaited,
+        }
+    }
+
+    /// Sends everything that is posted: nobody answers over UC, and nothing is sent twice (IBA 9.8.2).
+    pub(super) fn transmit_unreliable(&mut self, host: &mut impl RequesterHost) -> Sent {
+        loop {
+            if self.flights.is_empty() && !self.begin(host) {
+                break;
+            }
+            let flight = self.flights[0];
+            let mtu = u64::from(self.config.mtu);
+            let mut headers = self.headers(&flight.request);
+            while self.cursor.packet < flight.packets {
+                let packet = self.cursor.packet;
+                let offset = u64::from(packet) * mtu;
+                let bytes = (flight.request.length - offset).min(mtu);
+                self.posted_packet(&flight, packet, false, &mut headers);
+                let payload = match bytes {
+                    0 => Payload::None,
+                    _ => Payload::Request { n: self.first, offset, len: bytes as u32 },
+                };
+                match host.transmit(&Transmit { headers: &headers, payload, again: false }) {
+                    Ok(()) => {}
+                    Err(Refused::Full) => return Sent::HostFull,
+                    Err(Refused::Memory) => {
+                        self.stopped = Some((self.first, Status::LocalProtection));
+                        break;
+                    }
+                }
+                self.cursor.packet += 1;
+                self.highest = psn::add(self.highest, 1);
+            }
+            if self.stopped.is_some() {
+                break;
+            }
+            let n = self.first;
+            self.flights.pop_front();
+            self.cursor = Cursor::default();
+            self.first = n.wrapping_add(1);
+            (self.next, self.unacknowledged) = (self.highest, self.highest);
+            host.complete(n, Status::Success);
+        }
+        if let Some((n, status)) = self.stopped {
+            self.ended = true;
+            host.complete(n, status);
+        }
+        Sent::All
+    }
+}
+
+/// Whether a message may be sent by the credits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Credit {
+    /// There is a receive for it, or it needs none.
+    Enough,
+    /// Its first packet may go, to learn of credits.
+    Probe,
+    /// An acknowledgement has to come first.
+    Awaited,
+}

@@ -1,0 +1,215 @@
+//! The responder of a QP (IBA 9.7.4, 9.7.5): takes request packets in PSN order, has its host execute them, and keeps what is to
+//! be answered until it is polled for it. Executed requests that come again are answered again and not executed again.
+
+mod answer;
+mod duplicate;
+mod execute;
+mod transmit;
+mod unreliable;
+
+use std::collections::VecDeque;
+
+use vervain_wire::aeth::{NakCode, Syndrome};
+use vervain_wire::{Packet, opcode};
+
+use crate::config::{ResponderConfig, Service};
+use crate::counters::ResponderCounters;
+use crate::host::{Nak, Received, ResponderHost, Status};
+use crate::psn;
+use answer::{Answer, Resource};
+use execute::Message;
+
+/// The receiving side of a connected QP.
+#[derive(Debug)]
+pub struct Responder {
+    config: ResponderConfig,
+    opcode_base: u8,
+    expected: u32,
+    /// Messages executed (IBA 9.7.7).
+    msn: u32,
+    /// The message of several packets that is coming in.
+    message: Option<Message>,
+    /// The requester has been told, or shall not be told, that `expected` is missing (IBA 9.7.5.2.8: one NAK).
+    quiet: bool,
+    /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected` was lost
+    /// again. None: it was not lost, and its requester is to hear nothing.
+    beyond: Option<u32>,
+    ack_due: bool,
+    refusal: Option<Refusal>,
+    /// READ responses and atomic answers to be sent, in PSN order.
+    answers: VecDeque<Answer>,
+    /// READs and atomics that may be asked for again, oldest first, at most `max_dest_rd_atomic`.
+    resources: VecDeque<Resource>,
+    ended: bool,
+    counters: ResponderCounters,
+}
+
+/// A NAK to be sent after all answers to requests before it.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    psn: u32,
+    syndrome: Syndrome,
+    then: Then,
+}
+
+/// What a NAK means for the QP.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// The requester tries again.
+    Nothing,
+    /// It ends.
+    Fail(Nak),
+    /// It ends, and so does a receive.
+    Spoil { srqn: u32, receive: u32, received: Received, status: Status, nak: Nak },
+}
+
+/// Why a packet was not executed.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    Nak(Nak),
+    /// The receive of the message completes in error.
+    Spoil {
+        srqn: u32,
+        receive: u32,
+        received: Received,
+        status: Status,
+        nak: Nak,
+    },
+}
+
+impl From<Nak> for Stop {
+    fn from(nak: Nak) -> Stop {
+        Stop::Nak(nak)
+    }
+}
+
+impl Responder {
+    /// A responder that has received nothing. `config.mtu` must be a power of two.
+    pub fn new(config: &ResponderConfig) -> Responder {
+        debug_assert!(config.mtu.is_power_of_two());
+        Responder {
+            config: *config,
+            opcode_base: config.service.opcode_base(),
+            expected: config.expected_psn & psn::MASK,
+            msn: 0,
+            message: None,
+            quiet: false,
+            beyond: None,
+            ack_due: false,
+            refusal: None,
+            answers: VecDeque::new(),
+            resources: VecDeque::new(),
+            ended: false,
+            counters: ResponderCounters::default(),
+        }
+    }
+
+    /// Whether [`Responder::poll_transmit`] has something to send.
+    #[inline]
+    pub fn has_ack_due(&self) -> bool {
+        !self.ended && (self.ack_due || self.refusal.is_some() || !self.answers.is_empty())
+    }
+
+    /// Whether a request was refused with an error. The responder does nothing more.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// PSN of the request that is expected next (`rq_psn` of a queried QP).
+    pub fn expected_psn(&self) -> u32 {
+        self.expected
+    }
+
+    /// What has been counted since the start.
+    pub fn counters(&self) -> &ResponderCounters {
+        &self.counters
+    }
+
+    /// Takes a request packet. Sends nothing: poll for it.
+    #[inline]
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
+        let bth = &packet.headers.bth;
+        // What comes behind a request that is refused for good is not looked at.
+        let ends = self.refusal.is_some_and(|refusal| !matches!(refusal.then, Then::Nothing));
+        let is_ours = bth.opcode == self.opcode_base | opcode::operation(bth.opcode) && opcode::is_request(bth.opcode);
+        if self.ended || ends || !is_ours {
+            self.counters.dropped += 1;
+            return;
+        }
+        if self.config.service == Service::Uc {
+            return self.unreliable(packet, host);
+        }
+        if bth.psn == self.expected {
+            self.next_request(packet, host);
+        } else if psn::is_before(bth.psn, self.expected) {
+            self.counters.duplicates += 1;
+            self.duplicate(packet, host);
+        } else {
+            self.out_of_sequence(bth.psn);
+        }
+    }
+
+    /// The packet with the expected PSN.
+    #[inline]
+    fn next_request(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
+        match self.execute(packet, host) {
+            Ok(packets) => {
+                self.expected = psn::add(self.expected, packets);
+                self.quiet = false;
+                self.refusal = None;
+                // The others are answered by themselves.
+                let is_posted =
+                    opcode::is_send(packet.headers.bth.opcode) || opcode::is_write(packet.headers.bth.opcode);
+                self.ack_due |= packet.headers.bth.ack_request && is_posted;
+            }
+            Err(stop) => self.refuse(stop),
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, stop: Stop) {
+        self.quiet = true;
+        self.beyond = Some(self.expected);
+        let (nak, then) = match stop {
+            Stop::Nak(nak) => (nak, Then::Fail(nak)),
+            Stop::Spoil { srqn, receive, received, status, nak } => {
+                (nak, Then::Spoil { srqn, receive, received, status, nak })
+            }
+        };
+        let (syndrome, then) = match nak {
+            // As if it had been lost on the way.
+            Nak::Silence => {
+                self.beyond = None;
+                self.counters.dropped += 1;
+                return;
+            }
+            Nak::ReceiverNotReady(timer) => {
+                self.counters.rnr_naks += 1;
+                (Syndrome::RnrNak(timer), Then::Nothing)
+            }
+            Nak::InvalidRequest => (Syndrome::Nak(NakCode::InvalidRequest), then),
+            Nak::RemoteAccess => (Syndrome::Nak(NakCode::RemoteAccess), then),
+            Nak::RemoteOperation => (Syndrome::Nak(NakCode::RemoteOperation), then),
+        };
+        self.refusal = Some(Refusal { psn: self.expected, syndrome, then });
+    }
+
+    /// A packet before the expected one is missing: one NAK, then silence until it comes (IBA 9.7.5.2.8). Where PSNs begin
+    /// anew without it, it was lost again, and the requester, which hears nothing otherwise, is told so.
+    fn out_of_sequence(&mut self, psn: u32) {
+        self.counters.out_of_sequence += 1;
+        if self.quiet {
+            let Some(beyond) = self.beyond.replace(psn) else {
+                self.beyond = None;
+                return;
+            };
+            if psn::is_before(beyond, psn) {
+                return;
+            }
+        }
+        self.quiet = true;
+        self.beyond = Some(psn);
+        let syndrome = Syndrome::Nak(NakCode::Sequence);
+        self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
+    }
+}

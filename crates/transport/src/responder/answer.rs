@@ -1,0 +1,37 @@
+//! READs and atomics that have been accepted: what is still to be answered, and what may be asked for again.
+
+/// What answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// A READ response with this memory, read when it is sent.
+    Read { srqn: u32, rkey: u32, addr: u64, length: u32 },
+    /// An atomic acknowledgement with the word before.
+    Word(u64),
+    /// A READ response of no bytes (FLUSH, ATOMIC WRITE).
+    Nothing,
+}
+
+/// A request that has been executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resource {
+    pub first_psn: u32,
+    pub packets: u32,
+    pub body: Body,
+}
+
+/// An answer to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    /// PSN of its next packet.
+    pub psn: u32,
+    /// Packets left.
+    pub packets: u32,
+    /// What is left of it.
+    pub body: Body,
+    /// MSN to be sent with it.
+    pub msn: u32,
+    /// Its first packets have been sent.
+    pub begun: bool,
+    /// It is sent because it was asked for again.
+    pub again: bool,
+}

@@ -1,0 +1,292 @@
+//! Executes a request packet that comes in sequence (IBA 9.7.4.1): opcode sequence, lengths, keys, receives, in that order.
+
+use vervain_wire::{Headers, Packet, opcode};
+
+use crate::host::{Access, Nak, Received, ResponderHost, Status};
+
+use super::answer::{Answer, Body, Resource};
+use super::{Responder, Stop};
+
+/// Longest message (IBA 9.7.7).
+const LONGEST: u32 = 1 << 31;
+
+/// A SEND or WRITE that has begun and not ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub srqn: u32,
+    /// Bytes that have come.
+    pub done: u64,
+    pub target: Target,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// A SEND: the claimed receive and its room.
+    Receive { receive: u32, room: u64 },
+    /// A WRITE.
+    Memory { rkey: u32, addr: u64, length: u32 },
+}
+
+impl Responder {
+    /// Executes the packet; how many PSNs it takes. Unless it is executed whole, nothing is changed here.
+    #[inline]
+    pub(super) fn execute(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+        let code = packet.headers.bth.opcode;
+        if opcode::is_send(code) {
+            self.check_place(packet, true, host)?;
+            self.send(packet, host)?;
+            Ok(1)
+        } else if opcode::is_write(code) {
+            self.check_place(packet, false, host)?;
+            self.write(packet, host)?;
+            Ok(1)
+        } else {
+            if self.message.is_some() {
+                return Err(self.invalid(host));
+            }
+            match opcode::operation(code) {
+                opcode::READ_REQUEST => self.read(&packet.headers, host),
+                opcode::COMPARE_SWAP | opcode::FETCH_ADD => self.atomic(&packet.headers, host),
+                opcode::ATOMIC_WRITE => self.atomic_write(packet, host),
+                opcode::FLUSH => self.flush(&packet.headers, host),
+                _ => Err(Nak::InvalidRequest.into()),
+            }
+        }
+    }
+
+    /// The packet does not fit: a receive that was taken goes back, for the QP flushes it.
+    #[cold]
+    pub(super) fn invalid(&mut self, host: &mut impl ResponderHost) -> Stop {
+        self.drop_message(host);
+        Nak::InvalidRequest.into()
+    }
+
+    /// Forgets the message that is coming in.
+    pub(super) fn drop_message(&mut self, host: &mut impl ResponderHost) {
+        if let Some(Message { srqn, target: Target::Receive { receive, .. }, .. }) = self.message.take() {
+            host.unclaim(srqn, receive);
+        }
+    }
+
+    /// Opcode sequence and payload length (IBA 9.7.4.1).
+    #[inline]
+    pub(super) fn check_place(
+        &mut self,
+        packet: &Packet<'_>,
+        is_send: bool,
+        host: &mut impl ResponderHost,
+    ) -> Result<(), Stop> {
+        let code = packet.headers.bth.opcode;
+        let fits = match &self.message {
+            None => opcode::starts(code),
+            Some(message) => {
+                !opcode::starts(code)
+                    && is_send == matches!(message.target, Target::Receive { .. })
+                    && message.srqn == packet.headers.srqn.unwrap_or(0)
+            }
+        };
+        let (length, mtu) = (packet.payload.len(), self.config.mtu as usize);
+        let length_fits = match (opcode::starts(code), opcode::ends(code)) {
+            (_, false) => length == mtu,
+            (false, true) => (1..=mtu).contains(&length),
+            (true, true) => length <= mtu,
+        };
+        if fits && length_fits { Ok(()) } else { Err(self.invalid(host)) }
+    }
+
+    /// A packet of a SEND.
+    #[inline]
+    pub(super) fn send(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<(), Stop> {
+        let headers = &packet.headers;
+        let begun = self.message.is_some();
+        let mut message = match self.message {
+            Some(message) => message,
+            None => {
+                let srqn = headers.srqn.unwrap_or(0);
+                let (receive, room) = host.claim(srqn)?;
+                Message { srqn, done: 0, target: Target::Receive { receive, room } }
+            }
+        };
+        let Target::Receive { receive, room } = message.target else { return Err(self.invalid(host)) };
+        let srqn = message.srqn;
+        let is_last = opcode::ends(headers.bth.opcode);
+        let length = packet.payload.len() as u64;
+        if message.done + length > u64::from(LONGEST) {
+            return Err(self.invalid(host));
+        }
+        let mut received = Received { length: (message.done + length) as u32, ..Received::default() };
+        if message.done + length > room {
+            // IBA 9.9.3: the receive is too short; a local length error here, an invalid request there.
+            self.message = None;
+            return Err(Stop::Spoil { srqn, receive, received, status: Status::LocalLength, nak: Nak::InvalidRequest });
+        }
+        if length > 0
+            && let Err(nak) = host.fill(srqn, receive, message.done, packet.payload, is_last)
+        {
+            if matches!(nak, Nak::Silence | Nak::ReceiverNotReady(_)) {
+                // The packet will come again and find things as they were.
+                if !begun {
+                    host.unclaim(srqn, receive);
+                }
+                return Err(nak.into());
+            }
+            self.message = None;
+            return Err(Stop::Spoil { srqn, receive, received, status: Status::LocalProtection, nak });
+        }
+        message.done += length;
+        if !is_last {
+            self.message = Some(message);
+            return Ok(());
+        }
+        self.message = None;
+        received.imm = headers.imm.map(u32::from_ne_bytes);
+        received.solicited = headers.bth.solicited;
+        received.invalidated = headers.invalidate;
+        if let Some(rkey) = headers.invalidate
+            && let Err(nak) = host.invalidate(srqn, rkey)
+        {
+            // The receive was used; it tells what was wrong with the message (IBA 9.9.3, class J).
+            return Err(Stop::Spoil { srqn, receive, received, status: Status::RemoteInvalidRequest, nak });
+        }
+        host.complete(srqn, receive, &received);
+        self.msn = self.msn.wrapping_add(1);
+        Ok(())
+    }
+
+    /// A packet of a WRITE.
+    #[inline]
+    pub(super) fn write(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<(), Stop> {
+        let headers = &packet.headers;
+        let code = headers.bth.opcode;
+        let (is_last, takes_receive) = (opcode::ends(code), opcode::has_imm(code));
+        let bytes = packet.payload.len() as u64;
+        let mut message = match (self.message, headers.reth) {
+            (Some(message), _) => message,
+            (None, Some(reth)) => {
+                let target = Target::Memory { rkey: reth.rkey, addr: reth.addr, length: reth.length };
+                let srqn = headers.srqn.unwrap_or(0);
+                // The whole range is checked at the first packet (9.7.4.1.5). That of a single one is when it is stored.
+                if !is_last || takes_receive || bytes == 0 {
+                    if reth.length > LONGEST {
+                        return Err(Nak::InvalidRequest.into());
+                    }
+                    host.check(srqn, reth.rkey, reth.addr, u64::from(reth.length), Access::Write)?;
+                }
+                Message { srqn, done: 0, target }
+            }
+            (None, None) => return Err(self.invalid(host)),
+        };
+        let Target::Memory { rkey, addr, length } = message.target else { return Err(self.invalid(host)) };
+        let srqn = message.srqn;
+        let done = message.done + bytes;
+        // The last packet ends where the RETH says, and no other reaches that far (9.7.4.1).
+        if is_last != (done >= u64::from(length)) || done > u64::from(length) {
+            return Err(self.invalid(host));
+        }
+        let claimed = if takes_receive { Some(host.claim(srqn)?.0) } else { None };
+        if bytes > 0
+            && let Err(nak) = host.write(srqn, rkey, addr.wrapping_add(message.done), packet.payload, is_last)
+        {
+            if let Some(receive) = claimed {
+                host.unclaim(srqn, receive);
+            }
+            return Err(nak.into());
+        }
+        message.done = done;
+        if !is_last {
+            self.message = Some(message);
+            return Ok(());
+        }
+        self.message = None;
+        self.msn = self.msn.wrapping_add(1);
+        if let Some(receive) = claimed {
+            let received = Received {
+                length,
+                write: true,
+                imm: headers.imm.map(u32::from_ne_bytes),
+                invalidated: None,
+                solicited: headers.bth.solicited,
+            };
+            host.complete(srqn, receive, &received);
+        }
+        Ok(())
+    }
+
+    /// READ and atomics need a place to be remembered in (IBA 9.7.4.1).
+    fn check_resources(&self) -> Result<(), Nak> {
+        let waiting = self.answers.iter().filter(|answer| !answer.again).count();
+        if waiting < usize::from(self.config.max_dest_rd_atomic) { Ok(()) } else { Err(Nak::InvalidRequest) }
+    }
+
+    /// RDMA READ request. The data is read when the response is sent.
+    fn read(&mut self, headers: &Headers, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+        self.check_resources()?;
+        let Some(reth) = headers.reth.filter(|reth| reth.length <= LONGEST) else {
+            return Err(Nak::InvalidRequest.into());
+        };
+        let srqn = headers.srqn.unwrap_or(0);
+        host.check(srqn, reth.rkey, reth.addr, u64::from(reth.length), Access::Read)?;
+        let packets = reth.length.div_ceil(self.config.mtu).max(1);
+        self.remember(
+            headers.bth.psn,
+            packets,
+            Body::Read { srqn, rkey: reth.rkey, addr: reth.addr, length: reth.length },
+        );
+        Ok(packets)
+    }
+
+    /// Compare and swap, fetch and add.
+    fn atomic(&mut self, headers: &Headers, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+        self.check_resources()?;
+        let Some(atomic) = headers.atomic.filter(|atomic| atomic.addr.is_multiple_of(8)) else {
+            return Err(Nak::InvalidRequest.into());
+        };
+        let is_swap = opcode::operation(headers.bth.opcode) == opcode::COMPARE_SWAP;
+        let compare = is_swap.then_some(atomic.compare);
+        let word = host.atomic(headers.srqn.unwrap_or(0), atomic.rkey, atomic.addr, compare, atomic.swap_add)?;
+        self.remember(headers.bth.psn, 1, Body::Word(word));
+        Ok(1)
+    }
+
+    /// ATOMIC WRITE (annex A19.4.3): answered as a READ of nothing.
+    fn atomic_write(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+        self.check_resources()?;
+        let headers = &packet.headers;
+        let value = <[u8; 8]>::try_from(packet.payload).map(u64::from_ne_bytes);
+        let reth = headers.reth.filter(|reth| reth.length == 8 && reth.addr.is_multiple_of(8));
+        let (Ok(value), Some(reth)) = (value, reth) else { return Err(Nak::InvalidRequest.into()) };
+        host.atomic_write(headers.srqn.unwrap_or(0), reth.rkey, reth.addr, value)?;
+        self.remember(headers.bth.psn, 1, Body::Nothing);
+        Ok(1)
+    }
+
+    /// FLUSH (annex A19.4.2): once the checks pass, all before it is visible, for memory here is coherent. There is nothing to
+    /// make persistent.
+    fn flush(&mut self, headers: &Headers, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+        self.check_resources()?;
+        let (Some(reth), Some((placement, level))) = (headers.reth, headers.flush) else {
+            return Err(Nak::InvalidRequest.into());
+        };
+        // Placement type: bit 0 global visibility, bit 1 persistence. Selectivity level 1: the whole region.
+        if placement & !1 != 0 || level > 1 {
+            return Err(Nak::InvalidRequest.into());
+        }
+        let length = if level == 1 { 0 } else { reth.length };
+        host.check(headers.srqn.unwrap_or(0), reth.rkey, reth.addr, u64::from(length), Access::Flush)?;
+        self.remember(headers.bth.psn, 1, Body::Nothing);
+        Ok(1)
+    }
+
+    /// Answers the request and keeps what is needed to answer it again.
+    fn remember(&mut self, psn: u32, packets: u32, body: Body) {
+        self.msn = self.msn.wrapping_add(1);
+        while self.resources.len() >= usize::from(self.config.max_dest_rd_atomic.max(1)) {
+            self.resources.pop_front();
+        }
+        self.resources.push_back(Resource { first_psn: psn, packets, body });
+        self.answers.push_back(Answer { psn, packets, body, msn: self.msn, begun: false, again: false });
+        // The answer acknowledges all before it.
+        self.ack_due = false;
+    }
+}

@@ -1,0 +1,194 @@
+//! What the responder sends: READ responses and atomic answers in PSN order, then one NAK, or one acknowledgement for all
+//! that has been executed (IBA 9.7.5.1.2 lets one stand for many).
+
+use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
+use vervain_wire::{Aeth, Headers, opcode};
+
+use crate::host::{Nak, Payload, Refused, ResponderHost, Transmit};
+use crate::psn;
+
+use super::answer::{Answer, Body};
+use super::{Refusal, Responder, Then};
+
+impl Responder {
+    /// Sends what is due, at most `budget` packets. Whether there is more, for the budget is spent or the host had no room.
+    #[inline]
+    pub fn poll_transmit(&mut self, budget: u32, host: &mut impl ResponderHost) -> bool {
+        if self.ended {
+            return false;
+        }
+        if !self.answers.is_empty() && self.send_answers(budget, host) {
+            return true;
+        }
+        if self.refusal.is_some() && self.send_refusal(host) {
+            return true;
+        }
+        if self.ack_due && !self.ended {
+            let psn = psn::add(self.expected, psn::MASK);
+            let syndrome = self.acknowledge(host);
+            if self.send_aeth(psn, syndrome, self.msn, host).is_err() {
+                return true;
+            }
+            self.ack_due = false;
+        }
+        false
+    }
+
+    /// "Acknowledge", with credits for a requester that is to mind them.
+    #[inline]
+    fn acknowledge(&self, host: &mut impl ResponderHost) -> Syndrome {
+        Syndrome::Ack(host.credits().map_or(NO_CREDIT_LIMIT, credit_code))
+    }
+
+    #[inline]
+    fn headers(&self, operation: u8, psn: u32) -> Headers {
+        let mut headers = Headers::default();
+        headers.bth.opcode = self.opcode_base | operation;
+        headers.bth.pkey = self.config.pkey;
+        headers.bth.dest_qpn = self.config.dest_qpn;
+        headers.bth.psn = psn;
+        headers
+    }
+
+    #[inline]
+    fn send_aeth(&self, psn: u32, syndrome: Syndrome, msn: u32, host: &mut impl ResponderHost) -> Result<(), Refused> {
+        let mut headers = self.headers(opcode::ACKNOWLEDGE, psn);
+        headers.aeth = Some(Aeth { syndrome: syndrome.encode(), msn: msn & psn::MASK });
+        host.transmit(&Transmit { headers: &headers, payload: Payload::None, again: false })
+    }
+
+    /// Sends a NAK; then the QP ends, if it is one that ends it (IBA 9.9.3): the NAK has to be on its way before.
+    #[cold]
+    fn send_refusal(&mut self, host: &mut impl ResponderHost) -> bool {
+        let Some(Refusal { psn, syndrome, then }) = self.refusal else { return false };
+        if self.send_aeth(psn, syndrome, self.msn, host).is_err() {
+            return true;
+        }
+        self.refusal = None;
+        // It acknowledges all before it.
+        self.ack_due &= psn != self.expected;
+        self.finish(then, host);
+        false
+    }
+
+    /// What a refusal means for the QP.
+    #[cold]
+    pub(super) fn finish(&mut self, then: Then, host: &mut impl ResponderHost) {
+        match then {
+            Then::Nothing => return,
+            Then::Fail(nak) => host.fail(nak),
+            Then::Spoil { srqn, receive, received, status, nak } => {
+                host.spoil(srqn, receive, &received, status, nak);
+            }
+        }
+        self.counters.errors += 1;
+        self.ended = true;
+    }
+
+    /// Sends READ responses and atomic answers. Whether some are left.
+    fn send_answers(&mut self, mut budget: u32, host: &mut impl ResponderHost) -> bool {
+        while let Some(&answer) = self.answers.front() {
+            let (sent, stop) = match answer.body {
+                Body::Read { srqn, rkey, addr, length } => {
+                    self.send_read(&answer, srqn, rkey, addr, length, budget, host)
+                }
+                Body::Word(word) => self.send_word(&answer, Some(word), budget, host),
+                Body::Nothing => self.send_word(&answer, None, budget, host),
+            };
+            budget -= sent;
+            if sent == answer.packets {
+                self.answers.pop_front();
+                continue;
+            }
+            if let Some(front) = self.answers.front_mut() {
+                front.psn = psn::add(answer.psn, sent);
+                front.packets -= sent;
+                front.begun |= sent > 0;
+                if let Body::Read { addr, length, .. } = &mut front.body {
+                    *addr = addr.wrapping_add(u64::from(sent * self.config.mtu));
+                    *length -= sent * self.config.mtu;
+                }
+            }
+            if stop != Some(Refused::Memory) {
+                return true;
+            }
+            self.memory_gone(psn::add(answer.psn, sent), answer.again);
+        }
+        false
+    }
+
+    /// The memory of a READ went while it was being answered: an access error.
+    #[cold]
+    fn memory_gone(&mut self, psn: u32, again: bool) {
+        if again {
+            self.answers.pop_front();
+            return self.refuse_again(psn);
+        }
+        self.answers.clear();
+        let then = Then::Fail(Nak::RemoteAccess);
+        self.refusal = Some(Refusal { psn, syndrome: Syndrome::Nak(NakCode::RemoteAccess), then });
+    }
+
+    /// READ response packets; how many, and why not all.
+    #[allow(clippy::too_many_arguments)]
+    fn send_read(
+        &self,
+        answer: &Answer,
+        srqn: u32,
+        rkey: u32,
+        addr: u64,
+        length: u32,
+        budget: u32,
+        host: &mut impl ResponderHost,
+    ) -> (u32, Option<Refused>) {
+        let mtu = self.config.mtu;
+        let mut headers = self.headers(0, answer.psn);
+        let syndrome = self.acknowledge(host);
+        let aeth = Some(Aeth { syndrome: syndrome.encode(), msn: answer.msn & psn::MASK });
+        for packet in 0..answer.packets.min(budget) {
+            let (is_first, is_last) = (packet == 0 && !answer.begun, packet + 1 == answer.packets);
+            let (code, has_aeth) = match (is_first, is_last) {
+                (true, true) => (opcode::READ_RESPONSE_ONLY, true),
+                (true, false) => (opcode::READ_RESPONSE_FIRST, true),
+                (false, true) => (opcode::READ_RESPONSE_LAST, true),
+                (false, false) => (opcode::READ_RESPONSE_MIDDLE, false),
+            };
+            let offset = packet * mtu;
+            let len = (length - offset).min(mtu);
+            headers.bth.opcode = self.opcode_base | code;
+            headers.bth.psn = psn::add(answer.psn, packet);
+            headers.bth.pad = (len.wrapping_neg() & 3) as u8;
+            headers.aeth = if has_aeth { aeth } else { None };
+            let payload = match len {
+                0 => Payload::None,
+                _ => Payload::Memory { srqn, rkey, addr: addr.wrapping_add(u64::from(offset)), len },
+            };
+            if let Err(refused) = host.transmit(&Transmit { headers: &headers, payload, again: answer.again }) {
+                return (packet, Some(refused));
+            }
+        }
+        (answer.packets.min(budget), None)
+    }
+
+    /// The answer to an atomic, FLUSH or ATOMIC WRITE.
+    fn send_word(
+        &self,
+        answer: &Answer,
+        word: Option<u64>,
+        budget: u32,
+        host: &mut impl ResponderHost,
+    ) -> (u32, Option<Refused>) {
+        if budget == 0 {
+            return (0, None);
+        }
+        let operation = if word.is_some() { opcode::ATOMIC_ACKNOWLEDGE } else { opcode::READ_RESPONSE_ONLY };
+        let mut headers = self.headers(operation, answer.psn);
+        let syndrome = self.acknowledge(host);
+        headers.aeth = Some(Aeth { syndrome: syndrome.encode(), msn: answer.msn & psn::MASK });
+        headers.atomic_ack = word;
+        match host.transmit(&Transmit { headers: &headers, payload: Payload::None, again: answer.again }) {
+            Ok(()) => (1, None),
+            Err(refused) => (0, Some(refused)),
+        }
+    }
+}

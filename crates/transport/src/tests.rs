@@ -1,0 +1,10 @@
+//! Tests of requester and responder against a scripted host, packet by packet.
+
+mod chaos;
+mod errors;
+mod golden;
+mod host;
+mod loss;
+mod operations;
+mod pair;
+mod unreliable;

@@ -1,0 +1,315 @@
+//! Every operation over a wire that loses nothing.
+
+use proptest::prelude::*;
+use vervain_wire::opcode;
+
+use super::host::{BASE, Host};
+use super::pair::*;
+use crate::*;
+
+#[test]
+fn sends_of_every_length_arrive_in_the_receives_they_find() {
+    let mut pair = Pair::new(Service::Rc);
+    let lengths = [0, 1, 3, 1023, 1024, 1025, 3000, 70_000];
+    for (i, &length) in lengths.iter().enumerate() {
+        pair.server.posted.push_back(100_000);
+        pair.client.post(Operation::Send, &pattern(length, i as u8), |_| ());
+    }
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 8]);
+    for (i, &length) in lengths.iter().enumerate() {
+        let receive = &pair.server.receives[i];
+        assert!(receive.data == pattern(length, i as u8));
+        let expected = Received { length: length as u32, ..Received::default() };
+        assert_eq!(receive.done, Some((expected, Status::Success)));
+    }
+    assert_eq!(pair.requester.counters().resent_packets, 0);
+}
+
+#[test]
+fn immediate_data_solicited_events_and_invalidation_are_told() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.posted.extend([100, 100, 5000, 100]);
+    pair.client.post(Operation::SendImm, b"abc", |r| (r.imm_or_rkey, r.solicited) = (0x1122_3344, true));
+    pair.client.post(Operation::SendInvalidate, b"", |r| r.imm_or_rkey = 0x77);
+    pair.client.post(Operation::WriteImm, &pattern(2500, 1), |r| r.imm_or_rkey = 5);
+    pair.client.post(Operation::WriteImm, b"", |r| r.imm_or_rkey = 6);
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 4]);
+    let told: Vec<_> = pair.server.receives.iter().map(|receive| receive.done.unwrap().0).collect();
+    assert_eq!(
+        told,
+        [
+            Received { length: 3, imm: Some(0x1122_3344), solicited: true, ..Received::default() },
+            Received { invalidated: Some(0x77), ..Received::default() },
+            Received { length: 2500, write: true, imm: Some(5), ..Received::default() },
+            Received { write: true, imm: Some(6), ..Received::default() },
+        ]
+    );
+    assert_eq!(pair.server.invalidated, [0x77]);
+    assert!(pair.server.memory[..2500] == pattern(2500, 1));
+}
+
+#[test]
+fn reads_bring_what_the_memory_holds() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.memory = pattern(1 << 20, 9);
+    let lengths = [0, 1, 8, 1024, 4000, 300_000];
+    for length in lengths {
+        pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + 5));
+    }
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 6]);
+    for (n, length) in lengths.into_iter().enumerate() {
+        assert_eq!(pair.client.delivered[n], pair.server.memory[5..][..length as usize]);
+    }
+    assert_eq!(pair.sent(Way::Response, opcode::ACKNOWLEDGE), 0, "READs are answered by their data alone");
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces_that_fit_the_window() {
+    let mut pair = Pair::new(Service::Rc);
+    let size = pair.window.size();
+    pair.client.post(Operation::Read, &[], |r| r.length = 1 << 20);
+    pair.transmit();
+    assert!(pair.window.in_flight() <= size);
+    assert!(pair.client.wire.len() > 1);
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success]);
+}
+
+#[test]
+fn reads_outstanding_are_bounded() {
+    let config = RequesterConfig { max_rd_atomic: 2, ..requester_config(Service::Rc) };
+    let mut pair = Pair::with(&config, &ResponderConfig { max_dest_rd_atomic: 2, ..responder_config(Service::Rc) });
+    for i in 0..5 {
+        pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (8, BASE + 8 * i));
+        pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = 1);
+    }
+    pair.transmit();
+    assert_eq!(pair.client.wire.len(), 2);
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 10]);
+    assert_eq!(pair.server.memory[0], 5);
+}
+
+#[test]
+fn atomics_answer_with_the_word_before() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.memory[..8].copy_from_slice(&5u64.to_ne_bytes());
+    pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = 3);
+    pair.client.post(Operation::CompareSwap, &[0; 8], |r| (r.compare_add, r.swap) = (8, 0x1122_3344_5566_7788));
+    pair.client.post(Operation::CompareSwap, &[0; 8], |r| (r.compare_add, r.swap) = (8, 1));
+    pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = u64::MAX);
+    pair.finish(all);
+    let words: Vec<_> =
+        pair.client.delivered.iter().map(|data| u64::from_ne_bytes(data[..].try_into().unwrap())).collect();
+    assert_eq!(words, [5, 8, 0x1122_3344_5566_7788, 0x1122_3344_5566_7788]);
+    assert_eq!(pair.server.memory[..8], 0x1122_3344_5566_7787u64.to_ne_bytes());
+}
+
+#[test]
+fn atomic_write_and_flush_are_answered_with_empty_read_responses() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Operation::AtomicWrite, &7u64.to_ne_bytes(), |_| ());
+    pair.client.post(Operation::Flush, &[], |r| (r.length, r.flush) = (4096, (1, 0)));
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 2]);
+    assert_eq!(pair.server.memory[..8], 7u64.to_ne_bytes());
+    assert_eq!(pair.sent(Way::Response, opcode::READ_RESPONSE_ONLY), 2);
+}
+
+#[test]
+fn a_fence_waits_for_reads_and_atomics_before_it() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Operation::Read, &[], |r| r.length = 8);
+    pair.client.post(Operation::Write, b"no fence", |_| ());
+    pair.client.post(Operation::Write, b"fenced..", |r| r.fence = true);
+    pair.client.post(Operation::Read, &[], |r| r.length = 8);
+    pair.transmit();
+    let sent: Vec<_> = pair.client.sent().iter().map(|packet| packet.0).collect();
+    assert_eq!(sent, [opcode::READ_REQUEST, opcode::WRITE_ONLY]);
+}
+
+#[test]
+fn one_acknowledgement_answers_a_batch() {
+    let mut pair = Pair::new(Service::Rc);
+    for _ in 0..10 {
+        pair.client.post(Operation::Write, &[1; 8], |_| ());
+    }
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 10]);
+    assert_eq!(pair.sent(Way::Response, opcode::ACKNOWLEDGE), 1);
+}
+
+#[test]
+fn acknowledgements_are_asked_for_at_the_end_of_messages_and_before_the_window_closes() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Operation::Write, &pattern(200_000, 0), |_| ());
+    assert_eq!(pair.transmit(), Sent::WindowClosed);
+    let asked: Vec<_> = pair.client.sent().iter().map(|packet| packet.2).collect();
+    assert_eq!(asked.len(), 32);
+    assert!(asked[31], "the last one that the window lets through");
+    assert!((2..=8).contains(&asked.iter().filter(|asked| **asked).count()));
+}
+
+#[test]
+fn the_packet_that_closes_the_window_asks_whatever_was_asked_before() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.window = Window::new(1024, 10 * (1024 + 512) + 100);
+    pair.client.post(Operation::Write, &pattern(200_000, 0), |_| ());
+    assert_eq!(pair.transmit(), Sent::WindowClosed);
+    let asked: Vec<_> = pair.client.sent().iter().map(|packet| packet.2).collect();
+    assert_eq!(asked, [false, false, true, false, false, true, false, false, true, true]);
+}
+
+#[test]
+fn a_long_message_beyond_the_credits_begins_with_one_packet_that_asks() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.tell_credits = true;
+    pair.server.posted.push_back(10);
+    pair.client.post(Operation::Send, b"x", |_| ());
+    pair.run(all);
+    pair.client.post(Operation::Send, &pattern(5000, 0), |_| ());
+    pair.transmit();
+    let sent = pair.client.sent();
+    assert!(sent.len() == 1 && sent[0].0 == opcode::SEND_FIRST && sent[0].2, "{sent:?}");
+}
+
+#[test]
+fn a_window_that_one_requester_fills_lets_another_begin_and_is_then_shared() {
+    let (mut greedy, mut late) = (Pair::new(Service::Rc), Pair::new(Service::Rc));
+    greedy.client.post(Operation::Write, &pattern(1 << 19, 0), |_| ());
+    late.client.post(Operation::Write, &pattern(1 << 20, 0), |_| ());
+    assert_eq!(greedy.transmit(), Sent::WindowClosed);
+    let mut meanwhile = None;
+    for _ in 0..200 {
+        for pair in [&mut greedy, &mut late] {
+            let packets: Vec<_> = pair.client.wire.drain(..).collect();
+            packets
+                .iter()
+                .for_each(|bytes| pair.responder.handle_packet(&super::host::parsed(bytes), &mut pair.server));
+            while pair.responder.poll_transmit(1, &mut pair.server) {}
+        }
+        std::mem::swap(&mut greedy.window, &mut late.window);
+        late.take_answers();
+        late.transmit();
+        std::mem::swap(&mut greedy.window, &mut late.window);
+        if !greedy.server.wire.is_empty() {
+            greedy.take_answers();
+            greedy.transmit();
+        }
+        if greedy.requester.is_idle() {
+            meanwhile.get_or_insert(late.server.writes);
+        }
+    }
+    assert!((100..900).contains(&meanwhile.unwrap()), "{meanwhile:?}");
+    assert_eq!((greedy.statuses(), late.statuses()), (vec![Status::Success], vec![Status::Success]));
+}
+
+#[test]
+fn a_host_without_room_is_asked_again() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.memory = pattern(1 << 20, 3);
+    pair.client.post(Operation::Write, &pattern(10_000, 1), |r| r.remote_addr = BASE + 50_000);
+    pair.client.post(Operation::Read, &[], |r| r.length = 10_000);
+    pair.client.room = 4;
+    assert_eq!(pair.transmit(), Sent::HostFull);
+    assert_eq!(pair.client.wire.len(), 4);
+    pair.client.room = usize::MAX;
+    pair.transmit();
+    pair.server.room = 3;
+    let requests: Vec<_> = pair.client.wire.drain(..).collect();
+    for bytes in &requests {
+        pair.responder.handle_packet(&super::host::parsed(bytes), &mut pair.server);
+    }
+    assert!(pair.responder.poll_transmit(100, &mut pair.server));
+    pair.server.room = usize::MAX;
+    assert!(!pair.responder.poll_transmit(100, &mut pair.server));
+    let codes: Vec<_> = pair.server.wire.iter().map(|bytes| bytes[0]).collect();
+    let middle = opcode::READ_RESPONSE_MIDDLE;
+    assert_eq!((codes[0], codes[9]), (opcode::READ_RESPONSE_FIRST, opcode::READ_RESPONSE_LAST));
+    assert!(codes[1..9].iter().all(|code| *code == middle));
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 2]);
+    assert!(pair.client.delivered[1] == pattern(10_000, 3));
+    assert!(pair.server.memory[50_000..60_000] == pattern(10_000, 1));
+}
+
+#[test]
+fn xrc_requests_name_their_srq_and_answers_do_not() {
+    let mut pair = Pair::new(Service::Xrc);
+    pair.server.posted.push_back(5000);
+    pair.client.post(Operation::Send, &pattern(3000, 0), |r| r.srqn = 0x99);
+    pair.client.post(Operation::Read, &[], |r| (r.length, r.srqn) = (3000, 0x99));
+    pair.transmit();
+    let headers: Vec<_> = pair.client.wire.iter().map(|bytes| super::host::parsed(bytes).headers).collect();
+    assert!(headers.iter().all(|headers| headers.srqn == Some(0x99) && headers.bth.opcode & 0xe0 == opcode::XRC));
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 2]);
+    assert!(pair.server.receives[0].data == pattern(3000, 0));
+}
+
+#[test]
+fn credits_keep_a_requester_from_messages_that_find_no_receive() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.tell_credits = true;
+    pair.server.posted.extend([10; 3]);
+    pair.client.post(Operation::Send, b"0", |_| ());
+    pair.run(all);
+    for _ in 0..5 {
+        pair.client.post(Operation::Send, b"x", |_| ());
+    }
+    pair.transmit();
+    assert_eq!(pair.client.wire.len(), 3, "two that there are receives for, and one that asks");
+    assert!(pair.client.wire.iter().all(|bytes| bytes[8] & 0x80 != 0));
+    let mut server = Host::new();
+    std::mem::swap(&mut server.posted, &mut pair.server.posted);
+    pair.server.posted = server.posted;
+    pair.server.posted.extend([10; 4]);
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 6]);
+    assert_eq!(pair.requester.counters().rnr_naks, 0);
+}
+
+#[test]
+fn writes_with_immediate_data_go_on_when_credits_come() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.server.tell_credits = true;
+    for _ in 0..4 {
+        pair.client.post(Operation::WriteImm, &pattern(5000, 0), |_| ());
+    }
+    pair.run(all);
+    assert_eq!(pair.requester.counters().rnr_naks, 1);
+    pair.server.posted.extend([0; 4]);
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 4]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_mixture_ends_in_order_with_the_memory_it_names(
+        requests in prop::collection::vec((0..4, 0..5000usize), 1..40),
+        first_psn in 0..=psn::MASK,
+        mtu in prop::sample::select(vec![256u32, 1024, 4096]),
+    ) {
+        let config = RequesterConfig { first_psn, mtu, ..requester_config(Service::Rc) };
+        let mut pair = Pair::with(&config, &ResponderConfig { expected_psn: first_psn, mtu, ..responder_config(Service::Rc) });
+        let mut at = 0;
+        for (i, &(kind, length)) in requests.iter().enumerate() {
+            let data = pattern(length, i as u8);
+            match kind {
+                0 => { pair.server.posted.push_back(5000); pair.client.post(Operation::Send, &data, |_| ()); }
+                1 => { pair.client.post(Operation::Write, &data, |r| r.remote_addr = BASE + at); }
+                2 => { pair.client.post(Operation::Read, &data, |r| r.remote_addr = BASE + at); }
+                _ => { pair.client.post(Operation::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (BASE + at, 1)); }
+            }
+            at += 5000;
+        }
+        pair.finish(all);
+        prop_assert_eq!(pair.statuses(), vec![Status::Success; requests.len()]);
+        prop_assert_eq!(pair.requester.counters().resent_packets, 0);
+    }
+}

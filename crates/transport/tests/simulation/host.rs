@@ -1,0 +1,150 @@
+//! A simulated host and a QP of it: how they are made from their plans. `world.rs` runs them.
+
+use std::collections::VecDeque;
+
+use vervain_fault::{Direction, Faults, Line};
+use vervain_transport::{Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window};
+
+use crate::plan::{ConnectionPlan, EndPlan, HostPlan, Plan, Service, keys};
+use crate::port::Port;
+use crate::random::{Random, mix};
+use crate::receive::{ReceiveQueue, Shared, Target};
+use crate::send::SendQueue;
+
+/// QP numbers are counted from here.
+pub const FIRST_QPN: u32 = 0x11;
+/// Bytes under way to one host, at most.
+const WINDOW: u64 = 4 << 20;
+
+pub struct Host {
+    pub plan: HostPlan,
+    pub ends: Vec<usize>,
+    pub shared: Shared,
+    pub port: Port,
+    pub windows: Vec<Window>,
+    pub transmit: Option<Line<usize>>,
+    pub receive: Option<Line<usize>>,
+    pub inbox: VecDeque<(usize, Vec<u8>)>,
+    pub random: Random,
+    pub awaited: Awaited,
+    pub stopped: bool,
+}
+
+/// Which events are on their way, so that each is only once.
+#[derive(Default)]
+pub struct Awaited {
+    pub progress: bool,
+    pub acknowledge: bool,
+    pub resume: bool,
+    pub transmitted: Option<Nanos>,
+    pub received: Option<Nanos>,
+}
+
+/// A QP.
+pub struct End {
+    pub plan: EndPlan,
+    pub peer: usize,
+    pub qpn: u32,
+    pub requester: Requester,
+    pub responder: Responder,
+    pub send: SendQueue,
+    pub target: Target,
+    /// Gone: its host has stopped, or it is in the error state.
+    pub dead: bool,
+    /// Has more to answer.
+    pub streaming: bool,
+    /// When it will be woken.
+    pub timer: Option<Nanos>,
+    /// A post is on its way.
+    pub posting: bool,
+    /// Completions that have been looked at.
+    pub judged: usize,
+    /// UC: the PSN, counted without wrapping, at which each request of the peer begins.
+    pub starts: Vec<u64>,
+}
+
+impl Host {
+    pub fn new(plan: &Plan, host: usize) -> Self {
+        let HostPlan { faults, full, deaf, shared, .. } = &plan.hosts[host];
+        let faults: Faults = faults.parse().unwrap_or_else(|error| panic!("{error}"));
+        let line = |direction: Direction| {
+            faults.any(direction).then(|| Line::new(&faults, direction, mix(plan.seed, host as u64), 0))
+        };
+        let mut random = Random::new(mix(plan.seed, 0x4057 + host as u64));
+        Self {
+            plan: plan.hosts[host].clone(),
+            ends: Vec::new(),
+            shared: Shared { host, words: [0; keys::WORD_COUNT as usize], receives: ReceiveQueue::new(*shared) },
+            port: Port::new(host, *full, *deaf, Random::new(random.bits())),
+            windows: (0..plan.hosts.len()).map(|to| Window::new(plan.mtu_between(host, to), WINDOW)).collect(),
+            transmit: line(Direction::Transmit),
+            receive: line(Direction::Receive),
+            inbox: VecDeque::new(),
+            random,
+            awaited: Awaited::default(),
+            stopped: false,
+        }
+    }
+}
+
+impl End {
+    pub fn new(connection: &ConnectionPlan, side: usize, index: usize) -> Self {
+        let (plan, peer) = (&connection.ends[side], &connection.ends[1 - side]);
+        let service = match connection.service {
+            Service::Reliable | Service::ReliableShared => Protocol::Rc,
+            Service::Extended => Protocol::Xrc,
+            Service::Unreliable => Protocol::Uc,
+        };
+        let dest_qpn = FIRST_QPN + (index ^ 1) as u32;
+        let mtu = connection.mtu;
+        let requester = Requester::new(&RequesterConfig {
+            service,
+            dest_qpn,
+            pkey: 0xffff,
+            first_psn: plan.first_psn,
+            first_request: plan.first_request,
+            mtu,
+            timeout: plan.timeout,
+            retry_cnt: plan.retries,
+            rnr_retry: plan.rnr_retries,
+            max_rd_atomic: plan.depth,
+        });
+        let responder = Responder::new(&ResponderConfig {
+            service,
+            dest_qpn,
+            pkey: 0xffff,
+            expected_psn: peer.first_psn,
+            mtu,
+            max_dest_rd_atomic: peer.depth,
+        });
+        let script = peer.operations.clone().into();
+        let limits = (plan.room, plan.rnr_timer, mtu);
+        let key = keys::REGION | index as u32;
+        let mut starts = vec![0];
+        for op in &peer.operations {
+            starts.push(starts[starts.len() - 1] + op.request.length.div_ceil(u64::from(mtu)).max(1));
+        }
+        Self {
+            peer: index ^ 1,
+            qpn: FIRST_QPN + index as u32,
+            requester,
+            responder,
+            send: SendQueue::new(plan, peer.region, mtu),
+            target: Target::new(connection.service, script, key, plan.region, plan.receives, limits),
+            dead: false,
+            streaming: false,
+            timer: None,
+            posting: true,
+            judged: 0,
+            starts,
+            plan: plan.clone(),
+        }
+    }
+}
+
+/// The request and the offset in it that a PSN stands for.
+pub fn locate(starts: &[u64], first_psn: u32, psn: u32, mtu: u32) -> (usize, u64) {
+    let packet = u64::from(psn.wrapping_sub(first_psn) & 0xff_ffff);
+    let message = starts.partition_point(|&start| start <= packet) - 1;
+    (message, (packet - starts[message]) * u64::from(mtu))
+}

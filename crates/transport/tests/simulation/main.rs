@@ -1,0 +1,49 @@
+//! A deterministic simulation of the transport: hosts with QPs, memory and receives, lines with faults between them, virtual
+//! time. One seed decides all of it. What must hold is in `send.rs`, `receive.rs` (call by call) and `check.rs` (at
+//! completions and at the end). `make soak` runs it for long, `make soak SEED=n` runs one seed and prints its packets.
+
+mod check;
+mod codec;
+mod directed;
+mod generate;
+mod host;
+mod plan;
+mod port;
+mod random;
+mod receive;
+mod runner;
+mod send;
+mod world;
+
+use std::time::Duration;
+
+use runner::{Until, run_seed, run_seeds, setting};
+
+/// How many seeds an ordinary test run simulates.
+const SEEDS: u64 = 10_000;
+
+#[test]
+fn every_seed_keeps_the_promises_of_its_service() {
+    let count = setting("VERVAIN_SEEDS").unwrap_or(SEEDS);
+    run_seeds(0, Until::Count(count));
+}
+
+#[test]
+fn a_seed_gives_the_same_run_each_time() {
+    for seed in 0..100 {
+        assert_eq!(run_seed(seed, false), run_seed(seed, false), "seed {seed}");
+    }
+}
+
+/// `make soak`.
+#[test]
+#[ignore = "runs for long; make soak"]
+fn soak() {
+    match setting("VERVAIN_SEED") {
+        Some(seed) => println!("{:?}", run_seed(seed, true)),
+        None => {
+            let seconds = setting("VERVAIN_SOAK_SECONDS").unwrap_or(600);
+            run_seeds(setting("VERVAIN_SOAK_FROM").unwrap_or(SEEDS), Until::Elapsed(Duration::from_secs(seconds)));
+        }
+    }
+}
