@@ -9,7 +9,8 @@ use clap_complete::Shell;
 /// RDMA without RDMA hardware.
 ///
 /// Put `vervain run --` in front of a program that uses libibverbs and it finds an RDMA device: no RNIC, no kernel
-/// module, no root, no daemon. Processes of one user on one host talk to each other at the cost of one copy.
+/// module, no root, no daemon. Processes of one user on one host talk to each other at the cost of one copy, hosts by
+/// RoCE v2 packets over UDP port 4791.
 #[derive(Parser, Debug)]
 #[command(
     name = "vervain",
@@ -83,6 +84,12 @@ pub struct DeviceOptions {
     /// Link layer of the ports [default: ethernet]
     #[arg(long, value_name = "LAYER", env = "VERVAIN_LINK_LAYER")]
     pub link_layer: Option<LinkLayer>,
+    /// How peers are reached [default: auto]
+    #[arg(long, value_name = "LINK", env = "VERVAIN_LINK")]
+    pub link: Option<Link>,
+    /// Network interfaces whose addresses become GIDs, separated by commas [default: all]
+    #[arg(long, value_name = "NAMES", env = "VERVAIN_INTERFACE")]
+    pub interface: Option<String>,
     /// What the library tells on standard error [default: warn]
     #[arg(long, value_name = "LEVEL", env = "VERVAIN_LOG")]
     pub log: Option<LogLevel>,
@@ -120,6 +127,17 @@ pub enum LinkLayer {
     Infiniband,
 }
 words!(LinkLayer);
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// Processes of this user on this host by memory, all others by RoCE v2 packets
+    Auto,
+    /// By memory only; no packet leaves the program
+    Local,
+    /// By RoCE v2 packets only, on this host too
+    Roce,
+}
+words!(Link);
 
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {

@@ -17,6 +17,8 @@ pub fn device_variables(options: &DeviceOptions) -> Variables {
     set("VERVAIN_DEVICES", options.devices.map(|n| n.to_string()));
     set("VERVAIN_PORTS", options.ports.map(|n| n.to_string()));
     set("VERVAIN_LINK_LAYER", options.link_layer.map(|l| l.word()));
+    set("VERVAIN_LINK", options.link.map(|l| l.word()));
+    set("VERVAIN_INTERFACE", options.interface.clone());
     set("VERVAIN_LOG", options.log.map(|l| l.word()));
     set("VERVAIN_MEMORY", options.memory.map(|w| w.word()));
     set("VERVAIN_SHARE", options.share.map(|s| s.word()));

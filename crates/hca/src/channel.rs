@@ -5,6 +5,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::events::write_event;
 use crate::lock::OwnerLock;
+use crate::process::Process;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -161,6 +162,9 @@ impl CompChannel {
     /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man ibv_get_cq_event`).
     pub fn next_event(&self) -> Result<usize> {
         loop {
+            if let Some(process) = Process::current().filter(|p| p.expects_packets()) {
+                process.link.wait_for(process, self.read.as_raw_fd())?;
+            }
             let id: u64 = read_message(self.read.as_raw_fd())?;
             let mut r = self.cqs.lock();
             if let Some(waiting) = r.backlog.pop_front()

@@ -17,6 +17,14 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
+/// Every open device.
+static OPEN: OwnerLock<Vec<Weak<Context>>> = OwnerLock::new(Vec::new());
+
+/// The open devices of this process; those that a forked child has from its parent are not.
+pub(crate) fn open_ones() -> Vec<Arc<Context>> {
+    OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.process.is_current()).collect()
+}
+
 /// An open device.
 pub struct Context {
     device: Arc<Device>,
@@ -27,7 +35,11 @@ pub struct Context {
 impl Context {
     /// Opens `device` in `process`. The link's crate offers this with its link wired in.
     pub fn open(device: &Arc<Device>, process: &'static Process) -> Result<Arc<Context>> {
-        Ok(Arc::new(Context { device: Arc::clone(device), process, events: AsyncQueue::create()? }))
+        let context = Arc::new(Context { device: Arc::clone(device), process, events: AsyncQueue::create()? });
+        let mut all = OPEN.lock();
+        all.retain(|c| c.strong_count() > 0);
+        all.push(Arc::downgrade(&context));
+        Ok(context)
     }
 
     /// The device.

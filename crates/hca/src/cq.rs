@@ -357,6 +357,27 @@ impl Cq {
     /// Hands up to `max` completions to `sink`, oldest first per QP; returns how many. `man ibv_poll_cq`.
     #[inline]
     pub fn poll(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        match self.poll_rings(max, sink) {
+            0 if self.process.expects_packets() => self.poll_packets(max, sink),
+            n => {
+                if self.process.expects_packets() && self.process.count_look() {
+                    // What a program sends without being acknowledged completes at once: it might never poll in vain.
+                    self.process.poll_packets();
+                }
+                n
+            }
+        }
+    }
+
+    /// The same after a look for packets (who polls makes progress, `docs/roce-link.md`).
+    #[cold]
+    #[inline(never)]
+    fn poll_packets(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        if self.process.poll_packets() { self.poll_rings(max, sink) } else { 0 }
+    }
+
+    #[inline(always)]
+    fn poll_rings(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             self.advance_pending();
         }

@@ -1,9 +1,10 @@
-//! The devices that this host offers: their names, limits, ports and address tables. Nothing here has state; a device
-//! exists by configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`).
+//! The devices that this host offers: their names, limits and ports. Nothing here has state; a device exists by
+//! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). What the network says of a
+//! port comes from `gids`.
 
 use crate::error::{Error, Result};
+use crate::gids::{self, Line};
 use crate::types::{AhAttr, Gid};
-use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 /// What a device can do; enforced where the objects are made. Names as in `struct ibv_device_attr`.
@@ -68,7 +69,7 @@ pub const LIMITS: Limits = Limits {
 };
 
 /// `IBV_MTU_4096`.
-const MTU_4096: u32 = 5;
+pub(crate) const MTU_4096: u32 = 5;
 /// The default P_Key, full membership.
 const PKEY: u16 = 0xffff;
 
@@ -79,6 +80,27 @@ pub enum LinkLayer {
     Ethernet,
     /// InfiniBand: addresses are LIDs, GIDs optional.
     Infiniband,
+}
+
+/// How QPs reach their peers (`VERVAIN_LINK`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChoice {
+    /// Processes of this user on this host by memory, others by packets.
+    Auto,
+    /// By memory only.
+    Local,
+    /// By packets only.
+    Roce,
+}
+
+/// The value of `VERVAIN_LINK`.
+pub fn link_choice() -> Result<LinkChoice> {
+    match std::env::var("VERVAIN_LINK").as_deref() {
+        Err(_) | Ok("" | "auto") => Ok(LinkChoice::Auto),
+        Ok("local") => Ok(LinkChoice::Local),
+        Ok("roce") => Ok(LinkChoice::Roce),
+        Ok(other) => Err(Error::invalid(format!("VERVAIN_LINK is '{other}'; it can be auto, local or roce"))),
+    }
 }
 
 /// Type of a GID.
@@ -137,6 +159,7 @@ pub struct Device {
     guid: u64,
     ports: u8,
     link_layer: LinkLayer,
+    link: LinkChoice,
 }
 
 /// The devices, as the environment configures them. The error is one sentence about the wrong setting.
@@ -151,6 +174,12 @@ pub fn devices() -> Result<Vec<Arc<Device>>> {
             return Err(Error::invalid(format!("VERVAIN_LINK_LAYER is '{other}'; it can be ethernet or infiniband")));
         }
     };
+    let link = link_choice()?;
+    if link == LinkChoice::Roce && link_layer == LinkLayer::Infiniband {
+        let no_gids = "VERVAIN_LINK is 'roce', which needs the GIDs of VERVAIN_LINK_LAYER=ethernet";
+        return Err(Error::invalid(no_gids));
+    }
+    gids::check_interfaces()?;
     Ok((0..count)
         .map(|index| {
             Arc::new(Device {
@@ -160,6 +189,7 @@ pub fn devices() -> Result<Vec<Arc<Device>>> {
                 guid: host_guid() | u64::from(index) << 8,
                 ports: ports as u8,
                 link_layer,
+                link,
             })
         })
         .collect())
@@ -241,8 +271,17 @@ impl Device {
         self.link_layer == LinkLayer::Ethernet
     }
 
+    /// Whether a port's state and MTU are those of a network interface, and not of memory alone.
+    pub(crate) fn follows_network(&self) -> bool {
+        self.is_ethernet() && self.link != LinkChoice::Local
+    }
+
+    fn line(&self) -> Line {
+        if self.follows_network() { gids::line() } else { Line { up: true, mtu: MTU_4096 } }
+    }
+
     pub(crate) fn active_mtu(&self) -> u32 {
-        MTU_4096
+        self.line().mtu
     }
 
     /// The LID of `port`; 0 on Ethernet.
@@ -261,12 +300,14 @@ impl Device {
     pub fn port(&self, port: u8) -> Result<PortAttr> {
         self.check_port(port)?;
         let ethernet = self.is_ethernet();
+        let line = self.line();
         // IBV_PORT_CM_SUP, and on Ethernet IBV_PORT_IP_BASED_GIDS.
         let caps = 1 << 16 | if ethernet { 1 << 26 } else { 0 };
         Ok(PortAttr {
-            state: 4,
+            // ACTIVE or DOWN.
+            state: if line.up { 4 } else { 1 },
             max_mtu: MTU_4096,
-            active_mtu: MTU_4096,
+            active_mtu: line.mtu,
             gid_tbl_len: LIMITS.gid_table,
             port_cap_flags: caps,
             max_msg_sz: LIMITS.max_msg_sz,
@@ -279,18 +320,19 @@ impl Device {
             // 4X EDR, a rate that every client knows.
             active_width: 2,
             active_speed: 32,
-            phys_state: 5,
+            // LinkUp or Disabled, as RoCE drivers have it.
+            phys_state: if line.up { 5 } else { 3 },
             link_layer: if ethernet { 2 } else { 1 },
             flags: 0,
             port_cap_flags2: 0,
         })
     }
 
-    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, those of the
-    /// loopback interface last; on InfiniBand the port's own.
+    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first those
+    /// of the loopback interface last; on InfiniBand the port's own.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         match self.link_layer {
-            LinkLayer::Ethernet => interface_gids().to_vec(),
+            LinkLayer::Ethernet => gids::entries(),
             LinkLayer::Infiniband => {
                 let mut gid = [0u8; 16];
                 gid[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -307,7 +349,7 @@ impl Device {
             return Err(Error::invalid(format!("the GID table has {} entries", LIMITS.gid_table)));
         }
         if self.is_ethernet() {
-            return Ok(interface_gids().get(index as usize).map_or([0; 16], |e| e.gid));
+            return Ok(gids::gid_at(index));
         }
         Ok(self.gids(port).get(index as usize).map_or([0; 16], |e| e.gid))
     }
@@ -322,36 +364,16 @@ impl Device {
     }
 }
 
-/// One GID for each address of this host, as they were when a device was first looked at.
-fn interface_gids() -> &'static [GidEntry] {
-    static GIDS: OnceLock<Vec<GidEntry>> = OnceLock::new();
-    GIDS.get_or_init(|| {
-        let mut addresses = if_addrs::get_if_addrs().unwrap_or_default();
-        addresses.sort_by_key(|a| (a.is_loopback(), a.index, a.ip().is_ipv6()));
-        let entry = |(i, a): (usize, &if_addrs::Interface)| GidEntry {
-            index: i as u32,
-            gid: gid_of(a.ip()),
-            ifindex: a.index.unwrap_or(0),
-            ifname: a.name.clone(),
-            gid_type: GidType::RoceV2,
-        };
-        addresses.iter().take(LIMITS.gid_table as usize).enumerate().map(entry).collect()
-    })
-}
-
-fn gid_of(ip: IpAddr) -> Gid {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
+/// Whether a GID is that of a multicast group (IBA 4.1.1; RFC 1112 for the IPv4 ones).
+pub fn is_multicast(gid: &Gid) -> bool {
+    gid[0] == 0xff || (crate::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0)
 }
 
 /// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports.
 pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
     let Some(first) = devices.first() else { return false };
     if first.is_ethernet() {
-        let multicast = ah.grh.dgid[0] == 0xff || (crate::grh::is_ipv4(&ah.grh.dgid) && ah.grh.dgid[12] & 0xf0 == 0xe0);
-        return multicast || interface_gids().iter().any(|e| e.gid == ah.grh.dgid);
+        return is_multicast(&ah.grh.dgid) || gids::is_of_this_host(&ah.grh.dgid);
     }
     let lids = 0xc000..=0xfffe;
     lids.contains(&ah.dlid) || devices.iter().any(|d| (1..=d.ports).any(|p| d.lid(p) == ah.dlid))
@@ -363,9 +385,10 @@ mod tests {
 
     #[test]
     fn the_host_has_the_gid_of_its_loopback_address() {
-        let gids = interface_gids();
-        let mapped = gid_of("127.0.0.1".parse().unwrap());
-        assert!(gids.iter().any(|e| e.gid == mapped), "{gids:?}");
-        assert!(gids.iter().enumerate().all(|(i, e)| e.index == i as u32));
+        let mapped = "127.0.0.1".parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped().octets();
+        let entries = gids::entries();
+        assert!(entries.iter().any(|e| e.gid == mapped), "{entries:?}");
+        assert!(entries.iter().all(|e| gids::gid_at(e.index) == e.gid));
+        assert!(gids::is_of_this_host(&mapped));
     }
 }

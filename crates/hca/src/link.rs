@@ -1,11 +1,15 @@
 //! What the device model asks of a link: the way to the process that owns a QP. The mechanism stands in this crate; links
 //! only find peers and map their arenas (crate `vervain-link`).
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::far::Sender;
 use crate::mapped::Wanted;
+use crate::memory::Pieces;
 use crate::process::Process;
+use crate::qp::Qp;
 use crate::space::Space;
-use crate::types::{AhAttr, Gid};
+use crate::types::{AhAttr, Gid, QpAttr};
+use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -18,6 +22,35 @@ pub enum Peer {
     Connecting,
     /// No process answers under that number.
     Absent,
+}
+
+/// Where an address leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To this host: its processes are reached by memory.
+    Near,
+    /// Away, in packets.
+    Far,
+    /// Both: a multicast group.
+    Everywhere,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// A datagram that leaves in a packet.
+pub struct Datagram<'a> {
+    /// Destination.
+    pub ah: &'a AhAttr,
+    /// Destination QP.
+    pub qpn: u32,
+    /// Q_Key, as it goes out.
+    pub qkey: u32,
+    /// Immediate data, as it lies in memory.
+    pub imm: Option<u32>,
+    /// Asks for a solicited event.
+    pub solicited: bool,
+    /// The payload, valid during the call.
+    pub data: &'a Pieces,
 }
 
 /// What a lane is for.
@@ -46,7 +79,7 @@ pub enum LaneReply {
 pub type Member = u32;
 
 /// A link between processes.
-pub trait Link: Send + Sync {
+pub trait Link: Any + Send + Sync {
     /// A process slot that no other process of this user has on this host.
     fn claim_slot(&self) -> Result<u32>;
 
@@ -56,8 +89,8 @@ pub trait Link: Send + Sync {
     /// Does what came in. Only the progress thread calls it.
     fn handle_events(&self, process: &'static Process);
 
-    /// Whether the address leads to this host over this link.
-    fn reaches(&self, device: u32, ah: &AhAttr) -> bool;
+    /// Where the address leads.
+    fn route(&self, device: u32, ah: &AhAttr) -> Route;
 
     /// The process that owns `slot`. Never waits.
     fn peer(&self, process: &'static Process, slot: u32) -> Peer;
@@ -98,4 +131,49 @@ pub trait Link: Send + Sync {
 
     /// The members of a group on this host.
     fn members(&self, process: &'static Process, group: &Gid) -> Vec<Member>;
+
+    // ---- packets ---------------------------------------------------------------------------------------------------
+
+    /// Makes the connection of `qp`, which goes to RTR with these attributes and whose peer is far; it receives from now on.
+    fn connect(&self, _process: &'static Process, _qp: &Arc<Qp>, _attr: &QpAttr) -> Result<Box<dyn Sender>> {
+        Err(Error::unsupported("this process has no link that sends packets"))
+    }
+
+    /// Receives datagrams for `qp`, which goes to RTR; or no longer. A link that cannot says why in the log.
+    fn listen(&self, _process: &'static Process, _qp: &Arc<Qp>) {}
+
+    /// The reverse of [`Link::listen`] and of [`Link::connect`], when the QP is reset or destroyed.
+    fn deafen(&self, _qpn: u32) {}
+
+    /// Takes a datagram along; it leaves with the next [`Link::flush`] of the same thread.
+    fn send_datagram(&self, _process: &'static Process, _qp: &Qp, _datagram: &Datagram<'_>) {}
+
+    /// Sends what this thread has left to be sent.
+    fn flush(&self) {}
+
+    /// Receives packets, in a thread that polls; whether there were any. Never waits. Called only after
+    /// [`Process::expect_packets`].
+    fn poll_packets(&self, _process: &'static Process) -> bool {
+        false
+    }
+
+    /// Waits, in a thread that sleeps for `fd` to be readable, and receives packets meanwhile. EINTR as `man 2 poll` says.
+    fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the progress thread does about packets: receives them if nobody else does, and keeps the time. Says whether
+    /// [`Link::packet_fd`] is to be watched, and when it wants to be called again (CLOCK_MONOTONIC, ns).
+    fn attend_packets(&self, _process: &'static Process) -> (bool, Option<u64>) {
+        (false, None)
+    }
+
+    /// Says what is left to be said before the process ends: what a program has received is acknowledged, even if it ends
+    /// at once.
+    fn farewell(&self) {}
+
+    /// A descriptor that is readable when packets have come; none before there is a port.
+    fn packet_fd(&self) -> Option<RawFd> {
+        None
+    }
 }

@@ -76,6 +76,11 @@ impl Pieces {
         unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast(), self.n) }
     }
 
+    /// Address and length of each piece; a null address stands for zeros.
+    pub fn iter(&self) -> impl Iterator<Item = (*const u8, usize)> {
+        self.list().iter().map(|piece| (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len))
+    }
+
     /// Adds bytes `[from, from + len)` of these pieces to `to`.
     pub fn slice_into(&self, from: u64, len: u64, to: &mut Pieces) {
         let (mut skip, mut left) = (from, len);

@@ -1,7 +1,7 @@
 //! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
 
 use crate::layout::{QpShared, RqShared, slot_of};
-use crate::link::{LaneReply, LaneRequest, Peer};
+use crate::link::{LaneReply, LaneRequest, Peer, Route};
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::responder::{Seen, Target};
@@ -25,7 +25,7 @@ pub(crate) enum Found {
 
 /// The process that owns QP `qpn`, on the host that the address names.
 pub(crate) fn space_of(process: &'static Process, device: u32, ah: &AhAttr, qpn: u32) -> Result<Arc<Space>, Found> {
-    if !process.link.reaches(device, ah) {
+    if !matches!(process.link.route(device, ah), Route::Near | Route::Everywhere) {
         return Err(Found::Nobody);
     }
     if process.owns_slot(slot_of(qpn)) {

@@ -15,6 +15,7 @@ use crate::lock::OwnerLock;
 use crate::memory::Policy;
 use crate::numbers::{Kind, Numbers, SlotNumbers};
 use crate::objects::{Found, Objects, Pin};
+use crate::packets::Packets;
 use crate::qp::Qp;
 use crate::sharing::Source;
 use crate::space::Space;
@@ -51,6 +52,7 @@ pub struct Process {
     suspects: OwnerLock<Suspects>,
     /// Memory of lanes that are gone, for new ones.
     lane_blocks: OwnerLock<Vec<Block>>,
+    pub(crate) packets: Packets,
 }
 
 impl Process {
@@ -154,6 +156,7 @@ impl Process {
             urgent: AtomicBool::new(false),
             suspects: OwnerLock::default(),
             lane_blocks: OwnerLock::default(),
+            packets: Packets::default(),
         })
     }
 
@@ -227,7 +230,8 @@ impl Process {
         self.qps.lock().retain(|q| q.strong_count() > 0 && !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
     }
 
-    pub(crate) fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+    /// QP `qpn` of this process.
+    pub fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         self.live_qps().into_iter().find(|q| q.qp_num() == qpn && !q.gone.load(Ordering::Acquire))
     }
 
@@ -321,6 +325,10 @@ impl Process {
     pub fn pause(&self) {
         self.own.header.paused.fetch_add(1, Ordering::SeqCst);
         self.drain();
+        // In a signal handler it may be this thread's own.
+        if !self.packets.in_hand.raw().held_by_me() {
+            drop(self.packets.in_hand.lock());
+        }
     }
 
     /// The end of a [`Process::pause`].
@@ -330,7 +338,7 @@ impl Process {
 
     /// Whether nobody may begin.
     #[inline]
-    pub(crate) fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         self.own.header.paused.load(Ordering::Relaxed) != 0
     }
 
@@ -375,6 +383,10 @@ impl Process {
     pub(crate) fn initiator_lives(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
         let slot = layout::slot_of(qpn);
+        if qpn & crate::far::FAR != 0 {
+            // Packets are received by this process itself.
+            return true;
+        }
         if self.owns_slot(slot) {
             return self.find_qp(qpn).is_some_and(|qp| !qp.thread_is_gone());
         }
@@ -426,7 +438,7 @@ impl Process {
     }
 
     /// The program is about to sleep: the progress thread takes over although it polled a moment ago.
-    pub(crate) fn hand_over(&self) {
+    pub fn hand_over(&self) {
         self.urgent.store(true, Ordering::SeqCst);
         self.wake_progress();
     }

@@ -94,17 +94,20 @@ fn run(process: &'static Process) {
             process.link.handle_events(process);
         }
         let timeout = look_after(process, &mut watched, &mut tick);
+        let (watch_packets, packet_time) =
+            if process.expects_packets() { process.link.attend_packets(process) } else { (false, None) };
+        let timeout = timeout.into_iter().chain(packet_time.map(|at| at.saturating_sub(now_ns()))).min();
         if served && patience.look_out(process) {
             continue;
         }
         let sleeping = &process.own.header.sleeping;
         sleep = sleep.wrapping_add(1).max(1);
         sleeping.store(sleep, Ordering::SeqCst);
-        if process.own.wants_attention() || process.has_new_pending(watched.len()) {
+        if process.own.wants_attention() || process.has_new_pending(watched.len()) || process.take_packets_wanted() {
             sleeping.store(0, Ordering::SeqCst);
             continue;
         }
-        link_has_news = wait(process, timeout);
+        link_has_news = wait(process, timeout, watch_packets);
         sleeping.store(0, Ordering::SeqCst);
     }
 }
@@ -154,9 +157,11 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
 }
 
 /// Sleeps; says whether the link has news.
-fn wait(process: &Process, timeout: Option<u64>) -> bool {
-    let mut fds =
-        [process.own.wake_fd(), process.link.poll_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+fn wait(process: &Process, timeout: Option<u64>, watch_packets: bool) -> bool {
+    let packets = if watch_packets { process.link.packet_fd() } else { None };
+    // A descriptor of -1 is passed over (`man 2 poll`).
+    let fds = [process.own.wake_fd(), process.link.poll_fd(), packets.unwrap_or(-1)];
+    let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let time = timeout.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,

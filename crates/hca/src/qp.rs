@@ -79,6 +79,8 @@ pub struct Qp {
     pub(crate) looks: AtomicU32,
     pub(crate) notify_drained: AtomicBool,
     pub(crate) last_wqe_told: AtomicBool,
+    /// The peer is reached by packets.
+    pub(crate) far: AtomicBool,
     pub(crate) lid: AtomicU32,
     pub(crate) groups: AtomicU32,
     pub(crate) cookie: AtomicUsize,
@@ -167,6 +169,7 @@ impl Qp {
                 looks: AtomicU32::new(0),
                 notify_drained: AtomicBool::new(false),
                 last_wqe_told: AtomicBool::new(false),
+                far: AtomicBool::new(false),
                 lid: AtomicU32::new(0),
                 groups: AtomicU32::new(0),
                 cookie: AtomicUsize::new(init.cookie),
@@ -299,7 +302,8 @@ impl Qp {
         self.xrcd.as_ref()
     }
 
-    pub(crate) fn device_index(&self) -> u32 {
+    /// Index of its device.
+    pub fn device_index(&self) -> u32 {
         self.context.device().index()
     }
 
@@ -446,9 +450,10 @@ impl Qp {
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
-    /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks.
+    /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks. Where the peer
+    /// is far, earlier work most often waits for answers only, and what comes after it may be sent now.
     fn begin(&self, sq: &mut SendQueue) {
-        if sq.batch_is_first() {
+        if sq.batch_is_first() || sq.far.is_some() {
             self.start(sq, POST_BUDGET);
         }
     }
@@ -457,25 +462,38 @@ impl Qp {
         if !sq.has_work() {
             return Progress::Idle;
         }
-        // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store(e + 1, Ordering::Relaxed);
-        barrier::light(!barrier::is_registered());
         let progress =
-            if self.process.is_paused() { Progress::Wait(now_ns() + PAUSED_NS) } else { sq.advance(self, budget) };
-        self.executing.store(e + 2, Ordering::Release);
+            self.executing(sq, |sq| sq.advance(self, budget)).unwrap_or(Progress::Wait(now_ns() + PAUSED_NS));
+        self.note_if_needed(sq, progress);
+        progress
+    }
+
+    /// Keeps account of what is left to do, and of a drained send queue.
+    #[inline]
+    pub(crate) fn note_if_needed(&self, sq: &SendQueue, progress: Progress) {
         if progress != Progress::Idle
             || self.work.load(Ordering::Relaxed)
             || self.shared.state.load(Ordering::Relaxed) == QpState::Sqd as u32
         {
             self.note(sq, progress);
         }
-        progress
+    }
+
+    /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
+    #[inline(always)]
+    pub(crate) fn executing<R>(&self, sq: &mut SendQueue, f: impl FnOnce(&mut SendQueue) -> R) -> Option<R> {
+        // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.store(e + 1, Ordering::Relaxed);
+        barrier::light(!barrier::is_registered());
+        let r = if self.process.is_paused() { None } else { Some(f(sq)) };
+        self.executing.store(e + 2, Ordering::Release);
+        r
     }
 
     #[cold]
     fn note(&self, sq: &SendQueue, progress: Progress) {
-        if self.state() == QpState::Sqd && !sq.exec.begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+        if self.state() == QpState::Sqd && !sq.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
             self.raise(event::SQ_DRAINED);
         }
         let waits = progress != Progress::Idle;

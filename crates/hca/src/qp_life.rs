@@ -62,7 +62,11 @@ impl Qp {
         if !shared || self.qp_type == QpType::Ud || lane.is_cut_off() {
             return Vec::new();
         }
-        let peer = if lane.granted != 0 { lane.granted } else { self.shared.dest_qpn.load(Ordering::Relaxed) };
+        let peer = match lane.granted {
+            0 if self.is_far() => self.number | crate::far::FAR,
+            0 => self.shared.dest_qpn.load(Ordering::Relaxed),
+            granted => granted,
+        };
         if peer == 0 { Vec::new() } else { lane.rq.reap(peer) }
     }
 
@@ -147,6 +151,7 @@ impl Qp {
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         self.settle_lanes();
+        self.process.link.deafen(self.number);
         // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
         if let Some(cq) = &self.recv_cq {
             cq.purge(self.number, None);
@@ -159,6 +164,8 @@ impl Qp {
         for lane in lanes.iter() {
             drop(self.taken_from_srq(lane));
         }
+        // Until here it says who has claimed those receives.
+        self.far.store(false, Ordering::Relaxed);
         lanes.retain_mut(|lane| self.free_or_replace(lane));
         drop(lanes);
         if let (Some(rq), None) = (&self.rq, &self.srq) {
@@ -210,12 +217,12 @@ impl Qp {
 
     /// The send queue moves the request it has begun (SQD that drains).
     pub(crate) fn is_draining(&self) -> bool {
-        self.sq.lock().exec.begun()
+        self.sq.lock().has_begun()
     }
 
     pub(crate) fn announce_if_drained(&self) {
         let sq = self.lock_sq();
-        if !sq.exec.begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+        if !sq.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
             drop(sq);
             self.raise(event::SQ_DRAINED);
         }
@@ -245,8 +252,7 @@ impl Qp {
         if self.qp_type != QpType::Ud {
             return Err(Error::invalid("only datagram QPs enter multicast groups"));
         }
-        let ipv4_group = crate::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0;
-        if gid[0] != 0xff && !ipv4_group {
+        if !crate::device::is_multicast(gid) {
             return Err(Error::invalid("the address is not that of a multicast group"));
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
 //! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
 
-use crate::device::LIMITS;
+use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
+use crate::far::Sender;
 use crate::lock::OwnerGuard;
 use crate::qp::Qp;
 use crate::send_queue::Params;
@@ -37,9 +38,20 @@ impl Qp {
             }
             _ => {}
         }
+        let before = *a;
         apply(&mut a, new, mask);
+        let way = match (from, to) {
+            (QpState::Init, QpState::Rtr) => match self.open_way(&a) {
+                Ok(way) => way,
+                Err(e) => {
+                    *a = before;
+                    return Err(e);
+                }
+            },
+            _ => None,
+        };
         self.publish(&a);
-        self.change_state(&a, from, to, new, mask)
+        self.change_state(&a, from, to, new, mask, way)
     }
 
     fn change_state(
@@ -49,6 +61,7 @@ impl Qp {
         to: QpState,
         new: &QpAttr,
         mask: u32,
+        way: Option<Box<dyn Sender>>,
     ) -> Result<()> {
         let params = self.params(a);
         if to == QpState::Sqd && from != QpState::Sqd {
@@ -60,7 +73,12 @@ impl Qp {
         if stored.is_err() {
             return Err(Error::invalid("the QP went to the error state meanwhile"));
         }
-        self.with_sq(|sq| sq.params = params);
+        self.with_sq(|sq| {
+            sq.params = params;
+            if way.is_some() {
+                sq.far = way;
+            }
+        });
         if to == QpState::Sqd && from != QpState::Sqd {
             self.announce_if_drained();
         }
@@ -80,6 +98,7 @@ impl Qp {
             max_rd_atomic: a.max_rd_atomic,
             mtu_bytes: 128 << mtu,
             qkey: a.qkey,
+            sq_psn: a.sq_psn,
         }
     }
 
@@ -108,7 +127,8 @@ impl Qp {
         if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(access::KNOWN | access::OPTIONAL_RANGE) != 0 {
             return refuse("an access flag");
         }
-        if named(attr::PATH_MTU) && !(1..=device.active_mtu()).contains(&new.path_mtu) {
+        // Not bounded by what the port's interface carries: the path may lead over another one.
+        if named(attr::PATH_MTU) && !(1..=MTU_4096).contains(&new.path_mtu) {
             return refuse("the path MTU");
         }
         if named(attr::TIMEOUT) && new.timeout > 31 {

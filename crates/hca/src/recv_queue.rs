@@ -110,7 +110,7 @@ impl RqView {
                 help(&self.shared.head, head);
                 continue;
             }
-            if slot.compare_exchange(e, e | u64::from(me), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 help(&self.shared.head, head);
                 let wqe = entry_wqe(e);
                 self.wqe(wqe)?.claimer.store(me, Ordering::Release);

@@ -107,10 +107,8 @@ impl SendQueue {
     /// One step of a request that is not for the one peer of a connected QP.
     #[inline(never)]
     fn step_elsewhere(&mut self, qp: &Qp, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
-        match opcode {
-            Opcode::LocalInv => return self.local_invalidate(qp, i),
-            Opcode::BindMw => return self.bind_window(qp, i),
-            _ => {}
+        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            return self.local_operation(qp, i, opcode);
         }
         if qp.qp_type() == QpType::Ud {
             return self.datagram(qp, i);
@@ -568,6 +566,11 @@ impl SendQueue {
     }
 
     // ---- work without a peer ---------------------------------------------------------------------------------------
+
+    /// A bind or an invalidation.
+    pub(crate) fn local_operation(&mut self, qp: &Qp, i: usize, opcode: Opcode) -> Step {
+        if opcode == Opcode::BindMw { self.bind_window(qp, i) } else { self.local_invalidate(qp, i) }
+    }
 
     fn local_invalidate(&mut self, qp: &Qp, i: usize) -> Step {
         let key = self.wqes[i].imm_or_rkey;

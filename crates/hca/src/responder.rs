@@ -163,6 +163,27 @@ impl Target {
         }
     }
 
+    /// [`Target::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
+    pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
+        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
+        self.lane.gate.store(gate, Ordering::Relaxed);
+        barrier::light(self.full_barrier);
+        let mark = InFlight { lane: self.lane, gate };
+        match self.not_as_usual() {
+            None | Some(Nak::Paused) => Ok(mark),
+            Some(nak) => Err(nak),
+        }
+    }
+
+    /// [`Target::unclaim`] there.
+    pub fn unclaim_in_hand(&self, wqe: u32) {
+        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.alone)
+            && let Ok(_mark) = self.enter_in_hand()
+        {
+            rq.unclaim_alone(wqe);
+        }
+    }
+
     /// Whether a message has arrived since the QP went to RTR. Passive sides of RDMA Writes often stay there.
     #[inline(always)]
     fn is_established(&self) -> bool {
@@ -365,11 +386,7 @@ impl Target {
     /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.
     #[cold]
     pub fn fail(&self, event: Option<u32>) {
-        let state = self.qp.state.load(Ordering::Acquire);
-        if (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state)
-            && self.qp.state.compare_exchange(state, QpState::Err as u32, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        {
-            self.qp.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
+        if fail(self.qp, event) {
             self.raise_qp();
         }
     }
@@ -407,6 +424,17 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Moves a QP that receives to ERR; whether this call did. Its owner is to be told.
+pub(crate) fn fail(qp: &QpShared, event: Option<u32>) -> bool {
+    let state = qp.state.load(Ordering::Acquire);
+    let failed = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state)
+        && qp.state.compare_exchange(state, QpState::Err as u32, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    if failed {
+        qp.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
+    }
+    failed
 }
 
 /// A lane and who has it.

@@ -5,6 +5,7 @@
 
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::far::Sender;
 use crate::layout::{Header, KEYS, KeyEntry};
 use crate::memory::Pieces;
 use crate::process::Process;
@@ -36,11 +37,12 @@ pub(crate) struct Params {
     pub max_rd_atomic: u8,
     pub mtu_bytes: u32,
     pub qkey: u32,
+    pub sq_psn: u32,
 }
 
 /// What is left to do after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub enum Progress {
     /// Nothing.
     Idle,
     /// More, at once.
@@ -83,6 +85,9 @@ pub(crate) struct SendQueue {
     /// Lanes into XRC SRQs of the peer.
     pub(crate) xrc: HashMap<u32, Box<Target>>,
     pub(crate) ud: UdPeers,
+    /// The way to a peer that memory does not reach; and whether it is moved out just now, and still wanted back.
+    pub(crate) far: Option<Box<dyn Sender>>,
+    pub(crate) far_in_hand: bool,
     /// Tail before `wr_start`, for `wr_abort`; and whether nothing waited then.
     mark: u32,
     was_empty: bool,
@@ -133,6 +138,8 @@ impl SendQueue {
             in_hand: None,
             xrc: HashMap::new(),
             ud: UdPeers::default(),
+            far: None,
+            far_in_hand: false,
             mark: 0,
             was_empty: true,
             keys: process.own.keys,
@@ -321,6 +328,9 @@ impl SendQueue {
     /// Does what can be done now within `budget` bytes.
     #[inline(always)]
     pub(crate) fn advance(&mut self, qp: &Qp, mut budget: u64) -> Progress {
+        if self.far.is_some() {
+            return self.advance_far(qp);
+        }
         if self.is_ud && self.ud.has_waiting() {
             self.flush_stash(qp);
         }
@@ -343,16 +353,22 @@ impl SendQueue {
                 Step::Wait(until) => return Progress::Wait(until),
             }
         }
-        if self.is_ud { self.ud.next_look().map_or(Progress::Idle, Progress::Wait) } else { Progress::Idle }
+        if self.is_ud { self.end_of_datagrams() } else { Progress::Idle }
+    }
+
+    #[inline(never)]
+    fn end_of_datagrams(&mut self) -> Progress {
+        self.flush_datagrams();
+        self.ud.next_look().map_or(Progress::Idle, Progress::Wait)
     }
 
     /// Whether the request at the head is carried out although the QP is not in RTS.
     #[cold]
-    fn goes_on(&mut self, qp: &Qp) -> bool {
+    pub(crate) fn goes_on(&mut self, qp: &Qp) -> bool {
         match qp.state() {
             QpState::Rts => true,
             // IBA 10.3.1.5: what has begun is finished, nothing new begins.
-            QpState::Sqd => self.exec.begun(),
+            QpState::Sqd => self.has_begun(),
             QpState::Err | QpState::Sqe => {
                 self.flush(qp);
                 false
@@ -363,7 +379,7 @@ impl SendQueue {
 
     /// The WQE at the head is done: completes it, and on an error stops the queue (IBA 10.10.2.2).
     #[inline(always)]
-    fn finish(&mut self, qp: &Qp, status: u32) {
+    pub(crate) fn finish(&mut self, qp: &Qp, status: u32) {
         let i = self.index(self.head);
         let w = &mut self.wqes[i];
         let opcode = w.opcode;
@@ -470,6 +486,7 @@ impl SendQueue {
         if let Some(t) = self.target.take() {
             t.release();
         }
+        (self.far, self.far_in_hand) = (None, false);
         let had_lanes = !self.xrc.is_empty() || self.ud.is_known();
         for (_, t) in self.xrc.drain() {
             t.release();

@@ -164,6 +164,8 @@ pub mod wc {
     pub const WR_FLUSH_ERR: u32 = 5;
     /// Memory window bind error.
     pub const MW_BIND_ERR: u32 = 6;
+    /// Bad response error.
+    pub const BAD_RESP_ERR: u32 = 7;
     /// Remote invalid request error.
     pub const REM_INV_REQ_ERR: u32 = 9;
     /// Remote access error.
@@ -267,9 +269,12 @@ pub mod event {
     pub const QP_ACCESS_ERR: u32 = 3;
     pub const COMM_EST: u32 = 4;
     pub const SQ_DRAINED: u32 = 5;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
     pub const SRQ_ERR: u32 = 14;
     pub const SRQ_LIMIT_REACHED: u32 = 15;
     pub const QP_LAST_WQE_REACHED: u32 = 16;
+    pub const GID_CHANGE: u32 = 18;
 }
 
 /// Global routing header fields of an address.

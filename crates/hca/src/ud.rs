@@ -2,8 +2,9 @@
 //! to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
 //! stopped process does not hold up the others.
 
-use crate::grh::{self, GRH_BYTES, Route};
+use crate::grh::{self, GRH_BYTES};
 use crate::layout::{MULTICAST_QPN, request};
+use crate::link::{Datagram, Route};
 use crate::memory::{self, Direction, Pieces, Way};
 use crate::peers::Found;
 use crate::qp::Qp;
@@ -28,6 +29,8 @@ const LOOK_NS: u64 = 100_000;
 pub(crate) struct UdPeers {
     known: HashMap<u32, Target>,
     waiting: VecDeque<Kept>,
+    /// Packets were made that have not been sent.
+    left: bool,
 }
 
 struct Kept {
@@ -97,10 +100,17 @@ impl SendQueue {
         let to = self.ud_addresses[i];
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
-        let members = if to.qpn == MULTICAST_QPN {
-            self.process.link.members(self.process, &to.ah.grh.dgid)
-        } else {
-            vec![to.qpn]
+        let route = self.process.link.route(qp.device_index(), &to.ah);
+        if matches!(route, Route::Far | Route::Everywhere) {
+            let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
+            let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
+            self.process.link.send_datagram(self.process, qp, &datagram);
+            self.ud.left = true;
+        }
+        let members = match route {
+            Route::Far | Route::Nowhere => Vec::new(),
+            _ if to.qpn == MULTICAST_QPN => self.process.link.members(self.process, &to.ah.grh.dgid),
+            _ => vec![to.qpn],
         };
         for qpn in members {
             let to = UdAddress { qpn, ..to };
@@ -116,6 +126,18 @@ impl SendQueue {
             }
         }
         Step::Done(wc::SUCCESS)
+    }
+
+    /// IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
+    fn qkey(&self, to: &UdAddress) -> u32 {
+        if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey }
+    }
+
+    /// Sends the packets that this call has made.
+    pub(crate) fn flush_datagrams(&mut self) {
+        if std::mem::take(&mut self.ud.left) {
+            self.process.link.flush();
+        }
     }
 
     /// Tries again what waits.
@@ -149,7 +171,7 @@ impl SendQueue {
         let target = &self.ud.known[&to.qpn];
         let route = qp.route(&to.ah);
         let header = grh::build(
-            &Route {
+            &grh::Route {
                 sgid: &route.0,
                 dgid: &to.ah.grh.dgid,
                 traffic_class: to.ah.grh.traffic_class,
@@ -169,8 +191,7 @@ impl SendQueue {
             sl: to.ah.sl,
             ..Receipt::default()
         };
-        // IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
-        let qkey = if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey };
+        let qkey = self.qkey(to);
         match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
             Ok(outcome) => outcome,
             Err(Nak::Paused) => Outcome::Later,
@@ -183,6 +204,21 @@ impl SendQueue {
             Err(_) => Outcome::Over,
         }
     }
+}
+
+/// A datagram that came in a packet, for the QP behind `target`, which is this process's: `header` is what stands in front of
+/// the payload ([`crate::grh`]). Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise.
+pub fn deliver(
+    target: &Target,
+    header: &[u8; GRH_BYTES],
+    data: &[u8],
+    receipt: &Receipt,
+    qkey: u32,
+    solicited: bool,
+) -> Result<bool, Nak> {
+    let mut pieces = Pieces::new();
+    pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
+    receive(target, header, &pieces, *receipt, qkey, solicited, memory::Policy::Auto).map(|o| o == Outcome::Over)
 }
 
 /// The responder's side of a datagram (IBA 9.8.3.2): one visit, for a datagram is never longer than a packet.

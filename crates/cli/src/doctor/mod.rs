@@ -1,10 +1,12 @@
 //! `vervain doctor`: what this machine allows, what is lost where it does not, and the remedy. This file owns the form of a
 //! finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between processes),
-//! `memory.rs` (the ways to a peer's memory) and `machine.rs` (limits and surroundings).
+//! `memory.rs` (the ways to a peer's memory), `network.rs` (what it needs between hosts) and `machine.rs` (limits and
+//! surroundings).
 
 mod access;
 mod machine;
 mod memory;
+mod network;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -72,6 +74,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         memory::owner_copies(),
         access::pidfd(),
         machine::userfaultfd(),
+        network::port(),
+        network::interfaces(),
+        network::segmentation(),
+        network::buffers(),
+        network::translation(),
         machine::cpus(),
         machine::descriptors(),
         machine::memlock(),

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::layout::{INDEX_BITS, Lane};
-use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
 use vervain_hca::mapped::Wanted;
 use vervain_hca::recv_queue::Receipt;
 use vervain_hca::responder::{Seen, Target};
@@ -42,8 +42,8 @@ impl Link for NoLink {
         self.event.as_raw_fd()
     }
     fn handle_events(&self, _: &'static Process) {}
-    fn reaches(&self, _: u32, _: &AhAttr) -> bool {
-        true
+    fn route(&self, _: u32, _: &AhAttr) -> Route {
+        Route::Near
     }
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
         if process.owns_slot(slot) { Peer::Ready(Arc::clone(&process.own)) } else { Peer::Absent }
