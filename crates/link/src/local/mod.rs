@@ -6,11 +6,14 @@
 
 mod groups;
 mod incoming;
+mod network;
 mod outgoing;
-mod socket;
+pub(crate) mod socket;
 
+use crate::os_error;
 use groups::Groups;
 use incoming::Incoming;
+use network::Watch;
 use outgoing::Outgoing;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +23,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_hca::device::{Device, is_this_host};
 use vervain_hca::layout::{SLOTS, SLOTS_PER_PROCESS};
-use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::mapped::{self, Wanted};
 use vervain_hca::process::{LinkInit, Process, keep_from_children};
@@ -33,6 +36,7 @@ enum Token {
     Listener(u32),
     Outgoing(u32),
     Incoming(u32),
+    Network,
 }
 
 impl Token {
@@ -41,6 +45,7 @@ impl Token {
             Token::Listener(n) => (0u64, n),
             Token::Outgoing(n) => (1, n),
             Token::Incoming(n) => (2, n),
+            Token::Network => (3, 0),
         };
         epoll::EventData::new_u64(tag << 32 | u64::from(n))
     }
@@ -50,7 +55,8 @@ impl Token {
         match word >> 32 {
             0 => Token::Listener(word as u32),
             1 => Token::Outgoing(word as u32),
-            _ => Token::Incoming(word as u32),
+            2 => Token::Incoming(word as u32),
+            _ => Token::Network,
         }
     }
 }
@@ -96,6 +102,8 @@ pub struct Local {
     outgoing: Outgoing,
     incoming: Incoming,
     groups: Groups,
+    /// None where the system refuses it: then ports stay as they were at the start.
+    network: Option<Watch>,
     /// Given up for a moment when there is no other descriptor to be had.
     spare: OwnerLock<Option<OwnedFd>>,
 }
@@ -116,6 +124,12 @@ impl Local {
         for fd in [&epoll, &arena, &wake] {
             keep_from_children(fd.as_raw_fd());
         }
+        let network = Watch::open().inspect_err(|e| log::info!("changes of the network are not seen: {e}")).ok();
+        if let Some(watch) = &network {
+            let events = epoll::EventFlags::IN;
+            epoll::add(&epoll, watch, Token::Network.data(), events).map_err(|e| os_error("epoll", e))?;
+            keep_from_children(watch.as_fd().as_raw_fd());
+        }
         let identity = Identity { arena, wake, incarnation: init.incarnation, uid, slots: OwnerLock::default() };
         Ok(Local {
             epoll,
@@ -125,6 +139,7 @@ impl Local {
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             groups: Groups::default(),
+            network,
             spare,
         })
     }
@@ -154,6 +169,11 @@ impl Local {
 }
 
 impl Local {
+    /// Readable when [`Link::handle_events`] has something to do.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
     /// At the limit of open files a peer that knocks would make the listener ready for ever: a descriptor kept for this is
     /// closed, the peer let in and shown out, and the descriptor opened again.
     fn turn_away(&self, listener: &Socket) {
@@ -166,11 +186,6 @@ impl Local {
             log::error!("peers are turned away: this process is at its limit of open files (vervain doctor)");
         });
     }
-}
-
-/// An errno of rustix as an error of the device.
-fn os_error(what: &str, e: Errno) -> Error {
-    Error::new(e.raw_os_error(), format!("{what}: {}", std::io::Error::from(e)))
 }
 
 impl Link for Local {
@@ -216,6 +231,7 @@ impl Link for Local {
                 Token::Listener(slot) => self.accept_all(slot),
                 Token::Outgoing(slot) => self.outgoing.handle(slot, &self.groups),
                 Token::Incoming(id) => self.incoming.handle(id, process, &self.identity, &self.groups),
+                Token::Network => self.network.iter().for_each(Watch::handle),
             }
         }
         self.outgoing.sweep();
@@ -223,8 +239,8 @@ impl Link for Local {
         process.wake_waiting();
     }
 
-    fn reaches(&self, _device: u32, ah: &AhAttr) -> bool {
-        is_this_host(&self.devices, ah)
+    fn route(&self, _device: u32, ah: &AhAttr) -> Route {
+        if is_this_host(&self.devices, ah) { Route::Near } else { Route::Nowhere }
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {

@@ -1,0 +1,341 @@
+//! Who receives, and when. A thread that polls a CQ in vain does; one that sleeps for a completion event waits for packets
+//! itself, which saves a wake-up; while neither does, the progress thread waits for them. It keeps away as long as the
+//! program polls, and only comes by now and then to see whether it still does.
+//!
+//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers: until
+//! a poll finds nothing, or the progress thread comes by.
+
+use super::Engine;
+use super::connection::Connection;
+use super::net::sys::is_readable;
+use super::ports::LocalPort;
+use super::receive::{Receiving, as_outbound};
+use super::timers::NEVER;
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vervain_hca::far::Had;
+use vervain_hca::lock::OwnerGuard;
+use vervain_hca::process::Process;
+use vervain_hca::{Error, Result, now_ns};
+
+/// The progress thread comes by so often at first, and at last, while the program polls.
+const FIRST_TICK_NS: u64 = 100_000;
+const LAST_TICK_NS: u64 = 400_000;
+/// How long an acknowledgement may wait for a program that was at it a moment ago.
+pub(super) const COMPANY_NS: u64 = 20_000;
+/// What "a moment ago" means.
+const RECENT_NS: u64 = 1_000_000;
+/// Between two looks whether a process is still paused.
+const PAUSED_NS: u64 = 1_000_000;
+/// While no connected QP is far, only every so many looks asks the kernel: each costs some 0.4 µs, and the local link's
+/// latency is less.
+const LISTENER_LOOKS: u32 = 16;
+/// Rounds of receiving before the progress thread sees to other things.
+const ROUNDS: usize = 16;
+
+/// What the threads know of each other.
+#[derive(Default)]
+pub(super) struct Attendance {
+    /// Threads that sleep for events.
+    waiters: AtomicU32,
+    /// Packets of posts wait for company in a batch.
+    kept: AtomicBool,
+    /// Looks while no connected QP is far.
+    idle_looks: AtomicU32,
+    /// How often one of them has received.
+    waits: AtomicU32,
+    /// When the progress thread wakes by itself; 0 while it is awake.
+    sleeps_until: AtomicU64,
+    /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is none.
+    wanted: AtomicU64,
+    /// Of the progress thread alone: the looks of the program that it knows, since when, and the time between two of its own.
+    looks: AtomicU32,
+    active_at: AtomicU64,
+    tick: AtomicU64,
+}
+
+impl Engine {
+    /// A look by a thread that polls.
+    pub(super) fn poll(&self, process: &'static Process) -> bool {
+        // A process that only listens for datagrams most likely polls for something else.
+        if !self.has_connections() {
+            let look = self.attendance.idle_looks.fetch_add(1, Ordering::Relaxed);
+            if !look.is_multiple_of(LISTENER_LOOKS) || !self.ports.packet_fd().is_some_and(is_readable) {
+                return false;
+            }
+        }
+        self.send_kept();
+        let Some(mut rx) = self.receiving.try_lock() else { return false };
+        let mut any = self.receive(&mut rx);
+        if self.timers.next() != NEVER {
+            any |= self.expire(now_ns());
+        }
+        self.leave(process, &mut rx);
+        any
+    }
+
+    /// The end of a visit by a thread of the program: what it leaves behind is seen to in time.
+    fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiving>) {
+        if self.has_more(rx) {
+            self.answer(rx);
+        }
+        if let Some(since) = rx.due_since() {
+            self.ensure(process, since + RECENT_NS);
+        }
+        if rx.has_held() {
+            self.ensure(process, now_ns() + FIRST_TICK_NS);
+        }
+    }
+
+    /// Makes the progress thread come by at `at`, or at its next look if it comes by anyway: waking it costs more than a
+    /// small message, and while the program polls it sees to everything itself.
+    fn ensure(&self, process: &'static Process, at: u64) {
+        // It says when it wakes and then looks here; so either it sees this, or this sees when it wakes.
+        self.attendance.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
+        if self.attendance.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
+            process.want_packets_seen_to();
+        }
+    }
+
+    /// Packets of a post wait in a batch: the next look of the program sends them, or the progress thread.
+    pub(super) fn kept(&self) {
+        self.attendance.kept.store(true, Ordering::SeqCst);
+        if let Some(process) = Process::current() {
+            self.ensure(process, now_ns() + FIRST_TICK_NS);
+        }
+    }
+
+    fn send_kept(&self) {
+        if self.attendance.kept.load(Ordering::Relaxed) && self.attendance.kept.swap(false, Ordering::SeqCst) {
+            self.ports.each(LocalPort::flush);
+        }
+    }
+
+    /// Has a requester called at `deadline`.
+    pub(super) fn set_timer(&self, connection: &Connection, deadline: Option<u64>) {
+        if self.timers.set(connection, deadline)
+            && let (Some(at), Some(process)) = (deadline, Process::current())
+        {
+            self.ensure(process, at);
+        }
+    }
+
+    /// Calls the requesters whose time has come; whether there were any.
+    fn expire(&self, now: u64) -> bool {
+        let mut any = false;
+        while self.timers.next() <= now
+            && let Some(connection) = self.timers.take(now, |qpn| self.connection(qpn))
+        {
+            any = true;
+            let Some(qp) = connection.qp.upgrade() else { continue };
+            if qp.with_sender(as_outbound(&connection, |outbound, sends| outbound.timeout(sends, now))) == Had::Busy {
+                self.timers.set(&connection, Some(now + FIRST_TICK_NS));
+            }
+        }
+        any
+    }
+
+    /// What the progress thread does; see [`vervain_hca::link::Link::attend_packets`].
+    pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+        let a = &self.attendance;
+        a.sleeps_until.store(0, Ordering::SeqCst);
+        self.send_kept();
+        // Whoever has said so until now is heard below.
+        a.wanted.store(0, Ordering::SeqCst);
+        let now = now_ns();
+        if process.is_paused() {
+            a.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
+            return (false, Some(now + PAUSED_NS));
+        }
+        let looks = process.packet_looks().wrapping_add(a.waits.load(Ordering::Relaxed));
+        let polled = looks != a.looks.swap(looks, Ordering::Relaxed);
+        if polled {
+            a.active_at.store(now, Ordering::Relaxed);
+        }
+        let recent = now.saturating_sub(a.active_at.load(Ordering::Relaxed)) < RECENT_NS;
+        let waited_for = a.waiters.load(Ordering::SeqCst) != 0;
+        let mut next = None;
+        let mut watch = !polled && !waited_for;
+        if polled || waited_for {
+            let tick = (a.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, LAST_TICK_NS);
+            a.tick.store(tick, Ordering::Relaxed);
+            next = recent.then_some(now + tick);
+        } else {
+            a.tick.store(0, Ordering::Relaxed);
+        }
+        if let Some(mut rx) = self.receiving.try_lock() {
+            if !polled && !waited_for {
+                for _ in 0..ROUNDS {
+                    if !self.receive(&mut rx) {
+                        break;
+                    }
+                }
+            }
+            // A program that polls sees to it itself, if it goes on.
+            let patient = match (polled, recent) {
+                (true, _) => LAST_TICK_NS,
+                (_, true) => COMPANY_NS,
+                _ => 0,
+            };
+            match rx.due_since() {
+                Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
+                    next = earlier(next, since + patient)
+                }
+                Some(_) => self.answer(&mut rx),
+                None => {}
+            }
+            if self.has_more(&rx) {
+                next = Some(0);
+            }
+            if rx.has_held() {
+                next = earlier(next, now_ns() + FIRST_TICK_NS);
+            }
+        } else {
+            if self.receiving.raw().holder_is_gone() {
+                // A thread ended in the middle of receiving: what it had in hand is lost, like any packet.
+                self.start_over(&mut self.receiving.lock());
+            }
+            // Whoever has it takes what comes; it is no use to be woken for that.
+            watch = false;
+            next = earlier(next, now + FIRST_TICK_NS);
+        }
+        // The same is true of timers; not before the next tick.
+        let tick = if polled { a.tick.load(Ordering::Relaxed) } else { self.expire(now_ns()).into() };
+        let not_before = now + tick;
+        let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
+        if timer != NEVER {
+            next = earlier(next, timer.max(not_before));
+        }
+        a.sleeps_until.store(next.unwrap_or(NEVER), Ordering::SeqCst);
+        let wanted = (NEVER - a.wanted.swap(0, Ordering::SeqCst)).max(not_before);
+        if wanted < next.unwrap_or(NEVER) {
+            a.sleeps_until.store(wanted, Ordering::SeqCst);
+            next = Some(wanted);
+        }
+        (watch, next)
+    }
+
+    /// Receives until `fd`, a completion channel, is readable.
+    pub(super) fn wait_for(self: &Arc<Self>, process: &'static Process, fd: RawFd) -> Result<()> {
+        let Some(packets) = self.ports.packet_fd() else { return Ok(()) };
+        // SAFETY: asks for the descriptor's flags.
+        let blocks = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
+        if !blocks {
+            return Ok(());
+        }
+        let a = &self.attendance;
+        let _waiting = Waiting::begin(self, process);
+        loop {
+            if is_readable(fd) {
+                break Ok(());
+            }
+            a.waits.fetch_add(1, Ordering::Relaxed);
+            self.send_kept();
+            let deadline = match self.receiving.try_lock() {
+                Some(mut rx) => {
+                    let mut rounds = 0;
+                    while self.receive(&mut rx) && !is_readable(fd) && rounds < ROUNDS {
+                        rounds += 1;
+                    }
+                    if is_readable(fd) {
+                        self.leave(process, &mut rx);
+                        break Ok(());
+                    }
+                    self.answer(&mut rx);
+                    let held = rx.has_held().then(|| now_ns() + FIRST_TICK_NS);
+                    self.has_more(&rx).then_some(0).or(held)
+                }
+                // Somebody else receives; what it finds for us makes the channel readable.
+                None => Some(now_ns() + FIRST_TICK_NS),
+            };
+            self.expire(now_ns());
+            let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
+            let (packets, deadline) = match process.is_paused() {
+                true => (-1, Some(now_ns() + PAUSED_NS)),
+                false => (packets, deadline),
+            };
+            if let Err(e) = sleep([fd, packets], earlier(deadline, timer).filter(|at| *at != NEVER)) {
+                break Err(e);
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// What this thread waits for, where its end finds it.
+    static WAITING: Waits = const { Waits(RefCell::new(None)) };
+}
+
+/// The end of a thread in the middle of a wait (waiting is a cancellation point) ends its wait too.
+struct Waits(RefCell<Option<(Arc<Engine>, &'static Process)>>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if let Some((engine, process)) = self.0.take() {
+            Waiting::end(&engine, process);
+        }
+    }
+}
+
+/// A thread waits for packets itself, as long as this lives.
+struct Waiting;
+
+impl Waiting {
+    fn begin(engine: &Arc<Engine>, process: &'static Process) -> Waiting {
+        engine.attendance.waiters.fetch_add(1, Ordering::SeqCst);
+        WAITING.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
+        Waiting
+    }
+
+    fn end(engine: &Engine, process: &'static Process) {
+        if engine.attendance.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // From now on nobody waits for packets unless the program polls, or the progress thread does.
+            engine.ensure(process, now_ns() + RECENT_NS);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some((engine, process)) = WAITING.with(|w| w.0.take()) {
+            Waiting::end(&engine, process);
+        }
+    }
+}
+
+/// The earlier of two times, of which the first may be missing.
+fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
+
+/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to be
+/// restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would do.
+fn sleep(fds: [RawFd; 2], until: Option<u64>) -> Result<()> {
+    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let time = until.map(|at| {
+        let ns = at.saturating_sub(now_ns());
+        libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the entries and the time are on this stack.
+    let n = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, time, std::ptr::null()) };
+    if n < 0 && some_handler_interrupts() {
+        return Err(Error::new(libc::EINTR, "interrupted by a signal"));
+    }
+    Ok(())
+}
+
+/// Whether a signal handler is installed after which calls are not restarted.
+fn some_handler_interrupts() -> bool {
+    (1..=libc::SIGRTMAX()).any(|signal| {
+        // SAFETY: asks for the disposition only, into a struct on this stack; zeros are a valid one.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+                && action.sa_sigaction > libc::SIG_IGN
+                && action.sa_flags & libc::SA_RESTART == 0
+        }
+    })
+}

@@ -1,0 +1,193 @@
+//! A connected QP as its packets see it: who its peer is, and its responder. The requester belongs to the send queue
+//! (`outbound`).
+
+use super::inbound::{Inbound, Targets};
+use super::net::SendBatch;
+use super::ports::LocalPort;
+use super::timers::NEVER;
+use super::way_out::{Destination, WayOut};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::{Qp, QpAttr, QpType};
+use vervain_transport::{Responder, ResponderConfig, ResponderCounters, Service, Window};
+use vervain_wire::{Packet, opcode};
+
+/// The only P_Key there is, of full membership.
+pub(super) const PKEY: u16 = 0xffff;
+/// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
+/// one some megabytes; loss finds what is right in between.
+const MOST_UNDER_WAY: u64 = 8 << 20;
+
+/// A connected QP.
+pub(super) struct Connection {
+    pub qp: Weak<Qp>,
+    pub qpn: u32,
+    pub peer_qpn: u32,
+    pub service: Service,
+    pub port: Arc<LocalPort>,
+    pub to: Destination,
+    pub path: Arc<Path>,
+    replying: OwnerLock<Replying>,
+    /// When the timers call its requester; see `timers`.
+    pub timer: AtomicU64,
+    /// It stands in the list of those that have something to answer.
+    pub touched: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// The responder and its ways into the QP.
+struct Replying {
+    responder: Responder,
+    targets: Targets,
+}
+
+/// The way to one process on another host: its QPs share what its socket has room for. Who finds the window closed has
+/// something under way, and goes on with the answer to that.
+pub(super) struct Path {
+    pub window: OwnerLock<Window>,
+}
+
+impl Path {
+    pub(super) fn new(mtu: u32) -> Path {
+        Path { window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)) }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(
+        qp: &Arc<Qp>,
+        attr: &QpAttr,
+        port: Arc<LocalPort>,
+        remote: IpAddr,
+        path: Arc<Path>,
+    ) -> Connection {
+        let service = match qp.qp_type() {
+            QpType::Uc => Service::Uc,
+            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
+            _ => Service::Rc,
+        };
+        let responder = Responder::new(&ResponderConfig {
+            service,
+            dest_qpn: attr.dest_qp_num,
+            pkey: PKEY,
+            expected_psn: attr.rq_psn,
+            mtu: 128 << attr.path_mtu,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        });
+        let grh = &attr.ah.grh;
+        Connection {
+            qp: Arc::downgrade(qp),
+            qpn: qp.qp_num(),
+            peer_qpn: attr.dest_qp_num,
+            service,
+            port,
+            to: Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class },
+            path,
+            replying: OwnerLock::new(Replying { responder, targets: Targets::default() }),
+            timer: AtomicU64::new(NEVER),
+            touched: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// A request of the peer.
+    pub(super) fn request(&self, qp: &Qp, packet: &Packet<'_>) {
+        self.reply(qp, |responder, host| responder.handle_packet(packet, host));
+    }
+
+    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that can
+    /// go out soon: nothing goes out of a QP that is done for.
+    pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
+        let more = self.reply(qp, |responder, host| responder.poll_transmit(packets, host) && host.out.pushed > 0);
+        more.unwrap_or(false)
+    }
+
+    /// The same for a thread that has the batch because it sends anyway: an acknowledgement that is due travels along.
+    pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch) {
+        self.reply_in(qp, batch, |responder, host| {
+            if responder.has_ack_due() {
+                responder.poll_transmit(1, host);
+            }
+        });
+    }
+
+    /// Sends an acknowledgement that is due, unless somebody is in the middle of something.
+    pub(super) fn acknowledge_if_free(&self, qp: &Qp) {
+        if let Some(mut batch) = self.port.try_batch()
+            && let Some(mut replying) = self.replying.try_lock()
+            && replying.responder.has_ack_due()
+        {
+            let Replying { responder, targets } = &mut *replying;
+            let out = WayOut { batch: &mut batch, to: self.to, pushed: 0 };
+            responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
+            batch.flush();
+        }
+    }
+
+    fn reply<R>(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_>) -> R) -> Option<R> {
+        self.reply_in(qp, &mut self.port.batch(), f)
+    }
+
+    /// The batch is taken first, always.
+    fn reply_in<R>(
+        &self,
+        qp: &Qp,
+        batch: &mut SendBatch,
+        f: impl FnOnce(&mut Responder, &mut Inbound<'_>) -> R,
+    ) -> Option<R> {
+        let mut replying = self.replying.lock();
+        if replying.stolen() {
+            replying.targets.leave();
+        }
+        if self.is_closed() {
+            return None;
+        }
+        let Replying { responder, targets } = &mut *replying;
+        let out = WayOut { batch, to: self.to, pushed: 0 };
+        Some(f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out }))
+    }
+
+    /// What its responder has counted.
+    pub(super) fn counters(&self) -> ResponderCounters {
+        *self.replying.lock().responder.counters()
+    }
+
+    /// Whether a packet of service `service` is for such a QP.
+    pub(super) fn speaks(&self, service: opcode::Service) -> bool {
+        let own = match self.service {
+            Service::Rc => opcode::Service::Rc,
+            Service::Uc => opcode::Service::Uc,
+            Service::Xrc => opcode::Service::Xrc,
+        };
+        own == service
+    }
+
+    /// Whether the QP is reset or gone.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain.
+    pub(super) fn close(&self, qp: &Qp) {
+        if self.acknowledge(qp) {
+            self.port.flush();
+        }
+        let mut replying = self.replying.lock();
+        self.closed.store(true, Ordering::Relaxed);
+        replying.targets.release();
+    }
+
+    /// Puts an acknowledgement that is due into the port's batch; whether there was one.
+    pub(super) fn acknowledge(&self, qp: &Qp) -> bool {
+        let due = self.reply(qp, |responder, host| {
+            let due = responder.has_ack_due();
+            if due {
+                responder.poll_transmit(1, host);
+            }
+            due
+        });
+        due.unwrap_or(false)
+    }
+}

@@ -1,0 +1,194 @@
+//! Datagrams and multicast (IBA 9.8.3, 10.5): one packet each, to a UD QP that knows its senders only from it.
+
+use super::inbound::{Targets, nak};
+use super::net::{Counters, Datagram as Arrived};
+use super::way_out::{Destination, WayOut};
+use super::{Engine, gid_of, ip_of};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use vervain_hca::grh;
+use vervain_hca::layout::MULTICAST_QPN;
+use vervain_hca::link::Datagram;
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::process::Process;
+use vervain_hca::recv_queue::Receipt;
+use vervain_hca::{Gid, Qp, QpType, Result, ud, wc};
+use vervain_transport::Nak;
+use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
+
+/// UD QPs that receive, and the groups they are in.
+#[derive(Default)]
+pub(super) struct Datagrams {
+    listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
+    groups: OwnerLock<HashMap<IpAddr, Vec<u32>>>,
+}
+
+/// A UD QP.
+struct Listener {
+    qp: Weak<Qp>,
+    targets: OwnerLock<Targets>,
+    psn: AtomicU32,
+    /// It receives no longer. Changed under the lock of `targets`.
+    closed: AtomicBool,
+}
+
+impl Datagrams {
+    /// `qp` receives from now on.
+    pub(super) fn listen(&self, qp: &Arc<Qp>) {
+        let (targets, psn) = (OwnerLock::default(), AtomicU32::new(0));
+        let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), AtomicBool::new(false));
+        self.listeners.lock().insert(qpn, Arc::new(Listener { qp, targets, psn, closed }));
+    }
+
+    /// It no longer does.
+    pub(super) fn deafen(&self, qpn: u32) {
+        let listener = self.listeners.lock().remove(&qpn);
+        if let Some(listener) = listener {
+            let mut targets = listener.targets.lock();
+            listener.closed.store(true, Ordering::Relaxed);
+            targets.release();
+        }
+    }
+
+    fn listener(&self, qpn: u32) -> Option<Arc<Listener>> {
+        self.listeners.lock().get(&qpn).cloned()
+    }
+
+    /// The QPs of this process that a packet is for.
+    fn addressees(&self, group: IpAddr, qpn: u32) -> Vec<u32> {
+        if qpn != MULTICAST_QPN {
+            return vec![qpn];
+        }
+        self.groups.lock().get(&group).cloned().unwrap_or_default()
+    }
+}
+
+impl Engine {
+    /// Puts a datagram into the batch of its port.
+    pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) {
+        let opened = self.addresses(qp, datagram.ah).and_then(|(local, remote)| {
+            let port = self.ports.open_for_datagram(process, local)?;
+            Ok((port, remote))
+        });
+        let (port, remote) = match opened {
+            Ok(opened) => opened,
+            Err(e) => {
+                // Datagrams may be lost; this one is.
+                log::info!("QP {:#x}: a datagram is dropped: {e}", qp.qp_num());
+                return;
+            }
+        };
+        let psn = self.datagrams.listener(qp.qp_num()).map_or(0, |l| l.psn.fetch_add(1, Ordering::Relaxed));
+        let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
+        let headers = Headers {
+            bth: Bth {
+                opcode: opcode::UD | operation,
+                solicited: datagram.solicited,
+                pad: (datagram.data.len().wrapping_neg() & 3) as u8,
+                pkey: super::connection::PKEY,
+                dest_qpn: datagram.qpn,
+                psn: psn & 0x00ff_ffff,
+                ..Bth::default()
+            },
+            deth: Some(Deth { qkey: datagram.qkey, source_qpn: qp.qp_num() }),
+            imm: datagram.imm.map(u32::to_ne_bytes),
+            ..Headers::default()
+        };
+        let grh = &datagram.ah.grh;
+        let to = Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class };
+        let _ = WayOut { batch: &mut port.batch(), to, pushed: 0 }.push(&headers, datagram.data);
+    }
+
+    /// A datagram that has come.
+    pub(super) fn datagram(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) {
+        let headers = &packet.headers;
+        let Some(deth) = headers.deth else { return };
+        let mut known = false;
+        let (from, to) = (gid_of(arrived.from.ip()), gid_of(arrived.to));
+        for qpn in self.datagrams.addressees(arrived.to, headers.bth.dest_qpn) {
+            let Some(listener) = self.datagrams.listener(qpn) else { continue };
+            let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
+            known = true;
+            let route = grh::Route {
+                sgid: &from,
+                dgid: &to,
+                traffic_class: arrived.tos,
+                flow_label: 0,
+                hop_limit: arrived.hop_limit,
+                roce: true,
+            };
+            let immediate = headers.imm.map(u32::from_ne_bytes);
+            let header = grh::build(&route, packet.payload.len() + if immediate.is_some() { 4 } else { 0 });
+            let receipt = Receipt {
+                opcode: wc::OP_RECV,
+                byte_len: (packet.payload.len() + grh::GRH_BYTES) as u32,
+                imm: immediate.unwrap_or(0),
+                src_qp: deth.source_qpn,
+                wc_flags: wc::FLAG_GRH | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
+                ..Receipt::default()
+            };
+            let mut targets = listener.targets.lock();
+            if targets.stolen() {
+                targets.leave();
+            }
+            if listener.closed.load(Ordering::Relaxed) {
+                continue;
+            }
+            // What is dropped for want of a receive or for its Q_Key is dropped in silence (IBA 9.8.3.2).
+            let delivered = targets.get(&qp, 0).and_then(|target| {
+                let (payload, solicited) = (packet.payload, headers.bth.solicited);
+                ud::deliver(target, &header, payload, &receipt, deth.qkey, solicited).map_err(nak)
+            });
+            match delivered {
+                Ok(true) => {}
+                Err(Nak::InvalidRequest) => counters.bad_qkey.add(1),
+                Ok(false) | Err(_) => counters.no_receive.add(1),
+            }
+        }
+        if !known {
+            counters.unwanted.add(1);
+        }
+    }
+
+    /// Enters `qpn` into a group, on all addresses of its family.
+    pub(super) fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {
+        let mut groups = self.datagrams.groups.lock();
+        let group = ip_of(group);
+        let members = groups.entry(group).or_default();
+        if !members.contains(&qpn) {
+            members.push(qpn);
+        }
+        if members.len() > 1 {
+            return Ok(());
+        }
+        drop(groups);
+        let Some(qp) = process.find_qp(qpn) else { return Ok(()) };
+        // One for each interface: the sockets of its other addresses would get copies.
+        let mut addresses = self.own_addresses(&qp);
+        addresses.retain(|a| a.ip.is_ipv4() == group.is_ipv4());
+        addresses.sort_by_key(|a| a.interface);
+        addresses.dedup_by_key(|a| a.interface);
+        for address in addresses {
+            let joined = self.ports.open(process, address).and_then(|port| self.ports.join(&port, group));
+            if let Err(e) = joined {
+                log::info!("QP {qpn:#x} is not in the group {group} at {}: {e}", address.ip);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes it out again.
+    pub(super) fn leave_group(&self, group: &Gid, qpn: u32) {
+        let mut groups = self.datagrams.groups.lock();
+        let group = ip_of(group);
+        let Some(members) = groups.get_mut(&group) else { return };
+        members.retain(|m| *m != qpn);
+        if members.is_empty() {
+            groups.remove(&group);
+            drop(groups);
+            self.ports.each(|port| port.port.leave(group));
+        }
+    }
+}

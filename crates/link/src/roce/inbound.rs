@@ -1,0 +1,240 @@
+//! The responder's view of a QP of this process: what packets ask for is done by the device model's one responder, through
+//! a lane of the QP's own, with the checks that every initiator meets.
+
+use super::way_out::WayOut;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use vervain_hca::memory::{self, Direction, Pieces};
+use vervain_hca::recv_queue::Receipt;
+use vervain_hca::responder::{self, Target};
+use vervain_hca::space::Place;
+use vervain_hca::{Qp, access, wc};
+use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
+
+/// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
+#[derive(Default)]
+pub(super) struct Targets {
+    known: HashMap<u32, Target>,
+}
+
+impl Targets {
+    /// The way into the QP, or over XRC into `srqn`.
+    pub(super) fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Target, Nak> {
+        // A lane is closed when its SRQ goes.
+        if self.known.get(&srqn).is_none_or(|target| target.lane.open.load(Ordering::Relaxed) == 0) {
+            if let Some(closed) = self.known.remove(&srqn) {
+                closed.release();
+            }
+            self.known.insert(srqn, qp.far_target(srqn).map_err(nak)?);
+        }
+        self.known.get(&srqn).ok_or(Nak::Silence)
+    }
+
+    /// Gives all of them back.
+    pub(super) fn release(&mut self) {
+        self.known.drain().for_each(|(_, target)| target.release());
+    }
+
+    /// The thread that was at it ended in the middle.
+    pub(super) fn leave(&self) {
+        self.known.values().for_each(Target::leave);
+    }
+}
+
+/// A QP while a packet for it is handled.
+pub(super) struct Inbound<'a> {
+    pub qp: &'a Qp,
+    pub peer_qpn: u32,
+    pub targets: &'a mut Targets,
+    pub out: WayOut<'a>,
+}
+
+impl Inbound<'_> {
+    /// The memory that a key names, as long as the target is entered.
+    fn memory(target: &Target, rkey: u32, addr: u64, len: u64, need: u32) -> Result<*mut u8, Nak> {
+        match target.remote_memory(rkey, addr, len, need).map_err(nak)? {
+            Place::Direct(p) => Ok(p),
+            // This process's own memory is all direct, and the null MR is for local use.
+            Place::Remote(_) | Place::Null => Err(Nak::RemoteAccess),
+        }
+    }
+
+    fn receipt(&self, received: &Received) -> Receipt {
+        let (imm, wc_flags) = match (received.imm, received.invalidated) {
+            (Some(imm), _) => (imm, wc::FLAG_IMM),
+            (None, Some(key)) => (key, wc::FLAG_INV),
+            (None, None) => (0, 0),
+        };
+        Receipt {
+            status: wc::SUCCESS,
+            opcode: if received.write { wc::OP_RECV_RDMA_WITH_IMM } else { wc::OP_RECV },
+            byte_len: received.length,
+            imm,
+            src_qp: self.peer_qpn,
+            wc_flags,
+            ..Receipt::default()
+        }
+    }
+}
+
+impl ResponderHost for Inbound<'_> {
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
+        let target = self.targets.get(self.qp, srqn)?;
+        let _mark = target.enter_in_hand().map_err(nak)?;
+        if len == 0 && wanted != Access::Flush {
+            return Ok(());
+        }
+        let need = match wanted {
+            Access::Write => access::REMOTE_WRITE,
+            Access::Read => access::REMOTE_READ,
+            Access::Atomic => access::REMOTE_ATOMIC,
+            Access::Flush => {
+                if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 {
+                    return Err(Nak::InvalidRequest);
+                }
+                access::FLUSH_GLOBAL
+            }
+        };
+        target.remote_memory(rkey, addr, len, need).map(drop).map_err(nak)
+    }
+
+    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+        let target = self.targets.get(self.qp, srqn)?;
+        let _mark = target.enter_in_hand().map_err(nak)?;
+        let at = Self::memory(target, rkey, addr, data.len() as u64, access::REMOTE_WRITE)?;
+        // SAFETY: `memory` has checked `data.len()` bytes at `at` against the key, inside the mark.
+        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) };
+        Ok(())
+    }
+
+    fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
+        let target = self.targets.get(self.qp, srqn)?;
+        let _mark = target.enter_in_hand().map_err(nak)?;
+        let at = Self::memory(target, rkey, addr, 8, access::REMOTE_ATOMIC)?;
+        if !(at as usize).is_multiple_of(8) {
+            return Err(Nak::InvalidRequest);
+        }
+        let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
+        // SAFETY: 8 aligned bytes, checked against the key inside the mark.
+        Ok(unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) })
+    }
+
+    fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
+        self.write(srqn, rkey, addr, &value.to_ne_bytes(), true)
+    }
+
+    fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
+        let target = self.targets.get(self.qp, srqn)?;
+        let _mark = target.enter_in_hand().map_err(nak)?;
+        let wqe = target.claim().map_err(nak)?;
+        Ok((wqe, target.receive_room(wqe)))
+    }
+
+    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+        let target = self.targets.get(self.qp, srqn)?;
+        let _mark = target.enter_in_hand().map_err(nak)?;
+        let mut done = 0;
+        while done < data.len() {
+            let found = target.receive_memory(receive, offset + done as u64).map_err(nak)?;
+            let (place, room, ..) = found.ok_or(Nak::RemoteOperation)?;
+            let n = room.min((data.len() - done) as u64) as usize;
+            if let Place::Direct(at) = place {
+                let part = pieces(&data[done..done + n]);
+                // SAFETY: the receive's memory, `room` bytes, was just checked against its key, inside the mark.
+                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) };
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak> {
+        let target = self.targets.get(self.qp, srqn)?;
+        let _mark = target.enter_in_hand().map_err(nak)?;
+        target.invalidate(rkey).map_err(nak)
+    }
+
+    fn complete(&mut self, srqn: u32, receive: u32, received: &Received) {
+        let receipt = self.receipt(received);
+        if let Ok(target) = self.targets.get(self.qp, srqn)
+            && let Ok(_mark) = target.enter_in_hand()
+        {
+            target.complete_receive(receive, &receipt, received.solicited);
+        }
+    }
+
+    fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, _nak: Nak) {
+        let receipt = self.receipt(received);
+        if let Ok(target) = self.targets.get(self.qp, srqn)
+            && let Ok(_mark) = target.enter_in_hand()
+        {
+            target.spoil_receive(receive, &receipt, wc_status(status));
+        }
+    }
+
+    fn unclaim(&mut self, srqn: u32, receive: u32) {
+        if let Ok(target) = self.targets.get(self.qp, srqn) {
+            target.unclaim_in_hand(receive);
+        }
+    }
+
+    fn fail(&mut self, nak: Nak) {
+        self.qp.refused(match nak {
+            Nak::InvalidRequest => responder::Nak::InvalidRequest,
+            Nak::RemoteAccess => responder::Nak::RemoteAccess,
+            _ => responder::Nak::RemoteOperation,
+        });
+    }
+
+    fn credits(&mut self) -> Option<u32> {
+        self.qp.receives_waiting()
+    }
+
+    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
+        let Payload::Memory { srqn, rkey, addr, len } = packet.payload else {
+            return self.out.push(packet.headers, &Pieces::new());
+        };
+        // Not now: it goes on when the process does, or not at all when the QP is done for.
+        let later = |nak: Nak| if nak == Nak::Silence { Refused::Full } else { Refused::Memory };
+        let target = self.targets.get(self.qp, srqn).map_err(later)?;
+        let _mark = target.enter().map_err(|_| Refused::Full)?;
+        let len = u64::from(len);
+        let at = Self::memory(target, rkey, addr, len, access::REMOTE_READ).map_err(|_| Refused::Memory)?;
+        let mut from = Pieces::new();
+        from.push(at, len);
+        self.out.push(packet.headers, &from)
+    }
+}
+
+fn pieces(data: &[u8]) -> Pieces {
+    let mut pieces = Pieces::new();
+    pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
+    pieces
+}
+
+/// What the device model says against a request, in the protocol's words.
+pub(super) fn nak(nak: responder::Nak) -> Nak {
+    match nak {
+        responder::Nak::Silence | responder::Nak::Paused => Nak::Silence,
+        responder::Nak::ReceiverNotReady(code) => Nak::ReceiverNotReady(code),
+        responder::Nak::InvalidRequest => Nak::InvalidRequest,
+        responder::Nak::RemoteAccess => Nak::RemoteAccess,
+        responder::Nak::RemoteOperation => Nak::RemoteOperation,
+    }
+}
+
+/// `enum ibv_wc_status`.
+pub(super) fn wc_status(status: Status) -> u32 {
+    match status {
+        Status::Success => wc::SUCCESS,
+        Status::LocalLength => wc::LOC_LEN_ERR,
+        Status::LocalQpOperation => wc::LOC_QP_OP_ERR,
+        Status::LocalProtection => wc::LOC_PROT_ERR,
+        Status::BadResponse => wc::BAD_RESP_ERR,
+        Status::RemoteInvalidRequest => wc::REM_INV_REQ_ERR,
+        Status::RemoteAccess => wc::REM_ACCESS_ERR,
+        Status::RemoteOperation => wc::REM_OP_ERR,
+        Status::RetryExceeded => wc::RETRY_EXC_ERR,
+        Status::RnrRetryExceeded => wc::RNR_RETRY_EXC_ERR,
+    }
+}

@@ -1,0 +1,57 @@
+//! What the link counts, for whoever looks at it from outside, and a way in for packets beside the sockets.
+
+use super::net::{Datagram, Port};
+use super::receive::{Receiving, as_outbound};
+use super::{Engine, LocalPort, Roce};
+use std::net::IpAddr;
+use std::sync::Arc;
+use vervain_hca::far::Progress;
+use vervain_transport::{RequesterCounters, ResponderCounters};
+
+impl Roce {
+    /// The port of a local address, with its counters; none if no QP has needed it yet.
+    pub fn port(&self, ip: IpAddr) -> Option<Arc<Port>> {
+        self.engine.port(ip).map(|port| Arc::clone(&port.port))
+    }
+
+    /// Packets that came to this address for process slots that nobody has.
+    pub fn unowned(&self, ip: IpAddr) -> Option<u64> {
+        self.engine.port(ip).map(|port| port.sharing.counters().unowned.get())
+    }
+
+    /// What the two halves of a connected QP have counted. The requester's are none before its QP was ready to send.
+    pub fn counters(&self, qpn: u32) -> Option<(ResponderCounters, Option<RequesterCounters>)> {
+        let connection = self.engine.connection(qpn)?;
+        let mut of_requester = None;
+        connection.qp.upgrade()?.with_sender(as_outbound(&connection, |outbound, _| {
+            of_requester = outbound.counters();
+            Progress::Idle
+        }));
+        Some((connection.counters(), of_requester))
+    }
+
+    /// Takes packets as if the socket of local address `ip` had given them, and says what is to be said to them. False if
+    /// there is no such port.
+    pub fn take_in<'a>(&self, ip: IpAddr, packets: impl IntoIterator<Item = Datagram<'a>>) -> bool {
+        let Some(port) = self.engine.port(ip) else { return false };
+        let mut rx = self.engine.receiving.lock();
+        self.engine.take_in(&mut rx, &port, packets);
+        true
+    }
+}
+
+impl Engine {
+    fn port(&self, ip: IpAddr) -> Option<Arc<LocalPort>> {
+        let mut ports = Vec::new();
+        self.ports.refresh(&mut ports);
+        ports.into_iter().find(|port| port.port.ip() == ip)
+    }
+
+    fn take_in<'a>(&self, rx: &mut Receiving, port: &Arc<LocalPort>, packets: impl IntoIterator<Item = Datagram<'a>>) {
+        self.ports.refresh(rx.ports());
+        for datagram in packets {
+            self.arrived(rx, port, &datagram);
+        }
+        self.settle(rx, port);
+    }
+}

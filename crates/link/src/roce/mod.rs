@@ -1,0 +1,248 @@
+//! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
+//!
+//! `net` has the sockets, `vervain-transport` the protocol. Here both meet the device model: `outbound` is the requester's
+//! view of a send queue, `inbound` the responder's view of a QP, `receive` leads packets to them, `attend` says which
+//! thread does so, and when.
+
+mod attend;
+mod connection;
+mod datagrams;
+mod inbound;
+mod inspect;
+mod outbound;
+mod ports;
+mod receive;
+mod timers;
+mod way_out;
+
+pub mod net;
+pub mod sharing;
+
+use attend::Attendance;
+use connection::{Connection, Path};
+use datagrams::Datagrams;
+use outbound::Outbound;
+use ports::{LocalPort, Ports};
+use receive::Receiving;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use timers::Timers;
+use vervain_hca::device::Device;
+use vervain_hca::far::Sender;
+use vervain_hca::link::Datagram;
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::process::Process;
+use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result};
+
+/// The link of one process.
+pub struct Roce {
+    engine: Arc<Engine>,
+}
+
+/// What all parts of the link share.
+struct Engine {
+    devices: Vec<Arc<Device>>,
+    ports: Ports,
+    /// Connected QPs by their number.
+    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
+    /// How many they are.
+    connected: AtomicUsize,
+    datagrams: Datagrams,
+    paths: OwnerLock<HashMap<(IpAddr, u32), Arc<Path>>>,
+    receiving: OwnerLock<Receiving>,
+    timers: Timers,
+    attendance: Attendance,
+}
+
+impl Roce {
+    /// The link of a process that has no QP yet; sockets are opened when the first one needs them.
+    ///
+    /// `alone` says that there is no other way to processes of this host.
+    pub fn new(devices: &[Arc<Device>], alone: bool) -> Result<Roce> {
+        let engine = Engine {
+            devices: devices.to_vec(),
+            ports: Ports::new(alone)?,
+            connections: OwnerLock::default(),
+            connected: AtomicUsize::new(0),
+            datagrams: Datagrams::default(),
+            paths: OwnerLock::default(),
+            receiving: OwnerLock::default(),
+            timers: Timers::default(),
+            attendance: Attendance::default(),
+        };
+        Ok(Roce { engine: Arc::new(engine) })
+    }
+
+    /// The process has slot `slot` from now on; called before a QP has a number in it.
+    pub fn add_slot(&self, slot: u32) -> Result<()> {
+        self.engine.ports.add_slot(slot)
+    }
+
+    /// Readable when [`Roce::handle_events`] has something to do.
+    pub fn control_fd(&self) -> BorrowedFd<'_> {
+        self.engine.ports.control_fd()
+    }
+
+    /// Lets other processes into the ports, and takes packets of this process that came to them. Called by the progress
+    /// thread.
+    pub fn handle_events(&self) {
+        self.engine.adopt_strays();
+    }
+
+    /// See [`vervain_hca::link::Link::connect`].
+    pub fn connect(&self, process: &'static Process, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Box<dyn Sender>> {
+        let engine = &self.engine;
+        let (local, remote) = engine.addresses(qp, &attr.ah)?;
+        let port = engine.ports.open(process, local)?;
+        let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
+        let connection = Arc::new(Connection::new(qp, attr, port, remote, path));
+        let mut connections = engine.connections.lock();
+        connections.insert(qp.qp_num(), Arc::clone(&connection));
+        engine.connected.store(connections.len(), Ordering::Relaxed);
+        drop(connections);
+        Ok(Box::new(Outbound::new(Arc::clone(engine), connection)))
+    }
+
+    /// See [`vervain_hca::link::Link::listen`].
+    pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) {
+        self.engine.datagrams.listen(qp);
+        for address in self.engine.own_addresses(qp) {
+            match self.engine.ports.open(process, address) {
+                // A datagram brings its IP header's hop limit and traffic class with it.
+                Ok(port) => port.port.tell_hop_limits(),
+                Err(e) => log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip),
+            }
+        }
+    }
+
+    /// See [`vervain_hca::link::Link::deafen`].
+    pub fn deafen(&self, qpn: u32) {
+        self.engine.datagrams.deafen(qpn);
+        let mut connections = self.engine.connections.lock();
+        let connection = connections.remove(&qpn);
+        self.engine.connected.store(connections.len(), Ordering::Relaxed);
+        drop(connections);
+        if let Some(connection) = connection
+            && let Some(qp) = connection.qp.upgrade()
+        {
+            connection.close(&qp);
+        }
+    }
+
+    /// See [`vervain_hca::link::Link::send_datagram`].
+    pub fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) {
+        self.engine.send_datagram(process, qp, datagram);
+    }
+
+    /// See [`vervain_hca::link::Link::flush`].
+    pub fn flush(&self) {
+        self.engine.ports.each(LocalPort::flush);
+    }
+
+    /// See [`vervain_hca::link::Link::join`].
+    pub fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {
+        self.engine.join(process, group, qpn)
+    }
+
+    /// See [`vervain_hca::link::Link::leave`].
+    pub fn leave(&self, group: &Gid, qpn: u32) {
+        self.engine.leave_group(group, qpn);
+    }
+
+    /// See [`vervain_hca::link::Link::poll_packets`].
+    pub fn poll(&self, process: &'static Process) -> bool {
+        self.engine.poll(process)
+    }
+
+    /// See [`vervain_hca::link::Link::wait_for`].
+    pub fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
+        self.engine.wait_for(process, fd)
+    }
+
+    /// See [`vervain_hca::link::Link::attend_packets`].
+    pub fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+        self.engine.attend(process)
+    }
+
+    /// See [`vervain_hca::link::Link::farewell`].
+    pub fn farewell(&self) {
+        self.engine.farewell();
+    }
+
+    /// See [`vervain_hca::link::Link::packet_fd`].
+    pub fn packet_fd(&self) -> Option<RawFd> {
+        self.engine.ports.packet_fd()
+    }
+}
+
+/// A local address and the interface that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    ip: IpAddr,
+    interface: u32,
+}
+
+impl Engine {
+    /// The local and the remote address of an address vector. EINVAL when they are not of one family.
+    fn addresses(&self, qp: &Qp, ah: &AhAttr) -> Result<(Address, IpAddr)> {
+        let device = &self.devices[qp.device_index() as usize];
+        let entry = device.gids(ah.port_num.max(1)).into_iter().find(|e| e.index == u32::from(ah.grh.sgid_index));
+        let entry =
+            entry.ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
+        let (local, remote) = (ip_of(&entry.gid), ip_of(&ah.grh.dgid));
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::invalid(format!(
+                "GID index {} is {local}, which cannot send to {remote}; choose the index of an address of its family",
+                ah.grh.sgid_index
+            )));
+        }
+        Ok((Address { ip: local, interface: entry.ifindex }, remote))
+    }
+
+    /// All addresses of the QP's device.
+    fn own_addresses(&self, qp: &Qp) -> Vec<Address> {
+        let device = &self.devices[qp.device_index() as usize];
+        let gids = device.gids(1);
+        gids.iter().map(|e| Address { ip: ip_of(&e.gid), interface: e.ifindex }).collect()
+    }
+
+    /// The path to the process that has QP `qpn` at `remote`.
+    fn path(&self, remote: IpAddr, qpn: u32, mtu: u32) -> Arc<Path> {
+        let slot = vervain_hca::layout::slot_of(qpn);
+        Arc::clone(self.paths.lock().entry((remote, slot)).or_insert_with(|| Arc::new(Path::new(mtu))))
+    }
+
+    /// Whether any connected QP is far.
+    fn has_connections(&self) -> bool {
+        self.connected.load(Ordering::Relaxed) != 0
+    }
+
+    /// Connected QP `qpn`.
+    fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
+        self.connections.lock().get(&qpn).cloned()
+    }
+}
+
+/// The IP address that a RoCE v2 GID is (IBA annex A17.4.3).
+///
+/// Of an IPv4 multicast group there is a second form, `ff0e::ffff:a.b.c.d`, by which the kernel's rdma_cm names it.
+fn ip_of(gid: &Gid) -> IpAddr {
+    const IPV4_GROUP: [u8; 12] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let v6 = Ipv6Addr::from(*gid);
+    match (gid.strip_prefix(&IPV4_GROUP), v6.to_ipv4_mapped()) {
+        (Some(&[a, b, c, d]), _) => Ipv4Addr::new(a, b, c, d).into(),
+        (_, Some(v4)) => v4.into(),
+        _ => v6.into(),
+    }
+}
+
+/// The GID of an IP address.
+fn gid_of(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}

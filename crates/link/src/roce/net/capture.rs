@@ -1,0 +1,124 @@
+//! The packets of this process in a file (`VERVAIN_PCAP`), as they are on the wire: IP and UDP headers are put around them
+//! again, with what the sockets tell of them. Readable by Wireshark, tshark, tcpdump and scapy, without privileges.
+
+use etherparse::{IpDscp, IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder};
+use pcap_parser::{LegacyPcapBlock, Linktype, PcapHeader, ToVec};
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::{Error, Result};
+
+/// The file's name; `%p` in it stands for the process id.
+const VARIABLE: &str = "VERVAIN_PCAP";
+
+/// The magic number of files whose times are in nanoseconds.
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+
+/// The file, which all ports of the process write.
+pub struct Capture(OwnerLock<File>);
+
+/// A packet and its way.
+pub struct Captured<'a> {
+    /// Sender.
+    pub from: SocketAddr,
+    /// Receiver.
+    pub to: SocketAddr,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub tos: u8,
+    /// IPv4 identification.
+    pub id: u16,
+    /// UDP payload.
+    pub bytes: &'a [u8],
+}
+
+impl Capture {
+    /// The capture that the environment asks for; None for none. The error is a sentence on the file.
+    pub fn from_environment() -> Result<Option<&'static Capture>> {
+        static CAPTURE: OnceLock<Result<Option<Capture>>> = OnceLock::new();
+        let opened = CAPTURE.get_or_init(|| match std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) {
+            Some(name) => Capture::create(&name.to_string_lossy()).map(Some),
+            None => Ok(None),
+        });
+        opened.as_ref().map(Option::as_ref).map_err(Clone::clone)
+    }
+
+    /// Begins the file `name`.
+    pub fn create(name: &str) -> Result<Capture> {
+        let name = name.replace("%p", &std::process::id().to_string());
+        let opened = File::options().write(true).create(true).truncate(false).open(&name);
+        let file = opened.map_err(|e| refusal(&name, &e))?;
+        // The lock lasts as long as the process; a file left by an earlier one is written anew.
+        file.try_lock().map_err(|_| {
+            Error::new(
+                libc::EBUSY,
+                format!("{VARIABLE}: another process writes {name}; %p in a name is the process id"),
+            )
+        })?;
+        let capture = Capture(OwnerLock::new(file));
+        let mut header = PcapHeader { magic_number: NANOSECONDS, network: Linktype::RAW, ..PcapHeader::new() };
+        let begin = header.to_vec().map_err(io::Error::other).and_then(|header| capture.begin(&header));
+        begin.map(|()| capture).map_err(|e| refusal(&name, &e))
+    }
+
+    fn begin(&self, header: &[u8]) -> io::Result<()> {
+        let mut file = self.0.lock();
+        file.set_len(0)?;
+        file.write_all(header)
+    }
+
+    /// Writes packets, all of one moment.
+    pub fn write<'a>(&self, packets: impl Iterator<Item = Captured<'a>>) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let records = packets.filter_map(|packet| packet.record(now)).flatten().collect::<Vec<u8>>();
+        // A full disk ends the capture, not the program.
+        let _ = self.0.lock().write_all(&records);
+    }
+}
+
+impl Captured<'_> {
+    /// The packet as a record of the file.
+    fn record(&self, now: Duration) -> Option<Vec<u8>> {
+        let mut data = Vec::new();
+        let builder = PacketBuilder::ip(self.ip()?).udp(self.from.port(), self.to.port());
+        builder.write(&mut data, self.bytes).ok()?;
+        let (caplen, origlen) = (data.len() as u32, data.len() as u32);
+        let (ts_sec, ts_usec) = (now.as_secs() as u32, now.subsec_nanos());
+        LegacyPcapBlock { ts_sec, ts_usec, caplen, origlen, data: &data }.to_vec().ok()
+    }
+
+    /// The IP header but for lengths and checksums, which are computed when it is written.
+    fn ip(&self) -> Option<IpHeaders> {
+        match (self.from, self.to) {
+            (SocketAddr::V4(from), SocketAddr::V4(to)) => {
+                let mut ip =
+                    Ipv4Header::new(0, self.hop_limit, IpNumber::UDP, from.ip().octets(), to.ip().octets()).ok()?;
+                ip.identification = self.id;
+                ip.dscp = IpDscp::try_new(self.tos >> 2).ok()?;
+                ip.ecn = IpEcn::try_new(self.tos & 3).ok()?;
+                Some(IpHeaders::Ipv4(ip, Default::default()))
+            }
+            (SocketAddr::V6(from), SocketAddr::V6(to)) => {
+                let ip = Ipv6Header {
+                    traffic_class: self.tos,
+                    flow_label: Ipv6FlowLabel::ZERO,
+                    payload_length: 0,
+                    next_header: IpNumber::UDP,
+                    hop_limit: self.hop_limit,
+                    source: from.ip().octets(),
+                    destination: to.ip().octets(),
+                };
+                Some(IpHeaders::Ipv6(ip, Default::default()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn refusal(name: &str, e: &io::Error) -> Error {
+    Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("{VARIABLE}: {name}: {e}"))
+}

@@ -1,0 +1,98 @@
+//! Faults made on purpose (`VERVAIN_FAULTS`): lines of `vervain-fault` before the sockets, one for each direction that has
+//! any. Packets pass them one by one, so there are no trains; the lines hold those that are late.
+
+use super::Datagram;
+use super::train::Way;
+use std::net::{IpAddr, SocketAddr};
+use vervain_fault::{Direction, Faults, Line, Nanos, VARIABLE};
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::types::now_ns;
+use vervain_hca::{Error, Result};
+
+/// What is known of a received packet but its bytes.
+#[derive(Clone, Copy)]
+pub struct Arrival {
+    from: SocketAddr,
+    to: IpAddr,
+    hop_limit: u8,
+    tos: u8,
+    index: u16,
+}
+
+impl Arrival {
+    /// The packet again.
+    pub fn with(self, bytes: &[u8]) -> Datagram<'_> {
+        let Arrival { from, to, hop_limit, tos, index } = self;
+        Datagram { from, to, hop_limit, tos, index, bytes }
+    }
+}
+
+/// The lines of a port.
+pub struct Lines {
+    transmit: Option<OwnerLock<Line<Way>>>,
+    receive: Option<OwnerLock<Line<Arrival>>>,
+}
+
+impl Lines {
+    /// As the environment asks for them; None for no faults. The error is a sentence on what is wrong with the variable.
+    pub fn from_environment() -> Result<Option<Lines>> {
+        let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+        Lines::new(&text.to_string_lossy())
+    }
+
+    /// With the faults of `text`.
+    pub fn new(text: &str) -> Result<Option<Lines>> {
+        let faults: Faults = text.parse().map_err(|e| Error::invalid(format!("{e}")))?;
+        let lines = Lines { transmit: line(&faults, Direction::Transmit), receive: line(&faults, Direction::Receive) };
+        Ok((lines.transmit.is_some() || lines.receive.is_some()).then_some(lines))
+    }
+
+    /// Whether packets that are sent pass a line.
+    pub fn transmits(&self) -> bool {
+        self.transmit.is_some()
+    }
+
+    /// Puts a packet into the line for sending.
+    pub fn send(&self, way: Way, packet: &[u8]) {
+        if let Some(line) = &self.transmit {
+            line.lock().push(now_ns(), way, packet);
+        }
+    }
+
+    /// The next packet to send.
+    pub fn next_to_send(&self) -> Option<(Way, Vec<u8>)> {
+        self.transmit.as_ref()?.lock().pop(now_ns())
+    }
+
+    /// Whether packets that are received pass a line.
+    pub fn receives(&self) -> bool {
+        self.receive.is_some()
+    }
+
+    /// Puts a received packet into its line.
+    pub fn arrived(&self, packet: &Datagram<'_>) {
+        if let Some(line) = &self.receive {
+            let Datagram { from, to, hop_limit, tos, index, bytes } = *packet;
+            line.lock().push(now_ns(), Arrival { from, to, hop_limit, tos, index }, bytes);
+        }
+    }
+
+    /// The next packet to deliver.
+    pub fn next_to_deliver(&self) -> Option<(Arrival, Vec<u8>)> {
+        self.receive.as_ref()?.lock().pop(now_ns())
+    }
+
+    /// When the next packet comes out of either.
+    pub fn next_release(&self) -> Option<Nanos> {
+        let transmit = self.transmit.as_ref().and_then(|line| line.lock().next_timeout());
+        let receive = self.receive.as_ref().and_then(|line| line.lock().next_timeout());
+        transmit.into_iter().chain(receive).min()
+    }
+}
+
+/// A line, if there are faults of this direction. The two ends of a connection have the same faults; the process id makes
+/// them meet different ones.
+fn line<M: Clone>(faults: &Faults, direction: Direction) -> Option<OwnerLock<Line<M>>> {
+    let salt = u64::from(std::process::id());
+    faults.any(direction).then(|| OwnerLock::new(Line::new(faults, direction, salt, now_ns())))
+}

@@ -1,0 +1,222 @@
+//! Handing a batch to the kernel, and what to do when that refuses. Packets that are not sent are lost, as if on the wire: the
+//! protocol above sends them again. Each is in a counter.
+
+use super::address::RawAddress;
+use super::ancillary::Control;
+use super::capture::Captured;
+use super::faults::Lines;
+use super::port::Port;
+use super::send::{SendBatch, TooLarge};
+use super::sys;
+use super::train::{Train, Way};
+use libc::{iovec, mmsghdr};
+use std::io;
+use std::net::SocketAddr;
+use vervain_wire::{ICRC_LEN, MAX_HEADERS};
+
+/// How long a call waits for the kernel to have room, in milliseconds.
+const PATIENCE: i64 = 1;
+
+/// Why the kernel did not take a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// A signal came, or word of an earlier packet: the message may be tried again.
+    Earlier,
+    /// The socket's buffer is full.
+    Busy,
+    /// So is the interface's queue, which cannot be waited for.
+    QueueFull,
+    /// Larger than the MTU, or a train with such packets.
+    Size,
+    /// The interface does not take trains.
+    Train,
+    /// No way there.
+    Unreachable,
+}
+
+impl Trouble {
+    fn of(e: &io::Error) -> Trouble {
+        match e.raw_os_error().unwrap_or_default() {
+            libc::EINTR | libc::ECONNREFUSED => Trouble::Earlier,
+            libc::EAGAIN => Trouble::Busy,
+            libc::ENOBUFS | libc::ENOMEM => Trouble::QueueFull,
+            // A train whose packets exceed the MTU is EINVAL up to Linux 6.12.
+            libc::EMSGSIZE | libc::EINVAL => Trouble::Size,
+            libc::EIO | libc::EOPNOTSUPP => Trouble::Train,
+            _ => Trouble::Unreachable,
+        }
+    }
+}
+
+impl SendBatch {
+    /// Sends everything.
+    pub fn flush(&mut self) {
+        if let Some(lines) = self.port.lines.as_ref().filter(|lines| lines.transmits()) {
+            self.trains.iter().for_each(|train| lines.send(train.way, self.room.part(train.start, train.bytes)));
+            self.port.release();
+        } else {
+            self.send();
+        }
+        self.trains.clear();
+        self.room.clear();
+    }
+
+    fn send(&mut self) {
+        self.address();
+        let (mut next, mut patience) = (0, PATIENCE);
+        while let Some(train) = self.trains.get(next) {
+            let (socket, source) = self.port.flow(train.way.flow);
+            let same = self.trains[next..].iter().take_while(|train| train.source == source).count();
+            let messages = &mut self.messages[next..next + same];
+            // SAFETY: addresses, control messages, pieces and bytes are in the batch, which does not change meanwhile.
+            let sent = unsafe {
+                match messages {
+                    [message] => sys::send(socket, &message.msg_hdr).map(|_| 1),
+                    _ => sys::send_all(socket, messages),
+                }
+            };
+            match sent {
+                Ok(sent) => {
+                    self.trains[next..next + sent].iter().for_each(|train| {
+                        self.port.sent(
+                            &train.way,
+                            train.source,
+                            train.segment,
+                            self.room.part(train.start, train.bytes),
+                        );
+                    });
+                    next += sent;
+                }
+                Err(e) => match Trouble::of(&e) {
+                    Trouble::Earlier => {}
+                    Trouble::Busy if sys::wait_for_room(socket, std::mem::take(&mut patience)) => {}
+                    trouble => {
+                        self.refused(next, trouble);
+                        next += 1;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Makes the kernel's messages of the trains.
+    fn address(&mut self) {
+        self.messages.clear();
+        self.pieces.clear();
+        let of_trains = self.trains.iter().map(|train| piece(self.room.part(train.start, train.bytes)));
+        self.pieces.extend(of_trains);
+        for (train, piece) in self.trains.iter_mut().zip(&mut self.pieces) {
+            let segment = (train.packets > 1).then_some(train.segment as u16);
+            train.control = Control::new(train.way.to, segment, train.way.hop_limit, train.way.tos);
+            self.messages.push(message(&mut train.address, &mut train.control, piece));
+        }
+    }
+
+    /// Train `n` was refused: its packets go one by one if that may help, else they are lost.
+    fn refused(&mut self, n: usize, trouble: Trouble) {
+        let train = &self.trains[n];
+        if train.packets > 1 && matches!(trouble, Trouble::Size | Trouble::Train) {
+            self.one_by_one(n);
+        } else {
+            self.lost(n, train.packets, train.bytes, trouble);
+        }
+    }
+
+    /// Sends the packets of train `n` each for itself, with the ICRC for identification 0.
+    fn one_by_one(&mut self, n: usize) {
+        let Train { way, start, bytes, segment, .. } = self.trains[n];
+        for at in (0..bytes).step_by(segment) {
+            let packet = self.room.part(start + at, segment.min(bytes - at));
+            let length = packet.len();
+            seal(&self.trains[n], packet);
+            match self.port.send(&way, packet) {
+                Ok(()) if at == 0 => self.port.without_trains(),
+                Ok(()) => {}
+                Err(trouble) => self.lost(n, 1, length, trouble),
+            }
+        }
+    }
+
+    /// Counts packets of train `n` that were not sent.
+    fn lost(&mut self, n: usize, packets: usize, bytes: usize, trouble: Trouble) {
+        self.port.lost(packets, trouble);
+        if trouble == Trouble::Size {
+            self.too_large = Some(TooLarge { to: self.trains[n].way.to, bytes });
+        }
+    }
+}
+
+impl Port {
+    /// Sends what faults have held back and is due now.
+    pub fn release(&self) {
+        while let Some((way, packet)) = self.lines.as_ref().and_then(Lines::next_to_send) {
+            if let Err(trouble) = self.send(&way, &packet) {
+                self.lost(1, trouble);
+            }
+        }
+    }
+
+    /// Sends a packet for itself.
+    fn send(&self, way: &Way, packet: &[u8]) -> Result<(), Trouble> {
+        let mut piece = piece(packet);
+        let (socket, source) = self.flow(way.flow);
+        let mut address = RawAddress::new(self.remote(way.to));
+        let mut control = Control::new(way.to, None, way.hop_limit, way.tos);
+        let message = message(&mut address, &mut control, &mut piece);
+        // SAFETY: all that the message points at lives longer than this call.
+        match unsafe { sys::send(socket, &message.msg_hdr) } {
+            Ok(_) => {
+                self.sent(way, source, packet.len(), packet);
+                Ok(())
+            }
+            Err(e) => Err(Trouble::of(&e)),
+        }
+    }
+
+    fn lost(&self, packets: usize, trouble: Trouble) {
+        let counter = match trouble {
+            Trouble::Size => &self.counters().too_large,
+            Trouble::Earlier | Trouble::Busy | Trouble::QueueFull => &self.counters().no_room,
+            Trouble::Train | Trouble::Unreachable => &self.counters().unreachable,
+        };
+        counter.add(packets as u64);
+    }
+
+    /// Counts packets that the kernel took, each but the last of `segment` bytes.
+    fn sent(&self, way: &Way, source: u16, segment: usize, bytes: &[u8]) {
+        let packets = bytes.len().div_ceil(segment);
+        self.counters().sent_packets.add(packets as u64);
+        self.counters().sent_bytes.add(bytes.len() as u64);
+        if let Some(capture) = self.capture {
+            let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(way.to));
+            let (hop_limit, tos) = (way.hop_limit, way.tos);
+            let packets = bytes.chunks(segment).zip(0..);
+            capture.write(packets.map(|(bytes, id)| Captured { from, to, hop_limit, tos, id, bytes }));
+        }
+    }
+}
+
+fn piece(bytes: &[u8]) -> iovec {
+    iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+/// The kernel's message of a piece, valid as long as all that it is made of stays where it is.
+fn message(address: &mut (RawAddress, u32), control: &mut Control, piece: &mut iovec) -> mmsghdr {
+    // SAFETY: a message of zeros is an empty one.
+    let mut message: mmsghdr = unsafe { std::mem::zeroed() };
+    message.msg_hdr.msg_name = (&raw mut address.0).cast();
+    message.msg_hdr.msg_namelen = address.1;
+    message.msg_hdr.msg_iov = piece;
+    message.msg_hdr.msg_iovlen = 1;
+    control.enter(&mut message.msg_hdr);
+    message
+}
+
+/// Computes the ICRC of a whole packet for IPv4 identification 0.
+fn seal(train: &Train, packet: &mut [u8]) {
+    let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
+    let (headers, rest) = covered.split_at(covered.len().min(MAX_HEADERS));
+    let mut sum = train.flow.start(0, headers, rest.len());
+    sum.update(rest);
+    icrc.copy_from_slice(&sum.finish());
+}

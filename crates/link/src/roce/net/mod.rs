@@ -1,0 +1,43 @@
+//! RoCE v2 over ordinary UDP sockets, in the shape of quinn-udp: all that depends on the operating system is here, and
+//! nothing of the protocol. A [`Port`] is the sockets of one local address. A [`SendBatch`] merges packets into trains that
+//! the kernel cuts (UDP_SEGMENT), and seals each with its ICRC; a [`ReceiveBatch`] takes trains from the kernel whole
+//! (UDP_GRO) and hands out the packets.
+//!
+//! The ICRC covers the IPv4 header with its identification, which a program cannot set. But an unconnected socket that
+//! insists on "don't fragment" sends identification 0, and the segments cut from a train count up from it, so that it is
+//! known beforehand.
+
+pub(super) mod address;
+mod ancillary;
+mod capture;
+mod counters;
+mod faults;
+mod filter;
+mod flush;
+mod groups;
+mod icrc;
+pub(super) mod options;
+mod port;
+mod receive;
+mod room;
+mod send;
+pub(super) mod sys;
+#[cfg(test)]
+mod tests;
+mod train;
+
+pub use counters::Counters;
+pub use port::Port;
+pub use receive::{Datagram, ReceiveBatch};
+pub use send::{Outgoing, SendBatch, TooLarge};
+
+/// Whether the variables that ask for faults and for a capture are right. The error is one sentence.
+pub fn check_environment() -> vervain_hca::Result<()> {
+    faults::Lines::from_environment()?;
+    capture::Capture::from_environment().map(drop)
+}
+
+/// The hop limit that the sockets have by themselves.
+pub const HOP_LIMIT: u8 = 64;
+/// Most bytes that a UDP datagram carries over IPv4.
+const MAX_DATAGRAM: usize = 65_507;

@@ -1,0 +1,79 @@
+//! The socket options that RoCE v2 packets need.
+
+use super::HOP_LIMIT;
+use super::filter;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What sockets ask for as room for packets, in bytes. A burst of 64 windows of full packets; the kernel gives what it
+/// allows (net.core.rmem_max) unless the process may pass over that.
+const ROOM: i32 = 16 << 20;
+
+/// The value of a switch.
+const ON: i32 = 1;
+
+/// Sets one option.
+pub fn set<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let (pointer, length) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the kernel reads `length` bytes, those of `value`.
+    match unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer, length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads one option that is an int.
+pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
+    let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `length` bytes, into `value`, and the length into `length`.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast::<libc::c_void>(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0.
+pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    let hops = i32::from(HOP_LIMIT);
+    if local.is_ipv4() {
+        set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
+        set(fd, libc::IPPROTO_IP, libc::IP_TTL, &hops)?;
+        set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, &hops)?;
+    } else {
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &hops)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &hops)?;
+    }
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &ROOM)
+}
+
+/// For a socket that packets come in by, those of an address: the processes of a user share it.
+pub fn for_receiving(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &ON)?;
+    for_packets(fd, local)
+}
+
+/// For any socket that packets come in by: trains whole, and none that could have been fragmented or has IP options, for
+/// those have no right ICRC.
+pub fn for_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    if local.is_ipv6() {
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;
+    }
+    set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
+    set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))?;
+    filter::attach(fd, local)
+}
+
+/// Asks for hop limit and traffic class of what comes in.
+pub fn for_hop_limits(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    if local.is_ipv4() {
+        set(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &ON)?;
+        set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON)
+    } else {
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &ON)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &ON)
+    }
+}

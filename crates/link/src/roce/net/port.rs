@@ -1,0 +1,219 @@
+//! A port: the sockets of one local address. Packets come in at UDP port 4791, which the processes of a user share; they
+//! leave by one of several source ports, so that the packets of different QPs take different queues and paths.
+
+use super::address::scoped;
+use super::capture::Capture;
+use super::counters::Counters;
+use super::faults::Lines;
+use super::groups::Groups;
+use super::{options, sys};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vervain_hca::{Error, Result};
+use vervain_wire::UDP_PORT;
+
+/// Source ports in use at most.
+const FLOWS: usize = 8;
+/// Source ports are those from here to the end, as adapters choose them (IBA annex A17.9.1, for the entropy).
+const FIRST_SOURCE_PORT: u16 = 0xc000;
+/// How many ports may be taken by others before a flow does with [`UDP_PORT`].
+const TRIES: u16 = 64;
+
+/// The sockets of one local address.
+pub struct Port {
+    local: SocketAddr,
+    interface: u32,
+    receive: OwnedFd,
+    flows: [OnceLock<Option<Flow>>; FLOWS],
+    /// The interface takes trains, as far as is known.
+    trains: AtomicBool,
+    /// Multicast packets come back to this host's members too.
+    multicast_loops: AtomicBool,
+    counters: Counters,
+    pub(super) groups: Groups,
+    pub(super) lines: Option<Lines>,
+    pub(super) capture: Option<&'static Capture>,
+}
+
+/// A socket that packets leave by.
+struct Flow {
+    socket: OwnedFd,
+    source: u16,
+}
+
+impl Port {
+    /// Opens the sockets of address `ip` on the interface with index `interface`. The errors: EADDRINUSE when somebody
+    /// else has UDP port 4791 there, EACCES, EADDRNOTAVAIL when the host has no such address (any more).
+    pub fn open(ip: IpAddr, interface: u32) -> Result<Port> {
+        Port::with_socket(ip, interface, Port::bind(ip, interface)?)
+    }
+
+    /// The socket alone that packets come in by, bound and ready. It is the last of its reuseport group.
+    pub fn bind(ip: IpAddr, interface: u32) -> Result<OwnedFd> {
+        let local = scoped(ip, UDP_PORT, interface);
+        let opened = open(local.ip()).and_then(|socket| {
+            options::for_receiving(socket.as_fd(), ip)?;
+            options::for_sending(socket.as_fd(), ip)?;
+            sys::bind(socket.as_fd(), local)?;
+            Ok(socket)
+        });
+        opened.map_err(|e| refusal(ip, &e))
+    }
+
+    /// A port that takes packets from `receive`, which [`Port::bind`] made for the same address. The error: a variable that
+    /// asks for faults or for a capture is wrong.
+    pub fn with_socket(ip: IpAddr, interface: u32, receive: OwnedFd) -> Result<Port> {
+        Ok(Port {
+            local: scoped(ip, UDP_PORT, interface),
+            interface,
+            receive,
+            flows: std::array::from_fn(|_| OnceLock::new()),
+            trains: AtomicBool::new(true),
+            multicast_loops: AtomicBool::new(true),
+            counters: Counters::default(),
+            groups: Groups::default(),
+            lines: Lines::from_environment()?,
+            capture: Capture::from_environment()?,
+        })
+    }
+
+    /// The address.
+    pub fn ip(&self) -> IpAddr {
+        self.local.ip()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// This host's members of multicast groups get their copies in another way: they are not sent any. To be said before the
+    /// first packet.
+    pub fn spare_own_members(&self) {
+        self.multicast_loops.store(false, Ordering::Relaxed);
+    }
+
+    /// The socket that packets come in by, to wait for.
+    pub fn receive_socket(&self) -> BorrowedFd<'_> {
+        self.receive.as_fd()
+    }
+
+    /// From now on hop limit and traffic class of what comes in are told, as the GRH of a datagram needs them. Not from the
+    /// beginning, for they cost 170 ns a packet.
+    pub fn tell_hop_limits(&self) {
+        if let Err(e) = options::for_hop_limits(self.receive.as_fd(), self.ip()) {
+            log::warn!("{}: no hop limits of received packets: {e}", self.ip());
+        }
+    }
+
+    /// When the next packet is due that faults hold back (CLOCK_MONOTONIC, ns): [`Port::release`] is to be called then, and
+    /// packets are to be asked for.
+    pub fn next_release(&self) -> Option<u64> {
+        self.lines.as_ref()?.next_release()
+    }
+
+    /// The largest IP packet that the way to `to` takes, in bytes, as far as the kernel knows.
+    pub fn path_mtu(&self, to: IpAddr) -> io::Result<usize> {
+        let socket = open(to)?;
+        options::for_sending(socket.as_fd(), to)?;
+        sys::bind(socket.as_fd(), scoped(self.ip(), 0, self.scope()))?;
+        sys::connect(socket.as_fd(), self.remote(to))?;
+        let (level, name) =
+            if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+        options::get(socket.as_fd(), level, name).map(|mtu| mtu as usize)
+    }
+
+    /// Where packets to `ip` go.
+    pub(super) fn remote(&self, ip: IpAddr) -> SocketAddr {
+        scoped(ip, UDP_PORT, self.interface)
+    }
+
+    /// The index of the port's interface, 0 if it is not known.
+    pub(super) fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    /// The same where the port's address means nothing without it.
+    pub(super) fn scope(&self) -> u32 {
+        match self.local {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(local) => local.scope_id(),
+        }
+    }
+
+    /// The socket and source port for packets of `flow`, any number that is the same for all packets of a QP.
+    pub(super) fn flow(&self, flow: u32) -> (BorrowedFd<'_>, u16) {
+        let opened = self.flows[flow as usize % FLOWS].get_or_init(|| self.open_flow());
+        match opened {
+            Some(flow) => (flow.socket.as_fd(), flow.source),
+            None => (self.receive.as_fd(), UDP_PORT),
+        }
+    }
+
+    fn open_flow(&self) -> Option<Flow> {
+        let socket = open(self.ip()).ok()?;
+        options::for_sending(socket.as_fd(), self.ip()).ok()?;
+        let loops = self.multicast_loops.load(Ordering::Relaxed);
+        if let Err(e) = self.send_multicast_by(socket.as_fd(), loops) {
+            log::debug!("{}: no multicast: {e}", self.ip());
+        }
+        // Nothing is meant to come in here.
+        options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0).ok()?;
+        // Spread by process id, so that processes seldom try each other's ports.
+        let first = (std::process::id() as u16).wrapping_mul(FLOWS as u16);
+        (0..TRIES)
+            .find_map(|i| {
+                let source = FIRST_SOURCE_PORT | (first.wrapping_add(i) & !FIRST_SOURCE_PORT);
+                sys::bind(socket.as_fd(), scoped(self.ip(), source, self.scope())).ok().map(|()| source)
+            })
+            .map(|source| Flow { socket, source })
+    }
+
+    /// Counts packets that the kernel gave; `dropped` are those that it did not, so far.
+    pub(super) fn received(&self, packets: usize, bytes: usize, dropped: Option<u32>) {
+        self.counters.received_packets.add(packets as u64);
+        self.counters.received_bytes.add(bytes as u64);
+        if let Some(dropped) = dropped {
+            self.counters.dropped.set(u64::from(dropped));
+        }
+    }
+
+    /// Whether several packets may go as one train.
+    pub(super) fn takes_trains(&self) -> bool {
+        self.trains.load(Ordering::Relaxed) && !self.lines.as_ref().is_some_and(Lines::transmits)
+    }
+
+    /// The interface does not take trains: one without checksum offload, for instance.
+    pub(super) fn without_trains(&self) {
+        if self.trains.swap(false, Ordering::Relaxed) {
+            self.counters.refused_trains.add(1);
+            log::info!("{}: the network interface takes single packets only (no UDP_SEGMENT)", self.ip());
+        }
+    }
+}
+
+/// A socket of the family of `ip`.
+pub(super) fn open(ip: IpAddr) -> io::Result<OwnedFd> {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
+}
+
+/// One sentence for why there is no port on `ip`.
+fn refusal(ip: IpAddr, e: &io::Error) -> Error {
+    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+    let at = if ip.is_ipv6() { format!("[{ip}]:{UDP_PORT}") } else { format!("{ip}:{UDP_PORT}") };
+    let reason = match errno {
+        libc::EADDRINUSE => "another user, or the kernel's rdma_rxe, has this UDP port".to_owned(),
+        libc::EACCES | libc::EPERM => format!("this process may not open it ({e})"),
+        libc::EADDRNOTAVAIL | libc::ENODEV => "the address is gone from this host".to_owned(),
+        libc::EMFILE | libc::ENFILE => format!("no descriptor is left ({e})"),
+        libc::EAFNOSUPPORT => "the host has no such protocol".to_owned(),
+        _ => e.to_string(),
+    };
+    Error::new(errno, format!("cannot receive RoCE packets at {at}: {reason}"))
+}

@@ -1,0 +1,145 @@
+//! The packets that a call sends: collected, merged into trains, sealed with their ICRC, and handed to the kernel at the
+//! end, or as soon as a train is full, so that the receiver can begin.
+//!
+//! Payload is copied. Letting the kernel take it from where the program has it saves a copy, but then the kernel's own copy
+//! is one of many pieces, each aligned in its own way: measured on a Zen 3, a train of 15 packets of 4,096 bytes took
+//! 13.9 us that way and 12.1 us with the copy. And a program that changes its data under way cannot spoil the ICRC.
+
+use super::address::RawAddress;
+use super::port::Port;
+use super::room::Room;
+use super::train::{Train, Way};
+use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
+use libc::{iovec, mmsghdr};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use vervain_hca::memory::Pieces;
+use vervain_wire::{BTH_LEN, ICRC_LEN};
+
+/// Bytes in a batch: a full train, and small ones to others.
+const ROOM: usize = 128 << 10;
+/// Trains in a batch.
+const TRAINS: usize = 32;
+
+/// A packet to send.
+#[derive(Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// Address of the other side; of the same family as the port's.
+    pub to: IpAddr,
+    /// Process slot there: the upper part of the destination QPN.
+    pub slot: u32,
+    /// Any number that is the same for all packets of a QP; chooses the source port.
+    pub flow: u32,
+    /// Hop limit or TTL; 0 stands for [`HOP_LIMIT`].
+    pub hop_limit: u8,
+    /// Traffic class or TOS.
+    pub tos: u8,
+    /// BTH and extended headers, pad count included.
+    pub headers: &'a [u8],
+    /// Payload, without padding. A null address stands for zeros.
+    pub payload: &'a Pieces,
+}
+
+/// A packet was larger than the path's MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// Where it should have gone.
+    pub to: IpAddr,
+    /// Bytes of UDP payload.
+    pub bytes: usize,
+}
+
+/// Packets of one port that are sent together.
+pub struct SendBatch {
+    pub(super) port: Arc<Port>,
+    pub(super) room: Room,
+    pub(super) trains: Vec<Train>,
+    /// Used while flushing, and kept for the memory.
+    pub(super) pieces: Vec<iovec>,
+    pub(super) messages: Vec<mmsghdr>,
+    pub(super) too_large: Option<TooLarge>,
+}
+
+// SAFETY: the pointers in its lists are used only by the call that makes them.
+unsafe impl Send for SendBatch {}
+
+impl SendBatch {
+    /// An empty batch.
+    pub fn new(port: Arc<Port>) -> SendBatch {
+        SendBatch {
+            port,
+            room: Room::new(ROOM),
+            trains: Vec::with_capacity(TRAINS),
+            pieces: Vec::with_capacity(TRAINS),
+            messages: Vec::with_capacity(TRAINS),
+            too_large: None,
+        }
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// Whether there is nothing to flush.
+    pub fn is_empty(&self) -> bool {
+        self.trains.is_empty()
+    }
+
+    /// The last packet since the last call that was found too large for its path.
+    pub fn take_too_large(&mut self) -> Option<TooLarge> {
+        self.too_large.take()
+    }
+
+    /// Adds a packet; padding and ICRC are appended to it. May send what was added before.
+    ///
+    /// # Safety
+    /// The payload is readable until this returns. Others may change it meanwhile; which bytes are sent is open then.
+    pub unsafe fn push(&mut self, packet: &Outgoing<'_>) {
+        let payload = packet.payload.len() as usize;
+        let padding = &[0; 3][..payload.wrapping_neg() % 4];
+        let rest = payload + padding.len();
+        let length = packet.headers.len() + rest + ICRC_LEN;
+        assert!(length <= MAX_DATAGRAM && packet.headers.len() >= BTH_LEN, "a packet of {length} bytes");
+        if !self.room.has(length) {
+            self.flush();
+        }
+        let Some(train) = self.couple(packet, length) else { return };
+        let (flow, id, full) = (train.flow, train.packets as u16 - 1, train.is_full());
+        self.room.append(packet.headers);
+        let start = self.room.used();
+        for (at, length) in packet.payload.iter() {
+            // SAFETY: readable, by the contract of this call.
+            unsafe { self.room.append_from(at, length) };
+        }
+        self.room.append(padding);
+        let mut icrc = flow.start(id, packet.headers, rest);
+        icrc.update(self.room.since(start));
+        self.room.append(&icrc.finish());
+        if full {
+            self.flush();
+        }
+    }
+
+    /// Finds the train for a packet, and its place at the end of it; None when the port cannot send there at all.
+    fn couple(&mut self, packet: &Outgoing<'_>, length: usize) -> Option<&Train> {
+        let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
+        let way = Way { to: packet.to, slot: packet.slot, flow: packet.flow, hop_limit, tos: packet.tos };
+        let takes_trains = self.port.takes_trains();
+        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&way, length)) {
+            if self.trains.len() == TRAINS {
+                self.flush();
+            }
+            let (_, source) = self.port.flow(packet.flow);
+            let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(packet.to));
+            let Some(flow) = icrc::flow(from, to) else {
+                self.port.counters().unreachable.add(1);
+                return None;
+            };
+            self.trains.push(Train::new(way, source, flow, RawAddress::new(to), self.room.used()));
+        }
+        let train = self.trains.last_mut()?;
+        train.add(length);
+        Some(train)
+    }
+}

@@ -1,0 +1,95 @@
+//! The system calls on sockets that take addresses and lists of messages.
+//!
+//! Those on the way of packets go past the C library's wrappers: these are cancellation points, and a program's thread that is
+//! cancelled (`man pthread_cancel`) in `ibv_poll_cq`, which is none, would leave locks behind.
+
+use super::address::RawAddress;
+use libc::{mmsghdr, msghdr};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+fn result(value: isize) -> io::Result<usize> {
+    usize::try_from(value).map_err(|_| io::Error::last_os_error())
+}
+
+/// bind.
+pub fn bind(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
+    let (raw, length) = RawAddress::new(address);
+    // SAFETY: `raw` is an address of `length` bytes.
+    result(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), length) } as isize).map(drop)
+}
+
+/// connect.
+pub fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
+    let (raw, length) = RawAddress::new(address);
+    // SAFETY: `raw` is an address of `length` bytes.
+    result(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), length) } as isize).map(drop)
+}
+
+/// Sends one message. By sendto if it is in one piece and has no control messages: that takes 130 ns less than sendmsg.
+///
+/// # Safety
+/// All that `message` points at is there.
+pub unsafe fn send(fd: BorrowedFd<'_>, message: &msghdr) -> io::Result<usize> {
+    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    // SAFETY: the caller vouches for the message.
+    result(unsafe {
+        if message.msg_iovlen == 1 && message.msg_controllen == 0 {
+            let piece = *message.msg_iov;
+            let (name, length) = (message.msg_name, message.msg_namelen);
+            libc::syscall(libc::SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, name, length)
+        } else {
+            libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags)
+        }
+    } as isize)
+}
+
+/// sendmmsg: how many messages were sent. The error is that of the first message.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn send_all(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the caller vouches for the messages.
+    result(unsafe {
+        libc::syscall(libc::SYS_sendmmsg, fd.as_raw_fd(), messages.as_mut_ptr(), messages.len() as u32, flags)
+    } as isize)
+}
+
+/// Takes what is there: how many messages. One message by recvmsg, which is quicker than recvmmsg.
+///
+/// # Safety
+/// All that the messages point at is there and may be written.
+pub unsafe fn receive(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: the caller vouches for the messages.
+    unsafe {
+        if let [message] = messages {
+            let length = libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut message.msg_hdr, flags);
+            message.msg_len = result(length as isize)? as u32;
+            return Ok(1);
+        }
+        let (list, count, none) =
+            (messages.as_mut_ptr(), messages.len() as u32, std::ptr::null_mut::<libc::timespec>());
+        result(libc::syscall(libc::SYS_recvmmsg, fd.as_raw_fd(), list, count, flags, none) as isize)
+    }
+}
+
+/// Waits until `fd` takes packets again, `milliseconds` at most; whether it does.
+pub fn wait_for_room(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
+    poll(fd.as_raw_fd(), libc::POLLOUT, milliseconds)
+}
+
+/// Whether `fd` is readable.
+pub fn is_readable(fd: RawFd) -> bool {
+    poll(fd, libc::POLLIN, 0)
+}
+
+fn poll(fd: RawFd, events: i16, milliseconds: i64) -> bool {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    let time = libc::timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 };
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: one entry and a time on this stack; no signal mask.
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut entry, 1, &raw const time, no_mask, 0) > 0 }
+}

@@ -1,0 +1,393 @@
+//! Two ports on the loopback interface, each test on addresses of its own.
+
+use super::*;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use vervain_hca::memory::Pieces;
+
+/// An address of this host that no other test uses: a process holds 1,024 of them.
+fn address() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let low = (std::process::id() << 10 | NEXT.fetch_add(1, Ordering::Relaxed)) & 0xff_ffff;
+    Ipv4Addr::from(127 << 24 | low).into()
+}
+
+fn port() -> Arc<Port> {
+    Arc::new(Port::open(address(), 0).unwrap())
+}
+
+/// Headers of a SEND ONLY, and a payload that tells packets apart.
+fn headers(n: usize, payload: usize) -> [u8; 12] {
+    let pad = (payload.wrapping_neg() % 4) as u8;
+    [4, pad << 4, 0xff, 0xff, 0, 0, 0, 17, 0, 0, (n >> 8) as u8, n as u8]
+}
+
+fn payload(n: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 7 + n * 13) as u8).collect()
+}
+
+/// A payload in as many pieces as there are slices.
+fn pieces(slices: &[&[u8]]) -> Pieces {
+    let mut pieces = Pieces::new();
+    slices.iter().for_each(|slice| pieces.push(slice.as_ptr().cast_mut(), slice.len() as u64));
+    pieces
+}
+
+fn push(batch: &mut SendBatch, packet: &Outgoing<'_>) {
+    // SAFETY: the tests' payloads live longer than the call.
+    unsafe { batch.push(packet) };
+}
+
+fn outgoing<'a>(to: &Port, headers: &'a [u8], payload: &'a Pieces) -> Outgoing<'a> {
+    Outgoing { to: to.ip(), slot: 0, flow: 0, hop_limit: 0, tos: 0, headers, payload }
+}
+
+/// Pushes packets of these sizes, each in two pieces, and flushes.
+fn send(batch: &mut SendBatch, to: &Port, sizes: &[usize]) {
+    for (n, size) in sizes.iter().enumerate() {
+        let bytes = payload(n, *size);
+        let (head, tail) = bytes.split_at(size / 3);
+        push(batch, &outgoing(to, &headers(n, *size), &pieces(&[head, tail])));
+    }
+    batch.flush();
+}
+
+/// Receives `count` packets; each is handed to `check` with its number.
+fn receive(port: &Port, count: usize, mut check: impl FnMut(usize, &Datagram<'_>)) {
+    let (mut batch, mut n) = (ReceiveBatch::new(), 0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while n < count {
+        assert!(Instant::now() < deadline, "{n} packets of {count} have come; {:?}", port.counters());
+        batch.receive(port);
+        for datagram in batch.datagrams() {
+            check(n, &datagram);
+            n += 1;
+        }
+    }
+    assert!(!batch.receive(port), "more packets than were sent");
+}
+
+fn check_one(n: usize, length: usize, datagram: &Datagram<'_>) {
+    let padded = length.next_multiple_of(4);
+    assert!(datagram.is_intact(), "packet {n}");
+    assert_eq!(datagram.bytes.len(), 12 + padded + 4, "packet {n}");
+    assert_eq!(datagram.bytes[..12], headers(n, length), "packet {n}");
+    assert_eq!(datagram.bytes[12..12 + length], payload(n, length), "packet {n}");
+    assert_eq!(datagram.bytes[12 + length..12 + padded], [0; 3][..padded - length], "packet {n}");
+}
+
+fn there_and_intact(sizes: &[usize]) -> (Arc<Port>, Arc<Port>) {
+    let (from, to) = (port(), port());
+    send(&mut SendBatch::new(from.clone()), &to, sizes);
+    receive(&to, sizes.len(), |n, datagram| {
+        check_one(n, sizes[n], datagram);
+        assert_eq!((datagram.from.ip(), datagram.to), (from.ip(), to.ip()));
+    });
+    (from, to)
+}
+
+#[test]
+fn packets_of_all_sizes_arrive_in_order_with_right_icrcs() {
+    let sizes: Vec<usize> =
+        (0..300).map(|n| [0, 1, 8, 63, 256, 1023, 2048, 2049, 4096, 4096, 4096][n * n % 11]).collect();
+    let (from, to) = there_and_intact(&sizes);
+    assert_eq!(from.counters().sent_packets.get(), 300);
+    assert_eq!(to.counters().received_packets.get(), 300);
+    assert_eq!(from.counters().sent_bytes.get(), to.counters().received_bytes.get());
+}
+
+#[test]
+fn a_train_goes_whole_over_loopback() {
+    let (from, to) = (port(), port());
+    let sizes = [vec![4096; 14], vec![100]].concat();
+    send(&mut SendBatch::new(from.clone()), &to, &sizes);
+    let mut indices = Vec::new();
+    receive(&to, 15, |n, datagram| {
+        check_one(n, sizes[n], datagram);
+        indices.push(usize::from(datagram.index));
+    });
+    assert_eq!(indices, (0..15).collect::<Vec<_>>());
+}
+
+#[test]
+fn without_trains_packets_go_one_by_one() {
+    let (from, to) = (port(), port());
+    from.without_trains();
+    send(&mut SendBatch::new(from.clone()), &to, &[1024; 10]);
+    receive(&to, 10, |n, datagram| {
+        check_one(n, 1024, datagram);
+        assert_eq!(datagram.index, 0);
+    });
+}
+
+#[test]
+fn hop_limit_and_type_of_service_are_sent_and_told() {
+    let (from, to) = (port(), port());
+    to.tell_hop_limits();
+    let mut batch = SendBatch::new(from);
+    let values = [(1, 0), (255, 0x68), (0, 0x20), (64, 0)];
+    for (n, (hop_limit, tos)) in values.into_iter().enumerate() {
+        let bytes = payload(n, 20);
+        push(&mut batch, &Outgoing { hop_limit, tos, ..outgoing(&to, &headers(n, 20), &pieces(&[&bytes])) });
+    }
+    batch.flush();
+    receive(&to, values.len(), |n, datagram| {
+        check_one(n, 20, datagram);
+        let (hop_limit, tos) = values[n];
+        assert_eq!((datagram.hop_limit, datagram.tos), (if hop_limit == 0 { 64 } else { hop_limit }, tos));
+    });
+}
+
+#[test]
+fn packets_to_two_processes_never_share_a_train() {
+    let (from, to) = (port(), port());
+    let mut batch = SendBatch::new(from);
+    for n in 0..12 {
+        let bytes = payload(n, 40);
+        let slot = n as u32 / 3;
+        push(&mut batch, &Outgoing { slot, ..outgoing(&to, &headers(n, 40), &pieces(&[&bytes])) });
+    }
+    batch.flush();
+    receive(&to, 12, |n, datagram| {
+        check_one(n, 40, datagram);
+        assert_eq!(usize::from(datagram.index), n % 3);
+    });
+}
+
+#[test]
+fn a_changed_packet_is_not_intact() {
+    let (from, to) = (port(), port());
+    send(&mut SendBatch::new(from), &to, &[64]);
+    receive(&to, 1, |_, datagram| {
+        assert!(datagram.is_intact());
+        for at in [0, 5, 20, 75] {
+            let mut bytes = datagram.bytes.to_vec();
+            bytes[at] ^= 1;
+            assert!(!Datagram { bytes: &bytes, ..*datagram }.is_intact(), "byte {at}");
+        }
+        assert!(!Datagram { to: address(), ..*datagram }.is_intact());
+        assert!(!Datagram { bytes: &datagram.bytes[..8], ..*datagram }.is_intact());
+    });
+}
+
+#[test]
+fn a_packet_that_may_be_fragmented_is_refused_and_counted() {
+    let (from, to) = (address(), port());
+    let plain = std::net::UdpSocket::bind((from, 0)).unwrap();
+    for discover in [libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_DO] {
+        options::set(std::os::fd::AsFd::as_fd(&plain), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &discover).unwrap();
+        plain.send_to(&[discover as u8; 16], (to.ip(), 4791)).unwrap();
+    }
+    receive(&to, 1, |_, datagram| assert_eq!(datagram.bytes, [libc::IP_PMTUDISC_DO as u8; 16]));
+    assert_eq!(to.counters().dropped.get(), 1);
+}
+
+#[test]
+fn who_has_the_port_is_told() {
+    let taken = address();
+    let _other = std::net::UdpSocket::bind((taken, 4791)).unwrap();
+    let refused = Port::open(taken, 0).err().unwrap();
+    assert_eq!(refused.errno(), libc::EADDRINUSE);
+    assert!(refused.to_string().contains("another user, or the kernel's rdma_rxe"), "{refused}");
+    let gone = Port::open("192.0.2.1".parse().unwrap(), 0).err().unwrap();
+    assert_eq!(gone.errno(), libc::EADDRNOTAVAIL);
+    assert!(gone.to_string().contains("192.0.2.1:4791: the address is gone"), "{gone}");
+}
+
+/// A port with faults.
+fn port_with(faults: &str) -> Arc<Port> {
+    let mut port = Port::open(address(), 0).unwrap();
+    port.lines = faults::Lines::new(faults).unwrap();
+    Arc::new(port)
+}
+
+#[test]
+fn faults_at_the_sender_lose_and_spoil_and_repeat_packets() {
+    let (from, to) = (port_with("drop=send_only@2,corrupt=send_only@3,dup=send_only@5"), port());
+    send(&mut SendBatch::new(from), &to, &[256; 6]);
+    let mut came = Vec::new();
+    receive(&to, 6, |_, datagram| came.push((datagram.bytes[11], datagram.is_intact())));
+    let good: Vec<u8> = came.iter().filter(|(_, intact)| *intact).map(|(n, _)| *n).collect();
+    assert_eq!(good, [0, 3, 4, 4, 5]);
+    assert_eq!(came.len(), 6, "the spoiled one comes too");
+}
+
+#[test]
+fn faults_at_the_receiver_meet_the_packets_of_a_train_one_by_one() {
+    let (from, to) = (port(), port_with("rx.drop=send_only@3"));
+    send(&mut SendBatch::new(from), &to, &[256; 5]);
+    let mut came = Vec::new();
+    receive(&to, 4, |_, datagram| {
+        assert!(datagram.is_intact());
+        came.push((datagram.bytes[11], datagram.index));
+    });
+    assert_eq!(came, [(0, 0), (1, 1), (3, 3), (4, 4)]);
+}
+
+#[test]
+fn late_packets_tell_when_they_are_due() {
+    let (from, to) = (port_with("delay=20ms:send_only@1"), port_with("rx.delay=20ms:send_only@1"));
+    let begin = vervain_hca::types::now_ns();
+    send(&mut SendBatch::new(from.clone()), &to, &[8]);
+    assert_eq!(from.counters().sent_packets.get(), 0);
+    let due = from.next_release().unwrap();
+    assert!((begin + 20_000_000..begin + 10_000_000_000).contains(&due), "{begin} {due}");
+    assert_eq!(to.next_release(), None);
+    while from.next_release().is_some() {
+        from.release();
+    }
+    assert_eq!(from.counters().sent_packets.get(), 1);
+    let mut batch = ReceiveBatch::new();
+    while to.next_release().is_none() {
+        batch.receive(&to);
+        assert_eq!(batch.datagrams().count(), 0);
+    }
+    receive(&to, 1, |n, datagram| check_one(n, 8, datagram));
+    assert_eq!(to.next_release(), None);
+}
+
+#[test]
+fn every_member_of_a_group_gets_a_copy_and_others_none() {
+    let (from, member, other) = (port(), port(), port());
+    let group: IpAddr = "239.77.1.2".parse().unwrap();
+    let mut watched = 0;
+    for port in [&from, &member] {
+        for _ in 0..2 {
+            port.join(group, |_| {
+                watched += 1;
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+    assert_eq!(watched, 2);
+    member.leave(group);
+    let mut batch = SendBatch::new(from.clone());
+    let mut send_one = |n: usize| {
+        let bytes = payload(n, 100);
+        let (headers, pieces) = (headers(n, 100), pieces(&[&bytes]));
+        push(&mut batch, &Outgoing { to: group, hop_limit: 3, ..outgoing(&from, &headers, &pieces) });
+        batch.flush();
+    };
+    send_one(0);
+    for port in [&from, &member] {
+        receive(port, 1, |n, datagram| {
+            check_one(n, 100, datagram);
+            assert_eq!((datagram.from.ip(), datagram.to, datagram.hop_limit), (from.ip(), group, 3));
+        });
+    }
+    member.leave(group);
+    send_one(1);
+    receive(&from, 1, |_, datagram| check_one(1, 100, datagram));
+    for port in [&member, &other] {
+        assert!(!ReceiveBatch::new().receive(port));
+    }
+}
+
+#[test]
+fn a_train_that_is_refused_goes_packet_by_packet_and_so_do_all_after_it() {
+    let (from, to) = (port(), port());
+    // Segments need a checksum each, so a socket without checksums refuses trains.
+    options::set(from.flow(0).0, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1i32).unwrap();
+    let mut batch = SendBatch::new(from.clone());
+    for _ in 0..2 {
+        send(&mut batch, &to, &[1000, 1000, 1000, 3]);
+        receive(&to, 4, |n, datagram| {
+            check_one(n, [1000, 1000, 1000, 3][n], datagram);
+            assert_eq!(datagram.index, 0);
+        });
+    }
+    assert_eq!(from.counters().refused_trains.get(), 1);
+    assert_eq!(from.counters().sent_packets.get(), 8);
+    assert!(!from.takes_trains());
+}
+
+#[test]
+fn packets_that_find_no_room_at_the_receiver_are_counted() {
+    let (from, to) = (port(), port());
+    options::set(to.receive_socket(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0i32).unwrap();
+    let mut batch = SendBatch::new(from.clone());
+    let count = || {
+        let mut batch = ReceiveBatch::new();
+        std::iter::from_fn(|| batch.receive(&to).then(|| batch.datagrams().count())).sum::<usize>()
+    };
+    // Each larger than the one before, so that there are no trains, which the kernel would count as one.
+    send(&mut batch, &to, &(0..100).map(|n| 4 * n).collect::<Vec<_>>());
+    let came = count();
+    assert!(came > 0 && came < 100, "{came}");
+    // The kernel tells with the next packet.
+    send(&mut batch, &to, &[1]);
+    assert_eq!(count(), 1);
+    assert_eq!(to.counters().dropped.get() + came as u64, 100);
+    assert_eq!(from.counters().sent_packets.get(), 101);
+}
+
+#[test]
+fn packets_to_the_other_family_are_counted_as_unreachable() {
+    let from = port();
+    let mut batch = SendBatch::new(from.clone());
+    let bytes = payload(0, 8);
+    let to = "::1".parse().unwrap();
+    push(&mut batch, &Outgoing { to, ..outgoing(&from, &headers(0, 8), &pieces(&[&bytes])) });
+    batch.flush();
+    assert_eq!((from.counters().unreachable.get(), from.counters().sent_packets.get()), (1, 0));
+}
+
+/// The records of a capture: source port, IPv4 header, and whether the ICRC is right for its identification.
+fn captured(file: &std::path::Path) -> Vec<(u16, etherparse::Ipv4Header, bool)> {
+    let bytes = std::fs::read(file).unwrap();
+    let mut capture = pcap_parser::PcapCapture::from_file(&bytes).unwrap();
+    assert_eq!(capture.header.network, pcap_parser::Linktype::RAW);
+    let read = |block: &mut pcap_parser::LegacyPcapBlock<'_>| {
+        let packet = etherparse::SlicedPacket::from_ip(block.data).unwrap();
+        let Some(etherparse::NetSlice::Ipv4(ip)) = packet.net else { panic!("not IPv4") };
+        let Some(etherparse::TransportSlice::Udp(udp)) = packet.transport else { panic!("not UDP") };
+        let header = ip.header().to_header();
+        assert_eq!(header.header_checksum, header.calc_header_checksum());
+        let udp_header = udp.to_header();
+        assert_eq!(udp_header.checksum, udp_header.calc_checksum_ipv4(&header, udp.payload()).unwrap());
+        assert_eq!(udp_header.destination_port, 4791);
+        let from = std::net::SocketAddrV4::new(header.source.into(), udp_header.source_port);
+        let to = std::net::SocketAddrV4::new(header.destination.into(), 4791);
+        let flow = icrc::flow(from.into(), to.into()).unwrap();
+        let right = flow.verify(header.identification, udp.payload()) == Some(header.identification);
+        (udp_header.source_port, header, right)
+    };
+    capture.blocks.iter_mut().map(read).collect()
+}
+
+#[test]
+fn a_capture_has_the_packets_as_they_are_on_the_wire() {
+    let file = std::env::temp_dir().join(format!("vervain-capture-{}.pcap", std::process::id()));
+    let capture: &'static _ = Box::leak(Box::new(capture::Capture::create(file.to_str().unwrap()).unwrap()));
+    let again = capture::Capture::create(file.to_str().unwrap()).err().unwrap();
+    assert!(again.to_string().contains("another process writes"), "{again}");
+    let with_capture = || {
+        let mut port = Port::open(address(), 0).unwrap();
+        port.capture = Some(capture);
+        Arc::new(port)
+    };
+    let (from, to) = (with_capture(), with_capture());
+    let sizes = [1024, 1024, 1024, 5];
+    send(&mut SendBatch::new(from.clone()), &to, &sizes);
+    receive(&to, 4, |n, datagram| check_one(n, sizes[n], datagram));
+    let records = captured(&file);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(records.len(), 8, "sent and received");
+    for (n, (source, ip, right)) in records.iter().enumerate() {
+        assert!(*right, "ICRC of record {n}");
+        assert_eq!(usize::from(ip.identification), n % 4);
+        assert!(ip.dont_fragment && ip.time_to_live == 64 && *source >= 0xc000, "{ip:?}");
+        assert_eq!((IpAddr::from(ip.source), IpAddr::from(ip.destination)), (from.ip(), to.ip()));
+    }
+}
+
+#[test]
+fn faults_that_are_not_understood_are_refused_with_a_sentence() {
+    let refused = faults::Lines::new("drop=often").err().unwrap();
+    assert_eq!(refused.errno(), libc::EINVAL);
+    assert!(refused.to_string().contains("VERVAIN_FAULTS") && refused.to_string().contains("drop=often"), "{refused}");
+    assert!(faults::Lines::new("seed=3").unwrap().is_none(), "no faults, no lines");
+}

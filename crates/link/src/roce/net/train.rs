@@ -1,0 +1,75 @@
+//! A train: packets of one size, the last one perhaps shorter, to one process of one address, which go to the kernel in one
+//! piece. Here is what may join one; the bytes are in [`super::send`].
+
+use super::MAX_DATAGRAM;
+use super::address::RawAddress;
+use super::ancillary::Control;
+use std::net::IpAddr;
+use vervain_wire::icrc::Flow;
+
+/// UDP_MAX_SEGMENTS of kernels before 6.9.
+const MOST_PACKETS: usize = 64;
+
+/// What all packets of a train have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Address.
+    pub to: IpAddr,
+    /// Process slot: the receiving kernel looks at the first packet only to choose a socket.
+    pub slot: u32,
+    /// Chooses the source port.
+    pub flow: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Type of service.
+    pub tos: u8,
+}
+
+/// A train.
+pub struct Train {
+    /// Where it goes.
+    pub way: Way,
+    /// The same for the kernel, and the length of that.
+    pub address: (RawAddress, u32),
+    /// What the kernel is told along with it; filled in at the end.
+    pub control: Control,
+    /// Source port.
+    pub source: u16,
+    /// What the ICRCs of its packets have in common.
+    pub flow: Flow,
+    /// Bytes of the first packet.
+    pub segment: usize,
+    /// Packets.
+    pub packets: usize,
+    /// Bytes of all.
+    pub bytes: usize,
+    /// Where its bytes begin in the batch.
+    pub start: usize,
+}
+
+impl Train {
+    /// One without packets.
+    pub fn new(way: Way, source: u16, flow: Flow, address: (RawAddress, u32), start: usize) -> Train {
+        Train { way, address, control: Control::EMPTY, source, flow, segment: 0, packets: 0, bytes: 0, start }
+    }
+
+    /// Adds a packet of `bytes` bytes.
+    pub fn add(&mut self, bytes: usize) {
+        if self.packets == 0 {
+            self.segment = bytes;
+        }
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+
+    /// Whether a packet of `bytes` bytes that goes `way` may be the next.
+    pub fn admits(&self, way: &Way, bytes: usize) -> bool {
+        let even = self.bytes == self.packets * self.segment;
+        even && bytes <= self.segment && !self.is_full() && self.bytes + bytes <= MAX_DATAGRAM && self.way == *way
+    }
+
+    /// Whether no packet of full size may follow.
+    pub fn is_full(&self) -> bool {
+        self.packets == MOST_PACKETS || self.bytes + self.segment > MAX_DATAGRAM
+    }
+}

@@ -1,0 +1,255 @@
+//! The requester's view of a send queue, and the half of a connection that the send queue owns.
+
+use super::Engine;
+use super::connection::{Connection, PKEY};
+use super::inbound::wc_status;
+use super::way_out::WayOut;
+use std::cell::Cell;
+use std::sync::Arc;
+use vervain_hca::far::{Progress, Sender, Sends};
+use vervain_hca::memory::Pieces;
+use vervain_hca::{Opcode, now_ns};
+use vervain_transport::{
+    Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
+    Status, Transmit, Window,
+};
+use vervain_wire::{Packet, opcode};
+
+/// Packets that one call sends at most, so that posting stays asynchronous.
+const BUDGET: u32 = 128;
+
+/// The sending half of a connected QP.
+pub(super) struct Outbound {
+    engine: Arc<Engine>,
+    connection: Arc<Connection>,
+    /// Made when the QP is ready to send.
+    requester: Option<Requester>,
+    /// Requests that the send queue has had and the requester has not: those that this process did alone.
+    skipped: u32,
+    /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
+    begun: Cell<u32>,
+}
+
+impl Outbound {
+    pub(super) fn new(engine: Arc<Engine>, connection: Arc<Connection>) -> Outbound {
+        Outbound { engine, connection, requester: None, skipped: 0, begun: Cell::new(0) }
+    }
+
+    /// Whether this is the sending half of `connection`, and not of one that its QP has had before or since.
+    pub(super) fn belongs_to(&self, connection: &Arc<Connection>) -> bool {
+        Arc::ptr_eq(&self.connection, connection)
+    }
+
+    /// A packet that answers a request of this QP.
+    pub(super) fn response(&mut self, sends: &mut Sends<'_>, now: Nanos, packet: &Packet<'_>) -> Progress {
+        self.run(sends, now, false, |requester, window, host| requester.handle_packet(now, packet, window, host))
+    }
+
+    /// The time that the requester asked for has come.
+    pub(super) fn timeout(&mut self, sends: &mut Sends<'_>, now: Nanos) -> Progress {
+        self.run(sends, now, false, |requester, window, host| {
+            if requester.next_timeout().is_some_and(|at| at <= now) {
+                requester.handle_timeout(now, window, host);
+            }
+        })
+    }
+
+    /// What the requester has counted, if there is one.
+    pub(super) fn counters(&self) -> Option<RequesterCounters> {
+        self.requester.as_ref().map(|requester| *requester.counters())
+    }
+
+    /// Has the requester do `f`, and then everything that it can do now.
+    fn run(
+        &mut self,
+        sends: &mut Sends<'_>,
+        now: Nanos,
+        posting: bool,
+        f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_>),
+    ) -> Progress {
+        let Outbound { connection, requester, skipped, begun, .. } = self;
+        if requester.is_none() && !sends.may_begin() {
+            return Progress::Idle;
+        }
+        // One that has ended may be wanted again: UC goes from SQE back to RTS, with the PSN that comes next.
+        let next_psn = match requester {
+            Some(requester) if !requester.has_ended() || !sends.may_begin() => None,
+            Some(ended) => Some(ended.next_psn()),
+            None => Some(sends.path().sq_psn),
+        };
+        if let Some(psn) = next_psn {
+            begun.set(sends.head());
+            *skipped = 0;
+            *requester = Some(make(connection, sends, psn));
+        }
+        let Some(requester) = requester else { return Progress::Idle };
+        let (mut f, was_idle) = (Some(f), requester.is_idle());
+        let sent = loop {
+            let mut window = connection.path.window.lock();
+            let mut batch = connection.port.batch();
+            let mut out = WayOut { batch: &mut batch, to: connection.to, pushed: 0 };
+            let mut host = Requests { sends, skipped: *skipped, begun, out: &mut out, left: BUDGET, reason: None };
+            if let Some(f) = f.take() {
+                f(requester, &mut window, &mut host);
+            }
+            let sent = requester.poll_transmit(now, &mut window, &mut host);
+            let made = BUDGET - host.left;
+            drop(window);
+            if !out.batch.is_empty() {
+                connection.answer_along(sends.qp(), out.batch);
+                // While earlier messages are under way, a small one can wait for the next: together they cost as much as
+                // one alone. A poll that finds nothing sends them.
+                let may_wait = posting && !was_idle && made == 1 && sent == Sent::All;
+                if !may_wait || !connection.port.keep() {
+                    connection.port.flush_batch(out.batch);
+                } else {
+                    self.engine.kept();
+                }
+            }
+            drop(batch);
+            // A bind or an invalidation waits for everything before it, and everything after it waits for that.
+            if sends.head() == sends.tail()
+                || !sends.is_local(sends.head())
+                || !requester.is_idle()
+                || !sends.may_begin()
+            {
+                break sent;
+            }
+            sends.do_local();
+            *skipped = skipped.wrapping_add(1);
+            begun.set(sends.head());
+        };
+        self.engine.set_timer(connection, requester.next_timeout());
+        if sent == Sent::HostFull { Progress::More } else { Progress::Idle }
+    }
+}
+
+fn make(connection: &Connection, sends: &Sends<'_>, first_psn: u32) -> Requester {
+    let path = sends.path();
+    Requester::new(&RequesterConfig {
+        service: connection.service,
+        dest_qpn: path.dest_qpn,
+        pkey: PKEY,
+        first_psn,
+        first_request: sends.head(),
+        mtu: path.mtu_bytes,
+        timeout: path.timeout,
+        retry_cnt: path.retry_cnt,
+        rnr_retry: path.rnr_retry,
+        max_rd_atomic: path.max_rd_atomic,
+    })
+}
+
+impl Sender for Outbound {
+    fn advance(&mut self, sends: &mut Sends<'_>) -> Progress {
+        // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
+        self.run(sends, now_ns(), true, |_, _, _| ())
+    }
+
+    fn has_begun(&self) -> bool {
+        self.requester.as_ref().is_some_and(|r| !r.is_idle())
+    }
+}
+
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        if let Some(requester) = &mut self.requester {
+            requester.abandon(&mut self.connection.path.window.lock());
+        }
+    }
+}
+
+/// A send queue while its requester works.
+struct Requests<'a, 's, 'b> {
+    sends: &'a mut Sends<'s>,
+    skipped: u32,
+    begun: &'a Cell<u32>,
+    out: &'a mut WayOut<'b>,
+    /// Packets that may still be sent.
+    left: u32,
+    /// Why the request that was refused last was refused.
+    reason: Option<u32>,
+}
+
+impl RequesterHost for Requests<'_, '_, '_> {
+    #[inline]
+    fn request(&self, n: u32) -> Option<Request> {
+        let at = n.wrapping_add(self.skipped);
+        let posted = self.sends.get(at)?;
+        let operation = operation(posted.opcode)?;
+        let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
+        if is_new {
+            if !self.sends.may_begin() {
+                return None;
+            }
+            self.begun.set(at.wrapping_add(1));
+        }
+        Some(Request {
+            operation,
+            length: if operation == Operation::Flush { posted.flush.length } else { posted.length },
+            remote_addr: posted.remote_addr,
+            rkey: posted.rkey,
+            imm_or_rkey: posted.imm_or_rkey,
+            compare_add: posted.compare_add,
+            swap: posted.swap,
+            srqn: posted.srqn,
+            fence: posted.fence,
+            solicited: posted.solicited,
+            flush: (posted.flush.placement, posted.flush.level),
+        })
+    }
+
+    #[inline]
+    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
+        if self.left == 0 {
+            return Err(Refused::Full);
+        }
+        self.left -= 1;
+        let mut from = Pieces::new();
+        if let Payload::Request { n, offset, len } = packet.payload {
+            let at = n.wrapping_add(self.skipped);
+            let first = opcode::starts(packet.headers.bth.opcode) && !packet.again;
+            let checked = if first { self.sends.check(at) } else { Ok(()) };
+            let gathered = checked.and_then(|()| self.sends.gather(at, offset, len.into(), &mut from));
+            if let Err(status) = gathered {
+                self.reason = Some(status);
+                return Err(Refused::Memory);
+            }
+        }
+        self.out.push(packet.headers, &from)
+    }
+
+    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {
+        self.sends.scatter(n.wrapping_add(self.skipped), offset, data).map_err(|status| {
+            self.reason = Some(status);
+            Refused::Memory
+        })
+    }
+
+    fn complete(&mut self, n: u32, status: Status) {
+        debug_assert_eq!(n.wrapping_add(self.skipped), self.sends.head());
+        let status = match status {
+            Status::LocalProtection => self.reason.take().unwrap_or(wc_status(status)),
+            status => wc_status(status),
+        };
+        self.sends.finish(status);
+    }
+}
+
+/// What the protocol calls an operation; none for those that do not leave this process.
+#[inline]
+fn operation(opcode: Opcode) -> Option<Operation> {
+    Some(match opcode {
+        Opcode::Send => Operation::Send,
+        Opcode::SendImm => Operation::SendImm,
+        Opcode::SendInv => Operation::SendInvalidate,
+        Opcode::Write => Operation::Write,
+        Opcode::WriteImm => Operation::WriteImm,
+        Opcode::Read => Operation::Read,
+        Opcode::CompareSwap => Operation::CompareSwap,
+        Opcode::FetchAdd => Operation::FetchAdd,
+        Opcode::Flush => Operation::Flush,
+        Opcode::AtomicWrite => Operation::AtomicWrite,
+        Opcode::LocalInv | Opcode::BindMw => return None,
+    })
+}

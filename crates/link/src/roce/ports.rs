@@ -1,0 +1,211 @@
+//! The ports of this process: one for each local address that a QP has needed so far.
+
+use super::Address;
+use super::net::address::scoped;
+use super::net::{Port, SendBatch};
+use super::sharing::Sharing;
+use crate::os_error;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::process::{Process, keep_from_children};
+use vervain_hca::{Error, Result, now_ns};
+use vervain_wire::UDP_PORT;
+
+/// Posts that a batch holds back at most.
+const MOST_KEPT: u32 = 16;
+/// How long an address that could not be opened is left alone: trying takes milliseconds, and datagrams come often.
+const REFUSED_NS: u64 = 1_000_000_000;
+
+/// The sockets of one address, and what waits to be sent from there.
+pub(super) struct LocalPort {
+    pub port: Arc<Port>,
+    address: Address,
+    /// How this host's processes share it.
+    pub sharing: Sharing,
+    batch: OwnerLock<SendBatch>,
+    /// Posts whose packets wait in the batch for company.
+    kept: AtomicU32,
+}
+
+impl LocalPort {
+    /// The packets that are being collected.
+    pub(super) fn batch(&self) -> OwnerGuard<'_, SendBatch> {
+        self.batch.lock()
+    }
+
+    /// The same, if nobody has them.
+    pub(super) fn try_batch(&self) -> Option<OwnerGuard<'_, SendBatch>> {
+        self.batch.try_lock()
+    }
+
+    /// Sends what the fault device has held back until now.
+    #[inline]
+    pub(super) fn release(&self) {
+        if self.port.next_release().is_some_and(|at| at <= now_ns()) {
+            self.port.release();
+        }
+    }
+
+    /// Whether another post's packets may wait in the batch. The caller holds it.
+    pub(super) fn keep(&self) -> bool {
+        self.kept.fetch_add(1, Ordering::Relaxed) + 1 < MOST_KEPT
+    }
+
+    /// Sends what was collected.
+    pub(super) fn flush(&self) {
+        self.flush_batch(&mut self.batch.lock());
+    }
+
+    /// The same for whoever holds the batch.
+    pub(super) fn flush_batch(&self, batch: &mut SendBatch) {
+        self.kept.store(0, Ordering::Relaxed);
+        if !batch.is_empty() {
+            batch.flush();
+        }
+    }
+}
+
+/// All ports.
+pub(super) struct Ports {
+    list: OwnerLock<Vec<Arc<LocalPort>>>,
+    /// Length of the list, which only grows.
+    count: AtomicUsize,
+    /// The slots of the process. Held while a port is opened, so that none of them is missed; not by the progress thread.
+    slots: OwnerLock<Vec<u32>>,
+    /// Members of multicast groups on this host get packets, for they get no copy by memory.
+    multicast_loops: bool,
+    packets: OwnedFd,
+    /// Addresses that could not be opened, until when they are not tried again, and why.
+    refused: OwnerLock<Vec<(Address, u64, Error)>>,
+    control: OwnedFd,
+}
+
+impl Ports {
+    pub(super) fn new(multicast_loops: bool) -> Result<Ports> {
+        let epoll = || -> Result<OwnedFd> {
+            let fd = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
+            keep_from_children(fd.as_raw_fd());
+            Ok(fd)
+        };
+        let (list, slots, count) = (OwnerLock::default(), OwnerLock::default(), AtomicUsize::new(0));
+        Ok(Ports {
+            list,
+            slots,
+            count,
+            multicast_loops,
+            refused: OwnerLock::default(),
+            packets: epoll()?,
+            control: epoll()?,
+        })
+    }
+
+    /// The port of `address`, opened if it is not yet.
+    pub(super) fn open(&self, process: &'static Process, address: Address) -> Result<Arc<LocalPort>> {
+        if let Some(port) = self.find(address) {
+            return Ok(port);
+        }
+        let slots = self.slots.lock();
+        if let Some(port) = self.find(address) {
+            return Ok(port);
+        }
+        let port = self.open_now(address, &slots)?;
+        process.expect_packets();
+        Ok(port)
+    }
+
+    /// The same for a datagram: an address that could not be opened is left alone for a while.
+    pub(super) fn open_for_datagram(&self, process: &'static Process, address: Address) -> Result<Arc<LocalPort>> {
+        if let Some(port) = self.find(address) {
+            return Ok(port);
+        }
+        let mut refused = self.refused.lock();
+        refused.retain(|(_, until, _)| now_ns() < *until);
+        if let Some((_, _, e)) = refused.iter().find(|(at, ..)| *at == address) {
+            return Err(e.clone());
+        }
+        let opened = self.open(process, address);
+        if let Err(e) = &opened {
+            refused.push((address, now_ns() + REFUSED_NS, e.clone()));
+        }
+        opened
+    }
+
+    fn open_now(&self, address: Address, slots: &[u32]) -> Result<Arc<LocalPort>> {
+        let (ip, interface) = (address.ip, address.interface);
+        let at = scoped(ip, UDP_PORT, interface);
+        let (sharing, socket) = Sharing::join(at, slots, &|| Port::bind(ip, interface))?;
+        let port = Arc::new(Port::with_socket(ip, interface, socket)?);
+        if !self.multicast_loops {
+            port.spare_own_members();
+        }
+        watch(&self.packets, port.receive_socket())?;
+        watch(&self.control, sharing.poll_fd())?;
+        // Not before it is sure that it stays open.
+        keep_from_children(port.receive_socket().as_raw_fd());
+        let batch = OwnerLock::new(SendBatch::new(Arc::clone(&port)));
+        let port = Arc::new(LocalPort { port, address, sharing, batch, kept: AtomicU32::new(0) });
+        let mut list = self.list.lock();
+        list.push(Arc::clone(&port));
+        self.count.store(list.len(), Ordering::Release);
+        Ok(port)
+    }
+
+    fn find(&self, address: Address) -> Option<Arc<LocalPort>> {
+        self.list.lock().iter().find(|p| p.address == address).cloned()
+    }
+
+    /// Has a port take part in a multicast group.
+    pub(super) fn join(&self, port: &LocalPort, group: IpAddr) -> Result<()> {
+        port.port.join(group, |socket| {
+            keep_from_children(socket.as_raw_fd());
+            watch(&self.packets, socket)
+        })
+    }
+
+    pub(super) fn add_slot(&self, slot: u32) -> Result<()> {
+        let mut slots = self.slots.lock();
+        let ports = self.list.lock().clone();
+        ports.iter().try_for_each(|port| port.sharing.add_slot(slot))?;
+        slots.push(slot);
+        Ok(())
+    }
+
+    /// Readable when there is something to do about sharing a port.
+    pub(super) fn control_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// When the fault device lets something go that it has held back.
+    pub(super) fn next_release(&self) -> Option<u64> {
+        self.list.lock().iter().filter_map(|port| port.port.next_release()).min()
+    }
+
+    /// Calls `f` for each port.
+    pub(super) fn each(&self, mut f: impl FnMut(&LocalPort)) {
+        for port in self.list.lock().iter() {
+            f(port);
+        }
+    }
+
+    /// Brings a copy of the list up to date.
+    #[inline]
+    pub(super) fn refresh(&self, copy: &mut Vec<Arc<LocalPort>>) {
+        if copy.len() != self.count.load(Ordering::Acquire) {
+            copy.clone_from(&self.list.lock());
+        }
+    }
+
+    /// Readable when packets have come.
+    pub(super) fn packet_fd(&self) -> Option<RawFd> {
+        (self.count.load(Ordering::Acquire) != 0).then(|| self.packets.as_raw_fd())
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<()> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(|e| os_error("epoll", e))
+}

@@ -1,0 +1,370 @@
+//! From the socket to the QP: packets are checked, and led to the responder or requester that they are for. Whatever fails a
+//! check changes nothing but a counter, and nothing is answered to it.
+
+use super::Engine;
+use super::attend::COMPANY_NS;
+use super::connection::Connection;
+use super::net::{Datagram, ReceiveBatch};
+use super::outbound::Outbound;
+use super::ports::LocalPort;
+use super::sharing::{Strays, slot_of_packet};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_hca::far::{Had, Progress, Sender, Sends};
+use vervain_hca::layout::{MULTICAST_QPN, slot_of};
+use vervain_hca::process::Process;
+use vervain_hca::{Qp, QpState, QpType, now_ns};
+use vervain_transport::{Nanos, Service};
+use vervain_wire::{Packet, opcode, parse};
+
+/// Batches that are taken from one port in a row.
+const BATCHES: usize = 8;
+/// Packets that a READ's answer may put out before others get their turn.
+const STREAM: u32 = 64;
+/// Packets of requests that are no stream.
+const FEW: u32 = 4;
+/// Messages whose acknowledgement may wait for company.
+const UNANSWERED: u32 = 32;
+/// Looks in vain after which acknowledgements leave on their own.
+const PATIENCE: u32 = 2;
+
+/// Bytes of the largest path MTU (IBA 9.2.8).
+const LARGEST_MTU: usize = 4096;
+
+/// Packets that wait for their QP at most; more are lost.
+const MOST_HELD: usize = 1024;
+
+/// What whoever receives packets has in hand.
+#[derive(Default)]
+pub(super) struct Receiving {
+    batch: ReceiveBatch,
+    ports: Vec<Arc<LocalPort>>,
+    found: Found,
+    /// Looks without a packet since the last one.
+    idle: u32,
+    /// Packets for other processes of this host.
+    strays: Strays,
+}
+
+/// What came of the packets so far.
+#[derive(Default)]
+struct Found {
+    /// The QP of the last packet: most often the next one is for it too.
+    last: Option<Arc<Connection>>,
+    /// Those whose responder has something to say.
+    due: Vec<Arc<Connection>>,
+    /// Since when, and whether it may wait for a packet that goes there anyway.
+    due_since: Nanos,
+    urgent: bool,
+    unanswered: u32,
+    /// Requests since the last answer.
+    requests: u32,
+    /// Responses whose QP another thread had, and what came for the same QP after them, in that order: a program must not
+    /// find an answer to a message of its own whose completion is still to come.
+    held: Vec<Held>,
+}
+
+/// A packet that has to wait. It is intact.
+struct Held {
+    connection: Arc<Connection>,
+    bytes: Vec<u8>,
+}
+
+impl Found {
+    fn holds(&self, connection: &Arc<Connection>) -> bool {
+        self.held.iter().any(|held| Arc::ptr_eq(&held.connection, connection))
+    }
+
+    fn hold(&mut self, connection: &Arc<Connection>, bytes: &[u8]) {
+        if self.held.len() < MOST_HELD {
+            self.held.push(Held { connection: Arc::clone(connection), bytes: bytes.to_vec() });
+        }
+    }
+}
+
+impl Receiving {
+    /// Since when an acknowledgement waits.
+    pub(super) fn due_since(&self) -> Option<Nanos> {
+        (!self.found.due.is_empty()).then_some(self.found.due_since)
+    }
+
+    /// The ports as they were known last.
+    pub(super) fn ports(&mut self) -> &mut Vec<Arc<LocalPort>> {
+        &mut self.ports
+    }
+
+    /// Whether responses wait for their QP.
+    pub(super) fn has_held(&self) -> bool {
+        !self.found.held.is_empty()
+    }
+}
+
+impl Engine {
+    /// Takes in what has come; whether there was anything.
+    pub(super) fn receive(&self, rx: &mut Receiving) -> bool {
+        // What comes while the process is paused waits in the sockets.
+        let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return false };
+        self.ports.refresh(&mut rx.ports);
+        process.handle_packets(|| self.take_held(&mut rx.found));
+        let mut any = false;
+        for i in 0..rx.ports.len() {
+            rx.ports[i].release();
+            for _ in 0..BATCHES {
+                let Receiving { batch, ports, found, strays, .. } = rx;
+                if !batch.receive(&ports[i].port) {
+                    break;
+                }
+                any = true;
+                let now = now_ns();
+                // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program
+                // that gets the answer finds its own send complete, as with an HCA.
+                let is_request = |d: &Datagram<'_>| d.bytes.first().is_some_and(|op| opcode::is_request(*op));
+                process.handle_packets(|| {
+                    for datagram in batch.datagrams().filter(|d| !is_request(d)) {
+                        self.own_or_stray(&ports[i], found, strays, now, &datagram);
+                    }
+                    for datagram in batch.datagrams().filter(is_request) {
+                        self.own_or_stray(&ports[i], found, strays, now, &datagram);
+                    }
+                });
+                if !strays.is_empty() {
+                    strays.flush(&ports[i].sharing);
+                }
+                let waits_long = !found.due.is_empty() && now.saturating_sub(found.due_since) > COMPANY_NS;
+                if found.urgent || found.unanswered >= UNANSWERED || waits_long {
+                    self.answer(rx);
+                }
+            }
+        }
+        // A stream needs its acknowledgements to go on; only of a few packets an answer may follow at once.
+        if rx.found.requests > FEW {
+            self.answer(rx);
+        }
+        if any {
+            rx.idle = 0;
+        } else {
+            rx.idle = rx.idle.saturating_add(1);
+            if rx.idle >= PATIENCE {
+                self.answer(rx);
+            }
+        }
+        any
+    }
+
+    /// Takes a packet that has not come by a socket; [`Engine::settle`] comes after the last.
+    pub(super) fn arrived(&self, rx: &mut Receiving, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
+        self.own_or_stray(port, &mut rx.found, &mut rx.strays, now_ns(), datagram);
+    }
+
+    /// Does what follows from such packets.
+    pub(super) fn settle(&self, rx: &mut Receiving, port: &LocalPort) {
+        rx.strays.flush(&port.sharing);
+        self.answer(rx);
+    }
+
+    /// A packet goes to its process, which is nearly always this one.
+    fn own_or_stray(
+        &self,
+        port: &Arc<LocalPort>,
+        found: &mut Found,
+        strays: &mut Strays,
+        now: Nanos,
+        datagram: &Datagram<'_>,
+    ) {
+        match slot_of_packet(datagram.bytes) {
+            Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
+                self.packet(port, found, now, datagram);
+            }
+            Some(slot) => strays.add(&port.sharing, slot, datagram),
+            None => port.port.counters().malformed.add(1),
+        }
+    }
+
+    /// Takes packets of this process that came to others.
+    pub(super) fn adopt_strays(&self) {
+        // A thread that polls has it for a moment: what waits is still there when this is called again.
+        let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return };
+        let Some(mut rx) = self.receiving.try_lock() else { return };
+        self.ports.refresh(&mut rx.ports);
+        let Receiving { ports, found, .. } = &mut *rx;
+        let mut any = false;
+        for port in ports.iter() {
+            port.sharing.handle_events(&mut |datagram| {
+                any = true;
+                process.handle_packets(|| self.packet(port, found, now_ns(), datagram));
+            });
+        }
+        if any {
+            self.answer(&mut rx);
+        }
+    }
+
+    fn packet(&self, port: &Arc<LocalPort>, found: &mut Found, now: Nanos, datagram: &Datagram<'_>) {
+        let counters = port.port.counters();
+        if !datagram.is_intact() {
+            counters.bad_icrc.add(1);
+            return;
+        }
+        let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
+            counters.malformed.add(1);
+            return;
+        };
+        let bth = &packet.headers.bth;
+        // The default P_Key with either membership (IBA 9.6.1.1.1).
+        if bth.pkey & 0x7fff != 0x7fff || bth.opcode == opcode::CNP {
+            counters.unwanted.add(1);
+            return;
+        }
+        let Some(service) = opcode::service(bth.opcode) else { return };
+        if service == opcode::Service::Ud {
+            self.datagram(counters, datagram, &packet);
+            return;
+        }
+        let connection = match &found.last {
+            Some(last) if last.qpn == bth.dest_qpn && !last.is_closed() => Arc::clone(last),
+            _ => match self.connection(bth.dest_qpn) {
+                Some(connection) => connection,
+                None => {
+                    counters.unwanted.add(1);
+                    return;
+                }
+            },
+        };
+        // IBA annex A17.9.2: the packet must come from the peer's address, to ours.
+        let expected = Arc::ptr_eq(&connection.port, port)
+            && datagram.from.ip() == connection.to.remote
+            && connection.speaks(service);
+        let Some(qp) = connection.qp.upgrade().filter(|qp| expected && takes(qp, bth.opcode)) else {
+            counters.unwanted.add(1);
+            return;
+        };
+        if found.holds(&connection) || self.deliver(&qp, &connection, found, now, &packet) == Had::Busy {
+            found.hold(&connection, datagram.bytes);
+        }
+        found.last = Some(connection);
+    }
+
+    /// Gives a packet to the requester or the responder that it is for.
+    fn deliver(
+        &self,
+        qp: &Qp,
+        connection: &Arc<Connection>,
+        found: &mut Found,
+        now: Nanos,
+        packet: &Packet<'_>,
+    ) -> Had {
+        if opcode::is_request(packet.headers.bth.opcode) {
+            self.request(qp, connection, found, now, packet);
+            return Had::Sender;
+        }
+        qp.with_sender(as_outbound(connection, |outbound, sends| outbound.response(sends, now, packet)))
+    }
+
+    /// What waits for a QP that was busy gets another chance.
+    fn take_held(&self, found: &mut Found) {
+        if found.held.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        for Held { connection, bytes } in std::mem::take(&mut found.held) {
+            let (Ok(packet), Some(qp)) = (parse(&bytes), connection.qp.upgrade()) else { continue };
+            let busy = found.holds(&connection) || self.deliver(&qp, &connection, found, now, &packet) == Had::Busy;
+            if busy && !connection.is_closed() {
+                found.held.push(Held { connection, bytes });
+            }
+        }
+    }
+
+    fn request(&self, qp: &Qp, connection: &Arc<Connection>, found: &mut Found, now: Nanos, packet: &Packet<'_>) {
+        connection.request(qp, packet);
+        if connection.service == Service::Uc {
+            return;
+        }
+        let op = packet.headers.bth.opcode;
+        found.urgent |= !(opcode::is_send(op) || opcode::is_write(op));
+        found.requests += 1;
+        found.unanswered += u32::from(packet.headers.bth.ack_request);
+        if !connection.touched.swap(true, Ordering::Relaxed) {
+            if found.due.is_empty() {
+                found.due_since = now;
+            }
+            found.due.push(Arc::clone(connection));
+        }
+    }
+
+    /// Says what the responders have to say.
+    pub(super) fn answer(&self, rx: &mut Receiving) {
+        let found = &mut rx.found;
+        if found.due.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        let mut more = false;
+        let answer = |connection: &Arc<Connection>| {
+            let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, STREAM));
+            connection.touched.store(again, Ordering::Relaxed);
+            more |= again;
+            again
+        };
+        let Some(()) = Process::current().and_then(|p| p.handle_packets(|| found.due.retain(answer))) else { return };
+        (found.urgent, found.unanswered, found.requests, found.due_since) = (more, 0, 0, now);
+        rx.ports.iter().for_each(|port| port.flush());
+    }
+
+    /// Forgets what a thread that is gone had in hand.
+    pub(super) fn start_over(&self, rx: &mut Receiving) {
+        // Its lists may be torn; they are left where they are.
+        std::mem::forget(std::mem::take(&mut rx.found));
+        for connection in self.connections.lock().values() {
+            connection.touched.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Acknowledges what can be acknowledged at once, when the process ends: whoever ends it may have been interrupted in
+    /// the middle of anything.
+    pub(super) fn farewell(&self) {
+        if let Some(rx) = self.receiving.try_lock() {
+            for connection in &rx.found.due {
+                if let Some(qp) = connection.qp.upgrade() {
+                    connection.acknowledge_if_free(&qp);
+                }
+            }
+        }
+    }
+
+    /// Whether a READ's answer is not all sent.
+    pub(super) fn has_more(&self, rx: &Receiving) -> bool {
+        rx.found.urgent && !rx.found.due.is_empty()
+    }
+}
+
+/// A packet with no more payload than the largest path MTU. What is held back is bounded by that too.
+fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
+    if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
+}
+
+/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no requester
+/// (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
+fn takes(qp: &Qp, opcode: u8) -> bool {
+    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {
+        return false;
+    }
+    match qp.qp_type() {
+        QpType::XrcSend => !opcode::is_request(opcode),
+        QpType::XrcRecv => opcode::is_request(opcode),
+        _ => true,
+    }
+}
+
+/// `f` on a sender that is ours, and that of `connection`: the QP may have been reset and connected anew since it was found.
+pub(super) fn as_outbound<'a>(
+    connection: &'a Arc<Connection>,
+    f: impl FnOnce(&mut Outbound, &mut Sends<'_>) -> Progress + 'a,
+) -> impl FnOnce(&mut dyn Sender, &mut Sends<'_>) -> Progress + 'a {
+    move |sender, sends| {
+        let sender: &mut dyn Any = sender;
+        let outbound = sender.downcast_mut::<Outbound>().filter(|outbound| outbound.belongs_to(connection));
+        outbound.map_or(Progress::Idle, |outbound| f(outbound, sends))
+    }
+}

@@ -1,0 +1,103 @@
+//! Asking: who joins gets the vault from a member, whichever answers first. So one that runs is enough, though others
+//! may be stopped.
+
+use super::door::{self, HEAD, Word};
+use super::sys::{self, Private};
+use super::{Names, os_error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+use vervain_hca::Result;
+use vervain_hca::layout::SLOTS;
+
+/// A member answers at once, unless it is stopped or has no CPU; then others are asked too, for all this time.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const WHOLE_WAIT: Duration = Duration::from_secs(3);
+/// Between two questions to those who could not hear.
+const NAP: Duration = Duration::from_millis(10);
+
+/// Gets the vault from a member. None when there is no member.
+pub fn ask_members(names: &Names, uid: u32) -> Result<Option<[OwnedFd; 2]>> {
+    let end = Instant::now() + WHOLE_WAIT;
+    let mut asked: Vec<(u32, Private)> = Vec::new();
+    let mut seen = Vec::new();
+    let mut to_ask: Vec<u32> = (1..SLOTS).collect();
+    loop {
+        for slot in to_ask {
+            match door::ask(names, uid, slot) {
+                Ok(None) => continue,
+                Ok(Some(socket)) => asked.push((slot, socket)),
+                // Its owner has too many messages to read.
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(os_error(names, e)),
+            }
+            seen.push(slot);
+            if let Some(vault) = wait_for_answer(names, uid, &mut asked, FIRST_WAIT)? {
+                return Ok(Some(vault));
+            }
+        }
+        // Those who are there but could not hear the question; it also needs a free descriptor on either side.
+        to_ask = seen.clone();
+        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && door::is_live(names, *slot));
+        if asked.is_empty() && to_ask.is_empty() {
+            return Ok(None);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let why =
+                "the processes that share the port do not answer (are all of them stopped, or out of descriptors?)";
+            return Err(names.error(libc::EBUSY, why));
+        }
+        let wait = if to_ask.is_empty() { left } else { left.min(FIRST_WAIT) };
+        if let Some(vault) = wait_for_answer(names, uid, &mut asked, wait)? {
+            return Ok(Some(vault));
+        }
+        if asked.is_empty() {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// Waits for the first answer; forgets those who have ended without one.
+fn wait_for_answer(
+    names: &Names,
+    uid: u32,
+    asked: &mut Vec<(u32, Private)>,
+    at_most: Duration,
+) -> Result<Option<[OwnedFd; 2]>> {
+    let until = Instant::now() + at_most;
+    while !asked.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut fds: Vec<_> = asked.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)).collect();
+        let ready = poll(&mut fds, Some(&timeout));
+        let ready: Vec<bool> = fds.iter().map(|fd| ready.is_ok() && !fd.revents().is_empty()).collect();
+        if !ready.contains(&true) && left.is_zero() {
+            return Ok(None);
+        }
+        for i in (0..asked.len()).rev().filter(|i| ready[*i]) {
+            let (_, socket) = asked.swap_remove(i);
+            if let Some(vault) = read_answer(names, uid, &socket)? {
+                return Ok(Some(vault));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The vault, if that is the answer; None when there is none and will not be.
+fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[OwnedFd; 2]>> {
+    let mut head = [0; HEAD];
+    let Ok(message) = sys::receive(socket.as_fd(), &mut head, 0) else { return Ok(None) };
+    if message.length != HEAD {
+        return Ok(None);
+    }
+    match (message.uid.filter(|sender| *sender != uid), Word::of(&head)) {
+        (Some(other), _) => Err(names.other_user(other)),
+        (None, (Some(Word::Welcome), _)) => Ok(<[OwnedFd; 2]>::try_from(message.fds).ok()),
+        (None, (Some(Word::Refused { uid: theirs }), _)) => Err(names.other_view(theirs, uid)),
+        (None, (None, version)) => Err(names.other_version(version)),
+        (None, _) => Ok(None),
+    }
+}

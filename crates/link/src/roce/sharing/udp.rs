@@ -1,0 +1,119 @@
+//! The UDP sockets that sharing itself makes, and who else has sockets at an address.
+
+use super::Names;
+use crate::roce::net::options;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+use vervain_hca::{Error, Result};
+
+/// The sockets of processes that are just ending go within this time.
+const SETTLE: Duration = Duration::from_secs(1);
+const NAP: Duration = Duration::from_millis(1);
+
+fn open(at: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    if at.is_ipv6() {
+        options::set(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+    }
+    Ok(socket)
+}
+
+/// Makes sure that nobody else has a socket at the address: one that shares would be part of the group, unknown to it.
+pub fn must_be_vacant(names: &Names) -> Result<()> {
+    let end = Instant::now() + SETTLE;
+    loop {
+        match open(names.at).and_then(|socket| Ok(bind(&socket, &names.at)?)) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && Instant::now() < end => std::thread::sleep(NAP),
+            Err(e) => return Err(refusal(names, &e)),
+        }
+    }
+}
+
+/// The first socket of a group, which gets what nobody is to get. It has UDP_GRO like all others, for before the kernel
+/// knows the packet it asks any socket of the group whether trains may stay whole.
+pub fn sink(names: &Names) -> Result<OwnedFd> {
+    let made = open(names.at).and_then(|socket| {
+        options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)?;
+        options::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, &1i32)?;
+        options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0i32)?;
+        bind(&socket, &names.at)?;
+        Ok(socket)
+    });
+    made.map_err(|e| refusal(names, &e))
+}
+
+/// Makes sure that the group has `count` sockets. Somebody else's among them would move the places of those that join
+/// later.
+pub fn must_be_alone(names: &Names, count: usize) -> Result<()> {
+    let end = Instant::now() + SETTLE;
+    loop {
+        match sockets_at(names.at) {
+            Some(owners) if owners.len() != count && Instant::now() < end => std::thread::sleep(NAP),
+            Some(owners) if owners.len() > count => {
+                let what = "a program that is not Vervain shares the port (see ss -ulnp); it has to end first";
+                return Err(names.error(libc::EADDRINUSE, what));
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The error of an address that cannot be bound.
+fn refusal(names: &Names, e: &io::Error) -> Error {
+    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+    if errno != libc::EADDRINUSE {
+        return names.error(errno, &e.to_string());
+    }
+    let any = SocketAddr::new(if names.at.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() }, names.at.port());
+    let owner = [names.at, any].into_iter().find_map(|at| sockets_at(at)?.first().copied());
+    let rxe = std::path::Path::new("/sys/module/rdma_rxe").exists();
+    match owner {
+        // The kernel's own sockets look like root's.
+        Some(0) | None if rxe => names
+            .error(errno, "the kernel's rdma_rxe has that port of every address (rdma link show; rdma link delete)"),
+        Some(uid) if uid != rustix::process::geteuid().as_raw() => names.other_user(uid),
+        _ => names.error(errno, "another program has that port (see ss -ulnp)"),
+    }
+}
+
+/// The users of the UDP sockets that are bound to exactly `at`, in this thread's network namespace; None where /proc
+/// does not tell. For an address of a link it would tell those of all links.
+fn sockets_at(at: SocketAddr) -> Option<Vec<u32>> {
+    let (file, local) = match at {
+        SocketAddr::V4(a) => ("udp", format!("{:08X}:{:04X}", u32::from_ne_bytes(a.ip().octets()), a.port())),
+        SocketAddr::V6(a) if a.scope_id() != 0 => return None,
+        SocketAddr::V6(a) => {
+            let words = a.ip().octets();
+            let words = words.chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+            ("udp6", format!("{}:{:04X}", words.map(|w| format!("{w:08X}")).collect::<String>(), a.port()))
+        }
+    };
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).ok()?;
+    // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid ... (`man 5 proc`)
+    let rows = table.lines().skip(1).map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
+    Some(rows.filter(|r| r.get(1) == Some(&local.as_str())).filter_map(|r| r.get(7)?.parse().ok()).collect())
+}
+
+/// Throws away what waits in a socket that a process has left behind.
+pub fn drain(socket: &OwnedFd) {
+    let mut byte = [0u8; 1];
+    // Bounded, for packets may come as fast as they are thrown away.
+    for _ in 0..100_000 {
+        if rustix::net::recv(socket, &mut byte[..], rustix::net::RecvFlags::DONTWAIT).is_err() {
+            return;
+        }
+    }
+}
+
+/// The IPv6 form of an address, in which both families travel.
+pub fn to_wide(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
