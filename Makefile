@@ -16,11 +16,12 @@ endif
 unexport CARGO_TARGET_DIR
 
 DEMO_PACKAGES := ibverbs-utils perftest
-TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind
+TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind \
+    util-linux iproute2 nftables tshark
 BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
-    python3 python3-numpy
+    python3 python3-numpy iperf3 libfabric-bin
 
-.PHONY: all build demo test bench install clean fmt lint doc toolchain packages-demo packages-test packages-bench
+.PHONY: all build demo test soak bench install clean fmt lint doc toolchain packages-demo packages-test packages-bench
 all: build
 
 build: toolchain
@@ -32,6 +33,11 @@ demo: packages-demo build
 
 test: packages-test build
 	$(CARGO) test --profile checked --workspace
+
+# The simulation of the transport for SECONDS; with SEED that one seed only, its packets printed.
+soak: toolchain
+	VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
+	    --package vervain-transport --test simulation -- --ignored --exact --nocapture soak
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

@@ -120,6 +120,8 @@ static struct ibv_qp *create(enum kind k)
 	return qp;
 }
 
+static unsigned sq_psn = 0x222222;
+
 /* Every attribute with a value that is valid for a QP connected to itself. */
 static struct ibv_qp_attr values(struct ibv_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to)
 {
@@ -130,7 +132,7 @@ static struct ibv_qp_attr values(struct ibv_qp *qp, enum ibv_qp_state from, enum
 		.path_mig_state = IBV_MIG_MIGRATED,
 		.qkey = 0x1234,
 		.rq_psn = 0x111111,
-		.sq_psn = 0x222222,
+		.sq_psn = sq_psn,
 		.dest_qp_num = qp->qp_num,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
 		.cap = { 8, 8, 1, 1, 0 },
@@ -407,6 +409,7 @@ static int write_self(struct ibv_qp *qp, uint64_t id)
 /* 10.3.1.5: SQD stops new requests, drains the begun ones, tells of it once when asked to, and RTS goes on. */
 static void sqd(void)
 {
+	sq_psn = 0x111111; /* connected to itself: what it sends is what it expects */
 	setup();
 	struct ibv_qp *qp = at(RC, IBV_QPS_RTS);
 	struct ibv_wc wc[4];

@@ -208,10 +208,13 @@ const char *vt_errno_name(int err)
 	return name ? name : "?";
 }
 
-/* The entry to use on Ethernet: the loopback's IPv4-mapped GID, else any IPv4-mapped one, else index 0. */
+/* The entry to use on Ethernet: $VT_GID; else the loopback's IPv4-mapped GID, else any IPv4-mapped one, else index 0. */
 static int choose_gid(struct vt_dev *dev)
 {
 	int best = -1;
+	const char *given = getenv("VT_GID");
+	if (given)
+		return atoi(given);
 	for (int i = 0; i < dev->port.gid_tbl_len; i++) {
 		struct ibv_gid_entry e;
 		if (ibv_query_gid_ex(dev->ctx, dev->port_num, (uint32_t)i, &e, 0))
@@ -258,6 +261,15 @@ bool vt_open(struct vt_dev *dev)
 	}
 	fcntl(dev->ctx->async_fd, F_SETFL, fcntl(dev->ctx->async_fd, F_GETFL) | O_NONBLOCK);
 	return true;
+}
+
+bool vt_enter_peers_network(void)
+{
+	const char *path = getenv("VT_PEER_NETNS");
+	if (!path)
+		return true;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd >= 0 && setns(fd, CLONE_NEWNET) == 0;
 }
 
 int vt_poll(struct ibv_cq *cq, struct ibv_wc *wc, int n, unsigned timeout_ms)

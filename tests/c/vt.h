@@ -99,6 +99,8 @@ struct vt_dev {
 	union ibv_gid gid;
 };
 bool vt_open(struct vt_dev *dev); /* prints why when it fails */
+/* In a child that becomes the peer, before exec: to the network namespace of $VT_PEER_NETNS, where that is set. */
+bool vt_enter_peers_network(void);
 int vt_poll(struct ibv_cq *cq, struct ibv_wc *wc, int n, unsigned timeout_ms); /* until n completions or the time is over */
 int vt_event(struct ibv_context *ctx, struct ibv_async_event *ev, unsigned timeout_ms); /* 1 got one, 0 none; not acked */
 

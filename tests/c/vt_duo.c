@@ -20,7 +20,7 @@ pid_t vt_spawn(const char *role, int *fd)
 	pid_t parent = getpid(), pid = fork();
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent)
+		if (getppid() != parent || !vt_enter_peers_network())
 			_exit(1);
 		snprintf(arg, sizeof(arg), "%d", dup(sv[1]));
 		execl("/proc/self/exe", "vt-role", "--role", role, arg, (char *)NULL);
@@ -133,7 +133,7 @@ bool vt_duo_connect(struct vt_duo *d, int i)
 	int rc = ibv_modify_qp(d->qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	need(rc == 0, "INIT");
 	a.qp_state = IBV_QPS_RTR;
-	a.path_mtu = IBV_MTU_4096;
+	a.path_mtu = d->dev.port.active_mtu;
 	a.dest_qp_num = d->peer.qpn[i];
 	a.max_dest_rd_atomic = 4;
 	a.min_rnr_timer = 1;

@@ -53,7 +53,7 @@ static void spawn(struct vt_end *e)
 	if (e->pid == 0) {
 		char arg[16];
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent)
+		if (getppid() != parent || !vt_enter_peers_network())
 			_exit(1);
 		int fd = dup(sv[1]);
 		snprintf(arg, sizeof(arg), "%d", fd);

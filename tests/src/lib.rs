@@ -7,6 +7,7 @@
 pub mod callgrind;
 mod compile;
 mod leftovers;
+pub mod netns;
 mod process;
 
 pub use compile::{bench_program, c_program, have_c};
@@ -48,12 +49,16 @@ pub fn under_vervain(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// The variables that leave one way to a peer's memory: `auto`, the best there is; `vm` and `owner`, that one for all
 /// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
-/// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered.
+/// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered; `local`, the best, on ports that
+/// no network stands behind.
 pub fn way(name: &str) -> Vec<(&'static str, &str)> {
     match name {
         "auto" => vec![("VERVAIN_MEMORY", "auto")],
         "shared" => vec![("VT_SHARED", "1")],
+        "local" => vec![("VERVAIN_LINK", "local")],
         "adopt" => vec![("VERVAIN_ADOPT", "on"), ("VERVAIN_SHARE", "off")],
+        // No memory at all: packets, over the loopback interface.
+        "roce" => vec![("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")],
         other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
     }
 }

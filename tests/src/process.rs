@@ -112,12 +112,13 @@ impl Job {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until some process listens on the TCP port, which clients of this server do not try twice. False when this
-    /// program ends or the time is over before that.
+    /// Waits until some process of this one's network namespace listens on the TCP port, which clients of this server do
+    /// not try twice. False when this program ends or the time is over before that.
     pub fn listens(&mut self, port: u16, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         loop {
-            if ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|p| listens(p, port)) {
+            let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", self.pid()));
+            if tables.iter().any(|t| listens(t, port)) {
                 return true;
             }
             if Instant::now() > until || !self.running() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vervain_tests::{Failures, Job, c_program, have_c, under_vervain, way};
 
-const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt"];
+const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt", "roce"];
 
 /// Runs a program with arguments and variables; its last line counts the cases, its exit status says whether all held.
 fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &str)], limit: u64) {
@@ -27,7 +27,9 @@ fn in_one_process(program: &str, limit: u64) {
         return;
     }
     let mut failures = Failures::default();
-    run(&mut failures, program, &[], &[], limit);
+    for name in ["auto", "roce"] {
+        run(&mut failures, program, &[], &way(name), limit);
+    }
     failures.assert_none();
 }
 

@@ -5,25 +5,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{loopback_gid, pair, words};
-use vervain_tests::{Failures, Finished, alone, have, way};
+use common::matrix::{PERFTEST, lines};
+use common::{complaint, loopback_gid, pair, words};
+use vervain_tests::{Failures, alone, have, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Complaints that perftest prints and may yet end with status 0.
-const COMPLAINTS: &[&str] =
-    &["Completion with error", "completion with error", "Failed", "Couldn't", "Unable", "error", "Conflicting"];
-
-/// A row of results: the size, the number of iterations, and rates or times above zero.
-fn has_row(run: &Finished) -> bool {
-    run.output.lines().any(|line| {
-        let numbers: Vec<f64> = line.split_whitespace().map_while(|w| w.parse().ok()).collect();
-        numbers.len() >= 4 && numbers[0] >= 1.0 && numbers[1] >= 5.0 && numbers[2..].iter().any(|&x| x > 0.0)
-    })
-}
-
-/// Runs `tool` with each line of options; lines may begin with a memory way as `vm:` or `owner:`.
-fn matrix(tool: &str, lines: &[&str]) {
+/// Runs `tool` with each of its lines of options.
+fn matrix(tool: &str) {
     if !have(&[tool, "ibv_devinfo"]) {
         return;
     }
@@ -31,7 +20,7 @@ fn matrix(tool: &str, lines: &[&str]) {
     let _turn = alone();
     let gid = loopback_gid().to_string();
     let mut failures = Failures::default();
-    for line in lines {
+    for line in lines(PERFTEST, tool) {
         let (name, options) = line.split_once(": ").unwrap_or(("auto", line));
         let mut args = words(options);
         args.push("-F".to_owned());
@@ -40,14 +29,8 @@ fn matrix(tool: &str, lines: &[&str]) {
         }
         let (server, client) = pair(tool, &args, &way(name.trim()), LIMIT);
         println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
-        for end in [&server, &client] {
-            let complaint = COMPLAINTS.iter().find(|c| end.output.contains(**c));
-            if !end.success() || complaint.is_some() {
-                failures.add(line, end.describe());
-            }
-        }
-        if client.success() && !has_row(&client) {
-            failures.add(line, format!("no result row\n{}", client.describe()));
+        for why in complaint(tool, &server, &client) {
+            failures.add(line, why);
         }
     }
     failures.assert_none();
@@ -55,172 +38,42 @@ fn matrix(tool: &str, lines: &[&str]) {
 
 #[test]
 fn ib_send_lat() {
-    matrix(
-        "ib_send_lat",
-        &[
-            "-n 500",
-            "-n 100 -a",
-            "-n 200 -e",
-            "-n 200 -s 64 -I 64",
-            "-n 200 -s 4096 -r 16",
-            "-n 200 -c UC",
-            "-n 50 -c UC -s 1000000",
-            "-n 200 -c UD",
-            "-n 100 -c UD -a",
-            "-n 200 -c UD -e",
-            "-n 200 -c XRC",
-            "-n 50 -c XRC -s 1000000",
-            "-n 200 -c XRC -e",
-            "-n 200 --use-srq",
-            "-n 200 -c UD -g",
-            "vm: -n 50 -s 8388608",
-            "owner: -n 100 -s 100",
-            "owner: -n 20 -s 1000000",
-        ],
-    );
+    matrix("ib_send_lat");
 }
 
 #[test]
 fn ib_send_bw() {
-    matrix(
-        "ib_send_bw",
-        &[
-            "-n 500",
-            "-n 50 -s 8388608",
-            "-n 300 -b",
-            "-n 300 -e",
-            "-n 300 -b -e",
-            "-n 300 -q 8",
-            "-n 300 -q 8 -b",
-            "-n 300 -s 32 -I 64",
-            "-n 300 -t 16 -r 32",
-            "-n 300 -Q 1",
-            "-n 320 -l 8 --recv_post_list=8",
-            "-n 300 --use-srq",
-            "-n 300 --use-srq -q 4 -r 256",
-            "-n 300 --reversed",
-            "-n 300 -c UC",
-            "-n 300 -c UC -b -q 2",
-            "-n 300 -c UD -s 2048",
-            "-n 200 -c UD -s 4096",
-            "-n 300 -c UD -s 1024 -b",
-            "-n 300 -c XRC",
-            "-n 300 -c XRC -q 4 -b",
-            "-n 300 -c UD -g -s 1024 -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1",
-            "vm: -n 50 -a",
-            "owner: -n 50 -s 1000000",
-        ],
-    );
+    matrix("ib_send_bw");
 }
 
 #[test]
 fn ib_write_lat() {
-    matrix(
-        "ib_write_lat",
-        &[
-            "-n 500",
-            "-n 50 -s 8388608",
-            "-n 200 -s 64 -I 64",
-            "-n 200 -c UC",
-            "-n 100 -c UC -a",
-            "-n 200 -c XRC",
-            "-n 50 -c XRC -s 1000000",
-            "-n 200 -m 256 -s 10000",
-            "vm: -n 50 -s 1000000",
-            "owner: -n 100 -s 100",
-            "owner: -n 20 -s 1000000",
-        ],
-    );
+    matrix("ib_write_lat");
 }
 
 #[test]
 fn ib_write_bw() {
-    matrix(
-        "ib_write_bw",
-        &[
-            "-n 500",
-            "-n 50 -s 8388608",
-            "-n 300 -b",
-            "-n 50 -a -b",
-            "-n 300 -q 8",
-            "-n 300 -q 8 -b",
-            "-n 300 -s 32 -I 64",
-            "-n 300 -t 16",
-            "-n 300 -t 512 -s 4096",
-            "-n 320 -l 8",
-            "-n 300 -Q 1",
-            "-n 300 --mr_per_qp -q 2",
-            "-n 300 -c UC",
-            "-n 300 -c UC -b",
-            "-n 300 -c XRC",
-            "-n 300 -c XRC -q 4 -b",
-            "vm: -n 100 -s 1000000",
-            "owner: -n 50 -s 1000000",
-        ],
-    );
+    matrix("ib_write_bw");
 }
 
 #[test]
 fn ib_read_lat() {
-    matrix(
-        "ib_read_lat",
-        &[
-            "-n 500",
-            "-n 50 -s 8388608",
-            "-n 200 -e",
-            "-n 200 -o 1",
-            "-n 200 -c XRC",
-            "-n 50 -c XRC -s 1000000",
-            "vm: -n 100 -s 100000",
-            "owner: -n 100 -a",
-        ],
-    );
+    matrix("ib_read_lat");
 }
 
 #[test]
 fn ib_read_bw() {
-    matrix(
-        "ib_read_bw",
-        &[
-            "-n 500",
-            "-n 50 -s 8388608",
-            "-n 300 -b",
-            "-n 300 -e",
-            "-n 300 -q 8",
-            "-n 300 -o 1",
-            "-n 300 -t 16",
-            "-n 300 -c XRC",
-            "-n 300 -c XRC -b -q 2",
-            "vm: -n 100 -s 1000000",
-            "owner: -n 50 -a",
-        ],
-    );
+    matrix("ib_read_bw");
 }
 
 #[test]
 fn ib_atomic_lat() {
-    matrix(
-        "ib_atomic_lat",
-        &["-n 500", "-n 200 -A CMP_AND_SWAP", "-n 200 -e", "-n 200 -c XRC", "vm: -n 200", "owner: -n 200"],
-    );
+    matrix("ib_atomic_lat");
 }
 
 #[test]
 fn ib_atomic_bw() {
-    matrix(
-        "ib_atomic_bw",
-        &[
-            "-n 500",
-            "-n 300 -A CMP_AND_SWAP",
-            "-n 300 -b",
-            "-n 300 -q 8",
-            "-n 300 -e",
-            "-n 300 -t 16 -o 1",
-            "-n 300 -c XRC",
-            "vm: -n 300",
-            "owner: -n 300",
-        ],
-    );
+    matrix("ib_atomic_bw");
 }
 
 /// Without -x: perftest chooses the GID by itself, and on InfiniBand goes by LID.

@@ -137,6 +137,8 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_DEVICES", "zero"),
         ("VERVAIN_PORTS", "0"),
         ("VERVAIN_LINK_LAYER", "token-ring"),
+        ("VERVAIN_LINK", "wireless"),
+        ("VERVAIN_INTERFACE", "lo,nonsuch0"),
         ("VERVAIN_MEMORY", "magic"),
         ("VERVAIN_SHARE", "sometimes"),
         ("VERVAIN_ADOPT", "perhaps"),

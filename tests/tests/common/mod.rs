@@ -1,8 +1,14 @@
 //! Shared by the test binaries: the device's addresses and pairs of an unmodified server and client.
 
+#[allow(dead_code)]
+pub mod matrix;
+#[allow(dead_code)]
+pub mod wire;
+
 use std::process::Command;
 use std::time::Duration;
 
+use vervain_tests::netns::Network;
 use vervain_tests::{Finished, Job, free_port, under_vervain};
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
@@ -21,14 +27,30 @@ pub fn loopback_gid() -> u32 {
 #[allow(dead_code)]
 pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration) -> (Finished, Finished) {
     let port = free_port();
-    let command = |client: bool| {
-        let mut c = side(tool, args, vars, port);
-        if client {
-            c.arg("127.0.0.1");
-        }
-        c
-    };
-    let mut server = Job::start(&mut command(false));
+    let server = side(tool, args, vars, port);
+    let mut client = side(tool, args, vars, port);
+    client.arg("127.0.0.1");
+    serve(server, client, port, limit)
+}
+
+/// The same between the two hosts of a network.
+#[allow(dead_code)]
+pub fn pair_between(
+    network: &Network,
+    tool: &str,
+    args: &[String],
+    vars: &[(&str, &str)],
+    limit: Duration,
+) -> (Finished, Finished) {
+    let port = free_port();
+    let server = network.second().enter(&side(tool, args, vars, port));
+    let mut client = network.first().enter(&side(tool, args, vars, port));
+    client.arg(network.second().v4);
+    serve(server, client, port, limit)
+}
+
+fn serve(mut server: Command, mut client: Command, port: u16, limit: Duration) -> (Finished, Finished) {
+    let mut server = Job::start(&mut server);
     if !server.listens(port, limit) {
         let s = server.finish(Duration::from_millis(100));
         let c = Finished {
@@ -39,7 +61,7 @@ pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration)
         };
         return (s, c);
     }
-    let client = Job::start(&mut command(true)).finish(limit);
+    let client = Job::start(&mut client).finish(limit);
     let grace = if client.success() { limit } else { Duration::from_millis(500) };
     (server.finish(grace), client)
 }
@@ -49,6 +71,35 @@ fn side(tool: &str, args: &[String], vars: &[(&str, &str)], port: u16) -> Comman
     c.envs(vars.iter().copied());
     c.args(["-p", &port.to_string()]).args(args);
     c
+}
+
+/// Complaints that perftest prints and may yet end with status 0.
+const COMPLAINTS: &[&str] =
+    &["Completion with error", "completion with error", "Failed", "Couldn't", "Unable", "error", "Conflicting"];
+
+/// What went wrong at either end of a pair.
+#[allow(dead_code)]
+pub fn complaint(tool: &str, server: &Finished, client: &Finished) -> Vec<String> {
+    let ping_pong = tool.starts_with("ibv_");
+    let bad = |end: &Finished| {
+        // The last words of a ping-pong are the rate; a failed check of the data is printed.
+        let silent = ping_pong && tool != "ibv_xsrq_pingpong" && !end.output.contains("Mbit/sec");
+        let complains = !ping_pong && COMPLAINTS.iter().any(|c| end.output.contains(c));
+        !end.success() || silent || complains || end.output.contains("invalid data")
+    };
+    let mut why: Vec<_> = [server, client].into_iter().filter(|end| bad(end)).map(Finished::describe).collect();
+    if !ping_pong && client.success() && !has_row(client) {
+        why.push(format!("no result row\n{}", client.describe()));
+    }
+    why
+}
+
+/// A row of perftest's results: the size, the number of iterations, and rates or times above zero.
+fn has_row(run: &Finished) -> bool {
+    run.output.lines().any(|line| {
+        let numbers: Vec<f64> = line.split_whitespace().map_while(|w| w.parse().ok()).collect();
+        numbers.len() >= 4 && numbers[0] >= 1.0 && numbers[1] >= 5.0 && numbers[2..].iter().any(|&x| x > 0.0)
+    })
 }
 
 /// Splits a line of arguments at spaces.

@@ -1,0 +1,148 @@
+//! The unmodified clients and the C programs between two hosts, over cables that carry path MTUs of 1024 and 4096, and over
+//! the loopback in packets. The hosts are network namespaces; where they cannot be made, the tests say so and pass.
+
+mod common;
+
+use std::time::Duration;
+
+use common::matrix::{PERFTEST, PING_PONGS};
+use common::wire::{Wire, across, failure};
+use common::{complaint, pair_between, words};
+use vervain_tests::{Failures, Job, alone, have, have_c};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// For lines that go through all sizes.
+const LONG_LIMIT: Duration = Duration::from_secs(180);
+/// Tries of a line whose transport may lose messages, for which these programs then wait in vain (IBA 9.8.2, 9.8.3).
+const UNRELIABLE_TRIES: usize = 3;
+
+/// Every line of a table that fits the wire, addressed by GID `gid`; ways to a peer's memory are for peers of one host.
+fn matrix(wire: Wire, table: &[(&str, &[&str])], gid: u32, at_most: usize) {
+    let _turn = alone();
+    let Some(network) = wire.lay() else { return };
+    let mut failures = Failures::default();
+    for (tool, lines) in table.iter().filter(|(tool, _)| have(&[tool])) {
+        let fits = |line: &&&str| {
+            let (args, mtu) = (words(line), mtu_in(line));
+            !line.contains(": ") && !is_open(tool, &args) && mtu.is_none_or(|mtu| mtu <= wire.path_mtu())
+        };
+        for line in lines.iter().filter(fits).take(at_most) {
+            let mut args = words(line);
+            if tool.starts_with("ibv_") {
+                args.extend(["-g".to_owned(), gid.to_string()]);
+            } else {
+                args.extend(["-F".to_owned(), "-x".to_owned(), gid.to_string()]);
+            }
+            let limit = if args.iter().any(|a| a == "-a") { LONG_LIMIT } else { LIMIT };
+            let tries = if is_unreliable(tool, &args) { UNRELIABLE_TRIES } else { 1 };
+            let mut why = Vec::new();
+            for _ in 0..tries {
+                let (server, client) = pair_between(&network, tool, &args, &wire.variables(), limit);
+                println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
+                why = complaint(tool, &server, &client);
+                if why.is_empty() {
+                    break;
+                }
+            }
+            why.iter().for_each(|why| failures.add(&format!("{tool} {line}"), why));
+        }
+    }
+    failures.assert_none();
+}
+
+/// Lines that do not pass every time over a network yet. Datagrams and UC messages may be lost when a receiver falls behind,
+/// and perftest then waits for ever; with `-e` it takes the first event for that of its own send. perftest's own multicast
+/// group, an IPv6 one of interface-local scope, leaves no host (RFC 4291, 2.7).
+fn is_open(tool: &str, args: &[String]) -> bool {
+    let has = |word: &str| args.iter().any(|a| a == word);
+    tool.starts_with("ib_") && (has("UC") || has("UD") || has("-e") || has("-a"))
+}
+
+fn is_unreliable(tool: &str, args: &[String]) -> bool {
+    tool.contains("_uc_") || tool.contains("_ud_") || args.iter().any(|a| a == "UC" || a == "UD")
+}
+
+/// The path MTU that a line asks for.
+fn mtu_in(line: &str) -> Option<u32> {
+    let mut words = line.split_whitespace().skip_while(|w| *w != "-m");
+    words.nth(1)?.parse().ok()
+}
+
+/// Runs C programs, with their arguments, across the wire.
+fn programs(wire: Wire, lines: &[&str]) {
+    if !have_c() {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = wire.lay() else { return };
+    let mut failures = Failures::default();
+    for line in lines {
+        let parts = words(line);
+        let args: Vec<_> = parts[1..].iter().map(String::as_str).collect();
+        let end = Job::start(&mut across(&network, wire, &parts[0], &args)).finish(Duration::from_secs(180));
+        println!("{line}: {:.2} s", end.took.as_secs_f64());
+        if let Some(why) = failure(&end) {
+            failures.add(line, why);
+        }
+    }
+    failures.assert_none();
+}
+
+/// Operations and faults, order and retries, windows, data byte for byte, threads, many processes.
+const PROGRAMS: &[&str] =
+    &["conformance --two", "sequences --two", "mw --two", "data", "threads", "fan_in", "shared_queue", "crowd"];
+
+#[test]
+fn ping_pongs_over_a_cable_of_1500_bytes() {
+    matrix(Wire::Cable(1500), PING_PONGS, 0, usize::MAX);
+}
+
+#[test]
+fn ping_pongs_over_a_cable_of_9000_bytes() {
+    matrix(Wire::Cable(9000), PING_PONGS, 0, 3);
+}
+
+#[test]
+fn ping_pongs_over_ipv6() {
+    matrix(Wire::Cable(1500), PING_PONGS, 1, 3);
+}
+
+#[test]
+fn ping_pongs_over_the_loopback_in_packets() {
+    matrix(Wire::Loopback, PING_PONGS, 0, usize::MAX);
+}
+
+#[test]
+fn perftest_over_a_cable_of_1500_bytes() {
+    matrix(Wire::Cable(1500), PERFTEST, 0, usize::MAX);
+}
+
+#[test]
+fn perftest_over_a_cable_of_9000_bytes() {
+    matrix(Wire::Cable(9000), PERFTEST, 0, 2);
+}
+
+#[test]
+fn perftest_over_ipv6() {
+    matrix(Wire::Cable(1500), PERFTEST, 1, 3);
+}
+
+#[test]
+fn perftest_over_the_loopback_in_packets() {
+    matrix(Wire::Loopback, PERFTEST, 0, usize::MAX);
+}
+
+#[test]
+fn programs_over_a_cable_of_1500_bytes() {
+    programs(Wire::Cable(1500), PROGRAMS);
+}
+
+#[test]
+fn programs_over_a_cable_of_9000_bytes() {
+    programs(Wire::Cable(9000), &["conformance --two", "data"]);
+}
+
+#[test]
+fn programs_over_the_loopback_in_packets() {
+    programs(Wire::Loopback, PROGRAMS);
+}

@@ -1,0 +1,178 @@
+//! What leaves the host: every packet of many programs is captured between two hosts, dissected by tshark as RoCE v2, and
+//! its ICRC recomputed by a program that shares no code with Vervain (`tests/python/icrc.py`).
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::wire::{Wire, across, must_hold};
+use common::{complaint, pair_between, words};
+use vervain_tests::netns::{Host, Network};
+use vervain_tests::{Failures, Finished, Job, alone, have, have_c, tool};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// From the start of a capture to its end.
+const CAPTURE_LIMIT: Duration = Duration::from_secs(600);
+
+/// A capture under way on a host.
+struct Capture {
+    job: Job,
+    packets: Packets,
+}
+
+impl Capture {
+    fn start(host: &Host) -> Capture {
+        let file = std::env::temp_dir().join(format!("vervain-packets-{}.pcap", std::process::id()));
+        let mut command = Command::new(tool("dumpcap").expect("looked for before"));
+        command.args(["-i", "eth0", "-P", "-q", "-B", "64", "-f", "udp port 4791", "-w"]).arg(&file);
+        let mut job = Job::start(&mut host.enter(&command));
+        assert!(job.wait_output("File:", LIMIT), "{}", job.finish(Duration::ZERO).describe());
+        Capture { job, packets: Packets(file) }
+    }
+
+    /// The file, complete; none of the packets may have been missed.
+    fn stop(self) -> Packets {
+        // What was sent last is on its way to the capturing process.
+        std::thread::sleep(Duration::from_millis(300));
+        self.job.signal_group(libc::SIGINT);
+        let end = self.job.finish(CAPTURE_LIMIT);
+        assert!(end.success() && end.output.contains("dropped on interface 'eth0': "), "{}", end.describe());
+        assert!(end.output.contains("/0 (pcap:0/"), "the capture has missed packets: {}", end.describe());
+        self.packets
+    }
+}
+
+/// A capture file, which goes with it.
+struct Packets(PathBuf);
+
+impl Drop for Packets {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What tshark would guess that a payload is by its first bytes, which are any bytes here.
+const GUESSED: &[&str] =
+    &["smc", "smb_direct", "rpcordma", "nvme-rdma", "lnet", "iser", "infiniband.eoib", "infiniband_sdp", "fcoib"];
+
+impl Packets {
+    fn run(program: &str, args: &[&str], file: &Path) -> Finished {
+        Job::start(Command::new(program).args(args).arg(file)).finish(LIMIT)
+    }
+
+    /// The number of packets for each opcode, after every ICRC was found right.
+    fn icrcs(&self) -> Vec<(u8, u64)> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/icrc.py");
+        let end = Packets::run("python3", &[script.to_str().expect("a plain path")], &self.0);
+        assert!(end.success() && end.output.contains(" 0 wrong"), "{}", end.describe());
+        println!("{}", end.output.trim());
+        let list = end.output.rsplit_once("by opcode: ").map_or("", |(_, list)| list);
+        let number = |text: &str| u8::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+        list.split_whitespace()
+            .filter_map(|w| w.split_once(':'))
+            .filter_map(|(o, n)| Some((number(o)?, n.parse().ok()?)))
+            .collect()
+    }
+
+    /// tshark must take each packet for RoCE v2 with every header that its opcode has, and find none malformed.
+    fn dissected(&self) {
+        let mut args = vec!["-T", "fields", "-E", "separator=;", "-e", "frame.number", "-e", "frame.protocols"];
+        args.extend(["-e", "infiniband.bth.opcode", "-e", "_ws.malformed", "--disable-heuristic", "eth_over_ib"]);
+        GUESSED.iter().for_each(|name| args.extend(["--disable-protocol", *name]));
+        args.push("-r");
+        let end = Packets::run("tshark", &args, &self.0);
+        assert!(end.success(), "{}", end.describe());
+        let rows: Vec<Vec<&str>> =
+            end.output.lines().filter(|l| l.contains(';')).map(|l| l.split(';').collect()).collect();
+        assert!(!rows.is_empty(), "{}", end.describe());
+        let wrong: Vec<_> = rows
+            .iter()
+            .filter(|row| {
+                !row[1].contains(":udp:infiniband") || row[2].is_empty() || row[3..].iter().any(|w| !w.is_empty())
+            })
+            .take(10)
+            .collect();
+        assert!(wrong.is_empty(), "tshark finds packets that are not RoCE v2: {wrong:#?}");
+    }
+}
+
+fn network() -> Option<(Network, Wire)> {
+    if !have(&["dumpcap", "tshark", "python3"]) {
+        return None;
+    }
+    let wire = Wire::Cable(1500);
+    let network = wire.lay()?;
+    network.cut_trains();
+    Some((network, wire))
+}
+
+#[test]
+fn every_packet_of_the_clients_is_roce_v2_with_the_right_icrc() {
+    let _turn = alone();
+    let Some((network, wire)) = network() else { return };
+    let mut failures = Failures::default();
+    for gid in ["0", "1"] {
+        let capture = Capture::start(network.second());
+        for line in [
+            "ibv_rc_pingpong -c -n 100 -s 3001",
+            "ibv_uc_pingpong -c -n 50 -s 3001",
+            "ibv_ud_pingpong -c -n 50 -s 1000",
+            "ibv_xsrq_pingpong -n 20",
+            "ib_send_lat -F -n 20 -s 100",
+            "ib_send_lat -F -n 20 -s 100000",
+            "ib_write_lat -F -n 20 -s 8",
+            "ib_write_lat -F -n 20 -s 5000",
+            "ib_read_lat -F -n 20 -s 8",
+            "ib_write_bw -F -n 20 -s 65536",
+            "ib_write_bw -F -n 20 -m 256 -s 10000",
+            "ib_read_bw -F -n 20 -s 65536",
+            "ib_atomic_lat -F -n 20",
+            "ib_atomic_lat -F -n 20 -A CMP_AND_SWAP",
+            "ib_send_bw -F -c UD -n 20 -s 1024",
+            "ib_write_lat -F -c XRC -n 20 -s 3000",
+        ] {
+            let mut parts = words(line);
+            let tool = parts.remove(0);
+            if !have(&[&tool]) {
+                return;
+            }
+            parts.extend([if tool.starts_with("ibv_") { "-g" } else { "-x" }.to_owned(), gid.to_owned()]);
+            let (server, client) = pair_between(&network, &tool, &parts, &wire.variables(), LIMIT);
+            println!("{line}: {:.2} s", client.took.as_secs_f64());
+            for why in complaint(&tool, &server, &client) {
+                failures.add(line, why);
+            }
+        }
+        let packets = capture.stop();
+        let found = packets.icrcs();
+        packets.dissected();
+        // RC 0, UC 1, UD 3, XRC 5 (IBA table 38).
+        for service in [0, 1, 3, 5].into_iter().filter(|s| !found.iter().any(|(opcode, _)| opcode >> 5 == *s)) {
+            failures.add(&format!("GID {gid}"), format!("no packet of service {service}"));
+        }
+        // Every opcode of RC but those with immediate data.
+        let expected = (0x00..=0x14).filter(|opcode| ![0x03, 0x05, 0x09, 0x0b].contains(opcode));
+        for opcode in expected.filter(|opcode| !found.iter().any(|(o, _)| o == opcode)) {
+            failures.add(&format!("GID {gid}"), format!("no packet with opcode {opcode:#x}"));
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn every_packet_of_every_operation_and_fault_is_roce_v2_with_the_right_icrc() {
+    if !have_c() {
+        return;
+    }
+    let _turn = alone();
+    let Some((network, wire)) = network() else { return };
+    let capture = Capture::start(network.second());
+    let end = Job::start(&mut across(&network, wire, "conformance", &["--two"])).finish(Duration::from_secs(180));
+    let packets = capture.stop();
+    let found = packets.icrcs();
+    packets.dissected();
+    assert!(found.len() > 30, "{found:?}");
+    must_hold(&end);
+}
