@@ -15,8 +15,10 @@ mod owner;
 mod peers;
 mod perftest;
 mod process;
+mod raw_udp;
 mod registration;
 mod report;
+mod roce;
 mod rounds;
 mod setup;
 mod stats;
@@ -77,6 +79,8 @@ enum Part {
     Ucx,
     /// One-sided MPI
     Mpi,
+    /// RoCE packets over the loopback interface
+    Roce,
     /// Registering memory
     Registration,
     /// Copies by the owner
@@ -98,7 +102,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 15] = [
+const PARTS: [(Part, Measure); 16] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -106,6 +110,7 @@ const PARTS: [(Part, Measure); 15] = [
     (Part::Atomics, |setup| vec![atomics::section(setup)]),
     (Part::Ucx, ucx::sections),
     (Part::Mpi, mpi::sections),
+    (Part::Roce, roce::sections),
     (Part::Registration, |setup| vec![registration::section(setup)]),
     (Part::Owner, |setup| vec![owner::section(setup)]),
     (Part::SystemCall, |setup| vec![system_call::section(setup)]),

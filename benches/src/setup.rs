@@ -18,9 +18,10 @@ use crate::process::Running;
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 10] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 11] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
+    ("udp", "udp", None, &[]),
     ("idle", "idle", None, &[]),
     ("bystander", "bystander", None, &[]),
     ("looped", "looped", None, VERBS),

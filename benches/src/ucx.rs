@@ -22,6 +22,8 @@ enum Way {
     Uct(&'static str),
     /// Transports for `UCX_TLS`.
     Ucp(&'static str),
+    /// The transport tcp over the loopback interface.
+    Tcp,
     /// The transport rc_verbs, over Vervain's device.
     Vervain,
 }
@@ -167,6 +169,25 @@ fn messages(setup: &Setup) -> Section {
     .section(setup)
 }
 
+/// Half a round trip of an active message of 8 bytes over TCP, in nanoseconds.
+pub fn tcp_am_latency(setup: &Setup) -> Result<f64> {
+    over_tcp(setup, Ask { test: "am_lat", layout: "short", bytes: 8, operations: 20_000 }, Field::Typical)
+}
+
+/// Half a round trip of a put of 8 bytes over TCP, in nanoseconds.
+pub fn tcp_put_latency(setup: &Setup) -> Result<f64> {
+    over_tcp(setup, Ask { test: "put_lat", layout: "zcopy", bytes: 8, operations: 20_000 }, Field::Typical)
+}
+
+/// MiB/s of puts of 1 MiB over TCP.
+pub fn tcp_bandwidth(setup: &Setup) -> Result<f64> {
+    over_tcp(setup, Ask { test: "put_bw", layout: "zcopy", bytes: 1 << 20, operations: 3_000 }, Field::Bandwidth)
+}
+
+fn over_tcp(setup: &Setup, ask: Ask, field: Field) -> Result<f64> {
+    Ok(run(setup, Way::Tcp, &[ask], field)?[0])
+}
+
 /// A program of perftest over all sizes.
 fn ours<'a>(program: &'static str, sizes: &[Size], number: impl Fn(&Test) -> Result<f64> + 'a) -> Measure<'a> {
     let sizes = sizes.to_vec();
@@ -250,6 +271,11 @@ fn command(setup: &Setup, way: Way) -> Command {
         Way::Uct(transport) => {
             let mut command = Command::new("ucx_perftest");
             command.args(["-x", transport, "-d", "memory"]);
+            command
+        }
+        Way::Tcp => {
+            let mut command = Command::new("ucx_perftest");
+            command.args(["-x", "tcp", "-d", "lo"]);
             command
         }
         Way::Ucp(transports) => {
