@@ -141,8 +141,3 @@ fn programs_over_a_cable_of_1500_bytes() {
 fn programs_over_a_cable_of_9000_bytes() {
     programs(Wire::Cable(9000), &["conformance --two", "data"]);
 }
-
-#[test]
-fn programs_over_the_loopback_in_packets() {
-    programs(Wire::Loopback, PROGRAMS);
-}
