@@ -2,6 +2,7 @@
 
 use crate::context::Pd;
 use crate::error::Result;
+use crate::link::Route;
 use crate::types::AhAttr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use std::sync::atomic::Ordering;
 pub struct Ah {
     pd: Arc<Pd>,
     attr: AhAttr,
+    route: Route,
 }
 
 impl Ah {
@@ -17,13 +19,21 @@ impl Ah {
         pd.process.check()?;
         crate::qp_modify::check_address(pd.device(), attr, 0)?;
         pd.users.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Ah { pd: Arc::clone(pd), attr: *attr }))
+        // Once, as an HCA does: datagrams are posted often.
+        let route = pd.process.link.route(pd.device().index(), attr);
+        Ok(Arc::new(Ah { pd: Arc::clone(pd), attr: *attr, route }))
     }
 
     /// The address.
     #[inline]
     pub fn attr(&self) -> &AhAttr {
         &self.attr
+    }
+
+    /// Where it leads.
+    #[inline]
+    pub(crate) fn route(&self) -> Route {
+        self.route
     }
 
     /// Destroys it. Datagrams posted with it are not affected: they carry the address.

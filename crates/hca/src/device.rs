@@ -354,6 +354,11 @@ impl Device {
         Ok(self.gids(port).get(index as usize).map_or([0; 16], |e| e.gid))
     }
 
+    /// The GID at `index` of an Ethernet port and the index of the interface that has it; none for an empty entry.
+    pub fn source(&self, index: u32) -> Option<(Gid, u32)> {
+        gids::source(index).filter(|_| self.is_ethernet())
+    }
+
     /// One P_Key in host order.
     pub fn pkey(&self, port: u8, index: u32) -> Result<u16> {
         self.check_port(port)?;

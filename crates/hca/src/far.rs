@@ -11,7 +11,7 @@ use crate::qp::Qp;
 use crate::requester::Step;
 use crate::responder::{Nak, Seen, Target};
 pub use crate::send_queue::Progress;
-use crate::send_queue::{SendQueue, local_need};
+use crate::send_queue::{Params, SendQueue, local_need};
 use crate::types::{AhAttr, Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
 use crate::wqe::Flush;
 use std::any::Any;
@@ -29,6 +29,9 @@ const SOON_TRIES: u32 = 200;
 pub trait Sender: Any + Send {
     /// Goes on with the send queue: begins what may begin, and sends what may be sent.
     fn advance(&mut self, sends: &mut Sends<'_>) -> Progress;
+
+    /// The QP's attributes have changed (IBA 11.2.5.2: retries and depths may while the queue is drained).
+    fn modified(&mut self, path: &PathAttr);
 
     /// Whether a request has been begun that has not completed (IBA 10.3.1.5: SQD finishes those).
     fn has_begun(&self) -> bool;
@@ -73,6 +76,7 @@ pub struct PathAttr {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
     pub mtu_bytes: u32,
 }
 
@@ -108,17 +112,7 @@ impl Sends<'_> {
 
     /// The attributes that were set last.
     pub fn path(&self) -> PathAttr {
-        let p = &self.sq.params;
-        PathAttr {
-            dest_qpn: p.dest_qpn,
-            ah: p.ah,
-            sq_psn: p.sq_psn,
-            timeout: p.timeout,
-            retry_cnt: p.retry_cnt,
-            rnr_retry: p.rnr_retry,
-            max_rd_atomic: p.max_rd_atomic,
-            mtu_bytes: p.mtu_bytes,
-        }
+        self.sq.params.path()
     }
 
     /// Request `n`, if it is posted and has not completed.
@@ -197,7 +191,33 @@ impl Sends<'_> {
     }
 }
 
+impl Params {
+    fn path(&self) -> PathAttr {
+        PathAttr {
+            dest_qpn: self.dest_qpn,
+            ah: self.ah,
+            sq_psn: self.sq_psn,
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            max_rd_atomic: self.max_rd_atomic,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            mtu_bytes: self.mtu_bytes,
+        }
+    }
+}
+
 impl SendQueue {
+    /// Takes new attributes, and the sender of a peer that the QP is being connected to.
+    pub(crate) fn set_params(&mut self, params: Params, way: Option<Box<dyn Sender>>) {
+        self.params = params;
+        if way.is_some() {
+            self.far = way;
+        } else if let Some(far) = &mut self.far {
+            far.modified(&params.path());
+        }
+    }
+
     /// [`SendQueue::advance`] where the peer is far.
     #[cold]
     #[inline(never)]

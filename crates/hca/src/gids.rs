@@ -153,6 +153,13 @@ impl Changes {
     }
 }
 
+/// A GID and the index of its interface, without the list; none for an empty entry.
+pub(crate) fn source(index: u32) -> Option<(Gid, u32)> {
+    let table = table();
+    let slot = table.as_ref()?.slots.get(index as usize).filter(|s| s.present)?;
+    Some((slot.entry.gid, slot.entry.ifindex))
+}
+
 /// The table, filled at the first look.
 fn table() -> OwnerGuard<'static, Option<Table>> {
     let mut guard = TABLE.lock();

@@ -25,7 +25,7 @@ pub enum Peer {
 }
 
 /// Where an address leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
     /// To this host: its processes are reached by memory.
     Near,
@@ -34,6 +34,7 @@ pub enum Route {
     /// Both: a multicast group.
     Everywhere,
     /// Nowhere.
+    #[default]
     Nowhere,
 }
 

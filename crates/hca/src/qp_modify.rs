@@ -73,12 +73,7 @@ impl Qp {
         if stored.is_err() {
             return Err(Error::invalid("the QP went to the error state meanwhile"));
         }
-        self.with_sq(|sq| {
-            sq.params = params;
-            if way.is_some() {
-                sq.far = way;
-            }
-        });
+        self.with_sq(|sq| sq.set_params(params, way));
         if to == QpState::Sqd && from != QpState::Sqd {
             self.announce_if_drained();
         }
@@ -96,6 +91,7 @@ impl Qp {
             retry_cnt: a.retry_cnt,
             rnr_retry: a.rnr_retry,
             max_rd_atomic: a.max_rd_atomic,
+            max_dest_rd_atomic: a.max_dest_rd_atomic,
             mtu_bytes: 128 << mtu,
             qkey: a.qkey,
             sq_psn: a.sq_psn,
@@ -150,6 +146,9 @@ impl Qp {
         }
         if named(attr::AV) {
             check_address(device, &new.ah, port)?;
+            if self.is_far() {
+                return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));
+            }
         }
         if named(attr::ALT_PATH) || named(attr::PATH_MIG_STATE) {
             return Err(Error::unsupported("automatic path migration is not offered"));

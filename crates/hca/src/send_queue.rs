@@ -35,6 +35,7 @@ pub(crate) struct Params {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
     pub mtu_bytes: u32,
     pub qkey: u32,
     pub sq_psn: u32,
@@ -207,7 +208,7 @@ impl SendQueue {
     #[inline(never)]
     fn address(&mut self, i: usize, ud: &UdDest<'_>) {
         if let Some(a) = self.ud_addresses.get_mut(i) {
-            *a = UdAddress { ah: *ud.ah.attr(), qpn: ud.qpn, qkey: ud.qkey };
+            *a = UdAddress { ah: *ud.ah.attr(), route: ud.ah.route(), qpn: ud.qpn, qkey: ud.qkey };
         }
     }
 

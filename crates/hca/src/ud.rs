@@ -100,14 +100,13 @@ impl SendQueue {
         let to = self.ud_addresses[i];
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
-        let route = self.process.link.route(qp.device_index(), &to.ah);
-        if matches!(route, Route::Far | Route::Everywhere) {
+        if matches!(to.route, Route::Far | Route::Everywhere) {
             let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
             let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
             self.process.link.send_datagram(self.process, qp, &datagram);
             self.ud.left = true;
         }
-        let members = match route {
+        let members = match to.route {
             Route::Far | Route::Nowhere => Vec::new(),
             _ if to.qpn == MULTICAST_QPN => self.process.link.members(self.process, &to.ah.grh.dgid),
             _ => vec![to.qpn],

@@ -2,6 +2,7 @@
 
 use crate::ah::Ah;
 use crate::keys::Mr;
+use crate::link::Route;
 use crate::types::{AhAttr, Opcode, Sge};
 use crate::window::Mw;
 use std::sync::Arc;
@@ -171,6 +172,7 @@ impl BindWork {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct UdAddress {
     pub ah: AhAttr,
+    pub route: Route,
     pub qpn: u32,
     pub qkey: u32,
 }

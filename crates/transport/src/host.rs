@@ -26,8 +26,7 @@ pub struct Transmit<'a> {
     pub headers: &'a Headers,
     /// The payload.
     pub payload: Payload,
-    /// The packet, or one with its PSN, has been sent before: gather the payload into memory that nobody changes before
-    /// its ICRC is computed, for the first one may have been spoiled by a program that changed the data under way.
+    /// The packet, or one with its PSN, has been sent before.
     pub again: bool,
 }
 

@@ -103,6 +103,15 @@ impl Requester {
         }
     }
 
+    /// Takes over what may change while a QP is drained (IBA 11.2.5.2): the timeout, the retries and `max_rd_atomic`. Retries
+    /// that are being counted are never more than there are now.
+    pub fn modify(&mut self, config: &RequesterConfig) {
+        let RequesterConfig { timeout, retry_cnt, rnr_retry, max_rd_atomic, .. } = *config;
+        self.config = RequesterConfig { timeout, retry_cnt, rnr_retry, max_rd_atomic, ..self.config };
+        let idle = self.is_idle();
+        self.timers.modify(&self.config, idle);
+    }
+
     /// Whether no request has been begun that has not ended.
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty()

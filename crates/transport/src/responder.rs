@@ -104,6 +104,11 @@ impl Responder {
         }
     }
 
+    /// Changes how many READs and atomics the peer may have outstanding; it may while the QP is drained (IBA 11.2.5.2).
+    pub fn set_max_dest_rd_atomic(&mut self, most: u8) {
+        self.config.max_dest_rd_atomic = most;
+    }
+
     /// Whether [`Responder::poll_transmit`] has something to send.
     #[inline]
     pub fn has_ack_due(&self) -> bool {

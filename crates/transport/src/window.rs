@@ -62,11 +62,6 @@ impl Window {
         self.in_flight
     }
 
-    /// Whether a packet of full size may be sent.
-    pub fn is_open(&self) -> bool {
-        self.in_flight + self.packet <= self.size
-    }
-
     /// Round trip times of the path.
     pub fn rtt(&self) -> &Rtt {
         &self.rtt

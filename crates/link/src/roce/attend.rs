@@ -202,8 +202,10 @@ impl Engine {
             next = earlier(next, now + FIRST_TICK_NS);
         }
         // The same is true of timers; not before the next tick.
-        let tick = if polled { a.tick.load(Ordering::Relaxed) } else { self.expire(now_ns()).into() };
-        let not_before = now + tick;
+        let not_before = if polled { now + a.tick.load(Ordering::Relaxed) } else { 0 };
+        if !polled {
+            self.expire(now_ns());
+        }
         let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
         if timer != NEVER {
             next = earlier(next, timer.max(not_before));

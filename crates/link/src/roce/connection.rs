@@ -149,6 +149,11 @@ impl Connection {
         Some(f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out }))
     }
 
+    /// How many READs and atomics the peer may have outstanding from now on.
+    pub(super) fn set_max_dest_rd_atomic(&self, most: u8) {
+        self.replying.lock().responder.set_max_dest_rd_atomic(most);
+    }
+
     /// What its responder has counted.
     pub(super) fn counters(&self) -> ResponderCounters {
         *self.replying.lock().responder.counters()

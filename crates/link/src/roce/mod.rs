@@ -27,8 +27,8 @@ use receive::Receiving;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use timers::Timers;
 use vervain_hca::device::Device;
 use vervain_hca::far::Sender;
@@ -51,7 +51,8 @@ struct Engine {
     /// How many they are.
     connected: AtomicUsize,
     datagrams: Datagrams,
-    paths: OwnerLock<HashMap<(IpAddr, u32), Arc<Path>>>,
+    /// By address and process slot, as long as a QP uses them.
+    paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
     receiving: OwnerLock<Receiving>,
     timers: Timers,
     attendance: Attendance,
@@ -189,17 +190,17 @@ impl Engine {
     /// The local and the remote address of an address vector. EINVAL when they are not of one family.
     fn addresses(&self, qp: &Qp, ah: &AhAttr) -> Result<(Address, IpAddr)> {
         let device = &self.devices[qp.device_index() as usize];
-        let entry = device.gids(ah.port_num.max(1)).into_iter().find(|e| e.index == u32::from(ah.grh.sgid_index));
-        let entry =
-            entry.ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
-        let (local, remote) = (ip_of(&entry.gid), ip_of(&ah.grh.dgid));
+        let (gid, interface) = device
+            .source(ah.grh.sgid_index.into())
+            .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
+        let (local, remote) = (ip_of(&gid), ip_of(&ah.grh.dgid));
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(Error::invalid(format!(
                 "GID index {} is {local}, which cannot send to {remote}; choose the index of an address of its family",
                 ah.grh.sgid_index
             )));
         }
-        Ok((Address { ip: local, interface: entry.ifindex }, remote))
+        Ok((Address { ip: local, interface }, remote))
     }
 
     /// All addresses of the QP's device.
@@ -212,7 +213,14 @@ impl Engine {
     /// The path to the process that has QP `qpn` at `remote`.
     fn path(&self, remote: IpAddr, qpn: u32, mtu: u32) -> Arc<Path> {
         let slot = vervain_hca::layout::slot_of(qpn);
-        Arc::clone(self.paths.lock().entry((remote, slot)).or_insert_with(|| Arc::new(Path::new(mtu))))
+        let mut paths = self.paths.lock();
+        if let Some(path) = paths.get(&(remote, slot)).and_then(Weak::upgrade) {
+            return path;
+        }
+        paths.retain(|_, path| path.strong_count() > 0);
+        let path = Arc::new(Path::new(mtu));
+        paths.insert((remote, slot), Arc::downgrade(&path));
+        path
     }
 
     /// Whether any connected QP is far.

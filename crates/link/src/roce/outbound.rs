@@ -6,7 +6,7 @@ use super::inbound::wc_status;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
-use vervain_hca::far::{Progress, Sender, Sends};
+use vervain_hca::far::{PathAttr, Progress, Sender, Sends};
 use vervain_hca::memory::Pieces;
 use vervain_hca::{Opcode, now_ns};
 use vervain_transport::{
@@ -80,7 +80,7 @@ impl Outbound {
         if let Some(psn) = next_psn {
             begun.set(sends.head());
             *skipped = 0;
-            *requester = Some(make(connection, sends, psn));
+            *requester = Some(Requester::new(&config(connection, &sends.path(), psn, sends.head())));
         }
         let Some(requester) = requester else { return Progress::Idle };
         let (mut f, was_idle) = (Some(f), requester.is_idle());
@@ -124,23 +124,30 @@ impl Outbound {
     }
 }
 
-fn make(connection: &Connection, sends: &Sends<'_>, first_psn: u32) -> Requester {
-    let path = sends.path();
-    Requester::new(&RequesterConfig {
+/// What a requester is made from. `first_psn` and `first_request` matter at its start only.
+fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
+    RequesterConfig {
         service: connection.service,
         dest_qpn: path.dest_qpn,
         pkey: PKEY,
         first_psn,
-        first_request: sends.head(),
+        first_request,
         mtu: path.mtu_bytes,
         timeout: path.timeout,
         retry_cnt: path.retry_cnt,
         rnr_retry: path.rnr_retry,
         max_rd_atomic: path.max_rd_atomic,
-    })
+    }
 }
 
 impl Sender for Outbound {
+    fn modified(&mut self, path: &PathAttr) {
+        if let Some(requester) = &mut self.requester {
+            requester.modify(&config(&self.connection, path, path.sq_psn, 0));
+        }
+        self.connection.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+    }
+
     fn advance(&mut self, sends: &mut Sends<'_>) -> Progress {
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
         self.run(sends, now_ns(), true, |_, _, _| ())

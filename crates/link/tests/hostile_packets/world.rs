@@ -89,10 +89,13 @@ impl Memory {
     }
 
     fn check(&self, what: &str) {
+        let at = self.bytes.as_ptr();
         // Other threads may write here: it is read as they would see it.
-        // SAFETY: the whole of the box, byte by byte.
-        let changed =
-            (0..self.bytes.len()).find(|i| unsafe { self.bytes.as_ptr().add(*i).read_volatile() } != pattern(*i));
+        let byte = |i: usize| {
+            // SAFETY: `i` is below the length of the box.
+            unsafe { at.add(i).read_volatile() }
+        };
+        let changed = (0..self.bytes.len()).find(|i| byte(*i) != pattern(*i));
         assert_eq!(changed, None, "{what}: a byte has changed");
     }
 

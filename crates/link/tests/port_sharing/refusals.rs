@@ -175,9 +175,9 @@ fn members_without_descriptors_are_not_taken_for_absent() {
     let ours = member(at, 1);
     let limit = |most| {
         let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
+        let (pid, none) = (ours.pid() as i32, std::ptr::null_mut());
         // SAFETY: changes a limit of a child that has not been waited for; the struct lives on this stack.
-        let set =
-            unsafe { libc::prlimit(ours.pid() as i32, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) };
+        let set = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, none) };
         assert_eq!(set, 0);
     };
     limit(3);

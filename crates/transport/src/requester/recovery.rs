@@ -48,14 +48,18 @@ struct Timed {
     again: bool,
 }
 
+/// The ACK timeout in nanoseconds, 0 for never.
+fn ack_timeout(config: &RequesterConfig) -> Nanos {
+    match config.timeout {
+        0 => 0,
+        code => (4096 << code.min(31)).max(SHORTEST_TIMEOUT),
+    }
+}
+
 impl Timers {
     pub fn new(config: &RequesterConfig) -> Timers {
-        let timeout = match config.timeout {
-            0 => 0,
-            code => (4096 << code.min(31)).max(SHORTEST_TIMEOUT),
-        };
         Timers {
-            timeout,
+            timeout: ack_timeout(config),
             retry_at: Nanos::MAX,
             retries_left: config.retry_cnt,
             probe_at: Nanos::MAX,
@@ -66,6 +70,14 @@ impl Timers {
             timed: None,
             untold: 0,
         }
+    }
+
+    /// The timeout counts from the next packet on; retries from the start when nothing is under way.
+    pub fn modify(&mut self, config: &RequesterConfig, idle: bool) {
+        self.timeout = ack_timeout(config);
+        let (retries, not_ready) = if idle { (7, 7) } else { (self.retries_left, self.not_ready_left) };
+        self.retries_left = config.retry_cnt.min(retries);
+        self.not_ready_left = config.rnr_retry.min(not_ready);
     }
 
     /// Whether an RNR NAK forbids sending now.

@@ -154,6 +154,23 @@ fn nothing_comes_back_for_as_often_as_the_retry_count_says() {
 }
 
 #[test]
+fn timeout_and_retries_may_change_while_nothing_is_under_way() {
+    for (before, after) in [(7, 1), (1, 5)] {
+        let config = RequesterConfig { timeout: 16, retry_cnt: before, ..requester_config(Service::Rc) };
+        let mut pair = Pair::with(&config, &responder_config(Service::Rc));
+        pair.client.post(Operation::Write, b"arrives", |_| ());
+        pair.finish(all);
+        pair.requester.modify(&RequesterConfig { timeout: 12, retry_cnt: after, ..config });
+        let begin = pair.now;
+        pair.client.post(Operation::Write, b"into the void", |_| ());
+        pair.finish(|way, _| way == Way::Response);
+        assert_eq!(pair.statuses(), [Status::Success, Status::RetryExceeded]);
+        assert_eq!(pair.requester.counters().timeouts, u64::from(after) + 1);
+        assert!(pair.now - begin < u64::from(after + 2) * (4096 << 12));
+    }
+}
+
+#[test]
 fn a_timeout_begins_with_the_request_and_not_with_the_last_answer() {
     let mut pair = Pair::new(Service::Rc);
     pair.client.post(Operation::Write, b"first", |_| ());
