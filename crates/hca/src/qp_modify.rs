@@ -4,6 +4,7 @@
 use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::far::Sender;
+use crate::link::Route;
 use crate::lock::OwnerGuard;
 use crate::qp::Qp;
 use crate::send_queue::Params;
@@ -24,7 +25,7 @@ impl Qp {
         if mask & attr::CUR_STATE != 0 && new.cur_qp_state != from {
             return Err(Error::invalid(format!("the QP is in {from:?}, not in {:?}", new.cur_qp_state)));
         }
-        self.check_values(&a, new, mask)?;
+        self.check_values(from, &a, new, mask)?;
         match to {
             QpState::Reset => {
                 *a = QpAttr { cap: a.cap, ..QpAttr::default() };
@@ -109,7 +110,7 @@ impl Qp {
         s.port.store(self.device_index() << 8 | u32::from(a.port_num), Ordering::Release);
     }
 
-    fn check_values(&self, old: &QpAttr, new: &QpAttr, mask: u32) -> Result<()> {
+    fn check_values(&self, from: QpState, old: &QpAttr, new: &QpAttr, mask: u32) -> Result<()> {
         let device = self.context.device();
         let named = |bit: u32| mask & bit != 0;
         let refuse = |what: &str| Err(Error::invalid(format!("modify QP: {what} is out of range")));
@@ -146,7 +147,8 @@ impl Qp {
         }
         if named(attr::AV) {
             check_address(device, &new.ah, port)?;
-            if self.is_far() {
+            let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Far);
+            if from == QpState::Sqd && new.ah != old.ah && (self.is_far() || leads_by_packets) {
                 return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));
             }
         }
