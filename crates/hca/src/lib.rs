@@ -38,6 +38,7 @@ mod objects;
 mod own_queue;
 mod owner_copy;
 mod packets;
+pub mod patience;
 mod peers;
 pub mod process;
 mod progress;

@@ -2,6 +2,7 @@
 //! (DESIGN decision 6). While the program polls, it keeps away.
 
 use crate::error::{Error, Result};
+use crate::patience::Patience;
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::send_queue::Progress;
@@ -63,21 +64,8 @@ struct Watched {
     idle: u32,
 }
 
-/// Whose request was just carried out often has the next one soon: how long to look out for it before sleeping, since
-/// waking costs some ten times more than a request. Longer while that pays, hardly at all when it does not.
-struct Patience(u64);
-
-impl Patience {
-    const LEAST_NS: u64 = 4_000;
-    const MOST_NS: u64 = 30_000;
-
-    fn look_out(&mut self, process: &Process) -> bool {
-        let found = crate::service::look_out(self.0, || process.own.wants_attention());
-        self.0 = if found { Self::MOST_NS } else { (self.0 / 2).max(Self::LEAST_NS) };
-        found
-    }
-}
-
+/// How long a peer's next request is looked out for at most.
+const PATIENCE_NS: u64 = 30_000;
 /// Rounds without a sleep after which the link gets its turn all the same.
 const LINK_ROUNDS: u32 = 16;
 
@@ -85,7 +73,7 @@ fn run(process: &'static Process) {
     let mut watched: Vec<Watched> = Vec::new();
     let mut tick = FIRST_TICK_NS;
     let mut sleep = 0u32;
-    let mut patience = Patience(Patience::LEAST_NS);
+    let mut patience = Patience::new(PATIENCE_NS);
     let (mut link_has_news, mut rounds) = (true, 0u32);
     loop {
         let served = process.attend();
@@ -97,7 +85,7 @@ fn run(process: &'static Process) {
         let (watch_packets, packet_time) =
             if process.expects_packets() { process.link.attend_packets(process) } else { (false, None) };
         let timeout = timeout.into_iter().chain(packet_time.map(|at| at.saturating_sub(now_ns()))).min();
-        if served && patience.look_out(process) {
+        if served && patience.look_out(|| process.own.wants_attention()) {
             continue;
         }
         let sleeping = &process.own.header.sleeping;

@@ -103,7 +103,7 @@ pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
                 let now = now_ns();
                 dry_since = if dry_since == 0 { now } else { dry_since };
                 if now - dry_since < turn.patience {
-                    rest((now - dry_since) / 1024);
+                    crate::patience::rest((now - dry_since) / 1024);
                     continue;
                 }
                 // Said before the last look, as the initiator adds before it looks: one of the two sees the other.
@@ -125,29 +125,6 @@ fn queue_again(process: &Process, lane: &OwnedLane) {
     let state = &lane.shared.request.state;
     let _ = state.compare_exchange(request::RUNNING, request::POSTED, Ordering::SeqCst, Ordering::Relaxed);
     process.own.raise(lane.shared.attention.load(Ordering::Relaxed));
-}
-
-/// A moment's rest of one who looks out for something; now and then the CPU goes to whoever waits for it.
-fn rest(turns: u64) {
-    if turns % 2 == 1 {
-        std::thread::yield_now();
-    }
-    (0..16).for_each(|_| std::hint::spin_loop());
-}
-
-/// Looks out for `found` for at most `ns`, and says whether it came.
-pub(crate) fn look_out(ns: u64, found: impl Fn() -> bool) -> bool {
-    let begin = now_ns();
-    loop {
-        if found() {
-            return true;
-        }
-        let gone = now_ns() - begin;
-        if gone >= ns {
-            return false;
-        }
-        rest(gone / 1024);
-    }
 }
 
 /// The stream of a copy, and the bytes that may be moved next.

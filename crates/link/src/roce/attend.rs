@@ -69,6 +69,9 @@ impl Engine {
         self.send_kept();
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         let mut any = self.receive(&mut rx);
+        if rx.looked_in_vain(any) {
+            self.answer(&mut rx);
+        }
         if self.timers.next() != NEVER {
             any |= self.expire(now_ns());
         }
@@ -166,19 +169,15 @@ impl Engine {
             a.tick.store(0, Ordering::Relaxed);
         }
         if let Some(mut rx) = self.receiving.try_lock() {
-            if !polled && !waited_for {
-                for _ in 0..ROUNDS {
-                    if !self.receive(&mut rx) {
-                        break;
-                    }
-                }
-            }
             // A program that polls sees to it itself, if it goes on.
             let patient = match (polled, recent) {
                 (true, _) => LAST_TICK_NS,
                 (_, true) => COMPANY_NS,
                 _ => 0,
             };
+            if !polled && !waited_for {
+                self.receive_patiently(&mut rx, patient, false, || process.own.wants_attention());
+            }
             match rx.due_since() {
                 Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
                     next = earlier(next, since + patient)
@@ -219,6 +218,34 @@ impl Engine {
         (watch, next)
     }
 
+    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
+    /// older than `patient` leave.
+    fn receive_patiently(&self, rx: &mut Receiving, patient: u64, eager: bool, enough: impl Fn() -> bool) {
+        let slept = now_ns().saturating_sub(rx.slept_at);
+        let mut any = self.receive(rx);
+        let mut patience = std::mem::take(&mut rx.patience);
+        if any {
+            patience.slept(slept);
+        }
+        for _ in 0..ROUNDS {
+            if !(any || eager) || enough() {
+                break;
+            }
+            any = patience.look_out(|| {
+                let any = self.receive(rx);
+                if !any && rx.due_since().is_some_and(|since| since + patient <= now_ns()) {
+                    self.answer(rx);
+                }
+                any || enough()
+            });
+            if !any {
+                break;
+            }
+        }
+        rx.patience = patience;
+        rx.slept_at = now_ns();
+    }
+
     /// Receives until `fd`, a completion channel, is readable.
     pub(super) fn wait_for(self: &Arc<Self>, process: &'static Process, fd: RawFd) -> Result<()> {
         let Some(packets) = self.ports.packet_fd() else { return Ok(()) };
@@ -237,10 +264,7 @@ impl Engine {
             self.send_kept();
             let deadline = match self.receiving.try_lock() {
                 Some(mut rx) => {
-                    let mut rounds = 0;
-                    while self.receive(&mut rx) && !is_readable(fd) && rounds < ROUNDS {
-                        rounds += 1;
-                    }
+                    self.receive_patiently(&mut rx, COMPANY_NS, true, || is_readable(fd));
                     if is_readable(fd) {
                         self.leave(process, &mut rx);
                         break Ok(());

@@ -161,7 +161,10 @@ impl Sender for Outbound {
 impl Drop for Outbound {
     fn drop(&mut self) {
         if let Some(requester) = &mut self.requester {
-            requester.abandon(&mut self.connection.path.window.lock());
+            let mut window = self.connection.path.window.lock();
+            log::debug!("QP {:#x}: {:?}, {:?}", self.connection.qpn, requester.counters(), *window);
+            log::debug!("QP {:#x}: {:?}", self.connection.qpn, self.connection.port.port.counters());
+            requester.abandon(&mut window);
         }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::far::{Had, Progress, Sender, Sends};
 use vervain_hca::layout::{MULTICAST_QPN, slot_of};
+use vervain_hca::patience::Patience;
 use vervain_hca::process::Process;
 use vervain_hca::{Qp, QpState, QpType, now_ns};
 use vervain_transport::{Nanos, Service};
@@ -27,7 +28,7 @@ const FEW: u32 = 4;
 /// Messages whose acknowledgement may wait for company.
 const UNANSWERED: u32 = 32;
 /// Looks in vain after which acknowledgements leave on their own.
-const PATIENCE: u32 = 2;
+const LOOKS: u32 = 2;
 
 /// Bytes of the largest path MTU (IBA 9.2.8).
 const LARGEST_MTU: usize = 4096;
@@ -43,6 +44,9 @@ pub(super) struct Receiving {
     found: Found,
     /// Looks without a packet since the last one.
     idle: u32,
+    /// How long those who sleep for packets look out for them before, and when one of them began to sleep last.
+    pub(super) patience: Patience,
+    pub(super) slept_at: Nanos,
     /// Packets for other processes of this host.
     strays: Strays,
 }
@@ -94,6 +98,12 @@ impl Receiving {
         &mut self.ports
     }
 
+    /// Counts a look of a poller. Whether it is time for acknowledgements to leave on their own.
+    pub(super) fn looked_in_vain(&mut self, found: bool) -> bool {
+        self.idle = if found { 0 } else { self.idle.saturating_add(1) };
+        self.idle >= LOOKS
+    }
+
     /// Whether responses wait for their QP.
     pub(super) fn has_held(&self) -> bool {
         !self.found.held.is_empty()
@@ -140,14 +150,6 @@ impl Engine {
         // A stream needs its acknowledgements to go on; only of a few packets an answer may follow at once.
         if rx.found.requests > FEW {
             self.answer(rx);
-        }
-        if any {
-            rx.idle = 0;
-        } else {
-            rx.idle = rx.idle.saturating_add(1);
-            if rx.idle >= PATIENCE {
-                self.answer(rx);
-            }
         }
         any
     }

@@ -190,7 +190,8 @@ fn a_process_that_becomes_another_program_has_left() {
             Err(said) => assert!(said.contains("slot 8 is taken") && Instant::now() < end, "{said}"),
         }
     };
-    assert_eq!(heir.socket, leaver.socket);
+    // It has the leaver's socket, or that of an heir who came too early.
+    assert_ne!(heir.socket, other.socket);
     socket.send_to(&packet(8, 77), at).unwrap();
     let mut bytes = [0; member::PACKET];
     socket.recv(&mut bytes).unwrap();
