@@ -17,7 +17,7 @@ use vervain_hca::{Error, Result, now_ns};
 use vervain_wire::UDP_PORT;
 
 /// Posts that a batch holds back at most.
-const MOST_KEPT: u32 = 16;
+const MOST_KEPT: u32 = 48;
 /// How long an address that could not be opened is left alone: trying takes milliseconds, and datagrams come often.
 const REFUSED_NS: u64 = 1_000_000_000;
 
