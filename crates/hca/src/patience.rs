@@ -77,3 +77,49 @@ pub(crate) fn rest(turns: u64) {
     }
     (0..16).for_each(|_| std::hint::spin_loop());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u64 = 20_000;
+    const SHORT: u64 = MOST;
+
+    #[test]
+    fn what_came_in_time_is_looked_out_for_longer() {
+        let mut patience = Patience::new(MOST);
+        assert!(patience.look_out(|| true));
+        assert_eq!(patience.ns, MOST);
+    }
+
+    #[test]
+    fn what_never_comes_is_hardly_looked_out_for() {
+        let mut patience = Patience::new(MOST);
+        let mut longest = 0;
+        for _ in 0..200 {
+            patience.slept(SHORT);
+            longest += u32::from(patience.ns == MOST);
+            assert!(!patience.look_out(|| false));
+        }
+        // Half of the looks at first, one of more than a hundred in the end.
+        assert!((2..16).contains(&longest), "{longest}");
+        assert_eq!(patience.failures, Patience::MOST_FAILURES);
+    }
+
+    #[test]
+    fn a_short_sleep_is_a_reason_to_try_and_a_long_one_is_none() {
+        let mut patience = Patience::new(MOST);
+        patience.slept(Patience::SHORT_SLEEP * MOST + 1);
+        assert_eq!(patience.ns, Patience::LEAST_NS);
+        patience.slept(SHORT);
+        assert_eq!(patience.ns, MOST);
+    }
+
+    #[test]
+    fn one_success_makes_up_for_all_failures() {
+        let mut patience = Patience { ns: MOST, most: MOST, failures: 7, rests: 100 };
+        assert!(patience.look_out(|| true));
+        patience.slept(SHORT);
+        assert_eq!((patience.ns, patience.failures, patience.rests), (MOST, 0, 0));
+    }
+}
