@@ -28,6 +28,23 @@ pub struct Route<'a> {
     pub roce: bool,
 }
 
+impl Route<'_> {
+    /// What a completion of such a datagram has as its service level, `sl` being the sender's. Over RoCE that is the kind of
+    /// packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag, and verbs have
+    /// no other place). UCX reads it to find the destination in the header.
+    pub fn service_level(&self, sl: u8) -> u8 {
+        match (self.roce, self.is_ipv4()) {
+            (true, true) => 8 | 2,
+            (true, false) => 8 | 1,
+            (false, _) => sl,
+        }
+    }
+
+    fn is_ipv4(&self) -> bool {
+        self.roce && is_ipv4(self.sgid) && is_ipv4(self.dgid)
+    }
+}
+
 /// Whether a GID holds an IPv4 address (`::ffff:a.b.c.d`).
 pub fn is_ipv4(gid: &Gid) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
@@ -37,7 +54,7 @@ pub fn is_ipv4(gid: &Gid) -> bool {
 pub fn build(route: &Route<'_>, len: usize) -> [u8; GRH_BYTES] {
     let mut h = [0u8; GRH_BYTES];
     let padded = len.next_multiple_of(4) + OVERHEAD;
-    if route.roce && is_ipv4(route.sgid) && is_ipv4(route.dgid) {
+    if route.is_ipv4() {
         let ip = &mut h[20..];
         ip[0] = 0x45;
         ip[1] = route.traffic_class;
@@ -88,6 +105,16 @@ mod tests {
         assert_eq!((h[20], h[29], &h[32..36], &h[36..40]), (0x45, 17, &s[12..], &d[12..]));
         // A header with its checksum in place sums to zero.
         assert_eq!(checksum(&h[20..]), 0);
+    }
+
+    #[test]
+    fn a_completion_tells_the_kind_of_packet_over_roce_and_the_service_level_elsewhere() {
+        let v6 = [0xfd; 16];
+        let of = |gid: &Gid, roce| {
+            let route = Route { sgid: gid, dgid: gid, traffic_class: 0, flow_label: 0, hop_limit: 1, roce };
+            route.service_level(5)
+        };
+        assert_eq!((of(&v4(1), true), of(&v6, true), of(&v6, false), of(&v4(1), false)), (10, 9, 5, 5));
     }
 
     #[test]

@@ -169,17 +169,15 @@ impl SendQueue {
         }
         let target = &self.ud.known[&to.qpn];
         let route = qp.route(&to.ah);
-        let header = grh::build(
-            &grh::Route {
-                sgid: &route.0,
-                dgid: &to.ah.grh.dgid,
-                traffic_class: to.ah.grh.traffic_class,
-                flow_label: to.ah.grh.flow_label,
-                hop_limit: to.ah.grh.hop_limit,
-                roce: route.1,
-            },
-            pieces.len() as usize + if imm.is_some() { 4 } else { 0 },
-        );
+        let route = grh::Route {
+            sgid: &route.0,
+            dgid: &to.ah.grh.dgid,
+            traffic_class: to.ah.grh.traffic_class,
+            flow_label: to.ah.grh.flow_label,
+            hop_limit: to.ah.grh.hop_limit,
+            roce: route.1,
+        };
+        let header = grh::build(&route, pieces.len() as usize + if imm.is_some() { 4 } else { 0 });
         let receipt = Receipt {
             opcode: wc::OP_RECV,
             byte_len: pieces.len() as u32 + GRH_BYTES as u32,
@@ -187,7 +185,7 @@ impl SendQueue {
             src_qp: qp.qp_num(),
             wc_flags: if to.ah.is_global { wc::FLAG_GRH } else { 0 } | if imm.is_some() { wc::FLAG_IMM } else { 0 },
             slid: qp.lid(),
-            sl: to.ah.sl,
+            sl: route.service_level(to.ah.sl),
             ..Receipt::default()
         };
         let qkey = self.qkey(to);

@@ -126,6 +126,7 @@ impl Engine {
                 byte_len: (packet.payload.len() + grh::GRH_BYTES) as u32,
                 imm: immediate.unwrap_or(0),
                 src_qp: deth.source_qpn,
+                sl: route.service_level(0),
                 wc_flags: wc::FLAG_GRH | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
                 ..Receipt::default()
             };
