@@ -42,7 +42,7 @@ fn reserved(opcode: u8, at: usize) -> u8 {
         4 => 0xff,
         8 => 0x7f,
         12 if xrc => 0xff,
-        16 if opcode & 0xe0 == opcode::UD => 0xff,
+        16 if opcode::has_deth(opcode) => 0xff,
         _ if flush && (feth..feth + 3).contains(&at) => 0xff,
         _ if flush && at == feth + 3 => 0xc0,
         _ => 0,

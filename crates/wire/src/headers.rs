@@ -15,7 +15,7 @@ pub struct Headers {
     pub bth: Bth,
     /// XRC: the SRQ number (XRCETH).
     pub srqn: Option<u32>,
-    /// Datagrams.
+    /// Datagrams, and [`opcode::PROBE`] and [`opcode::ECHO`].
     pub deth: Option<Deth>,
     /// RDMA.
     pub reth: Option<Reth>,
@@ -148,7 +148,7 @@ impl Headers {
 
         if opcode::has_xrceth(bth.opcode) {
             to.word(self.srqn.unwrap_or_default() & 0xff_ffff);
-        } else if bth.opcode & 0xe0 == opcode::UD {
+        } else if opcode::has_deth(bth.opcode) {
             let deth = self.deth.unwrap_or_default();
             to.word(deth.qkey);
             to.word(deth.source_qpn & 0xff_ffff);

@@ -11,6 +11,11 @@ pub const UD: u8 = 0x60;
 pub const XRC: u8 = 0xa0;
 /// Congestion notification packet (annex A17.9.3), a whole opcode.
 pub const CNP: u8 = 0x81;
+/// Vervain's own, out of the range left to manufacturers (IBA table 38, 0xC0 to 0xFF): asks the process that has the QP how
+/// much it has room for, and whether everything before has come. A whole opcode; a DETH without Q_Key and four bytes follow.
+pub const PROBE: u8 = 0xec;
+/// The answer to that; the four bytes are the room.
+pub const ECHO: u8 = 0xf1;
 
 /// First packet of a SEND.
 pub const SEND_FIRST: u8 = 0x00;
@@ -90,6 +95,8 @@ const ATOMIC: u16 = 1 << 7;
 const PAYLOAD: u16 = 1 << 8;
 /// Begins with XRCETH.
 const XRCETH: u16 = 1 << 9;
+/// Begins with DETH.
+const DETH: u16 = 1 << 10;
 /// The extended headers after XRCETH and DETH, a [`Format`].
 const FORMAT_SHIFT: u32 = 12;
 
@@ -182,11 +189,13 @@ const fn opcode_flags(opcode: u8) -> u16 {
         RC => flags,
         // IBA table 38: SENDs without invalidate, and WRITEs.
         UC if operation <= WRITE_ONLY_IMM => flags,
-        UD if operation == SEND_ONLY || operation == SEND_ONLY_IMM => flags,
+        UD if operation == SEND_ONLY || operation == SEND_ONLY_IMM => flags | DETH,
         // A14.2.2: every request names the SRQ, no response does.
         XRC if flags & REQUEST != 0 => flags | XRCETH,
         XRC => flags,
         _ if opcode == CNP => KNOWN | START | END,
+        _ if opcode == PROBE => KNOWN | REQUEST | PAYLOAD | START | END | DETH,
+        _ if opcode == ECHO => KNOWN | PAYLOAD | START | END | DETH,
         _ => 0,
     }
 }
@@ -206,13 +215,13 @@ fn has(opcode: u8, flags: u16) -> bool {
     FLAGS[opcode as usize] & flags == flags
 }
 
-/// IBA and its annexes give the opcode a meaning, in a service that Vervain has.
+/// IBA and its annexes give the opcode a meaning, in a service that Vervain has; or it is one of Vervain's own.
 #[inline]
 pub fn is_known(opcode: u8) -> bool {
     has(opcode, KNOWN)
 }
 
-/// The transport service; none for the CNP and for what is unknown.
+/// The transport service; none for the CNP, [`PROBE`], [`ECHO`] and for what is unknown.
 #[inline]
 pub fn service(opcode: u8) -> Option<Service> {
     if !is_known(opcode) {
@@ -239,7 +248,7 @@ pub fn is_request(opcode: u8) -> bool {
     has(opcode, REQUEST)
 }
 
-/// Goes from responder to requester: READ response, ACK, NAK, atomic answer.
+/// Goes from responder to requester: READ response, ACK, NAK, atomic answer, [`ECHO`].
 #[inline]
 pub fn is_response(opcode: u8) -> bool {
     FLAGS[opcode as usize] & (KNOWN | REQUEST) == KNOWN && opcode != CNP
@@ -317,6 +326,12 @@ pub fn has_xrceth(opcode: u8) -> bool {
     has(opcode, XRCETH)
 }
 
+/// Carries the header of a datagram.
+#[inline]
+pub fn has_deth(opcode: u8) -> bool {
+    has(opcode, DETH)
+}
+
 /// Carries immediate data.
 #[inline]
 pub fn has_imm(opcode: u8) -> bool {
@@ -344,7 +359,7 @@ pub fn has_aeth(opcode: u8) -> bool {
 /// Bytes of BTH and extended headers.
 #[inline]
 pub fn headers_len(opcode: u8) -> usize {
-    let deth = if opcode & 0xe0 == UD { 8 } else { 0 };
+    let deth = if has_deth(opcode) { 8 } else { 0 };
     let xrceth = if has_xrceth(opcode) { 4 } else { 0 };
     super::BTH_LEN + deth + xrceth + format(opcode).len()
 }
@@ -371,8 +386,11 @@ mod tests {
         assert!(of(XRC).eq(reliable.iter().map(|operation| XRC | operation)));
         assert!(of(UC).eq(UC..=UC | WRITE_ONLY_IMM));
         assert!(of(UD).eq([UD | SEND_ONLY, UD | SEND_ONLY_IMM]));
-        assert_eq!(known().count(), 25 + 25 + 12 + 2 + 1);
+        assert_eq!(known().count(), 25 + 25 + 12 + 2 + 1 + 2);
         assert!(is_known(CNP) && service(CNP).is_none() && !is_request(CNP) && !is_response(CNP));
+        // Those of a manufacturer (0xc0 and above) belong to no service.
+        assert!(known().filter(|opcode| *opcode >= 0xc0).eq([PROBE, ECHO]));
+        assert!(service(PROBE).is_none() && service(ECHO).is_none() && is_request(PROBE) && is_response(ECHO));
     }
 
     #[test]
@@ -415,6 +433,8 @@ mod tests {
             (XRC | COMPARE_SWAP, 44),
             (XRC | ACKNOWLEDGE, 16),
             (CNP, 12),
+            (PROBE, 20),
+            (ECHO, 20),
         ] {
             assert_eq!(headers_len(opcode), len, "{opcode:#x}");
         }

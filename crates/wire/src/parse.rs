@@ -10,6 +10,8 @@ use crate::opcode::{self, Format};
 pub const ICRC_LEN: usize = 4;
 /// Bytes of the reserved field that a CNP carries behind its BTH (A17.9.3).
 const CNP_PAYLOAD: usize = 16;
+/// Bytes that a probe and its echo carry, so that the answer is no larger than the question.
+const CREDIT_PAYLOAD: usize = 4;
 /// Bytes that an ATOMIC WRITE stores (A19).
 const ATOMIC_WRITE_PAYLOAD: usize = 8;
 
@@ -36,7 +38,7 @@ pub enum Malformed {
     Unaligned(usize),
     /// The transport header version is not 0 (IBA 9.2.6).
     Version(u8),
-    /// The opcode is reserved, of RD, or a manufacturer's.
+    /// The opcode is reserved, of RD, or another manufacturer's.
     Opcode(u8),
     /// More padding than payload.
     Padding {
@@ -137,6 +139,7 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     };
     let allowed = match opcode {
         opcode::CNP => payload_len == CNP_PAYLOAD,
+        opcode::PROBE | opcode::ECHO => payload_len == CREDIT_PAYLOAD,
         _ if !opcode::has_payload(opcode) => payload.is_empty(),
         _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload_len == ATOMIC_WRITE_PAYLOAD,
         _ => true,
@@ -167,7 +170,7 @@ fn read_headers(bytes: &[u8]) -> Headers {
     let mut headers = Headers { bth, ..Headers::default() };
     if opcode::has_xrceth(opcode) {
         headers.srqn = Some(from.word() & 0xff_ffff);
-    } else if opcode & 0xe0 == opcode::UD {
+    } else if opcode::has_deth(opcode) {
         headers.deth = Some(Deth { qkey: from.word(), source_qpn: from.word() & 0xff_ffff });
     }
     match opcode::format(opcode) {

@@ -146,6 +146,15 @@ fn fields_of_24_bits_are_cut_to_size() {
     assert_eq!(flush[..4], [0, 0, 0, 0x3f]);
 }
 
+/// Vervain's own: a DETH without Q_Key, and four bytes.
+#[test]
+fn a_probe_and_its_echo_are_of_one_length() {
+    let deth = Some(Deth { qkey: 0, source_qpn: 0x01_0203 });
+    for opcode in [PROBE, ECHO] {
+        assert_format(Headers { bth: bth(opcode), deth, ..Headers::default() }, &[0, 0, 0, 0, 0, 1, 2, 3], &[7; 4]);
+    }
+}
+
 /// The headers of an opcode, all zeros, and this much behind them.
 fn datagram(opcode: u8, pad: u8, behind: usize) -> Vec<u8> {
     let headers = Headers { bth: Bth { opcode, pad, ..Bth::default() }, ..Headers::default() };
@@ -201,6 +210,7 @@ fn payload_is_where_the_opcode_allows_it() {
         for (pad, len) in [(0, 0), (0, 4), (1, 8), (0, 8), (0, 16), (0, 4096)] {
             let right = match operation(opcode) {
                 _ if opcode == CNP => len == 16,
+                _ if [PROBE, ECHO].contains(&opcode) => len == 4 && pad == 0,
                 READ_REQUEST | ACKNOWLEDGE | ATOMIC_ACKNOWLEDGE | COMPARE_SWAP | FETCH_ADD | FLUSH => len == 0,
                 ATOMIC_WRITE => len == 8 && pad == 0,
                 _ => true,
@@ -226,7 +236,7 @@ fn what_is_malformed_says_what_was_wanted_and_found() {
     assert_eq!(said(&version), "transport header version 3 where 0 was wanted");
 }
 
-/// Headers of any known opcode but the CNP, with those extended headers that it has.
+/// Headers of any known opcode of a service, with those extended headers that it has.
 fn any_headers() -> impl Strategy<Value = Headers> {
     let known: Vec<u8> = (0..=u8::MAX).filter(|&opcode| opcode::service(opcode).is_some()).collect();
     let bth = (proptest::sample::select(known), any::<[bool; 3]>(), any::<u16>(), 0..1u32 << 24, 0..1u32 << 24);

@@ -64,7 +64,7 @@ fn headers(n: usize, opcode: u8, pad: u8) -> Headers {
             psn: 0xfe_dc00 + n,
         },
         srqn: has_xrceth(opcode).then_some(0x10_2030),
-        deth: (service(opcode) == Some(Service::Ud)).then_some(Deth { qkey: 0x1111_1111, source_qpn: 0x22_2222 }),
+        deth: has_deth(opcode).then_some(Deth { qkey: 0x1111_1111, source_qpn: 0x22_2222 }),
         reth: has_reth(opcode).then_some(Reth { addr: 0x1234_5678_9abc_def0, rkey: 0x5566_7788, length: 13 }),
         atomic: is_atomic(opcode).then_some(AtomicEth {
             addr: 0x0fed_cba9_8765_4321,
@@ -85,6 +85,7 @@ fn datagram(n: usize, opcode: u8) -> Vec<u8> {
     let (payload, pad): (&[u8], u8) = match operation(opcode) {
         ATOMIC_WRITE => (&[7; 8], 0),
         _ if opcode == CNP => (&[0; 16], 0),
+        _ if [PROBE, ECHO].contains(&opcode) => (&[7; 4], 0),
         _ if has_payload(opcode) => (b"thirteen byte", 3),
         _ => (&[], 0),
     };
