@@ -5,13 +5,14 @@
 //! A QP is a [`Requester`] and a [`Responder`], which know nothing of each other. Both act on the QP through a host trait
 //! that the link implements over the device model. `handle_*` methods take what has come in, `poll_*` methods give out what
 //! is to be sent; after any `handle_*`, and after each post, the host calls `poll_transmit` and then `next_timeout`.
-//! Requesters whose packets end in the same receive buffer share a [`Window`].
+//! Requesters whose packets end in the same receive buffer share a [`Window`], and for UC and datagrams a [`Pacer`].
 
 #![forbid(unsafe_code)]
 
 mod config;
 mod counters;
 mod host;
+pub mod pacer;
 pub mod psn;
 mod requester;
 mod responder;
@@ -23,6 +24,7 @@ pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{
     Access, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status, Transmit,
 };
+pub use pacer::Pacer;
 pub use requester::{Requester, Sent};
 pub use responder::Responder;
 pub use rtt::Rtt;

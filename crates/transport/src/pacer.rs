@@ -1,0 +1,359 @@
+//! Credit for unreliable traffic: how many bytes of UC and UD messages this process may have under way to one other process.
+//! A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender asks with a
+//! probe now and then, behind what it has sent; the peer answers when it has taken the probe from its socket, and with it all
+//! that went before, and says how much may be under way. A device that is not Vervain stays silent, and is not paced.
+
+use std::collections::VecDeque;
+
+use crate::host::Nanos;
+use crate::psn;
+
+/// What may be under way to a peer that has not answered yet.
+const FIRST_CREDIT: u64 = 64 << 10;
+/// The least credit: two packets of the largest path MTU, as they are counted.
+const LEAST_CREDIT: u64 = 2 * cost(4096 + HEADERS);
+/// The largest credit, whatever the peer grants.
+pub const MOST_CREDIT: u64 = 8 << 20;
+/// A probe leaves after this part of the credit.
+const PROBES_PER_CREDIT: u64 = 4;
+/// Probes that are remembered. Those of a whole credit and of all tries are fewer; if not, the oldest become one.
+const MOST_PROBES: usize = 32;
+/// Bytes of headers and ICRC that a packet may have.
+const HEADERS: usize = 48;
+
+/// How long the first answer of a peer is waited for, doubled with each try, and how many tries there are: 30 ms in all.
+const FIRST_WAIT: Nanos = 2_000_000;
+const FIRST_TRIES: u32 = 4;
+/// The same for one that has answered before: some half a second in all.
+const WAIT: Nanos = 4_000_000;
+const TRIES: u32 = 7;
+/// A peer that does not answer is asked again after this time, doubled with each try, without waiting for it.
+const FIRST_PAUSE: Nanos = 50_000_000;
+const LAST_PAUSE: Nanos = 1_000_000_000;
+
+/// What a packet of `length` bytes of UDP payload takes of a receive buffer: the kernel counts the memory that it lies in, a
+/// power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by SO_MEMINFO: 832 for 16
+/// bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than their length.
+pub const fn cost(length: usize) -> u64 {
+    (length as u64 + 416).next_power_of_two() + 320
+}
+
+/// What is known of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// It has not answered yet, or not for long.
+    Unknown,
+    /// It answers.
+    Answers,
+    /// It does not; it is asked again at this time.
+    Silent { ask_at: Nanos, pause: Nanos },
+}
+
+/// A probe that may still be answered.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    sequence: u32,
+    /// What was sent before it, and behind the one before.
+    bytes: u64,
+}
+
+/// What one process has under way to another, and may have. Bytes are counted by [`cost`].
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    peer: Peer,
+    credit: u64,
+    under_way: u64,
+    /// What was sent behind the last probe.
+    since_probe: u64,
+    probes: VecDeque<Probe>,
+    /// Sequence number of the next probe, 24 bits.
+    next: u32,
+    /// When the probes count as unanswered, if there are any that matter.
+    deadline: Option<Nanos>,
+    /// Times in a row that they did.
+    tries: u32,
+}
+
+impl Pacer {
+    /// For a peer that nothing is known of. `first` is the sequence number of the first probe.
+    pub fn new(first: u32) -> Pacer {
+        Pacer {
+            peer: Peer::Unknown,
+            credit: FIRST_CREDIT,
+            under_way: 0,
+            since_probe: 0,
+            probes: VecDeque::new(),
+            next: first & psn::MASK,
+            deadline: None,
+            tries: 0,
+        }
+    }
+
+    /// Bytes that may be under way; none for a peer that does not answer, to which all may.
+    pub fn credit(&self) -> Option<u64> {
+        self.is_paced().then_some(self.credit)
+    }
+
+    /// Bytes that are under way.
+    pub fn under_way(&self) -> u64 {
+        self.under_way
+    }
+
+    fn is_paced(&self) -> bool {
+        !matches!(self.peer, Peer::Silent { .. })
+    }
+
+    /// Whether a packet of `cost` may leave now. If not, [`Pacer::poll_probe`] is to be told so and this is to be asked again,
+    /// at once, after an echo, and at [`Pacer::next_timeout`].
+    #[inline]
+    pub fn admits(&self, cost: u64) -> bool {
+        self.under_way == 0 || self.under_way + cost <= self.credit || !self.is_paced()
+    }
+
+    /// A packet of `cost` has left.
+    #[inline]
+    pub fn sent(&mut self, cost: u64) {
+        if self.is_paced() {
+            self.under_way += cost;
+            self.since_probe += cost;
+        }
+    }
+
+    /// The sequence number of a probe, if one is to leave now, behind what has been sent. `held_back` says that a packet was not
+    /// admitted: only then time counts, for only then somebody is sure to look for echoes.
+    #[inline]
+    pub fn poll_probe(&mut self, now: Nanos, held_back: bool) -> Option<u32> {
+        if held_back {
+            return self.hold_back(now);
+        }
+        let due = match self.peer {
+            Peer::Silent { ask_at, .. } => ask_at <= now,
+            // The first packet of all asks.
+            Peer::Unknown if self.probes.is_empty() => self.since_probe > 0,
+            _ => self.since_probe * PROBES_PER_CREDIT >= self.credit,
+        };
+        due.then(|| self.probe(now))
+    }
+
+    fn hold_back(&mut self, now: Nanos) -> Option<u32> {
+        let overdue = self.deadline.is_some_and(|at| at <= now);
+        if overdue {
+            self.tries += 1;
+            if self.tries >= if self.peer == Peer::Answers { TRIES } else { FIRST_TRIES } {
+                self.give_up(now);
+                return None;
+            }
+        }
+        if overdue || self.deadline.is_none() {
+            let wait = if self.peer == Peer::Answers { WAIT } else { FIRST_WAIT };
+            self.deadline = Some(now + (wait << self.tries));
+        }
+        (overdue || self.since_probe > 0 || self.probes.is_empty()).then(|| self.probe(now))
+    }
+
+    #[inline(never)]
+    fn probe(&mut self, now: Nanos) -> u32 {
+        if let Peer::Silent { ask_at, pause } = &mut self.peer {
+            (*ask_at, *pause) = (now + *pause, (*pause * 2).min(LAST_PAUSE));
+        }
+        let probe = Probe { sequence: self.next, bytes: std::mem::take(&mut self.since_probe) };
+        self.next = psn::add(self.next, 1);
+        if self.probes.len() == MOST_PROBES
+            && let Some(oldest) = self.probes.pop_front()
+            && let Some(next) = self.probes.front_mut()
+        {
+            next.bytes += oldest.bytes;
+        }
+        self.probes.push_back(probe);
+        probe.sequence
+    }
+
+    /// When a packet that is held back is to be tried again although no echo has come.
+    pub fn next_timeout(&self) -> Option<Nanos> {
+        self.deadline
+    }
+
+    /// What is under way counts as lost.
+    fn give_up(&mut self, now: Nanos) {
+        (self.under_way, self.since_probe, self.tries, self.credit) = (0, 0, 0, FIRST_CREDIT);
+        self.deadline = None;
+        if self.peer == Peer::Answers {
+            self.peer = Peer::Unknown;
+            self.probes.clear();
+        } else {
+            self.peer = Peer::Silent { ask_at: now + FIRST_PAUSE, pause: 2 * FIRST_PAUSE };
+            // A late echo still tells that it is there.
+            self.probes.iter_mut().for_each(|probe| probe.bytes = 0);
+        }
+    }
+
+    /// The peer has taken in everything up to probe `sequence`, and `credit` bytes may be under way from now on. False for an
+    /// echo that no probe waits for, which changes nothing.
+    pub fn handle_echo(&mut self, sequence: u32, credit: u64) -> bool {
+        let Some(last) = self.probes.iter().position(|probe| probe.sequence == sequence) else { return false };
+        // Packets of one sender stay in order: what came before the later probe has come, also if an echo was lost.
+        let arrived: u64 = self.probes.drain(..=last).map(|probe| probe.bytes).sum();
+        self.under_way = self.under_way.saturating_sub(arrived);
+        self.credit = credit.clamp(LEAST_CREDIT, MOST_CREDIT);
+        (self.peer, self.tries, self.deadline) = (Peer::Answers, 0, None);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+    const PACKET: u64 = cost(1024 + 16);
+
+    /// Sends until nothing more is admitted: how many packets, and the probes that went along.
+    fn fill(pacer: &mut Pacer, now: Nanos) -> (u64, Vec<u32>) {
+        let (mut packets, mut probes) = (0, Vec::new());
+        while pacer.admits(PACKET) && packets < 1_000_000 {
+            pacer.sent(PACKET);
+            packets += 1;
+            probes.extend(pacer.poll_probe(now, false));
+        }
+        probes.extend(pacer.poll_probe(now, true));
+        (packets, probes)
+    }
+
+    /// A peer that has answered once, with this credit, and nothing under way.
+    fn known(credit: u64) -> Pacer {
+        let mut pacer = Pacer::new(0);
+        pacer.sent(PACKET);
+        let first = pacer.poll_probe(0, false).expect("the first packet asks");
+        assert!(pacer.handle_echo(first, credit));
+        assert_eq!((pacer.credit(), pacer.under_way()), (Some(credit), 0));
+        pacer
+    }
+
+    /// Tries a packet that is held back whenever that is to be done; the time at which it is admitted, and the probes.
+    fn wait(pacer: &mut Pacer, mut now: Nanos) -> (Nanos, usize) {
+        let mut probes = 0;
+        while !pacer.admits(PACKET) {
+            probes += usize::from(pacer.poll_probe(now, true).is_some());
+            now = pacer.next_timeout().unwrap_or(now);
+        }
+        (now, probes)
+    }
+
+    #[test]
+    fn a_packet_counts_as_the_kernel_counts_it() {
+        assert_eq!([16, 100, 1052, 4124].map(cost), [832, 1344, 2368, 8512]);
+    }
+
+    #[test]
+    fn the_first_packet_asks_and_then_each_quarter_of_the_credit() {
+        let mut pacer = Pacer::new(0xff_ffff);
+        let (packets, probes) = fill(&mut pacer, 0);
+        assert_eq!(packets, FIRST_CREDIT / PACKET);
+        assert_eq!(probes[..3], [0xff_ffff, 0, 1], "the first, and on after the wrap");
+        assert!((4..=6).contains(&probes.len()), "{probes:?}");
+        assert_eq!(pacer.poll_probe(0, true), None, "each is asked for once");
+    }
+
+    #[test]
+    fn an_echo_makes_room_for_all_that_went_before_its_probe() {
+        let mut pacer = known(1 << 20);
+        let (packets, probes) = fill(&mut pacer, 0);
+        assert_eq!(packets, (1 << 20) / PACKET);
+        let before = pacer.under_way();
+        // That of the first is lost.
+        assert!(pacer.handle_echo(probes[1], 1 << 20));
+        assert!(pacer.under_way() <= before / 2 + PACKET && pacer.under_way() >= before / 2 - PACKET);
+        assert!(pacer.admits(PACKET));
+        assert!(!pacer.handle_echo(probes[0], 1 << 20), "it comes late");
+        assert!(pacer.handle_echo(*probes.last().unwrap(), 1 << 20));
+        assert_eq!(pacer.under_way(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_is_not_paced_after_some_milliseconds_and_asked_now_and_then() {
+        let mut pacer = Pacer::new(7);
+        fill(&mut pacer, 0);
+        let (now, probes) = wait(&mut pacer, 0);
+        assert_eq!((now, probes), (30 * MS, 3));
+        assert_eq!(pacer.credit(), None);
+        let asked = |pacer: &mut Pacer, from: Nanos, to: Nanos| {
+            let each = (from..to).step_by(MS as usize);
+            each.filter(|&now| {
+                assert!(pacer.admits(u64::MAX));
+                pacer.sent(1 << 20);
+                pacer.poll_probe(now, false).is_some()
+            })
+            .count()
+        };
+        assert_eq!(asked(&mut pacer, now, now + 1000 * MS), 4, "after 50, 150, 350, 750 ms");
+        assert_eq!(asked(&mut pacer, now + 2000 * MS, now + 12_000 * MS), 10, "each second");
+        assert_eq!(pacer.under_way(), 0);
+    }
+
+    #[test]
+    fn a_late_answer_is_one() {
+        let mut pacer = Pacer::new(0);
+        let (_, probes) = fill(&mut pacer, 0);
+        wait(&mut pacer, 0);
+        assert!(pacer.handle_echo(probes[0], 1 << 20));
+        assert_eq!((pacer.credit(), pacer.under_way()), (Some(1 << 20), 0));
+    }
+
+    #[test]
+    fn a_peer_that_falls_silent_is_waited_for_half_a_second() {
+        let mut pacer = known(1 << 20);
+        fill(&mut pacer, 0);
+        let (now, probes) = wait(&mut pacer, 0);
+        assert_eq!((now, probes), (508 * MS, 6));
+        assert_eq!(pacer.credit(), Some(FIRST_CREDIT), "as one that nothing is known of");
+        fill(&mut pacer, now);
+        let (end, _) = wait(&mut pacer, now);
+        assert_eq!((end - now, pacer.credit()), (30 * MS, None));
+    }
+
+    #[test]
+    fn time_in_which_nothing_is_held_back_does_not_count() {
+        let mut pacer = Pacer::new(0);
+        for n in 0..20 {
+            pacer.sent(PACKET);
+            pacer.poll_probe(n * 1000 * MS, false);
+        }
+        assert_eq!((pacer.credit(), pacer.tries), (Some(FIRST_CREDIT), 0));
+        let mut pacer = known(1 << 20);
+        fill(&mut pacer, 0);
+        // Long after, one try has failed and no more.
+        assert!(pacer.poll_probe(10_000 * MS, true).is_some());
+        assert_eq!((pacer.tries, pacer.next_timeout()), (1, Some(10_008 * MS)));
+    }
+
+    #[test]
+    fn no_grant_passes_the_bounds() {
+        for (grant, credit) in [(u64::from(u32::MAX), MOST_CREDIT), (0, LEAST_CREDIT)] {
+            let mut pacer = Pacer::new(0);
+            let (_, probes) = fill(&mut pacer, 0);
+            assert!(pacer.handle_echo(probes[0], grant));
+            assert_eq!(pacer.credit(), Some(credit));
+        }
+    }
+
+    #[test]
+    fn echoes_that_nobody_waits_for_change_nothing_and_what_is_remembered_is_bounded() {
+        let mut pacer = known(1 << 20);
+        let (_, probes) = fill(&mut pacer, 0);
+        let before = pacer.under_way();
+        for sequence in (0..1 << 24).filter(|sequence| !probes.contains(sequence)) {
+            assert!(!pacer.handle_echo(sequence, 1 << 20));
+        }
+        assert_eq!(pacer.under_way(), before);
+        // Nor do probes pile up, whatever happens, and no byte is forgotten.
+        let last = (0..100).map(|_| pacer.probe(0)).last().unwrap();
+        assert_eq!(pacer.probes.len(), MOST_PROBES);
+        assert!(pacer.handle_echo(last, 1 << 20));
+        assert_eq!(pacer.under_way(), 0);
+    }
+
+    #[test]
+    fn one_packet_may_always_be_under_way() {
+        assert!(Pacer::new(0).admits(MOST_CREDIT + 1));
+    }
+}
