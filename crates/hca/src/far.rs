@@ -11,7 +11,7 @@ use crate::qp::Qp;
 use crate::requester::Step;
 use crate::responder::{Nak, Seen, Target};
 pub use crate::send_queue::Progress;
-use crate::send_queue::{Params, SendQueue, local_need};
+use crate::send_queue::{LOOK_BUDGET, Params, SendQueue, local_need};
 use crate::types::{AhAttr, Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
 use crate::wqe::Flush;
 use std::any::Any;
@@ -265,6 +265,14 @@ impl Qp {
         }
     }
 
+    /// Goes on with send work that the link has held back. Where another thread has the send queue just now, the next poll
+    /// does, or the progress thread.
+    pub fn go_on(&self) {
+        if let Some(mut sq) = self.lock_sq_soon() {
+            self.start(&mut sq, LOOK_BUDGET);
+        }
+    }
+
     /// The send queue, if it can be had soon: whoever has packets in hand does not wait for a program that has begun a
     /// batch (`ibv_wr_start`) and not ended it, least of all when that is itself, nor for a thread that was preempted.
     fn lock_sq_soon(&self) -> Option<OwnerGuard<'_, SendQueue>> {
@@ -331,6 +339,18 @@ impl Qp {
         let sender = self.process.link.connect(self.process, &me, a)?;
         self.far.store(true, Ordering::Relaxed);
         Ok(Some(sender))
+    }
+
+    /// Its Q_Key (IBA 10.2.5).
+    pub fn qkey(&self) -> u32 {
+        self.shared.qkey.load(Ordering::Relaxed)
+    }
+
+    /// Whether no receive waits for the next message, although there could be one.
+    pub fn lacks_receive(&self) -> bool {
+        let Some(rq) = self.srq.as_ref().map(|srq| &srq.rq).or(self.rq.as_ref()) else { return false };
+        let rq = &rq.view.shared;
+        rq.tail.load(Ordering::Acquire) <= rq.head.load(Ordering::Acquire)
     }
 
     /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2).

@@ -146,8 +146,11 @@ pub trait Link: Any + Send + Sync {
     /// The reverse of [`Link::listen`] and of [`Link::connect`], when the QP is reset or destroyed.
     fn deafen(&self, _qpn: u32) {}
 
-    /// Takes a datagram along; it leaves with the next [`Link::flush`] of the same thread.
-    fn send_datagram(&self, _process: &'static Process, _qp: &Qp, _datagram: &Datagram<'_>) {}
+    /// Takes a datagram along; it leaves with the next [`Link::flush`] of the same thread. A time (CLOCK_MONOTONIC, ns) means
+    /// that the peer has no room for it now: it is to be tried again then, or when the link calls [`Qp::go_on`].
+    fn send_datagram(&self, _process: &'static Process, _qp: &Qp, _datagram: &Datagram<'_>) -> Option<u64> {
+        None
+    }
 
     /// Sends what this thread has left to be sent.
     fn flush(&self) {}

@@ -1,6 +1,6 @@
-//! Datagrams (IBA 9.8.3): a send completes when it has left, arrives or is dropped, and never waits for anybody. Messages
-//! to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
-//! stopped process does not hold up the others.
+//! Datagrams (IBA 9.8.3): a send completes when it has left, and arrives or is dropped. By memory it never waits for anybody:
+//! messages to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
+//! stopped process does not hold up the others. In packets the link may hold it back for a while.
 
 use crate::grh::{self, GRH_BYTES};
 use crate::layout::{MULTICAST_QPN, request};
@@ -103,8 +103,13 @@ impl SendQueue {
         if matches!(to.route, Route::Far | Route::Everywhere) {
             let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
             let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
-            self.process.link.send_datagram(self.process, qp, &datagram);
+            let held_back_until = self.process.link.send_datagram(self.process, qp, &datagram);
             self.ud.left = true;
+            if let Some(until) = held_back_until {
+                // What the peer makes room for is what has left.
+                self.flush_datagrams();
+                return Step::Wait(until);
+            }
         }
         let members = match to.route {
             Route::Far | Route::Nowhere => Vec::new(),

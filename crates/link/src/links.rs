@@ -141,8 +141,8 @@ impl Link for Links {
         self.roce.deafen(qpn);
     }
 
-    fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) {
-        self.roce.send_datagram(process, qp, datagram);
+    fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        self.roce.send_datagram(process, qp, datagram)
     }
 
     fn flush(&self) {

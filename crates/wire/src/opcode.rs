@@ -12,7 +12,7 @@ pub const XRC: u8 = 0xa0;
 /// Congestion notification packet (annex A17.9.3), a whole opcode.
 pub const CNP: u8 = 0x81;
 /// Vervain's own, out of the range left to manufacturers (IBA table 38, 0xC0 to 0xFF): asks the process that has the QP how
-/// much it has room for, and whether everything before has come. A whole opcode; a DETH without Q_Key and four bytes follow.
+/// much it has room for, and whether everything before has come. A whole opcode; a DETH and four bytes follow.
 pub const PROBE: u8 = 0xec;
 /// The answer to that; the four bytes are the room.
 pub const ECHO: u8 = 0xf1;

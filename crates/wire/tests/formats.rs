@@ -146,7 +146,7 @@ fn fields_of_24_bits_are_cut_to_size() {
     assert_eq!(flush[..4], [0, 0, 0, 0x3f]);
 }
 
-/// Vervain's own: a DETH without Q_Key, and four bytes.
+/// Vervain's own: a DETH, and four bytes.
 #[test]
 fn a_probe_and_its_echo_are_of_one_length() {
     let deth = Some(Deth { qkey: 0, source_qpn: 0x01_0203 });

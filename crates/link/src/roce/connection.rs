@@ -3,6 +3,7 @@
 
 use super::inbound::{Inbound, Targets};
 use super::net::SendBatch;
+use super::pacing::Pace;
 use super::ports::LocalPort;
 use super::timers::NEVER;
 use super::way_out::{Destination, WayOut};
@@ -29,6 +30,8 @@ pub(super) struct Connection {
     pub port: Arc<LocalPort>,
     pub to: Destination,
     pub path: Arc<Path>,
+    /// Over UC.
+    pub pace: Option<Arc<Pace>>,
     replying: OwnerLock<Replying>,
     /// When the timers call its requester; see `timers`.
     pub timer: AtomicU64,
@@ -62,6 +65,7 @@ impl Connection {
         port: Arc<LocalPort>,
         remote: IpAddr,
         path: Arc<Path>,
+        pace: Option<Arc<Pace>>,
     ) -> Connection {
         let service = match qp.qp_type() {
             QpType::Uc => Service::Uc,
@@ -85,6 +89,7 @@ impl Connection {
             port,
             to: Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class },
             path,
+            pace,
             replying: OwnerLock::new(Replying { responder, targets: Targets::default() }),
             timer: AtomicU64::new(NEVER),
             touched: AtomicBool::new(false),

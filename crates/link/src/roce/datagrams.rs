@@ -14,8 +14,8 @@ use vervain_hca::link::Datagram;
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::recv_queue::Receipt;
-use vervain_hca::{Gid, Qp, QpType, Result, ud, wc};
-use vervain_transport::Nak;
+use vervain_hca::{Gid, Qp, QpType, Result, now_ns, ud, wc};
+use vervain_transport::{Nak, Nanos};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
 /// UD QPs that receive, and the groups they are in.
@@ -52,6 +52,11 @@ impl Datagrams {
         }
     }
 
+    /// UD QP `qpn`, if it receives.
+    pub(super) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        self.listener(qpn)?.qp.upgrade()
+    }
+
     fn listener(&self, qpn: u32) -> Option<Arc<Listener>> {
         self.listeners.lock().get(&qpn).cloned()
     }
@@ -66,8 +71,8 @@ impl Datagrams {
 }
 
 impl Engine {
-    /// Puts a datagram into the batch of its port.
-    pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) {
+    /// Puts a datagram into the batch of its port. A time if its receiver has no room for it now: it is to be tried again then.
+    pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<Nanos> {
         let opened = self.addresses(qp, datagram.ah).and_then(|(local, remote)| {
             let port = self.ports.open_for_datagram(process, local)?;
             Ok((port, remote))
@@ -77,7 +82,7 @@ impl Engine {
             Err(e) => {
                 // Datagrams may be lost; this one is.
                 log::info!("QP {:#x}: a datagram is dropped: {e}", qp.qp_num());
-                return;
+                return None;
             }
         };
         let psn = self.datagrams.listener(qp.qp_num()).map_or(0, |l| l.psn.fetch_add(1, Ordering::Relaxed));
@@ -98,13 +103,24 @@ impl Engine {
         };
         let grh = &datagram.ah.grh;
         let to = Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class };
-        let _ = WayOut { batch: &mut port.batch(), to, pushed: 0 }.push(&headers, datagram.data);
+        // Nobody of a group answers for the others.
+        if remote.is_multicast() {
+            let _ = WayOut { batch: &mut port.batch(), to, pushed: 0 }.push(&headers, datagram.data);
+            return None;
+        }
+        let pace = self.paces.with(remote, datagram.qpn);
+        let mut paced = pace.lock(qp.qp_num(), now_ns());
+        let _ = paced.push(&mut WayOut { batch: &mut port.batch(), to, pushed: 0 }, &headers, datagram.data);
+        if paced.held_back_until.is_some() {
+            paced.wait(qp);
+        }
+        paced.held_back_until
     }
 
-    /// A datagram that has come.
-    pub(super) fn datagram(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) {
+    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then.
+    pub(super) fn datagram(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) -> bool {
         let headers = &packet.headers;
-        let Some(deth) = headers.deth else { return };
+        let Some(deth) = headers.deth else { return true };
         let mut known = false;
         let (from, to) = (gid_of(arrived.from.ip()), gid_of(arrived.to));
         for qpn in self.datagrams.addressees(arrived.to, headers.bth.dest_qpn) {
@@ -145,12 +161,14 @@ impl Engine {
             match delivered {
                 Ok(true) => {}
                 Err(Nak::InvalidRequest) => counters.bad_qkey.add(1),
+                Err(Nak::ReceiverNotReady(_)) if headers.bth.dest_qpn == qpn => return false,
                 Ok(false) | Err(_) => counters.no_receive.add(1),
             }
         }
         if !known {
             counters.unwanted.add(1);
         }
+        true
     }
 
     /// Enters `qpn` into a group, on all addresses of its family.

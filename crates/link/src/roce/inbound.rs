@@ -206,7 +206,8 @@ impl ResponderHost for Inbound<'_> {
     }
 }
 
-fn pieces(data: &[u8]) -> Pieces {
+/// Bytes of this process; valid as long as they are.
+pub(super) fn pieces(data: &[u8]) -> Pieces {
     let mut pieces = Pieces::new();
     pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
     pieces

@@ -6,6 +6,7 @@ use super::{Engine, LocalPort, Roce};
 use std::net::IpAddr;
 use std::sync::Arc;
 use vervain_hca::far::Progress;
+use vervain_hca::layout::slot_of;
 use vervain_transport::{RequesterCounters, ResponderCounters};
 
 impl Roce {
@@ -28,6 +29,12 @@ impl Roce {
             Progress::Idle
         }));
         Some((connection.counters(), of_requester))
+    }
+
+    /// What this process may have under way of UC and UD messages to the process with QP `qpn` at `ip`, and what it has, in
+    /// bytes as a socket counts them; the first is none if the process does not answer probes.
+    pub fn credit(&self, ip: IpAddr, qpn: u32) -> Option<(Option<u64>, u64)> {
+        self.engine.paces.find((ip, slot_of(qpn))).map(|pace| pace.account())
     }
 
     /// Takes packets as if the socket of local address `ip` had given them, and says what is to be said to them. False if

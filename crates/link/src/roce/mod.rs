@@ -2,7 +2,7 @@
 //!
 //! `net` has the sockets, `vervain-transport` the protocol. Here both meet the device model: `outbound` is the requester's
 //! view of a send queue, `inbound` the responder's view of a QP, `receive` leads packets to them, `attend` says which
-//! thread does so, and when.
+//! thread does so, and when. `pacing` and `starved` keep UC and UD messages from being lost when a receiver falls behind.
 
 mod attend;
 mod connection;
@@ -10,8 +10,10 @@ mod datagrams;
 mod inbound;
 mod inspect;
 mod outbound;
+mod pacing;
 mod ports;
 mod receive;
+mod starved;
 mod timers;
 mod way_out;
 
@@ -22,6 +24,7 @@ use attend::Attendance;
 use connection::{Connection, Path};
 use datagrams::Datagrams;
 use outbound::Outbound;
+use pacing::Paces;
 use ports::{LocalPort, Ports};
 use receive::Receiving;
 use std::collections::HashMap;
@@ -35,7 +38,7 @@ use vervain_hca::far::Sender;
 use vervain_hca::link::Datagram;
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result};
+use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, QpType, Result};
 
 /// The link of one process.
 pub struct Roce {
@@ -53,6 +56,8 @@ struct Engine {
     datagrams: Datagrams,
     /// By address and process slot, as long as a QP uses them.
     paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
+    /// What UC and UD messages wait for.
+    paces: Paces,
     receiving: OwnerLock<Receiving>,
     timers: Timers,
     attendance: Attendance,
@@ -70,6 +75,7 @@ impl Roce {
             connected: AtomicUsize::new(0),
             datagrams: Datagrams::default(),
             paths: OwnerLock::default(),
+            paces: Paces::default(),
             receiving: OwnerLock::default(),
             timers: Timers::default(),
             attendance: Attendance::default(),
@@ -99,7 +105,8 @@ impl Roce {
         let (local, remote) = engine.addresses(qp, &attr.ah)?;
         let port = engine.ports.open(process, local)?;
         let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
-        let connection = Arc::new(Connection::new(qp, attr, port, remote, path));
+        let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
+        let connection = Arc::new(Connection::new(qp, attr, port, remote, path, pace));
         let mut connections = engine.connections.lock();
         connections.insert(qp.qp_num(), Arc::clone(&connection));
         engine.connected.store(connections.len(), Ordering::Relaxed);
@@ -134,8 +141,8 @@ impl Roce {
     }
 
     /// See [`vervain_hca::link::Link::send_datagram`].
-    pub fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) {
-        self.engine.send_datagram(process, qp, datagram);
+    pub fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        self.engine.send_datagram(process, qp, datagram)
     }
 
     /// See [`vervain_hca::link::Link::flush`].

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::connection::{Connection, PKEY};
 use super::inbound::wc_status;
+use super::pacing::Paced;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ impl Outbound {
         sends: &mut Sends<'_>,
         now: Nanos,
         posting: bool,
-        f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_>),
+        f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
     ) -> Progress {
         let Outbound { connection, requester, skipped, begun, .. } = self;
         if requester.is_none() && !sends.may_begin() {
@@ -84,17 +85,34 @@ impl Outbound {
         }
         let Some(requester) = requester else { return Progress::Idle };
         let (mut f, was_idle) = (Some(f), requester.is_idle());
+        let mut held_back_until = None;
         let sent = loop {
             let mut window = connection.path.window.lock();
+            let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
             let mut out = WayOut { batch: &mut batch, to: connection.to, pushed: 0 };
-            let mut host = Requests { sends, skipped: *skipped, begun, out: &mut out, left: BUDGET, reason: None };
+            let paced_in_hand = paced.as_mut();
+            let mut host = Requests {
+                sends,
+                skipped: *skipped,
+                begun,
+                out: &mut out,
+                paced: paced_in_hand,
+                left: BUDGET,
+                reason: None,
+            };
             if let Some(f) = f.take() {
                 f(requester, &mut window, &mut host);
             }
             let sent = requester.poll_transmit(now, &mut window, &mut host);
             let made = BUDGET - host.left;
             drop(window);
+            if let Some(mut paced) = paced
+                && paced.held_back_until.is_some()
+            {
+                held_back_until = paced.held_back_until;
+                paced.wait(sends.qp());
+            }
             if !out.batch.is_empty() {
                 connection.answer_along(sends.qp(), out.batch);
                 // While earlier messages are under way, a small one can wait for the next: together they cost as much as
@@ -120,7 +138,11 @@ impl Outbound {
             begun.set(sends.head());
         };
         self.engine.set_timer(connection, requester.next_timeout());
-        if sent == Sent::HostFull { Progress::More } else { Progress::Idle }
+        match held_back_until {
+            Some(until) => Progress::Wait(until),
+            None if sent == Sent::HostFull => Progress::More,
+            None => Progress::Idle,
+        }
     }
 }
 
@@ -170,18 +192,20 @@ impl Drop for Outbound {
 }
 
 /// A send queue while its requester works.
-struct Requests<'a, 's, 'b> {
+struct Requests<'a, 's, 'b, 'p> {
     sends: &'a mut Sends<'s>,
     skipped: u32,
     begun: &'a Cell<u32>,
     out: &'a mut WayOut<'b>,
+    /// Over UC.
+    paced: Option<&'a mut Paced<'p>>,
     /// Packets that may still be sent.
     left: u32,
     /// Why the request that was refused last was refused.
     reason: Option<u32>,
 }
 
-impl RequesterHost for Requests<'_, '_, '_> {
+impl RequesterHost for Requests<'_, '_, '_, '_> {
     #[inline]
     fn request(&self, n: u32) -> Option<Request> {
         let at = n.wrapping_add(self.skipped);
@@ -226,7 +250,10 @@ impl RequesterHost for Requests<'_, '_, '_> {
                 return Err(Refused::Memory);
             }
         }
-        self.out.push(packet.headers, &from)
+        match &mut self.paced {
+            Some(paced) => paced.push(self.out, packet.headers, &from),
+            None => self.out.push(packet.headers, &from),
+        }
     }
 
     fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {

@@ -6,8 +6,10 @@ use super::attend::COMPANY_NS;
 use super::connection::Connection;
 use super::net::{Datagram, ReceiveBatch};
 use super::outbound::Outbound;
+use super::pacing::Senders;
 use super::ports::LocalPort;
 use super::sharing::{Strays, slot_of_packet};
+use super::starved::{Starved, takes_receive};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +55,7 @@ pub(super) struct Receiving {
 
 /// What came of the packets so far.
 #[derive(Default)]
-struct Found {
+pub(super) struct Found {
     /// The QP of the last packet: most often the next one is for it too.
     last: Option<Arc<Connection>>,
     /// Those whose responder has something to say.
@@ -67,6 +69,12 @@ struct Found {
     /// Responses whose QP another thread had, and what came for the same QP after them, in that order: a program must not
     /// find an answer to a message of its own whose completion is still to come.
     held: Vec<Held>,
+    /// Unreliable messages that wait for a receive.
+    pub starved: Starved,
+    /// Who sends such messages.
+    senders: Senders,
+    /// Echoes wait in the batches of the ports.
+    echoes: bool,
 }
 
 /// A packet that has to wait. It is intact.
@@ -104,9 +112,9 @@ impl Receiving {
         self.idle >= LOOKS
     }
 
-    /// Whether responses wait for their QP.
+    /// Whether packets wait for their QP.
     pub(super) fn has_held(&self) -> bool {
-        !self.found.held.is_empty()
+        !self.found.held.is_empty() || !self.found.starved.is_empty()
     }
 }
 
@@ -117,6 +125,10 @@ impl Engine {
         let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return false };
         self.ports.refresh(&mut rx.ports);
         process.handle_packets(|| self.take_held(&mut rx.found));
+        if !rx.found.starved.is_empty() {
+            process.handle_packets(|| self.take_starved(&mut rx.found, now_ns()));
+            send_echoes(rx);
+        }
         let mut any = false;
         for i in 0..rx.ports.len() {
             rx.ports[i].release();
@@ -141,9 +153,15 @@ impl Engine {
                 if !strays.is_empty() {
                     strays.flush(&ports[i].sharing);
                 }
+                let starved = found.starved.take_grown();
                 let waits_long = !found.due.is_empty() && now.saturating_sub(found.due_since) > COMPANY_NS;
                 if found.urgent || found.unanswered >= UNANSWERED || waits_long {
                     self.answer(rx);
+                }
+                send_echoes(rx);
+                if starved {
+                    // The program is to see what has come, and to post receives. The rest can stay where it is.
+                    break;
                 }
             }
         }
@@ -162,6 +180,7 @@ impl Engine {
     /// Does what follows from such packets.
     pub(super) fn settle(&self, rx: &mut Receiving, port: &LocalPort) {
         rx.strays.flush(&port.sharing);
+        send_echoes(rx);
         self.answer(rx);
     }
 
@@ -198,6 +217,7 @@ impl Engine {
             });
         }
         if any {
+            send_echoes(&mut rx);
             self.answer(&mut rx);
         }
     }
@@ -212,15 +232,46 @@ impl Engine {
             counters.malformed.add(1);
             return;
         };
-        let bth = &packet.headers.bth;
+        self.lead(port, found, now, datagram, &packet, false);
+    }
+
+    /// Leads an intact packet to its QP; `again` if it has waited for a receive.
+    pub(super) fn lead(
+        &self,
+        port: &Arc<LocalPort>,
+        found: &mut Found,
+        now: Nanos,
+        datagram: &Datagram<'_>,
+        packet: &Packet<'_>,
+        again: bool,
+    ) {
+        let (counters, bth) = (port.port.counters(), &packet.headers.bth);
         // The default P_Key with either membership (IBA 9.6.1.1.1).
         if bth.pkey & 0x7fff != 0x7fff || bth.opcode == opcode::CNP {
             counters.unwanted.add(1);
             return;
         }
-        let Some(service) = opcode::service(bth.opcode) else { return };
+        // Of what waits for a receive it is known whose it is.
+        let sender = |qpn: u32| (datagram.from.ip(), slot_of(qpn));
+        let source_qpn = packet.headers.deth.map_or(0, |deth| deth.source_qpn);
+        let Some(service) = opcode::service(bth.opcode) else {
+            if bth.opcode == opcode::ECHO {
+                self.echo(counters, datagram, packet);
+            } else if let Some(qpn) = found.starved.holds_from(sender(source_qpn)).filter(|_| !again) {
+                // Its echo would say that everything before it has been taken.
+                found.starved.keep(now, port, datagram, qpn, sender(source_qpn));
+            } else {
+                found.echoes |= self.probe(port, &mut found.senders, now, datagram, packet);
+            }
+            return;
+        };
         if service == opcode::Service::Ud {
-            self.datagram(counters, datagram, &packet);
+            let waits = !again && found.starved.holds(bth.dest_qpn) || !self.datagram(counters, datagram, packet);
+            if !waits {
+                found.starved.is_fed(bth.dest_qpn);
+            } else if again || !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(source_qpn)) {
+                counters.no_receive.add(1);
+            }
             return;
         }
         let connection = match &found.last {
@@ -241,7 +292,20 @@ impl Engine {
             counters.unwanted.add(1);
             return;
         };
-        if found.holds(&connection) || self.deliver(&qp, &connection, found, now, &packet) == Had::Busy {
+        if service == opcode::Service::Uc {
+            let takes = takes_receive(bth.opcode);
+            let lacks = takes && qp.lacks_receive();
+            if takes && !lacks {
+                found.starved.is_fed(bth.dest_qpn);
+            }
+            if !again && (lacks || found.starved.holds(bth.dest_qpn)) {
+                if !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(connection.peer_qpn)) {
+                    counters.no_receive.add(1);
+                }
+                return;
+            }
+        }
+        if found.holds(&connection) || self.deliver(&qp, &connection, found, now, packet) == Had::Busy {
             found.hold(&connection, datagram.bytes);
         }
         found.last = Some(connection);
@@ -338,6 +402,13 @@ impl Engine {
     /// Whether a READ's answer is not all sent.
     pub(super) fn has_more(&self, rx: &Receiving) -> bool {
         rx.found.urgent && !rx.found.due.is_empty()
+    }
+}
+
+/// Sends the echoes that have been made.
+fn send_echoes(rx: &mut Receiving) {
+    if std::mem::take(&mut rx.found.echoes) {
+        rx.ports.iter().for_each(|port| port.flush());
     }
 }
 

@@ -1,6 +1,7 @@
 //! Packets from enemies at live QPs. One that fails any check changes nothing but a counter, and nothing is sent because of
 //! it; one that comes as if from a QP's peer is answered as the specification says and no more.
 
+mod credit;
 mod forge;
 #[path = "../../../wire/tests/common/mod.rs"]
 #[allow(dead_code)]

@@ -373,14 +373,25 @@ fn wait(cq: &Cq) -> Completion {
 }
 
 fn address(context: &Context) -> AhAttr {
+    address_of(context, Ipv4Addr::LOCALHOST)
+}
+
+/// The way from here to `peer`.
+pub fn address_of(context: &Context, peer: Ipv4Addr) -> AhAttr {
     let gids = context.device().gids(1);
     let here = gids.iter().find(|e| e.gid == Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets()).expect("a GID on lo");
-    let grh = Grh { dgid: here.gid, sgid_index: here.index as u8, hop_limit: 64, ..Grh::default() };
+    let dgid = peer.to_ipv6_mapped().octets();
+    let grh = Grh { dgid, sgid_index: here.index as u8, hop_limit: 64, ..Grh::default() };
     AhAttr { is_global: true, port_num: 1, grh, ..AhAttr::default() }
 }
 
 /// Brings a QP as far as it goes.
 fn connect(context: &Context, qp: &Qp, dest_qp_num: u32) {
+    connect_to(qp, address(context), dest_qp_num);
+}
+
+/// The same with a peer elsewhere.
+pub fn connect_to(qp: &Qp, ah: AhAttr, dest_qp_num: u32) {
     let new = QpAttr {
         qp_state: QpState::Init,
         port_num: 1,
@@ -396,7 +407,7 @@ fn connect(context: &Context, qp: &Qp, dest_qp_num: u32) {
         timeout: 14,
         retry_cnt: 7,
         rnr_retry: 7,
-        ah: address(context),
+        ah,
         ..QpAttr::default()
     };
     let (rtr, rts) = (QpAttr { qp_state: QpState::Rtr, ..new }, QpAttr { qp_state: QpState::Rts, ..new });

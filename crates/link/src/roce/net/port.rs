@@ -33,6 +33,8 @@ pub struct Port {
     trains: AtomicBool,
     /// Multicast packets come back to this host's members too.
     multicast_loops: AtomicBool,
+    /// What its receive buffer holds, as the kernel counts it.
+    room: u64,
     counters: Counters,
     pub(super) groups: Groups,
     pub(super) lines: Option<Lines>,
@@ -67,7 +69,9 @@ impl Port {
     /// A port that takes packets from `receive`, which [`Port::bind`] made for the same address. The error: a variable that
     /// asks for faults or for a capture is wrong.
     pub fn with_socket(ip: IpAddr, interface: u32, receive: OwnedFd) -> Result<Port> {
+        let room = options::get(receive.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or_default();
         Ok(Port {
+            room: u64::try_from(room).unwrap_or_default(),
             local: scoped(ip, UDP_PORT, interface),
             interface,
             receive,
@@ -95,6 +99,11 @@ impl Port {
     /// first packet.
     pub fn spare_own_members(&self) {
         self.multicast_loops.store(false, Ordering::Relaxed);
+    }
+
+    /// Bytes that its receive buffer holds, as the kernel counts them: with the memory around each packet.
+    pub fn room(&self) -> u64 {
+        self.room
     }
 
     /// The socket that packets come in by, to wait for.

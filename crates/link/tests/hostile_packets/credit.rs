@@ -1,0 +1,370 @@
+//! Senders of UC and UD messages that wait for credit, seen by their peer, which is a plain socket here; receivers that have
+//! fewer receives than messages come; and those who forge probes and echoes.
+
+use super::forge::{Fate, Forged, emit};
+use super::take_in;
+use super::world::{HERE, QKEY, World, address_of, alone, connect_to, resident};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vervain_hca::{
+    Completion, Context, Cq, Data, Opcode, Pd, Qp, QpCap, QpInit, QpType, SendRequest, Sge, UdDest, access, wc,
+};
+use vervain_wire::icrc::Flow;
+use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
+
+const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// A QP there.
+const THEIR_QPN: u32 = 0x77_7777;
+const BYTES: usize = 1024;
+/// So many that they have room in a socket of the default size.
+const MESSAGES: u64 = 120;
+const LIMIT: Duration = Duration::from_secs(20);
+/// What such a message is counted with, and the credit of a peer that is not known yet.
+const COST: u64 = 2048 + 320;
+const FIRST: u64 = (64 << 10) / COST;
+
+/// A QP with memory for its messages.
+struct Side {
+    context: Arc<Context>,
+    pd: Arc<Pd>,
+    qp: Arc<Qp>,
+    sent: Arc<Cq>,
+    received: Arc<Cq>,
+    memory: Vec<u8>,
+    lkey: u32,
+}
+
+impl Side {
+    fn new(context: &Arc<Context>, qp_type: QpType, receives: u32) -> Side {
+        let pd = context.alloc_pd().unwrap();
+        let cq = || context.create_cq(1024, None, 0, 0, false, false).unwrap();
+        let (sent, received) = (cq(), cq());
+        let cap =
+            QpCap { max_send_wr: 512, max_recv_wr: receives, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+        let init = QpInit {
+            qp_type,
+            send_cq: Some(&sent),
+            recv_cq: Some(&received),
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: true,
+            cookie: 0,
+        };
+        let qp = context.create_qp(Some(&pd), &init).unwrap();
+        let memory = vec![7u8; 2 * BYTES];
+        let at = memory.as_ptr() as u64;
+        let mr = context.reg_mr(&pd, at, memory.len() as u64, at, access::LOCAL_WRITE).unwrap();
+        Side { context: Arc::clone(context), pd, qp, sent, received, memory, lkey: mr.lkey() }
+    }
+
+    fn sge(&self, length: usize) -> [Sge; 1] {
+        [Sge { addr: self.memory.as_ptr() as u64, length: length as u32, lkey: self.lkey }]
+    }
+
+    fn post(&self, wr_id: u64, ud: Option<UdDest<'_>>) {
+        let sge = self.sge(BYTES);
+        let request = SendRequest { wr_id, opcode: Opcode::Send, data: Data::Sges(&sge), ud, ..SendRequest::default() };
+        self.qp.post_send(|p| p.push(&request)).unwrap();
+    }
+
+    fn post_receive(&self, wr_id: u64) {
+        self.qp.post_recv(wr_id, &self.sge(2 * BYTES)).unwrap();
+    }
+}
+
+fn poll(cq: &Cq) -> Vec<Completion> {
+    let mut got = Vec::new();
+    cq.poll(64, &mut |c| got.push(*c));
+    assert!(got.iter().all(|c| c.status == wc::SUCCESS), "{got:?}");
+    got
+}
+
+/// The socket that stands for the other process.
+struct Peer {
+    socket: UdpSocket,
+    /// Sequence numbers of the probes that came.
+    probes: Vec<u32>,
+    /// Messages that came.
+    messages: u64,
+}
+
+impl Peer {
+    fn new() -> Peer {
+        let socket = UdpSocket::bind((THERE, UDP_PORT)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let room: libc::c_int = 212_992;
+        // SAFETY: the option is an int on this stack.
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const room).cast(), 4) };
+        Peer { socket, probes: Vec::new(), messages: 0 }
+    }
+
+    /// Takes what has come.
+    fn look(&mut self) {
+        let mut room = [0; 65536];
+        while let Ok(n) = self.socket.recv(&mut room) {
+            match parse(&room[..n]).unwrap().headers {
+                Headers { bth: Bth { opcode: opcode::PROBE, psn, .. }, .. } => self.probes.push(psn),
+                _ => self.messages += 1,
+            }
+        }
+    }
+
+    fn echo(&self, qpn: u32, sequence: u32, credit: u32) {
+        let echo = echo(self.socket.local_addr().unwrap(), qpn, sequence, credit);
+        self.socket.send_to(&echo.bytes, (HERE, UDP_PORT)).unwrap();
+    }
+}
+
+fn credit_packet(from: SocketAddr, headers: &Headers, payload: u32) -> Forged {
+    let mut bytes = emit(headers, 0);
+    bytes.extend(payload.to_be_bytes());
+    let (SocketAddr::V4(v4), IpAddr::V4(to)) = (from, HERE) else { panic!("IPv4 only") };
+    let icrc = Flow::v4((*v4.ip(), v4.port()), (to, UDP_PORT)).start(0, &bytes, 0).finish();
+    bytes.extend(icrc);
+    Forged { from, bytes, fate: Fate::Unwanted }
+}
+
+fn echo(from: SocketAddr, qpn: u32, sequence: u32, credit: u32) -> Forged {
+    let bth = Bth { opcode: opcode::ECHO, pkey: 0xffff, dest_qpn: qpn, psn: sequence, ..Bth::default() };
+    let deth = Some(Deth { qkey: 0, source_qpn: THEIR_QPN });
+    credit_packet(from, &Headers { bth, deth, ..Headers::default() }, credit)
+}
+
+fn probe(from: SocketAddr, qpn: u32, deth: Deth) -> Forged {
+    let bth = Bth { opcode: opcode::PROBE, pkey: 0xffff, dest_qpn: qpn, psn: 5, ..Bth::default() };
+    credit_packet(from, &Headers { bth, deth: Some(deth), ..Headers::default() }, 0)
+}
+
+/// A UC QP whose peer is a socket, and that.
+fn uc() -> (World, Side, Peer) {
+    let (world, peer) = (World::new(&[QpType::Rc]), Peer::new());
+    let side = Side::new(&world.context, QpType::Uc, 1);
+    connect_to(&side.qp, address_of(&world.context, THERE), THEIR_QPN);
+    (world, side, peer)
+}
+
+/// A first message, and the answer to its probe.
+fn introduce(world: &World, side: &Side, peer: &mut Peer, credit: u32) {
+    side.post(0, None);
+    peer.look();
+    assert_eq!((peer.messages, peer.probes.len()), (1, 1), "the first message comes with a probe");
+    peer.echo(side.qp.qp_num(), peer.probes[0], credit);
+    let (mut completed, before) = (0, Instant::now());
+    while completed == 0 || world.roce.credit(THERE.into(), THEIR_QPN) != Some((Some(credit.into()), 0)) {
+        completed += poll(&side.sent).len();
+        assert!(before.elapsed() < LIMIT, "{:?}", world.roce.credit(THERE.into(), THEIR_QPN));
+    }
+    (peer.messages, peer.probes) = (0, Vec::new());
+}
+
+/// Polls until all messages have completed, in order, and have come.
+fn complete(side: &Side, peer: &mut Peer, first: u64) {
+    let (mut next, before) = (first, Instant::now());
+    while next < MESSAGES || peer.messages < MESSAGES {
+        for c in poll(&side.sent) {
+            assert_eq!(c.wr_id, next);
+            next += 1;
+        }
+        peer.look();
+        assert!(before.elapsed() < LIMIT, "{next} completed, {} came", peer.messages);
+    }
+}
+
+#[test]
+fn a_sender_without_credit_waits_for_the_echo_and_goes_on() {
+    alone("credit::a_sender_without_credit_waits_for_the_echo_and_goes_on", || {
+        let (world, side, mut peer) = uc();
+        const CREDIT: u64 = 128 << 10;
+        introduce(&world, &side, &mut peer, CREDIT as u32);
+        (0..MESSAGES).for_each(|n| side.post(n, None));
+        peer.look();
+        assert_eq!(peer.messages, CREDIT / COST, "what the credit has room for");
+        assert!((4..=6).contains(&peer.probes.len()), "{:?}", peer.probes);
+        let mut completed = poll(&side.sent).len();
+        while completed < 64 && completed < (CREDIT / COST) as usize {
+            completed += poll(&side.sent).len();
+        }
+        assert!(poll(&side.sent).is_empty(), "a message that has not left has completed");
+        // The first part has come: as much may follow.
+        let (probe, before) = (peer.probes[0], Instant::now());
+        peer.echo(side.qp.qp_num(), probe, CREDIT as u32);
+        while peer.messages == CREDIT / COST {
+            completed += poll(&side.sent).len();
+            peer.look();
+            assert!(before.elapsed() < LIMIT);
+        }
+        assert!(peer.messages <= CREDIT / COST * 4 / 3, "{} messages", peer.messages);
+        // All has come.
+        peer.echo(side.qp.qp_num(), *peer.probes.last().unwrap(), 1 << 20);
+        let done = peer.messages;
+        complete(&side, &mut peer, completed as u64 + poll(&side.sent).len() as u64);
+        assert!(peer.messages > done);
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_not_waited_for_for_long() {
+    alone("credit::a_peer_that_does_not_answer_is_not_waited_for_for_long", || {
+        let (world, side, mut peer) = uc();
+        (0..MESSAGES).for_each(|n| side.post(n, None));
+        peer.look();
+        assert_eq!(peer.messages, FIRST);
+        let before = Instant::now();
+        complete(&side, &mut peer, 0);
+        assert!(before.elapsed() > Duration::from_millis(20), "{:?}", before.elapsed());
+        assert_eq!(world.roce.credit(THERE.into(), THEIR_QPN), Some((None, 0)));
+        // One that has answered before has more time. Then it is as one that never has.
+        peer.echo(side.qp.qp_num(), *peer.probes.last().unwrap(), 32 << 10);
+        let before = Instant::now();
+        while world.roce.credit(THERE.into(), THEIR_QPN) != Some((Some(32 << 10), 0)) {
+            poll(&side.sent);
+            assert!(before.elapsed() < LIMIT);
+        }
+        peer.messages = 0;
+        let before = Instant::now();
+        (0..MESSAGES).for_each(|n| side.post(n, None));
+        complete(&side, &mut peer, 0);
+        assert!(before.elapsed() > Duration::from_millis(500), "{:?}", before.elapsed());
+    });
+}
+
+#[test]
+fn forged_echoes_change_nothing_and_no_grant_passes_the_bound() {
+    alone("credit::forged_echoes_change_nothing_and_no_grant_passes_the_bound", || {
+        let (world, side, mut peer) = uc();
+        introduce(&world, &side, &mut peer, 128 << 10);
+        (0..10).for_each(|n| side.post(n, None));
+        peer.look();
+        let credit = || world.roce.credit(THERE.into(), THEIR_QPN).unwrap();
+        let qpn = side.qp.qp_num();
+        assert_eq!(credit().1, 10 * COST);
+        let (there, stranger) = (SocketAddr::from((THERE, UDP_PORT)), SocketAddr::from(([127, 0, 0, 3], UDP_PORT)));
+        let port = world.roce.port(HERE).unwrap();
+        (10..20).for_each(|n| side.post(n, None));
+        peer.look();
+        let awaited = *peer.probes.last().expect("a quarter of the credit is under way");
+        let before = credit();
+        let (unwanted, sent) = (port.counters().unwanted.get(), port.counters().sent_packets.get());
+        let start = resident();
+        for round in 0..1000u32 {
+            let train: Vec<Forged> = (0..64)
+                .map(|n| match n % 2 {
+                    0 => echo(there, qpn, awaited.wrapping_add(1 + round * 64 + n) & 0xff_ffff, 1 << 30),
+                    _ => echo(stranger, qpn, awaited, 1 << 30),
+                })
+                .collect();
+            take_in(&world, &train);
+        }
+        assert_eq!(credit(), before);
+        assert_eq!(port.counters().unwanted.get() - unwanted, 64_000);
+        assert_eq!(port.counters().sent_packets.get(), sent, "packets that went out");
+        assert!(resident().saturating_sub(start) < 4 << 20);
+        take_in(&world, &[echo(there, qpn, awaited, u32::MAX)]);
+        assert_eq!(credit().0, Some(8 << 20));
+        // The same once more is one that nobody waits for.
+        take_in(&world, &[echo(there, qpn, awaited, 1)]);
+        assert_eq!(credit().0, Some(8 << 20));
+    });
+}
+
+#[test]
+fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
+    alone("credit::a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp", || {
+        let (mut world, side, peer) = uc();
+        world.add(QpType::Ud);
+        let ud = world.pair(QpType::Ud).b.qp_num();
+        let (rc, uc) = (world.pair(QpType::Rc).b.qp_num(), side.qp.qp_num());
+        let there = peer.socket.local_addr().unwrap();
+        let stranger = SocketAddr::from(([127, 0, 0, 3], UDP_PORT));
+        let port = world.roce.port(HERE).unwrap();
+        let from = |qkey, source_qpn| Deth { qkey, source_qpn };
+        let answers = |probe: Forged| {
+            let counters = port.counters();
+            let (sent, bytes, unwanted) =
+                (counters.sent_packets.get(), counters.sent_bytes.get(), counters.unwanted.get());
+            let length = probe.bytes.len() as u64;
+            take_in(&world, &[probe]);
+            let answers = counters.sent_packets.get() - sent;
+            assert!(counters.sent_bytes.get() - bytes <= length, "an answer is larger than the question");
+            assert_eq!(answers + counters.unwanted.get() - unwanted, 1);
+            answers
+        };
+        assert_eq!(answers(probe(there, uc, from(0, THEIR_QPN))), 1);
+        let mut room = [0; 100];
+        let n = peer.socket.recv(&mut room).unwrap();
+        let echo = parse(&room[..n]).unwrap();
+        assert_eq!((echo.headers.bth.opcode, echo.headers.bth.psn), (opcode::ECHO, 5));
+        assert_eq!(echo.headers.deth, Some(from(0, uc)));
+        assert_eq!(u64::from(u32::from_be_bytes(echo.payload.try_into().unwrap())), port.room() / 2);
+        assert_eq!(answers(probe(stranger, uc, from(0, THEIR_QPN))), 0, "not its peer's address");
+        assert_eq!(answers(probe(there, uc, from(0, THEIR_QPN + 1))), 0, "not its peer");
+        assert_eq!(answers(probe(there, rc, from(0, THEIR_QPN))), 0, "RC");
+        assert_eq!(answers(probe(there, uc + 1000, from(0, THEIR_QPN))), 0, "no QP");
+        assert_eq!(answers(probe(stranger, ud, from(QKEY, 17))), 1, "anybody may send datagrams");
+        assert_eq!(answers(probe(stranger, ud, from(QKEY + 1, 17))), 0, "with the Q_Key");
+        world.unchanged("after probes");
+        world.works();
+    });
+}
+
+/// Messages to a QP of the same process that has few receives.
+fn overrun(qp_type: QpType) {
+    const RECEIVES: u64 = 4;
+    let mut world = World::new(&[QpType::Rc]);
+    let here = address_of(&world.context, Ipv4Addr::LOCALHOST);
+    let [a, b] = [1, RECEIVES as u32].map(|receives| Side::new(&world.context, qp_type, receives));
+    connect_to(&a.qp, here, b.qp.qp_num());
+    connect_to(&b.qp, here, a.qp.qp_num());
+    let ah = (qp_type == QpType::Ud).then(|| a.context.create_ah(&a.pd, &here).unwrap());
+    let send = |n| a.post(n, ah.as_ref().map(|ah| UdDest { ah, qpn: b.qp.qp_num(), qkey: QKEY }));
+    (0..RECEIVES).for_each(|n| b.post_receive(n));
+    (0..MESSAGES).for_each(send);
+    // Whatever one look takes in, all come in order to a program that posts a receive for each that it finds.
+    let (mut next, before) = (0, Instant::now());
+    while next < MESSAGES {
+        for c in poll(&b.received) {
+            assert_eq!(c.wr_id, next);
+            b.post_receive(next + RECEIVES);
+            next += 1;
+        }
+        poll(&a.sent);
+        assert!(before.elapsed() < LIMIT, "{next} came");
+    }
+    // To one that does not, as many as there are receives; others are not in the way of reliable traffic, nor for ever.
+    (0..MESSAGES).for_each(send);
+    let (mut came, mut sent, before) = (0, 0, Instant::now());
+    while came < RECEIVES {
+        came += poll(&b.received).len() as u64;
+        sent += poll(&a.sent).len() as u64;
+        assert!(before.elapsed() < LIMIT, "{came} came");
+    }
+    world.works();
+    assert!(before.elapsed() < Duration::from_millis(400), "RC was held up for {:?}", before.elapsed());
+    while sent < MESSAGES {
+        sent += poll(&a.sent).len() as u64;
+        assert!(before.elapsed() < LIMIT, "{sent} sent");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(poll(&b.received).is_empty());
+    // When there are receives again, what is sent then comes.
+    (0..RECEIVES).for_each(|n| b.post_receive(1000 + n));
+    send(0);
+    let before = Instant::now();
+    while poll(&b.received).is_empty() {
+        assert!(before.elapsed() < LIMIT, "no message came");
+    }
+    world.unchanged("after messages without receives");
+}
+
+#[test]
+fn uc_messages_wait_for_a_program_that_posts_receives_and_for_no_other() {
+    alone("credit::uc_messages_wait_for_a_program_that_posts_receives_and_for_no_other", || overrun(QpType::Uc));
+}
+
+#[test]
+fn datagrams_wait_for_a_program_that_posts_receives_and_for_no_other() {
+    alone("credit::datagrams_wait_for_a_program_that_posts_receives_and_for_no_other", || overrun(QpType::Ud));
+}
