@@ -152,8 +152,8 @@ fn every_packet_of_the_clients_is_roce_v2_with_the_right_icrc() {
         for service in [0, 1, 3, 5].into_iter().filter(|s| !found.iter().any(|(opcode, _)| opcode >> 5 == *s)) {
             failures.add(&format!("GID {gid}"), format!("no packet of service {service}"));
         }
-        // Every opcode of RC but those with immediate data.
-        let expected = (0x00..=0x14).filter(|opcode| ![0x03, 0x05, 0x09, 0x0b].contains(opcode));
+        // Every opcode of RC but those with immediate data, and Vervain's own: a probe and its echo.
+        let expected = (0x00..=0x14).filter(|opcode| ![0x03, 0x05, 0x09, 0x0b].contains(opcode)).chain([0xec, 0xf1]);
         for opcode in expected.filter(|opcode| !found.iter().any(|(o, _)| o == opcode)) {
             failures.add(&format!("GID {gid}"), format!("no packet with opcode {opcode:#x}"));
         }
