@@ -8,7 +8,7 @@ use super::ports::LocalPort;
 use super::timers::NEVER;
 use super::way_out::{Destination, WayOut};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType};
@@ -37,7 +37,19 @@ pub(super) struct Connection {
     pub timer: AtomicU64,
     /// It stands in the list of those that have something to answer.
     pub touched: AtomicBool,
+    /// The same for its path's list.
+    owes: AtomicBool,
+    /// Its packets that wait. Of whoever receives alone.
+    pub held: AtomicU32,
     closed: AtomicBool,
+}
+
+/// What waits of a peer's packets. Of whoever receives alone, who has the packets.
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub packets: AtomicU32,
+    /// When the first of them began to.
+    pub since: AtomicU64,
 }
 
 /// The responder and its ways into the QP.
@@ -50,11 +62,44 @@ struct Replying {
 /// something under way, and goes on with the answer to that.
 pub(super) struct Path {
     pub window: OwnerLock<Window>,
+    /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message by one
+    /// may answer it by another, as over XRC it always does.
+    owing: OwnerLock<Vec<Weak<Connection>>>,
+    any_owes: AtomicBool,
+    /// What waits of the peer's packets.
+    pub waiting: Waiting,
 }
 
 impl Path {
     pub(super) fn new(mtu: u32) -> Path {
-        Path { window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)) }
+        Path {
+            window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)),
+            owing: OwnerLock::default(),
+            any_owes: AtomicBool::new(false),
+            waiting: Waiting::default(),
+        }
+    }
+
+    /// `connection` is about to owe an acknowledgement. Said before the program can know of the message.
+    fn owe(connection: &Arc<Connection>) {
+        let path = &connection.path;
+        // Each connection holds it once.
+        if Arc::strong_count(path) > 1 && !connection.owes.swap(true, Ordering::Relaxed) {
+            path.owing.lock().push(Arc::downgrade(connection));
+            path.any_owes.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Those that have been about to owe something since the last call.
+    pub(super) fn take_owing(&self) -> Vec<Arc<Connection>> {
+        if !self.any_owes.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut owing = self.owing.lock();
+        self.any_owes.store(false, Ordering::Relaxed);
+        let taken: Vec<_> = owing.drain(..).filter_map(|connection| connection.upgrade()).collect();
+        taken.iter().for_each(|connection| connection.owes.store(false, Ordering::Relaxed));
+        taken
     }
 }
 
@@ -93,13 +138,20 @@ impl Connection {
             replying: OwnerLock::new(Replying { responder, targets: Targets::default() }),
             timer: AtomicU64::new(NEVER),
             touched: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
+            held: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
     }
 
     /// A request of the peer.
-    pub(super) fn request(&self, qp: &Qp, packet: &Packet<'_>) {
-        self.reply(qp, |responder, host| responder.handle_packet(packet, host));
+    pub(super) fn request(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_>) {
+        self.reply(qp, |responder, host| {
+            if packet.headers.bth.ack_request && self.service != Service::Uc {
+                Path::owe(self);
+            }
+            responder.handle_packet(packet, host);
+        });
     }
 
     /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that can

@@ -3,13 +3,14 @@
 use super::Engine;
 use super::connection::{Connection, PKEY};
 use super::inbound::wc_status;
+use super::net::SendBatch;
 use super::pacing::Paced;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
 use vervain_hca::far::{PathAttr, Progress, Sender, Sends};
 use vervain_hca::memory::Pieces;
-use vervain_hca::{Opcode, now_ns};
+use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
     Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
     Status, Transmit, Window,
@@ -86,10 +87,18 @@ impl Outbound {
         let Some(requester) = requester else { return Progress::Idle };
         let (mut f, was_idle) = (Some(f), requester.is_idle());
         let mut held_back_until = None;
+        let owing = if posting { owing(connection) } else { Vec::new() };
+        let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
+            connection.answer_along(sends.qp(), batch);
+            owing.iter().for_each(|(connection, qp)| connection.answer_along(qp, batch));
+        };
         let sent = loop {
             let mut window = connection.path.window.lock();
             let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
+            if posting && !takes_one_along(sends, begun.get()) {
+                acknowledge(sends, &mut batch);
+            }
             let mut out = WayOut { batch: &mut batch, to: connection.to, pushed: 0 };
             let paced_in_hand = paced.as_mut();
             let mut host = Requests {
@@ -114,7 +123,7 @@ impl Outbound {
                 paced.wait(sends.qp());
             }
             if !out.batch.is_empty() {
-                connection.answer_along(sends.qp(), out.batch);
+                acknowledge(sends, out.batch);
                 // While earlier messages are under way, a small one can wait for the next: together they cost as much as
                 // one alone. A poll that finds nothing sends them.
                 let may_wait = posting && !was_idle && made == 1 && sent == Sent::All;
@@ -143,6 +152,28 @@ impl Outbound {
             None if sent == Sent::HostFull => Progress::More,
             None => Progress::Idle,
         }
+    }
+}
+
+/// Other QPs of the path that may owe the peer an acknowledgement.
+#[inline]
+fn owing(connection: &Arc<Connection>) -> Vec<(Arc<Connection>, Arc<Qp>)> {
+    let owing = connection.path.take_owing().into_iter();
+    owing.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
+}
+
+/// Whether what is posted, from request `next` on, is one packet, which the acknowledgement of an earlier message can follow
+/// in the same train: the peer sees that first. Of more packets the first might be seen without it, and a program would get
+/// an answer before the completion of its own message, which an HCA acknowledges when it comes.
+#[inline]
+fn takes_one_along(sends: &Sends<'_>, next: u32) -> bool {
+    match sends.tail().wrapping_sub(next) {
+        0 => true,
+        1 => sends.get(next).is_none_or(|posted| {
+            // A SEND of nothing is smaller than an acknowledgement, and ends a train.
+            posted.opcode.answers() || (1..=u64::from(sends.path().mtu_bytes)).contains(&posted.length)
+        }),
+        _ => false,
     }
 }
 

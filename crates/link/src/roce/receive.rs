@@ -35,8 +35,10 @@ const LOOKS: u32 = 2;
 /// Bytes of the largest path MTU (IBA 9.2.8).
 const LARGEST_MTU: usize = 4096;
 
-/// Packets that wait for their QP at most; more are lost.
-const MOST_HELD: usize = 1024;
+/// Packets of one peer that wait for a QP at most; more are lost.
+const MOST_HELD: u32 = 1024;
+/// How long packets for other QPs wait behind them.
+const ORDER_NS: u64 = 10_000_000;
 
 /// What whoever receives packets has in hand.
 #[derive(Default)]
@@ -66,8 +68,9 @@ pub(super) struct Found {
     unanswered: u32,
     /// Requests since the last answer.
     requests: u32,
-    /// Responses whose QP another thread had, and what came for the same QP after them, in that order: a program must not
-    /// find an answer to a message of its own whose completion is still to come.
+    /// Responses whose QP another thread had, and what came after them from the same process, in that order: a program must
+    /// not find an answer to a message of its own whose completion is still to come. Over XRC such an answer is for another
+    /// QP. But one QP may be busy for long (`ibv_wr_start`); the others wait for a while only.
     held: Vec<Held>,
     /// Unreliable messages that wait for a receive.
     pub starved: Starved,
@@ -81,17 +84,39 @@ pub(super) struct Found {
 struct Held {
     connection: Arc<Connection>,
     bytes: Vec<u8>,
+    since: Nanos,
+}
+
+/// Whether a packet has to wait behind others.
+fn has_to_wait(connection: &Connection, now: Nanos) -> bool {
+    let waiting = &connection.path.waiting;
+    waiting.packets.load(Ordering::Relaxed) > 0
+        && (connection.held.load(Ordering::Relaxed) > 0
+            || now.saturating_sub(waiting.since.load(Ordering::Relaxed)) < ORDER_NS)
 }
 
 impl Found {
-    fn holds(&self, connection: &Arc<Connection>) -> bool {
-        self.held.iter().any(|held| Arc::ptr_eq(&held.connection, connection))
+    fn hold(&mut self, held: Held) {
+        let (connection, waiting) = (&held.connection, &held.connection.path.waiting);
+        let packets = waiting.packets.load(Ordering::Relaxed);
+        if packets == MOST_HELD {
+            return;
+        }
+        if packets == 0 {
+            waiting.since.store(held.since, Ordering::Relaxed);
+        }
+        waiting.packets.store(packets + 1, Ordering::Relaxed);
+        connection.held.fetch_add(1, Ordering::Relaxed);
+        self.held.push(held);
     }
 
-    fn hold(&mut self, connection: &Arc<Connection>, bytes: &[u8]) {
-        if self.held.len() < MOST_HELD {
-            self.held.push(Held { connection: Arc::clone(connection), bytes: bytes.to_vec() });
+    /// What waits, which then does no longer.
+    fn take_held(&mut self) -> Vec<Held> {
+        for Held { connection, .. } in &self.held {
+            connection.held.store(0, Ordering::Relaxed);
+            connection.path.waiting.packets.store(0, Ordering::Relaxed);
         }
+        std::mem::take(&mut self.held)
     }
 }
 
@@ -305,8 +330,8 @@ impl Engine {
                 return;
             }
         }
-        if found.holds(&connection) || self.deliver(&qp, &connection, found, now, packet) == Had::Busy {
-            found.hold(&connection, datagram.bytes);
+        if has_to_wait(&connection, now) || self.deliver(&qp, &connection, found, now, packet) == Had::Busy {
+            found.hold(Held { connection: Arc::clone(&connection), bytes: datagram.bytes.to_vec(), since: now });
         }
         found.last = Some(connection);
     }
@@ -333,11 +358,14 @@ impl Engine {
             return;
         }
         let now = now_ns();
-        for Held { connection, bytes } in std::mem::take(&mut found.held) {
-            let (Ok(packet), Some(qp)) = (parse(&bytes), connection.qp.upgrade()) else { continue };
-            let busy = found.holds(&connection) || self.deliver(&qp, &connection, found, now, &packet) == Had::Busy;
-            if busy && !connection.is_closed() {
-                found.held.push(Held { connection, bytes });
+        for held in found.take_held() {
+            let connection = &held.connection;
+            let (Ok(packet), Some(qp)) = (parse(&held.bytes), connection.qp.upgrade()) else { continue };
+            if connection.is_closed() {
+                continue;
+            }
+            if has_to_wait(connection, now) || self.deliver(&qp, connection, found, now, &packet) == Had::Busy {
+                found.hold(held);
             }
         }
     }
@@ -384,6 +412,8 @@ impl Engine {
         std::mem::forget(std::mem::take(&mut rx.found));
         for connection in self.connections.lock().values() {
             connection.touched.store(false, Ordering::Relaxed);
+            connection.held.store(0, Ordering::Relaxed);
+            connection.path.waiting.packets.store(0, Ordering::Relaxed);
         }
     }
 
