@@ -28,6 +28,11 @@ const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_REA
 /// Runs a test in a process of its own, which reaches even itself in packets, and in a network namespace of its own if
 /// that may be had: the counters are exact only if nobody else uses the address.
 pub fn alone(test: &str, body: impl FnOnce()) {
+    alone_with(test, &[], body);
+}
+
+/// The same with more variables.
+pub fn alone_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     const MARK: &str = "VERVAIN_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
         return body();
@@ -35,6 +40,7 @@ pub fn alone(test: &str, body: impl FnOnce()) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--include-ignored"]);
     command.env(MARK, "1").env("VERVAIN_LINK", "roce").env("VERVAIN_INTERFACE", "lo");
+    command.envs(variables.iter().copied());
     // SAFETY: only system calls between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -110,8 +116,8 @@ pub struct Pair {
     pub a: Arc<Qp>,
     pub b: Arc<Qp>,
     srq: Option<Arc<Srq>>,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
+    pub send_cq: Arc<Cq>,
+    pub recv_cq: Arc<Cq>,
     pub memory: Memory,
     receives: Memory,
     /// The receive that is next.
