@@ -13,7 +13,7 @@ mod selector;
 mod units;
 
 pub use config::{Faults, Unclear};
-pub use line::{Counts, Line};
+pub use line::{Counts, Course, Line};
 pub use rule::Direction;
 
 /// The environment variable that users set. See [`Faults`] for what it may hold.

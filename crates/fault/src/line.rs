@@ -34,6 +34,16 @@ pub struct Counts {
     pub reordered: u64,
 }
 
+/// What becomes of a packet that is not lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// When it comes out.
+    due: Nanos,
+    /// How long after that a second time.
+    again: Option<Nanos>,
+    corrupt: bool,
+}
+
 /// One direction of one port. `M` is what the caller wants to know of a packet when it comes out: its destination, say.
 #[derive(Debug)]
 pub struct Line<M> {
@@ -112,20 +122,28 @@ impl<M: Clone> Line<M> {
 
     /// Takes a packet: BTH to ICRC, as it is in the UDP datagram. Ask [`Line::pop`] afterwards.
     pub fn push(&mut self, now: Nanos, meta: M, packet: &[u8]) {
+        if let Some(course) = self.judge(now, packet) {
+            self.keep(course, meta, packet);
+        }
+    }
+
+    /// What becomes of a packet that comes in; none: it is lost. To be followed by [`Line::keep`], unless it
+    /// [passes](Line::passes) and the caller lets it.
+    pub fn judge(&mut self, now: Nanos, packet: &[u8]) -> Option<Course> {
         self.counts.packets += 1;
         let fate = self.decide(packet);
         let since = now.saturating_sub(self.start);
         if self.port.down.iter().any(|down| down.low <= since && since < down.high) {
             self.counts.down += 1;
-            return;
+            return None;
         }
         if fate.drop {
             self.counts.dropped += 1;
-            return;
+            return None;
         }
         let Some(sent) = self.pace(now, packet.len()) else {
             self.counts.overflowed += 1;
-            return;
+            return None;
         };
         self.counts.delayed += u64::from(fate.delay > 0);
         self.counts.reordered += u64::from(fate.reorder > 0);
@@ -136,12 +154,24 @@ impl<M: Clone> Line<M> {
             due = due.max(self.latest);
             self.latest = due;
         }
-        if let Some(after) = fate.duplicate {
+        Some(Course { due, again: fate.duplicate, corrupt: fate.corrupt })
+    }
+
+    /// Whether a packet with this course would come out at once, before all that is kept, once and as it is.
+    pub fn passes(&self, now: Nanos, course: &Course) -> bool {
+        let first = self.next_timeout().is_none_or(|at| at > now);
+        course.due <= now && course.again.is_none() && !course.corrupt && first
+    }
+
+    /// Keeps a packet until it comes out.
+    pub fn keep(&mut self, course: Course, meta: M, packet: &[u8]) {
+        let Course { due, again, corrupt } = course;
+        if let Some(after) = again {
             self.counts.duplicated += 1;
             self.hold(due + after, meta.clone(), packet.to_vec());
         }
         let mut packet = packet.to_vec();
-        if fate.corrupt && !packet.is_empty() {
+        if corrupt && !packet.is_empty() {
             self.counts.corrupted += 1;
             self.spoil(&mut packet);
         }
@@ -275,6 +305,29 @@ mod tests {
     fn without_faults_packets_pass_at_once_and_in_order() {
         let out = run(&mut line(""), 100);
         assert_eq!(out, (0..100).map(|n| (n as Nanos * 1000, n)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_what_leaves_at_once_unchanged_and_first_passes() {
+        let pass = |line: &mut Line<usize>, n: Nanos| {
+            let course = line.judge(n, &[0x0a; 64])?;
+            let passes = line.passes(n, &course);
+            if !passes {
+                line.keep(course, n as usize, &[0x0a; 64]);
+            }
+            Some(passes)
+        };
+        let mut lossy = line("drop=any@2");
+        assert_eq!([1, 2, 3].map(|n| pass(&mut lossy, n)), [Some(true), None, Some(true)]);
+        for faults in ["corrupt=any@2", "dup=any@2:5ms", "delay=any@2:1ms", "reorder=any@2:1ms", "rate=1Gbit"] {
+            let mut line = line(faults);
+            let passed = [1, 2].map(|n| pass(&mut line, n));
+            assert_eq!(passed[1], Some(false), "{faults}");
+        }
+        let mut line = line("delay=any@1:10ns");
+        assert_eq!([1, 5].map(|n| pass(&mut line, n)), [Some(false), Some(false)], "the second keeps its place");
+        assert_eq!(drain(&mut line, 20).len(), 2);
+        assert_eq!(pass(&mut line, 21), Some(true));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Faults made on purpose (`VERVAIN_FAULTS`): lines of `vervain-fault` before the sockets, one for each direction that has
-//! any. Packets pass them one by one, so there are no trains; the lines hold those that are late.
+//! any. They are asked about each packet of a train. What they let pass goes on in trains, parted where one is lost; those that
+//! are late, changed or sent twice leave one by one, from the line.
 
 use super::Datagram;
 use super::train::Way;
 use std::net::{IpAddr, SocketAddr};
 use vervain_fault::{Direction, Faults, Line, Nanos, VARIABLE};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::types::now_ns;
 use vervain_hca::{Error, Result};
 
@@ -47,16 +48,9 @@ impl Lines {
         Ok((lines.transmit.is_some() || lines.receive.is_some()).then_some(lines))
     }
 
-    /// Whether packets that are sent pass a line.
-    pub fn transmits(&self) -> bool {
-        self.transmit.is_some()
-    }
-
-    /// Puts a packet into the line for sending.
-    pub fn send(&self, way: Way, packet: &[u8]) {
-        if let Some(line) = &self.transmit {
-            line.lock().push(now_ns(), way, packet);
-        }
+    /// The line for sending, for a whole train.
+    pub fn transmit(&self) -> Option<OwnerGuard<'_, Line<Way>>> {
+        self.transmit.as_ref().map(OwnerLock::lock)
     }
 
     /// The next packet to send.

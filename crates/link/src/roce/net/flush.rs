@@ -12,6 +12,8 @@ use super::train::{Train, Way};
 use libc::{iovec, mmsghdr};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use vervain_hca::types::now_ns;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 
 /// How long a call waits for the kernel to have room, in milliseconds.
@@ -51,14 +53,55 @@ impl Trouble {
 impl SendBatch {
     /// Sends everything.
     pub fn flush(&mut self) {
-        if let Some(lines) = self.port.lines.as_ref().filter(|lines| lines.transmits()) {
-            self.trains.iter().for_each(|train| lines.send(train.way, self.room.part(train.start, train.bytes)));
-            self.port.release();
-        } else {
-            self.send();
+        if self.port.lines.is_some() {
+            self.pass_faults();
         }
+        self.send();
         self.trains.clear();
         self.room.clear();
+    }
+
+    /// Leaves in the batch what faults let pass, and sends what they held back and is due.
+    #[cold]
+    fn pass_faults(&mut self) {
+        let port = Arc::clone(&self.port);
+        let lines = port.lines.as_ref();
+        port.release();
+        for train in std::mem::take(&mut self.trains) {
+            let Some(mut line) = lines.and_then(Lines::transmit) else {
+                self.trains.push(train);
+                continue;
+            };
+            let now = now_ns();
+            // Packets that pass side by side, which are a train again.
+            let mut run: Option<Train> = None;
+            for n in 0..train.packets {
+                let at = n * train.segment;
+                let packet = self.room.part(train.start + at, train.segment.min(train.bytes - at));
+                let course = line.judge(now, packet);
+                if course.is_some_and(|course| line.passes(now, &course)) {
+                    let run = run.get_or_insert_with(|| train.rest(at));
+                    if run.packets != n {
+                        seal(&train, run.packets, packet);
+                    }
+                    run.add(packet.len());
+                    continue;
+                }
+                self.trains.extend(run.take());
+                let Some(course) = course else { continue };
+                seal(&train, 0, packet);
+                line.keep(course, train.way, packet);
+                if line.next_timeout().is_some_and(|at| at <= now) {
+                    // It follows what came before it, and is not overtaken.
+                    drop(line);
+                    self.send();
+                    self.trains.clear();
+                    port.release();
+                    line = lines.and_then(Lines::transmit).expect("it was there");
+                }
+            }
+            self.trains.extend(run);
+        }
     }
 
     fn send(&mut self) {
@@ -128,7 +171,7 @@ impl SendBatch {
         for at in (0..bytes).step_by(segment) {
             let packet = self.room.part(start + at, segment.min(bytes - at));
             let length = packet.len();
-            seal(&self.trains[n], packet);
+            seal(&self.trains[n], 0, packet);
             match self.port.send(&way, packet) {
                 Ok(()) if at == 0 => self.port.without_trains(),
                 Ok(()) => {}
@@ -212,11 +255,11 @@ fn message(address: &mut (RawAddress, u32), control: &mut Control, piece: &mut i
     message
 }
 
-/// Computes the ICRC of a whole packet for IPv4 identification 0.
-fn seal(train: &Train, packet: &mut [u8]) {
+/// Computes the ICRC of a whole packet of `train` for its place in one, which is the IPv4 identification.
+fn seal(train: &Train, place: usize, packet: &mut [u8]) {
     let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
     let (headers, rest) = covered.split_at(covered.len().min(MAX_HEADERS));
-    let mut sum = train.flow.start(0, headers, rest.len());
+    let mut sum = train.flow.start(place as u16, headers, rest.len());
     sum.update(rest);
     icrc.copy_from_slice(&sum.finish());
 }

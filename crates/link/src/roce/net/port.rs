@@ -193,7 +193,7 @@ impl Port {
 
     /// Whether several packets may go as one train.
     pub(super) fn takes_trains(&self) -> bool {
-        self.trains.load(Ordering::Relaxed) && !self.lines.as_ref().is_some_and(Lines::transmits)
+        self.trains.load(Ordering::Relaxed)
     }
 
     /// The interface does not take trains: one without checksum offload, for instance.

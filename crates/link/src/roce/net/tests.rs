@@ -215,6 +215,24 @@ fn faults_at_the_sender_lose_and_spoil_and_repeat_packets() {
 }
 
 #[test]
+fn a_train_is_parted_at_the_packets_that_faults_take_out() {
+    let (from, to) = (port_with("drop=send_only@3,delay=send_only@6:20ms"), port());
+    send(&mut SendBatch::new(from.clone()), &to, &[256, 256, 256, 256, 256, 256, 256, 256, 8]);
+    let mut came = Vec::new();
+    receive(&to, 4, |_, datagram| {
+        assert!(datagram.is_intact());
+        came.push((datagram.bytes[11], datagram.index));
+    });
+    assert_eq!(came, [(0, 0), (1, 1), (3, 0), (4, 1)], "what follows a late packet waits for it");
+    while from.next_release().is_some() {
+        from.release();
+    }
+    let mut late = Vec::new();
+    receive(&to, 4, |_, datagram| late.push((datagram.bytes[11], datagram.index, datagram.is_intact())));
+    assert_eq!(late, [5, 6, 7, 8].map(|n| (n, 0, true)));
+}
+
+#[test]
 fn faults_at_the_receiver_meet_the_packets_of_a_train_one_by_one() {
     let (from, to) = (port(), port_with("rx.drop=send_only@3"));
     send(&mut SendBatch::new(from), &to, &[256; 5]);

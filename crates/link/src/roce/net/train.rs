@@ -53,6 +53,11 @@ impl Train {
         Train { way, address, control: Control::EMPTY, source, flow, segment: 0, packets: 0, bytes: 0, start }
     }
 
+    /// One without packets, for those from `offset` on.
+    pub fn rest(&self, offset: usize) -> Train {
+        Train::new(self.way, self.source, self.flow, self.address, self.start + offset)
+    }
+
     /// Adds a packet of `bytes` bytes.
     pub fn add(&mut self, bytes: usize) {
         if self.packets == 0 {
