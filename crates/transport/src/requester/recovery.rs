@@ -134,12 +134,11 @@ impl Timers {
     }
 
     /// An answer to what is being measured has come. The time since it was sent first is too long if the first transmission
-    /// was lost; it counts where nothing better is known, and where the path has become so slow that nothing is answered
-    /// before it is probed for.
+    /// was lost; it counts where the path is so slow that nothing is answered before it is probed for.
     fn measure(&mut self, now: Nanos, timed: Timed, window: &mut Window) {
         self.timed = None;
         self.untold = if timed.again { self.untold + 1 } else { 0 };
-        if !timed.again || self.untold >= MOST_UNTOLD || window.rtt().smoothed().is_none() {
+        if !timed.again || self.untold >= MOST_UNTOLD {
             self.untold = 0;
             window.sample(now.saturating_sub(timed.sent));
         }
@@ -190,7 +189,9 @@ impl Requester {
             return false;
         }
         self.timers.went_back = Some((now, self.unacknowledged));
-        if let (Some(timed), None) = (self.timers.timed, window.rtt().smoothed()) {
+        if let Some(timed) = self.timers.timed.filter(|timed| !timed.again)
+            && window.rtt().smoothed().is_none()
+        {
             // Not exact, but where much is lost, nothing may ever be answered that was sent once.
             window.sample(now.saturating_sub(timed.sent));
         }

@@ -65,6 +65,18 @@ fn a_packet_that_is_lost_twice_is_told_of_twice() {
 }
 
 #[test]
+fn an_answer_to_a_packet_that_was_sent_twice_does_not_tell_the_round_trip_time() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Operation::Write, b"lost at first", |_| ());
+    pair.finish(lose_once(|way, _, _| way == Way::Request));
+    assert_eq!(pair.statuses(), [Status::Success]);
+    assert_eq!((pair.requester.counters().probes, pair.window.rtt().smoothed()), (1, None));
+    pair.client.post(Operation::Write, b"sent once", |_| ());
+    pair.finish(all);
+    assert!(pair.window.rtt().smoothed().is_some_and(|time| time < 1_000_000), "{:?}", pair.window.rtt());
+}
+
+#[test]
 fn a_lost_last_packet_is_probed_for_long_before_the_timeout() {
     let mut pair = Pair::new(Service::Rc);
     pair.client.post(Operation::Write, b"a", |_| ());
