@@ -23,6 +23,8 @@ use vervain_hca::{Error, Result, now_ns};
 /// The progress thread comes by so often at first, and at last, while the program polls.
 const FIRST_TICK_NS: u64 = 100_000;
 const LAST_TICK_NS: u64 = 400_000;
+/// The same if meanwhile nobody wanted it to: so long that an acknowledgement which the program leaves behind need not wake it.
+const CALM_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
 /// How long an acknowledgement may wait for a program that was at it a moment ago.
 pub(super) const COMPANY_NS: u64 = 20_000;
 /// What "a moment ago" means.
@@ -146,7 +148,7 @@ impl Engine {
         a.sleeps_until.store(0, Ordering::SeqCst);
         self.send_kept();
         // Whoever has said so until now is heard below.
-        a.wanted.store(0, Ordering::SeqCst);
+        let unasked = a.wanted.swap(0, Ordering::SeqCst) == 0;
         let now = now_ns();
         if process.is_paused() {
             a.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
@@ -162,7 +164,9 @@ impl Engine {
         let mut next = None;
         let mut watch = !polled && !waited_for;
         if polled || waited_for {
-            let tick = (a.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, LAST_TICK_NS);
+            let calm = unasked && self.timers.next() > now + CALM_TICK_NS;
+            let most = if calm { CALM_TICK_NS } else { LAST_TICK_NS };
+            let tick = (a.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
             a.tick.store(tick, Ordering::Relaxed);
             next = recent.then_some(now + tick);
         } else {
@@ -196,9 +200,11 @@ impl Engine {
                 // A thread ended in the middle of receiving: what it had in hand is lost, like any packet.
                 self.start_over(&mut self.receiving.lock());
             }
-            // Whoever has it takes what comes; it is no use to be woken for that.
+            // Whoever has it takes what comes; it is no use to be woken for that. A program that polls has it most of the time.
             watch = false;
-            next = earlier(next, now + FIRST_TICK_NS);
+            if !polled {
+                next = earlier(next, now + FIRST_TICK_NS);
+            }
         }
         // The same is true of timers; not before the next tick.
         let not_before = if polled { now + a.tick.load(Ordering::Relaxed) } else { 0 };

@@ -13,6 +13,7 @@ use super::starved::{Starved, takes_receive};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use vervain_hca::far::{Had, Progress, Sender, Sends};
 use vervain_hca::layout::{MULTICAST_QPN, slot_of};
 use vervain_hca::patience::Patience;
@@ -39,6 +40,9 @@ const LARGEST_MTU: usize = 4096;
 const MOST_HELD: u32 = 1024;
 /// How long packets for other QPs wait behind them.
 const ORDER_NS: u64 = 10_000_000;
+
+/// How long packets of this process that came to others wait while somebody else receives.
+const STRAYS_WAIT: Duration = Duration::from_micros(50);
 
 /// What whoever receives packets has in hand.
 #[derive(Default)]
@@ -229,9 +233,13 @@ impl Engine {
 
     /// Takes packets of this process that came to others.
     pub(super) fn adopt_strays(&self) {
-        // A thread that polls has it for a moment: what waits is still there when this is called again.
         let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return };
-        let Some(mut rx) = self.receiving.try_lock() else { return };
+        let Some(mut rx) = self.receiving.try_lock() else {
+            // A thread that polls has it for a moment, or is off its CPU with it. What waits is still there when this is
+            // called again, which is at once.
+            std::thread::sleep(STRAYS_WAIT);
+            return;
+        };
         self.ports.refresh(&mut rx.ports);
         let Receiving { ports, found, .. } = &mut *rx;
         let mut any = false;
