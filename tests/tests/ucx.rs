@@ -1,0 +1,92 @@
+//! UCX over Vervain: `ucx_info` finds the device, and `ucx_perftest` does everything that UCX can do over verbs, by memory
+//! and in packets.
+
+mod common;
+
+use std::time::Duration;
+
+use common::pair;
+use vervain_tests::{Failures, Job, alone, have, under_vervain, way};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// UCX's names: RC makes its connections by UD, `rc_v` stands for both.
+const RC: &str = "rc_v,self";
+const UD: &str = "ud_v,self";
+
+const MESSAGES: &[&str] = &["tag_lat", "tag_bw", "tag_sync_lat", "ucp_am_lat", "ucp_am_bw", "stream_lat", "stream_bw"];
+const MEMORY: &[&str] = &["ucp_put_lat", "ucp_put_bw", "ucp_get"];
+const ATOMICS: &[&str] = &["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
+
+/// Short messages go inline, longer ones through buffers of UCX's, the longest by RDMA Read.
+const SIZES: &[&str] = &["8", "8192", "1048576"];
+
+#[test]
+fn ucx_info_lists_the_transports_of_the_device() {
+    if !have(&["ucx_info"]) {
+        return;
+    }
+    for (name, device) in [("auto", "vervain0:1"), ("roce", "vervain0:1")] {
+        let mut info = under_vervain("ucx_info");
+        let end = Job::start(info.arg("-d").envs(way(name))).finish(LIMIT);
+        assert!(end.success(), "{}", end.describe());
+        for transport in ["rc_verbs", "ud_verbs"] {
+            let listed = end.output.split("Transport: ").any(|t| t.starts_with(transport) && t.contains(device));
+            assert!(listed, "{name}: no {transport} on {device}\n{}", end.describe());
+        }
+    }
+}
+
+#[test]
+fn every_operation_over_rc_by_memory() {
+    perftest("auto", RC, &[MESSAGES, MEMORY], SIZES, "300");
+    perftest("auto", RC, &[ATOMICS], &["8"], "1000");
+}
+
+#[test]
+fn every_operation_over_rc_in_packets() {
+    perftest("roce", RC, &[MESSAGES, MEMORY], SIZES, "100");
+    perftest("roce", RC, &[ATOMICS], &["8"], "300");
+}
+
+#[test]
+fn every_operation_over_ud_by_memory() {
+    perftest("auto", UD, &[MESSAGES], &["8", "65536"], "200");
+}
+
+#[test]
+fn every_operation_over_ud_in_packets() {
+    perftest("roce", UD, &[MESSAGES], &["8", "65536"], "50");
+}
+
+#[test]
+fn messages_of_64_mib_pass() {
+    perftest("auto", RC, &[&["tag_bw", "ucp_put_bw", "ucp_get"]], &["67108864"], "5");
+    perftest("roce", RC, &[&["tag_bw"]], &["67108864"], "5");
+}
+
+/// Runs `ucx_perftest` for each operation and size, with transports `tls` only.
+fn perftest(link: &str, tls: &str, operations: &[&[&str]], sizes: &[&str], count: &str) {
+    if !have(&["ucx_perftest"]) {
+        return;
+    }
+    let _turn = alone();
+    let mut failures = Failures::default();
+    let mut variables = way(link);
+    variables.push(("UCX_TLS", tls));
+    for operation in operations.iter().copied().flatten() {
+        for size in sizes {
+            let words = ["-t", operation, "-s", size, "-n", count, "-w", "10", "-f"];
+            let args: Vec<_> = words.map(str::to_owned).into();
+            let (server, client) = pair("ucx_perftest", &args, &variables, LIMIT);
+            println!("{link} {tls} {operation} {size}: {:.2} s", client.took.as_secs_f64());
+            for end in [&server, &client] {
+                let warned = end.output.contains("WARN") || end.output.contains("ERROR");
+                if !end.success() || warned {
+                    failures.add(&format!("{link} {tls} {operation} {size}"), end.describe());
+                }
+            }
+        }
+    }
+    failures.assert_none();
+}
