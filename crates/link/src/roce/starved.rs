@@ -1,13 +1,14 @@
 //! UC and UD messages that came before there was a receive for them. A look may take in more of them than the program has
 //! posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it has seen
-//! what the look has found. So they are kept until it has had the time.
+//! what the look has found. So they are kept until it has had the time. A QP that had no receive to begin with is no such
+//! case: what comes for it is dropped at once.
 
 use super::Engine;
 use super::net::Datagram;
 use super::pacing::PeerKey;
 use super::ports::LocalPort;
 use super::receive::Found;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use vervain_hca::Qp;
 use vervain_transport::Nanos;
@@ -26,8 +27,10 @@ pub(super) struct Starved {
     queues: Vec<Queue>,
     /// Of all packets.
     bytes: usize,
-    /// QPs that were waited for in vain: what comes for them is dropped until they have a receive again.
-    given_up: Vec<u32>,
+    /// QPs that had a receive for a message, and were not waited for in vain since.
+    fed: HashSet<u32>,
+    /// The last of them.
+    last_fed: Option<u32>,
     /// Packets were kept since this was asked last.
     grown: bool,
 }
@@ -87,7 +90,7 @@ impl Starved {
     ) -> bool {
         let (port, bytes) = (Arc::clone(port), arrived.bytes.to_vec());
         let waiting = Waiting { port, sender, like: Datagram { bytes: &[], ..*arrived }, bytes };
-        if self.bytes + waiting.cost() > MOST_BYTES || self.given_up.contains(&qpn) {
+        if self.bytes + waiting.cost() > MOST_BYTES || !self.fed.contains(&qpn) {
             return false;
         }
         self.bytes += waiting.cost();
@@ -108,15 +111,15 @@ impl Starved {
     /// QP `qpn` has a receive.
     #[inline]
     pub(super) fn is_fed(&mut self, qpn: u32) {
-        if !self.given_up.is_empty() {
-            self.given_up.retain(|q| *q != qpn);
+        if self.last_fed != Some(qpn) {
+            self.fed.insert(qpn);
+            self.last_fed = Some(qpn);
         }
     }
 
     fn give_up(&mut self, qpn: u32) {
-        if !self.given_up.contains(&qpn) {
-            self.given_up.push(qpn);
-        }
+        self.fed.remove(&qpn);
+        self.last_fed = self.last_fed.filter(|last| *last != qpn);
     }
 }
 

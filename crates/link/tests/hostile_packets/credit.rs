@@ -320,7 +320,14 @@ fn overrun(qp_type: QpType) {
     connect_to(&b.qp, here, a.qp.qp_num());
     let ah = (qp_type == QpType::Ud).then(|| a.context.create_ah(&a.pd, &here).unwrap());
     let send = |n| a.post(n, ah.as_ref().map(|ah| UdDest { ah, qpn: b.qp.qp_num(), qkey: QKEY }));
+    // To a QP that never had a receive nothing comes, now or later.
+    send(0);
+    while poll(&a.sent).is_empty() {
+        assert!(poll(&b.received).is_empty());
+    }
+    assert!(poll(&b.received).is_empty());
     (0..RECEIVES).for_each(|n| b.post_receive(n));
+    assert!(poll(&b.received).is_empty());
     (0..MESSAGES).for_each(send);
     // Whatever one look takes in, all come in order to a program that posts a receive for each that it finds.
     let (mut next, before) = (0, Instant::now());
