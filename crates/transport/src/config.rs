@@ -2,6 +2,15 @@
 
 use vervain_wire::opcode;
 
+use crate::host::Nanos;
+
+/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters and
+/// rxe have a floor of this order too.
+const SHORTEST_TIMEOUT: Nanos = 4096 << 10;
+/// A silent peer is noticed after one to four times the timeout that the program has set (IBA 9.7.6.1.3). A peer whose
+/// processor does other things needs most of that; what is lost is found by probes, long before.
+const LENIENCE: Nanos = 3;
+
 /// A connected transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -47,6 +56,16 @@ pub struct RequesterConfig {
     pub rnr_retry: u8,
     /// READs and atomics outstanding at once; with 0 they end in a local QP operation error.
     pub max_rd_atomic: u8,
+}
+
+impl RequesterConfig {
+    /// How long an answer is waited for before a retry, in nanoseconds; 0 for ever.
+    pub fn ack_timeout(&self) -> Nanos {
+        match self.timeout {
+            0 => 0,
+            code => (LENIENCE * (4096 << code.min(31))).max(SHORTEST_TIMEOUT),
+        }
+    }
 }
 
 /// The receiving side of a QP.

@@ -9,9 +9,6 @@ use crate::window::Window;
 use super::flight::is_answered;
 use super::{Cursor, Requester};
 
-/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters and
-/// rxe have a floor of this order too.
-const SHORTEST_TIMEOUT: Nanos = 4096 << 10;
 /// Probes that resend one packet before everything is sent again.
 const GENTLE_PROBES: u32 = 2;
 /// Answers in a row without a clear round trip time before an unclear one is believed.
@@ -48,18 +45,10 @@ struct Timed {
     again: bool,
 }
 
-/// The ACK timeout in nanoseconds, 0 for never.
-fn ack_timeout(config: &RequesterConfig) -> Nanos {
-    match config.timeout {
-        0 => 0,
-        code => (4096 << code.min(31)).max(SHORTEST_TIMEOUT),
-    }
-}
-
 impl Timers {
     pub fn new(config: &RequesterConfig) -> Timers {
         Timers {
-            timeout: ack_timeout(config),
+            timeout: config.ack_timeout(),
             retry_at: Nanos::MAX,
             retries_left: config.retry_cnt,
             probe_at: Nanos::MAX,
@@ -74,7 +63,7 @@ impl Timers {
 
     /// The timeout counts from the next packet on; retries from the start when nothing is under way.
     pub fn modify(&mut self, config: &RequesterConfig, idle: bool) {
-        self.timeout = ack_timeout(config);
+        self.timeout = config.ack_timeout();
         let (retries, not_ready) = if idle { (7, 7) } else { (self.retries_left, self.not_ready_left) };
         self.retries_left = config.retry_cnt.min(retries);
         self.not_ready_left = config.rnr_retry.min(not_ready);

@@ -10,6 +10,11 @@ fn at(packet: u32) -> u32 {
     psn::add(FIRST_PSN, packet)
 }
 
+/// The ACK timeout of a code, in nanoseconds.
+fn timeout(code: u8) -> Nanos {
+    RequesterConfig { timeout: code, ..requester_config(Service::Rc) }.ack_timeout()
+}
+
 /// An ACK or NAK by hand.
 fn acknowledge(psn: u32, syndrome: u8) -> Vec<u8> {
     let mut bytes = vec![opcode::ACKNOWLEDGE, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0];
@@ -162,7 +167,7 @@ fn nothing_comes_back_for_as_often_as_the_retry_count_says() {
     assert!(pair.requester.has_ended());
     assert_eq!(pair.requester.counters().timeouts, 3);
     let waited = pair.now - begin;
-    assert!((3 * (4096 << 12)..4 * (4096 << 12)).contains(&waited), "{waited}");
+    assert!((3 * timeout(12)..4 * timeout(12)).contains(&waited), "{waited}");
 }
 
 #[test]
@@ -178,7 +183,7 @@ fn timeout_and_retries_may_change_while_nothing_is_under_way() {
         pair.finish(|way, _| way == Way::Response);
         assert_eq!(pair.statuses(), [Status::Success, Status::RetryExceeded]);
         assert_eq!(pair.requester.counters().timeouts, u64::from(after) + 1);
-        assert!(pair.now - begin < u64::from(after + 2) * (4096 << 12));
+        assert!(pair.now - begin < u64::from(after + 2) * timeout(12));
     }
 }
 
@@ -187,14 +192,14 @@ fn a_timeout_begins_with_the_request_and_not_with_the_last_answer() {
     let mut pair = Pair::new(Service::Rc);
     pair.client.post(Operation::Write, b"first", |_| ());
     pair.finish(all);
-    pair.now += (4096 << 14) - 100_000;
+    pair.now += timeout(14) - 100_000;
     let begin = pair.now;
     pair.client.post(Operation::Write, b"second", |_| ());
     while pair.requester.counters().timeouts == 0 {
         pair.run(|_, _| false);
         pair.wait();
     }
-    assert!(pair.now >= begin + (4096 << 14));
+    assert!(pair.now >= begin + timeout(14));
 }
 
 #[test]
