@@ -170,6 +170,43 @@ static void flush_order(void)
 	vt_teardown();
 }
 
+/* One CQ for both queues, in time's order: the success before the fault, the fault, and only then what it flushes. */
+static void flush_after_cause(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	a.one_cq = b.one_cq = 1;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	for (uint64_t i = 0; i < 3; i++)
+		vt_recv(&vt_a, 100 + i, vt_a.info.addr + VT_RECV_AT, 64, vt_a.info.lkey);
+	recv_one(50);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
+	for (int i = 0; i < 4; i++) {
+		w.wr_id = (uint64_t)i;
+		w.flags = IBV_SEND_SIGNALED;
+		w.rkey = i == 1 ? 0x5a5a5a5a : vt_b.info.rkey;
+		vt_send(&vt_a, &w);
+	}
+	struct ibv_wc wc[8];
+	vt_sleep_ms(100); /* all of it waits to be polled */
+	int n = vt_cqes(&vt_a, 0, 7, 3000, wc);
+	vt_check(n == 7, "%d of 7 completions", n);
+	vt_check(n > 0 && wc[0].wr_id == 0 && wc[0].status == IBV_WC_SUCCESS, "first: %s of %" PRIu64,
+		vt_wc_name((int)wc[0].status), wc[0].wr_id);
+	vt_check(n > 1 && wc[1].wr_id == 1 && wc[1].status == IBV_WC_REM_ACCESS_ERR, "second: %s of %" PRIu64,
+		vt_wc_name((int)wc[1].status), wc[1].wr_id);
+	uint64_t sends = 2, receives = 100;
+	for (int i = 2; i < n; i++) {
+		uint64_t *next = wc[i].wr_id < 100 ? &sends : &receives;
+		vt_check(wc[i].wr_id == *next && wc[i].status == IBV_WC_WR_FLUSH_ERR, "completion %d: %s of %" PRIu64, i,
+			vt_wc_name((int)wc[i].status), wc[i].wr_id);
+		++*next;
+	}
+	n = vt_cqes(&vt_b, 0, 1, 3000, wc);
+	vt_check(n == 1 && wc[0].wr_id == 50 && wc[0].status == IBV_WC_WR_FLUSH_ERR, "the responder's receive is not flushed");
+	vt_teardown();
+}
+
 static void modify_to_err(void)
 {
 	static const enum vt_type types[] = { VT_RC, VT_UC, VT_UD };
@@ -418,6 +455,7 @@ int main(int argc, char **argv)
 	static const struct vt_case cases[] = {
 		{ "retry_time", retry_time }, { "timeout_zero", timeout_zero }, { "late_peer", late_peer },
 		{ "rnr_time", rnr_time }, { "rnr_recover", rnr_recover }, { "flush_order", flush_order },
+		{ "flush_after_cause", flush_after_cause },
 		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },

@@ -115,6 +115,7 @@ struct vt_cfg {
 	uint32_t sq_depth, rq_depth, max_sge, max_inline;
 	uint32_t qkey, mtu;
 	int32_t sq_sig_all;
+	int32_t one_cq;    /* receives report to the CQ of the sends too */
 	uint64_t send_ops; /* non-zero: ibv_create_qp_ex with these builders */
 };
 

@@ -49,7 +49,7 @@ static void side_teardown(struct vt_side *s)
 	}
 	if (s->scq)
 		ibv_destroy_cq(s->scq);
-	if (s->rcq)
+	if (s->rcq && s->rcq != s->scq)
 		ibv_destroy_cq(s->rcq);
 	if (s->xrcd)
 		ibv_close_xrcd(s->xrcd);
@@ -155,7 +155,8 @@ static int side_setup(struct vt_side *s, const struct vt_cfg *cfg)
 	memset(s->buf, cfg->responder ? 0xbb : 0xaa, VT_BUF);
 	if (!(s->pd = ibv_alloc_pd(s->dev.ctx)) || !(s->pd2 = ibv_alloc_pd(s->dev.ctx)))
 		return errno;
-	if (!(s->scq = ibv_create_cq(s->dev.ctx, 256, s, NULL, 0)) || !(s->rcq = ibv_create_cq(s->dev.ctx, 256, s, NULL, 0)))
+	if (!(s->scq = ibv_create_cq(s->dev.ctx, 256, s, NULL, 0)) ||
+		!(s->rcq = s->cfg.one_cq ? s->scq : ibv_create_cq(s->dev.ctx, 256, s, NULL, 0)))
 		return errno;
 	int access = VT_ACCESS_ALL | IBV_ACCESS_MW_BIND;
 	if (!(s->mr[0] = ibv_reg_mr(s->pd, s->buf, VT_BUF, access)))

@@ -62,6 +62,8 @@ struct Watched {
 struct Queue {
     /// Flushed receives, and what lanes that were closed had delivered before.
     local: VecDeque<Completion>,
+    /// Rings of QPs whose receives are flushed in `local`, and up to which completion they come before it.
+    before_local: Vec<(Arc<SendRing>, u32)>,
     sources: Vec<Vec<Source>>,
     watched: Vec<Watched>,
     next_bit: u32,
@@ -344,6 +346,18 @@ impl Cq {
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
 
+    /// Has the next polls take what lies in `ring` before what is pushed from now on: the error that moved a QP to ERR comes
+    /// before the flushed receives of that QP, as from an adapter, whose CQ is one queue.
+    pub(crate) fn sends_first(&self, ring: &Arc<SendRing>) {
+        if ring.pending() == 0 {
+            return;
+        }
+        let mut q = self.queue.lock();
+        q.before_local.retain(|(r, _)| !Arc::ptr_eq(r, ring));
+        q.before_local.push((Arc::clone(ring), ring.produced()));
+        q.aside = true;
+    }
+
     #[inline]
     fn count_consumed(&self, n: usize) {
         if self.counts.load(Ordering::Relaxed) {
@@ -440,14 +454,25 @@ impl Cq {
         }
     }
 
-    /// What comes before the watched rings: the own queue, and now and then the rings that are not watched.
+    /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are not
+    /// watched.
     #[cold]
     #[inline(never)]
     fn poll_aside(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut n = q.local.len().min(max);
-        q.local.drain(..n).for_each(|c| sink(&c));
+        let mut n = 0;
+        q.before_local.retain(|(ring, until)| {
+            let got = ring.take(ring.pending_until(*until).min(max - n), sink);
+            self.count_consumed(got);
+            n += got;
+            ring.pending_until(*until) > 0
+        });
+        if q.before_local.is_empty() {
+            let rest = q.local.len().min(max - n);
+            q.local.drain(..rest).for_each(|c| sink(&c));
+            n += rest;
+        }
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
-        q.aside = !q.local.is_empty();
+        q.aside = !q.local.is_empty() || !q.before_local.is_empty();
         if std::mem::take(&mut q.unwatched_first) {
             n += self.poll_ready(q, max - n, sink);
         }
@@ -553,6 +578,7 @@ impl Cq {
         if let Some(ring) = ring {
             self.count_consumed(ring.pending() as usize);
             ring.clear();
+            q.before_local.retain(|(r, _)| !std::ptr::eq(&**r, ring));
         }
     }
 

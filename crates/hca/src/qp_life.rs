@@ -32,6 +32,11 @@ impl Qp {
     /// Everything that ERR means, after the state was set: nobody in flight, what arrived is kept, the rest is flushed.
     pub(crate) fn enter_error(&self, sq: &mut SendQueue) {
         self.settle_lanes();
+        if let (Some(sends), Some(receives)) = (&self.send_cq, &self.recv_cq)
+            && Arc::ptr_eq(sends, receives)
+        {
+            sends.sends_first(&sq.ring);
+        }
         for lane in self.lanes.lock().iter() {
             for wr_id in self.taken_from_srq(lane) {
                 lane.cq.push(self.flushed_receive(wr_id));

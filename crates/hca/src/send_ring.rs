@@ -87,6 +87,17 @@ impl SendRing {
         self.produced.0.load(Ordering::Acquire).wrapping_sub(self.consumer.0.consumed.load(Ordering::Relaxed))
     }
 
+    /// Completions added, counted for ever.
+    pub(crate) fn produced(&self) -> u32 {
+        self.produced.0.load(Ordering::Acquire)
+    }
+
+    /// Completions to be polled of those that were there when [`SendRing::produced`] was `until`.
+    pub(crate) fn pending_until(&self, until: u32) -> usize {
+        // As a distance, for the counts wrap; negative when more were polled since.
+        (until.wrapping_sub(self.consumer.0.consumed.load(Ordering::Relaxed)) as i32).max(0) as usize
+    }
+
     /// Adds a completion; `count` WQEs will be free when it was polled. The caller holds the send queue, whose size bounds
     /// what is here. True when `cq` wants to be told.
     #[inline(always)]
@@ -168,6 +179,20 @@ mod tests {
             assert_eq!(seen, (0..3).map(|k| u64::from(round * 3 + k)).collect::<Vec<_>>());
         }
         assert_eq!(ring.pending(), 0);
+    }
+
+    #[test]
+    fn what_was_there_before_a_moment_is_told_from_what_came_after() {
+        let (ring, cq) = (SendRing::new(4, 7, 0, false), cq());
+        ring.push(cq, 1, 0, 1, 8, 1);
+        ring.push(cq, 2, 0, 1, 8, 2);
+        let until = ring.produced();
+        ring.push(cq, 3, 0, 1, 8, 3);
+        assert_eq!(ring.pending_until(until), 2);
+        ring.take(1, &mut |_| ());
+        assert_eq!(ring.pending_until(until), 1);
+        ring.take(2, &mut |_| ());
+        assert_eq!(ring.pending_until(until), 0);
     }
 
     #[test]
