@@ -140,11 +140,66 @@ static void vanishing(int by_pthread_exit)
 static void thread_sys_exit(void) { vanishing(0); }
 static void thread_pthread_exit(void) { vanishing(1); }
 
+/* With the context that a forked child has from its parent: objects of its own work, those of the parent are EIO. */
+static int child_of_context(void)
+{
+	struct ibv_context *ctx = d.dev.ctx;
+	struct vt_duo mine = { .o = d.o };
+	struct ibv_wc wc;
+	struct ibv_async_event ev;
+	if (ibv_reg_mr(d.pd, d.buf, 4096, 0) || errno != EIO)
+		return 10;
+	mine.dev = d.dev;
+	mine.channel = ibv_create_comp_channel(ctx);
+	mine.pd = ibv_alloc_pd(ctx);
+	mine.cq = ibv_create_cq(ctx, 64, NULL, mine.channel, 0);
+	mine.buf = vt_memory(mine.o.size);
+	mine.mr = mine.pd ? ibv_reg_mr(mine.pd, mine.buf, mine.o.size, VT_ACCESS_ALL) : NULL;
+	struct ibv_srq_init_attr si = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	mine.srq = mine.pd ? ibv_create_srq(mine.pd, &si) : NULL;
+	if (!mine.channel || !mine.cq || !mine.mr || !mine.srq)
+		return 11;
+	/* What belongs to the parent does not mix with what is the child's. */
+	struct ibv_qp_init_attr qi = { .send_cq = d.cq, .recv_cq = mine.cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+	if (ibv_create_qp(mine.pd, &qi) || errno != EIO)
+		return 12;
+	qi.send_cq = mine.cq;
+	if (ibv_create_qp(d.pd, &qi) || errno != EIO)
+		return 13;
+	if (d.channel && (ibv_create_cq(ctx, 4, NULL, d.channel, 0) || errno != EIO))
+		return 14;
+	if (!vt_duo_qp(&mine, 0))
+		return 15;
+	mine.self = d.self;
+	mine.self.qpn[0] = mine.qp[0]->qp_num;
+	mine.self.addr = (uintptr_t)mine.buf;
+	mine.self.rkey = mine.mr->rkey;
+	mine.peer = mine.self;
+	struct ibv_sge sge = vt_duo_sge(&mine, 0, 64);
+	if (!vt_duo_connect(&mine, 0) || vt_duo_post(&mine, 0, IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1, mine.peer.addr + 4096) ||
+	    vt_poll(mine.cq, &wc, 1, 3000) != 1 || wc.status != IBV_WC_SUCCESS)
+		return 16;
+	/* An event of the child's is the child's alone, though it has the descriptor's number from its parent. */
+	struct ibv_qp_attr at = { .qp_state = IBV_QPS_ERR };
+	if (ibv_modify_qp(mine.qp[0], &at, IBV_QP_STATE) || vt_event(ctx, &ev, 1000) != 1)
+		return 17;
+	if (ev.event_type != IBV_EVENT_QP_LAST_WQE_REACHED || ev.element.qp != mine.qp[0])
+		return 18;
+	ibv_ack_async_event(&ev);
+	struct ibv_alloc_dm_attr da = { .length = 4096 };
+	struct ibv_dm *dm = ibv_alloc_dm(ctx, &da);
+	if (!dm || ibv_free_dm(dm) || ibv_destroy_qp(mine.qp[0]) || ibv_destroy_srq(mine.srq) ||
+	    ibv_dereg_mr(mine.mr) || ibv_destroy_cq(mine.cq) || ibv_destroy_comp_channel(mine.channel) || ibv_dealloc_pd(mine.pd))
+		return 19;
+	return 0;
+}
+
 static void fork_harmless(void)
 {
 	int fd;
 	pid_t pid = start(&fd);
-	for (int kind = 0; kind < 5; kind++) {
+	for (int kind = 0; kind < 6; kind++) {
 		fflush(stdout);
 		pid_t child = fork();
 		if (child == 0) {
@@ -159,6 +214,8 @@ static void fork_harmless(void)
 			case 3:
 				usleep(100000);
 				_exit(0);
+			case 4:
+				_exit(child_of_context());
 			default: {
 				/* The child uses the device anew, with objects of its own. */
 				struct vt_dev dev;
@@ -172,6 +229,8 @@ static void fork_harmless(void)
 		int status = vt_reap(child, 10000);
 		vt_check(status == 0, "the child of kind %d ended with status 0x%x", kind, (unsigned)status);
 		vt_require(write_once(), "a write after a child of kind %d", kind);
+		struct ibv_async_event ev;
+		vt_check(vt_event(d.dev.ctx, &ev, 0) == 0, "a child of kind %d left an event here", kind);
 	}
 	vt_check(system("exit 3") != -1, "system()");
 	vt_require(write_once(), "a write after system()");

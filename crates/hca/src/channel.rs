@@ -98,6 +98,8 @@ fn wait_for(reported: &AtomicU32, acked: &AtomicU32) {
 
 /// A completion channel.
 pub struct CompChannel {
+    /// The process that made it.
+    process: Option<&'static Process>,
     /// Its number, by which peers ask for it.
     pub(crate) number: u32,
     handed_out: AtomicBool,
@@ -119,6 +121,7 @@ impl CompChannel {
     pub(crate) fn create() -> Result<Arc<CompChannel>> {
         let (read, write) = pipe()?;
         let channel = Arc::new(CompChannel {
+            process: Process::current(),
             number: crate::events::new_number(),
             handed_out: AtomicBool::new(false),
             read,
@@ -128,6 +131,11 @@ impl CompChannel {
         });
         crate::events::enter(&channel);
         Ok(channel)
+    }
+
+    /// EIO in a forked child that did not make it.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.process.map_or(Ok(()), Process::check)
     }
 
     /// Both ends of its pipe, for a peer that writes events itself (`events`). Called by the link.
@@ -237,6 +245,26 @@ impl AsyncQueue {
 
     pub(crate) fn fd(&self) -> RawFd {
         self.read.as_raw_fd()
+    }
+
+    /// In a forked child: its own socket under the same descriptors, and none of the events.
+    pub(crate) fn leave_to_parent(&self) -> Result<()> {
+        let mut queue = self.queue.lock();
+        let (read, write) = stream_pair()?;
+        for (own, shared) in [(read, &self.read), (write, &self.write)] {
+            // SAFETY: status flags of two descriptors of ours, then one in the place of the other, in one step; what the
+            // program polls and set O_NONBLOCK on keeps its number and that flag.
+            let rc = unsafe {
+                let flags = libc::fcntl(shared.as_raw_fd(), libc::F_GETFL);
+                libc::fcntl(own.as_raw_fd(), libc::F_SETFL, flags);
+                libc::dup3(own.as_raw_fd(), shared.as_raw_fd(), libc::O_CLOEXEC)
+            };
+            if rc < 0 {
+                return Err(Error::last_os("cannot replace the descriptor of async events"));
+            }
+        }
+        queue.clear();
+        Ok(())
     }
 
     pub(crate) fn push(&self, event: AsyncEvent, count: &Arc<EventCount>) {

@@ -22,24 +22,37 @@ static OPEN: OwnerLock<Vec<Weak<Context>>> = OwnerLock::new(Vec::new());
 
 /// The open devices of this process; those that a forked child has from its parent are not.
 pub(crate) fn open_ones() -> Vec<Arc<Context>> {
-    OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.process.is_current()).collect()
+    OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.process.lock().is_current()).collect()
 }
 
 /// An open device.
 pub struct Context {
     device: Arc<Device>,
-    pub(crate) process: &'static Process,
+    process: OwnerLock<&'static Process>,
     events: AsyncQueue,
 }
 
 impl Context {
     /// Opens `device` in `process`. The link's crate offers this with its link wired in.
     pub fn open(device: &Arc<Device>, process: &'static Process) -> Result<Arc<Context>> {
+        let process = OwnerLock::new(process);
         let context = Arc::new(Context { device: Arc::clone(device), process, events: AsyncQueue::create()? });
         let mut all = OPEN.lock();
         all.retain(|c| c.strong_count() > 0);
         all.push(Arc::downgrade(&context));
         Ok(context)
+    }
+
+    /// The process that new objects belong to. A forked child makes its own with a context that it has from its parent, as
+    /// with a descriptor of the kernel's; the objects that it has from there stay the parent's.
+    pub(crate) fn process(&self) -> Result<&'static Process> {
+        let mut process = self.process.lock();
+        if !process.is_current() {
+            let here = process.here()?;
+            self.events.leave_to_parent()?;
+            *process = here;
+        }
+        Ok(*process)
     }
 
     /// The device.
@@ -72,18 +85,18 @@ impl Context {
 
     /// A protection domain.
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
-        self.process.check()?;
+        let process = self.process()?;
         Ok(Arc::new(Pd {
             context: Arc::clone(self),
-            process: self.process,
-            number: self.process.next_pd(),
+            process,
+            number: process.next_pd(),
             users: AtomicU32::new(0),
         }))
     }
 
     /// A completion channel.
     pub fn create_comp_channel(&self) -> Result<Arc<CompChannel>> {
-        self.process.check()?;
+        self.process()?;
         CompChannel::create()
     }
 
@@ -98,7 +111,6 @@ impl Context {
         ignore_overrun: bool,
         timestamps: bool,
     ) -> Result<Arc<Cq>> {
-        self.process.check()?;
         if comp_vector >= crate::device::LIMITS.comp_vectors {
             return Err(Error::invalid(format!("there is no completion vector {comp_vector}")));
         }
@@ -117,7 +129,7 @@ impl Context {
 
     /// The XRC target `qpn` of this process in `xrcd`, once more (`man ibv_open_qp`).
     pub fn open_qp(self: &Arc<Self>, xrcd: &Arc<Xrcd>, qpn: u32) -> Result<Arc<Qp>> {
-        self.process
+        self.process()?
             .find_qp(qpn)
             .filter(|qp| qp.shared.xrcd.load(Ordering::Relaxed) == xrcd.id)
             .ok_or_else(|| Error::invalid(format!("the XRC domain has no target QP {qpn:#x} in this process")))
@@ -155,7 +167,7 @@ impl Context {
 
     /// An XRC domain: that of the file behind `fd`, or a new one (`man ibv_open_xrcd`).
     pub fn open_xrcd(self: &Arc<Self>, fd: Option<RawFd>, oflags: i32) -> Result<Arc<Xrcd>> {
-        self.process.check()?;
+        self.process()?;
         if oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
             return Err(Error::invalid("XRC domains know only O_CREAT and O_EXCL"));
         }
@@ -236,7 +248,7 @@ pub struct Xrcd {
 impl Xrcd {
     /// The SRQ of this domain with that number, in this process.
     pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
-        self.srqs.lock().iter().filter_map(Weak::upgrade).find(|s| s.srq_num() == number)
+        self.srqs.lock().iter().filter_map(Weak::upgrade).find(|s| s.srq_num() == number && s.check().is_ok())
     }
 
     /// Closes it; EBUSY while QPs or SRQs belong to it.

@@ -94,7 +94,8 @@ impl Cq {
         ignore_overrun: bool,
         timestamps: bool,
     ) -> Result<Arc<Cq>> {
-        let process = context.process;
+        let process = context.process()?;
+        channel.map_or(Ok(()), |channel| channel.check())?;
         process.attention.check_room()?;
         let capacity = capacity_for(cqe)?;
         let block = process.arena.alloc(size_of::<CqShared>() as u64)?;

@@ -19,8 +19,7 @@ pub struct Dm {
 
 impl Dm {
     pub(crate) fn alloc(context: &Arc<Context>, length: u64, log_align: u32) -> Result<Arc<Dm>> {
-        let process = context.process;
-        process.check()?;
+        let process = context.process()?;
         if length == 0 || length > crate::device::LIMITS.max_dm_size {
             return Err(Error::invalid(format!(
                 "device memory of {length} bytes; at most {} are there",
@@ -35,6 +34,11 @@ impl Dm {
         let block = process.arena.alloc(room)?;
         let host = process.arena.view().at(block.offset(), length).map_or(0, |p| p as u64);
         Ok(Arc::new(Dm { process, block: OwnerLock::new(Some(block)), host, length, users: AtomicU32::new(0) }))
+    }
+
+    /// EIO in a forked child that did not make it.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.process.check()
     }
 
     pub(crate) fn host(&self) -> u64 {

@@ -199,6 +199,7 @@ impl Mr {
         if offset.checked_add(length).is_none_or(|end| end > dm.length) {
             return Err(Error::invalid("the range lies outside the device memory"));
         }
+        dm.check()?;
         dm.users.fetch_add(1, Ordering::Relaxed);
         let host = dm.host() + offset;
         Self::make(pd, host, length, 0, access, 0, Some(Arc::clone(dm)))
@@ -281,7 +282,10 @@ impl Mr {
         }
         let new_access = if flags & 4 != 0 { checked_access(access)? } else { state.access };
         let new_pd = match (flags & 2 != 0, pd) {
-            (true, Some(pd)) => Arc::clone(pd),
+            (true, Some(pd)) => {
+                pd.process.check()?;
+                Arc::clone(pd)
+            }
             (true, None) => return Err(Error::invalid("no protection domain given")),
             (false, _) => Arc::clone(&state.pd),
         };

@@ -39,6 +39,7 @@ pub struct Process {
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
+    make_link: MakeLink,
     numbers: OwnerLock<Numbers>,
     lanes: OwnerLock<Vec<(&'static Lane, Weak<OwnedLane>)>>,
     qps: OwnerLock<Vec<Weak<Qp>>>,
@@ -58,7 +59,7 @@ pub struct Process {
 impl Process {
     /// The process, made when the first device is opened. `link` makes the way to peers; it is told the arena's descriptor,
     /// the descriptor that wakes this process and its identity.
-    pub fn start(link: impl FnOnce(&LinkInit) -> Result<Box<dyn Link>>) -> Result<&'static Process> {
+    pub fn start(link: MakeLink) -> Result<&'static Process> {
         if let Some(p) = Process::current() {
             return Ok(p);
         }
@@ -97,10 +98,15 @@ impl Process {
         if self.is_current() {
             return Ok(());
         }
-        Err(Error::new(libc::EIO, "this process is a forked child; the device belongs to its parent"))
+        Err(Error::new(libc::EIO, "this process is a forked child; the object belongs to its parent"))
     }
 
-    fn create(link: impl FnOnce(&LinkInit) -> Result<Box<dyn Link>>) -> Result<Process> {
+    /// This one, or in a forked child the child's own, made now if it has none yet.
+    pub(crate) fn here(&'static self) -> Result<&'static Process> {
+        if self.is_current() { Ok(self) } else { Process::start(self.make_link) }
+    }
+
+    fn create(make_link: MakeLink) -> Result<Process> {
         let policy = match std::env::var("VERVAIN_MEMORY").as_deref() {
             Err(_) | Ok("auto" | "") => Policy::Auto,
             Ok("vm") => Policy::Vm,
@@ -135,7 +141,7 @@ impl Process {
         hold_record_lock(arena.fd())?;
         let wake = crate::wake::create()?;
         let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation: random };
-        let link = link(&init)?;
+        let link = make_link(&init)?;
         let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake)?);
         allow_process_vm();
         Ok(Process {
@@ -145,6 +151,7 @@ impl Process {
             own,
             attention: AttentionTable::default(),
             link,
+            make_link,
             numbers: OwnerLock::default(),
             lanes: OwnerLock::default(),
             qps: OwnerLock::default(),
@@ -582,6 +589,9 @@ pub struct LinkInit {
     /// Identity.
     pub incarnation: [u64; 2],
 }
+
+/// Makes the way to peers for a process.
+pub type MakeLink = fn(&LinkInit) -> Result<Box<dyn Link>>;
 
 /// Random bits from the system.
 pub(crate) fn random_u64() -> Result<u64> {

@@ -90,8 +90,12 @@ pub struct Qp {
 
 impl Qp {
     pub(crate) fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
-        let process = context.process;
-        process.check()?;
+        let process = context.process()?;
+        pd.map_or(Ok(()), |pd| pd.process.check())?;
+        init.srq.map_or(Ok(()), |srq| srq.check())?;
+        for cq in init.send_cq.iter().chain(&init.recv_cq) {
+            cq.process.check()?;
+        }
         process.attention.check_room()?;
         check_init(pd, init)?;
         let mut cap = init.cap;
@@ -100,9 +104,8 @@ impl Qp {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
         cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { cap.max_inline_data };
-        let pd_number = pd.map_or(0, |p| p.number);
         let number = process.new_number(Kind::Qp)?;
-        let built = Self::build(context, pd, init, cap, number, pd_number, receives_itself);
+        let built = Self::build(context, process, pd, init, cap, number, receives_itself);
         match built {
             Ok(qp) => Ok(qp),
             Err(e) => {
@@ -114,14 +117,14 @@ impl Qp {
 
     fn build(
         context: &Arc<Context>,
+        process: &'static Process,
         pd: Option<&Arc<Pd>>,
         init: &QpInit<'_>,
         cap: QpCap,
         number: u32,
-        pd_number: u32,
         receives_itself: bool,
     ) -> Result<Arc<Qp>> {
-        let process = context.process;
+        let pd_number = pd.map_or(0, |p| p.number);
         let rq = match (init.srq, receives_itself) {
             (Some(srq), _) => Some(Arc::clone(&srq.rq)),
             (None, true) => {

@@ -42,8 +42,9 @@ pub struct Srq {
 
 impl Srq {
     pub(crate) fn create(context: &Arc<Context>, pd: &Arc<Pd>, init: &SrqInit<'_>) -> Result<Arc<Srq>> {
-        let process = context.process;
-        process.check()?;
+        let process = context.process()?;
+        pd.process.check()?;
+        init.xrc.map_or(Ok(()), |(_, cq)| cq.process.check())?;
         if init.max_wr == 0 || init.max_wr > LIMITS.max_srq_wr || init.max_sge > LIMITS.max_srq_sge {
             return Err(Error::invalid(format!(
                 "an SRQ of {} receives with {} pieces; at most {} with {} are possible",
@@ -101,6 +102,11 @@ impl Srq {
     /// Acknowledges an async event about this SRQ.
     pub fn ack_async_event(&self) {
         self.events.ack();
+    }
+
+    /// EIO in a forked child that did not make it.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.process.check()
     }
 
     /// Posts one receive (`man ibv_post_srq_recv`).
