@@ -1,10 +1,10 @@
-"""Runs the tests of pyverbs, as the package rdma-core ships them, and prints one line for each.
+"""Runs the tests of pyverbs, as the package rdma-core ships them, and notes what each does.
 
     run_pyverbs.py FROM TO [--dev NAME] [--port N] [--gid N] [NAME...]
 
 FROM is the package's folder, partly gzipped; TO an empty one that it is unpacked into. NAMEs of tests leave out the others.
-A line is `start NAME`, or `end`, the name, `pass`, `skip`, `fail` or `error`, and the reason of a skip, separated by tabs;
-what failed follows in full at the end.
+TO/results gets a line for each as it happens, words separated by tabs: `start` and the name; `end`, the name, `pass`, `skip`,
+`fail` or `error`, and the reason of a skip. What failed is printed in full at the end.
 """
 
 import gzip
@@ -26,10 +26,14 @@ def unpack(source, target):
 
 
 class Lines(unittest.TestResult):
-    """Says what happens as it happens, so that a crash is found at the last line."""
+    """Writes what happens as it happens, so that a crash is found at the last line."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
 
     def say(self, *words):
-        print("\t".join(" ".join(str(w).split()) for w in words), flush=True)
+        print("\t".join(" ".join(str(w).split()) for w in words), file=self.file)
 
     def startTest(self, test):
         super().startTest(test)
@@ -62,8 +66,9 @@ def main():
     parser.parse_args()
     tests, loader = importlib.import_module("tests"), unittest.TestLoader()
     suite = loader.loadTestsFromNames(sys.argv[1:]) if sys.argv[1:] else loader.loadTestsFromModule(tests)
-    result = Lines()
-    suite.run(result)
+    with open(folder.parent / "results", "w", buffering=1) as file:
+        result = Lines(file)
+        suite.run(result)
     for test, trace in result.failures + result.errors:
         print(f"== {test.id()}\n{trace}")
 

@@ -1,5 +1,5 @@
-//! The unmodified programs of Debian's ibverbs-utils: what they print about the device, and their ping-pongs over every
-//! transport, polling and sleeping, by GID and by LID.
+//! The unmodified programs of Debian's ibverbs-utils and infiniband-diags: what they print about the device, and the
+//! ping-pongs over every transport, polling and sleeping, by GID and by LID.
 
 mod common;
 
@@ -84,6 +84,33 @@ fn ibv_devinfo_prints_lids_on_infiniband() {
     assert!(lid("port_lid:").is_some_and(|l| l > 0), "{}", run.describe());
     assert!(lid("sm_lid:").is_some_and(|l| l > 0), "{}", run.describe());
     assert!(run.output.contains("fe80:"), "{}", run.describe());
+}
+
+#[test]
+fn ibstat_and_ibstatus_print_what_the_device_says() {
+    if !have(&["ibstat", "ibstatus"]) {
+        return;
+    }
+    let vars = [("VERVAIN_PORTS", "2"), ("VERVAIN_DEVICES", "2"), ("VERVAIN_LINK_LAYER", "infiniband")];
+    for (tool, device, fields) in [
+        (
+            "ibstat",
+            "vervain1",
+            &["CA 'vervain1'", "CA type: Vervain", "Number of ports: 2", "Hardware version: 0", "State: Active"][..],
+        ),
+        (
+            "ibstatus",
+            "vervain1:2",
+            &["device 'vervain1' port 2", "state: 4: ACTIVE", "rate: 100 Gb/sec (4X EDR)", "link_layer: InfiniBand"],
+        ),
+        // Without a name ibstatus enters the directory of the devices.
+        ("ibstatus", "", &["device 'vervain0' port 1", "device 'vervain1' port 2", "phys state: 5: LinkUp"]),
+    ] {
+        let mut command = under_vervain(tool);
+        let run = Job::start(command.args(words(device)).envs(vars)).finish(LIMIT);
+        let plain = words(&run.output).join(" ");
+        assert!(run.success() && fields.iter().all(|f| plain.contains(f)), "{fields:?}: {}", run.describe());
+    }
 }
 
 #[test]

@@ -55,6 +55,7 @@ fn plan(devices: &[Device]) -> Plan {
             ("node_guid", d.node_guid.clone()),
             ("sys_image_guid", d.sys_image_guid.clone()),
             ("fw_ver", d.fw_ver.clone()),
+            ("hw_rev", format!("{:x}", d.hw_ver)),
             ("hca_type", "Vervain".to_owned()),
             ("node_desc", d.name.clone()),
             ("uevent", format!("NAME={}", d.name)),
@@ -278,7 +279,7 @@ mod tests {
             sys_image_guid: "0011:2233:4455:6677".into(),
             vendor_id: 1,
             vendor_part_id: 1,
-            hw_ver: 0,
+            hw_ver: 0x1a,
             ports: vec![port],
         }
     }
@@ -298,6 +299,7 @@ mod tests {
         ensure_tree(&root, &plan(&[device()])).unwrap();
         let read = |p: &str| fs::read_to_string(root.join(p)).unwrap();
         assert_eq!(read("sys/class/infiniband/vervain0/node_type"), "1: CA\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/hw_rev"), "1a\n");
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gids/0"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");

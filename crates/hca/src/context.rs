@@ -86,12 +86,7 @@ impl Context {
     /// A protection domain.
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
         let process = self.process()?;
-        Ok(Arc::new(Pd {
-            context: Arc::clone(self),
-            process,
-            number: process.next_pd(),
-            users: AtomicU32::new(0),
-        }))
+        Ok(Arc::new(Pd { context: Arc::clone(self), process, number: process.next_pd(), users: AtomicU32::new(0) }))
     }
 
     /// A completion channel.

@@ -1,4 +1,4 @@
-//! Functions that open a file, ask whether it may be opened, or read its extended attributes.
+//! Functions that open a file or enter a directory, ask whether they may, or read extended attributes.
 //!
 //! open(2) and its kin are variadic in C. On x86-64 and AArch64 under Linux an integer argument travels the same way
 //! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed on
@@ -26,6 +26,9 @@ hooks! {
 
     fn fopen(@path, mode: *const c_char) -> *mut FILE;
     fn fopen64(@path, mode: *const c_char) -> *mut FILE;
+
+    // ibstatus enters the class and lists what is there. The working directory is the tree's own from then on.
+    fn chdir(@path) -> c_int;
 
     fn access(@path, mode: c_int) -> c_int;
     fn eaccess(@path, mode: c_int) -> c_int;

@@ -52,6 +52,11 @@ static void opening(volatile int flags)
 	check(!access(NODE, R_OK | W_OK) && !eaccess(NODE, R_OK) && !euidaccess(NODE, R_OK));
 	check(!faccessat(AT_FDCWD, DEV, R_OK, 0));
 	check(access("/dev/infiniband0", F_OK) == -1 && errno == ENOENT);
+	int here = open(".", O_RDONLY | O_DIRECTORY);
+	check(!chdir(DEV));
+	check_content(open("node_type", O_RDONLY));
+	check(chdir(DEV "/nothing") == -1 && errno == ENOENT && !fchdir(here));
+	close(here);
 	// The mode of a new file still arrives.
 	const char *name = "new-file";
 	umask(0);

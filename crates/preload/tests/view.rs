@@ -81,6 +81,8 @@ fn the_tools_of_the_shell_see_a_device() {
     let long = under_preload(tree.path(), "ls", &["-l", "/dev/infiniband/uverbs0"]);
     assert!(stdout(&long).starts_with('c'), "{long:?}");
     assert!(long.stderr.is_empty(), "{long:?}");
+    let entered = under_preload(tree.path(), "sh", &["-c", "cd /sys/class/infiniband && echo *"]);
+    assert_eq!(stdout(&entered), "vervain0\n");
     let real = under_preload(tree.path(), "readlink", &["-f", "/sys/class/infiniband/vervain0"]);
     assert_eq!(stdout(&real), "/sys/devices/virtual/infiniband/vervain0\n");
 }
