@@ -177,7 +177,8 @@ static int child_of_context(void)
 	mine.self.rkey = mine.mr->rkey;
 	mine.peer = mine.self;
 	struct ibv_sge sge = vt_duo_sge(&mine, 0, 64);
-	if (!vt_duo_connect(&mine, 0) || vt_duo_post(&mine, 0, IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1, mine.peer.addr + 4096) ||
+	uint64_t to = mine.peer.addr + 4096;
+	if (!vt_duo_connect(&mine, 0) || vt_duo_post(&mine, 0, IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1, to) ||
 	    vt_poll(mine.cq, &wc, 1, 3000) != 1 || wc.status != IBV_WC_SUCCESS)
 		return 16;
 	/* An event of the child's is the child's alone, though it has the descriptor's number from its parent. */
@@ -190,7 +191,8 @@ static int child_of_context(void)
 	struct ibv_alloc_dm_attr da = { .length = 4096 };
 	struct ibv_dm *dm = ibv_alloc_dm(ctx, &da);
 	if (!dm || ibv_free_dm(dm) || ibv_destroy_qp(mine.qp[0]) || ibv_destroy_srq(mine.srq) ||
-	    ibv_dereg_mr(mine.mr) || ibv_destroy_cq(mine.cq) || ibv_destroy_comp_channel(mine.channel) || ibv_dealloc_pd(mine.pd))
+	    ibv_dereg_mr(mine.mr) || ibv_destroy_cq(mine.cq) || ibv_destroy_comp_channel(mine.channel) ||
+	    ibv_dealloc_pd(mine.pd))
 		return 19;
 	return 0;
 }

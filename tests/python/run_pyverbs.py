@@ -2,9 +2,9 @@
 
     run_pyverbs.py FROM TO [--dev NAME] [--port N] [--gid N] [NAME...]
 
-FROM is the package's folder, partly gzipped; TO an empty one that it is unpacked into. NAMEs of tests leave out the others.
-TO/results gets a line for each as it happens, words separated by tabs: `start` and the name; `end`, the name, `pass`, `skip`,
-`fail` or `error`, and the reason of a skip. What failed is printed in full at the end.
+FROM is the package's folder, partly gzipped; TO an empty one that it is unpacked into. NAMEs of tests leave out the
+others. TO/results gets a line for each as it happens, words separated by tabs: `start` and the name; `end`, the name,
+`pass`, `skip`, `fail` or `error`, and the reason of a skip. What failed is printed in full at the end.
 """
 
 import gzip

@@ -252,8 +252,8 @@ impl AsyncQueue {
         let mut queue = self.queue.lock();
         let (read, write) = stream_pair()?;
         for (own, shared) in [(read, &self.read), (write, &self.write)] {
-            // SAFETY: status flags of two descriptors of ours, then one in the place of the other, in one step; what the
-            // program polls and set O_NONBLOCK on keeps its number and that flag.
+            // SAFETY: status flags of two descriptors of ours, then one in the place of the other, in one step; what
+            // the program polls and set O_NONBLOCK on keeps its number and that flag.
             let rc = unsafe {
                 let flags = libc::fcntl(shared.as_raw_fd(), libc::F_GETFL);
                 libc::fcntl(own.as_raw_fd(), libc::F_SETFL, flags);

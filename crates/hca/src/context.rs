@@ -43,8 +43,8 @@ impl Context {
         Ok(context)
     }
 
-    /// The process that new objects belong to. A forked child makes its own with a context that it has from its parent, as
-    /// with a descriptor of the kernel's; the objects that it has from there stay the parent's.
+    /// The process that new objects belong to. A forked child makes its own with a context that it has from its parent,
+    /// as with a descriptor of the kernel's; the objects that it has from there stay the parent's.
     pub(crate) fn process(&self) -> Result<&'static Process> {
         let mut process = self.process.lock();
         if !process.is_current() {

@@ -347,8 +347,8 @@ impl Cq {
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
 
-    /// Has the next polls take what lies in `ring` before what is pushed from now on: the error that moved a QP to ERR comes
-    /// before the flushed receives of that QP, as from an adapter, whose CQ is one queue.
+    /// Has the next polls take what lies in `ring` before what is pushed from now on: the error that moved a QP to ERR
+    /// comes before the flushed receives of that QP, as from an adapter, whose CQ is one queue.
     pub(crate) fn sends_first(&self, ring: &Arc<SendRing>) {
         if ring.pending() == 0 {
             return;
@@ -455,8 +455,8 @@ impl Cq {
         }
     }
 
-    /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are not
-    /// watched.
+    /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are
+    /// not watched.
     #[cold]
     #[inline(never)]
     fn poll_aside(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
