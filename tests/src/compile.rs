@@ -1,4 +1,4 @@
-//! The C programs of `tests/c`, compiled once per run against the system's libibverbs headers and library. A program is
+//! The C programs of `tests/c` and `tests/mpi`, compiled once per run against the system's libibverbs headers and library. A program is
 //! a file without the prefix `vt`, together with all files that have it.
 
 use std::collections::HashMap;
@@ -36,7 +36,18 @@ pub fn c_program(name: &str) -> PathBuf {
 /// When it does not compile.
 pub fn bench_program(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/c").join(name).with_extension("c");
-    build(&format!("bench-{name}"), &["-O2"], &[source])
+    build("cc", &format!("bench-{name}"), &["-O2"], &[source])
+}
+
+/// The compiled program of `tests/mpi/NAME.c`, built by an MPI's `compiler`.
+///
+/// # Panics
+/// When it does not compile.
+pub fn mpi_program(compiler: &str, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi").join(name).with_extension("c");
+    // MPICH's header makes GCC warn of MPI_STATUSES_IGNORE.
+    let options = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overflow"];
+    build(compiler, &format!("{compiler}-{name}"), &options, &[source])
 }
 
 /// Where the compiled programs lie.
@@ -59,22 +70,22 @@ fn compile(name: &str) -> PathBuf {
         }
     }
     sources.sort();
-    build(name, &["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"], &sources)
+    build("cc", name, &["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"], &sources)
 }
 
-fn build(name: &str, options: &[&str], sources: &[PathBuf]) -> PathBuf {
+fn build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> PathBuf {
     let out_dir = out_dir();
     // Under a name of this process first: two runs at once do not execute each other's half-written file.
     let out = out_dir.join(name);
     let partial = out_dir.join(format!("{name}.{}", std::process::id()));
-    let result = Command::new("cc")
+    let result = Command::new(compiler)
         .args(options)
         .arg("-o")
         .arg(&partial)
         .args(sources)
         .args(["-lpthread", "-ldl", "-libverbs"])
         .output()
-        .expect("starting cc");
+        .unwrap_or_else(|e| panic!("{compiler}: {e}"));
     assert!(result.status.success(), "{name} does not compile:\n{}", String::from_utf8_lossy(&result.stderr));
     std::fs::rename(&partial, &out).expect("naming the compiled program");
     out

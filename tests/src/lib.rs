@@ -10,7 +10,7 @@ mod leftovers;
 pub mod netns;
 mod process;
 
-pub use compile::{bench_program, c_program, have_c};
+pub use compile::{bench_program, c_program, have_c, mpi_program};
 pub use leftovers::Leftovers;
 pub use process::{Finished, Job, free_port};
 

@@ -7,6 +7,7 @@ use crate::barrier;
 use crate::channel::CompChannel;
 use crate::completion::{Source, set_ready, watched};
 use crate::context::Context;
+use crate::courtesy::Courtesy;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
 use crate::layout::{CqShared, READY_BITS, watch};
@@ -15,17 +16,13 @@ use crate::process::Process;
 use crate::qp::Qp;
 use crate::send_ring::SendRing;
 use crate::space::bits;
-use crate::types::{Completion, event, hca_clock_ns, now_ns};
+use crate::types::{Completion, event, hca_clock_ns};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// Empty looks at a watched ring before another may take its place.
 const COOL_AFTER: u32 = 4096;
-/// How many polls in vain pass between two looks at the clock, and how long they last before the thread offers its CPU to
-/// others: a yield costs up to half a microsecond, so a fiftieth of the time at most.
-const PATIENT_POLLS: u32 = 64;
-const PATIENCE_NS: u64 = 20_000;
 /// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
 const WATCHED: usize = 8;
 
@@ -67,9 +64,7 @@ struct Queue {
     sources: Vec<Vec<Source>>,
     watched: Vec<Watched>,
     next_bit: u32,
-    empty_polls: u32,
-    /// When the CPU was offered last, or the first look at the clock since the last completion.
-    patient_since: u64,
+    courtesy: Courtesy,
     unwatched_first: bool,
     /// There is something in `local`, or the rings that are not watched come first.
     aside: bool,
@@ -432,12 +427,10 @@ impl Cq {
             }
         }
         if n > 0 {
-            q.empty_polls = 0;
+            q.courtesy.found();
             return n;
         }
-        q.empty_polls = q.empty_polls.wrapping_add(1);
-        let empty = q.empty_polls;
-        let offer = empty.is_multiple_of(PATIENT_POLLS) && out_of_patience(&mut q.patient_since, empty);
+        let offer = q.courtesy.in_vain();
         drop(guard);
         self.polled_in_vain(offer);
         0
@@ -448,8 +441,6 @@ impl Cq {
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
         }
-        // Whoever polls in vain for long may hold the CPU that its peer needs: on a machine with few cores, peers that
-        // spin would take turns by the scheduler's tick, some milliseconds each.
         if offer {
             std::thread::yield_now();
         }
@@ -622,17 +613,6 @@ impl Drop for Cq {
             self.process.release(block);
         }
     }
-}
-
-/// Whether polls have been in vain for so long that the CPU should be offered to others.
-#[inline(never)]
-fn out_of_patience(since: &mut u64, empty: u32) -> bool {
-    let now = now_ns();
-    let over = empty > PATIENT_POLLS && now.saturating_sub(*since) > PATIENCE_NS;
-    if over || empty == PATIENT_POLLS {
-        *since = now;
-    }
-    over
 }
 
 /// Puts `source` among the watched rings, in the place of an idle one if there is no room; whether it is there now.

@@ -17,6 +17,7 @@ pub mod channel;
 mod completion;
 pub mod context;
 pub mod copy;
+mod courtesy;
 pub mod cq;
 pub mod device;
 pub mod dm;
