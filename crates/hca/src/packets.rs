@@ -59,7 +59,7 @@ impl Process {
     /// A thread of the program polls, and will look for packets when it finds nothing else; and now and then even so: then
     /// this is true.
     #[inline]
-    pub(crate) fn count_look(&self) -> bool {
+    pub fn count_look(&self) -> bool {
         // Lost counts do no harm: it is a change that matters.
         let looks = self.packets.looks.load(Ordering::Relaxed).wrapping_add(1);
         self.packets.looks.store(looks, Ordering::Relaxed);

@@ -64,8 +64,6 @@ struct Watched {
     idle: u32,
 }
 
-/// How long a peer's next request is looked out for at most.
-const PATIENCE_NS: u64 = 30_000;
 /// Rounds without a sleep after which the link gets its turn all the same.
 const LINK_ROUNDS: u32 = 16;
 
@@ -73,7 +71,7 @@ fn run(process: &'static Process) {
     let mut watched: Vec<Watched> = Vec::new();
     let mut tick = FIRST_TICK_NS;
     let mut sleep = 0u32;
-    let mut patience = Patience::new(PATIENCE_NS);
+    let mut patience = Patience::for_requests();
     let (mut link_has_news, mut rounds) = (true, 0u32);
     loop {
         let served = process.attend();

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vervain_hca::far::Had;
 use vervain_hca::lock::OwnerGuard;
 use vervain_hca::process::Process;
+use vervain_hca::tid::tid;
 use vervain_hca::{Error, Result, now_ns};
 
 /// The progress thread comes by so often at first, and at last, while the program polls.
@@ -52,6 +53,8 @@ pub(super) struct Attendance {
     sleeps_until: AtomicU64,
     /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is none.
     wanted: AtomicU64,
+    /// The progress thread, once it has come by.
+    thread: AtomicU32,
     /// Of the progress thread alone: the looks of the program that it knows, since when, and the time between two of its own.
     looks: AtomicU32,
     active_at: AtomicU64,
@@ -112,6 +115,14 @@ impl Engine {
         }
     }
 
+    /// A thread sends. One of the program's that is at it will poll, as far as can be told.
+    #[inline]
+    pub(super) fn sends(&self) {
+        if let Some(process) = Process::current().filter(|_| tid() != self.attendance.thread.load(Ordering::Relaxed)) {
+            process.count_look();
+        }
+    }
+
     fn send_kept(&self) {
         if self.attendance.kept.load(Ordering::Relaxed) && self.attendance.kept.swap(false, Ordering::SeqCst) {
             self.ports.each(LocalPort::flush);
@@ -145,6 +156,7 @@ impl Engine {
     /// What the progress thread does; see [`vervain_hca::link::Link::attend_packets`].
     pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         let a = &self.attendance;
+        a.thread.store(tid(), Ordering::Relaxed);
         a.sleeps_until.store(0, Ordering::SeqCst);
         self.send_kept();
         // Whoever has said so until now is heard below.

@@ -17,8 +17,9 @@ use vervain_transport::{
 };
 use vervain_wire::{Packet, opcode};
 
-/// Packets that one call sends at most, so that posting stays asynchronous.
-const BUDGET: u32 = 128;
+/// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the time
+/// after which the progress thread believes that the program no longer polls.
+const BUDGET: u32 = 96;
 
 /// The sending half of a connected QP.
 pub(super) struct Outbound {
@@ -125,8 +126,9 @@ impl Outbound {
             if !out.batch.is_empty() {
                 acknowledge(sends, out.batch);
                 // While earlier messages are under way, a small one can wait for the next: together they cost as much as
-                // one alone. A poll that finds nothing sends them.
-                let may_wait = posting && !was_idle && made == 1 && sent == Sent::All;
+                // one alone. So can the beginning of a train that the next call goes on with. A poll that finds nothing sends
+                // them.
+                let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
                 if !may_wait || !connection.port.keep() {
                     connection.port.flush_batch(out.batch);
                 } else {
@@ -146,6 +148,7 @@ impl Outbound {
             *skipped = skipped.wrapping_add(1);
             begun.set(sends.head());
         };
+        self.engine.sends();
         self.engine.set_timer(connection, requester.next_timeout());
         match held_back_until {
             Some(until) => Progress::Wait(until),
