@@ -21,7 +21,8 @@ const LONG_NS: u64 = 500_000;
 pub(crate) struct Courtesy {
     /// Polls in vain since the last completion.
     polls: u32,
-    /// The CPU was offered at the last look at the clock.
+    /// The CPU was offered at the last look at the clock. Of what came of it the next look learns, so that a poll which finds
+    /// something costs no more for it.
     offered: bool,
     /// When it was offered last, or the first look since the last completion.
     since: u64,
@@ -39,9 +40,6 @@ impl Courtesy {
     #[inline]
     pub(crate) fn found(&mut self) {
         self.polls = 0;
-        if self.offered {
-            (self.offered, self.patience) = (false, LEAST_NS);
-        }
     }
 
     /// A poll was in vain; whether the CPU is to be offered.
@@ -51,12 +49,15 @@ impl Courtesy {
         self.polls.is_multiple_of(PATIENT_POLLS) && self.look(now_ns())
     }
 
-    #[inline(never)]
     fn look(&mut self, now: u64) -> bool {
         let gone = now.saturating_sub(self.since);
-        if self.polls == PATIENT_POLLS || self.offered {
-            if self.offered && gone > LONG_NS {
-                self.patience = (self.patience * 2).min(MOST_NS);
+        let is_first = self.polls == PATIENT_POLLS;
+        if is_first || self.offered {
+            match (is_first, self.offered) {
+                // Something was found at once after the offer.
+                (true, true) => self.patience = LEAST_NS,
+                (false, true) if gone > LONG_NS => self.patience = (self.patience * 2).min(MOST_NS),
+                _ => {}
             }
             (self.offered, self.since) = (false, now);
             return false;

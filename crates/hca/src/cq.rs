@@ -11,7 +11,7 @@ use crate::courtesy::Courtesy;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
 use crate::layout::{CqShared, READY_BITS, watch};
-use crate::lock::OwnerLock;
+use crate::lock::{OwnerGuard, OwnerLock};
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::send_ring::SendRing;
@@ -430,14 +430,15 @@ impl Cq {
             q.courtesy.found();
             return n;
         }
-        let offer = q.courtesy.in_vain();
-        drop(guard);
-        self.polled_in_vain(offer);
+        self.polled_in_vain(guard);
         0
     }
 
+    #[cold]
     #[inline(never)]
-    fn polled_in_vain(&self, offer: bool) {
+    fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
+        let offer = queue.courtesy.in_vain();
+        drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
         }
