@@ -15,7 +15,7 @@ const PATIENT_POLLS: u32 = 64;
 const LEAST_NS: u64 = 20_000;
 const MOST_NS: u64 = 20_000_000;
 /// Whoever gets the CPU and polls in vain as well offers it again after [`LEAST_NS`]; so long an absence is no such turn.
-const LONG_NS: u64 = 500_000;
+const LONG_NS: u64 = 1_000_000;
 
 /// What is known of offers of one CQ's pollers.
 pub(crate) struct Courtesy {
