@@ -62,8 +62,7 @@ fn open_mpi_by_memory() {
 #[test]
 fn mpich_by_memory() {
     run(&MPICH, "auto", ALL, &[2]);
-    run(&MPICH, "auto", SINGLE, &[5]);
-    run(&MPICH, "auto", &["point", "collective"], &[16]);
+    run(&MPICH, "auto", SINGLE, &[5, 16]);
 }
 
 #[test]

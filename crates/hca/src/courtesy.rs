@@ -3,8 +3,9 @@
 //! It may hold the CPU that its peer needs: on a machine with few cores, peers that spin would take turns by the scheduler's
 //! tick, some milliseconds each. But the CPU may also go to one that makes no use of it: a program's other thread that spins
 //! for a lock of the program's, which the poller holds while it polls (UCX with threads), and so each time that it yields.
-//! So what came of it counts: a long absence after which there is nothing makes offers rarer, one that helped makes them
-//! frequent again. Whoever offers seldom loses the CPU by the tick, at any moment, also where it holds no lock.
+//! So where several threads poll, what came of it counts: a long absence after which there is nothing makes offers rarer, one
+//! that helped makes them frequent again. Whoever offers seldom loses the CPU by the tick, at any moment, also where it holds
+//! no lock. A program's only thread has none that spins for it, and many such programs on few CPUs need each other's turns.
 
 use crate::types::now_ns;
 
@@ -27,11 +28,14 @@ pub(crate) struct Courtesy {
     /// When it was offered last, or the first look since the last completion.
     since: u64,
     patience: u64,
+    /// The thread that polled in vain last, and whether others have before.
+    poller: u32,
+    several: bool,
 }
 
 impl Default for Courtesy {
     fn default() -> Self {
-        Courtesy { polls: 0, offered: false, since: 0, patience: LEAST_NS }
+        Courtesy { polls: 0, offered: false, since: 0, patience: LEAST_NS, poller: 0, several: false }
     }
 }
 
@@ -42,9 +46,13 @@ impl Courtesy {
         self.polls = 0;
     }
 
-    /// A poll was in vain; whether the CPU is to be offered.
+    /// A poll of thread `tid` was in vain; whether the CPU is to be offered.
     #[inline]
-    pub(crate) fn in_vain(&mut self) -> bool {
+    pub(crate) fn in_vain(&mut self, tid: u32) -> bool {
+        if self.poller != tid {
+            self.several |= self.poller != 0;
+            self.poller = tid;
+        }
         self.polls = self.polls.wrapping_add(1);
         self.polls.is_multiple_of(PATIENT_POLLS) && self.look(now_ns())
     }
@@ -56,7 +64,7 @@ impl Courtesy {
             match (is_first, self.offered) {
                 // Something was found at once after the offer.
                 (true, true) => self.patience = LEAST_NS,
-                (false, true) if gone > LONG_NS => self.patience = (self.patience * 2).min(MOST_NS),
+                (false, true) if self.several && gone > LONG_NS => self.patience = (self.patience * 2).min(MOST_NS),
                 _ => {}
             }
             (self.offered, self.since) = (false, now);
@@ -99,6 +107,9 @@ mod tests {
     #[test]
     fn offers_that_bring_nothing_but_a_long_absence_become_rare() {
         let (mut courtesy, mut now) = (Courtesy::default(), 1);
+        courtesy.in_vain(7);
+        courtesy.in_vain(8);
+        courtesy.found();
         for _ in 0..20 {
             until_offered(&mut courtesy, &mut now);
             now += 3_000_000;
@@ -115,11 +126,23 @@ mod tests {
     }
 
     #[test]
+    fn a_programs_only_thread_offers_its_cpu_whatever_comes_of_it() {
+        let (mut courtesy, mut now) = (Courtesy::default(), 1);
+        courtesy.in_vain(7);
+        courtesy.in_vain(7);
+        courtesy.found();
+        for _ in 0..20 {
+            assert!(until_offered(&mut courtesy, &mut now) < 2 * LEAST_NS);
+            now += 3_000_000;
+        }
+    }
+
+    #[test]
     fn the_clock_is_looked_at_seldom() {
         let mut courtesy = Courtesy::default();
-        assert!((1..PATIENT_POLLS).all(|_| !courtesy.in_vain()));
+        assert!((1..PATIENT_POLLS).all(|_| !courtesy.in_vain(7)));
         assert_eq!(courtesy.since, 0);
-        courtesy.in_vain();
+        courtesy.in_vain(7);
         assert_ne!(courtesy.since, 0);
     }
 }

@@ -437,7 +437,7 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
-        let offer = queue.courtesy.in_vain();
+        let offer = queue.courtesy.in_vain(crate::tid::tid());
         drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
