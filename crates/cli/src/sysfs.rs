@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +25,8 @@ pub const VARIABLE: &str = "VERVAIN_SYSFS";
 enum Node {
     File(String),
     Link(String),
+    /// A file that says which counter it stands for; the preload library gives a program that opens it the counter's value.
+    Counter(String),
 }
 
 type Plan = BTreeMap<PathBuf, Node>;
@@ -46,6 +48,8 @@ fn plan(devices: &[Device]) -> Plan {
     let mut plan = Plan::new();
     let mut add = |path: String, node| plan.insert(PathBuf::from(path), node);
     add("sys/class/infiniband_verbs/abi_version".into(), Node::File("6\n".into()));
+    let ports: usize = devices.iter().map(|d| d.ports.len()).sum();
+    let mut port_index = 0;
     for d in devices {
         let base = format!("sys/devices/virtual/infiniband/{}", d.name);
         let link = format!("../../devices/virtual/infiniband/{}", d.name);
@@ -66,6 +70,11 @@ fn plan(devices: &[Device]) -> Plan {
             for (file, text) in port_files(port) {
                 add(format!("{base}/ports/{}/{file}", port.number), Node::File(text + "\n"));
             }
+            for counter in vervain_counters::REAL {
+                let file = format!("{base}/ports/{}/{}/{}", port.number, counter.directory.name(), counter.name);
+                add(file, Node::Counter(vervain_counters::placeholder(counter, port_index, ports)));
+            }
+            port_index += 1;
         }
         let base = format!("sys/devices/virtual/infiniband_verbs/{}", d.uverbs);
         let link = format!("../../devices/virtual/infiniband_verbs/{}", d.uverbs);
@@ -174,7 +183,7 @@ fn fingerprint(plan: &Plan) -> u64 {
     };
     for (path, node) in plan {
         feed(path.as_os_str().as_encoded_bytes());
-        let (Node::File(text) | Node::Link(text)) = node;
+        let (Node::File(text) | Node::Link(text) | Node::Counter(text)) = node;
         feed(text.as_bytes());
     }
     hash
@@ -211,6 +220,10 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
         let aside = path.with_extension(format!("new-{}", std::process::id()));
         match node {
             Node::File(text) => fs::write(&aside, text)?,
+            Node::Counter(text) => {
+                fs::write(&aside, text)?;
+                fs::set_permissions(&aside, fs::Permissions::from_mode(vervain_counters::PLACEHOLDER_MODE))?;
+            }
             Node::Link(target) => symlink(target, &aside)?,
         }
         fs::rename(&aside, &path)?;
@@ -243,7 +256,6 @@ mod tests {
     use super::*;
     use crate::inventory::Gid;
     use std::os::unix::fs::FileTypeExt;
-    use std::os::unix::fs::PermissionsExt;
 
     fn device() -> Device {
         let gid = Gid {

@@ -195,6 +195,11 @@ pub fn devices() -> Result<Vec<Arc<Device>>> {
         .collect())
 }
 
+/// The number of ports of all devices.
+pub(crate) fn port_count() -> Result<u32> {
+    Ok(setting("VERVAIN_DEVICES", 1, 16)? * setting("VERVAIN_PORTS", 1, 4)?)
+}
+
 fn check_log_level() -> Result<()> {
     match std::env::var("VERVAIN_LOG") {
         Ok(text) if !text.is_empty() && text.parse::<log::LevelFilter>().is_err() => {

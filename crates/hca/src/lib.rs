@@ -61,6 +61,7 @@ pub mod space;
 pub mod srq;
 mod stream;
 mod sysv;
+pub mod tally;
 pub mod tid;
 pub mod types;
 pub mod ud;

@@ -116,6 +116,7 @@ impl Process {
             }
         };
         let source = Source::find()?;
+        crate::tally::start(crate::device::port_count()?);
         let adopting = Adopting::from_environment()?;
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
@@ -661,6 +662,7 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
     crate::tid::forget();
+    crate::tally::forget();
     barrier::forget();
     for cell in &PRIVATE_FDS {
         let fd = cell.swap(0, Ordering::AcqRel);

@@ -20,6 +20,7 @@ use crate::send_queue::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
 use crate::send_ring::SendRing;
 use crate::short::{SHORT_BUDGET, Work};
 use crate::srq::Srq;
+use crate::tally::{Tally, Word};
 use crate::types::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns};
 use crate::wqe::SendRequest;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -82,6 +83,8 @@ pub struct Qp {
     /// The peer is reached by packets.
     pub(crate) far: AtomicBool,
     pub(crate) lid: AtomicU32,
+    /// What it does is counted here.
+    pub tally: Tally,
     pub(crate) groups: AtomicU32,
     pub(crate) cookie: AtomicUsize,
     pub(crate) events: Arc<EventCount>,
@@ -174,6 +177,7 @@ impl Qp {
                 last_wqe_told: AtomicBool::new(false),
                 far: AtomicBool::new(false),
                 lid: AtomicU32::new(0),
+                tally: Tally::default(),
                 groups: AtomicU32::new(0),
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
@@ -310,6 +314,14 @@ impl Qp {
         self.context.device().index()
     }
 
+    /// Counts a request that was carried out by memory, with `bytes` of data.
+    #[inline(always)]
+    pub(crate) fn count_by_memory(&self, opcode: Opcode, bytes: u64) {
+        let line = self.tally.line();
+        line.add(Word::MemoryBytes, bytes);
+        line.add(crate::tally::by_memory(opcode), 1);
+    }
+
     pub(crate) fn lid(&self) -> u16 {
         self.lid.load(Ordering::Relaxed) as u16
     }
@@ -374,8 +386,9 @@ impl Qp {
         let sq = unsafe { self.sq.held() };
         if stolen {
             self.torn(sq);
+            // The end of every batch leaves none.
+            sq.failed_push = None;
         }
-        sq.failed_push = None;
         sq.left = SHORT_BUDGET;
         sq.begin_batch();
     }

@@ -85,6 +85,7 @@ impl Qp {
         let device = self.context.device();
         let mtu = if self.qp_type().is_connected() { a.path_mtu } else { device.active_mtu() };
         self.set_lid(device.lid(a.port_num.max(1)));
+        self.tally.set(device.index(), device.ports(), a.port_num);
         Params {
             dest_qpn: a.dest_qp_num,
             ah: a.ah,

@@ -4,6 +4,7 @@ use crate::qp::Qp;
 use crate::requester::Step;
 use crate::responder::{Nak, Target};
 use crate::send_queue::SendQueue;
+use crate::tally::Word;
 use crate::types::{now_ns, wc};
 
 /// How soon a process that lets nobody in is asked again.
@@ -42,15 +43,18 @@ impl SendQueue {
     pub(crate) fn refused(&mut self, qp: &Qp, target: &Target, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
         match nak {
-            Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(target, code),
+            Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
             Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
             Nak::Silence => {
                 self.start_over(target);
                 if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
             }
             // Unreliable services never hear of it (IBA 9.8.2.2.6).
+            Nak::ReceiverNotReady(_) => {
+                qp.tally.add(Word::OutOfBuffer, 1);
+                Step::Done(wc::SUCCESS)
+            }
             _ if !reliable => Step::Done(wc::SUCCESS),
-            Nak::ReceiverNotReady(_) => Step::Done(wc::SUCCESS),
             Nak::InvalidRequest => {
                 target.refuse(nak);
                 Step::Done(wc::REM_INV_REQ_ERR)
@@ -69,7 +73,7 @@ impl SendQueue {
     /// IBA 9.7.5.2.8: wait for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
     /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
     #[cold]
-    pub(crate) fn receiver_not_ready(&mut self, target: &Target, code: u8) -> Step {
+    pub(crate) fn receiver_not_ready(&mut self, qp: &Qp, target: &Target, code: u8) -> Step {
         let e = &mut self.exec;
         let now = now_ns();
         if e.rnr_until == 0 {
@@ -77,6 +81,9 @@ impl SendQueue {
         } else if now < e.rnr_until {
             return Step::Wait(e.next_look().min(e.rnr_until));
         }
+        // One that comes in a packet: told by the receiver, heard by the sender.
+        qp.tally.add(Word::OutOfBuffer, 1);
+        qp.tally.add(Word::RnrNaks, 1);
         if e.rnr_left == 0 {
             return Step::Done(wc::RNR_RETRY_EXC_ERR);
         }

@@ -148,7 +148,7 @@ impl Target {
         let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
         self.lane.gate.store(gate, Ordering::Relaxed);
         barrier::light(self.full_barrier);
-        let mark = InFlight { lane: self.lane, gate };
+        let mark = InFlight { lane: self.lane };
         let state = self.qp.state.load(Ordering::Acquire);
         if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
             && self.lane.open.load(Ordering::Relaxed) != 0
@@ -168,7 +168,7 @@ impl Target {
         let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
         self.lane.gate.store(gate, Ordering::Relaxed);
         barrier::light(self.full_barrier);
-        let mark = InFlight { lane: self.lane, gate };
+        let mark = InFlight { lane: self.lane };
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
             Some(nak) => Err(nak),
@@ -462,12 +462,13 @@ impl LaneInHand {
 /// The mark of being in flight; ends when dropped.
 pub struct InFlight<'a> {
     lane: &'a Lane,
-    gate: u64,
 }
 
 impl Drop for InFlight<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.lane.gate.store(self.gate.wrapping_add(1), Ordering::Release);
+        // Read again rather than kept, which would take a register of the short way.
+        let gate = self.lane.gate.load(Ordering::Relaxed);
+        self.lane.gate.store(gate.wrapping_add(1), Ordering::Release);
     }
 }

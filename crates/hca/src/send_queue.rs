@@ -14,6 +14,7 @@ use crate::requester::{Exec, Step};
 use crate::responder::{LaneInHand, Target};
 use crate::send_ring::SendRing;
 use crate::short::Queued;
+use crate::tally::Word;
 use crate::types::{AhAttr, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use crate::ud::UdPeers;
 use crate::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
@@ -388,6 +389,9 @@ impl SendQueue {
         if opcode == Opcode::BindMw {
             w.bind = None;
         }
+        if status == wc::SUCCESS && self.goes_by_memory(opcode) {
+            qp.count_by_memory(opcode, self.wqes[i].length);
+        }
         self.head = self.head.wrapping_add(1);
         self.exec = Exec::default();
         if signaled {
@@ -397,6 +401,13 @@ impl SendQueue {
         if status != wc::SUCCESS {
             self.failed(qp, opcode, status);
         }
+    }
+
+    /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
+    #[inline]
+    fn goes_by_memory(&self, opcode: Opcode) -> bool {
+        let is_far = self.far.is_some() || self.far_in_hand;
+        !is_far && !self.is_ud && !matches!(opcode, Opcode::LocalInv | Opcode::BindMw)
     }
 
     /// Puts the completion of WQE `i`, the one before the head, where the program polls.
@@ -413,6 +424,12 @@ impl SendQueue {
     #[inline(never)]
     fn failed(&mut self, qp: &Qp, opcode: Opcode, status: u32) {
         self.explain(qp, opcode, status);
+        qp.tally.add(Word::Errors, 1);
+        match status {
+            wc::REM_ACCESS_ERR => qp.tally.add(Word::RemoteAccess, 1),
+            wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
+            _ => {}
+        }
         qp.send_error(self);
     }
 
@@ -442,6 +459,7 @@ impl SendQueue {
         self.unclaim();
         // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
         let counted = qp.send_cq().map(|cq| cq.hold_count());
+        qp.tally.add(Word::Flushed, self.tail.wrapping_sub(self.head).into());
         while self.head != self.tail {
             let i = self.index(self.head);
             self.head = self.head.wrapping_add(1);

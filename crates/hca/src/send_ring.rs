@@ -37,6 +37,8 @@ pub(crate) struct SendRing {
     produced: Line<AtomicU32>,
     consumer: Line<Consumer>,
     entries: Box<[Entry]>,
+    /// One less than their number, a power of two.
+    mask: u32,
     pub(crate) qp_num: u32,
     pub(crate) ready_bit: u32,
     timestamps: bool,
@@ -56,6 +58,7 @@ impl SendRing {
             produced: Line::default(),
             consumer: Line::default(),
             entries: entries.into_boxed_slice(),
+            mask: slots - 1,
             qp_num,
             ready_bit,
             timestamps,
@@ -67,7 +70,7 @@ impl SendRing {
     #[inline(always)]
     fn entry(&self, at: u32) -> &Entry {
         // SAFETY: a power of two of entries, as `new` asserts, so the masked index is below their number.
-        unsafe { self.entries.get_unchecked(at as usize & (self.entries.len() - 1)) }
+        unsafe { self.entries.get_unchecked((at & self.mask) as usize) }
     }
 
     /// WQEs that the program may use again, counted for ever.

@@ -1,29 +1,34 @@
-//! The calling thread's id, without a system call and without a call into the dynamic linker.
+//! What the calling thread has of its own: its id, without a system call, and where it counts; without a call into the
+//! dynamic linker.
 //!
 //! A `thread_local!` of a shared library is reached through `__tls_get_addr`, some thirty instructions each time, and every
-//! lock asks for the id. On x86-64 the word is therefore placed and read by hand in the initial-exec model: four bytes of
-//! the static TLS block, of which the C library keeps a reserve for libraries that are loaded late.
+//! lock asks for the id. On x86-64 the words are therefore placed and read by hand in the initial-exec model: sixteen bytes
+//! of the static TLS block, of which the C library keeps a reserve for libraries that are loaded late.
+
+use vervain_counters::Line;
 
 #[cfg(target_arch = "x86_64")]
 mod word {
+    use vervain_counters::Line;
+
     std::arch::global_asm!(
-        ".pushsection .tbss.vervain_tid,\"awT\",@nobits",
-        ".globl vervain_tid",
-        ".hidden vervain_tid",
-        ".type vervain_tid, @tls_object",
-        ".size vervain_tid, 4",
-        ".balign 4",
-        "vervain_tid: .zero 4",
+        ".pushsection .tbss.vervain_thread,\"awT\",@nobits",
+        ".globl vervain_thread",
+        ".hidden vervain_thread",
+        ".type vervain_thread, @tls_object",
+        ".size vervain_thread, 16",
+        ".balign 8",
+        "vervain_thread: .zero 16",
         ".popsection",
     );
 
     #[inline(always)]
     pub(super) fn get() -> u32 {
         let tid: u32;
-        // SAFETY: reads the calling thread's own copy of the word defined above.
+        // SAFETY: reads the calling thread's own copy of the first word defined above.
         unsafe {
             std::arch::asm!(
-                "mov {at}, qword ptr [rip + vervain_tid@GOTTPOFF]",
+                "mov {at}, qword ptr [rip + vervain_thread@GOTTPOFF]",
                 "mov {tid:e}, dword ptr fs:[{at}]",
                 at = out(reg) _,
                 tid = lateout(reg) tid,
@@ -35,13 +40,43 @@ mod word {
 
     #[inline]
     pub(super) fn set(tid: u32) {
-        // SAFETY: writes the calling thread's own copy of the word defined above.
+        // SAFETY: writes the calling thread's own copy of the first word defined above.
         unsafe {
             std::arch::asm!(
-                "mov {at}, qword ptr [rip + vervain_tid@GOTTPOFF]",
+                "mov {at}, qword ptr [rip + vervain_thread@GOTTPOFF]",
                 "mov dword ptr fs:[{at}], {tid:e}",
                 at = out(reg) _,
                 tid = in(reg) tid,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn lines() -> *const Line {
+        let lines: *const Line;
+        // SAFETY: reads the calling thread's own copy of the second word defined above.
+        unsafe {
+            std::arch::asm!(
+                "mov {at}, qword ptr [rip + vervain_thread@GOTTPOFF]",
+                "mov {lines}, qword ptr fs:[{at} + 8]",
+                at = out(reg) _,
+                lines = lateout(reg) lines,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        lines
+    }
+
+    #[inline]
+    pub(super) fn set_lines(lines: *const Line) {
+        // SAFETY: writes the calling thread's own copy of the second word defined above.
+        unsafe {
+            std::arch::asm!(
+                "mov {at}, qword ptr [rip + vervain_thread@GOTTPOFF]",
+                "mov qword ptr fs:[{at} + 8], {lines}",
+                at = out(reg) _,
+                lines = in(reg) lines,
                 options(nostack, preserves_flags),
             );
         }
@@ -51,9 +86,11 @@ mod word {
 #[cfg(not(target_arch = "x86_64"))]
 mod word {
     use std::cell::Cell;
+    use vervain_counters::Line;
 
     thread_local! {
         static TID: Cell<u32> = const { Cell::new(0) };
+        static LINES: Cell<*const Line> = const { Cell::new(std::ptr::null()) };
     }
 
     #[inline]
@@ -63,6 +100,15 @@ mod word {
 
     pub(super) fn set(tid: u32) {
         TID.with(|t| t.set(tid));
+    }
+
+    #[inline]
+    pub(super) fn lines() -> *const Line {
+        LINES.with(Cell::get)
+    }
+
+    pub(super) fn set_lines(lines: *const Line) {
+        LINES.with(|l| l.set(lines));
     }
 }
 
@@ -84,9 +130,21 @@ fn ask() -> u32 {
     tid
 }
 
-/// Forgets the cached id; the only thread of a forked child has a new one.
+/// Where the calling thread counts; null before it has counted anything.
+#[inline(always)]
+pub(crate) fn lines() -> *const Line {
+    word::lines()
+}
+
+/// Says where.
+pub(crate) fn set_lines(lines: *const Line) {
+    word::set_lines(lines);
+}
+
+/// Forgets both; the only thread of a forked child has a new id, and what its parent counts in is not there.
 pub(crate) fn forget() {
     word::set(0);
+    word::set_lines(std::ptr::null());
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::requester::Step;
 use crate::responder::{Nak, Target};
 use crate::send_queue::SendQueue;
 use crate::space::Place;
+use crate::tally::Word;
 use crate::types::{Opcode, now_ns, send_flags, wc};
 use crate::wqe::UdAddress;
 use std::collections::{HashMap, VecDeque};
@@ -195,7 +196,12 @@ impl SendQueue {
         };
         let qkey = self.qkey(to);
         match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
-            Ok(outcome) => outcome,
+            Ok(outcome) => {
+                if outcome == Outcome::Over {
+                    qp.count_by_memory(Opcode::Send, pieces.len());
+                }
+                outcome
+            }
             Err(Nak::Paused) => Outcome::Later,
             Err(Nak::Silence) => {
                 target.release();
@@ -203,7 +209,10 @@ impl SendQueue {
                 Outcome::Over
             }
             // Dropped: no receive, wrong Q_Key, or memory that was not there.
-            Err(_) => Outcome::Over,
+            Err(nak) => {
+                qp.tally.add(Word::OutOfBuffer, u64::from(matches!(nak, Nak::ReceiverNotReady(_))));
+                Outcome::Over
+            }
         }
     }
 }

@@ -9,19 +9,22 @@
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
 //! - `allocation`, `mapping`, `forking`, `signals` and `descriptors` are the functions of memory.
-//! - `files`, `status`, `links` and `listing` are the functions, by what they do with a path.
+//! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is
+//!   counted just now.
 //!
 //! Only absolute paths in their plain spelling are rewritten: not `/sys//class/…`, and not a path relative to a
 //! directory above. Calls that the C library makes inside itself never come here, nor do direct system calls (Go,
 //! static programs).
 
 mod allocation;
+mod counters;
 mod descriptors;
 mod files;
 mod forking;
 mod links;
 mod listing;
 mod mapping;
+mod opening;
 mod real;
 mod signals;
 mod status;
@@ -42,6 +45,7 @@ extern "C" fn prepare() {
     signals::resolve();
     descriptors::resolve();
     view::prepare();
+    opening::resolve();
     files::resolve();
     status::resolve();
     links::resolve();

@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
+use crate::counters;
+
 /// Room for a path with its terminating NUL (PATH_MAX).
 pub const PATH_MAX: usize = libc::PATH_MAX as usize;
 
@@ -19,9 +21,18 @@ struct Tree {
 
 static TREE: OnceLock<Option<Tree>> = OnceLock::new();
 
-/// Reads $VERVAIN_SYSFS once.
+/// Reads $VERVAIN_SYSFS once, and looks whether the program begins in the tree: a shell may have gone there.
 pub fn prepare() {
-    tree();
+    if tree().is_none() {
+        return;
+    }
+    let mut here = [0_u8; PATH_MAX];
+    // SAFETY: getcwd fills at most the size of the buffer, and says null when it has not.
+    if !unsafe { libc::getcwd(here.as_mut_ptr().cast(), PATH_MAX) }.is_null()
+        && CStr::from_bytes_until_nul(&here).is_ok_and(|here| without_tree(here.to_bytes()).is_some())
+    {
+        counters::visited();
+    }
 }
 
 fn tree() -> Option<&'static Tree> {
@@ -67,7 +78,11 @@ pub fn kind(path: *const c_char) -> Option<Kind> {
         let next = unsafe { path.add(DEVICES.len()).cast::<u8>().read() };
         return ((next == 0 || next == b'/') && tree().is_some()).then_some(Kind::Device);
     }
-    (SYSFS.iter().any(|prefix| starts_with(path, prefix)) && tree().is_some()).then_some(Kind::Sysfs)
+    let shown = SYSFS.iter().any(|prefix| starts_with(path, prefix)) && tree().is_some();
+    if shown {
+        counters::visited();
+    }
+    shown.then_some(Kind::Sysfs)
 }
 
 /// Byte by byte, so that nothing behind the string's end is read; nearly every path differs in the second byte.
@@ -92,6 +107,17 @@ pub fn with_tree_path<R>(path: *const c_char, f: impl FnOnce(*const c_char) -> R
     rest.copy_from_slice(given);
     buffer[..tree.length].copy_from_slice(tree.bytes());
     f(buffer.as_ptr().cast())
+}
+
+/// Calls `f` with the path of a file beside what is shown; None without a tree.
+pub fn with_file_of_tree<R>(name: &str, f: impl FnOnce(*const c_char) -> R) -> Option<R> {
+    let tree = tree()?;
+    let mut buffer = [0_u8; PATH_MAX];
+    let rest = buffer.get_mut(tree.length..tree.length + name.len() + 2)?;
+    rest[0] = b'/';
+    rest[1..=name.len()].copy_from_slice(name.as_bytes());
+    buffer[..tree.length].copy_from_slice(tree.bytes());
+    Some(f(buffer.as_ptr().cast()))
 }
 
 /// The program's spelling of a path in the tree: what follows the tree's own path.

@@ -1,0 +1,123 @@
+//! The counters of a device's ports, as sysfs shows them: of all processes that have used the device, those that were killed
+//! included, and up to date while they run.
+//!
+//! They lie in one file beside the view of sysfs that `vervain run` makes. It is a row of *blocks*; a block belongs to one
+//! thread of one process at a time, which alone adds to it, so that counting takes no atomic instruction. A block has one
+//! [`Line`] for each port. What a thread has counted stays when it is gone, and the next one that gets the block counts on;
+//! a counter's value is the sum over all blocks. A process holds its blocks by locks of the open file (fcntl(2),
+//! F_OFD_SETLK), which the kernel takes back however it ends.
+//!
+//! The file is its user's own and written by programs under Vervain only. Its numbers are summed and shown, and nothing
+//! else depends on them.
+
+mod file;
+mod names;
+
+pub use file::{Block, CountersFile, sums};
+pub use names::{Counter, Directory, REAL, find, parse_placeholder, placeholder, sum};
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The file's name in the directory that `VERVAIN_SYSFS` names.
+pub const FILE: &str = "counters";
+
+/// The mode of the files that stand in a counter's place: readable, and told from others by the sticky bit, which means
+/// nothing for a file.
+pub const PLACEHOLDER_MODE: u32 = 0o1444;
+
+/// Words in a line.
+pub const WORDS: usize = 32;
+
+/// What is counted. The number is the place in a line and part of the file's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Word {
+    /// Bytes of messages that went by memory.
+    MemoryBytes = 0,
+    /// Sends that were carried out by memory, UD included.
+    MemorySends,
+    /// RDMA Writes by memory.
+    MemoryWrites,
+    /// RDMA Reads by memory.
+    MemoryReads,
+    /// Atomics by memory; and flushes and atomic writes.
+    MemoryAtomics,
+    /// Packets sent; and their bytes from the BTH to the ICRC.
+    SentPackets,
+    /// See [`Word::SentPackets`].
+    SentBytes,
+    /// Packets that came and were for a QP.
+    ReceivedPackets,
+    /// Their bytes.
+    ReceivedBytes,
+    /// Sends that came in packets and were carried out.
+    Sends,
+    /// RDMA Writes in packets.
+    Writes,
+    /// RDMA Reads in packets.
+    Reads,
+    /// Atomics, flushes and atomic writes in packets.
+    Atomics,
+    /// Packets with a wrong ICRC.
+    BadIcrc,
+    /// What came and was no RoCE packet.
+    Malformed,
+    /// Packets that the host's network did not take: no room, no route, larger than the MTU.
+    Discarded,
+    /// Requests that had been carried out before.
+    Duplicates,
+    /// Requests beyond the expected one.
+    OutOfSequence,
+    /// NAKs "PSN sequence error" received.
+    SequenceNaks,
+    /// Answers that told of a missing one (IBA 9.7.5.1).
+    ImpliedNaks,
+    /// RNR NAKs received, or a peer by memory found without a receive.
+    RnrNaks,
+    /// Messages that found no receive.
+    OutOfBuffer,
+    /// Expired ACK timeouts.
+    Timeouts,
+    /// Packets sent more than once.
+    Resent,
+    /// Requests that ended in an error, other than flushed ones.
+    Errors,
+    /// Requests that ended with a remote access error.
+    RemoteAccess,
+    /// Requests that ended with a remote invalid request error.
+    RemoteInvalid,
+    /// Requests that were flushed.
+    Flushed,
+}
+
+/// The counters of one port in one block. Only the block's thread writes.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line {
+    words: [AtomicU64; WORDS],
+}
+
+impl Line {
+    /// Nothing counted.
+    pub const fn new() -> Line {
+        Line { words: [const { AtomicU64::new(0) }; WORDS] }
+    }
+
+    /// Adds `n`. To be called by the thread that has the block.
+    #[inline(always)]
+    pub fn add(&self, word: Word, n: u64) {
+        let word = &self.words[word as usize];
+        word.store(word.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self, word: Word) -> u64 {
+        self.words[word as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Default for Line {
+    fn default() -> Line {
+        Line::new()
+    }
+}

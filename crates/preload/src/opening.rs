@@ -1,0 +1,77 @@
+//! Functions that open a file.
+//!
+//! open(2) and its kin are variadic in C. On x86-64 and AArch64 under Linux an integer argument travels the same way
+//! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed on
+//! is ignored by the real function as well.
+
+use std::ffi::{c_char, c_int};
+
+use libc::{FILE, mode_t};
+
+use crate::counters;
+use crate::real::{real, reals};
+use crate::view::{self, Kind};
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("the calling convention of variadic functions is known for Linux on x86-64 and AArch64 only");
+
+reals! { open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 }
+
+/// What a function that opens a file gives: a descriptor behind it, if it did not fail.
+trait Opened {
+    fn descriptor(&self) -> c_int;
+}
+
+impl Opened for c_int {
+    fn descriptor(&self) -> c_int {
+        *self
+    }
+}
+
+impl Opened for *mut FILE {
+    fn descriptor(&self) -> c_int {
+        // SAFETY: fopen's answer, which nothing has been read from yet.
+        if self.is_null() { -1 } else { unsafe { libc::fileno(*self) } }
+    }
+}
+
+/// `opened`, which lay in the tree or, being named without its directory, may lie there.
+#[inline]
+fn shown<R: Opened>(path: *const c_char, kind: Option<Kind>, opened: R) -> R {
+    // SAFETY: the caller's C string, not null where something was opened by it.
+    let relative = || counters::may_be_inside() && unsafe { *path } != b'/' as c_char;
+    if opened.descriptor() >= 0 && (kind == Some(Kind::Sysfs) || relative()) {
+        counters::bring_to_life(opened.descriptor());
+    }
+    opened
+}
+
+/// Functions that open a file by its path.
+macro_rules! opening {
+    ($(fn $name:ident($($before:ident: $bt:ty,)* @path $(, $after:ident: $at:ty)*) -> $ret:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($before: $bt,)* path: *const c_char $(, $after: $at)*) -> $ret {
+            let real = real!($name: fn($($bt,)* *const c_char $(, $at)*) -> $ret);
+            // SAFETY: the caller's own arguments, with a path that lives as long as the call.
+            let call = |path| unsafe { real($($before,)* path $(, $after)*) };
+            let kind = view::kind(path);
+            let opened = if kind.is_some() { view::with_tree_path(path, call) } else { call(path) };
+            shown(path, kind, opened)
+        }
+    )*};
+}
+
+opening! {
+    fn open(@path, flags: c_int, mode: mode_t) -> c_int;
+    fn open64(@path, flags: c_int, mode: mode_t) -> c_int;
+    fn openat(dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int;
+    fn openat64(dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int;
+    // What open becomes with _FORTIFY_SOURCE.
+    fn __open_2(@path, flags: c_int) -> c_int;
+    fn __open64_2(@path, flags: c_int) -> c_int;
+    fn __openat_2(dir: c_int, @path, flags: c_int) -> c_int;
+    fn __openat64_2(dir: c_int, @path, flags: c_int) -> c_int;
+
+    fn fopen(@path, mode: *const c_char) -> *mut FILE;
+    fn fopen64(@path, mode: *const c_char) -> *mut FILE;
+}
