@@ -88,6 +88,8 @@ pub enum Word {
     RemoteInvalid,
     /// Requests that were flushed.
     Flushed,
+    /// Receives that were flushed.
+    FlushedReceives,
 }
 
 /// The counters of one port in one block. Only the block's thread writes.

@@ -74,6 +74,7 @@ pub static REAL: &[Counter] = &[
     hw("resent_pkts", &[Resent]),
     hw("req_cqe_error", &[Errors, Flushed]),
     hw("req_cqe_flush_error", &[Flushed]),
+    hw("resp_cqe_flush_error", &[FlushedReceives]),
     hw("req_remote_access_errors", &[RemoteAccess]),
     hw("req_remote_invalid_request", &[RemoteInvalid]),
 ];
@@ -120,7 +121,9 @@ mod tests {
             let (port, ports, found) = parse_placeholder(placeholder(counter, 3, 4).as_bytes()).unwrap();
             assert_eq!((port, ports, found.name), (3, 4, counter.name));
         }
-        for wrong in ["", "port 4 of 4: sent_pkts\n", "port 0 of 1: sent", "port 0 of 65: sent_pkts", "0 of 1: sent_pkts"] {
+        for wrong in
+            ["", "port 4 of 4: sent_pkts\n", "port 0 of 1: sent", "port 0 of 65: sent_pkts", "0 of 1: sent_pkts"]
+        {
             assert!(parse_placeholder(wrong.as_bytes()).is_none(), "{wrong}");
         }
     }

@@ -86,9 +86,9 @@ pub struct Sends<'a> {
     qp: &'a Qp,
 }
 
-impl Sends<'_> {
+impl<'a> Sends<'a> {
     /// The QP.
-    pub fn qp(&self) -> &Qp {
+    pub fn qp(&self) -> &'a Qp {
         self.qp
     }
 

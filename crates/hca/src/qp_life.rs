@@ -9,6 +9,7 @@ use crate::lane::OwnedLane;
 use crate::numbers::Kind;
 use crate::qp::Qp;
 use crate::send_queue::{LOOK_BUDGET, SendQueue};
+use crate::tally::Word;
 use crate::types::{Completion, Gid, QpState, QpType, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,6 +85,7 @@ impl Qp {
     }
 
     fn flushed_receive(&self, wr_id: u64) -> Completion {
+        self.tally.add(Word::FlushedReceives, 1);
         Completion {
             wr_id,
             status: wc::WR_FLUSH_ERR,

@@ -5,8 +5,8 @@ use crate::tid;
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use vervain_counters::{Block, CountersFile, Line};
 pub use vervain_counters::Word;
+use vervain_counters::{Block, CountersFile, Line};
 
 use crate::types::Opcode;
 
@@ -26,6 +26,9 @@ pub struct Tally {
     /// Where the port's line is in a block, in bytes: one of [`PORTS`] lines.
     at: AtomicUsize,
 }
+
+/// What belongs to no QP counts at the first port.
+pub static FIRST: Tally = Tally { at: AtomicUsize::new(0) };
 
 impl Tally {
     /// Counts at `port`, from 1, of the device with number `device` from now on, where each device has `ports`.

@@ -23,6 +23,14 @@ pub struct RequesterCounters {
 /// Of a [`crate::Responder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponderCounters {
+    /// SENDs that were carried out (rdma_recvs).
+    pub sends: u64,
+    /// RDMA WRITEs.
+    pub writes: u64,
+    /// RDMA READs that were accepted.
+    pub reads: u64,
+    /// Atomics, ATOMIC WRITEs and FLUSHes.
+    pub atomics: u64,
     /// Requests that had been executed before (duplicate_request).
     pub duplicates: u64,
     /// Requests beyond the expected one (out_of_seq_request).

@@ -5,6 +5,7 @@ use super::inbound::{Inbound, Targets};
 use super::net::SendBatch;
 use super::pacing::Pace;
 use super::ports::LocalPort;
+use super::tally;
 use super::timers::NEVER;
 use super::way_out::{Destination, WayOut};
 use std::net::IpAddr;
@@ -55,6 +56,8 @@ pub(super) struct Waiting {
 /// The responder and its ways into the QP.
 struct Replying {
     responder: Responder,
+    /// What of its counters has been told.
+    told: ResponderCounters,
     targets: Targets,
 }
 
@@ -135,7 +138,11 @@ impl Connection {
             to: Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class },
             path,
             pace,
-            replying: OwnerLock::new(Replying { responder, targets: Targets::default() }),
+            replying: OwnerLock::new(Replying {
+                responder,
+                told: ResponderCounters::default(),
+                targets: Targets::default(),
+            }),
             timer: AtomicU64::new(NEVER),
             touched: AtomicBool::new(false),
             owes: AtomicBool::new(false),
@@ -176,8 +183,8 @@ impl Connection {
             && let Some(mut replying) = self.replying.try_lock()
             && replying.responder.has_ack_due()
         {
-            let Replying { responder, targets } = &mut *replying;
-            let out = WayOut { batch: &mut batch, to: self.to, pushed: 0 };
+            let Replying { responder, targets, .. } = &mut *replying;
+            let out = WayOut { batch: &mut batch, to: self.to, tally: &qp.tally, pushed: 0 };
             responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
             batch.flush();
         }
@@ -201,9 +208,11 @@ impl Connection {
         if self.is_closed() {
             return None;
         }
-        let Replying { responder, targets } = &mut *replying;
-        let out = WayOut { batch, to: self.to, pushed: 0 };
-        Some(f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out }))
+        let Replying { responder, told, targets } = &mut *replying;
+        let out = WayOut { batch, to: self.to, tally: &qp.tally, pushed: 0 };
+        let result = f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
+        tally::of_responder(&qp.tally, responder.counters(), told);
+        Some(result)
     }
 
     /// How many READs and atomics the peer may have outstanding from now on.

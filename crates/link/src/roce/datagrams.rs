@@ -14,6 +14,7 @@ use vervain_hca::link::Datagram;
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::recv_queue::Receipt;
+use vervain_hca::tally::Word;
 use vervain_hca::{Gid, Qp, QpType, Result, now_ns, ud, wc};
 use vervain_transport::{Nak, Nanos};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
@@ -105,12 +106,16 @@ impl Engine {
         let to = Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class };
         // Nobody of a group answers for the others.
         if remote.is_multicast() {
-            let _ = WayOut { batch: &mut port.batch(), to, pushed: 0 }.push(&headers, datagram.data);
+            let _ = WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
             return None;
         }
         let pace = self.paces.with(remote, datagram.qpn);
         let mut paced = pace.lock(qp.qp_num(), now_ns());
-        let _ = paced.push(&mut WayOut { batch: &mut port.batch(), to, pushed: 0 }, &headers, datagram.data);
+        let _ = paced.push(
+            &mut WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
+            &headers,
+            datagram.data,
+        );
         if paced.held_back_until.is_some() {
             paced.wait(qp);
         }
@@ -127,6 +132,8 @@ impl Engine {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
             known = true;
+            qp.tally.add(Word::ReceivedPackets, 1);
+            qp.tally.add(Word::ReceivedBytes, arrived.bytes.len() as u64);
             let route = grh::Route {
                 sgid: &from,
                 dgid: &to,
@@ -159,10 +166,13 @@ impl Engine {
                 ud::deliver(target, &header, payload, &receipt, deth.qkey, solicited).map_err(nak)
             });
             match delivered {
-                Ok(true) => {}
+                Ok(true) => qp.tally.add(Word::Sends, 1),
                 Err(Nak::InvalidRequest) => counters.bad_qkey.add(1),
                 Err(Nak::ReceiverNotReady(_)) if headers.bth.dest_qpn == qpn => return false,
-                Ok(false) | Err(_) => counters.no_receive.add(1),
+                Ok(false) | Err(_) => {
+                    counters.no_receive.add(1);
+                    qp.tally.add(Word::OutOfBuffer, 1);
+                }
             }
         }
         if !known {

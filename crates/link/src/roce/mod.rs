@@ -14,6 +14,7 @@ mod pacing;
 mod ports;
 mod receive;
 mod starved;
+mod tally;
 mod timers;
 mod way_out;
 

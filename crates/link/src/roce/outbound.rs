@@ -5,6 +5,7 @@ use super::connection::{Connection, PKEY};
 use super::inbound::wc_status;
 use super::net::SendBatch;
 use super::pacing::Paced;
+use super::tally;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(super) struct Outbound {
     connection: Arc<Connection>,
     /// Made when the QP is ready to send.
     requester: Option<Requester>,
+    /// What of its counters has been told.
+    told: RequesterCounters,
     /// Requests that the send queue has had and the requester has not: those that this process did alone.
     skipped: u32,
     /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
@@ -35,7 +38,14 @@ pub(super) struct Outbound {
 
 impl Outbound {
     pub(super) fn new(engine: Arc<Engine>, connection: Arc<Connection>) -> Outbound {
-        Outbound { engine, connection, requester: None, skipped: 0, begun: Cell::new(0) }
+        Outbound {
+            engine,
+            connection,
+            requester: None,
+            told: RequesterCounters::default(),
+            skipped: 0,
+            begun: Cell::new(0),
+        }
     }
 
     /// Whether this is the sending half of `connection`, and not of one that its QP has had before or since.
@@ -70,7 +80,7 @@ impl Outbound {
         posting: bool,
         f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
     ) -> Progress {
-        let Outbound { connection, requester, skipped, begun, .. } = self;
+        let Outbound { connection, requester, told, skipped, begun, .. } = self;
         if requester.is_none() && !sends.may_begin() {
             return Progress::Idle;
         }
@@ -83,9 +93,11 @@ impl Outbound {
         if let Some(psn) = next_psn {
             begun.set(sends.head());
             *skipped = 0;
+            *told = RequesterCounters::default();
             *requester = Some(Requester::new(&config(connection, &sends.path(), psn, sends.head())));
         }
         let Some(requester) = requester else { return Progress::Idle };
+        let qp = sends.qp();
         let (mut f, was_idle) = (Some(f), requester.is_idle());
         let mut held_back_until = None;
         let owing = if posting { owing(connection) } else { Vec::new() };
@@ -100,7 +112,8 @@ impl Outbound {
             if posting && !takes_one_along(sends, begun.get()) {
                 acknowledge(sends, &mut batch);
             }
-            let mut out = WayOut { batch: &mut batch, to: connection.to, pushed: 0 };
+            let tally = &qp.tally;
+            let mut out = WayOut { batch: &mut batch, to: connection.to, tally, pushed: 0 };
             let paced_in_hand = paced.as_mut();
             let mut host = Requests {
                 sends,
@@ -148,6 +161,7 @@ impl Outbound {
             *skipped = skipped.wrapping_add(1);
             begun.set(sends.head());
         };
+        tally::of_requester(&qp.tally, requester.counters(), told);
         self.engine.sends();
         self.engine.set_timer(connection, requester.next_timeout());
         match held_back_until {

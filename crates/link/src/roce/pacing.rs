@@ -15,6 +15,7 @@ use vervain_hca::layout::slot_of;
 use vervain_hca::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::memory::Pieces;
 use vervain_hca::now_ns;
+use vervain_hca::tally::FIRST;
 use vervain_transport::{Nanos, Pacer, Refused, Service, pacer};
 use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, opcode};
 
@@ -208,7 +209,7 @@ impl Engine {
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
         let to = Destination { remote: from, hop_limit: 0, tos: 0 };
         let mut batch = port.batch();
-        let mut out = WayOut { batch: &mut batch, to, pushed: 0 };
+        let mut out = WayOut { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
         out.push(&headers, &pieces(&credit.to_be_bytes())).is_ok()
     }
 

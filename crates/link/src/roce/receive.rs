@@ -18,6 +18,7 @@ use vervain_hca::far::{Had, Progress, Sender, Sends};
 use vervain_hca::layout::{MULTICAST_QPN, slot_of};
 use vervain_hca::patience::Patience;
 use vervain_hca::process::Process;
+use vervain_hca::tally::{FIRST, Word};
 use vervain_hca::{Qp, QpState, QpType, now_ns};
 use vervain_transport::{Nanos, Service};
 use vervain_wire::{Packet, opcode, parse};
@@ -227,7 +228,10 @@ impl Engine {
                 self.packet(port, found, now, datagram);
             }
             Some(slot) => strays.add(&port.sharing, slot, datagram),
-            None => port.port.counters().malformed.add(1),
+            None => {
+                port.port.counters().malformed.add(1);
+                FIRST.add(Word::Malformed, 1);
+            }
         }
     }
 
@@ -259,10 +263,12 @@ impl Engine {
         let counters = port.port.counters();
         if !datagram.is_intact() {
             counters.bad_icrc.add(1);
+            FIRST.add(Word::BadIcrc, 1);
             return;
         }
         let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
             counters.malformed.add(1);
+            FIRST.add(Word::Malformed, 1);
             return;
         };
         self.lead(port, found, now, datagram, &packet, false);
@@ -304,6 +310,7 @@ impl Engine {
                 found.starved.is_fed(bth.dest_qpn);
             } else if again || !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(source_qpn)) {
                 counters.no_receive.add(1);
+                FIRST.add(Word::OutOfBuffer, 1);
             }
             return;
         }
@@ -325,6 +332,10 @@ impl Engine {
             counters.unwanted.add(1);
             return;
         };
+        if !again {
+            qp.tally.add(Word::ReceivedPackets, 1);
+            qp.tally.add(Word::ReceivedBytes, datagram.bytes.len() as u64);
+        }
         if service == opcode::Service::Uc {
             let takes = takes_receive(bth.opcode);
             let lacks = takes && qp.lacks_receive();
@@ -334,6 +345,7 @@ impl Engine {
             if !again && (lacks || found.starved.holds(bth.dest_qpn)) {
                 if !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(connection.peer_qpn)) {
                     counters.no_receive.add(1);
+                    qp.tally.add(Word::OutOfBuffer, 1);
                 }
                 return;
             }

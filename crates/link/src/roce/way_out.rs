@@ -4,8 +4,9 @@ use super::net::{self, SendBatch};
 use std::net::IpAddr;
 use vervain_hca::layout::slot_of;
 use vervain_hca::memory::Pieces;
+use vervain_hca::tally::{Tally, Word};
 use vervain_transport::Refused;
-use vervain_wire::{Headers, MAX_HEADERS};
+use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
 
 /// The addresses of one peer.
 #[derive(Clone, Copy)]
@@ -19,6 +20,8 @@ pub(super) struct Destination {
 pub(super) struct WayOut<'a> {
     pub batch: &'a mut SendBatch,
     pub to: Destination,
+    /// Whose packets they are.
+    pub tally: &'a Tally,
     /// Packets added.
     pub pushed: u32,
 }
@@ -44,6 +47,9 @@ impl WayOut<'_> {
         // which this call is made.
         unsafe { self.batch.push(&packet) };
         self.pushed += 1;
+        let bytes = n as u64 + from.len().next_multiple_of(4) + ICRC_LEN as u64;
+        self.tally.add(Word::SentPackets, 1);
+        self.tally.add(Word::SentBytes, bytes);
         Ok(())
     }
 }

@@ -36,22 +36,27 @@ impl Responder {
         if opcode::is_send(code) {
             self.check_place(packet, true, host)?;
             self.send(packet, host)?;
+            self.counters.sends += u64::from(opcode::ends(code));
             Ok(1)
         } else if opcode::is_write(code) {
             self.check_place(packet, false, host)?;
             self.write(packet, host)?;
+            self.counters.writes += u64::from(opcode::ends(code));
             Ok(1)
         } else {
             if self.message.is_some() {
                 return Err(self.invalid(host));
             }
-            match opcode::operation(code) {
+            let is_read = opcode::operation(code) == opcode::READ_REQUEST;
+            let packets = match opcode::operation(code) {
                 opcode::READ_REQUEST => self.read(&packet.headers, host),
                 opcode::COMPARE_SWAP | opcode::FETCH_ADD => self.atomic(&packet.headers, host),
                 opcode::ATOMIC_WRITE => self.atomic_write(packet, host),
                 opcode::FLUSH => self.flush(&packet.headers, host),
                 _ => Err(Nak::InvalidRequest.into()),
-            }
+            }?;
+            *if is_read { &mut self.counters.reads } else { &mut self.counters.atomics } += 1;
+            Ok(packets)
         }
     }
 

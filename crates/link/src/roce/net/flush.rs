@@ -13,6 +13,7 @@ use libc::{iovec, mmsghdr};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use vervain_hca::tally::{FIRST, Word};
 use vervain_hca::types::now_ns;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 
@@ -223,6 +224,7 @@ impl Port {
             Trouble::Train | Trouble::Unreachable => &self.counters().unreachable,
         };
         counter.add(packets as u64);
+        FIRST.add(Word::Discarded, packets as u64);
     }
 
     /// Counts packets that the kernel took, each but the last of `segment` bytes.

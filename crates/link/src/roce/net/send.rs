@@ -14,6 +14,7 @@ use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use vervain_hca::memory::Pieces;
+use vervain_hca::tally::{FIRST, Word};
 use vervain_wire::{BTH_LEN, ICRC_LEN};
 
 /// Bytes in a batch: a full train, and small ones to others.
@@ -134,6 +135,7 @@ impl SendBatch {
             let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(packet.to));
             let Some(flow) = icrc::flow(from, to) else {
                 self.port.counters().unreachable.add(1);
+                FIRST.add(Word::Discarded, 1);
                 return None;
             };
             self.trains.push(Train::new(way, source, flow, RawAddress::new(to), self.room.used()));
