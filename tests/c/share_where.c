@@ -63,5 +63,8 @@ int main(int argc, char **argv)
     printf("memalign %s\n", where(api, b, 100));
     printf("mmap %s\n", where(api, c, n));
     printf("shared %s\n", where(api, d, n));
+    // The device has asked.
+    char *e = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    printf("later %s\n", where(api, e, n));
     return 0;
 }

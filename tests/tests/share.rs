@@ -63,15 +63,15 @@ fn threads_hammer_memory_of_all_sizes_while_the_process_forks() {
     assert!(got.success() && got.output.contains("ok"), "{}", got.describe());
 }
 
-/// What `share_where` says of its four kinds of memory: malloc, memalign, mmap, shared anonymous.
-fn places(arguments: &[&str], vars: &[(&str, &str)]) -> [String; 4] {
+/// What `share_where` says of its kinds of memory: malloc, memalign, mmap, shared anonymous, and mmap while there is a device.
+fn places(arguments: &[&str], vars: &[(&str, &str)]) -> [String; 5] {
     let got = end(under_vervain(c_program("share_where")).args(arguments).envs(vars.iter().copied()));
     assert!(got.success(), "{}", got.describe());
     let word = |what| {
         let line = got.output.lines().find_map(|l| l.strip_prefix(what));
         line.map_or_else(|| panic!("no {what}: {}", got.describe()), |l| l.trim().to_owned())
     };
-    ["malloc", "memalign", "mmap", "shared"].map(word)
+    ["malloc", "memalign", "mmap", "shared", "later"].map(word)
 }
 
 /// The kernel counts shared memory strictly: then nothing is shared, and nothing here can be said.
@@ -88,14 +88,15 @@ fn large_and_page_aligned_memory_is_shared() {
     if !have_c() || strict() {
         return;
     }
-    assert_eq!(places(&["1048576"], &[]), ["shared"; 4]);
-    assert_eq!(places(&["131072"], &[]), ["shared"; 4]);
-    assert_eq!(places(&["100000"], &[]), ["private", "shared", "private", "private"]);
-    assert_eq!(places(&["1048576"], &[("VERVAIN_SHARE", "off")]), ["private"; 4]);
-    assert_eq!(places(&["1048576", "close"], &[]), ["shared"; 4]);
+    assert_eq!(places(&["1048576"], &[]), ["shared"; 5]);
+    assert_eq!(places(&["131072"], &[]), ["shared"; 5]);
+    assert_eq!(places(&["100000"], &[]), ["private", "shared", "private", "private", "shared"]);
+    assert_eq!(places(&["4096"], &[]), ["private", "shared", "private", "private", "shared"]);
+    assert_eq!(places(&["1048576"], &[("VERVAIN_SHARE", "off")]), ["private"; 5]);
+    assert_eq!(places(&["1048576", "close"], &[]), ["shared"; 5]);
     // Where the kernel sets limits on what a program may have, they hold.
     assert_eq!(places(&["1048576", "data", "1000000000"], &[])[0], "private");
-    assert_eq!(places(&["1048576", "fsize", "1000000"], &[]), ["private"; 4]);
+    assert_eq!(places(&["1048576", "fsize", "1000000"], &[]), ["private"; 5]);
     assert_eq!(places(&["1048576", "as", "4000000000"], &[])[0], "shared");
     assert_eq!(places(&["1048576", "as", "50000000"], &[])[0], "private");
 }

@@ -1,5 +1,9 @@
 //! mmap and its kin. What concerns the shared heap goes to `vervain-share`; shared mappings of memfds and SysV segments
 //! are noted there; every other call passes through after a few comparisons.
+//!
+//! UCX wants to hear of memory that goes away. Its libucm rewrites the first bytes of the functions that it finds for that, and
+//! these here too, to jump to its own, which end in system calls: what it would do so, the functions that it does it by
+//! (`ucm_orig_mmap` and so on, ucm/util/replace.h) stand here as well, with the kernel behind them in place of the C library.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -33,10 +37,25 @@ fn status(answer: Answer) -> c_int {
 
 const SHARED_TYPES: c_int = libc::MAP_SHARED | libc::MAP_PRIVATE;
 
+type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+type Munmap = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
+type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
+type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
+type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
+type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
+
 /// # Safety
-/// As mmap(2).
+/// As mmap(2), which `real` does.
 #[inline]
-unsafe fn map(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+unsafe fn map(
+    real: Mmap,
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
     let at = addr as usize;
     if maps::wants(at, len, prot, flags)
         && let Some(answer) = maps::map(len, flags)
@@ -52,7 +71,6 @@ unsafe fn map(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_i
             }
         }
     }
-    let real = real!(mmap: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void);
     // MAP_SHARED_VALIDATE is both bits.
     let shared = flags & SHARED_TYPES != libc::MAP_PRIVATE;
     let plain = flags & !libc::MAP_POPULATE == libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -88,8 +106,9 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    let real = real!(mmap: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void);
     // SAFETY: the caller's own arguments.
-    unsafe { map(addr, len, prot, flags, fd, offset) }
+    unsafe { map(real, addr, len, prot, flags, fd, offset) }
 }
 
 #[unsafe(no_mangle)]
@@ -102,11 +121,13 @@ unsafe extern "C" fn mmap64(
     offset: off_t,
 ) -> *mut c_void {
     // SAFETY: as above.
-    unsafe { map(addr, len, prot, flags, fd, offset) }
+    unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+/// # Safety
+/// As munmap(2), which `real` does.
+#[inline]
+unsafe fn unmap(real: Munmap, addr: *mut c_void, len: size_t) -> c_int {
     let at = addr as usize;
     program::gone(at..at.saturating_add(len));
     if maps::touches(at, len) {
@@ -115,14 +136,22 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
             return status(answer);
         }
     }
-    let real = real!(munmap: fn(*mut c_void, size_t) -> c_int);
     // SAFETY: as above.
     unsafe { real(addr, len) }
 }
 
-/// Variadic in C; see `files`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mremap(
+unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    let real = real!(munmap: fn(*mut c_void, size_t) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { unmap(real, addr, len) }
+}
+
+/// # Safety
+/// As mremap(2), which `real` does.
+#[inline]
+unsafe fn remap(
+    real: Mremap,
     addr: *mut c_void,
     len: size_t,
     new_len: size_t,
@@ -137,7 +166,6 @@ unsafe extern "C" fn mremap(
             return pointer(answer);
         }
     }
-    let real = real!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
     // SAFETY: as above.
     let got = unsafe { real(addr, len, new_len, flags, to) };
     if got != libc::MAP_FAILED {
@@ -146,6 +174,20 @@ unsafe extern "C" fn mremap(
         program::moved(at..at + len.max(1), got as usize..got as usize + new_len, kept);
     }
     got
+}
+
+/// Variadic in C; see `opening`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    addr: *mut c_void,
+    len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let real = real!(mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void);
+    // SAFETY: the caller's own arguments.
+    unsafe { remap(real, addr, len, new_len, flags, to) }
 }
 
 /// What is done after a call on a range that concerns the heap.
@@ -176,17 +218,25 @@ unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+/// # Safety
+/// As madvise(2), which `real` does.
+#[inline]
+unsafe fn advise(real: Madvise, addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if maps::touches(addr as usize, len) {
         // SAFETY: the caller's own arguments.
         if let Some(answer) = unsafe { maps::advise(addr as usize, len, advice) } {
             return status(answer);
         }
     }
-    let real = real!(madvise: fn(*mut c_void, size_t, c_int) -> c_int);
     // SAFETY: as above.
     unsafe { real(addr, len, advice) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    let real = real!(madvise: fn(*mut c_void, size_t, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { advise(real, addr, len, advice) }
 }
 
 #[unsafe(no_mangle)]
@@ -205,9 +255,10 @@ unsafe extern "C" fn mlock2(addr: *mut c_void, len: size_t, flags: c_uint) -> c_
     afterwards(addr, len, result, maps::attributed)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn shmat(segment: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
-    let real = real!(shmat: fn(c_int, *const c_void, c_int) -> *mut c_void);
+/// # Safety
+/// As shmat(2), which `real` does.
+#[inline]
+unsafe fn attach(real: Shmat, segment: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
     // SAFETY: the caller's own arguments.
     let got = unsafe { real(segment, addr, flags) };
     if got != libc::MAP_FAILED {
@@ -217,9 +268,103 @@ unsafe extern "C" fn shmat(segment: c_int, addr: *const c_void, flags: c_int) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
+unsafe extern "C" fn shmat(segment: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
+    let real = real!(shmat: fn(c_int, *const c_void, c_int) -> *mut c_void);
+    // SAFETY: the caller's own arguments.
+    unsafe { attach(real, segment, addr, flags) }
+}
+
+/// # Safety
+/// As shmdt(2), which `real` does.
+#[inline]
+unsafe fn detach(real: Shmdt, addr: *const c_void) -> c_int {
     program::detached(addr as usize);
-    let real = real!(shmdt: fn(*const c_void) -> c_int);
     // SAFETY: the caller's own arguments.
     unsafe { real(addr) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
+    let real = real!(shmdt: fn(*const c_void) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { detach(real, addr) }
+}
+
+/// The system calls themselves, past what libucm makes of the C library's functions. syscall(2) gives what those give.
+mod kernel {
+    use super::*;
+
+    pub unsafe extern "C" fn mmap(a: *mut c_void, len: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void {
+        // SAFETY: the caller's own arguments.
+        unsafe { libc::syscall(libc::SYS_mmap, a, len, p, f, fd, o) as *mut c_void }
+    }
+
+    pub unsafe extern "C" fn munmap(a: *mut c_void, len: size_t) -> c_int {
+        // SAFETY: the caller's own arguments.
+        unsafe { libc::syscall(libc::SYS_munmap, a, len) as c_int }
+    }
+
+    pub unsafe extern "C" fn mremap(a: *mut c_void, len: size_t, n: size_t, f: c_int, to: *mut c_void) -> *mut c_void {
+        // SAFETY: the caller's own arguments.
+        unsafe { libc::syscall(libc::SYS_mremap, a, len, n, f, to) as *mut c_void }
+    }
+
+    pub unsafe extern "C" fn madvise(a: *mut c_void, len: size_t, advice: c_int) -> c_int {
+        // SAFETY: the caller's own arguments.
+        unsafe { libc::syscall(libc::SYS_madvise, a, len, advice) as c_int }
+    }
+
+    pub unsafe extern "C" fn shmat(segment: c_int, a: *const c_void, f: c_int) -> *mut c_void {
+        // SAFETY: the caller's own arguments.
+        unsafe { libc::syscall(libc::SYS_shmat, segment, a, f) as *mut c_void }
+    }
+
+    pub unsafe extern "C" fn shmdt(a: *const c_void) -> c_int {
+        // SAFETY: the caller's own arguments.
+        unsafe { libc::syscall(libc::SYS_shmdt, a) as c_int }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ucm_orig_mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's own arguments.
+    unsafe { map(kernel::mmap, addr, len, prot, flags, fd, offset) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ucm_orig_munmap(addr: *mut c_void, len: size_t) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { unmap(kernel::munmap, addr, len) }
+}
+
+/// libucm knows no new address: it passes four arguments, and is not asked with MREMAP_FIXED.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ucm_orig_mremap(addr: *mut c_void, len: size_t, new_len: size_t, flags: c_int) -> *mut c_void {
+    // SAFETY: the caller's own arguments.
+    unsafe { remap(kernel::mremap, addr, len, new_len, flags, std::ptr::null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ucm_orig_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { advise(kernel::madvise, addr, len, advice) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ucm_orig_shmat(segment: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
+    // SAFETY: the caller's own arguments.
+    unsafe { attach(kernel::shmat, segment, addr, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ucm_orig_shmdt(addr: *const c_void) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { detach(kernel::shmdt, addr) }
 }

@@ -11,9 +11,13 @@ use crate::sys;
 static API: ShareApi =
     ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate };
 
-/// What the preload library's `vervain_share_v1` answers.
+/// What the preload library's `vervain_share_v1` answers. Whoever asks has a device.
 pub fn api() -> *const ShareApi {
-    if possible() { &raw const API } else { std::ptr::null() }
+    if !possible() {
+        return std::ptr::null();
+    }
+    crate::maps::serve_small();
+    &raw const API
 }
 
 fn place_of(heap: &Heap, addr: usize) -> Place {

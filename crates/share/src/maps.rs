@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::heap::{self, Handle, Leaving, THRESHOLD, Want, extend, owns, release, serve};
 use crate::marks::{Mark, PLAIN, There};
@@ -24,9 +25,20 @@ fn code(error: std::io::Error) -> c_int {
 /// Whether `[addr, addr+len)` has bytes in the heap's range. A few instructions.
 #[inline]
 pub fn touches(addr: usize, len: usize) -> bool {
-    use std::sync::atomic::Ordering::Relaxed;
-    let (base, length) = (BASE.load(Relaxed), LEN.load(Relaxed));
+    let (base, length) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
     length != 0 && addr < base.wrapping_add(length) && addr.wrapping_add(len) > base
+}
+
+/// Mappings of this many bytes and more are served.
+static SERVED_FROM: AtomicUsize = AtomicUsize::new(THRESHOLD);
+/// Blocks beyond which small mappings are the kernel's again: each takes one of the 65,530 that a process may have
+/// (vm.max_map_count), while those of the kernel's that lie side by side are one.
+const MANY: usize = 8192;
+
+/// From now on small mappings are served too. A process that has a device registers memory, and what asks the kernel for
+/// whole pages then is most likely a communication library that makes buffers (UCX); others pay nothing for it.
+pub(crate) fn serve_small() {
+    SERVED_FROM.store(page().min(THRESHOLD), Ordering::Relaxed);
 }
 
 /// Whether an mmap call asks for what the heap can serve: private, anonymous, writable memory, at no particular place,
@@ -34,7 +46,7 @@ pub fn touches(addr: usize, len: usize) -> bool {
 #[inline]
 pub fn wants(addr: usize, len: usize, prot: c_int, flags: c_int) -> bool {
     let kind = flags & !libc::MAP_POPULATE;
-    len >= THRESHOLD && addr == 0 && prot == RW && kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS && possible()
+    len >= SERVED_FROM.load(Ordering::Relaxed) && addr == 0 && prot == RW && kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS && possible()
 }
 
 /// mmap(2) of what [`wants`] says yes to.
@@ -44,6 +56,9 @@ pub fn map(len: usize, flags: c_int) -> Option<Answer> {
         return None;
     }
     let before = sys::errno();
+    if len < THRESHOLD && lock()?.blocks.len() >= MANY {
+        return None;
+    }
     let len = round_up(len, page());
     let room = round_up(len, GRANULE);
     let got = serve(Want { len, room, align: page(), zero: true, kind: Kind::Mapping });
