@@ -6,7 +6,6 @@ object in another process. Every wait is bounded.
 
 import atexit
 import multiprocessing
-import pathlib
 import random
 import sys
 import time
@@ -28,12 +27,6 @@ def until(what, condition):
         if time.monotonic() > end:
             sys.exit(f"{what}: not within {LIMIT} s")
         time.sleep(0.0002)
-
-
-def sent_by_device():
-    """Bytes that the port of vervain0 has sent by now, by its counter, which is in words of four bytes."""
-    counter = pathlib.Path("/sys/class/infiniband/vervain0/ports/1/counters/port_xmit_data")
-    return 4 * int(counter.read_text())
 
 
 class StandIn:

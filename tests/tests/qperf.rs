@@ -37,7 +37,8 @@ const TESTS: &[&str] = &[
     "ver_rc_fetch_add",
 ];
 
-/// A server, and the end of a client that was given `args`; none where there is no qperf.
+/// A server, and the end of a client that was given `args`, of a failure with the server's words behind; none where there is
+/// no qperf.
 fn run(args: &[&str], vars: &[(&str, &str)]) -> Option<Finished> {
     if !have(&["qperf"]) {
         return None;
@@ -51,13 +52,15 @@ fn run(args: &[&str], vars: &[(&str, &str)]) -> Option<Finished> {
     let mut server = Job::start(&mut side());
     assert!(server.listens(port, SHORT), "{}", server.finish(Duration::ZERO).describe());
     let client = |side: &mut Command, args: &[&str]| Job::start(side.arg("127.0.0.1").args(args));
-    let end = client(&mut side(), args).finish(LIMIT);
+    let mut end = client(&mut side(), args).finish(LIMIT);
     if end.success() {
         // The server hears of the end by TCP; a server that hangs is a failure too.
         let quit = client(&mut side(), &["quit"]).finish(SHORT);
         let server = server.finish(LIMIT + SHORT);
         assert!(quit.success() && server.success(), "{}\n{}", quit.describe(), server.describe());
         assert!(server.output.is_empty(), "{}", server.describe());
+    } else {
+        end.output += &server.output();
     }
     Some(end)
 }
@@ -103,10 +106,9 @@ fn every_test_that_sleeps() {
 
 #[test]
 fn messages_of_every_size() {
-    for (sizes, tests) in [
-        ("msg_size:1:1M:*1024", &["rc_bw", "rc_rdma_write_lat", "rc_rdma_read_bw", "uc_bw"][..]),
-        ("msg_size:1:4096:*4096", &["ud_lat"]),
-    ] {
+    for (sizes, tests) in
+        [("msg_size:1:1M:*1024", &["rc_bw", "rc_rdma_read_bw"][..]), ("msg_size:1:4096:*4096", &["ud_lat"])]
+    {
         let args = [&["-t", "1", "-vu", "-oo", sizes], tests].concat();
         let Some(end) = run(&args, &[INFINIBAND]) else { return };
         // A loop goes through the sizes for one test after the other; 1 and 1024 and 1 MiB, 1 and 4096.
@@ -134,6 +136,7 @@ fn the_configuration_of_both_ends_is_shown() {
 #[test]
 fn on_ethernet_it_is_told_what_is_missing() {
     for (test, call) in [("rc_lat", "failed to modify QP to RTR"), ("ud_lat", "failed to create address handle")] {
+        // Whichever end fails first tells the other.
         let Some(end) = run(&["-t", "1", test], &[("VERVAIN_LOG", "info")]) else { return };
         assert!(!end.success() && end.status.is_some(), "{}", end.describe());
         let told = end.output.contains(&format!("{call}: Invalid argument")) && end.output.contains("needs a GID");
