@@ -1,5 +1,5 @@
 //! The harness of the whole-program tests: finds the built command, runs programs under it with a deadline and in a
-//! process group of their own, pairs servers with clients, and compiles the C programs of `tests/c`.
+//! process group of their own, pairs servers with clients, compiles the C programs of `tests/c`, and makes Python environments.
 //!
 //! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
 //! a test pass with a printed reason; a product that was not built makes it fail with one sentence.
@@ -10,10 +10,12 @@ pub mod counters;
 mod leftovers;
 pub mod netns;
 mod process;
+mod venv;
 
 pub use compile::{bench_program, c_program, have_c, mpi_program};
 pub use leftovers::Leftovers;
 pub use process::{Finished, Job, free_port};
+pub use venv::python_with;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

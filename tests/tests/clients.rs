@@ -1,5 +1,5 @@
-//! The unmodified programs of Debian's ibverbs-utils and infiniband-diags: what they print about the device, and the
-//! ping-pongs over every transport, polling and sleeping, by GID and by LID.
+//! The unmodified programs of Debian's ibverbs-utils and infiniband-diags, and other readers of sysfs: what they print
+//! about the device; and the ping-pongs over every transport, polling and sleeping, by GID and by LID.
 
 mod common;
 
@@ -111,6 +111,100 @@ fn ibstat_and_ibstatus_print_what_the_device_says() {
         let plain = words(&run.output).join(" ");
         assert!(run.success() && fields.iter().all(|f| plain.contains(f)), "{fields:?}: {}", run.describe());
     }
+}
+
+#[test]
+fn ibstat_lists_devices_ports_and_the_link_layer() {
+    if !have(&["ibstat"]) {
+        return;
+    }
+    let vars = [("VERVAIN_PORTS", "2"), ("VERVAIN_DEVICES", "2")];
+    let ibstat = |args: &str| {
+        let run = Job::start(under_vervain("ibstat").args(words(args)).envs(vars)).finish(LIMIT);
+        assert!(run.success(), "{}", run.describe());
+        run.output
+    };
+    assert_eq!(words(&ibstat("-l")), ["vervain0", "vervain1"]);
+    // The second half of each port's first GID.
+    let guids = words(&ibstat("-p"));
+    assert!(guids.len() == 4 && guids.iter().all(|g| g.starts_with("0x") && g.len() == 18), "{guids:?}");
+    assert!(!ibstat("-s").contains("State:"));
+    let port = ibstat("vervain1 2");
+    assert!(port.contains("Link layer: Ethernet") && port.contains("Physical state: LinkUp"), "{port}");
+}
+
+/// What Mellanox's ibdev2netdev does, in the shell: which network interface stands behind a port.
+const IBDEV2NETDEV: &str = r#"
+for port in /sys/class/infiniband/*/ports/*; do
+    device=${port%/ports/*}
+    netdev=$(cat "$port"/gid_attrs/ndevs/* | sort -u)
+    echo "${device##*/} port ${port##*/} ==> $netdev ($(cut -d' ' -f2 "$port/state"))"
+done"#;
+
+#[test]
+fn a_shell_finds_the_network_interface_of_a_port() {
+    let vars = [("VERVAIN_INTERFACE", "lo"), ("VERVAIN_PORTS", "2")];
+    for shell in ["sh", "bash"] {
+        if !have(&[shell]) {
+            continue;
+        }
+        let run = Job::start(under_vervain(shell).args(["-c", IBDEV2NETDEV]).envs(vars)).finish(LIMIT);
+        let expected = "vervain0 port 1 ==> lo (ACTIVE)\nvervain0 port 2 ==> lo (ACTIVE)\n";
+        assert!(run.success() && run.output == expected, "{}", run.describe());
+    }
+}
+
+#[test]
+fn sysfs_says_what_the_verbs_say() {
+    if !have(&["ibv_devinfo"]) {
+        return;
+    }
+    let base = "/sys/class/infiniband/vervain0";
+    let read = |file: &str| {
+        let run = Job::start(under_vervain("cat").arg(format!("{base}/{file}"))).finish(LIMIT);
+        assert!(run.success(), "{}", run.describe());
+        run.output.trim().to_owned()
+    };
+    let run = Job::start(under_vervain("ibv_devinfo").arg("-v")).finish(LIMIT);
+    let says = |name: &str, value: &str| {
+        let found = run.output.lines().filter_map(|l| l.trim().strip_prefix(name)).any(|l| l.trim() == value);
+        assert!(found, "not {name} {value}: {}", run.describe());
+    };
+    for field in ["node_guid", "sys_image_guid", "fw_ver"] {
+        says(&format!("{field}:"), &read(field));
+    }
+    says("link_layer:", &read("ports/1/link_layer"));
+    assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2");
+    // ibv_devinfo writes an IPv4-mapped GID as such; its last group is in both.
+    let gid = read("ports/1/gids/0");
+    let [high, low] = [&gid[gid.len() - 9..gid.len() - 5], &gid[gid.len() - 4..]];
+    let byte = |at: &str| u8::from_str_radix(at, 16).expect("a byte in hexadecimal");
+    let address = [&high[..2], &high[2..], &low[..2], &low[2..]].map(|b| byte(b).to_string()).join(".");
+    assert!(run.output.contains(&format!("::ffff:{address}, RoCE v2")), "{gid}: {}", run.describe());
+}
+
+#[test]
+fn programs_that_speak_to_the_fabrics_manager_say_what_is_missing() {
+    let tools = ["ibaddr", "perfquery", "sminfo", "smpquery nodeinfo 1", "ibnetdiscover", "iblinkinfo", "saquery"];
+    for line in tools {
+        let [tool, args @ ..] = &words(line)[..] else { continue };
+        if !have(&[tool]) {
+            continue;
+        }
+        let run = Job::start(under_vervain(tool).args(args).envs(INFINIBAND.iter().copied())).finish(LIMIT);
+        // By themselves, not by a signal, and in words.
+        let clean = run.status.and_then(|s| s.code()).is_some_and(|code| code != 0);
+        assert!(clean && run.output.contains("is ib_umad module loaded?"), "{}", run.describe());
+    }
+}
+
+#[test]
+fn iproute2_which_asks_the_kernel_lists_no_device_of_vervains() {
+    if !have(&["rdma"]) {
+        return;
+    }
+    let run = Job::start(under_vervain("rdma").arg("link")).finish(LIMIT);
+    assert!(run.status.is_some() && !run.output.contains("vervain"), "{}", run.describe());
 }
 
 #[test]

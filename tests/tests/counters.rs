@@ -166,6 +166,11 @@ fn every_way_of_opening_finds_the_value() {
         let end = Job::start(counters.command("sh").args(["-c", &script])).finish(LIMIT);
         assert!(end.success() && end.output.matches("1000").count() == times, "{}", end.describe());
     }
+    // perftest opens them first, and goes back to the start at the end.
+    let variables = [counters.variables(), vec![]].concat();
+    let arguments = words("-F -s 64 -n 500 -W counters/port_xmit_packets,hw_counters/rx_write_requests");
+    let (_, client) = pair("ib_write_bw", &arguments, &variables, LIMIT);
+    assert!(client.success() && client.output.contains("rx_write_requests=500"), "{}", client.describe());
     // A file of the program's own in its place is not taken for one.
     let own =
         Job::start(counters.command("sh").args(["-c", &format!("ls {PORT} >/dev/null; cd /tmp && cat /etc/hostname")]));

@@ -5,7 +5,6 @@
 mod cli;
 mod devices;
 mod doctor;
-mod elf;
 mod env_format;
 mod environment;
 mod generate;

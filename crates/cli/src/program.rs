@@ -9,7 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::elf::{self, Elf};
+use vervain_elf as elf;
+
 use crate::libs;
 
 /// Why there is nothing to execute.
@@ -74,7 +75,7 @@ fn executable(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Executed {
     pub path: PathBuf,
-    pub elf: Elf,
+    pub elf: elf::Elf,
 }
 
 /// Follows `program` through `#!` lines to the ELF file behind it; None where that cannot be told.
@@ -151,7 +152,8 @@ impl Executed {
         if !self.elf.runpath.is_empty() {
             return None;
         }
-        let places = self.elf.rpath.iter().map(|entry| elf::expand_origin(entry, &self.path));
+        let file = self.path.canonicalize().ok()?;
+        let places = self.elf.rpath.iter().map(|entry| elf::expand_origin(entry, file.parent().unwrap_or(&file)));
         let other = places.map(|p| p.join(libs::LIBIBVERBS)).find(|p| p.exists())?;
         let ours = dir.join(libs::LIBIBVERBS);
         (other.canonicalize().ok() != ours.canonicalize().ok()).then(|| {

@@ -1,6 +1,6 @@
 //! Counters are the files of the tree whose content is not there yet: a program that opens one gets its value of that moment,
-//! in a file of its own under the same descriptor. sysfs answers every read anew; here one that is read again from the start
-//! says what it said first.
+//! in a file of its own under the same descriptor, and anew when it goes back to the start of it, as perftest does. (sysfs
+//! answers every read from the start anew, also by pread.) The file's name says which counter it is.
 //!
 //! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open.
 
@@ -36,10 +36,26 @@ pub fn may_be_inside() -> bool {
 #[inline(never)]
 pub fn bring_to_life(fd: c_int) {
     let before = errno();
+    let mut text = [0_u8; TEXT];
     if is_placeholder(fd)
-        && let Some(value) = value(fd)
+        && let Some(text) = read(fd, &mut text)
+        && let Some(value) = value(text)
     {
-        give(fd, value);
+        give(fd, text, value);
+    }
+    set_errno(before);
+}
+
+/// If `fd` is a counter that lives, it gets its value of now.
+#[cold]
+#[inline(never)]
+pub fn renew(fd: c_int) {
+    let before = errno();
+    let mut text = [0_u8; TEXT];
+    if let Some(name) = name_of(fd, &mut text)
+        && let Some(value) = value(name)
+    {
+        write(fd, value);
     }
     set_errno(before);
 }
@@ -57,12 +73,26 @@ fn is_placeholder(fd: c_int) -> bool {
     meta.st_mode == libc::S_IFREG | PLACEHOLDER_MODE && meta.st_uid == unsafe { libc::geteuid() }
 }
 
-/// The value of the counter that placeholder `fd` stands for. Takes no memory: a hook may run anywhere.
-fn value(fd: c_int) -> Option<u64> {
-    let mut text = [0_u8; TEXT];
-    // SAFETY: reads at most the size of the buffer into it.
-    let n = unsafe { libc::pread(fd, text.as_mut_ptr().cast(), TEXT, 0) };
-    let (port, ports, counter) = parse_placeholder(text.get(..usize::try_from(n).ok()?)?)?;
+/// What a placeholder says.
+fn read(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
+    // SAFETY: reads at most the size of the buffer, less one for a NUL, into it.
+    let n = unsafe { libc::pread(fd, text.as_mut_ptr().cast(), TEXT - 1, 0) };
+    text.get(..usize::try_from(n).ok()?)
+}
+
+/// The same of a counter that lives, from its file's name.
+fn name_of(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
+    const FRAME: (&[u8], &[u8]) = (b"/memfd:", b" (deleted)");
+    let mut link = [0_u8; 32];
+    write!(&mut link[..], "/proc/self/fd/{fd}\0").ok()?;
+    // SAFETY: a C string, and a buffer of that size.
+    let n = unsafe { libc::readlink(link.as_ptr().cast(), text.as_mut_ptr().cast(), TEXT) };
+    text.get(..usize::try_from(n).ok()?)?.strip_prefix(FRAME.0)?.strip_suffix(FRAME.1)
+}
+
+/// The value of the counter that a placeholder stands for. Takes no memory: a hook may run anywhere.
+fn value(placeholder: &[u8]) -> Option<u64> {
+    let (port, ports, counter) = parse_placeholder(placeholder)?;
     let counts = view::with_file_of_tree(vervain_counters::FILE, |path| {
         // Not by open, which is ours.
         // SAFETY: a C string.
@@ -79,24 +109,31 @@ fn value(fd: c_int) -> Option<u64> {
 }
 
 /// Puts a file with `value` in the place of `fd`, which stays what it is where that cannot be made.
-fn give(fd: c_int, value: u64) {
-    let mut text = [0_u8; TEXT];
-    let mut rest = &mut text[..];
-    if writeln!(rest, "{value}").is_err() {
-        return;
-    }
-    let length = TEXT - rest.len();
-    // SAFETY: plain calls on a descriptor of our own, with a buffer of that length; `fd` is the program's, which has not seen
-    // it yet.
+fn give(fd: c_int, placeholder: &[u8], value: u64) {
+    let mut name = [0_u8; TEXT];
+    let line = placeholder.split(|b| *b == b'\n').next().unwrap_or_default();
+    name[..line.len()].copy_from_slice(line);
+    // SAFETY: plain calls on a descriptor of our own, named by a C string, for the placeholder was shorter than the buffer;
+    // `fd` is the program's, which has not seen it yet.
     unsafe {
-        let file = libc::memfd_create(c"vervain-counter".as_ptr(), libc::MFD_CLOEXEC);
+        let file = libc::memfd_create(name.as_ptr().cast(), libc::MFD_CLOEXEC);
         if file < 0 {
             return;
         }
         let flags = if libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-        if libc::pwrite(file, text.as_ptr().cast(), length, 0) == length as isize {
+        if write(file, value) {
             libc::dup3(file, fd, flags);
         }
         libc::close(file);
     }
+}
+
+/// Makes `value` all that is in a file; whether it could.
+fn write(file: c_int, value: u64) -> bool {
+    let mut text = [0_u8; TEXT];
+    let mut rest = &mut text[..];
+    let _ = writeln!(rest, "{value}");
+    let length = TEXT - rest.len();
+    // SAFETY: plain calls with a buffer of that length. A value never gets shorter.
+    unsafe { libc::pwrite(file, text.as_ptr().cast(), length, 0) == length as isize }
 }

@@ -1,4 +1,4 @@
-//! `libvervain_preload.so` stands before two groups of the C library's functions. It owns no device and no policy.
+//! `libvervain_preload.so` stands before three groups of the C library's functions. It owns no device and no policy.
 //!
 //! Paths: programs that look for RDMA devices beside the verbs (UCX, Mooncake, NCCL) find them under
 //! /sys/class/infiniband and /dev/infiniband. The library puts the tree that `vervain run` made, $VERVAIN_SYSFS, in
@@ -6,6 +6,8 @@
 //!
 //! Memory: large allocations and mappings are shared from birth (`vervain-share`), unless VERVAIN_SHARE=off. The device
 //! finds out about them by [`vervain_share_v1`].
+//!
+//! Libraries: what a program loads from a package that brings a libibverbs of its own gets Vervain's (`loading`).
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
 //! - `allocation`, `mapping`, `forking`, `signals` and `descriptors` are the functions of memory.
@@ -23,6 +25,7 @@ mod files;
 mod forking;
 mod links;
 mod listing;
+mod loading;
 mod mapping;
 mod opening;
 mod real;
@@ -50,6 +53,7 @@ extern "C" fn prepare() {
     status::resolve();
     links::resolve();
     listing::resolve();
+    loading::resolve();
 }
 
 // SAFETY: the dynamic linker calls each pointer of .init_array once, with arguments that `prepare` does not take.

@@ -1,5 +1,8 @@
-//! What the dynamic linker will make of an executable file: its class and machine, its interpreter, what it needs, and
-//! the search paths that are written into it.
+//! What the dynamic linker will make of a program or library: its class and machine, its interpreter, the libraries that
+//! it needs, and the search paths that are written into it. The command asks it of programs, the preload of libraries.
+//! It knows nothing of verbs.
+
+#![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,13 +15,15 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Endianness, FileKind};
 
-/// An ELF file that this machine's dynamic linker may start.
+/// An ELF file that this machine's dynamic linker may start or load.
 #[derive(Debug, Default)]
 pub struct Elf {
     /// A 64-bit file for the machine that this command was built for.
     pub native: bool,
     /// PT_INTERP; a file without it is static.
     pub interpreter: Option<PathBuf>,
+    /// DT_NEEDED: the names of the libraries that it is linked to, in their order.
+    pub needed: Vec<OsString>,
     /// DT_RPATH, which ld.so searches before LD_LIBRARY_PATH unless there is a DT_RUNPATH (ld.so(8)).
     pub rpath: Vec<OsString>,
     /// DT_RUNPATH, which it searches after LD_LIBRARY_PATH.
@@ -28,6 +33,9 @@ pub struct Elf {
 const NATIVE_MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
 /// Reads the headers of `path`; None where it is no ELF file. Only the parts needed are read, however large the file.
+///
+/// # Errors
+/// When the file cannot be read, or contradicts itself.
 pub fn read(path: &Path) -> io::Result<Option<Elf>> {
     let cache = ReadCache::new(File::open(path)?);
     match FileKind::parse(&cache) {
@@ -52,9 +60,13 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> object::Result<Elf> {
                 continue;
             };
             let strings = StringTable::new(data, start, start.saturating_add(value(elf::DT_STRSZ).unwrap_or(0)));
+            let string = |offset: u64| strings.get(u32::try_from(offset).ok()?).ok();
+            let needed = dynamic.iter().filter(|d| d.tag32(endian) == Some(elf::DT_NEEDED));
+            let names = needed.filter_map(|d| string(d.d_val(endian)));
+            out.needed = names.map(|name| OsString::from_vec(name.to_vec())).collect();
             let search_path = |tag| {
                 value(tag)
-                    .and_then(|offset| strings.get(u32::try_from(offset).ok()?).ok())
+                    .and_then(string)
                     .map(|s| s.split(|&b| b == b':').filter(|e| !e.is_empty()))
                     .map(|entries| entries.map(|e| OsString::from_vec(e.to_vec())).collect())
                     .unwrap_or_default()
@@ -74,9 +86,9 @@ fn file_offset<P: ProgramHeader>(segments: &[P], endian: P::Endian, address: u64
     })
 }
 
-/// A search path entry with $ORIGIN replaced by the directory of `program`.
-pub fn expand_origin(entry: &OsStr, program: &Path) -> PathBuf {
-    let origin = program.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned)).unwrap_or_default();
+/// A search path entry with $ORIGIN replaced by `origin`: for a program, the directory of the file itself, for a library,
+/// that of the path by which it is loaded, which may be a link (ld.so(8)).
+pub fn expand_origin(entry: &OsStr, origin: &Path) -> PathBuf {
     let text = entry.to_string_lossy().replace("${ORIGIN}", "$ORIGIN");
     PathBuf::from(text.replace("$ORIGIN", &origin.to_string_lossy()))
 }
@@ -90,6 +102,7 @@ mod tests {
         let elf = read(&std::env::current_exe().unwrap()).unwrap().unwrap();
         assert!(elf.native);
         assert!(elf.interpreter.unwrap().to_string_lossy().contains("ld-"));
+        assert!(elf.needed.iter().any(|name| name == "libc.so.6"), "{:?}", elf.needed);
         assert!(elf.rpath.is_empty());
     }
 
@@ -101,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn origin_is_the_directory_of_the_program() {
-        let expanded = expand_origin(OsStr::new("$ORIGIN/../lib"), Path::new("/bin/sh"));
-        let dir = Path::new("/bin/sh").canonicalize().unwrap();
-        assert_eq!(expanded, dir.parent().unwrap().join("../lib"));
+    fn origin_is_replaced_in_both_spellings() {
+        for entry in ["$ORIGIN/../lib", "${ORIGIN}/../lib"] {
+            assert_eq!(expand_origin(OsStr::new(entry), Path::new("/opt/a/bin")), Path::new("/opt/a/bin/../lib"));
+        }
     }
 }

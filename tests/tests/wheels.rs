@@ -1,0 +1,89 @@
+//! Python wheels that carry verbs, unmodified as the package index has them: NIXL, with a UCX and a libibverbs of its own,
+//! and Mooncake's transfer engine. They move data in memory of the CPU, in one process and between two, by memory and in
+//! packets; the scripts check every byte.
+
+use std::path::Path;
+use std::time::Duration;
+
+use vervain_tests::counters::Counters;
+use vervain_tests::{Finished, Job, alone, python_with, under_vervain, way};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// 69 and 17 MB to download; numpy is all that it needs of what it depends on, which is torch.
+const NIXL: &[&str] = &["nixl-cu12==1.5.1", "numpy==2.4.6"];
+/// 46 MB. The wheel without CUDA: the other one is linked to libcuda.so.1, which comes with the driver of a GPU.
+const MOONCAKE: &[&str] = &["mooncake-transfer-engine-non-cuda==0.3.13.post1"];
+
+/// The end of a script of `tests/python`, which has succeeded and moved its data by `link`; none where the packages cannot
+/// be had.
+fn run(packages: &[&str], script: &str, link: &str, args: &[&str], vars: &[(&str, &str)]) -> Option<Finished> {
+    let _turn = alone();
+    let python = python_with(packages)?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
+    let counters = Counters::new(&way(link));
+    let mut command = under_vervain(python);
+    command.arg("-B").arg(script).args(args).envs(counters.variables()).envs(vars.iter().copied());
+    let end = Job::start(&mut command).finish(LIMIT);
+    if let Some(library) = missing(&end.output) {
+        eprintln!("skipped: {} needs {library}, which this machine lacks", packages[0]);
+        return None;
+    }
+    assert!(end.success(), "{link} {args:?} {vars:?}: {}", end.describe());
+    println!("{link} {args:?} {vars:?}: {:.2} s", end.took.as_secs_f64());
+    let moved = end.output.lines().find_map(|l| l.strip_prefix("moved ")?.strip_suffix(" bytes")?.parse().ok());
+    let moved: u64 = moved.unwrap_or_else(|| panic!("{}", end.describe()));
+    let by_memory = counters.read("memory_bytes");
+    // A word of this counter is 4 bytes.
+    let sent = 4 * (counters.read("port_xmit_data") + 1);
+    let right_way = if link == "auto" { by_memory >= moved } else { by_memory == 0 && sent >= moved };
+    assert!(right_way, "{link}: {by_memory} by memory, {sent} in all, of {}", end.describe());
+    Some(end)
+}
+
+/// A library of the system's that an import of the package's wanted and the dynamic linker did not find. Those that
+/// Vervain has are there.
+fn missing(output: &str) -> Option<&str> {
+    let why = output.lines().find_map(|l| l.strip_prefix("ImportError: "))?;
+    let (library, _) = why.split_once(": cannot open shared object file")?;
+    (!["libibverbs", "libmlx5", "libefa"].iter().any(|ours| library.contains(ours))).then_some(library)
+}
+
+fn nixl(link: &str) {
+    let rc = ("rc_v,self", "rma(rc_verbs/vervain0:1)");
+    let ud = ("ud_v,self", "rma_am(ud_verbs/vervain0:1)");
+    for ((tls, transport), processes) in [(rc, "one"), (rc, "two"), (ud, "two")] {
+        let vars = [("UCX_TLS", tls), ("UCX_LOG_LEVEL", "info")];
+        let Some(end) = run(NIXL, "nixl_agents.py", link, &[processes], &vars) else { return };
+        // UCX says by what it reaches a peer; both agents say so.
+        let connected = |l: &&str| l.contains("intra-node cfg#1 ") && l.contains(transport);
+        assert_eq!(end.output.lines().filter(connected).count(), 2, "{tls}: {}", end.describe());
+    }
+}
+
+fn mooncake(link: &str) {
+    for processes in ["one", "two"] {
+        let Some(end) = run(MOONCAKE, "mooncake_engines.py", link, &[processes], &[]) else { return };
+        assert!(end.output.contains("RDMA device: vervain0"), "{}", end.describe());
+    }
+}
+
+#[test]
+fn nixl_moves_data_by_memory() {
+    nixl("auto");
+}
+
+#[test]
+fn nixl_moves_data_in_packets() {
+    nixl("roce");
+}
+
+#[test]
+fn mooncake_moves_data_by_memory() {
+    mooncake("auto");
+}
+
+#[test]
+fn mooncake_moves_data_in_packets() {
+    mooncake("roce");
+}
