@@ -1,14 +1,15 @@
 //! Counters are the files of the tree whose content is not there yet: a program that opens one gets its value of that moment,
-//! in a file of its own under the same descriptor, and anew when it goes back to the start of it, as perftest does. (sysfs
-//! answers every read from the start anew, also by pread.) The file's name says which counter it is.
+//! in a file of its own under the same descriptor, and as in sysfs anew with each read from the start, which perftest relies
+//! on. The file's name says which counter it is.
 //!
 //! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open.
 
 use std::ffi::c_int;
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use libc::off_t;
 use vervain_counters::{PLACEHOLDER_MODE, WORDS, parse_placeholder, sum, sums};
 
 use crate::real::{errno, set_errno};
@@ -46,11 +47,32 @@ pub fn bring_to_life(fd: c_int) {
     set_errno(before);
 }
 
-/// If `fd` is a counter that lives, it gets its value of now.
+/// Descriptors that have been a counter, one bit each; what else they may be now, the file's name tells.
+static LIVE: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// The word and the bit of a descriptor.
+#[inline]
+fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((LIVE.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Whether `fd` may be a counter: all that a read of another file costs.
+#[inline]
+pub fn may_be_one(fd: c_int) -> bool {
+    may_be_inside() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// If `fd` is a counter that lives, and is about to be read from its start, it gets its value of now. `at` is the place that
+/// is read, where that is not the file's own.
 #[cold]
 #[inline(never)]
-pub fn renew(fd: c_int) {
+pub fn renew(fd: c_int, at: Option<off_t>) {
     let before = errno();
+    // SAFETY: asks for the place in the program's file.
+    if at.unwrap_or_else(|| unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }) != 0 {
+        return;
+    }
     let mut text = [0_u8; TEXT];
     if let Some(name) = name_of(fd, &mut text)
         && let Some(value) = value(name)
@@ -76,7 +98,7 @@ fn is_placeholder(fd: c_int) -> bool {
 /// What a placeholder says.
 fn read(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     // SAFETY: reads at most the size of the buffer, less one for a NUL, into it.
-    let n = unsafe { libc::pread(fd, text.as_mut_ptr().cast(), TEXT - 1, 0) };
+    let n = unsafe { libc::syscall(libc::SYS_pread64, fd, text.as_mut_ptr(), TEXT - 1, 0) };
     text.get(..usize::try_from(n).ok()?)
 }
 
@@ -123,6 +145,9 @@ fn give(fd: c_int, placeholder: &[u8], value: u64) {
         let flags = if libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
         if write(file, value) {
             libc::dup3(file, fd, flags);
+            if let Some((word, bit)) = bit(fd) {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
         }
         libc::close(file);
     }

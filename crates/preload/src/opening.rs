@@ -1,12 +1,12 @@
-//! Functions that open a file, and those that go back to its start.
+//! Functions that open a file, and that read one.
 //!
 //! open(2) and its kin are variadic in C. On x86-64 and AArch64 under Linux an integer argument travels the same way
 //! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed on
 //! is ignored by the real function as well.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
-use libc::{FILE, mode_t, off_t};
+use libc::{FILE, mode_t, off_t, size_t, ssize_t};
 
 use crate::counters;
 use crate::real::{real, reals};
@@ -15,7 +15,7 @@ use crate::view::{self, Kind};
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("the calling convention of variadic functions is known for Linux on x86-64 and AArch64 only");
 
-reals! { open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 lseek lseek64 }
+reals! { open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 read __read_chk pread pread64 }
 
 /// What a function that opens a file gives: a descriptor behind it, if it did not fail.
 trait Opened {
@@ -76,22 +76,24 @@ opening! {
     fn fopen64(@path, mode: *const c_char) -> *mut FILE;
 }
 
-/// Functions that set the place in a file.
-macro_rules! placing {
-    ($(fn $name:ident;)*) => {$(
+/// Functions that read a file, which may be a counter that a program reads once more.
+macro_rules! reading {
+    ($(fn $name:ident($buffer:ident: *mut c_void $(, $argument:ident: $ty:ty)*) at $at:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-            let real = real!($name: fn(c_int, off_t, c_int) -> off_t);
-            if offset == 0 && whence == libc::SEEK_SET && counters::may_be_inside() {
-                counters::renew(fd);
+        unsafe extern "C" fn $name(fd: c_int, $buffer: *mut c_void $(, $argument: $ty)*) -> ssize_t {
+            let real = real!($name: fn(c_int, *mut c_void $(, $ty)*) -> ssize_t);
+            if counters::may_be_one(fd) {
+                counters::renew(fd, $at);
             }
             // SAFETY: the caller's own arguments.
-            unsafe { real(fd, offset, whence) }
+            unsafe { real(fd, $buffer $(, $argument)*) }
         }
     )*};
 }
 
-placing! {
-    fn lseek;
-    fn lseek64;
+reading! {
+    fn read(buffer: *mut c_void, size: size_t) at None;
+    fn __read_chk(buffer: *mut c_void, size: size_t, room: size_t) at None;
+    fn pread(buffer: *mut c_void, size: size_t, offset: off_t) at Some(offset);
+    fn pread64(buffer: *mut c_void, size: size_t, offset: off_t) at Some(offset);
 }

@@ -46,7 +46,11 @@ pub(crate) fn serve_small() {
 #[inline]
 pub fn wants(addr: usize, len: usize, prot: c_int, flags: c_int) -> bool {
     let kind = flags & !libc::MAP_POPULATE;
-    len >= SERVED_FROM.load(Ordering::Relaxed) && addr == 0 && prot == RW && kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS && possible()
+    len >= SERVED_FROM.load(Ordering::Relaxed)
+        && addr == 0
+        && prot == RW
+        && kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
+        && possible()
 }
 
 /// mmap(2) of what [`wants`] says yes to.
