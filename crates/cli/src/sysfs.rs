@@ -48,6 +48,7 @@ fn plan(devices: &[Device]) -> Plan {
     let mut plan = Plan::new();
     let mut add = |path: String, node| plan.insert(PathBuf::from(path), node);
     add("sys/class/infiniband_verbs/abi_version".into(), Node::File("6\n".into()));
+    let cpus = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()).trim().to_owned();
     let ports: usize = devices.iter().map(|d| d.ports.len()).sum();
     let mut port_index = 0;
     for d in devices {
@@ -66,6 +67,20 @@ fn plan(devices: &[Device]) -> Plan {
         ] {
             add(format!("{base}/{file}"), Node::File(text + "\n"));
         }
+        // What an adapter hangs on: programs look there for the processors near it. Memory is near all of them.
+        let parent = format!("{PARENTS}/{}", d.name);
+        let to_parent = format!("../../infiniband_parent/{}", d.name);
+        add(format!("{base}/device"), Node::Link(to_parent.clone()));
+        for (file, text) in
+            [("numa_node", "-1".to_owned()), ("local_cpulist", cpus.clone()), ("local_cpus", mask(&cpus))]
+        {
+            add(format!("{parent}/{file}"), Node::File(text + "\n"));
+        }
+        add(format!("{parent}/infiniband/{}", d.name), Node::Link(format!("../../../infiniband/{}", d.name)));
+        add(
+            format!("{parent}/infiniband_verbs/{}", d.uverbs),
+            Node::Link(format!("../../../infiniband_verbs/{}", d.uverbs)),
+        );
         for port in &d.ports {
             for (file, text) in port_files(port) {
                 add(format!("{base}/ports/{}/{file}", port.number), Node::File(text + "\n"));
@@ -77,6 +92,7 @@ fn plan(devices: &[Device]) -> Plan {
             port_index += 1;
         }
         let base = format!("sys/devices/virtual/infiniband_verbs/{}", d.uverbs);
+        add(format!("{base}/device"), Node::Link(to_parent));
         let link = format!("../../devices/virtual/infiniband_verbs/{}", d.uverbs);
         add(format!("sys/class/infiniband_verbs/{}", d.uverbs), Node::Link(link));
         add(format!("{base}/ibdev"), Node::File(d.name.clone() + "\n"));
@@ -87,6 +103,28 @@ fn plan(devices: &[Device]) -> Plan {
     }
     plan
 }
+
+/// Where the devices' parents are: the kernel has its virtual devices without any, PCI devices elsewhere.
+const PARENTS: &str = "sys/devices/virtual/infiniband_parent";
+
+/// A list of processors such as `0-3,8` as a mask, in the kernel's words of 32 bits.
+fn mask(list: &str) -> String {
+    let mut words = vec![0_u32];
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            for cpu in first..=last.min(MOST_CPUS) {
+                words.resize(words.len().max(cpu / 32 + 1), 0);
+                words[cpu / 32] |= 1 << (cpu % 32);
+            }
+        }
+    }
+    let words: Vec<_> = words.iter().rev().map(|word| format!("{word:08x}")).collect();
+    words.join(",")
+}
+
+/// More than any kernel is built for.
+const MOST_CPUS: usize = 1 << 16;
 
 fn port_files(p: &Port) -> Vec<(String, String)> {
     let layer = if p.link_layer == "ethernet" { "Ethernet" } else { "InfiniBand" };
@@ -305,6 +343,13 @@ mod tests {
     }
 
     #[test]
+    fn processors_are_named_as_the_kernel_does() {
+        assert_eq!(mask("0-1"), "00000003");
+        assert_eq!(mask("0,4-7,33"), "00000002,000000f1");
+        assert_eq!(mask(""), "00000000");
+    }
+
+    #[test]
     fn the_tree_reads_like_sysfs() {
         let tmp = tempfile::tempdir().unwrap();
         let root = tmp.path().join("sysfs-1");
@@ -318,6 +363,9 @@ mod tests {
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gid_attrs/ndevs/1"), "lo\n");
         assert!(!root.join("sys/class/infiniband/vervain0/ports/1/gid_attrs/types/0").exists());
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/device/numa_node"), "-1\n");
+        assert_eq!(read("sys/class/infiniband_verbs/uverbs0/device/infiniband/vervain0/node_type"), "1: CA\n");
+        assert_eq!(read("sys/class/infiniband/vervain0/device/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
         assert!(fs::metadata(root.join("dev/infiniband/uverbs0")).unwrap().file_type().is_char_device());
         assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1, "nothing but the tree is left");
     }
