@@ -3,6 +3,8 @@
 #[allow(dead_code)]
 pub mod matrix;
 #[allow(dead_code)]
+pub mod mpi;
+#[allow(dead_code)]
 pub mod wire;
 
 use std::process::Command;
