@@ -231,19 +231,42 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`: this user's, and nobody else's.
+/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`, else `/dev/shm/vervain-<uid>`, which a container with a read-only
+/// root has: this user's, and nobody else's.
 fn private_directory() -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && is_private(d, uid));
-    let dir = runtime.map_or_else(|| PathBuf::from(format!("/tmp/vervain-{uid}")), |d| d.join("vervain"));
-    match DirBuilder::new().mode(0o700).create(&dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+    let places = [runtime.map(|d| d.join("vervain"))].into_iter().flatten();
+    first_private(places.chain(["/tmp", "/dev/shm"].map(|d| PathBuf::from(format!("{d}/vervain-{uid}")))), uid)
+}
+
+/// The first of the directories that is or can be made a private one; the error of the first that is none.
+fn first_private(places: impl Iterator<Item = PathBuf>, uid: u32) -> Result<PathBuf> {
+    let mut refused = None;
+    for dir in places {
+        match make_private(&dir, uid) {
+            Ok(()) => return Ok(dir),
+            Err(e) => refused = refused.or(Some(e)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| anyhow::anyhow!("no directory for it")))
+}
+
+fn make_private(dir: &Path, uid: u32) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists && !dir.is_dir() => {
             return Err(e).with_context(|| format!("cannot make {}", dir.display()));
         }
         _ => {}
     }
-    ensure!(is_private(&dir, uid), "{} is not a directory that only this user can enter", dir.display());
-    Ok(dir)
+    ensure!(is_private(dir, uid), "{} is not a directory that only this user can enter", dir.display());
+    ensure!(is_writable(dir), "{} cannot be written to", dir.display());
+    Ok(())
+}
+
+/// Whether files can be made in a directory: not so on a read-only file system.
+fn is_writable(dir: &Path) -> bool {
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 fn is_private(dir: &Path, uid: u32) -> bool {
@@ -338,6 +361,22 @@ mod tests {
         other.ports[0].state = 1;
         assert_ne!(fingerprint(&plan(&[device()])), fingerprint(&plan(&[other])));
         assert_eq!(fingerprint(&plan(&[device()])), fingerprint(&plan(&[device()])));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_had_is_passed_over() {
+        let tmp = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let (open, good) = (tmp.path().join("open"), tmp.path().join("good"));
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        let places = |last: &[&Path]| {
+            let bad = [tmp.path().join("absent/dir"), open.clone()];
+            bad.into_iter().chain(last.iter().map(|p| p.to_path_buf())).collect::<Vec<_>>()
+        };
+        assert_eq!(first_private(places(&[&good]).into_iter(), uid).unwrap(), good);
+        let said = first_private(places(&[]).into_iter(), uid).unwrap_err().to_string();
+        assert!(said.contains("absent/dir"), "{said}");
     }
 
     #[test]
