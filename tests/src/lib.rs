@@ -6,6 +6,7 @@
 
 pub mod callgrind;
 mod compile;
+pub mod container;
 pub mod counters;
 mod leftovers;
 pub mod netns;

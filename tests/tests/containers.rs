@@ -1,0 +1,148 @@
+//! Containers, without an engine (`vervain_tests::container`): data byte for byte between processes of one, of two in a pod,
+//! and of two with networks of their own, under each limit that engines set; stock clients between two.
+
+mod common;
+
+use std::time::Duration;
+
+use vervain_tests::container::{Container, Limits, PROGRAMS, docker_refuses, podman_refuses};
+use vervain_tests::netns::{Host, Network};
+use vervain_tests::{Failures, Finished, Job, alone, c_program, have, have_c};
+
+const LIMIT: Duration = Duration::from_secs(40);
+const PORT: &str = "5047";
+
+fn refusing(calls: &[libc::c_long]) -> Limits {
+    Limits { refused: calls.iter().map(|call| (*call, libc::EPERM)).collect(), ..Limits::default() }
+}
+
+/// Every limit by itself, some that come together, and what the engines have by default.
+fn limits() -> Vec<(&'static str, Limits)> {
+    let (none, copies) = (Limits::default(), [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
+    let everything = [&copies[..], &[libc::SYS_userfaultfd, libc::SYS_pidfd_getfd, libc::SYS_pidfd_open]].concat();
+    vec![
+        ("nothing but the namespaces", none.clone()),
+        ("userfaultfd refused", refusing(&[libc::SYS_userfaultfd])),
+        ("process_vm calls refused", refusing(&copies)),
+        ("pidfd calls refused", refusing(&[libc::SYS_pidfd_getfd, libc::SYS_pidfd_open])),
+        ("membarrier refused", refusing(&[libc::SYS_membarrier])),
+        ("another user than root", Limits { uid: Some(1000), ..none.clone() }),
+        ("a read-only root", Limits { read_only_root: true, ..none.clone() }),
+        ("other processes hidden", Limits { hidden_processes: true, ..none.clone() }),
+        ("Docker", Limits { few_capabilities: true, refused: docker_refuses(), ..none.clone() }),
+        ("rootless Podman", Limits { rootless: true, refused: podman_refuses(), ..none.clone() }),
+        (
+            "all at once",
+            Limits {
+                uid: Some(1000),
+                few_capabilities: true,
+                read_only_root: true,
+                hidden_processes: true,
+                refused: refusing(&everything).refused,
+                ..none
+            },
+        ),
+    ]
+}
+
+/// Those limits that this user can impose.
+fn imposable() -> Vec<(&'static str, Limits)> {
+    limits().into_iter().filter(|(_, limits)| limits.can_be_had()).collect()
+}
+
+/// Random operations, every byte of which is compared, between `here` and a process of `there`; in one container where
+/// they are the same. The variables are those of both.
+fn data(here: &Container, there: Option<(&Container, &Host)>, cases: &[&str], vars: &[(&str, &str)]) -> Finished {
+    let program = format!("{PROGRAMS}/data");
+    let vars = [vars, &[("VT_GID", "0")]].concat();
+    let Some((there, host)) = there else {
+        return Job::start(&mut here.under_vervain(&program, cases, &vars)).finish(LIMIT);
+    };
+    let server = Job::start(&mut there.under_vervain(&program, &["--serve", PORT], &vars));
+    let at = format!("{}:{PORT}", host.v4);
+    let mut end = Job::start(&mut here.under_vervain(&program, cases, &[&vars[..], &[("VT_PEER_AT", &at)]].concat()))
+        .finish(LIMIT);
+    end.output += &server.finish(Duration::ZERO).output;
+    end
+}
+
+fn judge(what: &str, end: &Finished, failures: &mut Failures) {
+    println!("{what}: {:.2} s", end.took.as_secs_f64());
+    if let Some(why) = common::wire::failure(end) {
+        failures.add(what, why);
+    }
+}
+
+/// Whether the tests can run at all; compiles what they run.
+fn ready() -> bool {
+    let ready = have_c() && have(&["nsenter", "unshare", "setpriv", "mount"]);
+    if ready {
+        c_program("data");
+        c_program("refuse");
+    }
+    ready
+}
+
+#[test]
+fn processes_of_one_container_reach_each_other_by_memory() {
+    if !ready() {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = Network::of_two(1500) else { return };
+    let mut failures = Failures::default();
+    for (what, limits) in imposable() {
+        let container = Container::start(network.first(), &limits);
+        judge(what, &data(&container, None, &["random_ops", "order"], &[]), &mut failures);
+        // Memory that peers cannot map: copied by process_vm calls or, where these are refused, by its owner.
+        judge(what, &data(&container, None, &["random_ops"], &[("VERVAIN_SHARE", "off")]), &mut failures);
+    }
+    let datagrams = network.first().datagrams_sent();
+    if datagrams > 0 {
+        failures.add("memory", format!("{datagrams} datagrams were sent"));
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn containers_of_one_pod_reach_each_other_by_memory() {
+    if !ready() {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = Network::of_two(1500) else { return };
+    let (mut failures, host) = (Failures::default(), network.first());
+    for (what, limits) in imposable() {
+        let pod = [Container::start(host, &limits), Container::start(host, &limits)];
+        judge(what, &data(&pod[0], Some((&pod[1], host)), &["random_ops"], &[]), &mut failures);
+        if limits.refused.is_empty() {
+            let private = &[("VERVAIN_SHARE", "off")];
+            judge(what, &data(&pod[0], Some((&pod[1], host)), &["random_ops"], private), &mut failures);
+        }
+    }
+    let datagrams = host.datagrams_sent();
+    if datagrams > 0 {
+        failures.add("memory", format!("{datagrams} datagrams were sent"));
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn containers_with_addresses_of_their_own_reach_each_other_in_packets() {
+    if !ready() {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = Network::of_two(1500) else { return };
+    let mut failures = Failures::default();
+    for (what, limits) in imposable() {
+        let containers = [network.first(), network.second()].map(|host| Container::start(host, &limits));
+        let before = network.first().datagrams_sent();
+        let end = data(&containers[0], Some((&containers[1], network.second())), &["order"], &[]);
+        judge(what, &end, &mut failures);
+        if network.first().datagrams_sent() == before {
+            failures.add(what, "no datagrams were sent");
+        }
+    }
+    failures.assert_none();
+}
