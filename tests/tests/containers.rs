@@ -3,11 +3,12 @@
 
 mod common;
 
+use std::process::Command;
 use std::time::Duration;
 
 use vervain_tests::container::{Container, Limits, PROGRAMS, docker_refuses, podman_refuses};
 use vervain_tests::netns::{Host, Network};
-use vervain_tests::{Failures, Finished, Job, alone, c_program, have, have_c};
+use vervain_tests::{Failures, Finished, Job, alone, c_program, free_port, have, have_c, under_vervain};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const PORT: &str = "5047";
@@ -138,11 +139,95 @@ fn containers_with_addresses_of_their_own_reach_each_other_in_packets() {
     for (what, limits) in imposable() {
         let containers = [network.first(), network.second()].map(|host| Container::start(host, &limits));
         let before = network.first().datagrams_sent();
-        let end = data(&containers[0], Some((&containers[1], network.second())), &["order"], &[]);
+        // A second less for the limits that come alone.
+        let cases: &[&str] = if limits.refused.len() > 3 { &["random_ops", "order"] } else { &["order"] };
+        let end = data(&containers[0], Some((&containers[1], network.second())), cases, &[]);
         judge(what, &end, &mut failures);
         if network.first().datagrams_sent() == before {
             failures.add(what, "no datagrams were sent");
         }
     }
     failures.assert_none();
+}
+
+/// What an unchanged image has: perftest and ibverbs-utils.
+#[test]
+fn stock_clients_run_between_containers() {
+    if !ready() || !have(&["ib_write_bw", "ib_send_lat", "ibv_devinfo"]) {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = Network::of_two(1500) else { return };
+    let mut failures = Failures::default();
+    for (what, limits) in imposable().into_iter().skip_while(|(what, _)| *what != "Docker") {
+        let [here, there] = [network.first(), network.second()].map(|host| Container::start(host, &limits));
+        for tool in ["ib_write_bw", "ib_send_lat"] {
+            let port = free_port();
+            let args = ["-p", &port.to_string(), "-x", "0", "-F", "-n", "500", "-s", "65536"].map(str::to_owned);
+            let mut args: Vec<_> = args.iter().map(String::as_str).collect();
+            let server = there.under_vervain(tool, &args, &[]);
+            args.push(network.second().v4);
+            let (server, client) = common::serve(server, here.under_vervain(tool, &args, &[]), port, LIMIT);
+            println!("{what}: {tool}: {:.2} s", client.took.as_secs_f64());
+            for why in common::complaint(tool, &server, &client) {
+                failures.add(&format!("{what}: {tool}"), why);
+            }
+        }
+        // The view of sysfs too, which needs a directory that can be written to.
+        for (tool, args, wanted) in [
+            ("ibv_devinfo", &[][..], "PORT_ACTIVE"),
+            ("cat", &["/sys/class/infiniband/vervain0/ports/1/state"], "4: ACTIVE"),
+        ] {
+            let end = Job::start(&mut here.under_vervain(tool, args, &[])).finish(LIMIT);
+            if !end.success() || !end.output.contains(wanted) || end.output.contains("warning") {
+                failures.add(&format!("{what}: {tool}"), end.describe());
+            }
+        }
+    }
+    failures.assert_none();
+}
+
+/// Whether a program failed soon, and its first words that are Vervain's say why.
+fn fails_with(what: &str, end: &Finished, sentence: &[&str], failures: &mut Failures) {
+    let first = end.output.lines().find(|line| line.contains("vervain")).unwrap_or_default();
+    let failed = end.status.is_some_and(|status| !status.success());
+    if !failed || sentence.iter().any(|words| !first.contains(words)) {
+        failures.add(what, end.describe());
+    }
+}
+
+#[test]
+fn where_nothing_can_work_a_sentence_says_so() {
+    if !ready() || !have(&["ib_write_bw"]) {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = Network::of_two(1500) else { return };
+    let mut failures = Failures::default();
+    let limits = Limits { refused: vec![(libc::SYS_memfd_create, libc::EPERM)], ..Limits::default() };
+    if limits.can_be_had() {
+        let container = Container::start(network.first(), &limits);
+        let end = data(&container, None, &["order"], &[]);
+        let sentence = ["cannot open the device", "memfd_create", "vervain doctor", "not permitted"];
+        fails_with("data without memfd_create", &end, &sentence, &mut failures);
+        let end = Job::start(&mut container.under_vervain("ib_write_bw", &[], &[])).finish(LIMIT);
+        fails_with("ib_write_bw without memfd_create", &end, &sentence, &mut failures);
+    }
+    // Without a map, all users look like the overflow user, and its processes cannot know whose memory they would share.
+    let mut anybody = Command::new("unshare");
+    let inside = under_vervain(c_program("data"));
+    anybody.arg("--user").arg(inside.get_program()).args(inside.get_args()).arg("order");
+    if have_user_namespaces() {
+        let end = Job::start(&mut anybody).finish(LIMIT);
+        fails_with("data by a user without a number", &end, &["does not tell users apart"], &mut failures);
+    }
+    failures.assert_none();
+}
+
+fn have_user_namespaces() -> bool {
+    let can = Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("skipped: this user may not make user namespaces");
+    }
+    can
 }
