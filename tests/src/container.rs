@@ -280,3 +280,51 @@ pub fn podman_refuses() -> Vec<(libc::c_long, i32)> {
     let refused = refused.map(|call| (call, libc::EPERM));
     refused.into_iter().chain(unknown.map(|call| (call, libc::ENOSYS))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Network;
+    use crate::{Job, have_c};
+    use std::time::Duration;
+
+    /// What a shell line prints in such a container.
+    fn says(network: &Network, limits: &Limits, line: &str) -> String {
+        let container = Container::start(network.first(), limits);
+        let end =
+            Job::start(&mut container.enter(Command::new("sh").args(["-c", line]))).finish(Duration::from_secs(20));
+        end.output.trim().to_owned()
+    }
+
+    #[test]
+    fn limits_hold() {
+        let plain = Limits::default();
+        if !have_c() || !plain.can_be_had() {
+            return;
+        }
+        let Some(network) = Network::of_two(1500) else { return };
+        let says = |limits: &Limits, line: &str| says(&network, limits, line);
+        assert_eq!(says(&plain, "cat /proc/1/comm"), "cat", "the first process is the container's own");
+        assert_eq!(says(&plain, "df -m --output=size /dev/shm | tail -n 1"), "64");
+        assert_eq!(says(&plain, "test -w /usr && grep Seccomp: /proc/self/status"), "Seccomp:\t0");
+        assert_eq!(
+            says(&Limits { read_only_root: true, ..plain.clone() }, "test -w /usr || echo read-only"),
+            "read-only"
+        );
+        let user = Limits { uid: Some(1000), hidden_processes: true, ..plain.clone() };
+        assert_eq!(says(&user, "id -u; test -e /proc/1 || echo hidden"), "1000\nhidden");
+        let docker = Limits { few_capabilities: true, refused: docker_refuses(), ..plain.clone() };
+        assert_eq!(says(&docker, "grep -c CapEff:.00000000a80425fb /proc/self/status"), "1", "Docker's capabilities");
+        assert!(says(&docker, "unshare --uts true").contains("not permitted"));
+        let podman = Limits { rootless: true, refused: podman_refuses(), ..plain };
+        assert_eq!(
+            says(&podman, "id -u; grep -c . /proc/self/uid_map; grep Seccomp: /proc/self/status"),
+            "0\n1\nSeccomp:\t2"
+        );
+        let ids = |kind: &str| format!("readlink /proc/self/ns/{kind}");
+        for kind in ["user", "pid", "mnt", "ipc", "net"] {
+            let ours = std::fs::read_link(format!("/proc/self/ns/{kind}")).expect("a namespace");
+            assert_ne!(says(&podman, &ids(kind)), ours.display().to_string(), "a {kind} namespace of its own");
+        }
+    }
+}
