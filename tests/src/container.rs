@@ -1,5 +1,5 @@
 //! Containers without an engine: processes of a test in user, pid, mount and IPC namespaces of their own, with a /dev/shm of
-//! 64 MiB and their own /proc, under what an engine may restrict. The network is that of a host of [`crate::netns`], so two
+//! 64 MiB and a /proc and /tmp of their own, under what an engine may restrict. The network is that of a host of [`crate::netns`], so two
 //! containers of one host are a pod.
 
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Container {
              for d in bin lib/vervain c; do mount --bind \"$1\" /mnt/$d; shift; done
              mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
              mount -t proc -o \"hidepid=$1\" proc /proc
-             [ \"$2\" = false ] || mount -o remount,bind,ro /
+             if [ \"$2\" = true ]; then mount -o remount,bind,ro /; else mount -t tmpfs -o mode=1777 tmpfs /tmp; fi
              echo ready; exec cat",
         );
         let parent = |file: &Path| file.parent().expect("a file is in a directory").to_owned();
