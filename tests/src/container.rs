@@ -1,6 +1,6 @@
 //! Containers without an engine: processes of a test in user, pid, mount and IPC namespaces of their own, with a /dev/shm of
-//! 64 MiB and a /proc and /tmp of their own, under what an engine may restrict. The network is that of a host of [`crate::netns`], so two
-//! containers of one host are a pod.
+//! 64 MiB and a /proc and /tmp of their own, under what an engine may restrict. The network is that of a host of
+//! [`crate::netns`], so two containers of one host are a pod.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

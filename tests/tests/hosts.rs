@@ -10,7 +10,7 @@ use common::mpi::{MPICH, Mpi, OPEN_MPI, judge, verbs_only};
 use vervain_tests::netns::Network;
 use vervain_tests::{Failures, Job, alone, have, mpi_program, unswayed, vervain};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 const PARTS: &[&str] = &["point", "collective", "onesided"];
 
