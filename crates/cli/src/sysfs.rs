@@ -240,28 +240,25 @@ fn private_directory() -> Result<PathBuf> {
     first_private(places.chain(["/tmp", "/dev/shm"].map(|d| PathBuf::from(format!("{d}/vervain-{uid}")))), uid)
 }
 
-/// The first of the directories that is or can be made a private one; the error of the first that is none.
+/// The first of the directories that can be made or written to; the error of the first where none can. One that is there
+/// and somebody else's is an error, and none is taken in its place.
 fn first_private(places: impl Iterator<Item = PathBuf>, uid: u32) -> Result<PathBuf> {
     let mut refused = None;
     for dir in places {
-        match make_private(&dir, uid) {
-            Ok(()) => return Ok(dir),
-            Err(e) => refused = refused.or(Some(e)),
+        let made = DirBuilder::new().mode(0o700).create(&dir);
+        if let Err(e) = made
+            && e.kind() != io::ErrorKind::AlreadyExists
+        {
+            refused = refused.or(Some(anyhow::anyhow!("cannot make {}: {e}", dir.display())));
+            continue;
         }
+        ensure!(is_private(&dir, uid), "{} is not a directory that only this user can enter", dir.display());
+        if is_writable(&dir) {
+            return Ok(dir);
+        }
+        refused = refused.or(Some(anyhow::anyhow!("{} cannot be written to", dir.display())));
     }
     Err(refused.unwrap_or_else(|| anyhow::anyhow!("no directory for it")))
-}
-
-fn make_private(dir: &Path, uid: u32) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists && !dir.is_dir() => {
-            return Err(e).with_context(|| format!("cannot make {}", dir.display()));
-        }
-        _ => {}
-    }
-    ensure!(is_private(dir, uid), "{} is not a directory that only this user can enter", dir.display());
-    ensure!(is_writable(dir), "{} cannot be written to", dir.display());
-    Ok(())
 }
 
 /// Whether files can be made in a directory: not so on a read-only file system.
@@ -364,19 +361,18 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_had_is_passed_over() {
+    fn a_directory_that_cannot_be_made_is_passed_over_and_one_of_others_is_not() {
         let tmp = tempfile::tempdir().unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        let (open, good) = (tmp.path().join("open"), tmp.path().join("good"));
+        let [absent, open, good] = ["absent/dir", "open", "good"].map(|name| tmp.path().join(name));
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-        let places = |last: &[&Path]| {
-            let bad = [tmp.path().join("absent/dir"), open.clone()];
-            bad.into_iter().chain(last.iter().map(|p| p.to_path_buf())).collect::<Vec<_>>()
-        };
-        assert_eq!(first_private(places(&[&good]).into_iter(), uid).unwrap(), good);
-        let said = first_private(places(&[]).into_iter(), uid).unwrap_err().to_string();
-        assert!(said.contains("absent/dir"), "{said}");
+        let first = |places: &[&Path]| first_private(places.iter().map(|p| p.to_path_buf()), uid);
+        assert_eq!(first(&[&absent, &good]).unwrap(), good);
+        let said = first(&[&absent]).unwrap_err().to_string();
+        assert!(said.contains("cannot make") && said.contains("absent/dir"), "{said}");
+        let said = first(&[&open, &good]).unwrap_err().to_string();
+        assert!(said.contains("only this user"), "{said}");
     }
 
     #[test]
