@@ -103,12 +103,13 @@ static void random_ops(void)
 {
 	static const int ops[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM };
 	static const char *const names[] = { "write", "write_imm", "read", "send", "send_imm" };
-	int fd;
+	const char *rounds = getenv("VT_ROUNDS");
+	int fd, count = rounds ? atoi(rounds) : 800;
 	pid_t pid = vt_spawn("random", &fd);
 	struct vt_duo d;
 	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 * AREA }) && vt_duo_meet(&d,
 		fd), "setup");
-	for (int i = 0; i < 800; i++) {
+	for (int i = 0; i < count; i++) {
 		size_t k = vt_random() % VT_ARRAY(ops);
 		struct order o = { .what = (uint32_t)ops[k], .len = random_len(), .seed = vt_random() };
 		o.off = vt_random() % (AREA - o.len);

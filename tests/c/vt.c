@@ -115,6 +115,8 @@ int vt_main_roles(int argc, char **argv, const struct vt_case *cases, size_t n, 
 			vt_seed = strtoull(argv[++first], NULL, 0);
 		} else if (!strcmp(argv[first], "--peer") && first + 1 < argc) {
 			return vt_peer_main(atoi(argv[++first]));
+		} else if (!strcmp(argv[first], "--serve") && first + 1 < argc) {
+			return vt_serve(atoi(argv[++first]));
 		} else if (!strcmp(argv[first], "--role") && first + 2 < argc) {
 			for (size_t i = 0; i < nroles; i++)
 				if (!strcmp(roles[i].name, argv[first + 1])) {

@@ -99,6 +99,8 @@ struct vt_dev {
 	union ibv_gid gid;
 };
 bool vt_open(struct vt_dev *dev); /* prints why when it fails */
+/* vt_apart.c: runs roles for callers of another container, one after the other, until it is killed. */
+int vt_serve(int port);
 /* In a child that becomes the peer, before exec: to the network namespace of $VT_PEER_NETNS, where that is set. */
 bool vt_enter_peers_network(void);
 int vt_poll(struct ibv_cq *cq, struct ibv_wc *wc, int n, unsigned timeout_ms); /* until n completions or the time is over */

@@ -14,6 +14,9 @@ pid_t vt_spawn(const char *role, int *fd)
 {
 	int sv[2];
 	char arg[16];
+	const char *at = getenv("VT_PEER_AT");
+	if (at)
+		return vt_call(at, role, fd);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv))
 		return -1;
 	fflush(stdout);

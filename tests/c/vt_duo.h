@@ -7,6 +7,9 @@
 
 /* Starts this program anew as `--role NAME FD`; it dies with its parent. Returns the pid, the socket in *fd. */
 pid_t vt_spawn(const char *role, int *fd);
+/* vt_apart.c: the same where the peer is in another container, by its `--serve PORT` at "ADDRESS:PORT"; vt_spawn does so when
+ * $VT_PEER_AT is set. The process of the pid ends as the peer does. */
+pid_t vt_call(const char *at, const char *role, int *fd);
 /* Waits for the end of a child, at most ms; kills it then. Returns the wait status, or -1 when it had to be killed. */
 int vt_reap(pid_t pid, unsigned ms);
 bool vt_put(int fd, const void *p, size_t n);

@@ -6,6 +6,7 @@
 
 pub mod callgrind;
 mod compile;
+pub mod container;
 pub mod counters;
 mod leftovers;
 pub mod netns;
@@ -40,13 +41,19 @@ fn library(command: &Path) -> Option<PathBuf> {
 
 /// `vervain run -- program`, with none of this process's Vervain variables.
 pub fn under_vervain(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new(vervain());
+    let mut command = unswayed(vervain());
+    command.arg("run").arg("--").arg(program);
+    command
+}
+
+/// A program with none of this process's Vervain variables.
+pub fn unswayed(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("VERVAIN_") {
             command.env_remove(name);
         }
     }
-    command.arg("run").arg("--").arg(program);
     command
 }
 

@@ -1,6 +1,7 @@
-//! Networks for tests: two hosts, which are network namespaces joined by a veth pair, or one host with its loopback only.
-//! A namespace lives as long as a process inside of it that reads from a pipe of this one: however a test ends, the pipe
-//! closes and the namespace goes. Root has the right to make them; others where user namespaces are allowed.
+//! Networks for tests: two hosts, which are network namespaces joined by a veth pair, each with a name of its own, or one
+//! host with its loopback only. A namespace lives as long as a process inside of it that reads from a pipe of this one:
+//! however a test ends, the pipe closes and the namespace goes. Root has the right to make them; others where user
+//! namespaces are allowed.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use crate::{Finished, Job, tool};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A network namespace.
+/// A network namespace, with a UTS namespace for the host's name.
 pub struct Host {
     holder: Child,
     user: bool,
@@ -108,14 +109,15 @@ impl Host {
     /// Starts the process that holds a namespace open. One of an ordinary user shares the user namespace of `beside`.
     fn start(rights: Rights, beside: Option<&Host>, v4: &'static str, v6: &'static str) -> Host {
         let mut command = match beside {
-            Some(host) if rights.user => host.enter(Command::new("unshare").arg("-n")),
+            Some(host) if rights.user => host.enter(Command::new("unshare").arg("-nu")),
             _ => {
                 let mut command = Command::new("unshare");
-                command.arg(if rights.user { "-Urn" } else { "-n" });
+                command.arg(if rights.user { "-Urnu" } else { "-nu" });
                 command
             }
         };
-        command.args(["sh", "-c", "echo ready; exec cat"]);
+        let name = if beside.is_some() { "vervain-second" } else { "vervain-first" };
+        command.args(["sh", "-c", "hostname \"$0\" && echo ready; exec cat", name]);
         let mut holder =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let mut ready = [0; 6];
@@ -134,15 +136,20 @@ impl Host {
         }
     }
 
-    /// The file that stands for the namespace.
+    /// A process that is in the host's namespaces as long as they are wanted.
+    pub fn pid(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// The file that stands for the network namespace.
     pub fn path(&self) -> String {
-        format!("/proc/{}/ns/net", self.holder.id())
+        format!("/proc/{}/ns/net", self.pid())
     }
 
     /// The command, in this namespace.
     pub fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
-        inside.args(["-t", &self.holder.id().to_string(), "-n"]);
+        inside.args(["-t", &self.pid().to_string(), "-n", "-u"]);
         if self.user {
             inside.args(["-U", "--preserve-credentials"]);
         }
@@ -191,6 +198,30 @@ impl Host {
         words.windows(2).filter(|w| w[0] == "packets").filter_map(|w| w[1].parse::<u64>().ok()).sum()
     }
 
+    /// How many UDP datagrams its programs have sent, RoCE's among them and no TCP of a launcher.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    pub fn datagrams_sent(&self) -> u64 {
+        let tables = std::fs::read_to_string(format!("/proc/{}/net/snmp", self.pid())).expect("/proc/PID/net/snmp");
+        let mut rows = tables.lines().filter_map(|l| l.strip_prefix("Udp: ")).map(str::split_whitespace);
+        let (Some(names), Some(values)) = (rows.next(), rows.next()) else { panic!("no row of UDP in {tables}") };
+        let sent = names.zip(values).find(|(name, _)| *name == "OutDatagrams");
+        sent.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no OutDatagrams in {tables}"))
+    }
+
+    /// Kills what runs in the namespace: a launcher's daemon, say, that has left the group of the test's job.
+    fn kill_all(&self) {
+        let Ok(ours) = std::fs::read_link(self.path()) else { return };
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            if std::fs::read_link(entry.path().join("ns/net")).is_ok_and(|theirs| theirs == ours) {
+                // SAFETY: kill has no memory effects; the process is in a namespace that this test has made.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
+    }
+
     /// Lets everything in again.
     pub fn drop_nothing(&self) {
         self.run("nft", &["delete", "table", "inet", "vervain"]);
@@ -199,6 +230,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        self.kill_all();
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -214,10 +246,10 @@ fn rights() -> Option<Rights> {
         command.status().is_ok_and(|status| status.success())
     };
     let rights = *RIGHTS.get_or_init(|| {
-        if !crate::have(&["unshare", "nsenter", "ip"]) {
+        if !crate::have(&["unshare", "nsenter", "ip", "hostname"]) {
             return None;
         }
-        [("-n", false), ("-Urn", true)].into_iter().find(|(o, _)| can(o)).map(|(_, user)| Rights { user })
+        [("-nu", false), ("-Urnu", true)].into_iter().find(|(o, _)| can(o)).map(|(_, user)| Rights { user })
     });
     if rights.is_none() {
         eprintln!("skipped: this user may not make network namespaces (run as root, or allow user namespaces)");
@@ -230,8 +262,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_hosts_reach_each_other_until_one_ends() {
+    fn two_hosts_have_names_and_reach_each_other_until_one_ends() {
         let Some(mut network) = Network::of_two(1500) else { return };
+        for (host, name) in [(network.first(), "vervain-first"), (network.second(), "vervain-second")] {
+            assert_eq!(host.run("hostname", &[]).output.trim(), name);
+        }
         let mut server = Job::start(&mut network.second().enter(Command::new("python3").args([
             "-m",
             "http.server",

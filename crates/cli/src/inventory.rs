@@ -85,11 +85,17 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
     let (json, complaint) = read_to_end(&mut child)?;
     let status = child.wait().context("cannot wait for the process that asks the verbs library")?;
     if !status.success() {
-        let last = complaint.lines().last().unwrap_or_default().trim_start_matches("vervain: ");
-        let last = if last.is_empty() { "see above" } else { last };
-        bail!("{} did not list its devices ({status}): {last}", library.display());
+        bail!("{} did not list its devices ({status}): {}", library.display(), reason(&complaint));
     }
     serde_json::from_slice(&json).context("the process that asks the verbs library gave no JSON")
+}
+
+/// Why the child failed: what the library itself says first, for that is the cause of the rest, else the last words.
+fn reason(complaint: &str) -> &str {
+    let cause = complaint.lines().find_map(|line| line.strip_prefix("[ERROR ")?.split_once("] "));
+    let last = complaint.lines().last().unwrap_or_default().trim_start_matches("vervain: ");
+    let said = cause.map_or(last, |(_, cause)| cause);
+    if said.is_empty() { "see above" } else { said }
 }
 
 /// Both streams of the child, read side by side so that neither blocks it; the child is killed when it takes too long.
@@ -210,6 +216,15 @@ mod tests {
         let mut gid = [0; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
         assert_eq!(groups(&gid), "0000:0000:0000:0000:0000:ffff:7f00:0001");
+    }
+
+    #[test]
+    fn the_librarys_own_words_are_the_reason() {
+        let said =
+            "[WARN  a::b] slow\n[ERROR a::b] no memory: EPERM\n[ERROR a::b] again\nvervain: cannot open vervain0\n";
+        assert_eq!(reason(said), "no memory: EPERM");
+        assert_eq!(reason("one\nvervain: two\n"), "two");
+        assert_eq!(reason(""), "see above");
     }
 
     #[test]

@@ -269,19 +269,39 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`: this user's, and nobody else's.
+/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`, else `/dev/shm/vervain-<uid>`, which a container with a read-only
+/// root has: this user's, and nobody else's.
 fn private_directory() -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && is_private(d, uid));
-    let dir = runtime.map_or_else(|| PathBuf::from(format!("/tmp/vervain-{uid}")), |d| d.join("vervain"));
-    match DirBuilder::new().mode(0o700).create(&dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(e).with_context(|| format!("cannot make {}", dir.display()));
+    let places = [runtime.map(|d| d.join("vervain"))].into_iter().flatten();
+    first_private(places.chain(["/tmp", "/dev/shm"].map(|d| PathBuf::from(format!("{d}/vervain-{uid}")))), uid)
+}
+
+/// The first of the directories that can be made or written to; the error of the first where none can. One that is there
+/// and somebody else's is an error, and none is taken in its place.
+fn first_private(places: impl Iterator<Item = PathBuf>, uid: u32) -> Result<PathBuf> {
+    let mut refused = None;
+    for dir in places {
+        let made = DirBuilder::new().mode(0o700).create(&dir);
+        if let Err(e) = made
+            && e.kind() != io::ErrorKind::AlreadyExists
+        {
+            refused = refused.or(Some(anyhow::anyhow!("cannot make {}: {e}", dir.display())));
+            continue;
         }
-        _ => {}
+        ensure!(is_private(&dir, uid), "{} is not a directory that only this user can enter", dir.display());
+        if is_writable(&dir) {
+            return Ok(dir);
+        }
+        refused = refused.or(Some(anyhow::anyhow!("{} cannot be written to", dir.display())));
     }
-    ensure!(is_private(&dir, uid), "{} is not a directory that only this user can enter", dir.display());
-    Ok(dir)
+    Err(refused.unwrap_or_else(|| anyhow::anyhow!("no directory for it")))
+}
+
+/// Whether files can be made in a directory: not so on a read-only file system.
+fn is_writable(dir: &Path) -> bool {
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 fn is_private(dir: &Path, uid: u32) -> bool {
@@ -386,6 +406,21 @@ mod tests {
         other.ports[0].state = 1;
         assert_ne!(fingerprint(&plan(&[device()])), fingerprint(&plan(&[other])));
         assert_eq!(fingerprint(&plan(&[device()])), fingerprint(&plan(&[device()])));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_passed_over_and_one_of_others_is_not() {
+        let tmp = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let [absent, open, good] = ["absent/dir", "open", "good"].map(|name| tmp.path().join(name));
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        let first = |places: &[&Path]| first_private(places.iter().map(|p| p.to_path_buf()), uid);
+        assert_eq!(first(&[&absent, &good]).unwrap(), good);
+        let said = first(&[&absent]).unwrap_err().to_string();
+        assert!(said.contains("cannot make") && said.contains("absent/dir"), "{said}");
+        let said = first(&[&open, &good]).unwrap_err().to_string();
+        assert!(said.contains("only this user"), "{said}");
     }
 
     #[test]

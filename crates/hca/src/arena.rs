@@ -138,7 +138,8 @@ impl Arena {
         let fd = unsafe {
             let raw = libc::memfd_create(c"vervain".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             if raw < 0 {
-                return Err(Error::last_os("cannot make the shared-memory arena (memfd_create)"));
+                let what = "cannot make the shared-memory arena (memfd_create; `vervain doctor` has the remedy)";
+                return Err(Error::last_os(what));
             }
             OwnedFd::from_raw_fd(raw)
         };

@@ -4,6 +4,7 @@
 mod links;
 pub mod local;
 pub mod roce;
+mod user;
 
 use std::any::Any;
 use std::sync::{Arc, Once};

@@ -11,7 +11,7 @@ use vervain_hca as hca;
 
 use crate::abi::*;
 use crate::errno;
-use crate::sysfs::ibv_get_sysfs_path;
+use crate::sysfs::{ibv_get_sysfs_path, warn_of_absent_view};
 
 /// A device. The words behind the C struct stay NULL: a real libmlx5 reads the first of them (offset 664) as a pointer to
 /// its operations, to see whether the device is its own.
@@ -36,6 +36,7 @@ fn devices() -> Result<&'static Devices, c_int> {
     DEVICES
         .get_or_init(|| {
             vervain_link::start_logging();
+            warn_of_absent_view();
             match hca::devices() {
                 Ok(list) => Ok(Devices(list.into_iter().map(|d| Box::into_raw(Box::new(Entry::new(d)))).collect())),
                 Err(e) => {

@@ -50,6 +50,23 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     }
 }
 
+/// Warns where `vervain run` was on another host: a launcher of MPI may bring its variables here, and not its files.
+pub(crate) fn warn_of_absent_view() {
+    if let Some(why) = absent_view(env::var_os("VERVAIN_SYSFS").as_deref().map(Path::new)) {
+        log::warn!("{why}");
+    }
+}
+
+/// What is wrong where the tree that `vervain run` made for the preload is not there.
+fn absent_view(tree: Option<&Path>) -> Option<String> {
+    let tree = tree.filter(|tree| !tree.as_os_str().is_empty() && !tree.is_dir())?;
+    Some(format!(
+        "no {} on this host, so programs that look for devices in /sys or /dev find none: start the program by `vervain \
+         run` on each host (mpirun ... vervain run -- PROGRAM)",
+        tree.display()
+    ))
+}
+
 /// Ends the `len` bytes in `buf` with a NUL in place of a last newline, or behind them; -1 where there is no room.
 fn terminate(buf: &mut [u8], len: usize) -> c_int {
     let len = if len > 0 && buf[len - 1] == b'\n' { len - 1 } else { len };
@@ -91,5 +108,14 @@ mod tests {
         let len = unsafe { ibv_read_sysfs_file(c"/nonexistent".as_ptr(), c"x".as_ptr(), buf.as_mut_ptr(), 8) };
         assert_eq!(len, -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn a_view_that_was_made_on_another_host_is_told_of() {
+        let said = absent_view(Some(Path::new("/nowhere/sysfs-1"))).unwrap();
+        assert!(said.contains("/nowhere/sysfs-1") && said.contains("vervain run"), "{said}");
+        assert_eq!(absent_view(None), None);
+        assert_eq!(absent_view(Some(Path::new(""))), None);
+        assert_eq!(absent_view(Some(Path::new("/"))), None);
     }
 }

@@ -3,6 +3,8 @@
 #[allow(dead_code)]
 pub mod matrix;
 #[allow(dead_code)]
+pub mod mpi;
+#[allow(dead_code)]
 pub mod wire;
 
 use std::process::Command;
@@ -49,7 +51,9 @@ pub fn pair_between(
     serve(server, client, port, limit)
 }
 
-fn serve(mut server: Command, mut client: Command, port: u16, limit: Duration) -> (Finished, Finished) {
+/// Starts a server and, when it listens on the TCP port, its client.
+#[allow(dead_code)]
+pub fn serve(mut server: Command, mut client: Command, port: u16, limit: Duration) -> (Finished, Finished) {
     let mut server = Job::start(&mut server);
     if !server.listens(port, limit) {
         let s = server.finish(Duration::from_millis(100));

@@ -200,9 +200,10 @@ pub fn surroundings() -> Finding {
         Status::Note,
         CHECK,
         found,
-        "only processes of one network namespace find each other, and only those of one pid namespace copy directly",
-        "start the programs in one container, or with --network container:NAME --pid container:NAME (Kubernetes: one \
-         pod with shareProcessNamespace)",
+        "processes of other network namespaces are reached in packets; in other pid namespaces, memory that peers cannot \
+         map is copied by its owner",
+        "for memory alone start the programs in one container, or with --network container:NAME --pid container:NAME \
+         (Kubernetes: one pod with shareProcessNamespace)",
     )
 }
 

@@ -67,6 +67,8 @@ pub(crate) struct Identity {
     pub wake: OwnedFd,
     pub incarnation: [u64; 2],
     pub uid: u32,
+    /// Whether who looks like this user is this user.
+    tells_users_apart: bool,
     /// Slots held so far.
     pub slots: OwnerLock<Vec<u32>>,
 }
@@ -80,6 +82,13 @@ impl Identity {
             *to = *slot;
         }
         Message::new(kind, &args, &self.incarnation)
+    }
+
+    /// The process at the other end, if it is this user's: others have no business here (DESIGN decision 7). Its pid is 0
+    /// where our pid namespace does not show it.
+    fn trust(&self, socket: &Socket) -> Option<i32> {
+        let (pid, _) = socket.peer().filter(|(_, uid)| self.tells_users_apart && *uid == self.uid)?;
+        Some(pid)
     }
 
     /// The name of a slot's listener.
@@ -120,7 +129,10 @@ impl Local {
         };
         let (arena, wake) = (duplicate(init.arena_fd)?, duplicate(init.wake_fd)?);
         let spare = OwnerLock::new(rustix::io::fcntl_dupfd_cloexec(&epoll, 0).ok());
-        let uid = rustix::process::geteuid().as_raw();
+        let (uid, apart) = (rustix::process::geteuid().as_raw(), crate::user::own());
+        if let Err(why) = &apart {
+            log::warn!("{why}, so no other process is talked to: give this user a number (unshare --map-current-user)");
+        }
         for fd in [&epoll, &arena, &wake] {
             keep_from_children(fd.as_raw_fd());
         }
@@ -130,7 +142,8 @@ impl Local {
             epoll::add(&epoll, watch, Token::Network.data(), events).map_err(|e| os_error("epoll", e))?;
             keep_from_children(watch.as_fd().as_raw_fd());
         }
-        let identity = Identity { arena, wake, incarnation: init.incarnation, uid, slots: OwnerLock::default() };
+        let (incarnation, slots) = (init.incarnation, OwnerLock::default());
+        let identity = Identity { arena, wake, incarnation, uid, tells_users_apart: apart.is_ok(), slots };
         Ok(Local {
             epoll,
             identity,
@@ -153,8 +166,7 @@ impl Local {
         let Some((_, listener)) = listeners.iter().find(|(s, _)| *s == slot) else { return };
         loop {
             match listener.accept() {
-                // Other users' processes have no business here (DESIGN decision 7).
-                Ok(socket) if socket.peer().is_some_and(|(_, uid)| uid == self.identity.uid) => {
+                Ok(socket) if self.identity.trust(&socket).is_some() => {
                     self.incoming.add(socket, |socket, id| self.watch(socket, Token::Incoming(id)).is_ok());
                 }
                 Ok(_) => {}

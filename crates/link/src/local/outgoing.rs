@@ -57,9 +57,7 @@ impl Outgoing {
                 return Peer::Absent;
             }
         };
-        let Some((pid, _)) = socket.peer().filter(|(_, uid)| *uid == identity.uid) else {
-            return Peer::Absent;
-        };
+        let Some(pid) = identity.trust(&socket) else { return Peer::Absent };
         if socket.send(&identity.message(kind::HELLO), &[]).is_err() || !watch(&socket) {
             return Peer::Absent;
         }

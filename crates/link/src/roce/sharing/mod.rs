@@ -13,7 +13,6 @@ mod strays;
 mod sys;
 mod turn;
 mod udp;
-mod user;
 
 pub use strays::{Strays, slot_of_packet};
 
@@ -128,7 +127,7 @@ impl Sharing {
     /// user namespace that does not tell users apart.
     pub fn join(at: SocketAddr, slots: &[u32], bind: &dyn Fn() -> Result<OwnedFd>) -> Result<(Sharing, OwnedFd)> {
         let names = Names { at };
-        let uid = user::own(&names)?;
+        let uid = crate::user::own().map_err(|why| names.error(libc::EPERM, &why))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
         let _turn = Turn::take(&names, uid)?;
         let group = match asking::ask_members(&names, uid)? {

@@ -1,0 +1,141 @@
+//! The files under `examples/`, as far as they can be tried without an engine: YAML is parsed and its parts must fit, the
+//! steps of the workflow and the commands of the two pods are run, the Dockerfile's packages must exist.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use vervain_tests::container::{Container, Limits, VERVAIN, docker_refuses};
+use vervain_tests::netns::Network;
+use vervain_tests::{Finished, Job, alone, have, have_c, unswayed, vervain};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// perftest's own, which the manifest names.
+const PORT: u16 = 18515;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the source tree")
+}
+
+/// A directory with the scripts of the examples; None with a printed reason.
+fn scripts() -> Option<tempfile::TempDir> {
+    if !have(&["python3", "bash"]) {
+        return None;
+    }
+    let out = tempfile::tempdir().expect("a directory");
+    // Debian's own, whose modules are Debian's packages.
+    let python = if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" };
+    let mut command = Command::new(python);
+    command.arg(root().join("tests/python/examples.py")).arg(root().join("examples")).arg(out.path());
+    let end = Job::start(&mut command).finish(LIMIT);
+    if end.status.and_then(|status| status.code()) == Some(77) {
+        eprintln!("skipped: this Python has no yaml (package python3-yaml)");
+        return None;
+    }
+    must_succeed(&end);
+    Some(out)
+}
+
+fn must_succeed(end: &Finished) {
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
+fn the_steps_of_the_workflow_run() {
+    if !have(&["ib_write_bw", "ibv_devinfo"]) {
+        return;
+    }
+    let _turn = alone();
+    let Some(out) = scripts() else { return };
+    std::os::unix::fs::symlink(root(), out.path().join("vervain")).expect("the checkout of Vervain");
+    let mut steps: Vec<_> = fs::read_dir(out.path()).expect("steps").flatten().map(|entry| entry.path()).collect();
+    steps.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-")));
+    steps.sort();
+    let path =
+        format!("{}:{}", vervain().parent().expect("a directory").display(), std::env::var("PATH").expect("PATH"));
+    let environment = out.path().join("environment");
+    fs::write(&environment, "").expect("the file of variables");
+    let (mut ran, pyverbs) = (0, has_pyverbs());
+    for step in steps {
+        let script = fs::read_to_string(&step).expect("a step");
+        let name = script.lines().next().expect("its name").to_owned();
+        if ["apt-get", "make "].iter().any(|word| script.contains(word)) || (script.contains("unittest") && !pyverbs) {
+            println!("{name}: not run");
+            continue;
+        }
+        // As a runner starts them, with the variables that earlier steps have left.
+        let mut command = unswayed("bash");
+        command.args(["--noprofile", "--norc", "-eo", "pipefail"]).arg(&step).current_dir(out.path());
+        command.env("PATH", &path).env("GITHUB_ENV", &environment);
+        let left = fs::read_to_string(&environment).expect("the file of variables");
+        command.envs(left.lines().filter_map(|line| line.split_once('=')));
+        let end = Job::start(&mut command).finish(LIMIT);
+        println!("{name}: {:.2} s", end.took.as_secs_f64());
+        must_succeed(&end);
+        ran += 1;
+    }
+    assert!(ran >= if pyverbs { 6 } else { 4 }, "{ran} steps ran");
+}
+
+fn has_pyverbs() -> bool {
+    let import = Command::new("/usr/bin/python3").args(["-c", "import pyverbs.qp"]).output();
+    let has = import.is_ok_and(|end| end.status.success());
+    if !has {
+        eprintln!("skipped: no pyverbs (package python3-pyverbs)");
+    }
+    has
+}
+
+#[test]
+fn the_pods_of_the_manifest_measure() {
+    // Kubernetes leaves seccomp to the engine, which has Docker's list where it has one.
+    let limits = Limits { few_capabilities: true, refused: docker_refuses(), ..Limits::default() };
+    if !have_c() || !have(&["ib_write_bw", "nsenter", "unshare", "setpriv", "mount"]) || !limits.can_be_had() {
+        return;
+    }
+    let _turn = alone();
+    let (Some(out), Some(network)) = (scripts(), Network::of_two(1500)) else { return };
+    let script = |name: &str| {
+        let text = fs::read_to_string(out.path().join(name).with_extension("sh")).expect("a pod's command");
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("apt-get ")).collect();
+        assert_ne!(lines.len(), text.lines().count(), "nothing is installed in {text}");
+        // What the volume, the init container and the cluster's DNS do.
+        lines.join("\n").replace("/vervain/bin/vervain", VERVAIN).replace("rdma-server", network.second().v4)
+    };
+    let [client, server] = [network.first(), network.second()].map(|host| Container::start(host, &limits));
+    let run = |name: &str, pod: &Container| Job::start(&mut pod.enter(unswayed("sh").args(["-ec", &script(name)])));
+    let mut serving = run("rdma-server", &server);
+    assert!(serving.listens(PORT, LIMIT), "{}", serving.finish(Duration::ZERO).describe());
+    let end = run("rdma-client", &client).finish(LIMIT);
+    let served = serving.finish(LIMIT);
+    let complaints = common::complaint("ib_write_bw", &served, &end);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(network.first().datagrams_sent() > 0, "the pods do not talk in packets");
+}
+
+#[test]
+fn the_dockerfile_installs_what_there_is() {
+    if !have(&["apt-cache", "make"]) {
+        return;
+    }
+    let text = fs::read_to_string(root().join("examples/Dockerfile")).expect("the Dockerfile").replace("\\\n", "");
+    let installs = text.lines().find_map(|line| line.split_once("apt-get install ")?.1.split("&&").next());
+    let packages: Vec<_> = installs.expect("packages").split_whitespace().filter(|w| !w.starts_with('-')).collect();
+    assert!(packages.len() >= 2, "{packages:?}");
+    for package in packages {
+        let shown = Job::start(Command::new("apt-cache").args(["show", package])).finish(LIMIT);
+        assert!(shown.success() && shown.output.contains("Package: "), "{}", shown.describe());
+    }
+    // The command that builds, and the places that it installs to and the image copies from.
+    let make = text.lines().find_map(|line| line.strip_prefix("RUN make ")).expect("a build");
+    let planned =
+        Job::start(Command::new("make").arg("-n").args(make.split_whitespace()).current_dir(root())).finish(LIMIT);
+    must_succeed(&planned);
+    let prefix =
+        text.lines().find_map(|line| line.strip_prefix("COPY --from=build ")?.split_once(' ')).expect("a copy").0;
+    assert!(planned.output.contains(&format!("\"{prefix}/bin/vervain\"")), "{}", planned.describe());
+    assert!(text.contains(&format!("ENV PATH={prefix}/bin:")), "{text}");
+}
