@@ -7,6 +7,7 @@
 
 use super::Engine;
 use super::connection::Connection;
+use super::eagerness::Eagerness;
 use super::net::sys::is_readable;
 use super::ports::LocalPort;
 use super::receive::{Receiving, as_outbound};
@@ -32,9 +33,6 @@ pub(super) const COMPANY_NS: u64 = 20_000;
 const RECENT_NS: u64 = 1_000_000;
 /// Between two looks whether a process is still paused.
 const PAUSED_NS: u64 = 1_000_000;
-/// While no connected QP is far, only every so many looks asks the kernel: each costs some 0.4 µs, and the local link's
-/// latency is less.
-const LISTENER_LOOKS: u32 = 16;
 /// Rounds of receiving before the progress thread sees to other things.
 const ROUNDS: usize = 16;
 
@@ -45,8 +43,8 @@ pub(super) struct Attendance {
     waiters: AtomicU32,
     /// Packets of posts wait for company in a batch.
     kept: AtomicBool,
-    /// Looks while no connected QP is far.
-    idle_looks: AtomicU32,
+    /// How often a poll looks.
+    eagerness: Eagerness,
     /// How often one of them has received.
     waits: AtomicU32,
     /// When the progress thread wakes by itself; 0 while it is awake.
@@ -64,16 +62,19 @@ pub(super) struct Attendance {
 impl Engine {
     /// A look by a thread that polls.
     pub(super) fn poll(&self, process: &'static Process) -> bool {
-        // A process that only listens for datagrams most likely polls for something else.
-        if !self.has_connections() {
-            let look = self.attendance.idle_looks.fetch_add(1, Ordering::Relaxed);
-            if !look.is_multiple_of(LISTENER_LOOKS) || !self.ports.packet_fd().is_some_and(is_readable) {
-                return false;
-            }
-        }
         self.send_kept();
+        let (eagerness, connected) = (&self.attendance.eagerness, self.has_connections());
+        if !eagerness.wants(connected, now_ns) {
+            return false;
+        }
+        // A process that only listens for datagrams most likely polls for something else.
+        if !connected && !self.ports.packet_fd().is_some_and(is_readable) {
+            eagerness.looked(false, now_ns);
+            return false;
+        }
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         let mut any = self.receive(&mut rx);
+        eagerness.looked(any, now_ns);
         if rx.looked_in_vain(any) {
             self.answer(&mut rx);
         }
@@ -118,6 +119,7 @@ impl Engine {
     /// A thread sends. One of the program's that is at it will poll, as far as can be told.
     #[inline]
     pub(super) fn sends(&self) {
+        self.attendance.eagerness.active();
         if let Some(process) = Process::current().filter(|_| tid() != self.attendance.thread.load(Ordering::Relaxed)) {
             process.count_look();
         }

@@ -7,6 +7,7 @@
 mod attend;
 mod connection;
 mod datagrams;
+mod eagerness;
 mod inbound;
 mod inspect;
 mod outbound;
