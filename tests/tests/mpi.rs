@@ -1,50 +1,27 @@
 //! Open MPI and MPICH, as Debian ships them, over UCX over Vervain: `tests/mpi/check.c` in all its parts, by memory and in
-//! packets. UCX is told to use nothing but verbs (and itself for messages to oneself).
+//! packets. UCX uses nothing but verbs (`tests/src/mpi.rs`).
 
-use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, alone, have, mpi_program, under_vervain, way};
+use vervain_tests::{Failures, Job, MPICH, Mpi, OPEN_MPI, alone, mpi_program};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// An MPI: its compiler, its launcher and what that is told.
-struct Mpi {
-    compiler: &'static str,
-    launcher: &'static str,
-    arguments: &'static [&'static str],
-}
-
-const OPEN_MPI: Mpi = Mpi {
-    compiler: "mpicc.openmpi",
-    launcher: "mpirun.openmpi",
-    // More ranks than processors; messages and windows by UCX and by nothing else.
-    arguments: &["--oversubscribe", "--mca", "pml", "ucx", "--mca", "osc", "ucx", "--mca", "btl", "self"],
-};
-const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", arguments: &[] };
-
 fn run(mpi: &Mpi, link: &str, parts: &[&str], ranks: &[u32]) {
-    if !have(&[mpi.compiler, mpi.launcher]) {
+    if !mpi.is_there() {
         return;
     }
     let _turn = alone();
     let program = mpi_program(mpi.compiler, "check");
     let mut failures = Failures::default();
     for ranks in ranks {
-        let mut command = under_vervain(mpi.launcher);
-        command.args(["-n", &ranks.to_string()]).args(mpi.arguments).arg(&program).args(parts);
-        verbs_only(&mut command).envs(way(link));
-        let end = Job::start(&mut command).finish(LIMIT);
+        let end = Job::start(mpi.launch(link, *ranks, &program).args(parts)).finish(LIMIT);
         println!("{} {link} {ranks} ranks {parts:?}: {:.2} s", mpi.launcher, end.took.as_secs_f64());
         if !end.success() || !end.output.contains(&format!("{ranks} ranks: ")) || !end.output.contains(" 0 failed") {
             failures.add(&format!("{} {link} {ranks} ranks {parts:?}", mpi.launcher), end.describe());
         }
     }
     failures.assert_none();
-}
-
-fn verbs_only(command: &mut Command) -> &mut Command {
-    command.env("UCX_TLS", "rc_v,self").envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
 }
 
 const ALL: &[&str] = &["point", "collective", "onesided", "threads"];
