@@ -18,7 +18,8 @@ unexport CARGO_TARGET_DIR
 DEMO_PACKAGES := ibverbs-utils perftest
 TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind \
     util-linux iproute2 nftables tshark ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
-    openmpi-bin libopenmpi-dev mpich libmpich-dev python3-venv libnuma1 libcurl4
+    openmpi-bin libopenmpi-dev mpich libmpich-dev python3-venv libnuma1 libcurl4 \
+    hpcc
 BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin
 
