@@ -19,7 +19,7 @@ DEMO_PACKAGES := ibverbs-utils perftest
 TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind \
     util-linux iproute2 nftables tshark ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
     openmpi-bin libopenmpi-dev mpich libmpich-dev python3-venv libnuma1 libcurl4 \
-    hpcc
+    hpcc python3-mpi4py python3-numpy python3-pip
 BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin
 
