@@ -1,5 +1,5 @@
-//! The C programs of `tests/c` and `tests/mpi`, compiled once per run against the system's libibverbs headers and library. A program is
-//! a file without the prefix `vt`, together with all files that have it.
+//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled once per run against the system's libibverbs headers
+//! and library. A program of `tests/c` is a file without the prefix `vt`, together with all files that have it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,10 +44,22 @@ pub fn bench_program(name: &str) -> PathBuf {
 /// # Panics
 /// When it does not compile.
 pub fn mpi_program(compiler: &str, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi").join(name).with_extension("c");
+    mpi_source(compiler, &["-O2"], "mpi", name)
+}
+
+/// The compiled kernel of `tests/apps/NAME.c`, built by an MPI's `compiler`, for its speed is measured too.
+///
+/// # Panics
+/// When it does not compile.
+pub fn app_program(compiler: &str, name: &str) -> PathBuf {
+    mpi_source(compiler, &["-O3"], "apps", name)
+}
+
+fn mpi_source(compiler: &str, speed: &[&str], folder: &str, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name).with_extension("c");
     // MPICH's header makes GCC warn of MPI_STATUSES_IGNORE.
-    let options = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overflow"];
-    build(compiler, &format!("{compiler}-{name}"), &options, &[source])
+    let options = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overflow"];
+    build(compiler, &format!("{compiler}-{name}"), &[speed, &options].concat(), &[source])
 }
 
 /// Where the compiled programs lie.
@@ -83,7 +95,7 @@ fn build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> P
         .arg("-o")
         .arg(&partial)
         .args(sources)
-        .args(["-lpthread", "-ldl", "-libverbs"])
+        .args(["-lpthread", "-ldl", "-lm", "-libverbs"])
         .output()
         .unwrap_or_else(|e| panic!("{compiler}: {e}"));
     assert!(result.status.success(), "{name} does not compile:\n{}", String::from_utf8_lossy(&result.stderr));

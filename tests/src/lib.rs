@@ -9,12 +9,14 @@ mod compile;
 pub mod container;
 pub mod counters;
 mod leftovers;
+pub mod mpi;
 pub mod netns;
 mod process;
 mod venv;
 
-pub use compile::{bench_program, c_program, have_c, mpi_program};
+pub use compile::{app_program, bench_program, c_program, have_c, mpi_program};
 pub use leftovers::Leftovers;
+pub use mpi::{MPICH, Mpi, OPEN_MPI};
 pub use process::{Finished, Job, free_port};
 pub use venv::python_with;
 

@@ -1,14 +1,12 @@
 //! Open MPI and MPICH over two hosts, which their own launchers start ranks on: network namespaces, with a script in place of
 //! ssh that passes no environment on. Ranks of one host talk by memory and those of two in packets.
 
-mod common;
-
 use std::process::Command;
 use std::time::Duration;
 
-use common::mpi::{MPICH, Mpi, OPEN_MPI, judge, verbs_only};
+use vervain_tests::mpi::{judge, verbs_only};
 use vervain_tests::netns::Network;
-use vervain_tests::{Failures, Job, alone, have, mpi_program, unswayed, vervain};
+use vervain_tests::{Failures, Job, MPICH, Mpi, OPEN_MPI, alone, mpi_program, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -43,7 +41,7 @@ fn job(mpi: &Mpi, network: &Network, places: [u32; 2], parts: &[&str]) -> Comman
 
 /// Runs `parts`, on a rank at each host those of `with_threads` too.
 fn over_two_hosts(mpi: &Mpi, with_threads: &[&str]) {
-    if !have(&[mpi.compiler, mpi.launcher]) {
+    if !mpi.is_there() {
         return;
     }
     let _turn = alone();

@@ -1,28 +1,32 @@
 //! Open MPI and MPICH, as Debian ships them, over UCX over Vervain: `tests/mpi/check.c` in all its parts, by memory and in
-//! packets. UCX is told to use nothing but verbs (and itself for messages to oneself).
-
-mod common;
+//! packets. UCX uses nothing but verbs (`tests/src/mpi.rs`).
 
 use std::time::Duration;
 
-use common::mpi::{MPICH, Mpi, OPEN_MPI, judge, verbs_only};
-use vervain_tests::{Failures, Job, alone, have, mpi_program, under_vervain, way};
+use vervain_tests::counters::Counters;
+use vervain_tests::mpi::judge;
+use vervain_tests::{Failures, Job, MPICH, Mpi, OPEN_MPI, alone, mpi_program, way};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn run(mpi: &Mpi, link: &str, parts: &[&str], ranks: &[u32]) {
-    if !have(&[mpi.compiler, mpi.launcher]) {
+    if !mpi.is_there() {
         return;
     }
     let _turn = alone();
     let program = mpi_program(mpi.compiler, "check");
     let mut failures = Failures::default();
     for ranks in ranks {
-        let mut command = under_vervain(mpi.launcher);
-        command.args(["-n", &ranks.to_string()]).args(mpi.arguments).arg(&program).args(parts);
-        verbs_only(&mut command).envs(way(link));
-        let end = Job::start(&mut command).finish(LIMIT);
-        judge(&format!("{} {link} {ranks} ranks {parts:?}", mpi.launcher), *ranks, &end, &mut failures);
+        let what = format!("{} {link} {ranks} ranks {parts:?}", mpi.launcher);
+        let counters = Counters::new(&way(link));
+        let end = Job::start(mpi.launch(link, *ranks, &program).envs(counters.variables()).args(parts)).finish(LIMIT);
+        judge(&what, *ranks, &end, &mut failures);
+        // The least that any of the parts sends.
+        let [memory, packets] = ["memory_bytes", "sent_pkts"].map(|name| counters.read(name));
+        println!("{what}: {memory} bytes by memory, {packets} packets");
+        if if link == "roce" { memory > 0 || packets < 1000 } else { memory < 1 << 20 || packets > 0 } {
+            failures.add(&what, format!("{memory} bytes went by memory, and {packets} packets"));
+        }
     }
     failures.assert_none();
 }

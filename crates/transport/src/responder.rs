@@ -130,12 +130,12 @@ impl Responder {
         &self.counters
     }
 
-    /// Takes a request packet. Sends nothing: poll for it.
+    /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at once.
     #[inline]
     pub fn handle_packet(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
         let bth = &packet.headers.bth;
         // What comes behind a request that is refused for good is not looked at.
-        let ends = self.refusal.is_some_and(|refusal| !matches!(refusal.then, Then::Nothing));
+        let ends = self.refuses_for_good();
         let is_ours = bth.opcode == self.opcode_base | opcode::operation(bth.opcode) && opcode::is_request(bth.opcode);
         if self.ended || ends || !is_ours {
             self.counters.dropped += 1;
@@ -152,6 +152,12 @@ impl Responder {
         } else {
             self.out_of_sequence(bth.psn);
         }
+    }
+
+    /// Whether the NAK that waits to be sent ends the QP.
+    #[inline]
+    fn refuses_for_good(&self) -> bool {
+        self.refusal.is_some_and(|refusal| !matches!(refusal.then, Then::Nothing))
     }
 
     /// The packet with the expected PSN.

@@ -3,8 +3,6 @@
 #[allow(dead_code)]
 pub mod matrix;
 #[allow(dead_code)]
-pub mod mpi;
-#[allow(dead_code)]
 pub mod wire;
 
 use std::process::Command;

@@ -10,6 +10,9 @@ use super::{Responder, Stop};
 /// Longest message (IBA 9.7.7).
 const LONGEST: u32 = 1 << 31;
 
+/// Packets that answer READs before what they read is changed: as many as a READ of ours asks for at most.
+const AT_ONCE: u32 = 64;
+
 /// A SEND or WRITE that has begun and not ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
@@ -189,6 +192,7 @@ impl Responder {
         if is_last != (done >= u64::from(length)) || done > u64::from(length) {
             return Err(self.invalid(host));
         }
+        self.answer_readers(addr.wrapping_add(message.done), bytes, host)?;
         let claimed = if takes_receive { Some(host.claim(srqn)?.0) } else { None };
         if bytes > 0
             && let Err(nak) = host.write(srqn, rkey, addr.wrapping_add(message.done), packet.payload, is_last)
@@ -224,6 +228,29 @@ impl Responder {
         if waiting < usize::from(self.config.max_dest_rd_atomic) { Ok(()) } else { Err(Nak::InvalidRequest) }
     }
 
+    /// Answers the READs of memory that is about to change. Without a fence a WRITE may overtake a READ (IBA 10.8.3.3), but
+    /// adapters read when the request comes, and programs count on it: Open MPI's MPI_Get_accumulate with MPI_REPLACE is a READ
+    /// and a WRITE. Where not all can be sent now, the request that changes it counts as lost on the way.
+    #[inline]
+    fn answer_readers(&mut self, addr: u64, len: u64, host: &mut impl ResponderHost) -> Result<(), Nak> {
+        if self.answers.is_empty() || len == 0 || !self.is_being_read(addr, len) {
+            return Ok(());
+        }
+        self.send_answers(AT_ONCE, host);
+        // The memory of a READ may have gone: the refusal waits, and nothing behind it is looked at.
+        if self.refuses_for_good() || self.is_being_read(addr, len) { Err(Nak::Silence) } else { Ok(()) }
+    }
+
+    /// Whether a READ that is yet to be answered asks for some of these bytes.
+    fn is_being_read(&self, addr: u64, len: u64) -> bool {
+        self.answers.iter().any(|answer| match answer.body {
+            Body::Read { addr: from, length, .. } => {
+                addr.wrapping_sub(from) < u64::from(length) || from.wrapping_sub(addr) < len
+            }
+            _ => false,
+        })
+    }
+
     /// RDMA READ request. The data is read when the response is sent.
     fn read(&mut self, headers: &Headers, host: &mut impl ResponderHost) -> Result<u32, Stop> {
         self.check_resources()?;
@@ -247,6 +274,7 @@ impl Responder {
         let Some(atomic) = headers.atomic.filter(|atomic| atomic.addr.is_multiple_of(8)) else {
             return Err(Nak::InvalidRequest.into());
         };
+        self.answer_readers(atomic.addr, 8, host)?;
         let is_swap = opcode::operation(headers.bth.opcode) == opcode::COMPARE_SWAP;
         let compare = is_swap.then_some(atomic.compare);
         let word = host.atomic(headers.srqn.unwrap_or(0), atomic.rkey, atomic.addr, compare, atomic.swap_add)?;
@@ -261,6 +289,7 @@ impl Responder {
         let value = <[u8; 8]>::try_from(packet.payload).map(u64::from_ne_bytes);
         let reth = headers.reth.filter(|reth| reth.length == 8 && reth.addr.is_multiple_of(8));
         let (Ok(value), Some(reth)) = (value, reth) else { return Err(Nak::InvalidRequest.into()) };
+        self.answer_readers(reth.addr, 8, host)?;
         host.atomic_write(headers.srqn.unwrap_or(0), reth.rkey, reth.addr, value)?;
         self.remember(headers.bth.psn, 1, Body::Nothing);
         Ok(1)

@@ -86,7 +86,7 @@ impl Responder {
     }
 
     /// Sends READ responses and atomic answers. Whether some are left.
-    fn send_answers(&mut self, mut budget: u32, host: &mut impl ResponderHost) -> bool {
+    pub(super) fn send_answers(&mut self, mut budget: u32, host: &mut impl ResponderHost) -> bool {
         while let Some(&answer) = self.answers.front() {
             let (sent, stop) = match answer.body {
                 Body::Read { srqn, rkey, addr, length } => {

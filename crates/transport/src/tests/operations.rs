@@ -132,6 +132,58 @@ fn a_fence_waits_for_reads_and_atomics_before_it() {
 }
 
 #[test]
+fn a_read_brings_what_was_there_before_what_was_posted_after_it() {
+    let old = pattern(6000, 3);
+    for room in [usize::MAX, 4] {
+        let mut pair = Pair::new(Service::Rc);
+        pair.server.memory[..6000].copy_from_slice(&old);
+        for (offset, length) in [(0, 6000), (5000, 8), (5500, 500)] {
+            pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + offset));
+        }
+        pair.client.post(Operation::Write, &pattern(6000, 4), |_| ());
+        pair.client.post(Operation::Read, &[], |r| r.length = 8);
+        pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = 1);
+        pair.client.post(Operation::Read, &[], |r| r.length = 8);
+        pair.client.post(Operation::AtomicWrite, &[7; 8], |_| ());
+        // All requests come at once, while there may be no room for the answers.
+        pair.transmit();
+        pair.server.room = room;
+        for bytes in std::mem::take(&mut pair.client.wire) {
+            pair.responder.handle_packet(&super::host::parsed(&bytes), &mut pair.server);
+        }
+        let unread = pair.server.memory[4096..6000] == old[4096..];
+        assert_eq!(unread, room == 4, "a WRITE of what is yet to be read is as good as lost");
+        pair.server.room = usize::MAX;
+        pair.finish(all);
+        assert_eq!(pair.statuses(), [Status::Success; 8]);
+        let new = pattern(6000, 4);
+        let word = u64::from_ne_bytes(new[..8].try_into().unwrap());
+        let expected =
+            [&old[..], &old[5000..5008], &old[5500..], &[], &new[..8], &new[..8], &(word + 1).to_ne_bytes()[..]];
+        for (n, expected) in expected.into_iter().enumerate().filter(|(n, _)| *n != 3) {
+            assert!(pair.client.delivered[n] == expected, "request {n}, room for {room}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_read_is_written_without_waiting() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (5000, BASE + 100));
+    for (data, addr) in [(&b"before"[..], BASE + 94), (b"behind", BASE + 5100), (b"", BASE + 200)] {
+        pair.client.post(Operation::Write, data, |r| r.remote_addr = addr);
+    }
+    pair.transmit();
+    for bytes in std::mem::take(&mut pair.client.wire) {
+        pair.responder.handle_packet(&super::host::parsed(&bytes), &mut pair.server);
+    }
+    assert!(pair.server.wire.is_empty(), "nothing is sent before it is asked for");
+    assert_eq!((&pair.server.memory[94..100], &pair.server.memory[5100..5106]), (&b"before"[..], &b"behind"[..]));
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 4]);
+}
+
+#[test]
 fn one_acknowledgement_answers_a_batch() {
     let mut pair = Pair::new(Service::Rc);
     for _ in 0..10 {
