@@ -7,13 +7,13 @@ use crate::barrier;
 use crate::completion::Source;
 use crate::cq::Cq;
 use crate::error::Result;
-use crate::layout::{Lane, found, request};
+use crate::layout::{Lane, RECENT, found, request};
 use crate::memory::unaim;
 use crate::process::Process;
-use crate::recv_queue::RecvQueue;
+use crate::recv_queue::{Receipt, RecvQueue};
 use crate::types::{Completion, now_ns};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// How long a revocation waits for a holder that is alive but does not move, before it takes the memory away from it.
@@ -145,16 +145,33 @@ impl OwnedLane {
         let end = at.wrapping_add((self.pending() as usize).min(max) as u32);
         let mut taken = 0;
         while at != end {
-            let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+            let completion = match self.recent(at) {
+                Some((index, receipt)) => self.rq.take_with(index, &receipt, self.qp_num),
+                None => {
+                    let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+                    self.rq.take(index, self.qp_num)
+                }
+            };
             at = at.wrapping_add(1);
             self.consumed.store(at, Ordering::Release);
             // None for an index that is not one of a receive in use: damage again, and dropped.
-            if let Some(completion) = self.rq.take(index, self.qp_num) {
+            if let Some(completion) = completion {
                 sink(&completion);
                 taken += 1;
             }
         }
         taken
+    }
+
+    /// Completion `at`, which has been published and not been taken, from beside the count, if it still stands there.
+    #[inline]
+    fn recent(&self, at: u32) -> Option<(u32, Receipt)> {
+        let recent = Receipt::read_recent(&self.shared.recent[at as usize % RECENT]);
+        fence(Ordering::Acquire);
+        // While fewer were published since, none has been written over it, nor is being written now: each is written after
+        // the one before it was counted.
+        let since = self.shared.produced.load(Ordering::Relaxed).wrapping_sub(at);
+        ((since as usize) < RECENT && !self.cq.has_timestamps()).then_some(recent)
     }
 
     /// Waits until the initiator is not in flight. What it may touch was made unreachable, with a heavy barrier after it,

@@ -21,7 +21,7 @@ unsafe impl Shared for AtomicU64 {}
 /// Marks an arena ("VERVAIN" and a zero).
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
 /// Version of everything in this file; peers of another version are refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
@@ -230,9 +230,13 @@ pub struct Lane {
     // -- written by the initiator --
     /// In flight: 0, or an odd count while the initiator touches the owner's memory or queues.
     pub gate: AtomicU64,
+    _initiator: [AtomicU64; 7],
+    // -- written by the initiator, on the line that the owner looks at --
     /// Receive completions published in the ring.
     pub produced: AtomicU32,
-    _initiator: [AtomicU32; 13],
+    _pad: AtomicU32,
+    /// The completions that were published last, by their number modulo [`RECENT`].
+    pub recent: [RecentReceive; RECENT],
     // -- written by the owner --
     /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
     /// initiator's process has ended. Until then nobody else writes what is the initiator's.
@@ -268,6 +272,30 @@ pub struct Lane {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for Lane {}
+
+/// Completions that stand beside a lane's count too, so that one line tells all of a message that comes alone.
+pub const RECENT: usize = 2;
+
+/// An entry of a lane's ring, and what its [`RecvWqe`] says of the completion, but for the time.
+#[repr(C)]
+pub struct RecentReceive {
+    /// Index of the WQE.
+    pub wqe: AtomicU32,
+    /// As in [`RecvWqe`], like the rest.
+    pub status_opcode: AtomicU32,
+    /// Bytes.
+    pub byte_len: AtomicU32,
+    /// Immediate data, or key.
+    pub imm: AtomicU32,
+    /// Sender's QPN.
+    pub src_qp: AtomicU32,
+    /// Flags.
+    pub wc_flags: AtomicU32,
+    /// LID and service level.
+    pub slid_sl: AtomicU32,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for RecentReceive {}
 
 /// How the owner of a CQ finds what a lane has published ([`Lane::mode`]).
 pub mod found {
@@ -516,7 +544,9 @@ mod tests {
         assert_eq!(size_of::<RecvWqe>() + size_of::<WqeSge>(), 64);
         assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
-        assert_eq!(std::mem::offset_of!(Lane, initiator), 64);
+        assert_eq!(std::mem::offset_of!(Lane, produced), 64);
+        assert_eq!(std::mem::offset_of!(Lane, recent) % 8, 0);
+        assert_eq!(std::mem::offset_of!(Lane, initiator), 128);
         assert_eq!(std::mem::offset_of!(Request, taken), 64);
         assert_eq!(std::mem::offset_of!(CqShared, watch), 64);
         assert_eq!(std::mem::offset_of!(CqShared, consumed), 128);

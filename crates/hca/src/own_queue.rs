@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::layout::RecvWqe;
-use crate::recv_queue::{Claimed, RecvQueue, RqView};
+use crate::recv_queue::{RecvQueue, RqView};
 use crate::types::{Completion, Sge};
 use std::sync::atomic::Ordering;
 
@@ -21,14 +21,14 @@ fn completed(position: u64) -> u32 {
 impl RqView {
     /// Takes the oldest receive. Only the holder of the QP's lane calls it.
     #[inline]
-    pub(crate) fn claim_alone(&self) -> Option<Claimed> {
+    pub(crate) fn claim_alone(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
         let wqe = (head & self.mask) as u32;
         if self.wqe(wqe)?.turn.load(Ordering::Acquire) != posted(head) {
             return None;
         }
         self.shared.head.store(head.wrapping_add(1), Ordering::Relaxed);
-        Some(Claimed { wqe, left: u64::MAX })
+        Some(wqe)
     }
 
     /// Publishes the completion that was written into `wqe`, which the caller has claimed.
@@ -48,28 +48,6 @@ impl RqView {
             self.shared.head.store(last, Ordering::Relaxed);
         }
     }
-
-    /// Fetches the line of the next receive, so that the next message need not wait for it.
-    #[inline]
-    pub(crate) fn fetch_next(&self) {
-        let next = (self.shared.head.load(Ordering::Relaxed) & self.mask) as u32;
-        if let Some(wqe) = self.wqe(next) {
-            prefetch(std::ptr::from_ref(wqe).cast());
-        }
-    }
-}
-
-/// Asks for a cache line to write to.
-#[inline]
-fn prefetch(line: *const i8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint that touches nothing, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(line);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }
 
 impl RecvQueue {

@@ -614,6 +614,11 @@ impl Poster<'_> {
         self.sq.post_short(self.qp, opcode, work)
     }
 
+    /// Pieces that a request may have.
+    pub fn max_send_sge(&self) -> u32 {
+        self.sq.max_send_sge()
+    }
+
     /// Posts one request.
     #[inline(always)]
     pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {

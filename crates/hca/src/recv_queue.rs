@@ -9,7 +9,7 @@
 use crate::arena::{Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
-use crate::layout::{RecvWqe, RqShared, WqeSge};
+use crate::layout::{RecentReceive, RecvWqe, RqShared, WqeSge};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::space::help;
@@ -53,15 +53,6 @@ pub struct RqView {
     pub(crate) alone: bool,
 }
 
-/// Outcome of [`RqView::claim`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claimed {
-    /// The WQE's index.
-    pub wqe: u32,
-    /// WQEs left in the queue after this one, as far as known.
-    pub left: u64,
-}
-
 impl RqView {
     /// The queue at `offset` of `view`, if it is one.
     pub fn new(view: View, offset: u64) -> Option<RqView> {
@@ -83,9 +74,14 @@ impl RqView {
         })
     }
 
-    /// Takes the oldest WQE for the initiator `me` (its QPN); none when the queue is empty or closed.
+    /// WQEs that nobody has claimed, as far as known.
+    pub fn waiting(&self) -> u64 {
+        self.shared.tail.load(Ordering::Acquire).saturating_sub(self.shared.head.load(Ordering::Acquire))
+    }
+
+    /// Takes the oldest WQE for the initiator `me` (its QPN): its index; none when the queue is empty or closed.
     #[inline]
-    pub fn claim(&self, me: u32) -> Option<Claimed> {
+    pub fn claim(&self, me: u32) -> Option<u32> {
         if self.shared.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -93,7 +89,7 @@ impl RqView {
     }
 
     #[inline(never)]
-    fn claim_among_others(&self, me: u32) -> Option<Claimed> {
+    fn claim_among_others(&self, me: u32) -> Option<u32> {
         // Others may claim while we look, at most all of the ring; more than that is damage, not contention.
         for _ in 0..2 * self.ring.len() + 64 {
             let head = self.shared.head.load(Ordering::Acquire);
@@ -114,11 +110,28 @@ impl RqView {
                 help(&self.shared.head, head);
                 let wqe = entry_wqe(e);
                 self.wqe(wqe)?.claimer.store(me, Ordering::Release);
-                let left = self.shared.tail.load(Ordering::Relaxed).saturating_sub(head.wrapping_add(1));
-                return Some(Claimed { wqe, left });
+                return Some(wqe);
             }
         }
         None
+    }
+
+    /// Fetches the line of the receive that comes next, so that the next message need not wait for it. Others may take it.
+    #[inline]
+    pub(crate) fn fetch_next(&self) {
+        let head = self.shared.head.load(Ordering::Relaxed);
+        let next = if self.alone {
+            (head & self.mask) as u32
+        } else {
+            let e = self.ring[head as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+            if entry_position(e) != head & POSITION_MASK {
+                return;
+            }
+            entry_wqe(e)
+        };
+        if let Some(wqe) = self.wqe(next) {
+            prefetch(std::ptr::from_ref(wqe).cast());
+        }
     }
 
     /// WQE number `index`, if there is one.
@@ -151,6 +164,19 @@ impl RqView {
     }
 }
 
+/// Asks for a cache line to write to.
+#[inline]
+fn prefetch(line: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint that touches nothing, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(line);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
 /// What a claimant writes into a WQE before it publishes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receipt {
@@ -173,6 +199,36 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Writes it beside the count of the lane that it comes through, for receive `wqe`.
+    #[inline]
+    pub(crate) fn write_recent(&self, wqe: u32, to: &RecentReceive) {
+        to.wqe.store(wqe, Ordering::Relaxed);
+        to.status_opcode.store(self.status | self.opcode << 8, Ordering::Relaxed);
+        to.byte_len.store(self.byte_len, Ordering::Relaxed);
+        to.imm.store(self.imm, Ordering::Relaxed);
+        to.src_qp.store(self.src_qp, Ordering::Relaxed);
+        to.wc_flags.store(self.wc_flags, Ordering::Relaxed);
+        to.slid_sl.store(u32::from(self.slid) | u32::from(self.sl) << 16, Ordering::Relaxed);
+    }
+
+    /// What stands there.
+    #[inline]
+    pub(crate) fn read_recent(from: &RecentReceive) -> (u32, Receipt) {
+        let status_opcode = from.status_opcode.load(Ordering::Relaxed);
+        let slid_sl = from.slid_sl.load(Ordering::Relaxed);
+        let receipt = Receipt {
+            status: status_opcode & 0xff,
+            opcode: status_opcode >> 8,
+            byte_len: from.byte_len.load(Ordering::Relaxed),
+            imm: from.imm.load(Ordering::Relaxed),
+            src_qp: from.src_qp.load(Ordering::Relaxed),
+            wc_flags: from.wc_flags.load(Ordering::Relaxed),
+            slid: slid_sl as u16,
+            sl: (slid_sl >> 16) as u8,
+        };
+        (from.wqe.load(Ordering::Relaxed), receipt)
+    }
+
     /// Writes it into a claimed WQE.
     #[inline]
     pub fn write(&self, wqe: &RecvWqe, timestamp: bool) {
@@ -212,6 +268,8 @@ pub(crate) struct State {
     /// The position at which each WQE was posted last: an entry of another position is an old one.
     posted_at: Vec<u64>,
     pub(crate) tail: u64,
+    /// A value that the head has had: it moves on with every claim, and looking at it takes it away from the claimers.
+    head_seen: u64,
 }
 
 impl State {
@@ -227,8 +285,9 @@ impl RecvQueue {
     /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `alone` when at most one initiator
     /// takes from it.
     pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, alone: bool) -> Result<RecvQueue> {
-        let slots = u64::from(max_wr.max(1).next_power_of_two());
-        // Where there is one claimer, WQEs stand in the order of posting.
+        // Where there is one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so that in a
+        // full queue what is posted and what is claimed are not neighbours: claimers and owner would wait for each other's lines.
+        let slots = u64::from(max_wr.max(1).next_power_of_two()) << u32::from(!alone);
         let count = if alone { slots as u32 } else { max_wr.max(1) };
         let stride =
             (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
@@ -264,6 +323,7 @@ impl RecvQueue {
             in_use: vec![false; count as usize],
             posted_at: vec![0; count as usize],
             tail: slots,
+            head_seen: slots,
         };
         Ok(RecvQueue {
             process,
@@ -349,8 +409,11 @@ impl RecvQueue {
         state.posted_at[index as usize] = tail;
         self.note_claim(state, old);
         let lap = tail - ring.len() as u64;
-        if self.view.shared.head.load(Ordering::Acquire) == lap {
-            help(&self.view.shared.head, lap);
+        if state.head_seen <= lap {
+            state.head_seen = self.view.shared.head.load(Ordering::Acquire);
+            if state.head_seen == lap {
+                help(&self.view.shared.head, lap);
+            }
         }
         slot.store(entry(tail, index, 0), Ordering::Release);
         state.tail = tail + 1;
@@ -384,14 +447,37 @@ impl RecvQueue {
     #[inline]
     pub fn take(&self, index: u32, qp_num: u32) -> Option<Completion> {
         let completion = self.completion(self.view.wqe(index)?, index, qp_num);
+        self.free(index).then_some(completion)
+    }
+
+    /// The same where `receipt` is known from elsewhere, and the time is not asked for.
+    #[inline]
+    pub(crate) fn take_with(&self, index: u32, receipt: &Receipt, qp_num: u32) -> Option<Completion> {
+        let wr_id = self.wr_id(index)?;
+        let completion = Completion {
+            wr_id,
+            status: receipt.status,
+            opcode: receipt.opcode,
+            byte_len: receipt.byte_len,
+            imm_or_rkey: receipt.imm,
+            qp_num,
+            src_qp: receipt.src_qp,
+            wc_flags: receipt.wc_flags,
+            slid: receipt.slid,
+            sl: receipt.sl,
+            ..Completion::default()
+        };
+        self.free(index).then_some(completion)
+    }
+
+    /// Frees a WQE; false if it is not in use.
+    #[inline]
+    fn free(&self, index: u32) -> bool {
         let mut state = self.state.lock();
-        let used = state.in_use.get_mut(index as usize)?;
-        if !*used {
-            return None;
-        }
+        let Some(used) = state.in_use.get_mut(index as usize).filter(|used| **used) else { return false };
         *used = false;
         state.free.push(index as u16);
-        Some(completion)
+        true
     }
 
     /// The completion that a claimer has written into WQE `index`.

@@ -6,12 +6,12 @@
 
 use crate::barrier;
 use crate::completion::{publish, watched};
-use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
+use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
 use crate::recv_queue::{Receipt, RqView};
 use crate::space::{OWNER_DIED, Place, Space, plain_region};
 use crate::types::{QpState, QpType, access, event, wc};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Why the responder refuses, as an acknowledgement would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,12 +267,12 @@ impl Target {
     pub fn claim(&self) -> Result<u32, Nak> {
         let rnr = || Nak::ReceiverNotReady(self.qp.min_rnr_timer.load(Ordering::Relaxed) as u8);
         let rq = self.rq.as_ref().ok_or_else(rnr)?;
-        let claimed = rq.claim(self.me as u32).ok_or_else(rnr)?;
+        let wqe = rq.claim(self.me as u32).ok_or_else(rnr)?;
         let limit = rq.shared.limit.load(Ordering::Relaxed);
-        if limit != 0 && claimed.left < u64::from(limit) {
+        if limit != 0 && rq.waiting() < u64::from(limit) {
             self.limit_reached(rq, limit);
         }
-        Ok(claimed.wqe)
+        Ok(wqe)
     }
 
     /// Gives claimed receive `wqe` to the next message instead, for this one will not be finished. Of a queue that others
@@ -343,15 +343,16 @@ impl Target {
             rq.complete_alone(w);
         } else {
             self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
+            // Not before the last count: see `OwnedLane::recent`.
+            fence(Ordering::Release);
+            receipt.write_recent(wqe, &lane.recent[produced as usize % RECENT]);
         }
         let bit = lane.ready_bit.load(Ordering::Relaxed);
         let next = produced.wrapping_add(1);
         if publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier) {
             self.tell(solicited || receipt.status != wc::SUCCESS);
         }
-        if rq.alone {
-            rq.fetch_next();
-        }
+        rq.fetch_next();
     }
 
     /// The receive CQ counts its completions or wants to be told of them.

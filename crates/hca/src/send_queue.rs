@@ -302,6 +302,10 @@ impl SendQueue {
         self.cap.max_send_wr
     }
 
+    pub(crate) fn max_send_sge(&self) -> u32 {
+        self.cap.max_send_sge
+    }
+
     #[inline]
     pub(crate) fn max_inline(&self) -> u32 {
         self.cap.max_inline_data

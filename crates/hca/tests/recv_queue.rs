@@ -101,9 +101,9 @@ impl Case {
                 assert_eq!(claimed.is_some(), !m.waiting.is_empty(), "a receive is there exactly when one was posted");
                 if let (Some(claimed), Some(id)) = (claimed, m.waiting.pop_front()) {
                     m.head += 1;
-                    assert_eq!(claimed.left, m.waiting.len() as u64);
-                    assert!(m.claimed.insert(claimed.wqe, (id, c)).is_none(), "handed out twice");
-                    assert_eq!(self.wr_id(claimed.wqe), id, "receives are claimed in the order of posting");
+                    assert_eq!(self.rq.view.waiting(), m.waiting.len() as u64);
+                    assert!(m.claimed.insert(claimed, (id, c)).is_none(), "handed out twice");
+                    assert_eq!(self.wr_id(claimed), id, "receives are claimed in the order of posting");
                 }
             }
             Op::Stop(c) if !m.stopped.contains_key(&c) => {

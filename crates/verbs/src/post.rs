@@ -91,7 +91,7 @@ impl hca::Work for Posted<'_> {
 #[inline(always)]
 fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     if wr.num_sge != 0 && (wr.num_sge != 1 || wr.sg_list.is_null()) {
-        return false;
+        return short_of_pieces(poster, wr);
     }
     if wr.opcode == IBV_WR_RDMA_WRITE {
         return poster.short(Opcode::Write, &Posted(wr));
@@ -99,6 +99,62 @@ fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     match Opcode::from_verbs(wr.opcode) {
         Some(opcode) => poster.short(opcode, &Posted(wr)),
         None => false,
+    }
+}
+
+/// The most inline bytes that are gathered from several pieces for that.
+const GATHERED: usize = 256;
+
+/// The same for inline data in several pieces, such as UCX's headers and what follows them.
+#[inline(never)]
+fn short_of_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
+    let Some(opcode) = Opcode::from_verbs(wr.opcode).filter(|_| wr.send_flags & IBV_SEND_INLINE != 0) else {
+        return false;
+    };
+    // SAFETY: the client's list of `num_sge` elements.
+    let Ok(pieces) = (unsafe { sges(wr.sg_list, wr.num_sge) }) else { return false };
+    if pieces.len() > poster.max_send_sge() as usize {
+        return false;
+    }
+    let mut bytes = [0_u8; GATHERED];
+    let mut length = 0;
+    for piece in pieces {
+        let Some(room) = bytes.get_mut(length..length + piece.length as usize) else { return false };
+        // SAFETY: the program vouches for inline data as for any buffer that it passes to a C function
+        // (`man ibv_post_send`, IBV_SEND_INLINE); the room is ours.
+        unsafe { core::ptr::copy_nonoverlapping(piece.addr as *const u8, room.as_mut_ptr(), room.len()) };
+        length += room.len();
+    }
+    let data = Sge { addr: bytes.as_ptr() as u64, length: length as u32, lkey: 0 };
+    poster.short(opcode, &Gathered(Posted(wr), data))
+}
+
+/// A C work request whose data was gathered.
+struct Gathered<'a>(Posted<'a>, Sge);
+
+impl hca::Work for Gathered<'_> {
+    fn wr_id(&self) -> u64 {
+        self.0.wr_id()
+    }
+
+    fn flags(&self) -> u32 {
+        self.0.flags()
+    }
+
+    fn data(&self) -> Sge {
+        self.1
+    }
+
+    fn imm(&self) -> u32 {
+        self.0.imm()
+    }
+
+    fn remote(&self) -> (u64, u32) {
+        self.0.remote()
+    }
+
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        self.0.atomic()
     }
 }
 
