@@ -368,9 +368,9 @@ impl Cq {
     #[inline]
     pub fn poll(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         match self.poll_rings(max, sink) {
-            0 if self.process.expects_packets() => self.poll_packets(max, sink),
+            0 if self.process.expects_packets() && self.process.is_to_look() => self.poll_packets(max, sink),
             n => {
-                if self.process.expects_packets() && self.process.count_look() {
+                if n > 0 && self.process.expects_packets() && self.process.count_look() {
                     // What a program sends without being acknowledged completes at once: it might never poll in vain.
                     self.process.poll_packets();
                 }

@@ -15,8 +15,10 @@ pub(crate) struct Packets {
     expected: AtomicBool,
     /// The progress thread is to come by.
     wanted: AtomicBool,
-    /// How often threads of the program have looked for packets.
+    /// How often threads of the program have polled, and so may have looked for packets.
     looks: AtomicU32,
+    /// Polls in vain that look have a number with none of these bits.
+    apart: AtomicU32,
     /// Held while packets are handled.
     pub(crate) in_hand: OwnerLock<()>,
 }
@@ -52,18 +54,36 @@ impl Process {
         if process.is_paused() {
             return false;
         }
-        self.count_look();
         self.link.poll_packets(process)
+    }
+
+    /// Of so many polls in vain one looks for packets, from now on: a power of two. Said by the link.
+    pub fn look_once_in(&self, polls: u32) {
+        let apart = polls.next_power_of_two() - 1;
+        if self.packets.apart.load(Ordering::Relaxed) != apart {
+            self.packets.apart.store(apart, Ordering::Relaxed);
+        }
+    }
+
+    /// A thread of the program has polled in vain; whether it is to look for packets.
+    #[inline(always)]
+    pub(crate) fn is_to_look(&self) -> bool {
+        self.count() & self.packets.apart.load(Ordering::Relaxed) == 0
+    }
+
+    /// Lost counts do no harm: it is a change that matters.
+    #[inline(always)]
+    fn count(&self) -> u32 {
+        let looks = self.packets.looks.load(Ordering::Relaxed).wrapping_add(1);
+        self.packets.looks.store(looks, Ordering::Relaxed);
+        looks
     }
 
     /// A thread of the program polls, and will look for packets when it finds nothing else; and now and then even so: then
     /// this is true.
     #[inline]
     pub fn count_look(&self) -> bool {
-        // Lost counts do no harm: it is a change that matters.
-        let looks = self.packets.looks.load(Ordering::Relaxed).wrapping_add(1);
-        self.packets.looks.store(looks, Ordering::Relaxed);
-        looks.is_multiple_of(LOOKS)
+        self.count().is_multiple_of(LOOKS)
     }
 
     /// Handles packets, which are done whole or not at all: a pause waits for `f`. None while the process is paused. Not to be
@@ -73,7 +93,7 @@ impl Process {
         if self.is_paused() { None } else { Some(f()) }
     }
 
-    /// How often threads of the program have looked for packets; the progress thread keeps away while they do.
+    /// How often threads of the program have polled; the progress thread keeps away while they do.
     pub fn packet_looks(&self) -> u32 {
         self.packets.looks.load(Ordering::Relaxed)
     }

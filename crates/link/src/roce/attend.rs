@@ -64,6 +64,7 @@ impl Engine {
     pub(super) fn poll(&self, process: &'static Process) -> bool {
         self.send_kept();
         let (eagerness, connected) = (&self.attendance.eagerness, self.has_connections());
+        process.look_once_in(eagerness.polls_apart(connected));
         if !eagerness.wants(connected, now_ns) {
             return false;
         }
@@ -112,6 +113,7 @@ impl Engine {
     pub(super) fn kept(&self) {
         self.attendance.kept.store(true, Ordering::SeqCst);
         if let Some(process) = Process::current() {
+            process.look_once_in(1);
             self.ensure(process, now_ns() + FIRST_TICK_NS);
         }
     }
@@ -120,7 +122,9 @@ impl Engine {
     #[inline]
     pub(super) fn sends(&self) {
         self.attendance.eagerness.active();
-        if let Some(process) = Process::current().filter(|_| tid() != self.attendance.thread.load(Ordering::Relaxed)) {
+        let Some(process) = Process::current() else { return };
+        process.look_once_in(1);
+        if tid() != self.attendance.thread.load(Ordering::Relaxed) {
             process.count_look();
         }
     }

@@ -19,7 +19,6 @@ const POLLS: u32 = 16;
 /// What is known of it. Of whatever thread polls: a value that is lost between two of them does no harm.
 #[derive(Default)]
 pub(super) struct Eagerness {
-    polls: AtomicU32,
     /// Looks in vain.
     looks: AtomicU32,
     /// No packet is expected.
@@ -31,19 +30,16 @@ pub(super) struct Eagerness {
 }
 
 impl Eagerness {
-    /// Whether this poll is to look, in a process with QPs that are connected or without.
+    /// Of so many polls in vain one is to ask [`Eagerness::wants`], in a process with QPs that are connected or without.
+    #[inline]
+    pub(super) fn polls_apart(&self, connected: bool) -> u32 {
+        if connected && !self.calm.load(Ordering::Relaxed) { 1 } else { POLLS }
+    }
+
+    /// Whether this poll is to look.
     #[inline]
     pub(super) fn wants(&self, connected: bool, now: impl FnOnce() -> u64) -> bool {
-        let calm = self.calm.load(Ordering::Relaxed);
-        if connected && !calm {
-            return true;
-        }
-        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
-        self.polls.store(polls, Ordering::Relaxed);
-        if !polls.is_multiple_of(POLLS) {
-            return false;
-        }
-        if !calm {
+        if !self.calm.load(Ordering::Relaxed) {
             return true;
         }
         let (now, apart) = (now(), if connected { CONNECTED_NS } else { LISTENING_NS });
@@ -96,9 +92,9 @@ mod tests {
     /// Looks made in `polls` polls of `each` ns that find nothing.
     fn looks(eagerness: &Eagerness, connected: bool, polls: u32, each: u64, now: &mut u64) -> u32 {
         let mut looks = 0;
-        for _ in 0..polls {
+        for poll in 1..=polls {
             *now += each;
-            if eagerness.wants(connected, || *now) {
+            if poll.is_multiple_of(eagerness.polls_apart(connected)) && eagerness.wants(connected, || *now) {
                 looks += 1;
                 eagerness.looked(false, || *now);
             }
