@@ -206,13 +206,13 @@ fn a_posted_receive_does_not_remember_who_had_it_a_lap_ago() {
         for id in 0..u64::from(max_wr) * 3 {
             rq.post(id, &[]).unwrap();
             let claimed = rq.view.claim(foreign(1)).unwrap();
-            assert_eq!(rq.take(claimed.wqe, 1).map(|c| c.wr_id), Some(id));
+            assert_eq!(rq.take(claimed, 1).map(|c| c.wr_id), Some(id));
         }
         (0..u64::from(max_wr)).for_each(|id| rq.post(100 + id, &[]).unwrap());
         assert_eq!(rq.reap(foreign(1)), [], "the dead claimer held nothing");
         (0..u64::from(max_wr)).for_each(|id| {
             let claimed = rq.view.claim(foreign(2)).unwrap();
-            assert_eq!(rq.take(claimed.wqe, 1).map(|c| c.wr_id), Some(100 + id));
+            assert_eq!(rq.take(claimed, 1).map(|c| c.wr_id), Some(100 + id));
         });
     }
 }
@@ -228,6 +228,6 @@ fn positions_outlive_the_bits_that_an_entry_has_for_them() {
     for id in 1..(1 << 24) + 100u64 {
         rq.post(id, &[]).unwrap();
         let claimed = rq.view.claim(foreign(1)).unwrap();
-        assert_eq!(rq.take(claimed.wqe, 1).map(|c| c.wr_id), Some(id - 1));
+        assert_eq!(rq.take(claimed, 1).map(|c| c.wr_id), Some(id - 1));
     }
 }
