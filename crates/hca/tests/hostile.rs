@@ -317,7 +317,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
         if let Some(rq) = RqView::new(view, at)
             && let Some(claimed) = rq.claim(foreign(9))
         {
-            assert!(rq.sges(claimed.wqe).is_none_or(|s| s.len() <= 256), "more pieces than any device allows");
+            assert!(rq.sges(claimed).is_none_or(|s| s.len() <= 256), "more pieces than any device allows");
         }
     }
     let _ = (space.qp(r.next() as u32), space.xrc_srq(r.next() as u32));
