@@ -26,6 +26,24 @@ pub fn device_variables(options: &DeviceOptions) -> Variables {
     vars
 }
 
+/// What makes communication libraries use the device where nobody has told them what to use: they prefer shared memory of
+/// their own inside a host, and to many an adapter that is not Mellanox's is no reason to look for verbs. A variable that is
+/// set, if only to nothing, stays as it is.
+const DEFAULTS: [(&str, &str); 4] = [
+    // UCX: neither its shared memory nor TCP; what is for GPUs stays.
+    ("UCX_TLS", "^sm,tcp"),
+    // Open MPI: takes UCX for devices with these drivers. Said by leaving out, for a component that is named must be there:
+    // Debian leaves UCX out; osc/rdma would come before osc/ucx, by shared memory.
+    ("OMPI_MCA_opal_common_ucx_devices", "vervain*,mlx*,hns*"),
+    ("OMPI_MCA_pml", "^cm"),
+    ("OMPI_MCA_osc", "^rdma"),
+];
+
+/// The defaults that `is_set` leaves.
+pub fn client_defaults(is_set: impl Fn(&str) -> bool) -> Variables {
+    DEFAULTS.into_iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (name, value.into())).collect()
+}
+
 /// LD_LIBRARY_PATH with `dir` in front of what the user had.
 pub fn library_path(dir: &Path, current: Option<&OsStr>) -> OsString {
     in_front(dir.as_os_str(), current, b':')
@@ -61,6 +79,14 @@ mod tests {
 
     fn text(s: OsString) -> String {
         s.into_string().unwrap()
+    }
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let names =
+            |set: &[&str]| client_defaults(|name| set.contains(&name)).into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(names(&[]), DEFAULTS.map(|(name, _)| name));
+        assert_eq!(names(&["UCX_TLS", "OMPI_MCA_osc"]), ["OMPI_MCA_opal_common_ucx_devices", "OMPI_MCA_pml"]);
     }
 
     #[test]

@@ -48,6 +48,7 @@ fn plan(devices: &[Device]) -> Plan {
     let mut plan = Plan::new();
     let mut add = |path: String, node| plan.insert(PathBuf::from(path), node);
     add("sys/class/infiniband_verbs/abi_version".into(), Node::File("6\n".into()));
+    add(format!("sys/devices/virtual/infiniband_driver/{DRIVER}/uevent"), Node::File(String::new()));
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()).trim().to_owned();
     let ports: usize = devices.iter().map(|d| d.ports.len()).sum();
     let mut port_index = 0;
@@ -76,6 +77,8 @@ fn plan(devices: &[Device]) -> Plan {
         {
             add(format!("{parent}/{file}"), Node::File(text + "\n"));
         }
+        // Open MPI goes by the driver's name.
+        add(format!("{parent}/driver"), Node::Link(format!("../../infiniband_driver/{DRIVER}")));
         add(format!("{parent}/infiniband/{}", d.name), Node::Link(format!("../../../infiniband/{}", d.name)));
         add(
             format!("{parent}/infiniband_verbs/{}", d.uverbs),
@@ -104,6 +107,7 @@ fn plan(devices: &[Device]) -> Plan {
     plan
 }
 
+const DRIVER: &str = "vervain";
 /// Where the devices' parents are: the kernel has its virtual devices without any, PCI devices elsewhere.
 const PARENTS: &str = "sys/devices/virtual/infiniband_parent";
 
@@ -384,6 +388,8 @@ mod tests {
         assert!(!root.join("sys/class/infiniband/vervain0/ports/1/gid_attrs/types/0").exists());
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
         assert_eq!(read("sys/class/infiniband/vervain0/device/numa_node"), "-1\n");
+        let driver = fs::canonicalize(root.join("sys/class/infiniband/vervain0/device/driver")).unwrap();
+        assert_eq!(driver.file_name().unwrap(), "vervain");
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/device/infiniband/vervain0/node_type"), "1: CA\n");
         assert_eq!(read("sys/class/infiniband/vervain0/device/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
         assert!(fs::metadata(root.join("dev/infiniband/uverbs0")).unwrap().file_type().is_char_device());
