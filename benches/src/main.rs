@@ -10,6 +10,7 @@ mod instructions;
 mod looped;
 mod machine;
 mod many;
+mod messages;
 mod mpi;
 mod owner;
 mod peers;
@@ -79,6 +80,8 @@ enum Part {
     Ucx,
     /// One-sided MPI
     Mpi,
+    /// Open MPI over Vervain
+    Messages,
     /// RoCE packets over the loopback interface
     Roce,
     /// Registering memory
@@ -102,7 +105,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 16] = [
+const PARTS: [(Part, Measure); 17] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -110,6 +113,7 @@ const PARTS: [(Part, Measure); 16] = [
     (Part::Atomics, |setup| vec![atomics::section(setup)]),
     (Part::Ucx, ucx::sections),
     (Part::Mpi, mpi::sections),
+    (Part::Messages, messages::sections),
     (Part::Roce, roce::sections),
     (Part::Registration, |setup| vec![registration::section(setup)]),
     (Part::Owner, |setup| vec![owner::section(setup)]),

@@ -58,3 +58,26 @@ fn open_mpi_in_packets() {
 fn mpich_in_packets() {
     run(&MPICH, "roce", SINGLE, &[2, 4]);
 }
+
+/// As a user begins: nothing is said of UCX, which would talk by its own shared memory.
+#[test]
+fn by_default_messages_and_windows_go_by_verbs() {
+    let _turn = alone();
+    let mut failures = Failures::default();
+    for mpi in [&OPEN_MPI, &MPICH].into_iter().filter(|mpi| mpi.is_there()) {
+        let counters = Counters::new(&way("auto"));
+        let mut command = counters.command(mpi.launcher);
+        if mpi.launcher == OPEN_MPI.launcher {
+            command.arg("--oversubscribe");
+        }
+        command.args(["-n", "2"]).arg(mpi_program(mpi.compiler, "check")).args(SINGLE);
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+        ["UCX_TLS", "OMPI_MCA_pml", "OMPI_MCA_osc", "OMPI_MCA_opal_common_ucx_devices"].map(|v| command.env_remove(v));
+        judge(mpi.launcher, 2, &Job::start(&mut command).finish(LIMIT), &mut failures);
+        let (sends, others) = (counters.read("rx_send_requests"), counters.read("rx_write_requests"));
+        if sends < 1000 || others < 100 || counters.read("memory_bytes") < 5 << 20 {
+            failures.add(mpi.launcher, format!("{sends} sends and {others} writes by verbs"));
+        }
+    }
+    failures.assert_none();
+}

@@ -1,0 +1,221 @@
+//! Open MPI over UCX over Vervain, beside Open MPI's own ways: shared memory inside a host, TCP between two. Messages and
+//! one-sided operations by `mpi.c`, on malloc'd memory, and the three kernels of `tests/apps`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use vervain_tests::app_program;
+use vervain_tests::netns::Network;
+
+use crate::process::{Running, numbers};
+use crate::report::{Row, Section, Target, Unit};
+use crate::rounds::{Measure, interleaved};
+use crate::setup::{LIMIT, Setup, is_installed, package_directory};
+
+const LAUNCHER: &str = "mpirun.openmpi";
+const COMPILER: &str = "mpicc.openmpi";
+
+/// What Open MPI goes by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Its shared memory (vader), or TCP; as Debian sets it up.
+    Own,
+    /// UCX over verbs, and nothing else.
+    Vervain,
+}
+
+/// The same program both ways, and what is promised of it.
+struct Pair {
+    what: &'static str,
+    unit: Unit,
+    mode: &'static str,
+    size: &'static str,
+    target: Option<Target>,
+    limit: Option<&'static str>,
+}
+
+const fn pair(what: &'static str, unit: Unit, mode: &'static str, size: &'static str, target: Option<Target>) -> Pair {
+    Pair { what, unit, mode, size, target, limit: None }
+}
+
+const LATENCY_LIMIT: &str = "UCX polls a queue for messages and one for datagrams in turn, each by a call; what it costs \
+     itself shows its own tag_lat over posix (part ucx) beside Open MPI's shared memory";
+
+/// All tables.
+pub fn sections(setup: &Setup) -> Vec<Section> {
+    vec![inside(setup), between(setup), kernels(setup)]
+}
+
+fn inside(setup: &Setup) -> Section {
+    let pairs = [
+        Pair {
+            limit: Some(LATENCY_LIMIT),
+            ..pair("message, 8 B", Unit::Ns, "lat", "8:20000", Some(Target::RatioAtMost(2.0)))
+        },
+        pair("message, 64 KiB", Unit::Ns, "lat", "65536:2000", None),
+        pair("message, 1 MiB", Unit::Ns, "lat", "1048576:200", None),
+        pair("messages of 8 B", Unit::MibPerS, "bw", "8:100000", None),
+        pair("messages of 64 KiB", Unit::MibPerS, "bw", "65536:10000", None),
+        pair("messages of 1 MiB", Unit::MibPerS, "bw", "1048576:500", Some(Target::RatioAtLeast(1.5))),
+        pair("put, 8 B", Unit::Ns, "put", "8:20000", Some(Target::RatioAtMost(0.5))),
+        pair("get, 8 B", Unit::Ns, "get", "8:20000", Some(Target::RatioAtMost(0.5))),
+        pair("put, 1 MiB", Unit::Ns, "put", "1048576:200", Some(Target::RatioAtMost(0.5))),
+        pair("get, 1 MiB", Unit::Ns, "get", "1048576:200", Some(Target::RatioAtMost(0.5))),
+        pair("fetch and add, 8 B", Unit::Ns, "fetch-add", "8:20000", None),
+    ];
+    let rows = rows(setup, &pairs, "its shared memory", |way, pair| {
+        let mut command = match way {
+            Way::Own => Command::new(LAUNCHER),
+            Way::Vervain => setup.under_vervain(&[], LAUNCHER),
+        };
+        command.args(options(way)).args(["-np", "2"]).arg(setup.program("mpi-openmpi")?);
+        command.args([pair.mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string(), pair.size]);
+        Ok(command)
+    });
+    let how = "mpi.c, two ranks: half a round trip, windows of 64 messages, and one-sided operations on malloc'd windows\n\
+         with their flush. UCX over rc_verbs has no atomics of the kinds that MPI wants and sends messages for them.";
+    Section::new("Open MPI over Vervain inside a host, beside its shared memory", how, rows)
+}
+
+fn between(setup: &Setup) -> Section {
+    let pairs = [
+        pair("message, 8 B", Unit::Ns, "lat", "8:5000", Some(Target::RatioAtMost(1.0))),
+        pair("message, 64 KiB", Unit::Ns, "lat", "65536:500", Some(Target::RatioAtMost(1.0))),
+        pair("messages of 64 KiB", Unit::MibPerS, "bw", "65536:5000", Some(Target::RatioAtLeast(1.0))),
+        pair("messages of 1 MiB", Unit::MibPerS, "bw", "1048576:500", Some(Target::RatioAtLeast(1.0))),
+    ];
+    let rows = Network::of_two(9000).context("this user may not make network namespaces").and_then(|network| {
+        let hosts = [network.first(), network.second()];
+        let agent = package_directory()?.join("../tests/mpi/ssh.sh");
+        let list = format!("{}:1,{}:1", hosts[0].v4, hosts[1].v4);
+        let who = hosts.map(|host| format!("{}={}", host.v4, host.pid())).join(" ");
+        rows(setup, &pairs, "its TCP", |way, pair| {
+            let mut command = Command::new(LAUNCHER);
+            command.args(options(way)).args(["-np", "2", "--host", &list, "--mca", "plm_rsh_agent"]).arg(&agent);
+            command.env("VT_HOSTS", &who);
+            if way == Way::Vervain {
+                command.args(["-x", "UCX_TLS"]).arg(&setup.vervain).args(["run", "--"]);
+            } else {
+                command.args(["--mca", "btl", "tcp,self"]);
+            }
+            command.arg(setup.program("mpi-openmpi")?);
+            command.args([pair.mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string(), pair.size]);
+            Ok(network.first().enter(&environment(&mut command, way)))
+        })
+    });
+    let how = "The same with a rank in each of two network namespaces, joined by a cable with an MTU of 9000 bytes.";
+    Section::new("Open MPI over Vervain between two hosts, beside its TCP", how, rows)
+}
+
+fn kernels(setup: &Setup) -> Section {
+    /// What it is, the program, its size, its iterations.
+    const KERNELS: [(&str, [&str; 3]); 3] = [
+        ("halo exchange and allreduce (as Himeno, size M)", ["halo", "M", "10"]),
+        ("bucket sort by all-to-all (as NPB IS, size A)", ["sort", "A", "10"]),
+        ("3-D FFT by all-to-all (as NPB FT, size A)", ["fft", "A", "4"]),
+    ];
+    let measure = |way| -> Measure {
+        Box::new(move || {
+            KERNELS
+                .iter()
+                .map(|(_, [kernel, size, iterations])| {
+                    let mut command = match way {
+                        Way::Own => Command::new(LAUNCHER),
+                        Way::Vervain => setup.under_vervain(&[], LAUNCHER),
+                    };
+                    command.args(options(way)).args(["-np", "2"]).arg(app_program(COMPILER, kernel));
+                    command.args([size, iterations, "unchecked"]);
+                    let text = Running::start(environment(&mut command, way), None, LIMIT)?.finish()?;
+                    seconds(&text).map(|s| s * 1000.0)
+                })
+                .collect()
+        })
+    };
+    let rows = is_there().and_then(|()| {
+        let mut results = interleaved(setup.fewer_rounds(), vec![measure(Way::Vervain), measure(Way::Own)]).into_iter();
+        let (ours, own) = (results.next().context("no result")??, results.next().context("no result")??);
+        let rows = KERNELS.iter().zip(ours.iter().zip(&own)).filter_map(|((what, _), (ours, own))| {
+            Some(Row::beside(*what, Unit::Ms, ours, "its shared memory", own)?.target(Target::RatioAtMost(1.0)))
+        });
+        Ok(rows.collect())
+    });
+    let how = "tests/apps, two ranks, without the serial run that they are checked by elsewhere.";
+    Section::new("Kernels over Open MPI over Vervain, beside its shared memory", how, rows)
+}
+
+/// The time in a kernel's line "halo M 2 ranks: 0.123456 s, ...".
+fn seconds(text: &str) -> Result<f64> {
+    let time = text.lines().find_map(|line| line.split_once("ranks: ")?.1.split_once(" s,")?.0.parse().ok());
+    time.with_context(|| format!("a kernel printed {text:?}"))
+}
+
+fn is_there() -> Result<()> {
+    ensure!(is_installed(LAUNCHER), "{LAUNCHER} is not installed (Debian: apt install openmpi-bin libopenmpi-dev)");
+    Ok(())
+}
+
+/// Each pair both ways, in turns.
+fn rows(
+    setup: &Setup,
+    pairs: &[Pair],
+    own: &'static str,
+    command: impl Fn(Way, &Pair) -> Result<Command>,
+) -> Result<Vec<Row>> {
+    is_there()?;
+    let command = &command;
+    let measure = |way| -> Measure {
+        Box::new(move || {
+            let one = |pair: &Pair| match numbers(environment(&mut command(way, pair)?, way), None, LIMIT)?[..] {
+                [number] => Ok(number),
+                _ => bail!("{}: not one number", pair.what),
+            };
+            pairs.iter().map(one).collect()
+        })
+    };
+    let mut results = interleaved(setup.fewer_rounds(), vec![measure(Way::Vervain), measure(Way::Own)]).into_iter();
+    let (ours, theirs) = (results.next().context("no result")??, results.next().context("no result")??);
+    let row = |(pair, (ours, theirs)): (&Pair, (&Vec<f64>, &Vec<f64>))| {
+        let row = Row::beside(pair.what, pair.unit, ours, own, theirs)?;
+        let row = pair.target.into_iter().fold(row, Row::target);
+        Some(pair.limit.into_iter().fold(row, Row::limit))
+    };
+    Ok(pairs.iter().zip(ours.iter().zip(&theirs)).filter_map(row).collect())
+}
+
+/// Options of the launcher.
+fn options(way: Way) -> &'static [&'static str] {
+    match way {
+        Way::Own => &["--bind-to", "none", "--oversubscribe", "--mca", "pml", "ob1"],
+        Way::Vervain => &[
+            "--bind-to",
+            "none",
+            "--oversubscribe",
+            "--mca",
+            "pml",
+            "ucx",
+            "--mca",
+            "osc",
+            "ucx",
+            "--mca",
+            "btl",
+            "self",
+        ],
+    }
+}
+
+fn environment(command: &mut Command, way: Way) -> &mut Command {
+    // Open MPI asks for these before it starts as root.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    if way == Way::Vervain { command.env("UCX_TLS", "rc_v,self") } else { command }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn the_time_of_a_kernel_is_found() {
+        assert_eq!(seconds("noise\nhalo M 2 ranks: 0.250000 s, 456 MFLOPS, ok\n").unwrap(), 0.25);
+        assert!(seconds("halo: MISMATCH").is_err());
+    }
+}
