@@ -71,6 +71,10 @@ pub(crate) fn by_memory(opcode: Opcode) -> Word {
 
 /// Opens the file of a process that begins; `ports` is the number of ports of all devices.
 pub(crate) fn start(ports: u32) {
+    // Already there, where the process could not be made the last time.
+    if !FILE.load(Ordering::Acquire).is_null() {
+        return;
+    }
     let ports = ports.clamp(1, MOST_PORTS as u32);
     let directory = std::env::var_os("VERVAIN_SYSFS").filter(|d| Path::new(d).is_absolute());
     let file = directory.and_then(|d| match CountersFile::open(Path::new(&d), ports as usize) {
