@@ -66,7 +66,7 @@ pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variable
         match tree {
             Ok(tree) => variables.push((sysfs::VARIABLE, tree.into())),
             // A setting that is wrong; the program would be told the same.
-            Err(e) if format!("{e:#}").contains("no device: VERVAIN_") => return Err(e),
+            Err(e) if format!("{e:#}").contains(": VERVAIN_") => return Err(e),
             Err(e) => output::note(&format!("warning: no view of /sys/class/infiniband: {e:#}")),
         }
         variables.push(("LD_PRELOAD", environment::preload(&dir, env::var_os("LD_PRELOAD").as_deref())));
