@@ -100,7 +100,7 @@ fn between(setup: &Setup) -> Section {
             }
             command.arg(setup.program("mpi-openmpi")?);
             command.args([pair.mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string(), pair.size]);
-            Ok(network.first().enter(&environment(&mut command, way)))
+            Ok(network.first().enter(environment(&mut command, way)))
         })
     });
     let how = "The same with a rank in each of two network namespaces, joined by a cable with an MTU of 9000 bytes.";
