@@ -166,7 +166,8 @@ impl OwnedLane {
     /// Completion `at`, which has been published and not been taken, from beside the count, if it still stands there.
     #[inline]
     fn recent(&self, at: u32) -> Option<(u32, Receipt)> {
-        let recent = Receipt::read_recent(&self.shared.recent[at as usize % RECENT]);
+        let recent = &self.shared.recent[at as usize % RECENT];
+        let recent = (recent.wqe.load(Ordering::Relaxed), Receipt::read(&recent.completed));
         fence(Ordering::Acquire);
         // While fewer were published since, none has been written over it, nor is being written now: each is written after
         // the one before it was counted.

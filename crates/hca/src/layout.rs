@@ -276,26 +276,35 @@ unsafe impl Shared for Lane {}
 /// Completions that stand beside a lane's count too, so that one line tells all of a message that comes alone.
 pub const RECENT: usize = 2;
 
-/// An entry of a lane's ring, and what its [`RecvWqe`] says of the completion, but for the time.
+/// An entry of a lane's ring, and the completion of that receive, but for the time.
 #[repr(C)]
 pub struct RecentReceive {
     /// Index of the WQE.
     pub wqe: AtomicU32,
-    /// As in [`RecvWqe`], like the rest.
-    pub status_opcode: AtomicU32,
-    /// Bytes.
-    pub byte_len: AtomicU32,
-    /// Immediate data, or key.
-    pub imm: AtomicU32,
-    /// Sender's QPN.
-    pub src_qp: AtomicU32,
-    /// Flags.
-    pub wc_flags: AtomicU32,
-    /// LID and service level.
-    pub slid_sl: AtomicU32,
+    /// As in the WQE.
+    pub completed: Completed,
 }
 // SAFETY: atomics only.
 unsafe impl Shared for RecentReceive {}
+
+/// The completion of a receive, written by its claimer.
+#[repr(C)]
+pub struct Completed {
+    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above.
+    pub status_opcode: AtomicU32,
+    /// Bytes received.
+    pub byte_len: AtomicU32,
+    /// Immediate data as on the wire, or the invalidated key.
+    pub imm: AtomicU32,
+    /// The sender's QPN.
+    pub src_qp: AtomicU32,
+    /// `IBV_WC_*` flags; bit 31 set for a solicited event.
+    pub wc_flags: AtomicU32,
+    /// The sender's LID in the low half, then service level and path bits.
+    pub slid_sl: AtomicU32,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Completed {}
 
 /// How the owner of a CQ finds what a lane has published ([`Lane::mode`]).
 pub mod found {
@@ -500,19 +509,8 @@ pub struct RecvWqe {
     pub num_sge: AtomicU32,
     /// In a queue with several claimers: QPN of the initiator that holds this WQE, 0 for none. Claimer.
     pub claimer: AtomicU32,
-    // -- the completion, written by the claimer --
-    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above.
-    pub status_opcode: AtomicU32,
-    /// Bytes received.
-    pub byte_len: AtomicU32,
-    /// Immediate data as on the wire, or the invalidated key.
-    pub imm: AtomicU32,
-    /// The sender's QPN.
-    pub src_qp: AtomicU32,
-    /// `IBV_WC_*` flags; bit 31 set for a solicited event.
-    pub wc_flags: AtomicU32,
-    /// The sender's LID in the low half, then service level and path bits.
-    pub slid_sl: AtomicU32,
+    /// The completion. Claimer.
+    pub completed: Completed,
     _pad: AtomicU32,
     /// Nanoseconds of CLOCK_MONOTONIC_RAW when the completion was made.
     pub timestamp: AtomicU64,

@@ -9,7 +9,7 @@
 use crate::arena::{Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
-use crate::layout::{RecentReceive, RecvWqe, RqShared, WqeSge};
+use crate::layout::{Completed, RecvWqe, RqShared, WqeSge};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::space::help;
@@ -199,10 +199,9 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Writes it beside the count of the lane that it comes through, for receive `wqe`.
+    /// Writes it where the owner looks for it.
     #[inline]
-    pub(crate) fn write_recent(&self, wqe: u32, to: &RecentReceive) {
-        to.wqe.store(wqe, Ordering::Relaxed);
+    pub(crate) fn write(&self, to: &Completed) {
         to.status_opcode.store(self.status | self.opcode << 8, Ordering::Relaxed);
         to.byte_len.store(self.byte_len, Ordering::Relaxed);
         to.imm.store(self.imm, Ordering::Relaxed);
@@ -213,10 +212,10 @@ impl Receipt {
 
     /// What stands there.
     #[inline]
-    pub(crate) fn read_recent(from: &RecentReceive) -> (u32, Receipt) {
+    pub(crate) fn read(from: &Completed) -> Receipt {
         let status_opcode = from.status_opcode.load(Ordering::Relaxed);
         let slid_sl = from.slid_sl.load(Ordering::Relaxed);
-        let receipt = Receipt {
+        Receipt {
             status: status_opcode & 0xff,
             opcode: status_opcode >> 8,
             byte_len: from.byte_len.load(Ordering::Relaxed),
@@ -225,19 +224,13 @@ impl Receipt {
             wc_flags: from.wc_flags.load(Ordering::Relaxed),
             slid: slid_sl as u16,
             sl: (slid_sl >> 16) as u8,
-        };
-        (from.wqe.load(Ordering::Relaxed), receipt)
+        }
     }
 
     /// Writes it into a claimed WQE.
     #[inline]
-    pub fn write(&self, wqe: &RecvWqe, timestamp: bool) {
-        wqe.status_opcode.store(self.status | self.opcode << 8, Ordering::Relaxed);
-        wqe.byte_len.store(self.byte_len, Ordering::Relaxed);
-        wqe.imm.store(self.imm, Ordering::Relaxed);
-        wqe.src_qp.store(self.src_qp, Ordering::Relaxed);
-        wqe.wc_flags.store(self.wc_flags, Ordering::Relaxed);
-        wqe.slid_sl.store(u32::from(self.slid) | u32::from(self.sl) << 16, Ordering::Relaxed);
+    pub fn write_into(&self, wqe: &RecvWqe, timestamp: bool) {
+        self.write(&wqe.completed);
         if timestamp {
             wqe.timestamp.store(hca_clock_ns(), Ordering::Relaxed);
         }
@@ -422,19 +415,7 @@ impl RecvQueue {
 
     /// What a claimant has written into WQE `index` so far.
     pub fn receipt(&self, index: u32) -> Receipt {
-        let Some(w) = self.view.wqe(index) else { return Receipt::default() };
-        let status_opcode = w.status_opcode.load(Ordering::Relaxed);
-        let slid_sl = w.slid_sl.load(Ordering::Relaxed);
-        Receipt {
-            status: status_opcode & 0xff,
-            opcode: status_opcode >> 8,
-            byte_len: w.byte_len.load(Ordering::Relaxed),
-            imm: w.imm.load(Ordering::Relaxed),
-            src_qp: w.src_qp.load(Ordering::Relaxed),
-            wc_flags: w.wc_flags.load(Ordering::Relaxed),
-            slid: slid_sl as u16,
-            sl: (slid_sl >> 16) as u8,
-        }
+        self.view.wqe(index).map_or_else(Receipt::default, |wqe| Receipt::read(&wqe.completed))
     }
 
     /// Receives posted and not yet claimed.
@@ -453,20 +434,7 @@ impl RecvQueue {
     /// The same where `receipt` is known from elsewhere, and the time is not asked for.
     #[inline]
     pub(crate) fn take_with(&self, index: u32, receipt: &Receipt, qp_num: u32) -> Option<Completion> {
-        let wr_id = self.wr_id(index)?;
-        let completion = Completion {
-            wr_id,
-            status: receipt.status,
-            opcode: receipt.opcode,
-            byte_len: receipt.byte_len,
-            imm_or_rkey: receipt.imm,
-            qp_num,
-            src_qp: receipt.src_qp,
-            wc_flags: receipt.wc_flags,
-            slid: receipt.slid,
-            sl: receipt.sl,
-            ..Completion::default()
-        };
+        let completion = self.completion_of(receipt, index, qp_num);
         self.free(index).then_some(completion)
     }
 
@@ -483,20 +451,24 @@ impl RecvQueue {
     /// The completion that a claimer has written into WQE `index`.
     #[inline]
     pub(crate) fn completion(&self, wqe: &RecvWqe, index: u32, qp_num: u32) -> Completion {
-        let status_opcode = wqe.status_opcode.load(Ordering::Relaxed);
-        let slid_sl = wqe.slid_sl.load(Ordering::Relaxed);
+        let timestamp = wqe.timestamp.load(Ordering::Relaxed);
+        Completion { timestamp, ..self.completion_of(&Receipt::read(&wqe.completed), index, qp_num) }
+    }
+
+    /// The completion that `receipt` tells of, but for the time.
+    #[inline]
+    fn completion_of(&self, receipt: &Receipt, index: u32, qp_num: u32) -> Completion {
         Completion {
-            wr_id: self.wr_ids.get(index as usize).map_or(0, |id| id.load(Ordering::Relaxed)),
-            status: status_opcode & 0xff,
-            opcode: status_opcode >> 8,
-            byte_len: wqe.byte_len.load(Ordering::Relaxed),
-            imm_or_rkey: wqe.imm.load(Ordering::Relaxed),
+            wr_id: self.wr_id(index).unwrap_or_default(),
+            status: receipt.status,
+            opcode: receipt.opcode,
+            byte_len: receipt.byte_len,
+            imm_or_rkey: receipt.imm,
             qp_num,
-            src_qp: wqe.src_qp.load(Ordering::Relaxed),
-            wc_flags: wqe.wc_flags.load(Ordering::Relaxed),
-            slid: slid_sl as u16,
-            sl: (slid_sl >> 16) as u8,
-            timestamp: wqe.timestamp.load(Ordering::Relaxed),
+            src_qp: receipt.src_qp,
+            wc_flags: receipt.wc_flags,
+            slid: receipt.slid,
+            sl: receipt.sl,
             ..Completion::default()
         }
     }

@@ -337,7 +337,7 @@ impl Target {
         if rq.alone && lane.open.load(Ordering::Relaxed) == 0 {
             return;
         }
-        receipt.write(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
+        receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let produced = lane.produced.load(Ordering::Relaxed);
         if rq.alone {
             rq.complete_alone(w);
@@ -345,7 +345,9 @@ impl Target {
             self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
             // Not before the last count: see `OwnedLane::recent`.
             fence(Ordering::Release);
-            receipt.write_recent(wqe, &lane.recent[produced as usize % RECENT]);
+            let recent = &lane.recent[produced as usize % RECENT];
+            recent.wqe.store(wqe, Ordering::Relaxed);
+            receipt.write(&recent.completed);
         }
         let bit = lane.ready_bit.load(Ordering::Relaxed);
         let next = produced.wrapping_add(1);

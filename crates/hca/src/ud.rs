@@ -345,7 +345,7 @@ fn ask_owner(
     // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked local memory.
     unsafe { memory::copy_direct(Direction::Write, to, &whole, false) };
     if let Some(w) = target.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
-        receipt.write(w, false);
+        receipt.write_into(w, false);
     }
     let r = &target.lane.request;
     r.op.store(request::DATAGRAM, Ordering::Relaxed);
