@@ -285,12 +285,16 @@ fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
             let counters = port.counters();
             let (sent, bytes, unwanted) =
                 (counters.sent_packets.get(), counters.sent_bytes.get(), counters.unwanted.get());
-            let length = probe.bytes.len() as u64;
+            let (length, before) = (probe.bytes.len() as u64, Instant::now());
             take_in(&world, &[probe]);
-            let answers = counters.sent_packets.get() - sent;
+            let answers = || counters.sent_packets.get() - sent;
+            // The progress thread may be the one that sends it.
+            while answers() + counters.unwanted.get() == unwanted {
+                assert!(before.elapsed() < LIMIT, "neither answered nor counted");
+            }
             assert!(counters.sent_bytes.get() - bytes <= length, "an answer is larger than the question");
-            assert_eq!(answers + counters.unwanted.get() - unwanted, 1);
-            answers
+            assert_eq!(answers() + counters.unwanted.get() - unwanted, 1);
+            answers()
         };
         assert_eq!(answers(probe(there, uc, from(0, THEIR_QPN))), 1);
         let mut room = [0; 100];
@@ -302,7 +306,8 @@ fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
         assert_eq!(answers(probe(stranger, uc, from(0, THEIR_QPN))), 0, "not its peer's address");
         assert_eq!(answers(probe(there, uc, from(0, THEIR_QPN + 1))), 0, "not its peer");
         assert_eq!(answers(probe(there, rc, from(0, THEIR_QPN))), 0, "RC");
-        assert_eq!(answers(probe(there, uc + 1000, from(0, THEIR_QPN))), 0, "no QP");
+        // One that this process would give: packets for others are handed on.
+        assert_eq!(answers(probe(there, uc ^ 1000, from(0, THEIR_QPN))), 0, "no QP");
         assert_eq!(answers(probe(stranger, ud, from(QKEY, 17))), 1, "anybody may send datagrams");
         assert_eq!(answers(probe(stranger, ud, from(QKEY + 1, 17))), 0, "with the Q_Key");
         world.unchanged("after probes");
