@@ -13,6 +13,8 @@ use vervain_hca::{
 const LEN: usize = 160 << 10;
 /// The tests need the CPUs for themselves: an owner and a writer that really run at once.
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+/// How long they may take to meet often enough where others want the CPUs too.
+const PATIENCE: Duration = Duration::from_secs(60);
 const REMOTE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
 
 struct Side {
@@ -118,6 +120,18 @@ struct Shared {
     connecting: std::sync::Mutex<()>,
 }
 
+impl Shared {
+    fn met(&self) -> (u32, u32) {
+        (self.written.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    }
+
+    /// Whether the two have met often enough for the test to have a meaning.
+    fn has_shown(&self, cycles: u64) -> bool {
+        let (written, refused) = self.met();
+        cycles > 300 && written > 50 && refused > 20
+    }
+}
+
 /// Writes without a pause; after each refusal connects anew, as a real program has to.
 fn write_on(context: &Arc<Context>, a: &Side, b: &Side, from: &Memory, ma: &Mr, shared: &Shared) {
     let sge = [Sge { addr: from.addr(), length: LEN as u32, lkey: ma.lkey() }];
@@ -146,7 +160,7 @@ fn write_on(context: &Arc<Context>, a: &Side, b: &Side, from: &Memory, ma: &Mr, 
     }
 }
 
-/// Runs `cycle` against a writer for `seconds`. It gets the cycle's number and what is shared with the writer, and has to
+/// Runs `cycle` against a writer for `seconds`, or longer until it has met the writer often enough. It gets the cycle's number and what is shared with the writer, and has to
 /// leave the memory writable.
 fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side, &Shared, &Memory, u64)) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -161,9 +175,10 @@ fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side,
     let mut cycles = 0u64;
     std::thread::scope(|s| {
         let writer = s.spawn(|| write_on(&context, &a, &b, &from, &ma, &shared));
-        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let begun = Instant::now();
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            while Instant::now() < end && !writer.is_finished() {
+            while begun.elapsed().as_secs_f64() < seconds || !shared.has_shown(cycles) {
+                assert!(!writer.is_finished() && begun.elapsed() < PATIENCE, "{cycles} cycles, {:?}", shared.met());
                 cycles += 1;
                 cycle(&context, &pd, &b, &shared, &to, cycles);
             }
@@ -173,8 +188,7 @@ fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side,
             std::panic::resume_unwind(e);
         }
     });
-    let (written, refused) = (shared.written.load(Ordering::Relaxed), shared.refused.load(Ordering::Relaxed));
-    assert!(cycles > 300 && written > 50 && refused > 20, "{cycles} cycles, {written} writes, {refused} refused");
+    let (written, refused) = shared.met();
     println!("{cycles} cycles, {written} writes, {refused} refused");
 }
 

@@ -102,10 +102,16 @@ impl Member {
         numbers.try_into().unwrap()
     }
 
-    /// Sends a signal.
+    /// Sends a signal. One that is to stop has then stopped.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a signal to a child that has not been waited for.
-        unsafe { libc::kill(self.pid() as i32, signal) };
+        // SAFETY: a signal to a child that has not been waited for; what is told of it goes to a struct on this stack, for
+        // which zeros are valid.
+        unsafe {
+            libc::kill(self.pid() as i32, signal);
+            if signal == libc::SIGSTOP {
+                libc::waitid(libc::P_PID, self.pid(), &mut std::mem::zeroed(), libc::WSTOPPED);
+            }
+        }
     }
 }
 
