@@ -106,7 +106,8 @@ impl Group {
         Err(names.error(libc::ENOMEM, &format!("{} processes share the port", ENTRIES - 1)))
     }
 
-    /// Makes `slots` lead to the socket with this index, and to no other. Called with the turn.
+    /// Makes `slots`, whose doors the caller has opened, lead to the socket with this index, and to no other. Called with
+    /// the turn.
     pub fn lead(&self, names: &Names, index: u32, slots: &[u32]) -> Result<()> {
         let mut entry = Entry::default();
         let Some(places) = entry.get_mut(..slots.len()) else {
@@ -114,7 +115,14 @@ impl Group {
         };
         places.copy_from_slice(slots);
         self.write(index as usize, &entry).map_err(|e| failure(names, &e))?;
-        let entries = self.live_entries(names)?;
+        let mut entries = self.live_entries(names)?;
+        for (other, entry) in entries.iter_mut().enumerate().skip(1).filter(|(other, _)| *other != index as usize) {
+            // Its process ended since the look before: the doors behind which it would be alive are the caller's now.
+            if entry.iter().any(|slot| *slot != 0 && slots.contains(slot)) {
+                *entry = Entry::default();
+                self.write(other, entry).map_err(|e| failure(names, &e))?;
+            }
+        }
         self.route(names, &entries)
     }
 
@@ -199,5 +207,25 @@ fn failure(names: &Names, e: &io::Error) -> Error {
             names.error(errno, "too many processes share the port for the limit of open files or net.core.wmem_max")
         }
         _ => names.error(errno, &e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::door::Door;
+    use super::*;
+
+    #[test]
+    fn a_slot_leads_to_its_heir_whenever_its_owner_ended() {
+        let names = Names { at: ([127, 8, 0, std::process::id() as u8], 4791).into() };
+        let group = Group::create(&names).unwrap();
+        let (owner, other) = (1, 2);
+        let _doors = [7, 8, 9].map(|slot| Door::open(&names, slot).unwrap());
+        group.lead(&names, owner, &[8, 9]).unwrap();
+        group.lead(&names, other, &[7]).unwrap();
+        // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the door of 8.
+        group.lead(&names, 3, &[8]).unwrap();
+        let entries = group.entries().unwrap();
+        assert_eq!(entries[1..5].iter().map(|e| e[0]).collect::<Vec<_>>(), [0, 7, 8, 0]);
     }
 }
