@@ -266,7 +266,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn deliver_immediate(&self, qp: &Qp, i: usize, target: &Target, wqe: u32) {
+    fn deliver_immediate(&mut self, qp: &Qp, i: usize, target: &Target, wqe: u32) {
         let w = &self.wqes[i];
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
@@ -278,7 +278,7 @@ impl SendQueue {
             sl: self.params.ah.sl,
             ..Receipt::default()
         };
-        target.complete_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0);
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
     }
 
     /// Send, with immediate, with invalidate. `whole` is the local memory if the message is short.
@@ -339,7 +339,7 @@ impl SendQueue {
             }
             _ => {}
         }
-        target.complete_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0);
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
         drop(mark);
         Ok(())
     }

@@ -47,6 +47,25 @@ impl Seen {
     }
 }
 
+/// A completion was published for a program that may wait for an event of its CQ.
+#[must_use]
+pub(crate) struct WakeCall {
+    /// Keeps the memory that `cq` lies in.
+    space: Arc<Space>,
+    cq: &'static CqShared,
+    slot: u32,
+    solicited_or_error: bool,
+}
+
+impl WakeCall {
+    /// Raises the event, if the program has asked for one.
+    #[cold]
+    pub(crate) fn make(self) {
+        let raise = || crate::events::raise(&self.space, self.cq, self.slot);
+        crate::arm::fire(self.cq, self.solicited_or_error, raise);
+    }
+}
+
 /// A QP to deliver to, through one lane of it.
 #[derive(Clone)]
 pub struct Target {
@@ -331,11 +350,19 @@ impl Target {
     /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
     #[inline]
     pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
-        let Some((rq, w)) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?))) else { return };
+        if let Some(call) = self.publish_receive(wqe, receipt, solicited) {
+            call.make();
+        }
+    }
+
+    /// The same without waking: a requester's own completion comes first, for whoever wakes may answer at once.
+    #[inline]
+    pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
+        let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
         let lane = self.lane;
         // One that was stopped and cut off in the middle of a message: the receive may be that of another connection now.
         if rq.alone && lane.open.load(Ordering::Relaxed) == 0 {
-            return;
+            return None;
         }
         receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let produced = lane.produced.load(Ordering::Relaxed);
@@ -351,15 +378,16 @@ impl Target {
         }
         let bit = lane.ready_bit.load(Ordering::Relaxed);
         let next = produced.wrapping_add(1);
-        if publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier) {
-            self.tell(solicited || receipt.status != wc::SUCCESS);
-        }
+        let asks = publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
+        let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
         rq.fetch_next();
+        call
     }
 
     /// The receive CQ counts its completions or wants to be told of them.
     #[cold]
-    fn tell(&self, solicited_or_error: bool) {
+    #[inline(never)]
+    fn tell(&self, solicited_or_error: bool) -> Option<WakeCall> {
         let news = watched(self.cq);
         if news.overrun {
             self.cq.overrun.store(1, Ordering::SeqCst);
@@ -367,16 +395,12 @@ impl Target {
         if news.overrun {
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
-        if news.event {
-            self.notify(solicited_or_error);
-        }
-    }
-
-    /// The program waits for an event of the CQ.
-    #[cold]
-    fn notify(&self, solicited_or_error: bool) {
-        let slot = layout::slot_of(self.qp.qpn.load(Ordering::Relaxed));
-        crate::arm::fire(self.cq, solicited_or_error, || crate::events::raise(&self.space, self.cq, slot));
+        news.event.then(|| WakeCall {
+            space: Arc::clone(&self.space),
+            cq: self.cq,
+            slot: layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)),
+            solicited_or_error,
+        })
     }
 
     /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).

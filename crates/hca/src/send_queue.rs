@@ -11,7 +11,7 @@ use crate::memory::Pieces;
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::requester::{Exec, Step};
-use crate::responder::{LaneInHand, Target};
+use crate::responder::{LaneInHand, Target, WakeCall};
 use crate::send_ring::SendRing;
 use crate::short::Queued;
 use crate::tally::Word;
@@ -79,6 +79,8 @@ pub(crate) struct SendQueue {
     pub(crate) sq_sig_all: bool,
     pub(crate) pd: u32,
     pub(crate) exec: Exec,
+    /// Peers to wake when the request in hand has completed.
+    pub(crate) owed: Vec<WakeCall>,
     pub(crate) params: Params,
     /// Boxed, so that moving it out and back for each request moves a pointer.
     pub(crate) target: Option<Box<Target>>,
@@ -135,6 +137,7 @@ impl SendQueue {
             sq_sig_all,
             pd,
             exec: Exec::default(),
+            owed: Vec::new(),
             params: Params::default(),
             target: None,
             in_hand: None,
@@ -402,9 +405,18 @@ impl SendQueue {
             let byte_len = if opcode.answers() { self.wqes[i].length as u32 } else { 0 };
             self.complete(qp, i, status, byte_len);
         }
+        if !self.owed.is_empty() {
+            self.wake_peers();
+        }
         if status != wc::SUCCESS {
             self.failed(qp, opcode, status);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wake_peers(&mut self) {
+        self.owed.drain(..).for_each(WakeCall::make);
     }
 
     /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.

@@ -8,7 +8,7 @@
 use crate::memory::{self, DIRECT_CHUNK};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
-use crate::responder::{InFlight, Target};
+use crate::responder::{InFlight, Target, WakeCall};
 use crate::send_queue::SendQueue;
 use crate::space::{Place, plain_region};
 use crate::types::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
@@ -70,6 +70,15 @@ impl Work for Queued {
     fn atomic(&self) -> (u64, u32, u64, u64) {
         (self.remote_addr, self.rkey, self.compare_add, self.swap)
     }
+}
+
+/// The receive of a message's peer.
+#[derive(Default)]
+struct Receive {
+    /// It was claimed, whether filled or not.
+    claimed: Option<u32>,
+    /// It was filled, and the peer is to be woken when the sender's own completion is there.
+    wake_call: Option<WakeCall>,
 }
 
 /// Operations that have a short way on a service, one bit for each opcode.
@@ -183,18 +192,22 @@ impl SendQueue {
     #[inline(never)]
     fn post_message(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
         let data = w.data();
-        let mut claimed = None;
+        let mut receive = Receive::default();
         let done = match self.begin_short(qp, &data) {
             Some((sq, target, Some(_mark))) => {
-                sq.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut claimed)
+                sq.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut receive)
             }
             Some(_) => None,
             None => return false,
         };
-        if done.is_none() && claimed.is_some() {
-            self.exec.claimed = claimed;
+        if done.is_none() && receive.claimed.is_some() {
+            self.exec.claimed = receive.claimed;
         }
-        self.end_short(qp, w, opcode, data.length, done)
+        let is_done = self.end_short(qp, w, opcode, data.length, done);
+        if let Some(call) = receive.wake_call {
+            call.make();
+        }
+        is_done
     }
 
     #[inline(always)]
@@ -205,11 +218,11 @@ impl SendQueue {
         w: &impl Work,
         data: &Sge,
         with_imm: bool,
-        claimed: &mut Option<u32>,
+        receive: &mut Receive,
     ) -> Option<u32> {
         let local = self.local(w, data, 0)?;
         let wqe = target.claim().ok()?;
-        *claimed = Some(wqe);
+        receive.claimed = Some(wqe);
         if data.length > 0 {
             let Ok(Some((Place::Direct(remote), room, ..))) = target.receive_memory(wqe, 0) else { return None };
             if room < u64::from(data.length) {
@@ -228,7 +241,7 @@ impl SendQueue {
             sl: self.params.ah.sl,
             ..Receipt::default()
         };
-        target.complete_receive(wqe, &receipt, w.flags() & send_flags::SOLICITED != 0);
+        receive.wake_call = target.publish_receive(wqe, &receipt, w.flags() & send_flags::SOLICITED != 0);
         Some(0)
     }
 
@@ -244,21 +257,22 @@ impl SendQueue {
         if u64::from(data.length) > DIRECT_CHUNK {
             return false;
         }
-        let mut claimed = None;
+        let mut receive = Receive::default();
         let done = {
             let Ok(_mark) = target.enter() else { return false };
             match opcode {
                 Opcode::Write => self.write(target, &w, &data),
                 Opcode::Read => self.read(target, &w, &data),
                 Opcode::Send | Opcode::SendImm => {
-                    self.message(target, qp, &w, &data, opcode == Opcode::SendImm, &mut claimed)
+                    self.message(target, qp, &w, &data, opcode == Opcode::SendImm, &mut receive)
                 }
                 _ => self.atomic(target, &w, &data, opcode == Opcode::CompareSwap),
             }
         };
         if done.is_none() {
-            self.exec.claimed = claimed;
+            self.exec.claimed = receive.claimed;
         }
+        self.owed.extend(receive.wake_call);
         done.is_some()
     }
 

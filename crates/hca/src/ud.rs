@@ -10,7 +10,7 @@ use crate::peers::Found;
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
 use crate::requester::Step;
-use crate::responder::{Nak, Target};
+use crate::responder::{Nak, Target, WakeCall};
 use crate::send_queue::SendQueue;
 use crate::space::Place;
 use crate::tally::Word;
@@ -78,10 +78,9 @@ impl UdPeers {
 }
 
 /// What became of one delivery.
-#[derive(PartialEq, Eq)]
 enum Outcome {
-    /// Delivered or dropped.
-    Over,
+    /// Delivered or dropped; who is to be woken then.
+    Over(Option<WakeCall>),
     /// The way there is not known yet.
     Later,
 }
@@ -120,8 +119,8 @@ impl SendQueue {
         for qpn in members {
             let to = UdAddress { qpn, ..to };
             // Those that wait go first, or messages to one peer would change places.
-            let later = self.ud.waiting.iter().any(|k| k.to.qpn == qpn)
-                || self.deliver(qp, &to, &pieces, imm, solicited) == Outcome::Later;
+            let later =
+                self.ud.waiting.iter().any(|k| k.to.qpn == qpn) || !self.deliver(qp, &to, &pieces, imm, solicited);
             if later && self.ud.waiting.len() < KEEP {
                 let mut data = vec![0u8; total as usize];
                 // SAFETY: the vector has `total` bytes and the pieces, checked local memory, name as many.
@@ -153,7 +152,7 @@ impl SendQueue {
             let mut pieces = Pieces::new();
             pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
             let later = blocked.contains(&kept.to.qpn)
-                || self.deliver(qp, &kept.to, &pieces, kept.message.imm, kept.message.solicited) == Outcome::Later;
+                || !self.deliver(qp, &kept.to, &pieces, kept.message.imm, kept.message.solicited);
             if later {
                 blocked.push(kept.to.qpn);
                 if now_ns() < kept.until {
@@ -161,16 +160,18 @@ impl SendQueue {
                 }
             }
         }
+        self.wake_peers();
     }
 
-    fn deliver(&mut self, qp: &Qp, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> Outcome {
+    /// False if the way there is not known yet.
+    fn deliver(&mut self, qp: &Qp, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
         if !self.ud.known.contains_key(&to.qpn) {
             match crate::peers::find_ud(self.process, qp, &to.ah, to.qpn) {
                 Found::Target(t) => {
                     self.ud.known.insert(to.qpn, *t);
                 }
-                Found::Connecting => return Outcome::Later,
-                Found::Nobody | Found::NoSuchSrq => return Outcome::Over,
+                Found::Connecting => return false,
+                Found::Nobody | Found::NoSuchSrq => return true,
             }
         }
         let target = &self.ud.known[&to.qpn];
@@ -196,24 +197,21 @@ impl SendQueue {
         };
         let qkey = self.qkey(to);
         match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
-            Ok(outcome) => {
-                if outcome == Outcome::Over {
-                    qp.count_by_memory(Opcode::Send, pieces.len());
-                }
-                outcome
+            Ok(Outcome::Over(call)) => {
+                self.owed.extend(call);
+                qp.count_by_memory(Opcode::Send, pieces.len());
             }
-            Err(Nak::Paused) => Outcome::Later,
+            Ok(Outcome::Later) | Err(Nak::Paused) => return false,
             Err(Nak::Silence) => {
                 target.release();
                 self.ud.known.remove(&to.qpn);
-                Outcome::Over
             }
             // Dropped: no receive, wrong Q_Key, or memory that was not there.
             Err(nak) => {
                 qp.tally.add(Word::OutOfBuffer, u64::from(matches!(nak, Nak::ReceiverNotReady(_))));
-                Outcome::Over
             }
         }
+        true
     }
 }
 
@@ -229,7 +227,12 @@ pub fn deliver(
 ) -> Result<bool, Nak> {
     let mut pieces = Pieces::new();
     pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
-    receive(target, header, &pieces, *receipt, qkey, solicited, memory::Policy::Auto).map(|o| o == Outcome::Over)
+    let outcome = receive(target, header, &pieces, *receipt, qkey, solicited, memory::Policy::Auto)?;
+    let is_over = matches!(outcome, Outcome::Over(_));
+    if let Outcome::Over(Some(call)) = outcome {
+        call.make();
+    }
+    Ok(is_over)
 }
 
 /// The responder's side of a datagram (IBA 9.8.3.2): one visit, for a datagram is never longer than a packet.
@@ -255,7 +258,7 @@ fn receive(
     let total = GRH_BYTES as u64 + pieces.len();
     if total > target.receive_room(wqe) {
         target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR);
-        return Ok(Outcome::Over);
+        return Ok(Outcome::Over(None));
     }
     let reachable = target.space.is_own() || memory::by_vm(&target.space, policy);
     if !reachable && !all_mapped(target, wqe, total) {
@@ -265,7 +268,7 @@ fn receive(
     while done < total {
         let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
             target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
-            return Ok(Outcome::Over);
+            return Ok(Outcome::Over(None));
         };
         let mut part = Pieces::new();
         let n = part_of(header, pieces, done, room.min(total - done), &mut part);
@@ -289,7 +292,7 @@ fn receive(
                     Err(memory::Fault::Gone) => return Err(Nak::Silence),
                     Err(_) => {
                         target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
-                        return Ok(Outcome::Over);
+                        return Ok(Outcome::Over(None));
                     }
                 }
             }
@@ -298,8 +301,7 @@ fn receive(
         }
         done += n;
     }
-    target.complete_receive(wqe, &receipt, solicited);
-    Ok(Outcome::Over)
+    Ok(Outcome::Over(target.publish_receive(wqe, &receipt, solicited)))
 }
 
 /// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
@@ -354,5 +356,5 @@ fn ask_owner(
     r.local.store(u32::from(solicited), Ordering::Relaxed);
     r.state.store(request::POSTED, Ordering::SeqCst);
     target.space.raise(target.lane.attention.load(Ordering::Relaxed));
-    Ok(Outcome::Over)
+    Ok(Outcome::Over(None))
 }
