@@ -65,6 +65,26 @@ fn messages_of_64_mib_pass() {
     perftest("roce", RC, &[&["tag_bw"]], &["67108864"], "5");
 }
 
+/// Workers that arm their queues and sleep on a descriptor. What came before they armed has to wake them: UCX looks no more.
+#[test]
+fn workers_that_sleep_are_woken() {
+    if !have(&["ucx_perftest"]) {
+        return;
+    }
+    let _turn = alone();
+    let mut failures = Failures::default();
+    for (link, tls) in [("auto", RC), ("auto", UD), ("roce", RC), ("roce", UD)] {
+        let variables = [way(link), vec![("UCX_TLS", tls)]].concat();
+        let words = ["-t", "tag_lat", "-s", "8", "-n", "2000", "-E", "sleep", "-f"];
+        let (server, client) = pair("ucx_perftest", &words.map(str::to_owned), &variables, LIMIT);
+        println!("{link} {tls} sleeping: {:.2} s", client.took.as_secs_f64());
+        for end in [&server, &client].into_iter().filter(|end| !end.success()) {
+            failures.add(&format!("{link} {tls} sleeping"), end.describe());
+        }
+    }
+    failures.assert_none();
+}
+
 /// Runs `ucx_perftest` for each operation and size, with transports `tls` only.
 fn perftest(link: &str, tls: &str, operations: &[&[&str]], sizes: &[&str], count: &str) {
     if !have(&["ucx_perftest"]) {

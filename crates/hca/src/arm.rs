@@ -45,16 +45,14 @@ pub(crate) fn fire(cq: &CqShared, solicited_or_error: bool, raise: impl FnOnce()
 }
 
 /// The program wants an event at the next completion, or the next solicited one. A wish for any completion is not
-/// weakened.
-pub(crate) fn set(cq: &CqShared, solicited_only: bool) {
+/// weakened. Returns what the arm was.
+pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
     if !solicited_only {
-        cq.armed.store(arm::ANY, Ordering::SeqCst);
-        return;
+        return cq.armed.swap(arm::ANY, Ordering::SeqCst);
     }
-    let _ = cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |armed| match armed {
-        arm::ANY | arm::SOLICITED => None,
-        _ => Some(arm::SOLICITED),
-    });
+    let weaker = |armed| !matches!(armed, arm::ANY | arm::SOLICITED);
+    let set = |armed| weaker(armed).then_some(arm::SOLICITED);
+    cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set).unwrap_or_else(|armed| armed)
 }
 
 /// A producer has died. It may have been firing, or have published a completion that nobody was told of: `waiting`
@@ -101,9 +99,9 @@ mod tests {
     #[test]
     fn the_arm_that_the_program_sets_while_an_event_is_written_stays() {
         let q = cq(arm::SOLICITED);
-        fire(&q, true, || set(&q, false));
+        fire(&q, true, || _ = set(&q, false));
         assert_eq!(armed(&q), arm::ANY);
-        fire(&q, true, || set(&q, true));
+        fire(&q, true, || _ = set(&q, true));
         assert_eq!((armed(&q), fired(&q, true)), (arm::SOLICITED, 1));
     }
 

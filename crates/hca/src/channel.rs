@@ -183,6 +183,8 @@ impl CompChannel {
             // An event of a CQ that was destroyed meanwhile is nobody's.
             if let Some(cq) = r.cqs.iter().find(|(i, _)| u64::from(*i) == id).and_then(|(_, cq)| cq.upgrade()) {
                 cq.events.completions.fetch_add(1, Ordering::Release);
+                drop(r);
+                cq.event_got();
                 return Ok(cq.cookie());
             }
         }

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::courtesy::Courtesy;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
-use crate::layout::{CqShared, READY_BITS, watch};
+use crate::layout::{CqShared, READY_BITS, arm, watch};
 use crate::lock::{OwnerGuard, OwnerLock};
 use crate::process::Process;
 use crate::qp::Qp;
@@ -68,6 +68,9 @@ struct Queue {
     unwatched_first: bool,
     /// There is something in `local`, or the rings that are not watched come first.
     aside: bool,
+    /// The program has polled since it got or asked for an event, and asked since it got one.
+    polled: bool,
+    asked: bool,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
     /// How many QPs report the receives of each shared queue here.
@@ -77,6 +80,10 @@ struct Queue {
 impl Queue {
     fn in_rings(&self) -> u64 {
         self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
+    }
+
+    fn holds_any(&self) -> bool {
+        !self.local.is_empty() || self.in_rings() > 0
     }
 }
 
@@ -202,7 +209,7 @@ impl Cq {
     /// An initiator has died: tells the program of what it may have told nobody.
     pub(crate) fn rescue(&self) {
         let q = self.queue.lock();
-        let waiting = q.in_rings() + q.local.len() as u64 > 0;
+        let waiting = q.holds_any();
         drop(q);
         crate::arm::rescue(self.shared, waiting, || self.raise_event());
     }
@@ -426,6 +433,7 @@ impl Cq {
                 (q.unwatched_first, q.aside) = (true, true);
             }
         }
+        q.polled = true;
         if n > 0 {
             q.courtesy.found();
             return n;
@@ -534,19 +542,43 @@ impl Cq {
 
     /// Asks for an event at the next completion, or the next solicited one (`man ibv_req_notify_cq`). A request for any
     /// completion is not weakened by a later one for solicited ones.
+    ///
+    /// After an event, programs ask for the next one and then poll. UCX polls, asks and sleeps: for it what has come
+    /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has polled.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
         if self.shared.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
             self.shared.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
             // From here on whoever completes looks at the request below, or has published before it.
             barrier::heavy();
         }
-        crate::arm::set(self.shared, solicited_only);
+        let armed = crate::arm::set(self.shared, solicited_only);
         fence(Ordering::SeqCst);
+        if self.holds_untold(armed) && !solicited_only {
+            crate::arm::fire(self.shared, false, || self.raise_event());
+        }
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
             self.process.hand_over();
         }
         Ok(())
+    }
+
+    /// The program has got an event of this queue.
+    pub(crate) fn event_got(&self) {
+        let mut q = self.queue.lock();
+        (q.polled, q.asked) = (false, false);
+    }
+
+    /// Whether there are completions that came since the program looked for them, and no event that tells of them: `armed`
+    /// is what was left of its request before this one.
+    fn holds_untold(&self, armed: u32) -> bool {
+        let mut q = self.queue.lock();
+        let (polled, asked) = (std::mem::take(&mut q.polled), std::mem::replace(&mut q.asked, true));
+        let granted = asked && (armed == arm::NONE || armed & arm::FIRING != 0);
+        // Rings are added up only where there is a sign of something, which may have been taken since.
+        let signs = || q.aside || self.shared.summary.load(Ordering::SeqCst) != 0;
+        let is_ready = |watched: &Watched| watched.source.is_ready();
+        polled && !granted && (q.watched.iter().any(is_ready) || signs() && q.holds_any())
     }
 
     /// Changes the capacity; EINVAL when it is out of range or smaller than what waits (`man ibv_resize_cq`).
