@@ -74,7 +74,7 @@ impl Engine {
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else { return false };
-        let mut any = self.receive(&mut rx);
+        let mut any = self.look(&mut rx);
         eagerness.looked(any, now_ns);
         if rx.looked_in_vain(any) {
             self.answer(&mut rx);
@@ -256,7 +256,7 @@ impl Engine {
                 break;
             }
             any = patience.look_out(|| {
-                let any = self.receive(rx);
+                let any = self.look(rx);
                 if !any && rx.due_since().is_some_and(|since| since + patient <= now_ns()) {
                     self.answer(rx);
                 }

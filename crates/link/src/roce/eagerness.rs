@@ -16,6 +16,30 @@ const LISTENING_NS: u64 = 20_000;
 /// Of so many polls one looks at the clock, which is dear too; and while only datagrams can come, at most one at the socket.
 const POLLS: u32 = 16;
 
+/// A port where so many looks in a row found nothing is left out of the most, but for one in so many. A QP for datagrams has
+/// a port at each address of the host, while a conversation goes on at one of them.
+const STILL_LOOKS: u32 = 64;
+const STILL_APART: u32 = 16;
+
+/// Looks at one port in a row that found nothing.
+#[derive(Default)]
+pub(super) struct Stillness(AtomicU32);
+
+impl Stillness {
+    /// Whether look `n` is to include the port, which has `place` among the others.
+    #[inline]
+    pub(super) fn is_in_look(&self, n: u32, place: usize) -> bool {
+        self.0.load(Ordering::Relaxed) < STILL_LOOKS || n.wrapping_add(place as u32).is_multiple_of(STILL_APART)
+    }
+
+    /// A look was made there; whether there was anything.
+    #[inline]
+    pub(super) fn looked(&self, found: bool) {
+        let looks = if found { 0 } else { self.0.load(Ordering::Relaxed).saturating_add(1) };
+        self.0.store(looks, Ordering::Relaxed);
+    }
+}
+
 /// What is known of it. Of whatever thread polls: a value that is lost between two of them does no harm.
 #[derive(Default)]
 pub(super) struct Eagerness {
@@ -123,6 +147,22 @@ mod tests {
         looks(&eagerness, true, 10_000, 500, &mut now);
         eagerness.active();
         assert_eq!(looks(&eagerness, true, 100, 500, &mut now), 100);
+    }
+
+    #[test]
+    fn a_port_where_nothing_comes_is_left_out_of_most_looks() {
+        let ports = [Stillness::default(), Stillness::default()];
+        let mut looks = [0; 2];
+        for n in 0..STILL_LOOKS + 1600 {
+            for (place, port) in ports.iter().enumerate().filter(|(place, port)| port.is_in_look(n, *place)) {
+                looks[place] += 1;
+                // To the second one come packets.
+                port.looked(place == 1 && n % STILL_LOOKS == 0);
+            }
+        }
+        assert_eq!(looks, [STILL_LOOKS + 100, STILL_LOOKS + 1600]);
+        ports[0].looked(true);
+        assert!((0..STILL_LOOKS).all(|n| ports[0].is_in_look(n, 0)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The ports of this process: one for each local address that a QP has needed so far.
 
 use super::Address;
+use super::eagerness::Stillness;
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
 use super::sharing::Sharing;
@@ -30,6 +31,8 @@ pub(super) struct LocalPort {
     batch: OwnerLock<SendBatch>,
     /// Posts whose packets wait in the batch for company.
     kept: AtomicU32,
+    /// How often a poll looks here.
+    pub stillness: Stillness,
 }
 
 impl LocalPort {
@@ -148,7 +151,14 @@ impl Ports {
         // Not before it is sure that it stays open.
         keep_from_children(port.receive_socket().as_raw_fd());
         let batch = OwnerLock::new(SendBatch::new(Arc::clone(&port)));
-        let port = Arc::new(LocalPort { port, address, sharing, batch, kept: AtomicU32::new(0) });
+        let port = Arc::new(LocalPort {
+            port,
+            address,
+            sharing,
+            batch,
+            kept: AtomicU32::new(0),
+            stillness: Stillness::default(),
+        });
         let mut list = self.list.lock();
         list.push(Arc::clone(&port));
         self.count.store(list.len(), Ordering::Release);

@@ -51,8 +51,9 @@ pub(super) struct Receiving {
     batch: ReceiveBatch,
     ports: Vec<Arc<LocalPort>>,
     found: Found,
-    /// Looks without a packet since the last one.
+    /// Looks without a packet since the last one, and all looks.
     idle: u32,
+    looks: u32,
     /// How long those who sleep for packets look out for them before, and when one of them began to sleep last.
     pub(super) patience: Patience,
     pub(super) slept_at: Nanos,
@@ -151,6 +152,16 @@ impl Receiving {
 impl Engine {
     /// Takes in what has come; whether there was anything.
     pub(super) fn receive(&self, rx: &mut Receiving) -> bool {
+        self.receive_at(rx, true)
+    }
+
+    /// The same for who looks all the time, and not always everywhere.
+    pub(super) fn look(&self, rx: &mut Receiving) -> bool {
+        rx.looks = rx.looks.wrapping_add(1);
+        self.receive_at(rx, rx.ports.len() < 2)
+    }
+
+    fn receive_at(&self, rx: &mut Receiving, everywhere: bool) -> bool {
         // What comes while the process is paused waits in the sockets.
         let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return false };
         self.ports.refresh(&mut rx.ports);
@@ -162,12 +173,16 @@ impl Engine {
         let mut any = false;
         for i in 0..rx.ports.len() {
             rx.ports[i].release();
+            if !everywhere && !rx.ports[i].stillness.is_in_look(rx.looks, i) {
+                continue;
+            }
+            let mut here = false;
             for _ in 0..BATCHES {
                 let Receiving { batch, ports, found, strays, .. } = rx;
                 if !batch.receive(&ports[i].port) {
                     break;
                 }
-                any = true;
+                here = true;
                 let now = now_ns();
                 // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program
                 // that gets the answer finds its own send complete, as with an HCA.
@@ -193,7 +208,13 @@ impl Engine {
                     // The program is to see what has come, and to post receives. The rest can stay where it is.
                     break;
                 }
+                if !everywhere && rx.batch.datagrams().take(FEW as usize + 1).count() <= FEW as usize {
+                    // Most often that was all, and the program has been waiting for it. If not, the next look is soon.
+                    break;
+                }
             }
+            rx.ports[i].stillness.looked(here);
+            any |= here;
         }
         // A stream needs its acknowledgements to go on; only of a few packets an answer may follow at once.
         if rx.found.requests > FEW {
