@@ -40,6 +40,8 @@ pub(super) struct Connection {
     pub touched: AtomicBool,
     /// The same for its path's list.
     owes: AtomicBool,
+    /// Its last acknowledgement left with a post.
+    pub answered_along: AtomicBool,
     /// Its packets that wait. Of whoever receives alone.
     pub held: AtomicU32,
     closed: AtomicBool,
@@ -146,6 +148,7 @@ impl Connection {
             timer: AtomicU64::new(NEVER),
             touched: AtomicBool::new(false),
             owes: AtomicBool::new(false),
+            answered_along: AtomicBool::new(false),
             held: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
@@ -173,6 +176,7 @@ impl Connection {
         self.reply_in(qp, batch, |responder, host| {
             if responder.has_ack_due() {
                 responder.poll_transmit(1, host);
+                self.answered_along.store(true, Ordering::Relaxed);
             }
         });
     }

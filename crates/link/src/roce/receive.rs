@@ -417,15 +417,19 @@ impl Engine {
             return;
         }
         let op = packet.headers.bth.opcode;
+        if !connection.touched.swap(true, Ordering::Relaxed) {
+            found.due.push(Arc::clone(connection));
+            if found.due.len() == 1 {
+                found.due_since = now;
+            }
+        } else if found.due.len() == 1 && connection.answered_along.load(Ordering::Relaxed) {
+            // Those before have been acknowledged by a packet of a post.
+            (found.unanswered, found.requests, found.due_since) = (0, 0, now);
+        }
+        connection.answered_along.store(false, Ordering::Relaxed);
         found.urgent |= !(opcode::is_send(op) || opcode::is_write(op));
         found.requests += 1;
         found.unanswered += u32::from(packet.headers.bth.ack_request);
-        if !connection.touched.swap(true, Ordering::Relaxed) {
-            if found.due.is_empty() {
-                found.due_since = now;
-            }
-            found.due.push(Arc::clone(connection));
-        }
     }
 
     /// Says what the responders have to say.
