@@ -179,22 +179,28 @@ impl Engine {
             let mut here = false;
             for _ in 0..BATCHES {
                 let Receiving { batch, ports, found, strays, .. } = rx;
-                if !batch.receive(&ports[i].port) {
-                    break;
-                }
-                here = true;
-                let now = now_ns();
+                let mut now = 0;
                 // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program
                 // that gets the answer finds its own send complete, as with an HCA.
                 let is_request = |d: &Datagram<'_>| d.bytes.first().is_some_and(|op| opcode::is_request(*op));
-                process.handle_packets(|| {
+                let taken = process.handle_packets(|| {
+                    // Not before: a pause that began in between would leave what was taken to nobody.
+                    if !batch.receive(&ports[i].port) {
+                        return false;
+                    }
+                    now = now_ns();
                     for datagram in batch.datagrams().filter(|d| !is_request(d)) {
                         self.own_or_stray(&ports[i], found, strays, now, &datagram);
                     }
                     for datagram in batch.datagrams().filter(is_request) {
                         self.own_or_stray(&ports[i], found, strays, now, &datagram);
                     }
+                    true
                 });
+                if taken != Some(true) {
+                    break;
+                }
+                here = true;
                 if !strays.is_empty() {
                     strays.flush(&ports[i].sharing);
                 }
@@ -268,12 +274,15 @@ impl Engine {
         self.ports.refresh(&mut rx.ports);
         let Receiving { ports, found, .. } = &mut *rx;
         let mut any = false;
-        for port in ports.iter() {
-            port.sharing.handle_events(&mut |datagram| {
-                any = true;
-                process.handle_packets(|| self.packet(port, found, now_ns(), datagram));
-            });
-        }
+        // Nor is a stray taken that would not be handled.
+        process.handle_packets(|| {
+            for port in ports.iter() {
+                port.sharing.handle_events(&mut |datagram| {
+                    any = true;
+                    self.packet(port, found, now_ns(), datagram);
+                });
+            }
+        });
         if any {
             send_echoes(&mut rx);
             self.answer(&mut rx);
