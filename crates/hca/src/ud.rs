@@ -196,7 +196,8 @@ impl SendQueue {
             ..Receipt::default()
         };
         let qkey = self.qkey(to);
-        match receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy) {
+        let arrives = |_mark| receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy);
+        match target.enter().and_then(arrives) {
             Ok(Outcome::Over(call)) => {
                 self.owed.extend(call);
                 qp.count_by_memory(Opcode::Send, pieces.len());
@@ -216,7 +217,7 @@ impl SendQueue {
 }
 
 /// A datagram that came in a packet, for the QP behind `target`, which is this process's: `header` is what stands in front of
-/// the payload ([`crate::grh`]). Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise.
+/// the payload ([`crate::grh`]). Called inside `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise.
 pub fn deliver(
     target: &Target,
     header: &[u8; GRH_BYTES],
@@ -227,6 +228,7 @@ pub fn deliver(
 ) -> Result<bool, Nak> {
     let mut pieces = Pieces::new();
     pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
+    let _mark = target.enter_in_hand()?;
     let outcome = receive(target, header, &pieces, *receipt, qkey, solicited, memory::Policy::Auto)?;
     let is_over = matches!(outcome, Outcome::Over(_));
     if let Outcome::Over(Some(call)) = outcome {
@@ -235,7 +237,8 @@ pub fn deliver(
     Ok(is_over)
 }
 
-/// The responder's side of a datagram (IBA 9.8.3.2): one visit, for a datagram is never longer than a packet.
+/// The responder's side of a datagram (IBA 9.8.3.2): one visit, inside an in-flight mark, for a datagram is never longer than
+/// a packet.
 fn receive(
     target: &Target,
     header: &[u8; GRH_BYTES],
@@ -245,7 +248,6 @@ fn receive(
     solicited: bool,
     policy: memory::Policy,
 ) -> Result<Outcome, Nak> {
-    let _mark = target.enter()?;
     let request = &target.lane.request;
     match request.state.load(Ordering::Acquire) {
         request::POSTED | request::RUNNING => return Ok(Outcome::Later),
