@@ -1,4 +1,4 @@
-//! The C ABI of libibverbs: its structs ([`abi`]) and the functions behind its exported symbols.
+//! The C ABI of libibverbs: the functions behind its exported symbols, over the structs of [`abi`].
 //!
 //! This crate translates. It turns C structs into the device model's (`vervain-hca`) arguments, and the device model's
 //! errors into the errno that the man page promises; it holds no policy and no protocol. The `libibverbs` crate gives the
@@ -8,7 +8,7 @@
     reason = "every unsafe function here is called from C, and safe under the conditions of its man page, section 3"
 )]
 
-pub mod abi;
+pub use vervain_abi as abi;
 mod ah;
 mod ah_from_wc;
 mod async_event;

@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-use vervain_verbs::abi::*;
+use vervain_abi::*;
 
 /// A struct as C knows it: its name, our size, and our offset of each field by the name that C gives it.
 struct Layout {
