@@ -1,0 +1,144 @@
+//! What went wrong, in one sentence: the call, what it was about, and the errno.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::io;
+
+/// Why something failed. One word in size, so that a `Result` of the hot path stays in registers.
+pub struct Error(Box<Kind>);
+
+/// What every fallible call of this crate returns; posting has an error of its own, [`PostError`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+enum Kind {
+    /// The library is absent, or lacks a function.
+    Library(String),
+    /// A call of the library or of the system failed with an errno.
+    Call { call: &'static str, about: String, errno: c_int },
+    /// An argument that cannot be; nothing was called.
+    Invalid(String),
+}
+
+impl Error {
+    pub(crate) fn library(what: impl Into<String>) -> Self {
+        Self(Box::new(Kind::Library(what.into())))
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self(Box::new(Kind::Invalid(what.into())))
+    }
+
+    pub(crate) fn call(call: &'static str, about: impl Into<String>, errno: c_int) -> Self {
+        Self(Box::new(Kind::Call { call, about: about.into(), errno }))
+    }
+
+    /// The error of a call that left its reason in `errno`.
+    pub(crate) fn last(call: &'static str, about: impl Into<String>) -> Self {
+        Self::call(call, about, errno())
+    }
+
+    /// The errno of the call that failed; None where no call was made: a library that is not there, an impossible
+    /// argument.
+    pub fn errno(&self) -> Option<i32> {
+        match *self.0 {
+            Kind::Call { errno, .. } => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// Whether libibverbs itself is missing or too old, so that no device can be had on this machine.
+    pub fn is_library(&self) -> bool {
+        matches!(*self.0, Kind::Library(_))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Library(what) | Kind::Invalid(what) => f.write_str(what),
+            Kind::Call { call, about, errno } => {
+                write!(f, "{call} failed for {about}: {}", io::Error::from_raw_os_error(*errno))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        Self::call(error.call, format!("work request {} of the list", error.posted + 1), error.errno)
+    }
+}
+
+/// Why a list of work requests was not taken whole; `ibv_post_send(3)`, `ibv_post_recv(3)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PostError {
+    /// ENOMEM: the queue is full. EINVAL: the request does not fit the QP's type or state.
+    pub errno: i32,
+    /// How many requests of the list, from its start, were taken before the one that failed.
+    pub posted: usize,
+    pub(crate) call: &'static str,
+}
+
+impl PostError {
+    /// Whether the queue had no room; polling the CQ makes some.
+    pub fn is_full(&self) -> bool {
+        self.errno == libc::ENOMEM
+    }
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = io::Error::from_raw_os_error(self.errno);
+        write!(f, "{} refused work request {} of the list: {cause}", self.call, self.posted + 1)
+    }
+}
+
+impl std::error::Error for PostError {}
+
+/// The calls that answer 0, an errno, or -1 with `errno` set: man pages and providers differ, so both are understood.
+pub(crate) fn code(rc: c_int) -> c_int {
+    if rc > 0 { rc } else { errno() }
+}
+
+/// Checks such an answer.
+pub(crate) fn check(rc: c_int, call: &'static str, about: impl FnOnce() -> String) -> Result<()> {
+    if rc == 0 { Ok(()) } else { Err(Error::call(call, about(), code(rc))) }
+}
+
+fn errno() -> c_int {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_names_the_call_the_object_and_the_errno() {
+        let error = check(libc::ENOMEM, "ibv_create_cq", || "a CQ of 7 entries on mlx5_0".into()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("ibv_create_cq failed for a CQ of 7 entries on mlx5_0: "), "{text}");
+        assert!(text.contains("os error 12"), "{text}");
+        assert_eq!((error.errno(), error.is_library()), (Some(libc::ENOMEM), false));
+    }
+
+    #[test]
+    fn a_refused_request_is_named_by_its_place() {
+        let error = PostError { errno: libc::ENOMEM, posted: 4, call: "ibv_post_send" };
+        assert!(error.is_full() && error.to_string().contains("work request 5"));
+        assert!(Error::from(error).to_string().contains("work request 5"));
+    }
+
+    #[test]
+    fn a_result_of_the_hot_path_fits_registers() {
+        assert!(size_of::<Result<usize>>() <= 16);
+    }
+}

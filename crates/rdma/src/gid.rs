@@ -1,0 +1,173 @@
+//! GIDs: what a port is called on the wire, and which of its names a connection should use.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use vervain_abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_gid};
+
+/// A GID: 16 bytes in network byte order, shown and exchanged as the IPv6 address that it looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IP address behind the GID of a RoCE port: IPv4 where it is mapped (`::ffff:a.b.c.d`). Without meaning for
+    /// the GIDs of InfiniBand and RoCE v1, which are no IP addresses; [`GidEntry::ip`] asks for the type first.
+    pub fn ip(self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
+    }
+
+    pub(crate) fn raw(self) -> ibv_gid {
+        ibv_gid { raw: self.0 }
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        })
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl FromStr for Gid {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.parse::<Ipv6Addr>()?.octets()))
+    }
+}
+
+impl Serialize for Gid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Gid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What kind of name a GID is; `enum ibv_gid_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidType {
+    /// Of an InfiniBand port.
+    InfiniBand,
+    /// RoCE v1: Ethernet frames of type 0x8915.
+    RoceV1,
+    /// RoCE v2: UDP over the IP address that the GID is.
+    RoceV2,
+    /// A number that is newer than this crate.
+    Other(u32),
+}
+
+impl GidType {
+    pub(crate) fn of(number: u32) -> Self {
+        match number {
+            vervain_abi::IBV_GID_TYPE_IB => Self::InfiniBand,
+            IBV_GID_TYPE_ROCE_V1 => Self::RoceV1,
+            IBV_GID_TYPE_ROCE_V2 => Self::RoceV2,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// One valid entry of a port's GID table; `ibv_query_gid_ex(3)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its place in the table of its port, from 0.
+    pub index: u32,
+    /// Its port, from 1.
+    pub port: u32,
+    /// The name itself.
+    pub gid: Gid,
+    /// What kind of name.
+    pub kind: GidType,
+    /// The network interface that it comes from (`if_nametoindex(3)`); 0 for none.
+    pub interface: u32,
+}
+
+impl GidEntry {
+    /// The IP address that the GID is; only those of RoCE v2 are.
+    pub fn ip(&self) -> Option<IpAddr> {
+        (self.kind == GidType::RoceV2).then(|| self.gid.ip())
+    }
+
+    /// How well a connection is served by it; less is better.
+    fn rank(&self) -> (u8, u8, u32) {
+        let kind = match self.kind {
+            GidType::RoceV2 => 0,
+            GidType::RoceV1 => 1,
+            _ => 2,
+        };
+        let address = match self.gid.ip() {
+            address if address.is_loopback() => 4,
+            IpAddr::V4(v4) if v4 == Ipv4Addr::UNSPECIFIED => 5,
+            IpAddr::V4(_) => 0,
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => 2,
+            IpAddr::V6(_) => 1,
+        };
+        (kind, address, self.index)
+    }
+}
+
+/// The entry that a connection should use unless the user says otherwise: RoCE v2 before v1, then IPv4, then IPv6 of
+/// more than the link, as perftest picks; addresses of the loopback interface last. None without a RoCE entry: LIDs
+/// lead through an InfiniBand subnet.
+pub fn best(entries: &[GidEntry]) -> Option<GidEntry> {
+    let roce = |e: &&GidEntry| matches!(e.kind, GidType::RoceV1 | GidType::RoceV2);
+    entries.iter().filter(roce).min_by_key(|e| e.rank()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u32, kind: GidType, gid: &str) -> GidEntry {
+        GidEntry { index, port: 1, gid: gid.parse().expect("a GID"), kind, interface: 2 }
+    }
+
+    #[test]
+    fn roce_v2_over_ipv4_comes_first_and_loopback_last() {
+        let mut entries = vec![
+            entry(0, GidType::RoceV1, "fe80::1"),
+            entry(1, GidType::RoceV2, "fe80::1"),
+            entry(2, GidType::RoceV2, "::ffff:127.0.0.1"),
+            entry(3, GidType::RoceV1, "::ffff:10.0.0.1"),
+            entry(4, GidType::RoceV2, "2001:db8::1"),
+            entry(5, GidType::RoceV2, "::ffff:10.0.0.1"),
+            entry(6, GidType::RoceV2, "::ffff:10.0.0.2"),
+        ];
+        let mut order = vec![];
+        while let Some(next) = best(&entries) {
+            order.push(next.index);
+            entries.retain(|e| *e != next);
+        }
+        assert_eq!(order, [5, 6, 4, 1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn infiniband_has_none() {
+        assert_eq!(best(&[entry(0, GidType::InfiniBand, "fe80::1")]), None);
+    }
+
+    #[test]
+    fn a_gid_is_exchanged_as_text() {
+        let gid = Gid::from(IpAddr::from([10, 1, 2, 3]));
+        let text = serde_json::to_string(&gid).expect("text");
+        assert_eq!(text, "\"::ffff:10.1.2.3\"");
+        assert_eq!(serde_json::from_str::<Gid>(&text).expect("the same"), gid);
+        assert!(serde_json::from_str::<Gid>("\"10.1.2.3.4\"").is_err());
+        assert_eq!(gid.ip(), IpAddr::from([10, 1, 2, 3]));
+    }
+}

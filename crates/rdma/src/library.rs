@@ -1,0 +1,137 @@
+//! libibverbs, found by the dynamic linker: its functions, by the types of `<infiniband/verbs.h>`. The one module that
+//! resolves symbols; what the others call is a field of [`Functions`].
+
+use std::ffi::{OsStr, c_int, c_void};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
+use vervain_abi::*;
+
+use crate::error::{Error, Result};
+
+/// The name that the dynamic linker is asked for; libibverbs has had no other since 2005.
+pub const SONAME: &str = "libibverbs.so.1";
+
+/// A loaded libibverbs. Everything made through it keeps it loaded.
+#[derive(Clone)]
+pub struct Library(pub(crate) Arc<Functions>);
+
+/// The functions of one libibverbs; `context::ops` has the rest.
+#[allow(missing_docs, reason = "section 3 of the manual has a page for each")]
+pub(crate) struct Functions {
+    pub get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+    pub free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
+    pub open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
+    pub close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
+    pub query_device: unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
+    /// Fills the first [`COMPAT_PORT_ATTR_LEN`] bytes only.
+    pub query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
+    pub query_pkey: unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int,
+    pub query_gid_table: unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize,
+    pub alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
+    pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
+    pub reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+    pub dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
+    pub create_comp_channel: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel,
+    pub destroy_comp_channel: unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int,
+    pub create_cq:
+        unsafe extern "C" fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq,
+    pub destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
+    pub get_cq_event: unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
+    pub ack_cq_events: unsafe extern "C" fn(*mut ibv_cq, u32),
+    pub create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
+    pub modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+    pub query_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
+    pub destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
+    pub create_ah: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
+    pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
+    pub get_async_event: unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
+    pub ack_async_event: unsafe extern "C" fn(*mut ibv_async_event),
+    // Last, so that it is dropped after the functions that live in it.
+    _library: Dynamic,
+}
+
+impl Library {
+    /// The process's libibverbs: the library that the dynamic linker finds under [`SONAME`], loaded at the first call.
+    /// Under `vervain run` that is Vervain's, else the system's.
+    ///
+    /// # Errors
+    /// The dynamic linker's sentence, where there is none or it is older than v31 (2020): `_ibv_query_gid_table` is
+    /// asked for. A failure is not kept; the next call tries again.
+    pub fn load() -> Result<Library> {
+        static LOADED: OnceLock<Library> = OnceLock::new();
+        if let Some(library) = LOADED.get() {
+            return Ok(library.clone());
+        }
+        let library = Self::find(OsStr::new(SONAME))?;
+        Ok(LOADED.get_or_init(|| library).clone())
+    }
+
+    /// The library in the file `path`, beside any other that the process has: RTLD_LOCAL.
+    ///
+    /// # Errors
+    /// As [`load`](Library::load).
+    pub fn open(path: &Path) -> Result<Library> {
+        Self::find(path.as_os_str())
+    }
+
+    fn find(name: &OsStr) -> Result<Library> {
+        let shown = name.to_string_lossy();
+        // SAFETY: loading runs the library's constructors, which libibverbs and what it needs are trusted with, as in
+        // any program that is linked to it.
+        let library = unsafe { Dynamic::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|e| Error::library(format!("cannot load libibverbs: {e}")))?;
+        macro_rules! symbol {
+            ($name:literal) => {
+                // SAFETY: the field's type repeats the function's declaration in <infiniband/verbs.h>; dlsym gives the
+                // newest version of it, whose structs `vervain-abi` has; the field is dropped before the library.
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
+                    .map_err(|_| Error::library(format!("{shown} is no libibverbs of v31 or later: no {}", $name)))?
+            };
+        }
+        Ok(Library(Arc::new(Functions {
+            get_device_list: symbol!("ibv_get_device_list"),
+            free_device_list: symbol!("ibv_free_device_list"),
+            open_device: symbol!("ibv_open_device"),
+            close_device: symbol!("ibv_close_device"),
+            query_device: symbol!("ibv_query_device"),
+            query_port: symbol!("ibv_query_port"),
+            query_pkey: symbol!("ibv_query_pkey"),
+            query_gid_table: symbol!("_ibv_query_gid_table"),
+            alloc_pd: symbol!("ibv_alloc_pd"),
+            dealloc_pd: symbol!("ibv_dealloc_pd"),
+            reg_mr: symbol!("ibv_reg_mr"),
+            dereg_mr: symbol!("ibv_dereg_mr"),
+            create_comp_channel: symbol!("ibv_create_comp_channel"),
+            destroy_comp_channel: symbol!("ibv_destroy_comp_channel"),
+            create_cq: symbol!("ibv_create_cq"),
+            destroy_cq: symbol!("ibv_destroy_cq"),
+            get_cq_event: symbol!("ibv_get_cq_event"),
+            ack_cq_events: symbol!("ibv_ack_cq_events"),
+            create_qp: symbol!("ibv_create_qp"),
+            modify_qp: symbol!("ibv_modify_qp"),
+            query_qp: symbol!("ibv_query_qp"),
+            destroy_qp: symbol!("ibv_destroy_qp"),
+            create_ah: symbol!("ibv_create_ah"),
+            destroy_ah: symbol!("ibv_destroy_ah"),
+            get_async_event: symbol!("ibv_get_async_event"),
+            ack_async_event: symbol!("ibv_ack_async_event"),
+            _library: library,
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_absent_and_one_that_is_another_are_told_apart() {
+        let absent = Library::open(Path::new("/nowhere/libibverbs.so.1")).err().expect("no such file");
+        assert!(absent.is_library() && absent.errno().is_none());
+        assert!(absent.to_string().contains("/nowhere/libibverbs.so.1"), "{absent}");
+        let other = Library::open(Path::new("libc.so.6")).err().expect("not libibverbs");
+        assert_eq!(other.to_string(), "libc.so.6 is no libibverbs of v31 or later: no ibv_get_device_list");
+    }
+}

@@ -1,0 +1,189 @@
+//! Protection domains: they own the registered memory, so that it outlives whatever may still use it.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vervain_abi::*;
+
+use crate::device::Context;
+use crate::error::{Error, Result, check};
+use crate::region::{Foreign, Mapping, Region};
+
+bitflags::bitflags! {
+    /// What a registration allows; `enum ibv_access_flags` of `ibv_reg_mr(3)`. Reading by the device itself always is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// The device may write: receives, what Read and atomics bring. The remote rights but reading need it.
+        const LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE;
+        /// Peers may write.
+        const REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE;
+        /// Peers may read.
+        const REMOTE_READ = IBV_ACCESS_REMOTE_READ;
+        /// Peers may do atomics.
+        const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC;
+        /// Writes may overtake each other on the bus.
+        const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING;
+        /// All that peers can do.
+        const REMOTE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ
+            | IBV_ACCESS_REMOTE_ATOMIC;
+    }
+}
+
+impl Access {
+    pub(crate) fn raw(self) -> c_int {
+        // The highest bit is 20.
+        self.bits().cast_signed()
+    }
+}
+
+/// A protection domain: a key opens memory only to the QPs of its domain. What is made in it keeps it.
+#[derive(Clone)]
+pub struct Pd(pub(crate) Arc<PdInner>);
+
+pub(crate) struct PdInner {
+    pub raw: *mut ibv_pd,
+    pub context: Context,
+    /// All memory registered here that nobody has taken back: a handle that is dropped leaves it, since requests that
+    /// were posted, and peers, may still use it. QPs hold the domain, so all of them are gone before it.
+    registrations: Mutex<Vec<Arc<Registration>>>,
+}
+
+// SAFETY: the functions of libibverbs may be called from any thread; `raw` itself is only read.
+unsafe impl Send for PdInner {}
+// SAFETY: as above.
+unsafe impl Sync for PdInner {}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        self.registrations().clear();
+        // SAFETY: allocated once, given back once; what was made in it held an Arc of this, and the registrations,
+        // whose handles did too, went above. One that would not go makes this fail with EBUSY, which leaves the domain.
+        unsafe { (self.context.0.library.0.dealloc_pd)(self.raw) };
+    }
+}
+
+impl PdInner {
+    fn registrations(&self) -> MutexGuard<'_, Vec<Arc<Registration>>> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, registration: Registration) -> Arc<Registration> {
+        let kept = Arc::new(registration);
+        self.registrations().push(kept.clone());
+        kept
+    }
+
+    /// Deregisters at once what a handle gave up.
+    pub fn take_back(&self, registration: Arc<Registration>) -> Result<()> {
+        self.registrations().retain(|r| !Arc::ptr_eq(r, &registration));
+        // The list and the handle were all who had it.
+        Arc::into_inner(registration).map_or(Ok(()), Registration::end)
+    }
+}
+
+/// Memory that the device knows, with the mapping where it is our own.
+pub(crate) struct Registration {
+    context: Context,
+    raw: *mut ibv_mr,
+    pub lkey: u32,
+    pub rkey: u32,
+    pub mapping: Option<Mapping>,
+}
+
+// SAFETY: `raw` is only handed to dereg_mr, once, by whoever is last; the mapping is reached by atomics.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    fn end(mut self) -> Result<()> {
+        self.deregister()
+    }
+
+    /// Deregisters once. When that fails the device may still reach the memory, so that it stays mapped for good.
+    fn deregister(&mut self) -> Result<()> {
+        let raw = mem::replace(&mut self.raw, std::ptr::null_mut());
+        if raw.is_null() {
+            return Ok(());
+        }
+        // SAFETY: registered once, and this is the only time that `raw` is not null.
+        let rc = unsafe { (self.context.0.library.0.dereg_mr)(raw) };
+        if rc != 0 {
+            mem::forget(self.mapping.take());
+        }
+        check(rc, "ibv_dereg_mr", || format!("the region with rkey {:#x} on {}", self.rkey, self.context.name()))
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Nobody to tell; the memory is kept where it failed.
+        let _ = self.deregister();
+    }
+}
+
+impl Pd {
+    /// Allocates a protection domain; `ibv_alloc_pd(3)`.
+    ///
+    /// # Errors
+    /// ENOMEM, and what the driver says.
+    pub fn new(context: &Context) -> Result<Pd> {
+        // SAFETY: an open context.
+        let raw = unsafe { (context.0.library.0.alloc_pd)(context.0.raw) };
+        if raw.is_null() {
+            return Err(Error::last("ibv_alloc_pd", context.name()));
+        }
+        Ok(Pd(Arc::new(PdInner { raw, context: context.clone(), registrations: Mutex::default() })))
+    }
+
+    /// The device it is on.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Maps `len` bytes of zeros, from the start of a page, and registers them; `ibv_reg_mr(3)`.
+    ///
+    /// The memory stays until [`Region::deregister`], or else until this domain and every QP in it are gone, also when
+    /// the handle is dropped before.
+    ///
+    /// # Errors
+    /// ENOMEM: no memory, or more than RLIMIT_MEMLOCK allows. EINVAL: rights that do not go together. A length of 0.
+    pub fn region(&self, len: usize, access: Access) -> Result<Region> {
+        let mapping = Mapping::new(len)?;
+        // SAFETY: the mapping goes into the registration, which unmaps it only once it is deregistered.
+        let mut registration = unsafe { self.register(mapping.start().cast(), len, access)? };
+        registration.mapping = Some(mapping);
+        Ok(Region::new(self.clone(), self.0.keep(registration)))
+    }
+
+    /// Registers memory of somebody else: an allocation of a GPU, a file's mapping.
+    ///
+    /// # Safety
+    /// The `len` bytes at `start` stay allocated until [`Foreign::deregister`] has returned, or else until this domain
+    /// and every QP in it are gone. With any right to write, nobody holds a Rust reference into them meanwhile. The CPU
+    /// can read them, or no request that names them is inline.
+    ///
+    /// # Errors
+    /// As [`region`](Pd::region); EFAULT where the device cannot reach such memory.
+    pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, access: Access) -> Result<Foreign> {
+        // SAFETY: handed on to the caller.
+        let registration = unsafe { self.register(start, len, access)? };
+        Ok(Foreign::new(self.clone(), self.0.keep(registration), start as u64, len))
+    }
+
+    /// # Safety
+    /// The memory stays until the registration is dropped.
+    unsafe fn register(&self, start: *mut c_void, len: usize, access: Access) -> Result<Registration> {
+        let context = &self.0.context;
+        // SAFETY: an allocated domain; that the memory is there and stays, the caller answers for.
+        let raw = unsafe { (context.0.library.0.reg_mr)(self.0.raw, start, len, access.raw()) };
+        if raw.is_null() {
+            let about = format!("{len} bytes with {access:?} on {}", context.name());
+            return Err(Error::last("ibv_reg_mr", about));
+        }
+        // SAFETY: the library's, registered just now; both fields stay as they are.
+        let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
+        Ok(Registration { context: context.clone(), raw, lkey, rkey, mapping: None })
+    }
+}

@@ -1,0 +1,458 @@
+//! Queue pairs: made, connected, posted to.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::c_int;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use vervain_abi::*;
+
+use crate::cq::Cq;
+use crate::error::{Error, PostError, Result, check, code};
+use crate::path::{Endpoint, PathOptions};
+use crate::pd::{Access, Pd};
+use crate::post::{Domain, RecvList, RecvRequest, SendList, SendRequest};
+
+/// The service that a QP gives; `enum ibv_qp_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Transport {
+    /// Reliable connection: every operation, each completed when the peer has it.
+    Rc,
+    /// Unreliable connection: Send and Write; a message that lost a packet is dropped.
+    Uc,
+    /// Datagrams of at most an MTU, to any QP.
+    Ud,
+}
+
+impl Transport {
+    fn raw(self) -> ibv_qp_type {
+        match self {
+            Self::Rc => IBV_QPT_RC,
+            Self::Uc => IBV_QPT_UC,
+            Self::Ud => IBV_QPT_UD,
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        })
+    }
+}
+
+/// The state of a QP; `enum ibv_qp_state`, IBA volume 1, 10.3.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the specification's names")]
+pub enum QpState {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    SendQueueDrained,
+    SendQueueError,
+    Error,
+    /// Another number.
+    Other(u32),
+}
+
+impl QpState {
+    fn of(raw: ibv_qp_state) -> Self {
+        match raw {
+            IBV_QPS_RESET => Self::Reset,
+            IBV_QPS_INIT => Self::Init,
+            IBV_QPS_RTR => Self::ReadyToReceive,
+            IBV_QPS_RTS => Self::ReadyToSend,
+            IBV_QPS_SQD => Self::SendQueueDrained,
+            IBV_QPS_SQE => Self::SendQueueError,
+            IBV_QPS_ERR => Self::Error,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// What a QP is to be; [`Qp::builder`] begins with 128 requests in each queue, of one SGE, none inline, and completions
+/// for requests that ask for one.
+#[derive(Clone)]
+pub struct QpBuilder {
+    transport: Transport,
+    pd: Pd,
+    send_cq: Cq,
+    recv_cq: Cq,
+    cap: ibv_qp_cap,
+    signal_all: bool,
+}
+
+impl QpBuilder {
+    /// Requests that the send queue holds at least, to [`max_queue`](crate::DeviceAttr::max_queue).
+    pub fn max_send(mut self, requests: u32) -> Self {
+        self.cap.max_send_wr = requests;
+        self
+    }
+
+    /// Receives that the receive queue holds at least, to [`max_queue`](crate::DeviceAttr::max_queue).
+    pub fn max_receive(mut self, requests: u32) -> Self {
+        self.cap.max_recv_wr = requests;
+        self
+    }
+
+    /// SGEs of one send and of one receive, to [`max_sge`](crate::DeviceAttr::max_sge).
+    pub fn max_sges(mut self, send: u32, receive: u32) -> Self {
+        (self.cap.max_send_sge, self.cap.max_recv_sge) = (send, receive);
+        self
+    }
+
+    /// Bytes that a request can carry inline; what devices allow (some hundreds) no query tells.
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.cap.max_inline_data = bytes;
+        self
+    }
+
+    /// Whether every request has a completion, as if it were signaled.
+    pub fn signal_all(mut self, all: bool) -> Self {
+        self.signal_all = all;
+        self
+    }
+
+    /// Makes the QP, in RESET; `ibv_create_qp(3)`.
+    ///
+    /// # Errors
+    /// EINVAL: more than the device can. ENOMEM. A CQ of another open device than the domain.
+    pub fn build(&self) -> Result<Qp> {
+        let context = self.pd.context();
+        let about = || {
+            let cap = &self.cap;
+            format!(
+                "a {} QP of {} sends and {} receives, {} bytes inline, on {}",
+                self.transport,
+                cap.max_send_wr,
+                cap.max_recv_wr,
+                cap.max_inline_data,
+                context.name()
+            )
+        };
+        if [&self.send_cq, &self.recv_cq].iter().any(|cq| !Arc::ptr_eq(&cq.0.context.0, &context.0)) {
+            return Err(Error::invalid(format!("a CQ for {} is of another open device", about())));
+        }
+        let ops = context.0.ops();
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            return Err(Error::library(format!("the driver of {} cannot post", context.name())));
+        };
+        let mut init = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: self.send_cq.0.raw,
+            recv_cq: self.recv_cq.0.raw,
+            srq: ptr::null_mut(),
+            cap: self.cap,
+            qp_type: self.transport.raw(),
+            sq_sig_all: self.signal_all.into(),
+        };
+        // SAFETY: a domain and CQs of one open device, all of which the QP keeps, and a struct of the layout that the
+        // call reads and writes.
+        let raw = unsafe { (context.0.library.0.create_qp)(self.pd.0.raw, &mut init) };
+        if raw.is_null() {
+            return Err(Error::last("ibv_create_qp", about()));
+        }
+        // SAFETY: the library's, made just now; the number does not change.
+        let number = unsafe { (*raw).qp_num };
+        let domain = if self.transport == Transport::Ud { Arc::as_ptr(&self.pd.0) } else { ptr::null() };
+        // Random, so that packets of an earlier connection between the same numbers are not taken for this one's.
+        let psn = (RandomState::new().hash_one(number) & 0xff_ffff) as u32;
+        Ok(Qp {
+            raw,
+            post_send,
+            post_recv,
+            domain,
+            number,
+            psn,
+            max_inline: init.cap.max_inline_data,
+            transport: self.transport,
+            pd: self.pd.clone(),
+            cqs: [self.send_cq.clone(), self.recv_cq.clone()],
+        })
+    }
+}
+
+/// A queue pair. It keeps its CQs, its domain and all memory that was registered there.
+pub struct Qp {
+    raw: *mut ibv_qp,
+    post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+    post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    domain: Domain,
+    number: u32,
+    psn: u32,
+    max_inline: u32,
+    transport: Transport,
+    pd: Pd,
+    cqs: [Cq; 2],
+}
+
+// SAFETY: the functions of libibverbs may be called from any thread, and lock a queue while they post to it; `domain`
+// is only compared.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once; no call on it is under way, since those borrow `self`.
+        if unsafe { (self.pd.context().0.library.0.destroy_qp)(self.raw) } != 0 {
+            // The device may still carry out its requests: the memory and the queues stay for good.
+            mem::forget((self.pd.clone(), self.cqs.clone()));
+        }
+    }
+}
+
+impl Qp {
+    /// Begins a QP in `pd`, whose sends complete into `send_cq` and receives into `recv_cq`.
+    pub fn builder(transport: Transport, pd: &Pd, send_cq: &Cq, recv_cq: &Cq) -> QpBuilder {
+        let cap =
+            ibv_qp_cap { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        QpBuilder {
+            transport,
+            pd: pd.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            cap,
+            signal_all: false,
+        }
+    }
+
+    /// Its number, 24 bits.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The service that it gives.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Bytes that a request can carry inline; at least what was asked for.
+    pub fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    /// What the peer has to know to connect: number, PSN, LID and GID. Memory is for the caller to add.
+    ///
+    /// # Errors
+    /// Where the port cannot be queried, or has no such GID.
+    pub fn endpoint(&self, path: &PathOptions) -> Result<Endpoint> {
+        path.local(self.pd.context(), self.number, self.psn)
+    }
+
+    /// RESET to INIT: receives can be posted. `access` is what the peer may do ([`Access::REMOTE`]; RC, UC).
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    /// EINVAL: no such port or P_Key; a UD QP, which takes [`init_datagram`](Qp::init_datagram).
+    pub fn init(&self, path: &PathOptions, access: Access) -> Result<()> {
+        let attr = ibv_qp_attr { qp_access_flags: access.bits(), ..Self::at_port(path) };
+        self.modify(IBV_QPS_INIT, attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+    }
+
+    /// The same for UD: it will take datagrams with this Q_Key (below 2^31: others are the kernel's).
+    ///
+    /// # Errors
+    /// EINVAL: no such port or P_Key; a QP of another transport.
+    pub fn init_datagram(&self, path: &PathOptions, qkey: u32) -> Result<()> {
+        let attr = ibv_qp_attr { qkey, ..Self::at_port(path) };
+        self.modify(IBV_QPS_INIT, attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)
+    }
+
+    fn at_port(path: &PathOptions) -> ibv_qp_attr {
+        ibv_qp_attr { pkey_index: path.pkey_index, port_num: path.port, ..Default::default() }
+    }
+
+    /// INIT to RTR: messages of the peer are taken. For UD nothing of `remote` and `path` is used.
+    ///
+    /// # Errors
+    /// EINVAL: a setting out of range. A path that cannot lead there. What the driver says, as ETIMEDOUT where the
+    /// address cannot be resolved.
+    pub fn ready_to_receive(&self, remote: &Endpoint, path: &PathOptions) -> Result<()> {
+        let mut attr = ibv_qp_attr::default();
+        let mut mask = 0;
+        if self.transport != Transport::Ud {
+            attr.ah_attr = path.address(remote)?;
+            attr.path_mtu = path.mtu.raw();
+            attr.dest_qp_num = remote.qpn;
+            attr.rq_psn = remote.psn;
+            mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        }
+        if self.transport == Transport::Rc {
+            attr.max_dest_rd_atomic = path.max_dest_rd_atomic;
+            attr.min_rnr_timer = path.min_rnr_timer;
+            mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        }
+        self.modify(IBV_QPS_RTR, attr, mask)
+    }
+
+    /// RTR to RTS: requests are carried out.
+    ///
+    /// # Errors
+    /// EINVAL: a setting out of range.
+    pub fn ready_to_send(&self, path: &PathOptions) -> Result<()> {
+        let mut attr = ibv_qp_attr { sq_psn: self.psn, ..Default::default() };
+        let mut mask = IBV_QP_SQ_PSN;
+        if self.transport == Transport::Rc {
+            attr.timeout = path.timeout;
+            attr.retry_cnt = path.retry_count;
+            attr.rnr_retry = path.rnr_retry;
+            attr.max_rd_atomic = path.max_rd_atomic;
+            mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        }
+        self.modify(IBV_QPS_RTS, attr, mask)
+    }
+
+    /// INIT to RTS, through RTR. A side may send as soon as the other is in RTR: where that matters, both say so to
+    /// each other after this.
+    ///
+    /// # Errors
+    /// As [`ready_to_receive`](Qp::ready_to_receive) and [`ready_to_send`](Qp::ready_to_send).
+    pub fn connect(&self, remote: &Endpoint, path: &PathOptions) -> Result<()> {
+        self.ready_to_receive(remote, path)?;
+        self.ready_to_send(path)
+    }
+
+    /// RESET to RTS for UD, which has no peer to wait for; `qkey` as for [`init_datagram`](Qp::init_datagram).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn activate(&self, path: &PathOptions, qkey: u32) -> Result<()> {
+        self.init_datagram(path, qkey)?;
+        self.modify(IBV_QPS_RTR, ibv_qp_attr::default(), 0)?;
+        self.ready_to_send(path)
+    }
+
+    /// To the error state, from any: what is posted is completed as [`Flushed`](crate::Status::Flushed).
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn fail(&self) -> Result<()> {
+        self.modify(IBV_QPS_ERR, ibv_qp_attr::default(), 0)
+    }
+
+    /// To RESET, from any: what is posted is forgotten, and its completions that nobody took may be too.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn reset(&self) -> Result<()> {
+        self.modify(IBV_QPS_RESET, ibv_qp_attr::default(), 0)
+    }
+
+    fn modify(&self, to: ibv_qp_state, mut attr: ibv_qp_attr, mask: u32) -> Result<()> {
+        attr.qp_state = to;
+        let mask = (mask | IBV_QP_STATE).cast_signed();
+        // SAFETY: a QP that lives as long as `self`, and a struct of the layout that the call reads.
+        let rc = unsafe { (self.pd.context().0.library.0.modify_qp)(self.raw, &mut attr, mask) };
+        check(rc, "ibv_modify_qp", || format!("{self} to {:?}", QpState::of(to)))
+    }
+
+    /// The state that it is in; `ibv_query_qp(3)`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn state(&self) -> Result<QpState> {
+        let mut attr = ibv_qp_attr::default();
+        let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+        let query = self.pd.context().0.library.0.query_qp;
+        // SAFETY: a QP that lives as long as `self`, and two structs of the layouts that the call writes.
+        let rc = unsafe { query(self.raw, &mut attr, IBV_QP_STATE.cast_signed(), init.as_mut_ptr()) };
+        check(rc, "ibv_query_qp", || self.to_string())?;
+        Ok(QpState::of(attr.qp_state))
+    }
+
+    /// Posts one request; `ibv_post_send(3)`.
+    ///
+    /// # Errors
+    /// ENOMEM: the queue is full, or the SGEs are too many. EINVAL: not in a state to send; an operation that the
+    /// transport does not have; a datagram on RC or UC, or none on UD; an address handle of another domain. Errors of
+    /// keys and ranges come as completions.
+    #[inline]
+    pub fn post(&self, mut request: SendRequest<'_, '_>) -> Result<(), PostError> {
+        if request.domain != self.domain {
+            return Err(Self::wrong_domain());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: a QP that lives as long as `self`; a request that ends the chain, whose SGEs and address handle are
+        // borrowed, the handle being of this domain by the check above. Memory is named by a key, and stays registered
+        // until it is deregistered or this QP is gone.
+        let rc = unsafe { (self.post_send)(self.raw, &mut request.raw, &mut bad) };
+        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_send", rc, 0)) }
+    }
+
+    /// Posts all requests of the list by one call. One that is empty is nothing.
+    ///
+    /// # Errors
+    /// As [`post`](Qp::post); those before the bad one are posted.
+    #[inline]
+    pub fn post_list(&self, list: &mut SendList<'_>) -> Result<(), PostError> {
+        let first = list.first();
+        if first.is_null() {
+            return Ok(());
+        }
+        if list.domain() != self.domain {
+            return Err(Self::wrong_domain());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `post`; `first` leads through the list's requests and their SGEs, and nobody changes it
+        // meanwhile.
+        let rc = unsafe { (self.post_send)(self.raw, first, &mut bad) };
+        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_send", rc, list.place(bad))) }
+    }
+
+    /// Posts one receive; `ibv_post_recv(3)`.
+    ///
+    /// # Errors
+    /// ENOMEM: the queue is full, or the SGEs are too many. EINVAL: in RESET.
+    #[inline]
+    pub fn receive(&self, mut request: RecvRequest<'_, '_>) -> Result<(), PostError> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: a QP that lives as long as `self`; a request that ends the chain, whose SGEs are borrowed. Memory is
+        // named by a key, and stays registered until it is deregistered or this QP is gone.
+        let rc = unsafe { (self.post_recv)(self.raw, &mut request.raw, &mut bad) };
+        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_recv", rc, 0)) }
+    }
+
+    /// Posts all receives of the list by one call. One that is empty is nothing.
+    ///
+    /// # Errors
+    /// As [`receive`](Qp::receive); those before the bad one are posted.
+    #[inline]
+    pub fn receive_list(&self, list: &mut RecvList<'_>) -> Result<(), PostError> {
+        let first = list.first();
+        if first.is_null() {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `receive`; `first` leads through the list's requests and their SGEs, and nobody changes it
+        // meanwhile.
+        let rc = unsafe { (self.post_recv)(self.raw, first, &mut bad) };
+        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_recv", rc, list.place(bad))) }
+    }
+
+    #[cold]
+    fn refused(call: &'static str, rc: c_int, posted: usize) -> PostError {
+        PostError { errno: code(rc), posted, call }
+    }
+
+    #[cold]
+    fn wrong_domain() -> PostError {
+        PostError { errno: libc::EINVAL, posted: 0, call: "ibv_post_send" }
+    }
+}
+
+impl fmt::Display for Qp {
+    /// "RC QP 0x11 on mlx5_0".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} QP {:#x} on {}", self.transport, self.number, self.pd.context().name())
+    }
+}
