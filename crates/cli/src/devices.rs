@@ -61,7 +61,7 @@ fn short(gid: &str) -> String {
 }
 
 /// enum ibv_port_state.
-pub fn state_name(state: i32) -> &'static str {
+pub fn state_name(state: u32) -> &'static str {
     match state {
         0 => "nop",
         1 => "down",

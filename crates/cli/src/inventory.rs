@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use vervain_rdma::abi::{IBV_LINK_LAYER_ETHERNET, ibv_port_attr};
+use vervain_rdma::{GidEntry, GidType, Library};
 
 use crate::cli::InventoryArgs;
 use crate::environment::Variables;
 use crate::output;
-use crate::verbs::{self, Verbs};
 
 /// Opening a device takes milliseconds; a library that is silent for so long never answers.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,7 +39,7 @@ pub struct Device {
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct Port {
     pub number: u8,
-    pub state: i32,
+    pub state: u32,
     pub phys_state: u8,
     pub link_layer: String,
     pub active_mtu: u32,
@@ -126,43 +127,37 @@ fn read_to_end(child: &mut Child) -> Result<(Vec<u8>, String)> {
 
 /// The child's side: asks and prints.
 pub fn print(args: &InventoryArgs) -> Result<ExitCode> {
-    let verbs = Verbs::open(&args.library)?;
-    let devices: Vec<Device> = verbs.devices()?.iter().map(describe).collect::<Result<_>>()?;
+    let library = Library::open(&args.library)?;
+    let devices: Vec<Device> = library.devices()?.iter().map(describe).collect::<Result<_>>()?;
     output::print(&serde_json::to_string(&devices)?)
 }
 
-fn describe(device: &verbs::Device<'_>) -> Result<Device> {
-    let attr = &device.attr;
-    let ports: Vec<verbs::PortAttr> = (1..=attr.ports).map(|p| device.port(p)).collect::<Result<_>>()?;
-    let room = ports.iter().map(|p| usize::try_from(p.gid_tbl_len).unwrap_or(0)).sum();
-    let gids = device.gids(room)?;
-    let ports = ports.iter().zip(1..).map(|(p, number)| describe_port(device, number, p, &gids));
+fn describe(device: &vervain_rdma::Device) -> Result<Device> {
+    let context = device.open()?;
+    let attr = context.attr()?;
+    let gids = context.gids()?;
+    let ports = (1..=attr.ports).map(|number| describe_port(&context, number, &context.raw_port(number)?, &gids));
     Ok(Device {
-        name: attr.name.clone(),
-        uverbs: attr.uverbs.clone(),
-        node_type: attr.node_type,
-        fw_ver: attr.fw_ver.clone(),
+        name: device.name().to_owned(),
+        uverbs: device.uverbs(),
+        node_type: device.node_type(),
+        fw_ver: attr.firmware.clone(),
         node_guid: groups(&attr.node_guid),
-        sys_image_guid: groups(&attr.sys_image_guid),
-        vendor_id: attr.vendor_id,
-        vendor_part_id: attr.vendor_part_id,
-        hw_ver: attr.hw_ver,
+        sys_image_guid: groups(&attr.system_guid),
+        vendor_id: attr.vendor,
+        vendor_part_id: attr.part,
+        hw_ver: attr.hardware,
         ports: ports.collect::<Result<_>>()?,
     })
 }
 
-fn describe_port(
-    device: &verbs::Device<'_>,
-    number: u8,
-    p: &verbs::PortAttr,
-    gids: &[verbs::GidEntry],
-) -> Result<Port> {
+fn describe_port(context: &vervain_rdma::Context, number: u8, p: &ibv_port_attr, gids: &[GidEntry]) -> Result<Port> {
     Ok(Port {
         number,
         state: p.state,
         phys_state: p.phys_state,
         // enum: 0 unspecified, which means InfiniBand (ibv_query_port(3)).
-        link_layer: if p.link_layer == 2 { "ethernet" } else { "infiniband" }.to_owned(),
+        link_layer: if p.link_layer == IBV_LINK_LAYER_ETHERNET { "ethernet" } else { "infiniband" }.to_owned(),
         active_mtu: mtu_bytes(p.active_mtu),
         max_mtu: mtu_bytes(p.max_mtu),
         active_width: p.active_width,
@@ -173,18 +168,18 @@ fn describe_port(
         lmc: p.lmc,
         cap_mask: p.port_cap_flags,
         gid_tbl_len: u32::try_from(p.gid_tbl_len).unwrap_or(0),
-        gids: gids.iter().filter(|g| g.port_num == u32::from(number)).map(describe_gid).collect(),
-        pkeys: (0..p.pkey_tbl_len).map(|i| device.pkey(number, i)).collect::<Result<_>>()?,
+        gids: gids.iter().filter(|g| g.port == u32::from(number)).map(describe_gid).collect(),
+        pkeys: (0..p.pkey_tbl_len).map(|i| Ok(context.pkey(number, i)?)).collect::<Result<_>>()?,
     })
 }
 
-fn describe_gid(entry: &verbs::GidEntry) -> Gid {
+fn describe_gid(entry: &GidEntry) -> Gid {
     Gid {
-        index: entry.gid_index,
-        gid: groups(&entry.gid),
-        // enum ibv_gid_type: 0 is IB on an InfiniBand port and RoCE v1 on Ethernet; sysfs has one text for both.
-        gid_type: if entry.gid_type == 2 { "RoCE v2" } else { "IB/RoCE v1" }.to_owned(),
-        netdev: interface_name(entry.ndev_ifindex),
+        index: entry.index,
+        gid: groups(&entry.gid.0),
+        // Sysfs has one text for what it cannot tell apart.
+        gid_type: if entry.kind == GidType::RoceV2 { "RoCE v2" } else { "IB/RoCE v1" }.to_owned(),
+        netdev: interface_name(entry.interface),
     }
 }
 
@@ -196,7 +191,7 @@ fn interface_name(index: u32) -> Option<String> {
 }
 
 /// enum ibv_mtu: 1 is 256 bytes, 5 is 4096.
-fn mtu_bytes(mtu: i32) -> u32 {
+fn mtu_bytes(mtu: u32) -> u32 {
     if (1..=5).contains(&mtu) { 128 << mtu } else { 0 }
 }
 

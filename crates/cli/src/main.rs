@@ -17,7 +17,6 @@ mod prune;
 mod run;
 mod sharing;
 mod sysfs;
-mod verbs;
 
 use std::process::ExitCode;
 

@@ -171,7 +171,7 @@ fn node_type_name(node_type: i32) -> &'static str {
 }
 
 /// enum ib_port_state.
-fn port_state_name(state: i32) -> &'static str {
+fn port_state_name(state: u32) -> &'static str {
     ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"]
         .get(usize::try_from(state).unwrap_or(usize::MAX))
         .unwrap_or(&"UNKNOWN")

@@ -104,3 +104,27 @@ ssize_t fake_gids(struct ibv_context *c, struct ibv_gid_entry *e, size_t max, ui
 	e->ndev_ifindex = if_nametoindex("lo");
 	return 1;
 }
+
+// What `vervain-rdma` looks up as well, and the command never calls.
+#define NEVER_CALLED(name) \
+	void never_##name(void) __asm__("ibv_" #name); \
+	void never_##name(void) { abort(); }
+
+NEVER_CALLED(alloc_pd)
+NEVER_CALLED(dealloc_pd)
+NEVER_CALLED(reg_mr)
+NEVER_CALLED(dereg_mr)
+NEVER_CALLED(create_comp_channel)
+NEVER_CALLED(destroy_comp_channel)
+NEVER_CALLED(create_cq)
+NEVER_CALLED(destroy_cq)
+NEVER_CALLED(get_cq_event)
+NEVER_CALLED(ack_cq_events)
+NEVER_CALLED(create_qp)
+NEVER_CALLED(modify_qp)
+NEVER_CALLED(query_qp)
+NEVER_CALLED(destroy_qp)
+NEVER_CALLED(create_ah)
+NEVER_CALLED(destroy_ah)
+NEVER_CALLED(get_async_event)
+NEVER_CALLED(ack_async_event)
