@@ -217,7 +217,8 @@ impl SendQueue {
 }
 
 /// A datagram that came in a packet, for the QP behind `target`, which is this process's: `header` is what stands in front of
-/// the payload ([`crate::grh`]). Called inside `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise.
+/// the payload ([`crate::grh`]). Called inside `Process::handle_packets`. Whether it was delivered; dropped for want of a receive
+/// or for its Q_Key otherwise.
 pub fn deliver(
     target: &Target,
     header: &[u8; GRH_BYTES],

@@ -68,13 +68,16 @@ impl Engine {
         if !eagerness.wants(connected, now_ns) {
             return false;
         }
-        // A process that only listens for datagrams most likely polls for something else.
-        if !connected && !self.ports.packet_fd().is_some_and(is_readable) {
+        // After a calm nobody knows where the next packet comes; and a process that only listens for datagrams most likely polls
+        // for something else.
+        let anywhere = !connected || eagerness.is_calm();
+        let readable = !anywhere || self.ports.packet_fd().is_some_and(is_readable);
+        if !connected && !readable {
             eagerness.looked(false, now_ns);
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else { return false };
-        let mut any = self.look(&mut rx);
+        let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.look(&mut rx) };
         eagerness.looked(any, now_ns);
         if rx.looked_in_vain(any) {
             self.answer(&mut rx);

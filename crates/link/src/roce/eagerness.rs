@@ -74,6 +74,12 @@ impl Eagerness {
         due
     }
 
+    /// Whether no packet is expected: looks are seldom.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+
     /// A look was made; whether there was anything.
     #[inline]
     pub(super) fn looked(&self, found: bool, now: impl FnOnce() -> u64) {
