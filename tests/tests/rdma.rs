@@ -147,19 +147,19 @@ fn sends_and_writes(transport: Transport) {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn rc_sends_and_writes() {
     sends_and_writes(Transport::Rc);
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn uc_sends_and_writes() {
     sends_and_writes(Transport::Uc);
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn rc_reads_and_does_atomics() {
     let (a, b) = pair(Transport::Rc);
     let data = pattern(3, 30_000);
@@ -183,7 +183,7 @@ fn rc_reads_and_does_atomics() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn datagrams_with_their_grh() {
     let (a, b) = pair(Transport::Ud);
     let ah = Ah::new(&a.pd, &b.endpoint(), &a.path).expect("an AH");
@@ -213,7 +213,7 @@ fn datagrams_with_their_grh() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn requests_go_to_the_qps_that_they_are_for() {
     let (a, b) = pair(Transport::Ud);
     let connected = Side::new(Transport::Rc, |q| q, |_| ());
@@ -240,7 +240,7 @@ fn requests_go_to_the_qps_that_they_are_for() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn lists_are_posted_whole_and_again() {
     let (a, b) = pair(Transport::Rc);
     a.region.write(0, &pattern(9, 1024));
@@ -277,7 +277,7 @@ fn lists_are_posted_whole_and_again() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn signal_all_completes_every_request() {
     let (a, b) = pair_with(Transport::Rc, |q| q.signal_all(true), |_| ());
     let sges = [a.region.slice(0..8)];
@@ -290,7 +290,7 @@ fn signal_all_completes_every_request() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn a_wrong_key_is_a_remote_access_error_and_an_event() {
     let (a, b) = pair(Transport::Rc);
     b.context.set_async_nonblocking(true).expect("non-blocking");
@@ -312,7 +312,7 @@ fn a_wrong_key_is_a_remote_access_error_and_an_event() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn each_end_of_the_range_and_each_right_is_checked() {
     let beyond = |b: &Side| b.there(LEN as u64 - 7);
     for (name, to, status) in [
@@ -334,7 +334,7 @@ fn each_end_of_the_range_and_each_right_is_checked() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn a_peer_that_is_gone_exceeds_the_retries_and_one_without_receives_the_rnr_retries() {
     // The answer that there is no receive must not be lost to a short timeout on a busy machine.
     let no_second_wait = |path: &mut PathOptions| (path.rnr_retry, path.min_rnr_timer) = (1, 1);
@@ -356,7 +356,7 @@ fn a_peer_that_is_gone_exceeds_the_retries_and_one_without_receives_the_rnr_retr
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn memory_outlives_its_handle_until_it_is_deregistered() {
     let (a, b) = pair(Transport::Rc);
     let region = b.pd.region(LEN, Access::REMOTE).expect("a region");
@@ -385,13 +385,13 @@ fn memory_outlives_its_handle_until_it_is_deregistered() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn foreign_memory_is_read_and_written_where_it_lies() {
     let (a, b) = pair(Transport::Rc);
     let mut words = vec![0u64; 1024];
     // SAFETY: the vector lives until `deregister` below, is not touched in between, and the CPU can read it.
-    let foreign =
-        unsafe { b.pd.register_foreign(words.as_mut_ptr().cast(), 8192, Access::REMOTE) }.expect("registered");
+    let foreign = unsafe { b.pd.register_foreign(words.as_mut_ptr().cast(), 8192, Access::REMOTE) };
+    let foreign = foreign.expect("registered");
     a.region.store(0, 0x0102_0304);
     a.qp.post(SendRequest::write(&[a.region.slice(0..8)], foreign.remote().at(80)).id(1).signaled()).expect("posted");
     a.done(1, Opcode::Write);
@@ -402,7 +402,7 @@ fn foreign_memory_is_read_and_written_where_it_lies() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn a_sleeper_is_woken_for_its_cq() {
     let (a, b) = pair(Transport::Rc);
     let channel = CompChannel::new(&b.context).expect("a channel");
@@ -443,7 +443,7 @@ fn a_sleeper_is_woken_for_its_cq() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn devices_and_ports_say_what_they_are() {
     let library = Library::load().expect("libibverbs");
     let devices = library.devices().expect("devices");
@@ -476,7 +476,7 @@ fn devices_and_ports_say_what_they_are() {
 }
 
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn impossible_objects_are_refused_in_a_sentence() {
     let side = Side::new(Transport::Rc, |q| q, |_| ());
     let other = Side::new(Transport::Rc, |q| q, |_| ());
@@ -505,7 +505,7 @@ fn impossible_objects_are_refused_in_a_sentence() {
 
 /// The endpoints go over a pipe, as text.
 #[test]
-#[ignore = "needs a device"]
+#[ignore = "run under Vervain, by everything_by_memory and its like"]
 fn two_processes_reach_each_others_memory() {
     let side = Side::new(Transport::Rc, |q| q, |_| ());
     let mut peer = Command::new(this())
@@ -555,7 +555,7 @@ fn serves_a_peer() {
 }
 
 #[test]
-#[ignore = "needs a machine without libibverbs"]
+#[ignore = "run without a library, by without_a_library"]
 fn no_library_is_one_clear_sentence() {
     let error = Library::load().err().expect("no library");
     assert!(error.is_library(), "{error}");

@@ -24,10 +24,9 @@ impl Mapping {
         if len == 0 {
             return Err(Error::invalid("a region has at least one byte"));
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at a place that the kernel chooses; nothing that exists is touched.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(Error::last("mmap", format!("{len} bytes")));
         }
