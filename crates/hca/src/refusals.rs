@@ -55,18 +55,14 @@ impl SendQueue {
                 Step::Done(wc::SUCCESS)
             }
             _ if !reliable => Step::Done(wc::SUCCESS),
-            Nak::InvalidRequest => {
-                target.refuse(nak);
-                Step::Done(wc::REM_INV_REQ_ERR)
+            // The request is tried again from the start when the pause is over, and refused then.
+            _ if !target.refuse(nak) => {
+                self.forget_progress(target);
+                Step::Wait(now_ns() + PAUSED_NS)
             }
-            Nak::RemoteAccess => {
-                target.refuse(nak);
-                Step::Done(wc::REM_ACCESS_ERR)
-            }
-            Nak::RemoteOperation => {
-                target.refuse(nak);
-                Step::Done(wc::REM_OP_ERR)
-            }
+            Nak::InvalidRequest => Step::Done(wc::REM_INV_REQ_ERR),
+            Nak::RemoteAccess => Step::Done(wc::REM_ACCESS_ERR),
+            Nak::RemoteOperation => Step::Done(wc::REM_OP_ERR),
         }
     }
 
@@ -99,10 +95,15 @@ impl SendQueue {
 
     /// What was moved so far is moved again from the start, as retransmission would.
     pub(crate) fn start_over(&mut self, target: &Target) {
+        self.forget_progress(target);
+        target.release();
+    }
+
+    /// The same through the lane that it has.
+    fn forget_progress(&mut self, target: &Target) {
         if self.exec.asked.is_some() {
             target.withdraw();
         }
-        target.release();
         self.exec.done = 0;
         self.exec.claimed = None;
         self.exec.checked = false;

@@ -419,19 +419,25 @@ impl Target {
     }
 
     /// What the responder does when it refuses an RDMA operation with `nak` on a reliable service (IBA 9.9.3, class C): the
-    /// QP goes to ERR with an affiliated asynchronous error. On UC the message is dropped (class D).
+    /// QP goes to ERR with an affiliated asynchronous error. On UC the message is dropped (class D). False while the process
+    /// is paused: then it is to be refused later, or the QP would go on as if nothing had been.
     #[cold]
-    pub fn refuse(&self, nak: Nak) {
+    #[must_use]
+    pub fn refuse(&self, nak: Nak) -> bool {
         if !self.qp_type.is_reliable() {
-            return;
+            return true;
         }
-        let Ok(_mark) = self.enter() else { return };
+        let _mark = match self.enter() {
+            Ok(mark) => mark,
+            Err(refused) => return refused != Nak::Paused,
+        };
         match nak {
             Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
             Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),
             Nak::RemoteOperation => self.fail(Some(event::QP_FATAL)),
             Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused => {}
         }
+        true
     }
 
     fn raise_qp(&self) {

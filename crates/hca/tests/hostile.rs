@@ -362,7 +362,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
             let _ = target.invalidate(key);
         }
         if r.below(4) == 0 {
-            target.refuse(Nak::RemoteAccess);
+            let _ = target.refuse(Nak::RemoteAccess);
             target.fail(Some(event::QP_REQ_ERR));
         }
         target.barrier();
