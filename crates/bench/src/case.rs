@@ -1,0 +1,225 @@
+//! What one measurement is: an operation at a size, how it is driven, and what runs beside it. A plan unfolds into a list
+//! of these, workers carry them out, results name them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// An enum whose values have one word each: in plans, in results, on the terminal.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$value_doc])* #[serde(rename = $word)] $value,)+
+        }
+
+        impl $name {
+            /// All values, in the order in which tables show them.
+            pub const ALL: &[$name] = &[$($name::$value),+];
+
+            /// The word in plans and results.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(Self::$value => $word,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.word())
+            }
+        }
+    };
+}
+
+words! {
+    /// What is posted.
+    Operation {
+        /// Send into a receive of the peer.
+        Send = "send",
+        /// The same with immediate data.
+        SendImm = "send+imm",
+        /// RDMA Write.
+        Write = "write",
+        /// RDMA Write with immediate data, which takes a receive of the peer.
+        WriteImm = "write+imm",
+        /// RDMA Read.
+        Read = "read",
+        /// Atomic fetch and add of 8 bytes.
+        FetchAdd = "faa",
+        /// Atomic compare and swap of 8 bytes.
+        CompareSwap = "cas",
+    }
+}
+
+words! {
+    /// The service of the QPs.
+    Service {
+        /// Reliable connection: all operations.
+        Rc = "rc",
+        /// Unreliable connection: Send and Write.
+        Uc = "uc",
+        /// Unreliable datagram: Send, up to an MTU.
+        Ud = "ud",
+    }
+}
+
+words! {
+    /// What is measured.
+    Measure {
+        /// The time of one message at a time: half the round trip for Send and Write, whose answer is the same operation
+        /// the other way; the whole for Read and atomics, as perftest and P1 have it.
+        Latency = "latency",
+        /// Bytes and messages per second with [`Case::depth`] requests under way.
+        Bandwidth = "bandwidth",
+    }
+}
+
+words! {
+    /// Where the responder is.
+    Placement {
+        /// In another process of the same host.
+        Loopback = "loopback",
+        /// On another host.
+        Peer = "peer",
+    }
+}
+
+impl Operation {
+    /// Whether it is of 8 bytes always.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether each message takes a receive of the peer.
+    pub fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+
+    /// Whether its latency is half a round trip: the answer is the same operation the other way.
+    pub fn is_answered(self) -> bool {
+        !matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1).
+    pub fn is_of(self, service: Service) -> bool {
+        match service {
+            Service::Rc => true,
+            Service::Uc => self.is_answered(),
+            Service::Ud => matches!(self, Self::Send | Self::SendImm),
+        }
+    }
+}
+
+/// A stream that runs beside the measured one, on the same device and port, from a process of its own: RC, bandwidth,
+/// from before the measurement begins until after it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Interference {
+    /// What it posts.
+    pub operation: Operation,
+    /// Bytes of each message; 8 for atomics.
+    pub size: u64,
+}
+
+impl fmt::Display for Interference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", bytes(self.size), self.operation)
+    }
+}
+
+/// One point of a plan. Two that are equal are one measurement, whichever blocks of the plan ask for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Case {
+    /// What is measured.
+    pub measure: Measure,
+    /// What is posted.
+    pub operation: Operation,
+    /// The service of the QPs.
+    pub service: Service,
+    /// Bytes of each message; 8 for atomics.
+    pub size: u64,
+    /// Requests under way on each QP; 1 for latency.
+    pub depth: u32,
+    /// QPs that post in turn, from one thread; 1 for latency.
+    pub qps: u32,
+    /// Where the responder is.
+    pub placement: Placement,
+    /// What runs beside.
+    pub interference: Option<Interference>,
+}
+
+impl Case {
+    /// Bytes that one operation moves; what bandwidth counts.
+    pub fn bytes(&self) -> u64 {
+        self.size
+    }
+
+    /// The same case with nothing beside it.
+    pub fn alone(self) -> Case {
+        Case { interference: None, ..self }
+    }
+}
+
+impl fmt::Display for Case {
+    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let service = self.service.word().to_uppercase();
+        write!(f, "{} {} {service} {}", bytes(self.size), self.operation, self.measure)?;
+        if self.measure == Measure::Bandwidth {
+            write!(f, ", depth {}", self.depth)?;
+            if self.qps > 1 {
+                write!(f, ", {} QPs", self.qps)?;
+            }
+        }
+        write!(f, ", {}", self.placement)?;
+        self.interference.map_or(Ok(()), |beside| write!(f, ", beside {beside}"))
+    }
+}
+
+/// A size as people say it: "8 B", "64 KiB", "8 MiB"; in bytes where it is no whole number of the larger unit.
+pub fn bytes(size: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| size > 0 && size.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{} {name}", size / unit),
+        None => format!("{size} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_reads_as_a_sentence() {
+        let case = Case {
+            measure: Measure::Bandwidth,
+            operation: Operation::Write,
+            service: Service::Rc,
+            size: 65536,
+            depth: 128,
+            qps: 4,
+            placement: Placement::Loopback,
+            interference: Some(Interference { operation: Operation::FetchAdd, size: 8 }),
+        };
+        assert_eq!(case.to_string(), "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, beside 8 B faa");
+        let alone = Case { measure: Measure::Latency, size: 1500, ..case }.alone();
+        assert_eq!(alone.to_string(), "1500 B write RC latency, loopback");
+    }
+
+    #[test]
+    fn a_case_survives_json() {
+        let text = r#"{"measure":"latency","operation":"send+imm","service":"ud","size":8,"depth":1,"qps":1,
+            "placement":"peer","interference":null}"#;
+        let case: Case = serde_json::from_str(text).expect("a case");
+        assert_eq!((case.operation, case.service), (Operation::SendImm, Service::Ud));
+        assert_eq!(serde_json::from_str::<Case>(&serde_json::to_string(&case).expect("text")).expect("same"), case);
+    }
+
+    #[test]
+    fn datagrams_carry_sends_only() {
+        let of = |service| Operation::ALL.iter().filter(|o| o.is_of(service)).count();
+        assert_eq!([of(Service::Rc), of(Service::Uc), of(Service::Ud)], [7, 4, 2]);
+    }
+}

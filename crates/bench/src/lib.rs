@@ -1,0 +1,13 @@
+//! The engine of `vervain bench`: any verbs device measured through the public verbs API, with interference.
+//!
+//! A plan ([`plan`]) unfolds into cases ([`case`]). The coordinator ([`run`]) starts worker processes ([`worker`]) here
+//! and, through `vervain bench serve`, on the far host, has them measure one case at a time in interleaved rounds, and
+//! keeps each measurement in a journal at once. What the runs of a case say together is [`stats`]' business;
+//! [`results`] is the file that comes out, [`report`] the page that shows it, [`compare`] what two files say of each
+//! other.
+
+#![forbid(unsafe_code)]
+
+pub mod case;
+pub mod plan;
+pub mod results;

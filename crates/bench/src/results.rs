@@ -1,0 +1,303 @@
+//! `results.json`: everything that a run measured, with what is needed to judge it and to repeat it. docs/bench.md
+//! documents the fields for readers in other languages; a change that would mislead such a reader raises [`SCHEMA`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Case, Interference, Measure};
+
+/// The version of the layout.
+pub const SCHEMA: u32 = 1;
+
+/// A whole run, or what there is of one that was cut off.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What is the same for all cases.
+    pub header: Header,
+    /// When the last measurement ended; RFC 3339, UTC.
+    pub ended: String,
+    /// Whether every case of the plan was measured as often as the plan says, or failed.
+    pub complete: bool,
+    /// Why it is not complete, in one sentence.
+    pub interrupted: Option<String>,
+    /// The machine's own figures, each round.
+    pub raw: Vec<RawFigures>,
+    /// What was measured, in the plan's order.
+    pub cases: Vec<CaseResult>,
+    /// What the plan asks for and this device or this set-up cannot do.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What a run is made of; written before the first measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The version of `vervain`.
+    pub version: String,
+    /// When the run began; RFC 3339, UTC.
+    pub started: String,
+    /// The name of the plan, and its text.
+    pub plan: PlanText,
+    /// The order of the cases and the bootstrap follow from it.
+    pub seed: u64,
+    /// How often each case is measured.
+    pub rounds: u32,
+    /// The host of the requester.
+    pub host: Host,
+    /// The host of the responder of [`Placement::Peer`](crate::case::Placement::Peer); None where there is none.
+    pub peer: Option<Host>,
+    /// What `peer` placement means where there is no other host: "RoCE packets over this host's own network".
+    pub peer_note: Option<String>,
+    /// What is worth knowing when reading the numbers: CPUs shared by processes that both spin, and the like.
+    pub notes: Vec<String>,
+}
+
+/// The plan as it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanText {
+    /// `paper`, or the path of a file.
+    pub name: String,
+    /// Its title.
+    pub title: String,
+    /// The TOML.
+    pub text: String,
+}
+
+/// A machine and its device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// The CPU's, as the kernel says it.
+    pub cpu: String,
+    /// CPUs that the process may use.
+    pub cpus: u32,
+    /// NUMA nodes.
+    pub nodes: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Frequency governor; None where the kernel shows none (virtual machines).
+    pub governor: Option<String>,
+    /// The file of the libibverbs that served.
+    pub library: String,
+    /// The device.
+    pub device: DeviceFacts,
+    /// Which CPU each worker was pinned to, by its role; None: not pinned.
+    pub pinned: BTreeMap<String, Option<u32>>,
+}
+
+/// What the device says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceFacts {
+    /// As in `ibv_devices`.
+    pub name: String,
+    /// From 1.
+    pub port: u8,
+    /// The firmware's version.
+    pub firmware: String,
+    /// The vendor's PCI number.
+    pub vendor: u32,
+    /// The vendor's part number.
+    pub part: u32,
+    /// "InfiniBand" or "Ethernet".
+    pub link_layer: String,
+    /// Data rate of the port in Gbit/s; 0 where it is not known.
+    pub gbps: f64,
+    /// Bytes of payload in a packet.
+    pub mtu: u32,
+    /// Reads and atomics that a QP can have under way.
+    pub max_rd_atomic: u8,
+    /// NUMA node; None where it has none.
+    pub node: Option<u32>,
+}
+
+/// What the machine does without the device, measured in one round between the CPUs of requester and responder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RawFigures {
+    /// Which round, from 0.
+    pub round: u32,
+    /// One way for a cache line between the two CPUs, in ns: half the round trip of a store; None where both run on one.
+    pub cross_core_ns: Option<f64>,
+    /// memcpy by one CPU of blocks of this many bytes, in bytes per second.
+    pub memcpy: Vec<(u64, f64)>,
+    /// What reading the clock costs, in ns; it is part of every latency.
+    pub clock_ns: f64,
+}
+
+/// A case and what came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CaseResult {
+    /// What was measured.
+    pub case: Case,
+    /// Iterations that each run was to make.
+    pub iterations: u64,
+    /// One measurement each; as many as rounds where nothing failed.
+    pub runs: Vec<Run>,
+    /// Runs that came to nothing.
+    pub failures: Vec<Failure>,
+    /// What the runs say together; None without a run.
+    pub summary: Option<Summary>,
+}
+
+/// Why a run came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which round, from 0.
+    pub round: u32,
+    /// A sentence.
+    pub why: String,
+}
+
+/// One measurement of a case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Which round, from 0.
+    pub round: u32,
+    /// Seconds since the run began.
+    pub at: f64,
+    /// Operations that were done.
+    pub iterations: u64,
+    /// Seconds that they took together.
+    pub seconds: f64,
+    /// The run in parts of about as many iterations each, in their order: iterations and seconds of each. For drift and
+    /// spread.
+    pub segments: Vec<(u64, f64)>,
+    /// Latency only: values in picoseconds and how often each came, ascending; buckets of an HDR histogram of three
+    /// digits. Halved already where the latency is half a round trip.
+    pub histogram: Vec<(u64, u64)>,
+    /// Messages that were sent and did not come; UC and UD.
+    pub lost: u64,
+    /// What ran beside, where something should have.
+    pub interference: Option<InterferenceProof>,
+}
+
+/// That the interfering stream ran throughout.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InterferenceProof {
+    /// What it posted.
+    pub stream: Interference,
+    /// Operations that it completed between the first and the last moment of the measurement.
+    pub operations: u64,
+    /// The same per second.
+    pub rate: f64,
+    /// Operations in each slice of the measurement, in order.
+    pub slices: Vec<u32>,
+    /// Milliseconds of one slice.
+    pub slice_ms: f64,
+    /// The longest time within the measurement without a completion of the stream, in ms.
+    pub longest_pause_ms: f64,
+    /// Whether it ran throughout: completions before, after, and no pause longer than is explained by the scheduler
+    /// (a tenth of the measurement, or 20 ms).
+    pub throughout: bool,
+}
+
+/// What the runs of a case say together. Latencies in ns, bandwidths in bytes per second.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The value of the case: the median over the runs of each run's value, which is the median of its iterations
+    /// (latency) or all its bytes by all its time (bandwidth).
+    pub value: f64,
+    /// Bootstrap interval of `value`, 95 %: runs are drawn, then segments within each (bandwidth).
+    pub interval: (f64, f64),
+    /// Lower and upper quartile, of all iterations (latency) or of all segments (bandwidth).
+    pub quartiles: (f64, f64),
+    /// The smallest and the largest iteration or segment.
+    pub range: (f64, f64),
+    /// Arithmetic mean over all iterations (latency) or over all time (bandwidth).
+    pub mean: f64,
+    /// 99th percentile of all iterations; latency only.
+    pub p99: Option<f64>,
+    /// 99.9th percentile of all iterations; latency only, with 10,000 iterations or more.
+    pub p999: Option<f64>,
+    /// Messages per second; bandwidth only.
+    pub rate: Option<f64>,
+    /// The largest value of a run less the smallest, as a share of `value`.
+    pub spread: f64,
+    /// How much the value changed from the first third of the runs to the last, as a share of `value`; 0 with fewer than
+    /// three.
+    pub drift: f64,
+    /// How much slower the first segment of the runs was than the others, as a share: what warming up left.
+    pub warm_up: f64,
+    /// What makes the value doubtful.
+    pub flags: Vec<Flag>,
+}
+
+/// What makes a value doubtful.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flag {
+    /// The runs differ by more than the plan's `spread`: a comparison with another case that is closer than that means
+    /// nothing.
+    Noisy,
+    /// The value wandered by more than half of that over the run.
+    Drifting,
+    /// The first segments were slower by more than a tenth: longer warm-up needed.
+    ColdStart,
+    /// Fewer runs than planned.
+    Incomplete,
+    /// The interfering stream paused in at least one run.
+    InterferencePaused,
+    /// Messages were lost.
+    Lossy,
+}
+
+/// A case that was not measured at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// What the plan asked for.
+    pub case: Case,
+    /// Why it cannot be, in a sentence.
+    pub why: String,
+}
+
+impl Run {
+    /// The run's own value: ns for latency, bytes per second for bandwidth.
+    pub fn value(&self, case: &Case) -> f64 {
+        match case.measure {
+            Measure::Latency => self.percentile(0.5),
+            Measure::Bandwidth => self.iterations as f64 * case.bytes() as f64 / self.seconds,
+        }
+    }
+
+    /// Latency in ns below which this share of the iterations lies; NaN without a histogram.
+    pub fn percentile(&self, share: f64) -> f64 {
+        percentile(&self.histogram, share)
+    }
+}
+
+/// The value in ns below which this share of all counts lies; NaN where there are none. Buckets as in
+/// [`Run::histogram`], ascending.
+pub fn percentile(buckets: &[(u64, u64)], share: f64) -> f64 {
+    let total: u64 = buckets.iter().map(|(_, count)| count).sum();
+    let rank = (share * total as f64).ceil().max(1.0) as u64;
+    let mut seen = 0;
+    let found = buckets.iter().find(|(_, count)| {
+        seen += count;
+        seen >= rank
+    });
+    found.map_or(f64::NAN, |(ps, _)| *ps as f64 / 1000.0)
+}
+
+impl Results {
+    /// The result of a case, where it was measured.
+    pub fn find(&self, case: &Case) -> Option<&CaseResult> {
+        self.cases.iter().find(|c| c.case == *case)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_bucket_that_reaches_it() {
+        let buckets = [(1000, 50), (2000, 49), (9000, 1)];
+        let at = |share| percentile(&buckets, share);
+        assert_eq!([at(0.0), at(0.5), at(0.501), at(0.99), at(0.991), at(1.0)], [1.0, 1.0, 2.0, 2.0, 9.0, 9.0]);
+        assert!(percentile(&[], 0.5).is_nan());
+    }
+}
