@@ -1,8 +1,37 @@
-//! Plans: what to measure, and how. TOML in, cases out.
+//! Plans: what to measure, and how. TOML in, cases out. docs/bench.md is the guide to the format.
+//!
+//! The tree that the `toml` crate parses is walked by hand ([`parse`]), so that each mistake has its place, its key and
+//! what was expected there, and that one look shows all of them.
 
+mod block;
+mod error;
+mod parse;
+mod quantity;
+mod read;
+
+use std::collections::HashSet;
+use std::io::Read;
 use std::time::Duration;
 
-use crate::case::{Case, Placement};
+pub use error::{Place, PlanError, PlanErrors};
+pub use parse::parse;
+
+use crate::case::{Case, Measure, Placement};
+
+/// The plans that come with the program: their names and their TOML.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    ("quick", include_str!("../../plans/quick.toml")),
+    ("paper", include_str!("../../plans/paper.toml")),
+    ("interference", include_str!("../../plans/interference.toml")),
+    ("atomics", include_str!("../../plans/atomics.toml")),
+    ("scaling", include_str!("../../plans/scaling.toml")),
+];
+
+/// Bytes of a plan's text: far more than one by hand has, far less than would take long to look through.
+const TEXT_MOST: usize = 256 << 10;
+
+/// What one measurement takes besides its own time: the coordinator's word to the workers and back, warming up.
+const OVERHEAD: Duration = Duration::from_millis(25);
 
 /// A plan as it was read and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +50,7 @@ pub struct Plan {
     pub spread: f64,
     /// Who runs where.
     pub pinning: Pinning,
-    /// The cases, in the order of the file.
+    /// The cases, in the order of the file; some may be there twice ([`Plan::cases`]).
     pub blocks: Vec<Block>,
 }
 
@@ -79,3 +108,63 @@ pub enum Pin {
     /// This CPU.
     Cpu(u32),
 }
+
+/// Reads a plan: a built-in one of that name, or else the file.
+///
+/// # Errors
+/// There is neither, or the plan has mistakes: all of them.
+pub fn load(name_or_path: &str) -> Result<Plan, PlanErrors> {
+    if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
+        return parse(name, text);
+    }
+    let mut text = Vec::new();
+    let file = std::fs::File::open(name_or_path);
+    if let Err(why) = file.and_then(|file| file.take(TEXT_MOST as u64 + 1).read_to_end(&mut text)) {
+        let names = BUILT_IN.iter().map(|(name, _)| *name);
+        let help = error::did_you_mean(name_or_path, names.clone());
+        let names = error::one_of(names);
+        let what = format!("expected a file, or the name of a built-in plan, {names}; the file: {why}{help}");
+        return Err(PlanErrors::unreadable(name_or_path, what));
+    }
+    match std::str::from_utf8(&text) {
+        Ok(text) => parse(name_or_path, text),
+        Err(why) => Err(parse::not_utf8(name_or_path, &text, why.valid_up_to())),
+    }
+}
+
+impl Plan {
+    /// What to measure, in the plan's order: `placement` where the plan leaves it to the run, and each case once, with
+    /// the settings that it has where it comes first.
+    pub fn cases(&self, placement: Placement) -> Vec<(Case, Settings)> {
+        let mut seen = HashSet::new();
+        let case = |block: &Block| Case { placement: block.placement.unwrap_or(placement), ..block.case };
+        let all = self.blocks.iter().map(|block| (case(block), block.settings));
+        all.filter(|(case, _)| seen.insert(*case)).collect()
+    }
+
+    /// About how long a run takes: all rounds over [`Plan::cases`]. A rough forecast, for the first "time left" and for
+    /// who chooses a plan; see [`Settings::forecast`].
+    pub fn estimate(&self, placement: Placement) -> Duration {
+        let round: Duration = self.cases(placement).iter().map(|(case, settings)| settings.forecast(case)).sum();
+        round * self.rounds
+    }
+}
+
+impl Settings {
+    /// About how long one measurement of a case takes, with what is around it. It supposes a device that takes 1 µs for
+    /// a message alone, 0.3 µs for one of many, and moves 5 GB/s, which is wrong for any device in particular;
+    /// `at_least` and `at_most` bound how wrong it can be.
+    pub fn forecast(&self, case: &Case) -> Duration {
+        let per_message = match case.measure {
+            Measure::Latency if case.operation.is_answered() => 2.0 * (1e-6 + case.size as f64 / 5e9),
+            Measure::Latency => 1e-6 + case.size as f64 / 5e9,
+            Measure::Bandwidth => 0.3e-6 + case.size as f64 / 5e9,
+        };
+        let planned = per_message * self.iterations as f64;
+        let bounded = planned.max(self.at_least.as_secs_f64()).min(self.at_most.as_secs_f64());
+        OVERHEAD + Duration::from_secs_f64(bounded.max(16.0 * per_message))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! The keys of `[defaults]` and `[[case]]`, what must hold between them, and the cases that a block unfolds into.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use humantime::format_duration;
+use toml::Spanned;
+
+use super::error::{Mistakes, did_you_mean, one_of};
+use super::quantity::{Quantity, SIZE};
+use super::read::{Field, Item, Node};
+use super::{Block, Settings};
+use crate::case::{Case, Interference, Measure, Operation, Placement, Service, bytes};
+
+/// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
+const DEPTH: Quantity = Quantity::count(1, 32768);
+const QPS: Quantity = Quantity::count(1, 16384);
+const ITERATIONS: Quantity = Quantity::count(1, 1_000_000_000);
+const WARM_UP: Quantity = Quantity::count(0, 1_000_000_000);
+const INLINE: Quantity = Quantity { least: 0, most: 4096, is_size: true };
+const HOUR: Duration = Duration::from_secs(3600);
+/// The largest MTU of InfiniBand (IBA volume 1, 9.7.1): no datagram is longer.
+const DATAGRAM: u64 = 4096;
+
+const SIZE_DEFAULT: u64 = 8;
+const DEPTH_DEFAULT: u32 = 128;
+const AT_LEAST_DEFAULT: Duration = Duration::from_millis(20);
+const AT_MOST_DEFAULT: Duration = Duration::from_millis(300);
+const SIGNAL_DEFAULT: u64 = 100;
+
+/// P1's iterations.
+fn iterations_default(measure: Measure) -> u64 {
+    match measure {
+        Measure::Latency => 2000,
+        Measure::Bandwidth => 5000,
+    }
+}
+
+fn warm_up_default(measure: Measure) -> u64 {
+    match measure {
+        Measure::Latency => 200,
+        Measure::Bandwidth => 256,
+    }
+}
+
+/// The keys, in the order of the guide.
+pub(super) const KEYS: &[&str] = &[
+    "operation",
+    "service",
+    "measure",
+    "size",
+    "depth",
+    "qps",
+    "placement",
+    "interference",
+    "iterations",
+    "warm_up",
+    "at_least",
+    "at_most",
+    "inline",
+    "signal_every",
+];
+
+/// What one table gives.
+#[derive(Default)]
+pub(super) struct Keys {
+    operation: Field<Vec<Item<Operation>>>,
+    service: Field<Vec<Item<Service>>>,
+    measure: Field<Vec<Item<Measure>>>,
+    size: Field<Vec<Item<u64>>>,
+    depth: Field<Vec<Item<u64>>>,
+    qps: Field<Vec<Item<u64>>>,
+    placement: Field<Vec<Item<Placement>>>,
+    interference: Field<Vec<Item<Option<Interference>>>>,
+    iterations: Field<Item<u64>>,
+    warm_up: Field<Item<u64>>,
+    at_least: Field<Item<Duration>>,
+    at_most: Field<Item<Duration>>,
+    inline: Field<Item<Option<u32>>>,
+    signal_every: Field<Item<u64>>,
+}
+
+impl Keys {
+    /// Reads a table. `node` is one.
+    pub(super) fn read(node: &Node<'_, '_>, mistakes: &mut Mistakes<'_>) -> Keys {
+        let mut keys = Keys::default();
+        for (name, value) in node.table().into_iter().flatten() {
+            let value = Node::new(&node.key, name.get_ref(), value);
+            match &**name.get_ref() {
+                "operation" => keys.operation = value.list(mistakes, |v| v.word(Operation::ALL, Operation::word)),
+                "service" => keys.service = value.list(mistakes, |v| v.word(Service::ALL, Service::word)),
+                "measure" => keys.measure = value.list(mistakes, |v| v.word(Measure::ALL, Measure::word)),
+                "size" => keys.size = value.list(mistakes, |v| v.series(SIZE)),
+                "depth" => keys.depth = value.list(mistakes, |v| v.series(DEPTH)),
+                "qps" => keys.qps = value.list(mistakes, |v| v.series(QPS)),
+                "placement" => keys.placement = value.list(mistakes, |v| v.word(Placement::ALL, Placement::word)),
+                "interference" => keys.interference = value.list(mistakes, Node::interference),
+                "iterations" => keys.iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
+                "warm_up" => keys.warm_up = value.one(mistakes, |v| v.count(WARM_UP)),
+                "at_least" => keys.at_least = value.one(mistakes, |v| v.duration(Duration::ZERO, HOUR)),
+                "at_most" => keys.at_most = value.one(mistakes, |v| v.duration(Duration::from_millis(1), HOUR)),
+                "inline" => keys.inline = value.one(mistakes, |v| v.inline(INLINE)),
+                "signal_every" => keys.signal_every = value.one(mistakes, |v| v.count(DEPTH)),
+                _ => unknown(mistakes, name, &value.key, KEYS),
+            }
+        }
+        keys
+    }
+}
+
+/// Notes a key that there is not.
+pub(super) fn unknown(mistakes: &mut Mistakes<'_>, name: &Spanned<impl AsRef<str>>, key: &str, known: &[&'static str]) {
+    let meant = did_you_mean(name.get_ref().as_ref(), known.iter().copied());
+    let (keys, found) = (one_of(known.iter().copied()), mistakes.quote(name.span()));
+    mistakes.add(name.span(), key, format!("expected a key {keys}, found {found}{meant}"));
+}
+
+/// A `[[case]]`, with `[defaults]` behind it.
+pub(super) struct Template<'a> {
+    own: Keys,
+    defaults: &'a Keys,
+    key: String,
+    span: Range<usize>,
+}
+
+impl<'a> Template<'a> {
+    /// Reads and checks a block.
+    pub(super) fn read(node: &Node<'_, '_>, defaults: &'a Keys, mistakes: &mut Mistakes<'_>) -> Template<'a> {
+        let own = Keys::read(node, mistakes);
+        let block = Template { own, defaults, key: node.key.clone(), span: node.value.span() };
+        block.check_required(mistakes);
+        block.check_services(mistakes);
+        block.check_sizes(mistakes);
+        block.check_latency(mistakes);
+        block.check_times(mistakes);
+        block
+    }
+
+    fn check_required(&self, mistakes: &mut Mistakes<'_>) {
+        if self.own.operation.or(&self.defaults.operation).is_absent() {
+            let words = one_of(Operation::ALL.iter().map(|o| o.word()));
+            mistakes.add(self.span.clone(), &self.key, format!("expected the key operation, {words}, found none"));
+        }
+        if self.own.measure.or(&self.defaults.measure).is_absent() {
+            let words = one_of(Measure::ALL.iter().map(|m| m.word()));
+            mistakes.add(self.span.clone(), &self.key, format!("expected the key measure, {words}, found none"));
+        }
+    }
+
+    /// Operations that the service does not carry: the mistake is where the block has its say.
+    fn check_services(&self, mistakes: &mut Mistakes<'_>) {
+        let Some(operations) = self.own.operation.or(&self.defaults.operation).get() else { return };
+        let Some(services) = self.own.service.or(&self.defaults.service).get() else { return };
+        // Each once, however often the lists have it.
+        for service in Service::ALL.iter().filter_map(|s| services.iter().find(|item| item.value == *s)) {
+            let name = service.value.word().to_uppercase();
+            let (carried, others): (Vec<Operation>, Vec<_>) =
+                Operation::ALL.iter().partition(|o| o.is_of(service.value));
+            let carried = one_of(carried.iter().map(|o| o.word()));
+            for operation in others.iter().filter_map(|o| operations.iter().find(|item| item.value == *o)) {
+                let (span, key) = match self.own.operation.is_absent() && !self.own.service.is_absent() {
+                    true => (&service.span, &service.key),
+                    false => (&operation.span, &operation.key),
+                };
+                let found = operation.value;
+                let what =
+                    format!("expected {carried}, which {name} QPs carry (IBA volume 1, table 38), found {found}");
+                mistakes.add(span.clone(), key, what);
+            }
+        }
+    }
+
+    fn check_sizes(&self, mistakes: &mut Mistakes<'_>) {
+        let operations = self.own.operation.or(&self.defaults.operation).get();
+        let atomic = operations.and_then(|all| all.iter().find(|o| o.value.is_atomic()));
+        // Sizes of [defaults] are not for atomics.
+        let odd = self.own.size.get().and_then(|sizes| sizes.iter().find(|size| size.value != 8));
+        if let (Some(atomic), Some(size)) = (atomic, odd) {
+            let what = format!(
+                "expected 8 B, the size of {}, found {}; other operations have a block of their own",
+                atomic.value,
+                bytes(size.value)
+            );
+            mistakes.add(size.span.clone(), &size.key, what);
+        }
+
+        let services = self.own.service.or(&self.defaults.service).get();
+        let datagrams = services.and_then(|all| all.iter().find(|s| s.value == Service::Ud));
+        let long = self.own.size.or(&self.defaults.size).get();
+        let long = long.and_then(|sizes| sizes.iter().find(|size| size.value > DATAGRAM));
+        if let (Some(datagrams), Some(size)) = (datagrams, long) {
+            let (span, key, whose) = match self.own.size.is_absent() && !self.own.service.is_absent() {
+                true => (&datagrams.span, &datagrams.key, " in [defaults]"),
+                false => (&size.span, &size.key, ""),
+            };
+            let found = bytes(size.value);
+            let what = format!("expected sizes up to 4 KiB, the longest datagram of UD, found {found}{whose}");
+            mistakes.add(span.clone(), key, what);
+        }
+    }
+
+    /// Depth and QPs of [defaults] are for bandwidth only.
+    fn check_latency(&self, mistakes: &mut Mistakes<'_>) {
+        let measures = self.own.measure.or(&self.defaults.measure).get();
+        if !measures.is_some_and(|all| all.iter().any(|m| m.value == Measure::Latency)) {
+            return;
+        }
+        for given in [&self.own.depth, &self.own.qps] {
+            let Some(item) = given.get().and_then(|items| items.iter().find(|item| item.value != 1)) else { continue };
+            let why = "latency is that of one message at a time";
+            let what = format!("expected 1, since {why}, found {}; bandwidth has a block of its own", item.value);
+            mistakes.add(item.span.clone(), &item.key, what);
+        }
+    }
+
+    fn check_times(&self, mistakes: &mut Mistakes<'_>) {
+        let (own, d) = (&self.own, self.defaults);
+        let (least, most) = (own.at_least.or(&d.at_least), own.at_most.or(&d.at_most));
+        if matches!(least, Field::Wrong) || matches!(most, Field::Wrong) {
+            return;
+        }
+        let least_time = *least.value().unwrap_or(&AT_LEAST_DEFAULT);
+        let most_time = *most.value().unwrap_or(&AT_MOST_DEFAULT);
+        if least_time <= most_time {
+            return;
+        }
+        // The mistake is where the block has its say, or the file.
+        let most_is_wrong = own.at_least.is_absent() && !own.at_most.is_absent() || least.is_absent();
+        let (item, bound, found) = match most_is_wrong {
+            true => (most, format!("at least {}, which is at_least", format_duration(least_time)), most_time),
+            false => (least, format!("at most {}, which is at_most", format_duration(most_time)), least_time),
+        };
+        if let Field::Is(item) = item {
+            let what = format!("expected {bound} here, found {}", format_duration(found));
+            mistakes.add(item.span.clone(), &item.key, what);
+        }
+    }
+
+    /// How many cases the block unfolds into; right for a block without mistakes.
+    pub(super) fn count(&self) -> u64 {
+        let d = self.defaults;
+        let lists = [
+            length(self.own.service.or(&d.service)),
+            length(self.own.placement.or(&d.placement)),
+            length(self.own.interference.or(&d.interference)),
+        ];
+        let sizes = length(self.own.size.or(&d.size));
+        let driven = length(self.own.depth.or(&d.depth)).saturating_mul(length(self.own.qps.or(&d.qps)));
+        let operations = self.own.operation.or(&d.operation).get().into_iter().flatten();
+        let sizes: u64 = operations.map(|o| if o.value.is_atomic() { 1 } else { sizes }).sum();
+        let measures = self.own.measure.or(&d.measure).get().into_iter().flatten();
+        let driven: u64 = measures.map(|m| if m.value == Measure::Latency { 1 } else { driven }).sum();
+        lists.into_iter().chain([sizes, driven]).fold(1, u64::saturating_mul)
+    }
+
+    /// Notes that the plan has become too large with this block.
+    pub(super) fn too_many(&self, most: u64, found: u64, mistakes: &mut Mistakes<'_>) {
+        let what = format!("expected at most {most} cases in the whole plan, found {found} up to here");
+        mistakes.add(self.span.clone(), &self.key, what);
+    }
+
+    /// The cases of a block without mistakes: the product of its lists, sizes changing first.
+    pub(super) fn unfold(&self) -> Vec<Block> {
+        let (own, d) = (&self.own, self.defaults);
+        let operations = values(own.operation.or(&d.operation), &[]);
+        let services = values(own.service.or(&d.service), &[Service::Rc]);
+        let sizes = values(own.size.or(&d.size), &[SIZE_DEFAULT]);
+        let depths = values(own.depth.or(&d.depth), &[u64::from(DEPTH_DEFAULT)]);
+        let qps = values(own.qps.or(&d.qps), &[1]);
+        let interferences = values(own.interference.or(&d.interference), &[None]);
+        let placements: Vec<Option<Placement>> = match own.placement.or(&d.placement).get() {
+            Some(given) => given.iter().map(|item| Some(item.value)).collect(),
+            None => vec![None],
+        };
+
+        let mut blocks = Vec::new();
+        for measure in values(own.measure.or(&d.measure), &[]) {
+            let latency = measure == Measure::Latency;
+            let (depths, qps) = if latency { (&vec![1], &vec![1]) } else { (&depths, &qps) };
+            for &operation in &operations {
+                let sizes = if operation.is_atomic() { &vec![8] } else { &sizes };
+                for &service in &services {
+                    for &placement in &placements {
+                        for &interference in &interferences {
+                            for (&qps, &depth) in qps.iter().flat_map(|q| depths.iter().map(move |d| (q, d))) {
+                                // Both are bounded far below 2^32.
+                                let (qps, depth) = (qps as u32, depth as u32);
+                                let case = |size| Case {
+                                    measure,
+                                    operation,
+                                    service,
+                                    size,
+                                    depth,
+                                    qps,
+                                    placement: placement.unwrap_or(Placement::Loopback),
+                                    interference,
+                                };
+                                let settings = self.settings(measure, depth);
+                                blocks.extend(sizes.iter().map(|&size| Block {
+                                    case: case(size),
+                                    placement,
+                                    settings,
+                                }));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        blocks
+    }
+
+    fn settings(&self, measure: Measure, depth: u32) -> Settings {
+        let (own, d) = (&self.own, self.defaults);
+        let given = |own: &Field<Item<u64>>, d: &Field<Item<u64>>, default| *own.or(d).value().unwrap_or(&default);
+        let time =
+            |own: &Field<Item<Duration>>, d: &Field<Item<Duration>>, default| *own.or(d).value().unwrap_or(&default);
+        Settings {
+            iterations: given(&own.iterations, &d.iterations, iterations_default(measure)),
+            warm_up: given(&own.warm_up, &d.warm_up, warm_up_default(measure)),
+            at_least: time(&own.at_least, &d.at_least, AT_LEAST_DEFAULT),
+            at_most: time(&own.at_most, &d.at_most, AT_MOST_DEFAULT),
+            inline: *own.inline.or(&d.inline).value().unwrap_or(&None),
+            signal_every: given(&own.signal_every, &d.signal_every, SIGNAL_DEFAULT).min(u64::from(depth)) as u32,
+        }
+    }
+}
+
+/// Values of a list that was given, or else the default's one.
+fn length<T>(field: &Field<Vec<Item<T>>>) -> u64 {
+    field.get().map_or(1, |items| items.len() as u64)
+}
+
+fn values<T: Copy>(field: &Field<Vec<Item<T>>>, default: &[T]) -> Vec<T> {
+    field.get().map_or_else(|| default.to_vec(), |items| items.iter().map(|item| item.value).collect())
+}

@@ -1,0 +1,410 @@
+//! Plans from their text to their cases, the built-in ones, and texts of all sorts.
+
+mod mistakes;
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::case::{Interference, Measure, Operation, Service};
+
+const GUIDE: &str = include_str!("../../../../docs/bench.md");
+
+/// A block without mistakes, to which tests add lines.
+const BLOCK: &str = "[[case]]\noperation = \"write\"\nmeasure = \"bandwidth\"\n";
+
+fn plan(text: &str) -> Plan {
+    parse("mine", text).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn cases(text: &str) -> Vec<(Case, Settings)> {
+    plan(text).cases(Placement::Loopback)
+}
+
+#[test]
+fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
+    let plan = plan("[[case]]\noperation = [\"write\", \"faa\"]\nmeasure = [\"latency\", \"bandwidth\"]\n");
+    assert_eq!((&*plan.name, &*plan.title, plan.rounds, plan.seed, plan.spread), ("mine", "mine", 5, None, 0.1));
+    assert_eq!(plan.pinning, Pinning::default());
+    let cases = plan.cases(Placement::Peer);
+    let latency = Case {
+        measure: Measure::Latency,
+        operation: Operation::Write,
+        service: Service::Rc,
+        size: 8,
+        depth: 1,
+        qps: 1,
+        placement: Placement::Peer,
+        interference: None,
+    };
+    let bandwidth = Case { measure: Measure::Bandwidth, depth: 128, ..latency };
+    let faa = Operation::FetchAdd;
+    let expected = [latency, Case { operation: faa, ..latency }, bandwidth, Case { operation: faa, ..bandwidth }];
+    assert_eq!(cases.iter().map(|(case, _)| *case).collect::<Vec<_>>(), expected);
+    let settings = |iterations, warm_up, signal_every| Settings {
+        iterations,
+        warm_up,
+        at_least: Duration::from_millis(20),
+        at_most: Duration::from_millis(300),
+        inline: None,
+        signal_every,
+    };
+    assert_eq!(cases[0].1, settings(2000, 200, 1));
+    assert_eq!(cases[2].1, settings(5000, 256, 100));
+}
+
+#[test]
+fn what_a_plan_says_is_what_is_measured() {
+    let plan = plan(
+        r#"
+        title = "Mine"
+        rounds = 7
+        seed = 42
+        spread = 0.25
+        [pinning]
+        client = 3
+        server = "free"
+        background_client = "auto"
+        background_server = 0x10
+        memory_node = 1
+        [defaults]
+        service = "uc"
+        depth = 16
+        at_most = "1s"
+        [[case]]
+        operation = "send+imm"
+        measure = "bandwidth"
+        size = "1500 B"
+        qps = 4
+        placement = "peer"
+        interference = "64 KiB read"
+        iterations = 1_000
+        warm_up = 0
+        at_least = "1.5ms"
+        inline = "auto"
+        signal_every = 8
+        [[case]]
+        service = "ud"
+        operation = "send"
+        measure = "latency"
+        inline = 64
+        "#,
+    );
+    assert_eq!((&*plan.title, plan.rounds, plan.seed, plan.spread), ("Mine", 7, Some(42), 0.25));
+    let pinning = Pinning {
+        client: Pin::Cpu(3),
+        server: Pin::Free,
+        background_client: Pin::Auto,
+        background_server: Pin::Cpu(16),
+        memory_node: Some(1),
+    };
+    assert_eq!(plan.pinning, pinning);
+    let first = plan.blocks[0];
+    let case = Case {
+        measure: Measure::Bandwidth,
+        operation: Operation::SendImm,
+        service: Service::Uc,
+        size: 1500,
+        depth: 16,
+        qps: 4,
+        placement: Placement::Peer,
+        interference: Some(Interference { operation: Operation::Read, size: 65536 }),
+    };
+    let settings = Settings {
+        iterations: 1000,
+        warm_up: 0,
+        at_least: Duration::from_micros(1500),
+        at_most: Duration::from_secs(1),
+        inline: None,
+        signal_every: 8,
+    };
+    assert_eq!((first.case, first.placement, first.settings), (case, Some(Placement::Peer), settings));
+    let second = plan.blocks[1];
+    // The depth of [defaults] is not for latency.
+    assert_eq!((second.case.service, second.case.depth, second.settings.inline), (Service::Ud, 1, Some(64)));
+}
+
+#[test]
+fn a_block_is_the_product_of_its_lists_with_sizes_changing_first() {
+    let text = r#"
+        [[case]]
+        operation = ["write", "read"]
+        measure = "bandwidth"
+        size = ["8..16", 4096]
+        depth = "1..4 by 4"
+        qps = [1, 2]
+        placement = ["peer", "loopback"]
+        interference = ["none", "8 B cas"]
+    "#;
+    let all = cases(text);
+    assert_eq!(all.len(), 2 * 3 * 2 * 2 * 2 * 2);
+    let shown: Vec<_> = all.iter().map(|(case, _)| case.to_string()).collect();
+    assert_eq!(shown[0], "8 B write RC bandwidth, depth 1, peer");
+    assert_eq!(shown[2], "4 KiB write RC bandwidth, depth 1, peer");
+    assert_eq!(shown[3], "8 B write RC bandwidth, depth 4, peer");
+    assert_eq!(shown[6], "8 B write RC bandwidth, depth 1, 2 QPs, peer");
+    assert_eq!(shown[12], "8 B write RC bandwidth, depth 1, peer, beside 8 B cas");
+    assert_eq!(shown[95], "4 KiB read RC bandwidth, depth 4, 2 QPs, loopback, beside 8 B cas");
+}
+
+#[test]
+fn a_case_that_is_asked_for_twice_is_measured_once_as_it_was_first() {
+    let text = format!("{BLOCK}size = [8, 8]\niterations = 7\n{BLOCK}placement = [\"loopback\", \"peer\"]\n");
+    let plan = plan(&text);
+    assert_eq!(plan.blocks.len(), 4);
+    let iterations = |placement| plan.cases(placement).iter().map(|(_, s)| s.iterations).collect::<Vec<_>>();
+    assert_eq!(iterations(Placement::Loopback), [7, 5000]);
+    assert_eq!(iterations(Placement::Peer), [7, 5000]);
+    let placements = plan.cases(Placement::Peer).iter().map(|(c, _)| c.placement).collect::<Vec<_>>();
+    assert_eq!(placements, [Placement::Peer, Placement::Loopback]);
+}
+
+#[test]
+fn sizes_and_driving_of_the_defaults_are_not_for_atomics_and_latency() {
+    let text = r#"
+        [defaults]
+        size = "8..8M"
+        depth = [1, 16]
+        qps = [1, 2]
+        [[case]]
+        operation = ["faa", "write"]
+        measure = ["latency", "bandwidth"]
+    "#;
+    let all = cases(text);
+    let count = |measure, operation| {
+        all.iter().filter(|(case, _)| case.measure == measure && case.operation == operation).count()
+    };
+    assert_eq!(count(Measure::Latency, Operation::FetchAdd), 1);
+    assert_eq!(count(Measure::Bandwidth, Operation::FetchAdd), 4);
+    assert_eq!(count(Measure::Latency, Operation::Write), 21);
+    assert_eq!(count(Measure::Bandwidth, Operation::Write), 84);
+}
+
+#[test]
+fn the_limits_themselves_are_taken() {
+    for line in [
+        "size = [1, \"2G\"]",
+        "depth = [1, 32768]",
+        "qps = 16384",
+        "iterations = 1_000_000_000",
+        "warm_up = 0",
+        "at_least = \"0s\"",
+        "at_most = \"1h\"",
+        "at_least = \"300ms\"",
+        "inline = 0",
+        "inline = \"4K\"",
+        "signal_every = 32768",
+        "interference = \"2GiB write\"",
+    ] {
+        plan(&format!("{BLOCK}{line}\n"));
+    }
+    for line in ["rounds = 1", "rounds = 1000", "seed = 9223372036854775807", "spread = 1", "spread = 0.001"] {
+        plan(&format!("{line}\n{BLOCK}"));
+    }
+}
+
+#[test]
+fn a_name_that_is_no_plan_gets_the_names_that_are() {
+    let errors = load("papr").expect_err("no such plan").to_string();
+    let expected = "papr: expected a file, or the name of a built-in plan, quick, paper, interference, atomics or \
+                    scaling; the file: No such file or directory (os error 2); did you mean \"paper\"?";
+    assert_eq!(errors, expected);
+}
+
+#[test]
+fn a_file_is_read_and_named_by_its_path() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("mine.toml");
+    let path = path.to_str().expect("a path in UTF-8");
+    std::fs::write(path, BLOCK).expect("written");
+    let plan = load(path).expect("a plan");
+    assert_eq!((&*plan.name, &*plan.text, plan.blocks.len()), (path, BLOCK, 1));
+
+    std::fs::write(path, b"title = \"M\xfcller\"\n").expect("written");
+    let errors = load(path).expect_err("Latin-1").to_string();
+    let excerpt = "  |\n1 | title = \"M\u{fffd}ller\"\n  |           ^";
+    assert_eq!(errors, format!("{path}:1:11: title: expected text in UTF-8, found the byte 0xfc\n{excerpt}"));
+
+    std::fs::write(path, "#".repeat(TEXT_MOST + 1)).expect("written");
+    let errors = load(path).expect_err("too long").to_string();
+    assert_eq!(errors, format!("{path}: expected a plan of at most 256 KiB, found a longer text"));
+    assert!(load(dir.path().to_str().expect("a path")).expect_err("a directory").to_string().contains("the file: "));
+}
+
+#[test]
+fn built_in_plans_have_the_size_and_take_the_time_that_the_guide_says() {
+    let mut rows = String::new();
+    for (name, text) in BUILT_IN {
+        let plan = load(name).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!((&*plan.name, &*plan.text), (*name, *text));
+        let (count, time) = (plan.cases(Placement::Loopback).len(), plan.estimate(Placement::Loopback).as_secs());
+        let row = format!("| `{name}` | {count} | {} | {time} s |", plan.rounds);
+        if !GUIDE.contains(&row) {
+            writeln!(rows, "{row}").expect("a string takes it");
+        }
+    }
+    assert!(rows.is_empty(), "docs/bench.md lacks\n{rows}");
+    let estimate = |name| load(name).expect("built in").estimate(Placement::Loopback);
+    assert!(estimate("quick") < Duration::from_secs(30));
+    assert!(estimate("paper") < Duration::from_secs(360));
+}
+
+#[test]
+fn the_paper_plan_has_every_point_of_the_paper() {
+    let plan = load("paper").expect("built in");
+    let cases: HashSet<_> = plan.cases(Placement::Loopback).into_iter().map(|(case, _)| case).collect();
+    let base = Case {
+        measure: Measure::Bandwidth,
+        operation: Operation::Write,
+        service: Service::Rc,
+        size: 8,
+        depth: 128,
+        qps: 1,
+        placement: Placement::Loopback,
+        interference: None,
+    };
+    let latency = |case| Case { measure: Measure::Latency, depth: 1, ..case };
+    let (write, read, faa, cas) = (Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap);
+    let beside = |operation, size| Some(Interference { operation, size });
+    let short = [None, beside(write, 8), beside(read, 8), beside(faa, 8), beside(cas, 8)];
+    let mut expected = HashSet::new();
+    // Figure 1, and 3 and 4.
+    for size in (3..=23).map(|power| 1 << power) {
+        expected.insert(Case { operation: Operation::Send, size, ..base });
+        for operation in [write, read] {
+            expected.extend(short.map(|interference| Case { operation, size, interference, ..base }));
+        }
+    }
+    // Figure 2.
+    for operation in [Operation::Send, write, read, faa, cas] {
+        for placement in [Placement::Peer, Placement::Loopback] {
+            let point = Case { operation, placement, ..base };
+            expected.extend([point, latency(point)]);
+        }
+    }
+    // What is not drawn.
+    for size in (3..=23).step_by(2).map(|power| 1 << power) {
+        for operation in [write, read] {
+            for by in [beside(write, 8 << 10), beside(read, 8 << 10), beside(write, 8 << 20), beside(read, 8 << 20)] {
+                expected.insert(Case { operation, size, interference: by, ..base });
+            }
+        }
+    }
+    // Tables 2 and 3.
+    for interference in short {
+        let point = Case { operation: faa, interference, ..base };
+        expected.extend([point, latency(point)]);
+    }
+    assert_eq!(cases, expected);
+    assert!(plan.blocks.iter().all(|b| b.settings.iterations == [2000, 5000][b.case.measure as usize]));
+}
+
+#[test]
+fn a_forecast_keeps_to_the_bounds_of_the_plan() {
+    let (case, settings) = cases(&format!("{BLOCK}size = 8\n"))[0];
+    let ms = |case: Case, settings: Settings| settings.forecast(&case).as_millis();
+    // 5000 operations of 0.3 µs are over at once; of 8 MiB they are not in time; 16 there are always.
+    assert_eq!(ms(case, settings), 25 + 20);
+    assert_eq!(ms(Case { size: 8 << 20, ..case }, settings), 25 + 300);
+    assert_eq!(ms(Case { size: 1 << 30, ..case }, settings), 25 + 16 * 1000 * (1 << 30) / 5_000_000_000);
+    assert_eq!(ms(case, Settings { iterations: 500_000, ..settings }), 25 + 150);
+}
+
+#[test]
+fn the_guide_names_every_key() {
+    let missing: Vec<_> = parse::all_keys().filter(|key| !GUIDE.contains(&format!("`{key}`"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn the_plans_of_the_guide_are_plans() {
+    let plans: Vec<_> = GUIDE.split("```toml\n").skip(1).filter_map(|text| text.split("```").next()).collect();
+    assert_eq!(plans.len(), 2);
+    assert_eq!(cases(plans[0]).len(), 42);
+    assert_ne!(plan(&format!("{}{BLOCK}", plans[1])).pinning, Pinning::default());
+}
+
+/// Were the time of any of these the square of the text's length, the test would not end.
+#[test]
+fn a_text_of_mistakes_alone_is_told_off_soon() {
+    for line in ["a=b\n", "a=1\n", "[[case]]\n", "[[case]]\nsize=0\n", "[a]\n", "=", "[", "\"", "a.", "é\n"] {
+        let told = parse("long", &line.repeat(TEXT_MOST / line.len())).expect_err(line);
+        assert!(told.errors.len() <= 50);
+    }
+    let list = format!("{BLOCK}size = [{}]", "0,".repeat(TEXT_MOST / 2 - 100));
+    let told = parse("long", &list).expect_err("zeros");
+    assert_eq!((told.errors.len(), told.more), (50, TEXT_MOST / 2 - 150));
+    let (uc, read) = ("\"uc\",".repeat(20_000), "\"read\",".repeat(15_000));
+    let lists = format!("[[case]]\nmeasure = \"latency\"\nservice = [{uc}]\noperation = [{read}]\n");
+    // That UC does not carry it, and that these would be too many cases.
+    assert_eq!(parse("long", &lists).expect_err("reads").errors.len(), 2);
+}
+
+#[test]
+fn any_text_is_a_plan_or_a_mistake() {
+    let seed = std::env::var("VERVAIN_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    // Words that have a meaning reach further than any bytes do.
+    let words: Vec<&str> = BUILT_IN.iter().flat_map(|(_, text)| text.split_inclusive([' ', '\n', '"', ','])).collect();
+    let odd = [
+        "[[case]]\n",
+        "[case]\n",
+        "=",
+        "\"",
+        "'''",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\0",
+        "ü",
+        "\r",
+        "..",
+        "1e999",
+        "-1",
+        "0x",
+        "nan",
+        "99999999999999999999",
+        " = ",
+        "\n",
+        "depth = 0\n",
+        "rounds.a = 1\n",
+        "size = \"1..2G\"\n",
+        "\u{202e}",
+    ];
+    let (mut plans, mut errors) = (0, 0);
+    for round in 0..4000 {
+        let mut text = BUILT_IN[rng.usize(..BUILT_IN.len())].1.to_owned();
+        for _ in 0..rng.usize(1..=4) {
+            let mut place = || (0..=rng.usize(..=text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            let (a, b) = (place(), place());
+            let (a, b) = (a.min(b), a.max(b));
+            let word = if rng.bool() { words[rng.usize(..words.len())] } else { odd[rng.usize(..odd.len())] };
+            match rng.u8(..8) {
+                0..4 => text.insert_str(a, word),
+                4 => text.replace_range(a..b, word),
+                5 => text.truncate(b),
+                6 => {
+                    let copy = text[a..b].to_owned();
+                    text.insert_str(b, &copy);
+                }
+                _ => {
+                    let line = text[a..].find('\n').map_or(text.len(), |at| a + at);
+                    text.replace_range(a..line, word);
+                }
+            }
+        }
+        match parse("any", &text) {
+            Ok(plan) => {
+                plans += 1;
+                plan.estimate(Placement::Peer);
+            }
+            Err(told) => {
+                errors += 1;
+                assert!(!told.errors.is_empty(), "seed {seed}, round {round}: {text}");
+                // The line is cut, the caret, and the longest list of keys.
+                assert!(told.to_string().len() < 51 * 1500, "seed {seed}, round {round}: {text}");
+            }
+        }
+    }
+    assert!(plans > 100 && errors > 1000, "{plans} plans, {errors} errors");
+}
