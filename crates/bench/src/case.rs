@@ -10,6 +10,7 @@ macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub enum $name {
             $($(#[$value_doc])* #[serde(rename = $word)] $value,)+
         }
@@ -116,6 +117,7 @@ impl Operation {
 /// A stream that runs beside the measured one, on the same device and port, from a process of its own: RC, bandwidth,
 /// from before the measurement begins until after it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Interference {
     /// What it posts.
     pub operation: Operation,
@@ -131,6 +133,7 @@ impl fmt::Display for Interference {
 
 /// One point of a plan. Two that are equal are one measurement, whichever blocks of the plan ask for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Case {
     /// What is measured.
     pub measure: Measure,

@@ -12,6 +12,7 @@ pub const SCHEMA: u32 = 1;
 
 /// A whole run, or what there is of one that was cut off.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -33,6 +34,7 @@ pub struct Results {
 
 /// What a run is made of; written before the first measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Header {
     /// The version of `vervain`.
     pub version: String,
@@ -56,6 +58,7 @@ pub struct Header {
 
 /// The plan as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanText {
     /// `paper`, or the path of a file.
     pub name: String,
@@ -67,6 +70,7 @@ pub struct PlanText {
 
 /// A machine and its device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Host {
     /// Its name.
     pub name: String,
@@ -92,6 +96,7 @@ pub struct Host {
 
 /// What the device says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceFacts {
     /// As in `ibv_devices`.
     pub name: String,
@@ -117,6 +122,7 @@ pub struct DeviceFacts {
 
 /// What the machine does without the device, measured in one round between the CPUs of requester and responder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RawFigures {
     /// Which round, from 0.
     pub round: u32,
@@ -130,6 +136,7 @@ pub struct RawFigures {
 
 /// A case and what came of it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CaseResult {
     /// What was measured.
     pub case: Case,
@@ -145,6 +152,7 @@ pub struct CaseResult {
 
 /// Why a run came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failure {
     /// Which round, from 0.
     pub round: u32,
@@ -154,6 +162,7 @@ pub struct Failure {
 
 /// One measurement of a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Run {
     /// Which round, from 0.
     pub round: u32,
@@ -177,6 +186,7 @@ pub struct Run {
 
 /// That the interfering stream ran throughout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InterferenceProof {
     /// What it posted.
     pub stream: Interference,
@@ -197,6 +207,7 @@ pub struct InterferenceProof {
 
 /// What the runs of a case say together. Latencies in ns, bandwidths in bytes per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Summary {
     /// The value of the case: the median over the runs of each run's value, which is the median of its iterations
     /// (latency) or all its bytes by all its time (bandwidth).
@@ -228,6 +239,7 @@ pub struct Summary {
 
 /// What makes a value doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Flag {
     /// The runs differ by more than the plan's `spread`: a comparison with another case that is closer than that means
@@ -247,6 +259,7 @@ pub enum Flag {
 
 /// A case that was not measured at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Skipped {
     /// What the plan asked for.
     pub case: Case,
@@ -292,6 +305,70 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The types' own words, without what only rustdoc makes links of.
+    fn schema() -> serde_json::Value {
+        fn plain(value: &mut serde_json::Value) {
+            match value {
+                serde_json::Value::Object(fields) => {
+                    if let Some(serde_json::Value::String(text)) = fields.get_mut("description") {
+                        let links = text.replace("[`", "`").split("`]").map(str::to_owned).collect::<Vec<_>>();
+                        let target = |part: &str| match part.strip_prefix("(crate::").and_then(|p| p.split_once(')')) {
+                            Some((_, rest)) => rest.to_owned(),
+                            None => part.to_owned(),
+                        };
+                        *text = links.iter().map(|part| target(part)).collect::<Vec<_>>().join("`").replace('\n', " ");
+                    }
+                    fields.values_mut().for_each(plain);
+                }
+                serde_json::Value::Array(elements) => elements.iter_mut().for_each(plain),
+                _ => {}
+            }
+        }
+        let settings = schemars::generate::SchemaSettings::draft2020_12().for_serialize();
+        let mut schema = settings.into_generator().into_root_schema_for::<Results>().to_value();
+        plain(&mut schema);
+        schema
+    }
+
+    #[test]
+    fn the_schema_is_that_of_the_types() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/results.schema.json");
+        if std::env::var_os("VERVAIN_WRITE_SCHEMA").is_some() {
+            let text = serde_json::to_string_pretty(&schema()).expect("text") + "\n";
+            std::fs::write(path, text).expect("written");
+        }
+        let kept = std::fs::read_to_string(path).expect("the file");
+        let kept: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
+        assert!(
+            kept == schema(),
+            "{path} is not that of the types: run this test with VERVAIN_WRITE_SCHEMA=1, look at git diff, and raise \
+             SCHEMA where a reader of the old layout would be misled"
+        );
+    }
+
+    /// Every field and every word is in the guide, in a table of its own type.
+    #[test]
+    fn the_guide_names_every_field_of_the_results() {
+        let guide = include_str!("../../../docs/bench.md");
+        let guide = guide.split_once("\n## results.json\n").expect("its section").1;
+        let section = |title: &str| {
+            let (_, rest) =
+                guide.split_once(&format!("\n### {title}\n")).unwrap_or_else(|| panic!("no section {title}"));
+            rest.split("\n### ").next().unwrap_or_default()
+        };
+        let schema = schema();
+        let types = schema["$defs"].as_object().expect("types").iter().map(|(name, of)| (name.as_str(), of));
+        let mut missing = Vec::new();
+        for (name, of) in types.chain([("Results", &schema)]) {
+            let text = section(name);
+            let fields = of["properties"].as_object().into_iter().flatten().map(|(field, _)| field.as_str());
+            let words = of["oneOf"].as_array().into_iter().flatten().filter_map(|word| word["const"].as_str());
+            let names = fields.chain(words).filter(|field| !text.contains(&format!("| `{field}` |")));
+            missing.extend(names.map(|field| format!("{name}: {field}")));
+        }
+        assert_eq!(missing, Vec::<String>::new());
+    }
 
     #[test]
     fn a_percentile_is_the_bucket_that_reaches_it() {
