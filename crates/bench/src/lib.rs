@@ -11,3 +11,4 @@
 pub mod case;
 pub mod plan;
 pub mod results;
+pub mod stats;
