@@ -12,3 +12,4 @@ pub mod case;
 pub mod plan;
 pub mod results;
 pub mod stats;
+pub mod topology;
