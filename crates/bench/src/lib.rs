@@ -9,5 +9,9 @@
 #![forbid(unsafe_code)]
 
 pub mod case;
+pub mod facts;
 pub mod plan;
+pub mod raw;
 pub mod results;
+pub mod stats;
+pub mod topology;

@@ -126,7 +126,8 @@ pub struct DeviceFacts {
 pub struct RawFigures {
     /// Which round, from 0.
     pub round: u32,
-    /// One way for a cache line between the two CPUs, in ns: half the round trip of a store; None where both run on one.
+    /// One way for a cache line between the two CPUs, in ns: half the round trip of a store; None where both run on
+    /// one.
     pub cross_core_ns: Option<f64>,
     /// memcpy by one CPU of blocks of this many bytes, in bytes per second.
     pub memcpy: Vec<(u64, f64)>,
@@ -212,7 +213,8 @@ pub struct Summary {
     /// The value of the case: the median over the runs of each run's value, which is the median of its iterations
     /// (latency) or all its bytes by all its time (bandwidth).
     pub value: f64,
-    /// Bootstrap interval of `value`, 95 %: runs are drawn, then segments within each (bandwidth).
+    /// Bootstrap interval of `value`, 95 %: runs are drawn, then segments within each (bandwidth) or its median by the
+    /// spread of its histogram (latency); wider than what was drawn where there are few runs ([`crate::stats`]).
     pub interval: (f64, f64),
     /// Lower and upper quartile, of all iterations (latency) or of all segments (bandwidth).
     pub quartiles: (f64, f64),
@@ -228,10 +230,11 @@ pub struct Summary {
     pub rate: Option<f64>,
     /// The largest value of a run less the smallest, as a share of `value`.
     pub spread: f64,
-    /// How much the value changed from the first third of the runs to the last, as a share of `value`; 0 with fewer than
-    /// three.
+    /// How much the value changed from the first third of the runs to the last, as a share of `value`, negative where
+    /// it fell; 0 with fewer than three.
     pub drift: f64,
-    /// How much slower the first segment of the runs was than the others, as a share: what warming up left.
+    /// How much slower the first segment of the runs was than the others, as a share: what warming up left. Negative
+    /// where it was faster.
     pub warm_up: f64,
     /// What makes the value doubtful.
     pub flags: Vec<Flag>,
