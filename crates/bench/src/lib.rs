@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 pub mod case;
+pub mod compare;
 pub mod facts;
 pub mod plan;
 pub mod raw;
+pub mod report;
 pub mod results;
 pub mod stats;
 pub mod topology;

@@ -1,0 +1,139 @@
+//! Grouped bars: one group for each operation, one bar in it for each placement.
+
+use anyhow::Result;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::{Axis, Spacing};
+use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, paper_line, whisker, width, words};
+use super::ink::Ink;
+use super::number::number;
+
+/// A chart of grouped bars. The `x` of a point is the place of its group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BarChart {
+    /// The groups' words.
+    pub groups: Vec<String>,
+    /// A label for the legend and one bar in each of some groups.
+    pub bars: Vec<(String, Vec<Point>)>,
+    /// Above the y axis.
+    pub unit: String,
+    /// Lines across a group, by its place.
+    pub paper: Vec<(usize, PaperValue)>,
+    /// On the right.
+    pub right: Option<RightScale>,
+}
+
+/// The share of a group that its bars fill.
+const FILLED: f64 = 0.8;
+/// The words on top of a bar are smaller than those around, so that two beside each other do not touch.
+const VALUE: i32 = 12;
+
+impl BarChart {
+    /// The chart; bars begin at zero.
+    pub fn draw(&self) -> Result<String> {
+        let points = || self.bars.iter().flat_map(|(_, points)| points);
+        let most = points().map(|p| p.y).filter(|y| y.is_finite()).fold(0.0, f64::max);
+        let tops = points().flat_map(|p| [p.y, p.interval.1]).filter(|v| *v <= most * 1.5);
+        let papers = self.paper.iter().map(|(_, v)| v.y).filter(|v| *v <= most * 1.5);
+        // Room for the value on top of the highest.
+        let x = Axis::names(self.groups.len());
+        let y = Axis::over(tops.chain(papers).map(|v| v * 1.06), Spacing::Linear);
+        let mut legend: Vec<Entry> = Vec::new();
+        for (i, (label, _)) in self.bars.iter().enumerate() {
+            legend.push(Entry { sample: Sample::Bar(i), label: label.clone() });
+        }
+        if points().any(|p| p.doubtful) {
+            legend.push(Entry { sample: Sample::Asterisk, label: "doubtful value".to_owned() });
+        }
+        let papers: Vec<PaperValue> = self.paper.iter().map(|(_, value)| value.clone()).collect();
+        legend.extend(canvas::paper_entries(&papers, &y));
+        let frame = Frame {
+            x: &x,
+            names: &self.groups,
+            x_label: "",
+            y: &y,
+            y_unit: &self.unit,
+            right: self.right.as_ref(),
+            legend: &legend,
+        };
+        canvas::draw(&frame, |plot, sheet| {
+            let pixel = |place: f64, value: f64| plot.backend_coord(&(place, y.at(value)));
+            let mut labels = Vec::new();
+            let wide = FILLED / self.bars.len().max(1) as f64;
+            for (i, (_, points)) in self.bars.iter().enumerate() {
+                for point in points {
+                    let left = point.x + (1.0 - FILLED) / 2.0 + wide * i as f64;
+                    let (from, to) = (pixel(left + wide * 0.05, 0.0), pixel(left + wide * 0.95, point.y));
+                    sheet.draw(&Rectangle::new([from, to], Ink::Mark(i).colour().filled()))?;
+                    let middle = i32::midpoint(from.0, to.0);
+                    let ends = (pixel(left, point.interval.0).1, pixel(left, point.interval.1).1);
+                    whisker(sheet, Ink::Text, middle, ends)?;
+                    let text = format!("{}{}", number(point.y), if point.doubtful { "*" } else { "" });
+                    labels.push((middle, to.1.min(ends.1) - 4, text));
+                }
+            }
+            for (x, y, text) in apart(labels) {
+                sheet.draw_text(&text, &words(Ink::Label, VALUE, HPos::Center, VPos::Bottom), (x, y))?;
+            }
+            for (group, value) in self.paper.iter().filter(|(_, v)| y.covers(v.y)) {
+                let ends = [0.02, 0.98].map(|share| pixel(*group as f64 + share, value.y));
+                paper_line(sheet, value.device, ends)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Moves labels (middle, foot, words) up until none covers another.
+fn apart(mut labels: Vec<(i32, i32, String)>) -> Vec<(i32, i32, String)> {
+    labels.sort_by_key(|(x, ..)| *x);
+    for i in 1..labels.len() {
+        let (before, rest) = labels.split_at_mut(i);
+        let (x, y, text) = &mut rest[0];
+        let touches = |y: i32, other: &(i32, i32, String)| {
+            let reach = (width(text, VALUE) + width(&other.2, VALUE)) / 2;
+            (*x - other.0).abs() < reach && (y - other.1).abs() < VALUE + 1
+        };
+        while before.iter().any(|other| touches(*y, other)) {
+            *y -= 1;
+        }
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bar_says_its_value_and_a_doubtful_one_has_an_asterisk() {
+        let point = |x, y, doubtful| Point { x, y, interval: (y * 0.9, y * 1.1), doubtful };
+        let chart = BarChart {
+            groups: vec!["write".to_owned(), "faa".to_owned()],
+            bars: vec![("loopback".to_owned(), vec![point(0.0, 120.0, false), point(1.0, 61.0, true)])],
+            unit: "MB/s".to_owned(),
+            paper: vec![(1, PaperValue { device: 1, label: "QDR 22.4".to_owned(), y: 22.4 })],
+            right: Some(RightScale { unit: "M/s".to_owned(), factor: 0.125 }),
+        };
+        let svg = chart.draw().expect("a drawing");
+        for text in ["\n120\n", "\n61.0*\n", "\ndoubtful value\n", "\nQDR 22.4\n", "\nfaa\n", "\nM/s\n"] {
+            assert!(svg.contains(text), "{text:?} in {svg}");
+        }
+        assert_eq!(svg.matches("f s0").count(), 3, "two bars and the legend: {svg}");
+        assert_eq!(svg.matches("k p1 paper\"").count(), 2, "one line and the legend: {svg}");
+    }
+
+    #[test]
+    fn labels_of_equal_bars_stand_above_each_other() {
+        let label = |x, y| (x, y, "123.4".to_owned());
+        let placed = apart(vec![label(130, 50), label(100, 50), label(160, 90)]);
+        assert_eq!(placed.iter().map(|l| (l.0, l.1)).collect::<Vec<_>>(), [(100, 50), (130, 37), (160, 90)]);
+    }
+
+    #[test]
+    fn a_chart_without_bars_is_drawn_all_the_same() {
+        let empty = BarChart { groups: vec![], bars: vec![], unit: String::new(), paper: vec![], right: None };
+        assert!(empty.draw().expect("a drawing").starts_with("<svg"));
+    }
+}

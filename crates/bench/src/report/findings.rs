@@ -1,0 +1,222 @@
+//! What the values of a figure say, as sentences: the findings of the paper, asked of this device.
+
+use anyhow::Result;
+
+use super::axis::Spacing;
+use super::canvas::Point;
+use super::chart::{Line, LineChart};
+use super::number::{number, percent};
+use super::query::{Seen, Setting, name, place, single};
+use super::reference::DEVICES;
+use super::{Cell, Drawing, Table};
+use crate::case::{Measure, Operation, Placement, bytes};
+use crate::compare::ratio::{Ratio, ratio};
+
+/// "0.61 (0.58 to 0.64)".
+pub fn times(ratio: Ratio) -> String {
+    format!("{} ({} to {})", number(ratio.value), number(ratio.interval.0), number(ratio.interval.1))
+}
+
+/// Where each series of figure 1 is highest, and from where on it has half of that.
+pub fn plateau(lines: &[(String, Vec<Seen<'_>>)]) -> Vec<String> {
+    let mut said: Vec<String> = lines
+        .iter()
+        .filter_map(|(label, points)| {
+            let best = points.iter().max_by(|a, b| a.value().total_cmp(&b.value()))?;
+            let (low, high) = best.interval();
+            let half = points.iter().find(|p| p.value() >= best.value() / 2.0)?.case().size;
+            Some(format!(
+                "{label} reaches {} MB/s ({} to {}) at {}, and half of that from {} on.",
+                number(best.value()),
+                number(low),
+                number(high),
+                bytes(best.case().size),
+                bytes(half),
+            ))
+        })
+        .collect();
+    let paper: Vec<_> = DEVICES.iter().map(|d| format!("{} MB/s ({})", number(d.plateau), d.name)).collect();
+    said.push(format!("Paper: {}.", paper.join(", ")));
+    said
+}
+
+/// Atomics against Read, FAA against CAS, and one placement against the other.
+pub fn atomics(seen: &[Seen<'_>], measure: Measure, seed: u64) -> Vec<String> {
+    let at = |placement, operation| single(seen, Setting::rc(measure, placement), operation, 8, None);
+    let mut said = Vec::new();
+    for placement in [Placement::Peer, Placement::Loopback] {
+        let [read, faa, cas] =
+            [Operation::Read, Operation::FetchAdd, Operation::CompareSwap].map(|operation| at(placement, operation));
+        let place = place(placement);
+        match (measure, read, faa) {
+            (Measure::Bandwidth, Some(read), Some(faa)) => {
+                said.extend(
+                    ratio(read.result, faa.result, seed).map(|r| {
+                        format!("FAA reaches {} of Read's 8 B bandwidth, {place}; paper: about half.", times(r))
+                    }),
+                );
+            }
+            (Measure::Latency, Some(read), Some(faa)) => {
+                let ns = |value: f64| format!("{} ns", number(value * 1000.0));
+                let [low, high] = [faa.interval().0 - read.interval().1, faa.interval().1 - read.interval().0];
+                said.push(format!(
+                    "FAA takes {} more than Read ({} to {} by the ends of both intervals), {place}; paper: 200 to 300 ns.",
+                    ns(faa.value() - read.value()),
+                    ns(low),
+                    ns(high),
+                ));
+            }
+            _ => {}
+        }
+        if let (Some(faa), Some(cas)) = (faa, cas) {
+            let what = if measure == Measure::Latency { "takes" } else { "reaches" };
+            said.extend(
+                ratio(faa.result, cas.result, seed)
+                    .map(|r| format!("CAS {what} {} times what FAA does, {place}; paper: about the same.", times(r))),
+            );
+        }
+    }
+    for operation in [Operation::Write, Operation::FetchAdd] {
+        if let (Some(peer), Some(loopback)) = (at(Placement::Peer, operation), at(Placement::Loopback, operation)) {
+            said.extend(ratio(peer.result, loopback.result, seed).map(|r| {
+                let what = name(operation);
+                format!("{what}'s {measure} in loopback is {} times that to the peer; paper: about the same.", times(r))
+            }));
+        }
+    }
+    said
+}
+
+/// What the paper says of long streams against this operation.
+pub fn long_streams(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Write => "a long Write beside Write halves it, a long Read costs it 10 %.",
+        _ => "a long Read beside Read halves it, a long Write costs it 10 %.",
+    }
+}
+
+/// A case beside a stream, and what is left of what it is alone.
+pub struct Left {
+    size: u64,
+    ratio: Ratio,
+    doubtful: bool,
+}
+
+/// What each stream leaves, at the sizes that were measured alone too. The lines are of the same operation as `alone`.
+pub fn left(alone: &[Seen<'_>], beside: &[(String, Vec<Seen<'_>>)], seed: u64) -> Vec<(String, Vec<Left>)> {
+    let of = |point: &Seen<'_>| {
+        let case = point.case();
+        let same = alone.iter().find(|a| a.case().size == case.size && a.case().depth == case.depth)?;
+        let ratio = ratio(same.result, point.result, seed)?;
+        Some(Left { size: case.size, ratio, doubtful: same.is_doubtful() || point.is_doubtful() })
+    };
+    beside.iter().map(|(label, points)| (label.clone(), points.iter().filter_map(of).collect())).collect()
+}
+
+/// The size at which each stream costs most, of those where the values are not doubtful and the cost is surely there.
+pub fn costs(operation: Operation, measure: Measure, left: &[(String, Vec<Left>)]) -> Vec<String> {
+    let is_latency = measure == Measure::Latency;
+    // What is lost of a bandwidth, or what comes on top of a latency.
+    let cost = |ratio: f64| if is_latency { ratio - 1.0 } else { 1.0 - ratio };
+    let what = name(operation);
+    let sentence = |(label, points): &(String, Vec<Left>)| {
+        let mut points: Vec<&Left> = points.iter().collect();
+        points.sort_by(|a, b| cost(a.ratio.value).total_cmp(&cost(b.ratio.value)));
+        let middle = points.get(points.len() / 2)?;
+        let ends = |left: &Left| {
+            let ends = [left.ratio.interval.0, left.ratio.interval.1].map(cost);
+            (ends[0].min(ends[1]), ends[0].max(ends[1]))
+        };
+        let Some(worst) = points.iter().rfind(|left| !left.doubtful && ends(left).0 > 0.0) else {
+            return Some(format!("{label} beside costs {what} nothing that is surely more than chance at any size."));
+        };
+        let (low, high) = ends(worst);
+        Some(format!(
+            "{label} beside costs {what} most at {}: {} {} ({} to {}); over the sizes the middle cost is {}.",
+            bytes(worst.size),
+            percent(cost(worst.ratio.value)),
+            if is_latency { "more latency" } else { "of its bandwidth" },
+            percent(low),
+            percent(high),
+            percent(cost(middle.ratio.value)),
+        ))
+    };
+    left.iter().filter_map(sentence).collect()
+}
+
+/// What is left as percents over size; None where nothing can be compared.
+pub fn shares(left: &[(String, Vec<Left>)]) -> Result<Option<(Drawing, Table)>> {
+    let mut table = Table::new(&["series", "size (B)", "share (%)", "low (%)", "high (%)"]);
+    // The first has no points, so that each stream has the same colour as in the figure of the values.
+    let mut lines = vec![Line { label: "no interference".to_owned(), points: Vec::new(), tail: Vec::new() }];
+    for (label, points) in left {
+        let percents = |left: &Left| {
+            let Ratio { value, interval: (low, high) } = left.ratio;
+            let interval = (low * 100.0, high * 100.0);
+            Point { x: left.size as f64, y: value * 100.0, interval, doubtful: left.doubtful }
+        };
+        for left in points {
+            let point = percents(left);
+            let value = if point.doubtful { Cell::Doubtful } else { Cell::Number };
+            let ends = [point.interval.0, point.interval.1].map(Cell::Number);
+            table.push(
+                [label.as_str().into(), Cell::Count(left.size), value(point.y)].into_iter().chain(ends).collect(),
+            );
+        }
+        let points = points.iter().map(percents).collect();
+        lines.push(Line { label: label.clone(), points, tail: Vec::new() });
+    }
+    if table.rows.is_empty() {
+        return Ok(None);
+    }
+    let chart = LineChart {
+        x_label: "message size".to_owned(),
+        x: Spacing::Bytes,
+        unit: "%".to_owned(),
+        lines,
+        paper: Vec::new(),
+        right: None,
+        level: Some(100.0),
+    };
+    Ok(Some((Drawing::One(chart.draw(Spacing::Linear)?), table)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Case, Interference};
+    use crate::report::query::{over_size, seen};
+    use crate::report::sample::{bandwidth, nothing, write_case};
+
+    const BESIDE: Option<Interference> = Some(Interference { operation: Operation::Write, size: 8 });
+
+    #[test]
+    fn the_cost_is_told_at_the_size_where_it_is_highest() {
+        let mut results = nothing();
+        for (size, left) in [(64, 0.9), (65536, 0.5), (1 << 20, 0.7)] {
+            results.cases.push(bandwidth(write_case(size), &[1.0e9, 1.01e9, 0.99e9]));
+            let case = Case { interference: BESIDE, ..write_case(size) };
+            results.cases.push(bandwidth(case, &[1.0e9 * left, 1.01e9 * left, 0.99e9 * left]));
+        }
+        let seen = seen(&results);
+        let setting = Setting::rc(Measure::Bandwidth, Placement::Loopback);
+        let series = |beside| over_size(&seen, setting, Operation::Write, beside);
+        let left = left(&series(None), &[("8 B Write".to_owned(), series(BESIDE))], 1);
+        let said = costs(Operation::Write, Measure::Bandwidth, &left);
+        let begins = "8 B Write beside costs Write most at 64 KiB: 50\u{a0}% of its bandwidth (";
+        assert!(said[0].starts_with(begins) && said[0].ends_with("the middle cost is 30\u{a0}%."), "{said:?}");
+    }
+
+    #[test]
+    fn a_cost_within_chance_is_not_told_as_one() {
+        let mut results = nothing();
+        results.cases.push(bandwidth(write_case(64), &[1.0e9, 1.2e9, 0.8e9]));
+        results.cases.push(bandwidth(Case { interference: BESIDE, ..write_case(64) }, &[0.99e9, 1.19e9, 0.79e9]));
+        let seen = seen(&results);
+        let setting = Setting::rc(Measure::Bandwidth, Placement::Loopback);
+        let series = |beside| over_size(&seen, setting, Operation::Write, beside);
+        let left = left(&series(None), &[("8 B Write".to_owned(), series(BESIDE))], 1);
+        let said = costs(Operation::Write, Measure::Bandwidth, &left);
+        assert_eq!(said, ["8 B Write beside costs Write nothing that is surely more than chance at any size."]);
+    }
+}

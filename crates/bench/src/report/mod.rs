@@ -1,0 +1,276 @@
+//! The report: what a run measured as one page that needs nothing else, and its figures as files. `figures` and
+//! `general` choose the cases of each figure, `chart`, `bars` and `forest` draw, `html` puts the page together.
+
+mod axis;
+mod bars;
+mod beside;
+mod canvas;
+mod cases;
+mod chart;
+pub(crate) mod differences;
+mod figures;
+mod findings;
+pub(crate) mod forest;
+mod general;
+mod html;
+mod ink;
+mod machine;
+pub(crate) mod number;
+pub(crate) mod query;
+mod reference;
+#[doc(hidden)]
+pub mod sample;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::results::Results;
+use axis::Spacing;
+use number::{number, thousands};
+
+/// Writes `report.html`, and each figure as `figures/NAME.svg` (by decades where that is of use: `NAME-log.svg`) with
+/// its values in `figures/NAME.csv`, and all cases in `figures/cases.csv`, below `dir`, which must exist. Returns the
+/// files, the page first.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>> {
+    let figures = all(results)?;
+    let page = dir.join("report.html");
+    save(&page, html::page(results, &figures)?.as_bytes())?;
+    let mut files = vec![page];
+    let below = dir.join("figures");
+    fs::create_dir_all(&below).with_context(|| format!("cannot make the directory {}", below.display()))?;
+    for figure in figures.iter().flat_map(|(_, figures)| figures) {
+        for (suffix, svg) in figure.drawing.files() {
+            let file = below.join(format!("{}{suffix}.svg", figure.name));
+            save(&file, html::standalone(svg, &figure.title).as_bytes())?;
+            files.push(file);
+        }
+        let file = below.join(format!("{}.csv", figure.name));
+        save(&file, figure.table.csv()?.as_bytes())?;
+        files.push(file);
+    }
+    let cases = cases::all(results);
+    if !cases.rows.is_empty() {
+        let file = below.join("cases.csv");
+        save(&file, cases.csv()?.as_bytes())?;
+        files.push(file);
+    }
+    Ok(files)
+}
+
+pub(crate) fn save(file: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The figures of the page under their headings.
+type Chapters = Vec<(&'static str, Vec<Figure>)>;
+
+fn all(results: &Results) -> Result<Chapters> {
+    let mut chapters = vec![
+        ("The figures of the paper", figures::of_the_paper(results)?),
+        ("More of this device", general::of_the_rest(results)?),
+    ];
+    chapters.retain(|(_, figures)| !figures.is_empty());
+    Ok(chapters)
+}
+
+/// A figure or a table of the page.
+#[derive(Debug, Clone)]
+pub(crate) struct Figure {
+    /// Its file's name and its place in the page.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// What is seen, in a sentence or two.
+    pub caption: String,
+    /// What the values say, one sentence each.
+    pub findings: Vec<String>,
+    /// The picture.
+    pub drawing: Drawing,
+    /// Its values.
+    pub table: Table,
+    /// Whether the values are the point, and the picture goes with them.
+    pub table_first: bool,
+}
+
+/// The picture of a figure, as SVG.
+#[derive(Debug, Clone)]
+pub(crate) enum Drawing {
+    /// There is one.
+    One(String),
+    /// Evenly spaced and by decades, and which of them fits better.
+    Two { linear: String, decades: String, fits: Spacing },
+}
+
+impl Drawing {
+    /// Each with the end of its file's name: the one that fits better has none.
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            Self::One(svg) => vec![("", svg)],
+            Self::Two { linear, decades, fits: Spacing::Linear } => vec![("", linear), ("-log", decades)],
+            Self::Two { linear, decades, .. } => vec![("", decades), ("-linear", linear)],
+        }
+    }
+}
+
+/// Values in rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table {
+    /// Headings, units included.
+    pub columns: Vec<String>,
+    /// As many cells each as there are columns.
+    pub rows: Vec<Row>,
+}
+
+/// A row of a table.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Row {
+    /// From left to right.
+    pub cells: Vec<Cell>,
+    /// The device of the paper it is of; shown only when that is asked for.
+    pub paper: Option<usize>,
+}
+
+/// A cell of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Cell {
+    /// Words.
+    Text(String),
+    /// How many, or which.
+    Count(u64),
+    /// Rounded in the page, whole in CSV.
+    Number(f64),
+    /// A doubtful number: with an asterisk in the page.
+    Doubtful(f64),
+    /// Nothing.
+    None,
+}
+
+impl Cell {
+    fn maybe(value: Option<f64>) -> Self {
+        value.filter(|v| v.is_finite()).map_or(Self::None, Self::Number)
+    }
+
+    /// What the page shows.
+    fn shown(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(count) => thousands(*count as f64),
+            Self::Number(value) => number(*value),
+            Self::Doubtful(value) => format!("{}*", number(*value)),
+            Self::None => "–".to_owned(),
+        }
+    }
+
+    fn csv(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(count) => count.to_string(),
+            Self::Number(value) | Self::Doubtful(value) => value.to_string(),
+            Self::None => String::new(),
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl Table {
+    fn new(columns: &[&str]) -> Self {
+        Self { columns: columns.iter().map(|c| (*c).to_owned()).collect(), rows: Vec::new() }
+    }
+
+    fn push(&mut self, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(Row { cells, paper: None });
+    }
+
+    pub(crate) fn csv(&self) -> Result<String> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(&self.columns)?;
+        for row in &self.rows {
+            writer.write_record(row.cells.iter().map(Cell::csv))?;
+        }
+        Ok(String::from_utf8(writer.into_inner()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(results: &Results) -> (Vec<String>, String) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = write(results, dir.path()).expect("a report");
+        let page = fs::read_to_string(&files[0]).expect("the page");
+        assert!(files.iter().all(|f| f.is_file()));
+        let names = files.iter().map(|f| f.file_name().expect("a name").to_string_lossy().into_owned()).collect();
+        (names, page)
+    }
+
+    #[test]
+    fn a_run_of_everything_gets_every_figure_of_the_paper() {
+        let (names, page) = written(&sample::everything(1.0));
+        let mut expected: Vec<String> = ["fig2a", "fig2b", "table2", "table3"].map(str::to_owned).to_vec();
+        for figure in ["fig1", "fig3", "fig3b", "fig4", "fig4b"] {
+            expected.extend(["loopback", "peer"].map(|placement| format!("{figure}-{placement}")));
+        }
+        for name in expected {
+            assert!(
+                names.contains(&format!("{name}.svg")) && names.contains(&format!("{name}.csv")),
+                "{name}: {names:?}"
+            );
+            assert!(page.contains(&format!("id=\"{name}\"")), "{name} is not in the page");
+        }
+        assert!(!page.contains("NaN") && !page.contains(">inf"), "a value that is none");
+    }
+
+    #[test]
+    fn nothing_at_all_is_a_page_that_says_so() {
+        let (names, page) = written(&sample::nothing());
+        assert_eq!(names, ["report.html"]);
+        assert!(page.contains("Nothing has been measured"), "{page}");
+    }
+
+    #[test]
+    fn failures_are_told_with_their_reasons_and_nothing_is_run() {
+        let (names, page) = written(&sample::failures());
+        assert_eq!(names, ["report.html"]);
+        assert!(page.contains("the peer said &lt;script&gt;alert(2)&lt;/script&gt; &amp; closed"), "{page}");
+        assert!(page.contains("the device has no atomics") && page.contains("The peer was lost."));
+        assert!(!page.contains("<script>alert"), "a name became a script");
+    }
+
+    #[test]
+    fn values_beyond_all_measure_make_a_page_without_nonsense() {
+        let mut results = sample::nothing();
+        for (size, value) in [(8, 1e-12), (64, 1e25), (4096, f64::NAN), (8192, f64::INFINITY), (16384, 0.0)] {
+            results.cases.push(sample::bandwidth(sample::write_case(size), &[value; 3]));
+        }
+        let (_, page) = written(&results);
+        assert!(page.contains("id=\"fig1-loopback\""));
+        let text = page.split("<script>").next().expect("text");
+        assert!(!text.contains("NaN") && !text.contains(">inf"), "{page}");
+    }
+
+    #[test]
+    fn csv_has_whole_numbers_and_quotes() {
+        let mut table = Table::new(&["what", "value"]);
+        table.push(vec!["a, \"b\"".into(), Cell::Number(1.0 / 3.0)]);
+        table.push(vec![Cell::None, Cell::Doubtful(2.0)]);
+        assert_eq!(table.csv().expect("csv"), "what,value\n\"a, \"\"b\"\"\",0.3333333333333333\n,2\n");
+    }
+}
