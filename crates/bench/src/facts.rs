@@ -35,6 +35,11 @@ pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, O
     }
 }
 
+/// The kernel's boot id, which is that of the machine for namespaces and containers too; empty where there is none.
+pub fn boot() -> String {
+    read(Path::new("/"), "proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
 /// What `context` says of itself and of `port` (from 1); `mtu` is that of the paths which the measurement uses.
 ///
 /// # Errors

@@ -10,10 +10,15 @@
 
 pub mod case;
 pub mod compare;
-pub mod facts;
+mod control;
+mod facts;
 pub mod plan;
-pub mod raw;
+mod protocol;
+mod raw;
 pub mod report;
 pub mod results;
+pub mod run;
+pub mod serve;
 pub mod stats;
-pub mod topology;
+mod topology;
+pub mod worker;

@@ -201,8 +201,8 @@ pub struct InterferenceProof {
     pub slice_ms: f64,
     /// The longest time within the measurement without a completion of the stream, in ms.
     pub longest_pause_ms: f64,
-    /// Whether it ran throughout: completions before, after, and no pause longer than is explained by the scheduler
-    /// (a tenth of the measurement, or 20 ms).
+    /// Whether it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth of
+    /// the measurement, or 20 ms, whichever is more).
     pub throughout: bool,
 }
 

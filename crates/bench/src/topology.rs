@@ -112,14 +112,6 @@ impl Topology {
         Some(format!("CPUs {} are threads of one core", shared.fold(first, |all, next| format!("{all}, and {next}"))))
     }
 
-    /// Lets the calling thread run on every CPU that this process may use.
-    ///
-    /// # Errors
-    /// Where the kernel has taken all of them away meanwhile.
-    pub fn unpin(&self) -> io::Result<()> {
-        move_to(&self.cpus)
-    }
-
     /// Runs `f` on the CPUs of `node`, then lets the calling thread run where it ran before. Memory that `f` is the
     /// first to touch lies on that node as long as there is room, unless the process was given another policy than the
     /// kernel's own (`set_mempolicy(2)`, numactl): see numa(7).
@@ -320,7 +312,7 @@ mod tests {
         let cpu = *all.order(None).last().expect("a CPU");
         pin(cpu).expect("one of ours");
         assert_eq!(Topology::read().expect("this machine").cpus(), [cpu]);
-        all.unpin().expect("back");
+        move_to(all.cpus()).expect("back");
         assert_eq!(Topology::read().expect("this machine"), all);
         for wrong in [1023, 1024, u32::MAX] {
             let error = pin(wrong).expect_err("no such CPU").to_string();

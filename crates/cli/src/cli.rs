@@ -42,6 +42,9 @@ pub enum Command {
     /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
+    /// Measure any verbs device, with interference, and see it
+    #[command(after_help = crate::bench::cli::EXAMPLES)]
+    Bench(crate::bench::cli::BenchArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write all of them into a directory

@@ -2,6 +2,7 @@
 //! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line (clap). `vervain run` becomes the
 //! program it starts; its own errors are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
 
+mod bench;
 mod cli;
 mod devices;
 mod doctor;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::devices(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Env(args) => env_format::env(args),
+        Command::Bench(args) => bench::bench(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
         Command::Inventory(args) => inventory::print(args),

@@ -1,0 +1,165 @@
+//! What the coordinator orders and what a worker answers. Each order but [`Order::Stop`] has one answer, after
+//! [`Answer::Listening`] where a responder first says that it is ready.
+
+use serde::{Deserialize, Serialize};
+use vervain_rdma::Endpoint;
+
+use crate::case::{Measure, Operation, Service};
+use crate::results::{Host, RawFigures};
+
+/// Both ends must say the same; raised with every change here.
+pub const VERSION: u32 = 1;
+
+/// The TCP port of `vervain bench serve`, where none is named.
+pub const PORT: u16 = 4790;
+
+/// From the coordinator to a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Order {
+    /// First of all. [`Answer::Opened`].
+    Open {
+        /// [`VERSION`].
+        version: u32,
+        /// The device's name; None: the first.
+        device: Option<String>,
+        /// From 1.
+        port: u8,
+        /// Place in the port's GID table; None: the best.
+        gid_index: Option<u8>,
+    },
+    /// Pins the process and makes its memory. [`Answer::Done`].
+    Settle {
+        /// None: left to the scheduler.
+        cpu: Option<u32>,
+        /// NUMA node of the memory; None: that of the CPU.
+        node: Option<u32>,
+        /// Bytes of memory.
+        bytes: u64,
+    },
+    /// Makes QPs. [`Answer::Prepared`].
+    Prepare(Spec),
+    /// Brings the QPs to RTS. [`Answer::Done`].
+    Connect(Vec<Endpoint>),
+    /// Carries out the case; so often as it is ordered. A responder says [`Answer::Listening`] first. [`Answer::Run`]
+    /// for a requester, [`Answer::Served`] for a responder, [`Answer::Stream`] for an interfering requester.
+    Start {
+        /// Operations on all QPs together; without meaning for an interfering pair, which goes on until `Stop`.
+        iterations: u64,
+    },
+    /// Ends what `Start` began: at once, or when all that is under way has come. No answer of its own.
+    Stop,
+    /// Destroys the QPs. [`Answer::Released`], with the same number: what was answered before it is about earlier orders.
+    Release(u64),
+    /// Measures the machine itself. [`Answer::Raw`].
+    Raw {
+        /// To number them.
+        round: u32,
+        /// The CPUs of requester and responder.
+        cpus: (Option<u32>, Option<u32>),
+    },
+}
+
+/// A case from the view of one worker.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Spec {
+    /// Whether it posts, or is posted to.
+    pub side: Side,
+    /// What is measured.
+    pub measure: Measure,
+    /// What is posted.
+    pub operation: Operation,
+    /// The service of the QPs.
+    pub service: Service,
+    /// Bytes of each message.
+    pub size: u64,
+    /// Requests under way on each QP.
+    pub depth: u32,
+    /// QPs.
+    pub qps: u32,
+    /// Bytes of payload in a packet.
+    pub mtu: u32,
+    /// Bytes up to which a message is inline; None: as perftest.
+    pub inline: Option<u32>,
+    /// Requests for one completion.
+    pub signal_every: u32,
+    /// Goes on until it is stopped: interference.
+    pub endless: bool,
+}
+
+/// The two ends of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Side {
+    /// Posts, and measures.
+    Requester,
+    /// Is posted to, and answers where latency is measured.
+    Responder,
+}
+
+/// From a worker to the coordinator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Answer {
+    /// The device is open.
+    Opened(Box<Opened>),
+    /// What was ordered is done.
+    Done,
+    /// The QPs are there; one endpoint for each, with the memory that it may use.
+    Prepared(Vec<Endpoint>),
+    /// The responder has posted its receives and watches its memory.
+    Listening,
+    /// What the requester measured.
+    Run(Measured),
+    /// How many messages the responder has got.
+    Served {
+        /// Without those of which it is not told: RDMA Writes, Reads, atomics.
+        received: u64,
+    },
+    /// What an interfering requester did.
+    Stream(Stream),
+    /// The QPs are gone; the order's number.
+    Released(u64),
+    /// The machine's own figures.
+    Raw(RawFigures),
+    /// The order cannot be carried out, or came to nothing: a sentence. The QPs are of no use any more.
+    Failed(String),
+}
+
+/// Who a worker is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Opened {
+    /// The machine and the device, with nothing pinned.
+    pub host: Host,
+    /// CPUs in the order in which to hand them out.
+    pub cpus: Vec<u32>,
+    /// The process.
+    pub pid: u32,
+    /// The kernel's boot id: network namespaces and containers are hosts to the network, and share the CPUs of one machine.
+    pub boot: String,
+}
+
+/// One measurement, as the requester made it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Measured {
+    /// Operations.
+    pub iterations: u64,
+    /// First post and last completion, in ns of CLOCK_MONOTONIC.
+    pub between: (u64, u64),
+    /// Seconds that all took.
+    pub seconds: f64,
+    /// As [`Run::segments`](crate::results::Run::segments).
+    pub segments: Vec<(u64, f64)>,
+    /// As [`Run::histogram`](crate::results::Run::histogram).
+    pub histogram: Vec<(u64, u64)>,
+}
+
+/// What an interfering requester did, on the clock of [`Measured::between`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Stream {
+    /// When the first slice begins, in ns.
+    pub start: u64,
+    /// Length of a slice, in ns.
+    pub slice: u64,
+    /// Operations that were completed in each slice.
+    pub operations: Vec<u32>,
+    /// Times without a completion that were longer than two slices, in ns: from, to.
+    pub pauses: Vec<(u64, u64)>,
+}

@@ -1,0 +1,510 @@
+//! The coordinator: rounds over the cases of a plan, each measured by a [`Team`] of workers, each kept at once.
+//!
+//! The rounds interleave: a case is measured once in each, and in another order each time, so that what the machine does
+//! meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
+
+mod collect;
+mod journal;
+mod live;
+mod party;
+mod team;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use self::collect::{Collector, default_placement, plan_of};
+pub use self::journal::Setup;
+use self::journal::{Begin, Entry, Journal, replace};
+use self::live::Live;
+pub use self::party::watch;
+use self::party::{PATIENCE, Party, Role, Trouble};
+use self::team::{Needs, Team};
+use crate::case::{Case, Placement, Service, bytes};
+use crate::plan::{Plan, Settings};
+use crate::protocol::{Answer, Order, PORT};
+use crate::report;
+use crate::results::{Failure, Header, PlanText, Results, Skipped};
+
+/// The file with everything, in the directory of a run.
+pub const RESULTS: &str = "results.json";
+/// What the libraries of the workers print.
+const LOG: &str = "workers.log";
+/// Workers of this host that die one after another before it is no use to start more.
+const DEATHS: u32 = 3;
+
+/// What to run.
+pub struct Options {
+    /// The plan, and who takes part; None: as a run in `dir` was begun, to go on with it.
+    pub new: Option<(Plan, Setup)>,
+    /// Where everything goes.
+    pub dir: PathBuf,
+}
+
+/// How workers are started on this host.
+pub struct Launcher {
+    /// A command that becomes a worker ([`crate::worker::serve`]) on its standard input.
+    pub worker: Box<dyn Fn(Route) -> Command>,
+    /// What [`Route::Packets`] is, in words, where there is such a route: how a device without a far host can show what
+    /// one would be like.
+    pub packets: Option<String>,
+    /// The version of the program.
+    pub version: String,
+}
+
+/// Which way the device of a worker is to take to a process of the same host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// Its usual one.
+    Usual,
+    /// Over the network, as to another host.
+    Packets,
+}
+
+/// How a run ended.
+pub struct Outcome {
+    /// What it brought.
+    pub results: Results,
+    /// For the terminal: the values as a table.
+    pub table: String,
+    /// Whether the user ended it.
+    pub by_user: bool,
+}
+
+/// Carries out a plan, or what is left of it. Whatever ends it, results and report of what was measured are written.
+///
+/// # Errors
+/// Nothing could be measured: no device, no peer, no directory. After that an error ends up in the results.
+pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The second one ends the program at once.
+        flag::register_conditional_shutdown(signal, 130, interrupted.clone())?;
+        flag::register(signal, interrupted.clone())?;
+    }
+    let mut run = match options.new {
+        Some((plan, setup)) => Run::begin(plan, setup, &options.dir, launcher, &interrupted)
+            .map_err(|error| without_a_trace(error, &options.dir))?,
+        None => Run::resume(&options.dir, launcher, &interrupted)?,
+    };
+    let end = run.rounds();
+    run.live.finish();
+    let by_user = matches!(end, Err(End::Peer(Trouble::Interrupted)));
+    let why = end.err().map(|end| end.to_string());
+    let shown = headlines(&run.cases);
+    let table = live::table(&mut run.collected, &shown, false);
+    let results = run.collected.results(why);
+    write(&results, &options.dir)?;
+    Ok(Outcome { results, table, by_user })
+}
+
+/// Takes away what a run made that could not begin, and adds to its error what the workers printed.
+fn without_a_trace(error: anyhow::Error, dir: &Path) -> anyhow::Error {
+    if dir.join(journal::NAME).exists() {
+        return error;
+    }
+    let log = dir.join(LOG);
+    let said = std::fs::read_to_string(&log).unwrap_or_default();
+    // A directory that the user had before, or has put something into, stays.
+    let _ = std::fs::remove_file(&log);
+    let _ = std::fs::remove_dir(dir);
+    match said.trim() {
+        "" => error,
+        said => anyhow::anyhow!("{error:#}\n{said}"),
+    }
+}
+
+/// Writes results and report of the run in `dir` again, from its journal.
+///
+/// # Errors
+/// There is no run in it; it cannot be written.
+pub fn again(dir: &Path) -> Result<Results> {
+    let (mut collected, _) = Collector::of_journal(dir)?;
+    let results = collected.results(None);
+    write(&results, dir)?;
+    Ok(results)
+}
+
+fn write(results: &Results, dir: &Path) -> Result<()> {
+    replace(&dir.join(RESULTS), &serde_json::to_vec(results)?)?;
+    report::write(results, dir).context("cannot write the report")?;
+    Ok(())
+}
+
+/// Reads a results file, or that of the directory of a run.
+///
+/// # Errors
+/// There is none; it is of another layout.
+pub fn read(path: &Path) -> Result<Results> {
+    let path = if path.is_dir() { path.join(RESULTS) } else { path.to_owned() };
+    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let schema = serde_json::from_slice::<serde_json::Value>(&text).ok().and_then(|v| v["schema"].as_u64());
+    if schema != Some(crate::results::SCHEMA.into()) {
+        bail!("{} is not of `vervain bench`, or of another version of it", path.display());
+    }
+    serde_json::from_slice(&text).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+/// Why a run ends before its last round.
+enum End {
+    Peer(Trouble),
+    Here(anyhow::Error),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Peer(trouble) => trouble.fmt(f),
+            Self::Here(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+impl From<anyhow::Error> for End {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Here(error)
+    }
+}
+
+/// A run under way.
+struct Run<'r> {
+    cases: Cases,
+    journal: Journal,
+    collected: Collector,
+    teams: Teams<'r>,
+    live: Live,
+    interrupted: &'r AtomicBool,
+}
+
+impl<'r> Run<'r> {
+    fn begin(
+        plan: Plan,
+        setup: Setup,
+        dir: &Path,
+        launcher: &'r Launcher,
+        interrupted: &'r AtomicBool,
+    ) -> Result<Self> {
+        // Before anything is started, and before a directory is made for a run that cannot be.
+        if dir.join(journal::NAME).exists() {
+            bail!("{0} has a run already: go on with it by --resume {0}, or name another directory", dir.display());
+        }
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let usual = if setup.peer.is_some() { Placement::Peer } else { Placement::Loopback };
+        let (cases, skipped) = possible(plan.cases(usual), &setup, launcher);
+        if cases.is_empty() {
+            let why = skipped.first().map_or("it has no case", |s| s.why.as_str());
+            bail!("nothing of this plan can be measured: {why}");
+        }
+        let mut teams = Teams::new(&plan, &setup, &cases, dir, launcher, interrupted)?;
+        let header = teams.header(&plan, launcher)?;
+        let begin = Begin { header, setup };
+        let mut journal = Journal::begin(dir, begin.clone())?;
+        let mut collected = Collector::new(begin, &plan, &plan.cases(usual));
+        let (cases, unfit) = fitting(cases, &mut teams)?;
+        for skipped in skipped.into_iter().chain(unfit) {
+            journal.add(&Entry::Skipped(skipped.clone()))?;
+            collected.add(Entry::Skipped(skipped));
+        }
+        let live = Live::new(cases.len() as u64 * u64::from(collected.rounds()));
+        Ok(Self { cases, journal, collected, teams, live, interrupted })
+    }
+
+    fn resume(dir: &Path, launcher: &'r Launcher, interrupted: &'r AtomicBool) -> Result<Self> {
+        let (mut journal, begin, entries) = Journal::resume(dir)?;
+        let plan = plan_of(&begin)?;
+        let all = plan.cases(default_placement(&begin));
+        let (cases, _) = possible(all.clone(), &begin.setup, launcher);
+        let mut teams = Teams::new(&plan, &begin.setup, &cases, dir, launcher, interrupted)?;
+        let (cases, _) = fitting(cases, &mut teams)?;
+        let mut collected = Collector::new(begin, &plan, &all);
+        entries.into_iter().for_each(|entry| collected.add(entry));
+        journal.add(&Entry::Resumed(collected.now()))?;
+        let now = teams.header(&plan, launcher)?;
+        let live = Live::new(cases.len() as u64 * u64::from(collected.rounds()));
+        let before = &collected.begin().header;
+        if (&now.host, &now.peer) != (&before.host, &before.peer) {
+            live.say(
+                "note: machine or device differ from those that the run was begun with; the results name the latter",
+            );
+        }
+        Ok(Self { cases, journal, collected, teams, live, interrupted })
+    }
+
+    fn rounds(&mut self) -> Result<(), End> {
+        let rounds = self.collected.rounds();
+        let seed = self.collected.begin().header.seed;
+        for round in 0..rounds {
+            let mut order: Vec<_> = (0..self.cases.len()).collect();
+            fastrand::Rng::with_seed(seed.wrapping_add(round.into())).shuffle(&mut order);
+            let all = order.len();
+            order.retain(|i| !self.collected.is_settled(&self.cases[*i].0, round));
+            self.live.skip((all - order.len()) as u64);
+            if !order.is_empty()
+                && !self.collected.has_raw(round)
+                && let Some(figures) = self.teams.raw(round).map_err(End::Peer)?
+            {
+                self.keep(Entry::Raw(figures))?;
+            }
+            let later: Vec<Case> = (round + 1..rounds).flat_map(|_| self.cases.iter().map(|c| c.0)).collect();
+            let mut rest: Vec<Case> = later.into_iter().chain(order.iter().rev().map(|i| self.cases[*i].0)).collect();
+            for i in order {
+                let (case, settings) = self.cases[i];
+                self.live.begin(&case, round, rounds, &rest);
+                rest.pop();
+                self.measure(round, case, settings)?;
+            }
+            self.live.round(round, rounds);
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, round: u32, case: Case, settings: Settings) -> Result<(), End> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Err(End::Peer(Trouble::Interrupted));
+        }
+        let began = Instant::now();
+        let mut iterations = self.collected.iterations(&case);
+        let result = self.teams.measure(&case, &settings, &mut iterations);
+        let entry = match result {
+            Ok(measured) => {
+                let run = team::run_of(round, self.collected.now(), measured);
+                Entry::Run { case, planned: iterations.unwrap_or(run.iterations), run }
+            }
+            Err(Trouble::Failed(why) | Trouble::Lost { why, remote: false }) if self.teams.deaths < DEATHS => {
+                Entry::Failure { case, failure: Failure { round, why } }
+            }
+            Err(trouble) => return Err(End::Peer(self.blame(trouble, &case))),
+        };
+        self.keep(entry)?;
+        self.live.end(&case, began.elapsed().as_secs_f64(), &mut self.collected);
+        Ok(())
+    }
+
+    fn keep(&mut self, entry: Entry) -> Result<(), End> {
+        self.journal.add(&entry)?;
+        self.collected.add(entry);
+        Ok(())
+    }
+
+    /// What ended the run, with what it was at.
+    fn blame(&self, trouble: Trouble, case: &Case) -> Trouble {
+        match trouble {
+            Trouble::Lost { why, remote } => Trouble::Lost { why: format!("{why} (during {case})"), remote },
+            other => other,
+        }
+    }
+}
+
+/// Cases with how to measure them.
+type Cases = Vec<(Case, Settings)>;
+
+/// The cases that this set-up has a placement for, and those that it has none for.
+fn possible(cases: Cases, setup: &Setup, launcher: &Launcher) -> (Cases, Vec<Skipped>) {
+    let reachable = setup.peer.is_some() || launcher.packets.is_some();
+    let (there, not): (Vec<_>, Vec<_>) =
+        cases.into_iter().partition(|(case, _)| reachable || case.placement == Placement::Loopback);
+    let why = "there is no other host: name one by --peer";
+    (there, not.into_iter().map(|(case, _)| Skipped { case, why: why.into() }).collect())
+}
+
+/// The cases that the devices can carry out, as far as that is known before, and the others.
+fn fitting(cases: Cases, teams: &mut Teams<'_>) -> Result<(Cases, Vec<Skipped>)> {
+    let (mut fit, mut unfit) = (vec![], vec![]);
+    for (case, settings) in cases {
+        let mtu = teams.get(case.placement).map_err(|e| anyhow::anyhow!("{e}"))?.mtu();
+        if case.service == Service::Ud && case.size > u64::from(mtu) {
+            let why = format!("a datagram has at most {} on this path", bytes(mtu.into()));
+            unfit.push(Skipped { case, why });
+        } else {
+            fit.push((case, settings));
+        }
+    }
+    Ok((fit, unfit))
+}
+
+/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle.
+fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
+    let all: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
+    if all.len() <= 40 {
+        return all;
+    }
+    let mut series: BTreeMap<Case, Vec<u64>> = BTreeMap::new();
+    for case in &all {
+        series.entry(Case { size: 0, ..*case }).or_default().push(case.size);
+    }
+    let shown = |case: &&Case| {
+        let sizes = &series[&Case { size: 0, ..**case }];
+        let ends = [sizes.first(), sizes.get(sizes.len() / 2), sizes.last()];
+        ends.contains(&Some(&case.size))
+    };
+    all.iter().filter(shown).copied().collect()
+}
+
+/// The workers of each placement, made when they are first needed and again when they died.
+struct Teams<'r> {
+    plan_pinning: crate::plan::Pinning,
+    setup: Setup,
+    memory: BTreeMap<Placement, (u64, u64)>,
+    launcher: &'r Launcher,
+    log: File,
+    interrupted: &'r AtomicBool,
+    teams: BTreeMap<Placement, Team<'r>>,
+    /// Workers of this host that died since the last measurement.
+    deaths: u32,
+}
+
+impl<'r> Teams<'r> {
+    fn new(
+        plan: &Plan,
+        setup: &Setup,
+        cases: &[(Case, Settings)],
+        dir: &Path,
+        launcher: &'r Launcher,
+        interrupted: &'r AtomicBool,
+    ) -> Result<Self> {
+        let log = OpenOptions::new().create(true).append(true).open(dir.join(LOG))?;
+        let memory = [Placement::Loopback, Placement::Peer]
+            .into_iter()
+            .map(|placement| {
+                let of = cases.iter().map(|(case, _)| case).filter(|case| case.placement == placement);
+                (placement, team::memory_for(of))
+            })
+            .filter(|(_, memory)| memory.0 > 0)
+            .collect();
+        let mut teams = Self {
+            plan_pinning: plan.pinning,
+            setup: setup.clone(),
+            memory,
+            launcher,
+            log,
+            interrupted,
+            teams: BTreeMap::new(),
+            deaths: 0,
+        };
+        for placement in teams.memory.keys().copied().collect::<Vec<_>>() {
+            teams.get(placement).map_err(|trouble| anyhow::anyhow!("{trouble}"))?;
+        }
+        Ok(teams)
+    }
+
+    fn get(&mut self, placement: Placement) -> Result<&mut Team<'r>, Trouble> {
+        if !self.teams.contains_key(&placement) {
+            let team = self.make(placement)?;
+            self.teams.insert(placement, team);
+        }
+        self.teams.get_mut(&placement).ok_or_else(|| Trouble::Failed("no workers".into()))
+    }
+
+    fn make(&self, placement: Placement) -> Result<Team<'r>, Trouble> {
+        let peer = self.setup.peer.as_ref().filter(|_| placement == Placement::Peer);
+        let route = match (placement, peer) {
+            (Placement::Peer, None) => Route::Packets,
+            _ => Route::Usual,
+        };
+        let address = peer.map(|peer| with_port(peer));
+        let mut hire = |role: Role| match (&address, role) {
+            (Some(address), Role::Server | Role::BackgroundServer) => Party::connect(address, role, self.interrupted),
+            _ => Party::start((self.launcher.worker)(route), role, &self.log, self.interrupted),
+        };
+        Team::new(Needs {
+            hire: &mut hire,
+            device: self.setup.device.as_deref(),
+            port: self.setup.port,
+            gid_index: self.setup.gid_index,
+            pinning: self.plan_pinning,
+            memory: self.memory.get(&placement).copied().unwrap_or((1, 0)),
+        })
+    }
+
+    fn measure(
+        &mut self,
+        case: &Case,
+        settings: &Settings,
+        iterations: &mut Option<u64>,
+    ) -> Result<team::Outcome, Trouble> {
+        let result = self.get(case.placement).and_then(|team| team.measure(case, settings, iterations));
+        match &result {
+            Ok(_) => self.deaths = 0,
+            // The others of its team wait for the dead.
+            Err(Trouble::Lost { .. }) => {
+                self.teams.remove(&case.placement);
+                self.deaths += 1;
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// The machine's own figures, between the CPUs of requester and responder, or of the two requesters where the
+    /// responder is elsewhere.
+    fn raw(&mut self, round: u32) -> Result<Option<crate::results::RawFigures>, Trouble> {
+        let Some((_, team)) = self.teams.iter_mut().next() else { return Ok(None) };
+        let cpus = team.cpus;
+        match team.client().ask(&Order::Raw { round, cpus }, PATIENCE) {
+            Ok(Answer::Raw(figures)) => Ok(Some(figures)),
+            Ok(other) => Err(team.client().nonsense(&other)),
+            // Worth knowing, not worth ending for.
+            Err(Trouble::Failed(_)) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn header(&self, plan: &Plan, launcher: &Launcher) -> Result<Header> {
+        let first = self.teams.values().next().context("no workers")?;
+        let peer = self.teams.get(&Placement::Peer);
+        let mut notes: Vec<String> = self.teams.values().flat_map(|team| team.notes.clone()).collect();
+        notes.dedup();
+        Ok(Header {
+            version: launcher.version.clone(),
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            plan: PlanText { name: plan.name.clone(), title: plan.title.clone(), text: plan.text.clone() },
+            seed: plan.seed.unwrap_or_else(|| fastrand::u64(..1 << 53)),
+            rounds: plan.rounds,
+            host: first.here.clone(),
+            peer: peer.filter(|_| self.setup.peer.is_some()).map(|team| team.there.clone()),
+            peer_note: peer.and(launcher.packets.clone()).filter(|_| self.setup.peer.is_none()),
+            notes,
+        })
+    }
+}
+
+/// host:port of a peer, whose port may be left out.
+fn with_port(peer: &str) -> String {
+    let has_port = match peer.rsplit_once(':') {
+        // An IPv6 address without brackets has colons and no port.
+        Some((host, _)) => !host.contains(':') || host.ends_with(']'),
+        None => false,
+    };
+    match (has_port, peer.contains(':') && !peer.starts_with('[')) {
+        (true, _) => peer.to_owned(),
+        (false, true) => format!("[{peer}]:{PORT}"),
+        (false, false) => format!("{peer}:{PORT}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_may_name_a_port() {
+        for (peer, address) in [
+            ("node7", "node7:4790"),
+            ("node7:99", "node7:99"),
+            ("10.0.0.1", "10.0.0.1:4790"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:4790"),
+            ("[::1]:99", "[::1]:99"),
+            ("[::1]", "[::1]:4790"),
+        ] {
+            assert_eq!(with_port(peer), address);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A worker as the coordinator sees it: a line, and the process at its end where that was started here.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use crate::control::{Control, Silence};
+use crate::protocol::{Answer, Opened, Order, VERSION};
+
+/// How long a silent host is believed to be there.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+/// How long a connection to `vervain bench serve` may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long anything that does not measure may take: opening a device, making QPs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the user waits who wants to interrupt.
+const IMPATIENCE: Duration = Duration::from_secs(2);
+
+/// What somebody does in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The measured requester.
+    Client,
+    /// Its responder.
+    Server,
+    /// The interfering requester.
+    BackgroundClient,
+    /// Its responder.
+    BackgroundServer,
+}
+
+impl Role {
+    /// As in plans and results.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+            Self::BackgroundClient => "background_client",
+            Self::BackgroundServer => "background_server",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "the requester",
+            Self::Server => "the responder",
+            Self::BackgroundClient => "the interfering requester",
+            Self::BackgroundServer => "the responder of the interference",
+        })
+    }
+}
+
+/// Why there is no measurement.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The order could not be carried out; the worker is well.
+    Failed(String),
+    /// The worker is gone or does not answer. Where `remote`, so is the other host, as far as can be seen.
+    Lost {
+        /// A sentence.
+        why: String,
+        /// Whether it was behind `vervain bench serve`.
+        remote: bool,
+    },
+    /// The user wants an end.
+    Interrupted,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(why) | Self::Lost { why, .. } => f.write_str(why),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+/// A worker.
+pub struct Party<'a> {
+    role: Role,
+    control: Control<Answer>,
+    child: Option<Child>,
+    /// The host's name, for sentences.
+    place: String,
+    interrupted: &'a AtomicBool,
+    releases: u64,
+}
+
+impl Drop for Party<'_> {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It has nothing to save, and may be spinning.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl<'a> Party<'a> {
+    /// Starts a worker on this host: `command` with a socket as its standard input, and standard error into `log`.
+    pub fn start(mut command: Command, role: Role, log: &File, interrupted: &'a AtomicBool) -> Result<Self, Trouble> {
+        let mut begin = || -> io::Result<(Child, UnixStream)> {
+            let (ours, theirs) = UnixStream::pair()?;
+            command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log.try_clone()?);
+            // Of a group of its own, for Ctrl-C is meant for the coordinator, which then has it finish.
+            Ok((command.process_group(0).spawn()?, ours))
+        };
+        let failed = |e| Trouble::Lost { why: format!("cannot start a worker process: {e}"), remote: false };
+        let (child, ours) = begin().map_err(failed)?;
+        let control = Control::new(ours.into(), |_| false).map_err(failed)?;
+        Ok(Self { role, control, child: Some(child), place: "this host".into(), interrupted, releases: 0 })
+    }
+
+    /// Has `vervain bench serve` at `address` (host:port) start one.
+    pub fn connect(address: &str, role: Role, interrupted: &'a AtomicBool) -> Result<Self, Trouble> {
+        let reach = || -> io::Result<Control<Answer>> {
+            let stream = connect(address)?;
+            stream.set_nodelay(true)?;
+            watch(&stream)?;
+            Control::new(stream.into(), |_| false)
+        };
+        let control = reach().map_err(|e| Trouble::Lost {
+            why: format!("cannot reach `vervain bench serve` at {address}: {e}"),
+            remote: true,
+        })?;
+        Ok(Self { role, control, child: None, place: address.to_owned(), interrupted, releases: 0 })
+    }
+
+    /// Has it open its device.
+    pub fn open(&mut self, device: Option<&str>, port: u8, gid_index: Option<u8>) -> Result<Opened, Trouble> {
+        // The far host has its own names.
+        let device = self.child.as_ref().and(device).map(str::to_owned);
+        let gid_index = self.child.as_ref().and(gid_index);
+        match self.ask(&Order::Open { version: VERSION, device, port, gid_index }, PATIENCE)? {
+            Answer::Opened(opened) => Ok(*opened),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// Gives an order that is answered by [`Answer::Done`], and waits for that.
+    pub fn have_done(&mut self, order: &Order) -> Result<(), Trouble> {
+        match self.ask(order, PATIENCE)? {
+            Answer::Done => Ok(()),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// Gives an order and waits for the answer.
+    pub fn ask(&mut self, order: &Order, patience: Duration) -> Result<Answer, Trouble> {
+        self.order(order)?;
+        self.answer(patience)
+    }
+
+    /// Gives an order.
+    pub fn order(&mut self, order: &Order) -> Result<(), Trouble> {
+        self.control.send(order).map_err(|e| self.lost(&e))
+    }
+
+    /// The next answer.
+    pub fn answer(&mut self, patience: Duration) -> Result<Answer, Trouble> {
+        let since = Instant::now();
+        let mut unwanted_since: Option<Instant> = None;
+        loop {
+            match self.control.receive(Duration::from_millis(100)) {
+                Ok(Answer::Failed(why)) => {
+                    return Err(Trouble::Failed(format!("{} at {}: {why}", self.role, self.place)));
+                }
+                Ok(answer) => return Ok(answer),
+                Err(Silence::Gone(e)) => return Err(self.lost(&e)),
+                Err(Silence::Late) => {}
+            }
+            if self.interrupted.load(Ordering::Relaxed)
+                && unwanted_since.get_or_insert_with(Instant::now).elapsed() > IMPATIENCE
+            {
+                return Err(Trouble::Interrupted);
+            }
+            if since.elapsed() > patience {
+                let why = format!("{} at {} did not answer for {patience:.0?}", self.role, self.place);
+                return Err(Trouble::Lost { why, remote: self.child.is_none() });
+            }
+        }
+    }
+
+    /// Ends whatever it does and has it destroy its QPs, ignoring what it still says of earlier orders.
+    pub fn release(&mut self) -> Result<(), Trouble> {
+        self.releases += 1;
+        self.order(&Order::Stop)?;
+        self.order(&Order::Release(self.releases))?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.answer(until.saturating_duration_since(Instant::now())) {
+                Ok(Answer::Released(number)) if number == self.releases => return Ok(()),
+                Ok(_) | Err(Trouble::Failed(_)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// An answer that does not go with the order.
+    pub fn nonsense(&self, answer: &Answer) -> Trouble {
+        let text = format!("{answer:?}");
+        let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let why = format!("{} at {} gave an answer out of order: {name}", self.role, self.place);
+        Trouble::Lost { why, remote: self.child.is_none() }
+    }
+
+    fn lost(&mut self, error: &io::Error) -> Trouble {
+        let (role, place) = (self.role, &self.place);
+        let Some(child) = &mut self.child else {
+            let why = format!("lost {place}, where {role} was: {error}");
+            return Trouble::Lost { why, remote: true };
+        };
+        let why = match end_of(child).map(|status| (status.signal(), status.code())) {
+            Some((Some(signal), _)) => format!("the process of {role} was killed by signal {signal}"),
+            Some((None, Some(code))) => format!("the process of {role} ended with status {code}"),
+            _ => format!("the process of {role} is gone: {error}"),
+        };
+        Trouble::Lost { why, remote: false }
+    }
+}
+
+/// How a process ended that has closed its line, and so ends by itself; None where it does not.
+fn end_of(child: &mut Child) -> Option<ExitStatus> {
+    for _ in 0..50 {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+/// The first address of `address` that takes a connection.
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for to in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&to, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// Has the kernel notice when the host at the other end is gone without a word.
+pub fn watch(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    // Also where something is under way, which keepalive leaves to TCP's own patience.
+    sockopt::set_tcp_user_timeout(stream, (KEEPALIVE * (KEEPALIVE_PROBES + 1)).as_millis() as u32)?;
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! The two or four workers that carry out the cases of one placement, and how they do: one case, once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use vervain_rdma::Endpoint;
+
+use super::party::{PATIENCE, Party, Role, Trouble};
+use crate::case::{Case, Interference, Measure, Service};
+use crate::plan::{Pin, Pinning, Settings};
+use crate::protocol::{Answer, Measured, Opened, Order, Side, Spec, Stream};
+use crate::results::{Host, InterferenceProof, Run};
+use crate::topology::{self, Assignment, Topology};
+use crate::worker;
+
+/// Bytes that warming up moves at most, as far as `LEAST` messages allow.
+const WARM_UP_BYTES: u64 = 32 << 20;
+/// The fewest operations that are measured, or warmed up with.
+const LEAST: u64 = 16;
+/// Warming up goes on until it says how long an operation takes: a run of at least this long.
+const CALIBRATION: Duration = Duration::from_millis(2);
+/// Requests that an interfering stream keeps under way, and those for one completion: perftest's.
+const STREAM_DEPTH: u32 = 128;
+const STREAM_SIGNAL_EVERY: u32 = 100;
+/// What a run may take longer than planned before its worker is given up.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// A requester and a responder that are connected for a case.
+type Couple<'p, 'a> = (&'p mut Party<'a>, &'p mut Party<'a>);
+
+/// What a measurement brings: the requester's side, messages lost, and what ran beside.
+pub type Outcome = (Measured, u64, Option<InterferenceProof>);
+
+/// What a team needs to be made.
+pub struct Needs<'n, 'a> {
+    /// Makes the worker of a role.
+    pub hire: &'n mut dyn FnMut(Role) -> Result<Party<'a>, Trouble>,
+    /// The device of this host; None: the first.
+    pub device: Option<&'n str>,
+    /// From 1.
+    pub port: u8,
+    /// Place in the port's GID table; None: the best.
+    pub gid_index: Option<u8>,
+    /// Who runs where.
+    pub pinning: Pinning,
+    /// Bytes of memory of each worker of the measured pair, and of the interfering one; 0 where there is none.
+    pub memory: (u64, u64),
+}
+
+/// The workers of one placement.
+pub struct Team<'a> {
+    client: Party<'a>,
+    server: Party<'a>,
+    background: Option<(Party<'a>, Party<'a>)>,
+    mtu: u32,
+    /// The host of the requesters, with where each worker is pinned.
+    pub here: Host,
+    /// That of the responders.
+    pub there: Host,
+    /// The CPU of the requester, and another one of this machine: the responder's, where that is on it.
+    pub cpus: (Option<u32>, Option<u32>),
+    /// What is worth knowing of who runs where.
+    pub notes: Vec<String>,
+}
+
+impl<'a> Team<'a> {
+    /// Starts the workers, has them open their devices, pins them, makes their memory.
+    pub fn new(needs: Needs<'_, 'a>) -> Result<Self, Trouble> {
+        let mut roles = vec![Role::Client, Role::Server];
+        if needs.memory.1 > 0 {
+            roles.extend([Role::BackgroundClient, Role::BackgroundServer]);
+        }
+        let mut parties = Vec::new();
+        for role in roles {
+            let mut party = (needs.hire)(role)?;
+            let opened = party.open(needs.device, needs.port, needs.gid_index)?;
+            parties.push((role, party, opened));
+        }
+        let (mut here, mut there) = (parties[0].2.host.clone(), parties[1].2.host.clone());
+        let mtu = parties.iter().map(|(.., opened)| opened.host.device.mtu).min().unwrap_or(1024);
+        let (requester, responder) = (&parties[0].2, &parties[1].2);
+        let one_machine = !requester.boot.is_empty() && requester.boot == responder.boot;
+        let places = Places::new(needs.pinning, requester, responder, one_machine);
+        for (role, party, _) in &mut parties {
+            let measured = matches!(role, Role::Client | Role::Server);
+            let bytes = if measured { needs.memory.0 } else { needs.memory.1 };
+            let cpu = places.of(*role);
+            party.have_done(&Order::Settle { cpu, node: needs.pinning.memory_node, bytes })?;
+            let host = if matches!(role, Role::Client | Role::BackgroundClient) { &mut here } else { &mut there };
+            host.pinned.insert(role.word().into(), cpu);
+        }
+        // Two of this machine, where the responder is on another one.
+        let other = if one_machine { Role::Server } else { Role::BackgroundClient };
+        let cpus = (places.of(Role::Client), places.of(other));
+        if one_machine {
+            here.pinned.append(&mut there.pinned.clone());
+        }
+        let mut parties: BTreeMap<_, _> = parties.into_iter().map(|(role, party, _)| (role, party)).collect();
+        let mut take = |role| parties.remove(&role);
+        let background = take(Role::BackgroundClient).zip(take(Role::BackgroundServer));
+        let (Some(client), Some(server)) = (take(Role::Client), take(Role::Server)) else {
+            return Err(Trouble::Failed("no requester or no responder".into()));
+        };
+        let mut notes: Vec<String> = places.note.into_iter().collect();
+        // The coordinator and the requesters are on one host.
+        let used: Vec<u32> = here.pinned.values().copied().flatten().collect();
+        notes.extend(Topology::read().ok().and_then(|topology| topology.shared_cores(&used)));
+        Ok(Self { client, server, background, mtu, here, there, cpus, notes })
+    }
+
+    /// Bytes of payload in a packet.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// The requester: for what needs no peer.
+    pub fn client(&mut self) -> &mut Party<'a> {
+        &mut self.client
+    }
+
+    /// Measures `case` once. `iterations` are those of earlier rounds; where there were none, it is set to what this run
+    /// finds to fit the settings.
+    pub fn measure(
+        &mut self,
+        case: &Case,
+        settings: &Settings,
+        iterations: &mut Option<u64>,
+    ) -> Result<Outcome, Trouble> {
+        let result = self.attempt(case, settings, iterations);
+        // Also after a failure, so that the next case finds them free; what ended the run says more than what this does.
+        let mut released = Ok(());
+        let background = self.background.iter_mut().flat_map(|(client, server)| [client, server]);
+        for party in [&mut self.client, &mut self.server].into_iter().chain(background) {
+            released = released.and(party.release());
+        }
+        match (result, released) {
+            (Err(Trouble::Failed(_)) | Ok(_), Err(trouble)) => Err(trouble),
+            (result, _) => result,
+        }
+    }
+
+    fn attempt(&mut self, case: &Case, settings: &Settings, iterations: &mut Option<u64>) -> Result<Outcome, Trouble> {
+        let mtu = self.mtu;
+        let mut background = match (&case.interference, &mut self.background) {
+            (None, _) => None,
+            (Some(beside), Some((client, server))) => {
+                let spec = stream_spec(beside, mtu);
+                pair_up((client, server), &spec)?;
+                server.order(&Order::Start { iterations: 0 })?;
+                listening(server)?;
+                client.order(&Order::Start { iterations: 0 })?;
+                listening(client)?;
+                Some((client, server, beside))
+            }
+            (Some(_), None) => return Err(Trouble::Failed("no workers for the interference".into())),
+        };
+
+        let spec = spec(case, settings, mtu);
+        pair_up((&mut self.client, &mut self.server), &spec)?;
+        let limit = settings.at_most * 10 + SLACK;
+        let mut run = |iterations| start((&mut self.client, &mut self.server), &spec, iterations, limit);
+        let warm_up = settings.warm_up.min(WARM_UP_BYTES / spec.size).max(LEAST);
+        let (mut warm, _) = run(warm_up)?;
+        let planned = match *iterations {
+            Some(known) => known,
+            None => {
+                let mut tried = warm_up;
+                while warm.seconds < CALIBRATION.as_secs_f64() {
+                    tried *= 4;
+                    warm = run(tried)?.0;
+                }
+                *iterations.insert(fitting(settings, warm.seconds / warm.iterations as f64))
+            }
+        };
+        let (measured, received) = run(planned)?;
+
+        let proof = match &mut background {
+            None => None,
+            Some((client, server, beside)) => {
+                client.order(&Order::Stop)?;
+                let stream = match client.answer(PATIENCE)? {
+                    Answer::Stream(stream) => stream,
+                    other => return Err(client.nonsense(&other)),
+                };
+                server.order(&Order::Stop)?;
+                Some(prove(**beside, &stream, measured.between))
+            }
+        };
+        let counted = spec.operation.takes_receive() && spec.service != Service::Rc;
+        let lost = if counted { measured.iterations.saturating_sub(received) } else { 0 };
+        Ok((measured, lost, proof))
+    }
+}
+
+/// A [`Run`] of what [`Team::measure`] gives.
+pub fn run_of(round: u32, at: f64, what: Outcome) -> Run {
+    let (measured, lost, interference) = what;
+    let Measured { iterations, seconds, segments, histogram, .. } = measured;
+    Run { round, at, iterations, seconds, segments, histogram, lost, interference }
+}
+
+/// Prepares and connects both ends.
+fn pair_up((client, server): Couple<'_, '_>, spec: &Spec) -> Result<(), Trouble> {
+    let prepare = |party: &mut Party<'_>, side| -> Result<Vec<Endpoint>, Trouble> {
+        match party.ask(&Order::Prepare(Spec { side, ..*spec }), PATIENCE)? {
+            Answer::Prepared(endpoints) => Ok(endpoints),
+            other => Err(party.nonsense(&other)),
+        }
+    };
+    let requesters = prepare(client, Side::Requester)?;
+    let responders = prepare(server, Side::Responder)?;
+    // The responder first: it must take what the requester may send at once.
+    server.have_done(&Order::Connect(requesters))?;
+    client.have_done(&Order::Connect(responders))
+}
+
+fn listening(party: &mut Party<'_>) -> Result<(), Trouble> {
+    match party.answer(PATIENCE)? {
+        Answer::Listening => Ok(()),
+        other => Err(party.nonsense(&other)),
+    }
+}
+
+/// One `Start` of both ends: what was measured, and how many messages the responder was told of.
+fn start(
+    (client, server): Couple<'_, '_>,
+    spec: &Spec,
+    iterations: u64,
+    limit: Duration,
+) -> Result<(Measured, u64), Trouble> {
+    server.order(&Order::Start { iterations })?;
+    listening(server)?;
+    let measured = match client.ask(&Order::Start { iterations }, limit)? {
+        Answer::Run(measured) => measured,
+        other => return Err(client.nonsense(&other)),
+    };
+    // What is lost would be waited for without end.
+    if spec.service != Service::Rc {
+        server.order(&Order::Stop)?;
+    }
+    match server.answer(limit)? {
+        Answer::Served { received } => Ok((measured, received)),
+        other => Err(server.nonsense(&other)),
+    }
+}
+
+fn spec(case: &Case, settings: &Settings, mtu: u32) -> Spec {
+    Spec {
+        side: Side::Requester,
+        measure: case.measure,
+        operation: case.operation,
+        service: case.service,
+        size: case.size,
+        depth: case.depth,
+        qps: case.qps,
+        mtu,
+        inline: settings.inline,
+        signal_every: settings.signal_every,
+        endless: false,
+    }
+}
+
+fn stream_spec(beside: &Interference, mtu: u32) -> Spec {
+    Spec {
+        side: Side::Requester,
+        measure: Measure::Bandwidth,
+        operation: beside.operation,
+        service: Service::Rc,
+        size: beside.size,
+        depth: STREAM_DEPTH,
+        qps: 1,
+        mtu,
+        inline: None,
+        signal_every: STREAM_SIGNAL_EVERY,
+        endless: true,
+    }
+}
+
+/// Bytes of memory that the workers of a pair need for these cases: the measured one, the interfering one.
+pub fn memory_for<'c>(cases: impl Iterator<Item = &'c Case>) -> (u64, u64) {
+    cases.fold((0, 0), |(measured, beside), case| {
+        let stream = case.interference.map_or(0, |i| worker::memory(i.size, 1));
+        (measured.max(worker::memory(case.size, case.qps)), beside.max(stream))
+    })
+}
+
+/// Iterations for a run whose operations take `each` seconds.
+fn fitting(settings: &Settings, each: f64) -> u64 {
+    let least = (settings.at_least.as_secs_f64() / each).ceil() as u64;
+    let most = (settings.at_most.as_secs_f64() / each) as u64;
+    settings.iterations.max(least).min(most.max(LEAST))
+}
+
+/// What a stream did between two moments.
+fn prove(stream: Interference, did: &Stream, (from, to): (u64, u64)) -> InterferenceProof {
+    let slice = did.slice.max(1);
+    let index = |at: u64| (at.saturating_sub(did.start) / slice) as usize;
+    let slices: Vec<u32> = did.operations.iter().skip(index(from)).take(index(to) + 1 - index(from)).copied().collect();
+    let operations = slices.iter().map(|n| u64::from(*n)).sum();
+    // Pauses count as far as they lie within; one that lasted to the end shows as completions that are missing there.
+    let end = did.start + did.operations.len() as u64 * slice;
+    let last = (end.min(to), to);
+    let within = did.pauses.iter().chain([&last]).map(|&(a, b)| b.min(to).saturating_sub(a.max(from)));
+    let longest = within.max().unwrap_or(0);
+    let bearable = ((to - from) / 10).max(20_000_000);
+    InterferenceProof {
+        stream,
+        operations,
+        rate: operations as f64 / ((to - from).max(1) as f64 * 1e-9),
+        slices,
+        slice_ms: slice as f64 * 1e-6,
+        longest_pause_ms: longest as f64 * 1e-6,
+        throughout: did.start <= from && operations > 0 && longest <= bearable,
+    }
+}
+
+/// Which CPU each role runs on.
+struct Places {
+    pinning: Pinning,
+    here: Assignment,
+    there: Assignment,
+    note: Option<String>,
+}
+
+impl Places {
+    fn new(pinning: Pinning, here: &Opened, there: &Opened, one_machine: bool) -> Self {
+        let assign = |opened: &Opened| topology::assign(&opened.cpus, one_machine);
+        let (here, there) = (assign(here), assign(there));
+        let automatic = pinning.client == Pin::Auto && pinning.server == Pin::Auto;
+        let note = here.note.clone().or_else(|| there.note.clone()).filter(|_| automatic);
+        Self { pinning, here, there, note }
+    }
+
+    fn of(&self, role: Role) -> Option<u32> {
+        let (pin, automatic) = match role {
+            Role::Client => (self.pinning.client, self.here.client),
+            Role::Server => (self.pinning.server, self.there.server),
+            Role::BackgroundClient => (self.pinning.background_client, self.here.background_client),
+            Role::BackgroundServer => (self.pinning.background_server, self.there.background_server),
+        };
+        match pin {
+            Pin::Auto => automatic,
+            Pin::Free => None,
+            Pin::Cpu(cpu) => Some(cpu),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Operation;
+
+    const MS: u64 = 1_000_000;
+    const READS: Interference = Interference { operation: Operation::Read, size: 8 };
+
+    fn settings() -> Settings {
+        Settings {
+            iterations: 5000,
+            warm_up: 256,
+            at_least: Duration::from_millis(20),
+            at_most: Duration::from_millis(300),
+            inline: None,
+            signal_every: 100,
+        }
+    }
+
+    #[test]
+    fn iterations_are_those_of_the_plan_within_its_times() {
+        let fit = |each| fitting(&settings(), each);
+        assert_eq!(fit(10e-6), 5000);
+        assert_eq!(fit(100e-9), 200_000);
+        assert_eq!(fit(1e-3), 300);
+        assert_eq!(fit(1.0), LEAST);
+    }
+
+    #[test]
+    fn a_stream_that_ran_throughout_is_proven() {
+        let did = Stream { start: 10 * MS, slice: MS, operations: vec![5; 100], pauses: vec![] };
+        let proof = prove(READS, &did, (20 * MS, 60 * MS));
+        assert!(proof.throughout, "{proof:?}");
+        assert_eq!((proof.slices.len(), proof.operations), (41, 205));
+        assert_eq!(proof.longest_pause_ms, 0.0);
+    }
+
+    #[test]
+    fn a_stream_that_paused_or_ended_early_is_not() {
+        let steady = Stream { start: 10 * MS, slice: MS, operations: vec![5; 100], pauses: vec![] };
+        let paused = Stream { pauses: vec![(30 * MS, 55 * MS)], ..steady.clone() };
+        let proof = prove(READS, &paused, (20 * MS, 60 * MS));
+        assert!(!proof.throughout && proof.longest_pause_ms == 25.0, "{proof:?}");
+        // Only the part within counts.
+        let before = Stream { pauses: vec![(11 * MS, 25 * MS)], ..steady.clone() };
+        assert_eq!(prove(READS, &before, (20 * MS, 60 * MS)).longest_pause_ms, 5.0);
+        let ended = Stream { operations: vec![5; 20], ..steady.clone() };
+        assert!(!prove(READS, &ended, (20 * MS, 60 * MS)).throughout);
+        let late = Stream { start: 30 * MS, ..steady };
+        assert!(!prove(READS, &late, (20 * MS, 60 * MS)).throughout);
+    }
+}

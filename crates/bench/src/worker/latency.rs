@@ -1,0 +1,199 @@
+//! One message at a time. The time of an iteration is that between its post and the next one's, as perftest takes it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use vervain_rdma::{Completion, Region};
+
+use super::clock::{Clock, Ticks};
+use super::pair::{Pair, succeeded};
+use super::segments::Segments;
+use super::wait::{Stop, Wait};
+use crate::case::{Operation, Service};
+use crate::protocol::Measured;
+use crate::stats::Recorder;
+
+/// How the other end's answer is seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// In the last byte of the area that it writes to.
+    Memory,
+    /// By a receive.
+    Receive,
+    /// There is none: the operation brings it.
+    None,
+}
+
+/// What both ends have in common.
+struct Player<'a> {
+    pair: &'a Pair,
+    region: &'a Region,
+    stop: &'a Stop,
+    answer: Answer,
+    limit: Duration,
+    outgoing: usize,
+    incoming: usize,
+    done: [Completion; 1],
+}
+
+impl<'a> Player<'a> {
+    fn new(pair: &'a Pair, region: &'a Region, stop: &'a Stop) -> Self {
+        let answer = match pair.spec.operation {
+            Operation::Write => Answer::Memory,
+            operation if operation.takes_receive() => Answer::Receive,
+            _ => Answer::None,
+        };
+        // What is lost of RC is sent again, with pauses that add up.
+        let limit = Duration::from_secs(if pair.spec.service == Service::Rc { 20 } else { 1 });
+        let (outgoing, incoming) = pair.last_bytes();
+        Self { pair, region, stop, answer, limit, outgoing, incoming, done: [Completion::default()] }
+    }
+
+    /// Posts message `n`, from 1. What it carries last is `n`, which the byte before it was not.
+    #[inline]
+    fn post(&mut self, n: u64) -> Result<()> {
+        if self.answer == Answer::Memory {
+            self.region.store_byte(self.outgoing, n as u8);
+        }
+        Ok(self.pair.post(self.region, 0, n, true)?)
+    }
+
+    /// Waits until message `n` has been sent. False: stopped.
+    #[inline]
+    fn sent(&mut self) -> Result<bool> {
+        let found = Wait::new(self.stop, self.limit).completions(&self.pair.send_cq, &mut self.done)?;
+        succeeded(&self.done[0], self.pair.spec.operation)?;
+        Ok(found > 0)
+    }
+
+    /// Waits until message `n` of the other end has come. False: stopped.
+    #[inline]
+    fn came(&mut self, n: u64) -> Result<bool> {
+        match self.answer {
+            Answer::None => Ok(true),
+            Answer::Memory => {
+                let mut wait = Wait::new(self.stop, self.limit);
+                while self.region.load_byte(self.incoming) != n as u8 {
+                    if !wait.again()? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Answer::Receive => {
+                let found = Wait::new(self.stop, self.limit).completions(&self.pair.recv_cq, &mut self.done)?;
+                succeeded(&self.done[0], self.pair.spec.operation)?;
+                if found > 0 {
+                    self.pair.receive(self.region, 0, 0)?;
+                }
+                Ok(found > 0)
+            }
+        }
+    }
+}
+
+/// Before each `Start`, at both ends: the byte that is polled is that of no message.
+pub fn reset(pair: &Pair, region: &Region) {
+    region.store_byte(pair.last_bytes().1, 0);
+}
+
+/// The requester: posts, and waits for the answer.
+pub fn request(pair: &Pair, region: &Region, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
+    let mut player = Player::new(pair, region, stop);
+    let mut times = Times::new(iterations, halved(pair));
+    let mut segments = Segments::new(iterations);
+    let from = clock.monotonic();
+    let begin = clock.now();
+    let mut last = begin;
+    let mut made = 0;
+    times.begin(begin);
+    for n in 1..=iterations {
+        player.post(n)?;
+        // Its completion first: the memory of the message is then free, and the queue never fills.
+        if !player.sent()? || !player.came(n)? {
+            break;
+        }
+        last = clock.now();
+        made = n;
+        times.add(last, clock);
+        if segments.is_over(n) {
+            segments.end(n, clock.seconds(begin, last));
+        }
+    }
+    let seconds = clock.seconds(begin, last);
+    Ok(Measured {
+        iterations: made,
+        between: (from, from + (seconds * 1e9) as u64),
+        seconds,
+        segments: segments.finish(made, seconds),
+        histogram: times.into_buckets(clock),
+    })
+}
+
+/// By how much an iteration is divided.
+fn halved(pair: &Pair) -> u64 {
+    if pair.spec.operation.is_answered() { 2 } else { 1 }
+}
+
+/// When each iteration ended. They become a histogram afterwards, since that would take some ns of each.
+struct Times {
+    ends: Vec<Ticks>,
+    last: Ticks,
+    halved: u64,
+    recorder: Recorder,
+}
+
+impl Times {
+    /// Ends that are kept before they have to be counted, between two iterations.
+    const MOST: u64 = 1 << 20;
+
+    fn new(iterations: u64, halved: u64) -> Self {
+        let mut ends = vec![1; iterations.min(Self::MOST) as usize];
+        // Touched, so that no page is made while it is measured.
+        ends.clear();
+        Self { ends, last: 0, halved, recorder: Recorder::new() }
+    }
+
+    fn begin(&mut self, at: Ticks) {
+        self.last = at;
+    }
+
+    #[inline]
+    fn add(&mut self, end: Ticks, clock: &Clock) {
+        self.ends.push(end);
+        if self.ends.len() == Self::MOST as usize {
+            self.count(clock);
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, clock: &Clock) {
+        for end in self.ends.drain(..) {
+            self.recorder.record(clock.picoseconds(self.last, end) / self.halved);
+            self.last = end;
+        }
+    }
+
+    fn into_buckets(mut self, clock: &Clock) -> Vec<(u64, u64)> {
+        self.count(clock);
+        self.recorder.into_buckets()
+    }
+}
+
+/// The responder: waits for each message and answers it with its like. Says how many came.
+pub fn respond(pair: &Pair, region: &Region, iterations: u64, stop: &Stop) -> Result<u64> {
+    let mut player = Player::new(pair, region, stop);
+    if player.answer == Answer::None {
+        return Ok(0);
+    }
+    for n in 1..=iterations {
+        if !player.came(n)? {
+            return Ok(n - 1);
+        }
+        player.post(n)?;
+        if !player.sent()? {
+            return Ok(n);
+        }
+    }
+    Ok(iterations)
+}

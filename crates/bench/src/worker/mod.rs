@@ -1,0 +1,216 @@
+//! A worker: one process with one open device, one stretch of registered memory and at most one case at a time. It does
+//! what the coordinator orders, in the order in which it is ordered, and ends when the line to the coordinator does.
+
+mod bandwidth;
+mod clock;
+mod latency;
+mod pair;
+mod segments;
+mod wait;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use vervain_rdma::{Access, Context, Library, PathOptions, Pd, Region};
+
+use self::clock::Clock;
+use self::pair::Pair;
+pub use self::pair::memory;
+use self::wait::Stop;
+use crate::case::Measure;
+use crate::control::{Control, Silence};
+use crate::protocol::{Answer, Opened, Order, Side, Spec, VERSION};
+use crate::topology::{self, Topology};
+use crate::{facts, raw};
+
+/// The most memory that a coordinator may ask for, in bytes: it may be another host's.
+const MOST_MEMORY: u64 = 32 << 30;
+/// How long a worker waits for its next order: as long as the coordinator lives.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Serves the coordinator at the other end of `socket` until it hangs up.
+///
+/// # Errors
+/// The socket is none.
+pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
+    // Whoever started this process is gone, by whatever way: nobody reads the answers.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let stop = Arc::new(Stop::new(false));
+    let told = stop.clone();
+    // On the reading thread, since the other one may be measuring.
+    let mut control = Control::new(socket, move |order| match order {
+        Some(Order::Stop) => {
+            told.store(true, Ordering::Relaxed);
+            true
+        }
+        Some(Order::Start { .. }) => {
+            told.store(false, Ordering::Relaxed);
+            false
+        }
+        // Nobody is left to measure for.
+        None => process::exit(0),
+        _ => false,
+    })?;
+    let mut worker = Worker { stop, clock: Clock::new(), pair: None, open: None, defaults };
+    loop {
+        let order = match control.receive(FOREVER) {
+            Ok(order) => order,
+            Err(Silence::Late) => continue,
+            Err(Silence::Gone(_)) => return Ok(()),
+        };
+        let answer = worker.carry_out(order, &mut control).unwrap_or_else(|error| {
+            // Requests may be under way, and the other end does not know.
+            worker.pair = None;
+            Answer::Failed(format!("{error:#}"))
+        });
+        control.send(&answer)?;
+    }
+}
+
+struct Worker {
+    stop: Arc<Stop>,
+    clock: Clock,
+    pair: Option<Pair>,
+    open: Option<Open>,
+    /// What is opened where the order does not say.
+    defaults: Defaults,
+}
+
+/// The device that a worker opens where the coordinator names none: what `vervain bench serve` was told.
+#[derive(Debug, Clone, Default)]
+pub struct Defaults {
+    /// None: the first.
+    pub device: Option<String>,
+    /// Place in the port's GID table; None: the best.
+    pub gid_index: Option<u8>,
+}
+
+/// The device, and what outlives a case.
+struct Open {
+    context: Context,
+    pd: Pd,
+    path: PathOptions,
+    region: Option<Region>,
+}
+
+impl Worker {
+    fn carry_out(&mut self, order: Order, control: &mut Control<Order>) -> Result<Answer> {
+        match order {
+            Order::Open { version, device, port, gid_index } => {
+                ensure!(version == VERSION, "protocol version {version} of the coordinator is not ours, {VERSION}");
+                let Defaults { device: usual, gid_index: usual_gid } = self.defaults.clone();
+                self.open(device.or(usual).as_deref(), port, gid_index.or(usual_gid))
+            }
+            Order::Settle { cpu, node, bytes } => self.settle(cpu, node, bytes),
+            Order::Prepare(spec) => self.prepare(spec),
+            Order::Connect(peers) => {
+                let open = self.open.as_ref().context("no device is open")?;
+                let pair = self.pair.as_mut().context("no QPs are prepared")?;
+                pair.connect(&open.pd, &peers)?;
+                if pair.is_received_from() {
+                    bandwidth::post_receives(pair, open.region()?)?;
+                }
+                Ok(Answer::Done)
+            }
+            Order::Start { iterations } => self.start(iterations, control),
+            Order::Release(number) => {
+                self.pair = None;
+                Ok(Answer::Released(number))
+            }
+            Order::Raw { round, cpus } => Ok(Answer::Raw(raw::measure(round, cpus))),
+            Order::Stop => bail!("nothing to stop"),
+        }
+    }
+
+    fn open(&mut self, device: Option<&str>, port: u8, gid_index: Option<u8>) -> Result<Answer> {
+        let context = Context::open(&Library::load()?, device)?;
+        let mut path = PathOptions::of(&context, port)?;
+        if gid_index.is_some() {
+            path.gid_index = gid_index;
+        }
+        let topology = Topology::read().context("cannot tell which CPUs there are")?;
+        let host = facts::host(&topology, facts::device(&context, port, path.mtu)?, BTreeMap::new());
+        let opened =
+            Opened { host, cpus: topology.order(context.numa_node()), pid: process::id(), boot: facts::boot() };
+        self.open = Some(Open { pd: Pd::new(&context)?, context, path, region: None });
+        Ok(Answer::Opened(Box::new(opened)))
+    }
+
+    fn settle(&mut self, cpu: Option<u32>, node: Option<u32>, bytes: u64) -> Result<Answer> {
+        ensure!(bytes <= MOST_MEMORY, "{bytes} bytes are more than a worker gives, {MOST_MEMORY}");
+        let open = self.open.as_mut().context("no device is open")?;
+        if let Some(cpu) = cpu {
+            topology::pin(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
+        }
+        self.pair = None;
+        if let Some(old) = open.region.take() {
+            old.deregister()?;
+        }
+        let len = usize::try_from(bytes)?.max(1);
+        let touched = || -> Result<Region> {
+            let region = open.pd.region(len, Access::REMOTE)?;
+            // A page lies where it is touched first.
+            region.fill(0..len, 0);
+            Ok(region)
+        };
+        let region = match node {
+            Some(node) => Topology::read()?.on_node(node, touched)??,
+            None => touched()?,
+        };
+        open.region = Some(region);
+        Ok(Answer::Done)
+    }
+
+    fn prepare(&mut self, spec: Spec) -> Result<Answer> {
+        let open = self.open.as_ref().context("no device is open")?;
+        self.pair = None;
+        let region = open.region()?;
+        let pair =
+            Pair::new(spec, &open.pd, region, open.path).with_context(|| format!("on {}", open.context.name()))?;
+        let endpoints = pair.endpoints(region)?;
+        self.pair = Some(pair);
+        Ok(Answer::Prepared(endpoints))
+    }
+
+    fn start(&mut self, iterations: u64, control: &mut Control<Order>) -> Result<Answer> {
+        let open = self.open.as_ref().context("no device is open")?;
+        let (region, pair) = (open.region()?, self.pair.as_ref().context("no QPs are prepared")?);
+        let (stop, clock) = (&*self.stop, &self.clock);
+        let spec = pair.spec;
+        if spec.measure == Measure::Latency {
+            latency::reset(pair, region);
+        }
+        if spec.side == Side::Responder {
+            control.send(&Answer::Listening)?;
+        }
+        Ok(match (spec.side, spec.measure) {
+            (Side::Requester, _) if spec.endless => {
+                let running = || Ok(control.send(&Answer::Listening)?);
+                Answer::Stream(bandwidth::interfere(pair, region, stop, clock, running)?)
+            }
+            (Side::Requester, Measure::Latency) => {
+                Answer::Run(latency::request(pair, region, iterations, stop, clock)?)
+            }
+            (Side::Requester, Measure::Bandwidth) => {
+                Answer::Run(bandwidth::request(pair, region, iterations, stop, clock)?)
+            }
+            (Side::Responder, Measure::Latency) => {
+                Answer::Served { received: latency::respond(pair, region, iterations, stop)? }
+            }
+            (Side::Responder, Measure::Bandwidth) => {
+                Answer::Served { received: bandwidth::respond(pair, region, iterations, stop)? }
+            }
+        })
+    }
+}
+
+impl Open {
+    fn region(&self) -> Result<&Region> {
+        self.region.as_ref().context("no memory is made")
+    }
+}

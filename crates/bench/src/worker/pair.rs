@@ -1,0 +1,243 @@
+//! The QPs of one case at one end, and how its requests look.
+//!
+//! Each QP has two areas of the worker's memory: what it sends from and reads into, and behind it what its peer may use.
+//! Small messages go round in the first page of an area, a cache line further each time, as perftest does it.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use vervain_rdma::*;
+
+use crate::case::{Measure, Operation, Service};
+use crate::protocol::{Side, Spec};
+
+/// The Q_Key of all datagrams.
+const QKEY: u32 = 0x1111_1111;
+/// Receives that are posted ahead on each QP, as perftest has it.
+const RECEIVES: u32 = 512;
+/// The part of an area in which small messages go round.
+const CYCLE: usize = 4096;
+const CACHE_LINE: usize = 64;
+
+/// Bytes of memory that a case needs at each end.
+pub fn memory(size: u64, qps: u32) -> u64 {
+    2 * area(size) * u64::from(qps)
+}
+
+/// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round in.
+fn area(size: u64) -> u64 {
+    (size + GRH_BYTES as u64).max(CYCLE as u64).next_multiple_of(4096)
+}
+
+/// Bytes up to which perftest posts inline when it measures latency.
+fn customary_inline(spec: &Spec) -> u32 {
+    match (spec.measure, spec.operation, spec.service) {
+        (Measure::Bandwidth, ..) => 0,
+        (_, Operation::Write | Operation::WriteImm, _) => 220,
+        (_, Operation::Send | Operation::SendImm, Service::Ud) => 188,
+        (_, Operation::Send | Operation::SendImm, _) => 236,
+        _ => 0,
+    }
+}
+
+/// The QPs of a case at one end.
+pub struct Pair {
+    /// What they are for.
+    pub spec: Spec,
+    /// Where requests complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    qps: Vec<Qp>,
+    peers: Vec<Peer>,
+    path: PathOptions,
+    /// Whether messages are posted inline.
+    inline: bool,
+    /// Receives that each QP has room for.
+    receives: u32,
+    size: usize,
+    area: usize,
+}
+
+/// The other end of a QP.
+struct Peer {
+    memory: RemoteMemory,
+    qpn: u32,
+    ah: Option<Ah>,
+}
+
+impl Pair {
+    /// Makes the QPs, in INIT (UD: in RTS), with receives posted where the peer's messages take some.
+    pub fn new(spec: Spec, pd: &Pd, region: &Region, path: PathOptions) -> Result<Self> {
+        let context = pd.context();
+        let attr = context.attr()?;
+        ensure!(spec.qps > 0 && spec.depth > 0 && spec.size > 0 && spec.signal_every > 0, "a case of nothing");
+        ensure!(memory(spec.size, spec.qps) <= region.len() as u64, "the case needs more memory than was made");
+        if spec.service == Service::Ud && spec.size > u64::from(spec.mtu) {
+            bail!("a datagram has at most {} bytes on this path", spec.mtu);
+        }
+        if spec.operation.is_atomic() && attr.atomics == AtomicCap::None {
+            bail!("{} has no atomic operations", context.name());
+        }
+        let path = PathOptions { mtu: Mtu::try_from(spec.mtu).map_err(anyhow::Error::msg)?, ..path };
+
+        let sends = if spec.measure == Measure::Latency { 1 } else { spec.depth };
+        let receives = if spec.operation.takes_receive() { RECEIVES.min(attr.max_queue.max(1)) } else { 1 };
+        let entries = |per_qp: u32| spec.qps.saturating_mul(per_qp).min(attr.max_cqe.max(1));
+        let send_cq = Cq::new(context, entries(sends), None, 0)?;
+        let recv_cq = Cq::new(context, entries(receives), None, 0)?;
+
+        let service = match spec.service {
+            Service::Rc => Transport::Rc,
+            Service::Uc => Transport::Uc,
+            Service::Ud => Transport::Ud,
+        };
+        let builder = Qp::builder(service, pd, &send_cq, &recv_cq).max_send(sends).max_receive(receives);
+        let mut qps: Vec<Qp> = Vec::new();
+        let wanted = spec.inline.unwrap_or_else(|| customary_inline(&spec));
+        let mut inline = if u64::from(wanted) >= spec.size { u32::try_from(spec.size)? } else { 0 };
+        while qps.len() < spec.qps as usize {
+            match builder.clone().max_inline(inline).build() {
+                Ok(qp) => qps.push(qp),
+                // Devices do not say how much they take. What the plan names must be.
+                Err(_) if inline > 0 && spec.inline.is_none() && qps.is_empty() => inline = 0,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        for qp in &qps {
+            match spec.service {
+                Service::Ud => qp.activate(&path, QKEY)?,
+                _ => qp.init(&path, Access::REMOTE)?,
+            }
+        }
+        let (size, area) = (usize::try_from(spec.size)?, usize::try_from(area(spec.size))?);
+        let inline = inline > 0;
+        Ok(Self { spec, send_cq, recv_cq, qps, peers: vec![], path, inline, receives, size, area })
+    }
+
+    /// What the other end has to know.
+    pub fn endpoints(&self, region: &Region) -> Result<Vec<Endpoint>> {
+        let all = self.qps.iter().enumerate().map(|(i, qp)| {
+            let (all, at) = (region.remote(), self.remote_area(i) as u64);
+            let memory = RemoteMemory { addr: all.addr + at, len: self.area as u64, ..all };
+            Ok(Endpoint { memory: Some(memory), ..qp.endpoint(&self.path)? })
+        });
+        all.collect()
+    }
+
+    /// Brings the QPs to RTS.
+    pub fn connect(&mut self, pd: &Pd, peers: &[Endpoint]) -> Result<()> {
+        ensure!(peers.len() == self.qps.len(), "{} QPs here, {} there", self.qps.len(), peers.len());
+        for (qp, peer) in self.qps.iter().zip(peers) {
+            let ah = match self.spec.service {
+                Service::Ud => Some(Ah::new(pd, peer, &self.path)?),
+                _ => {
+                    qp.connect(peer, &self.path)?;
+                    None
+                }
+            };
+            let memory = peer.memory.context("the peer gave no memory")?;
+            self.peers.push(Peer { memory, qpn: peer.qpn, ah });
+        }
+        Ok(())
+    }
+
+    /// How many QPs there are.
+    pub fn qps(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Receives that each QP has room for.
+    pub fn receives(&self) -> u32 {
+        self.receives
+    }
+
+    /// Where the area of QP `qp` begins that it sends from.
+    fn own_area(&self, qp: usize) -> usize {
+        2 * qp * self.area
+    }
+
+    /// Where the area of QP `qp` begins that its peer uses.
+    fn remote_area(&self, qp: usize) -> usize {
+        (2 * qp + 1) * self.area
+    }
+
+    /// Where the last byte of an outgoing message of the first QP lies, and that of an incoming one: what the peer polls,
+    /// and what it is polled in.
+    pub fn last_bytes(&self) -> (usize, usize) {
+        (self.own_area(0) + self.size - 1, self.remote_area(0) + self.size - 1)
+    }
+
+    /// How far into an area message number `n` goes.
+    fn step(&self, n: u64) -> usize {
+        let step = self.size.next_multiple_of(CACHE_LINE);
+        // perftest's rule: messages of half a page and more stay where they are. Latency is measured in one place.
+        if self.spec.measure == Measure::Latency || self.size > CYCLE / 2 {
+            return 0;
+        }
+        (n % (CYCLE / step) as u64) as usize * step
+    }
+
+    /// Posts message number `n` on QP `qp`, the number of which its completion has.
+    #[inline]
+    pub fn post(&self, region: &Region, qp: usize, n: u64, signaled: bool) -> Result<(), PostError> {
+        let step = self.step(n);
+        let here = self.own_area(qp) + step;
+        let sge = [region.slice(here..here + self.size)];
+        let peer = &self.peers[qp];
+        let there = peer.memory.at(step as u64);
+        let request = match (self.spec.operation, &peer.ah) {
+            (Operation::Send, None) => SendRequest::send(&sge),
+            (Operation::SendImm, None) => SendRequest::send_imm(&sge, n as u32),
+            (Operation::SendImm, Some(ah)) => SendRequest::datagram_imm(&sge, ah, peer.qpn, QKEY, n as u32),
+            (_, Some(ah)) => SendRequest::datagram(&sge, ah, peer.qpn, QKEY),
+            (Operation::Write, None) => SendRequest::write(&sge, there),
+            (Operation::WriteImm, None) => SendRequest::write_imm(&sge, there, n as u32),
+            (Operation::Read, None) => SendRequest::read(&sge, there),
+            (Operation::FetchAdd, None) => SendRequest::fetch_add(&sge, there, 1),
+            (Operation::CompareSwap, None) => SendRequest::compare_swap(&sge, there, 0, 0),
+        };
+        let request = if signaled { request.signaled() } else { request };
+        let request = if self.inline { request.inline() } else { request };
+        self.qps[qp].post(request.id(qp as u64))
+    }
+
+    /// Posts receive number `n` on QP `qp`.
+    #[inline]
+    pub fn receive(&self, region: &Region, qp: usize, n: u64) -> Result<(), PostError> {
+        let grh = if self.spec.service == Service::Ud { GRH_BYTES } else { 0 };
+        // Datagrams stay in one place: with their GRH they are no cache lines.
+        let start = self.remote_area(qp) + if grh == 0 { self.step(n) } else { 0 };
+        let sge = [region.slice(start..start + grh + self.size)];
+        self.qps[qp].receive(RecvRequest::new(&sge).id(qp as u64))
+    }
+
+    /// Whether this end has receives to post before the other one may begin.
+    pub fn is_received_from(&self) -> bool {
+        let answers = self.spec.measure == Measure::Latency;
+        self.spec.operation.takes_receive() && (self.spec.side == Side::Responder || answers)
+    }
+}
+
+/// A completion's QP, or why it failed.
+#[inline]
+pub fn succeeded(done: &Completion, what: Operation) -> Result<usize> {
+    if done.is_success() {
+        return Ok(done.id() as usize);
+    }
+    failed(done, what)
+}
+
+#[cold]
+fn failed(done: &Completion, what: Operation) -> Result<usize> {
+    bail!("{what} completed as {}, vendor error {:#x}", done.status(), done.vendor_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_area_holds_the_message_its_grh_and_a_page() {
+        assert_eq!([area(1), area(4096), area(4056), area(8 << 20)], [4096, 8192, 4096, (8 << 20) + 4096]);
+        assert_eq!(memory(8, 3), 6 * 4096);
+    }
+}

@@ -1,0 +1,67 @@
+//! A run in parts, for what one number hides: warming up, drift, spread.
+
+/// How many parts a run has, where it has so many iterations.
+const PARTS: u64 = 16;
+
+/// Parts of about as many iterations each, as they end.
+pub struct Segments {
+    length: u64,
+    next: u64,
+    /// What was done by the end of the last part, and when.
+    last: (u64, f64),
+    parts: Vec<(u64, f64)>,
+}
+
+impl Segments {
+    /// For a run of so many iterations.
+    pub fn new(iterations: u64) -> Self {
+        let length = iterations.div_ceil(PARTS).max(1);
+        Self { length, next: length, last: (0, 0.0), parts: Vec::with_capacity(PARTS as usize + 1) }
+    }
+
+    /// Whether a part ends with iteration `done`, counted from 1.
+    #[inline]
+    pub fn is_over(&self, done: u64) -> bool {
+        done >= self.next
+    }
+
+    /// A part ends: `done` iterations in `seconds` since the beginning of the run.
+    pub fn end(&mut self, done: u64, seconds: f64) {
+        self.parts.push((done - self.last.0, seconds - self.last.1));
+        self.last = (done, seconds);
+        self.next = done + self.length;
+    }
+
+    /// All parts, the last of which may be shorter.
+    pub fn finish(mut self, done: u64, seconds: f64) -> Vec<(u64, f64)> {
+        if done > self.last.0 {
+            self.end(done, seconds);
+        }
+        self.parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(iterations: u64, stride: u64) -> Vec<(u64, f64)> {
+        let mut segments = Segments::new(iterations);
+        for done in (stride..=iterations).step_by(stride as usize) {
+            if segments.is_over(done) {
+                segments.end(done, done as f64);
+            }
+        }
+        segments.finish(iterations, iterations as f64)
+    }
+
+    #[test]
+    fn parts_are_sixteen_and_add_up() {
+        for (iterations, stride, parts) in [(1600, 1, 16), (1601, 1, 16), (5, 1, 5), (1600, 300, 6)] {
+            let found = run(iterations, stride);
+            assert_eq!(found.len(), parts, "{found:?}");
+            assert_eq!(found.iter().map(|p| p.0).sum::<u64>(), iterations);
+            assert!(found.iter().all(|&(n, seconds)| (n as f64 - seconds).abs() < 1e-9), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The command line of `vervain bench`. No behaviour.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::cli::DeviceOptions;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  vervain bench run                          a look at the first device of this host, in half a minute
+  vervain bench run paper --local -o paper   the figures of Akimoto et al. 2012, on this host
+  vervain bench serve                        on the far host, then here:
+  vervain bench run paper --peer node7 --device mlx5_0
+  vervain bench plans paper > mine.toml      a plan to change; then: vervain bench run mine.toml
+  vervain bench compare before after         two directories of runs";
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Carry out a plan, or go on with a run that was cut off
+    ///
+    /// What was measured is kept at once, in DIR/journal.jsonl; results.json, report.html and figures/ follow at the end,
+    /// also at an early one (Ctrl-C, a peer that is gone). Exit status: 0 all measured; 1 something failed or is missing;
+    /// 130 interrupted.
+    Run(RunArgs),
+    /// Be the far host of a run, until Ctrl-C
+    ///
+    /// Whoever reaches the port can have this host measured: for networks that you trust.
+    Serve(ServeArgs),
+    /// Say how two runs differ, and whether that means anything
+    Compare(CompareArgs),
+    /// Write results.json, report.html and figures/ of a run again
+    Report(ReportArgs),
+    /// List the plans that are built in, or print one
+    Plans(PlansArgs),
+    /// A worker, with its orders on standard input
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+/// Which device.
+#[derive(Args, Debug, Clone)]
+pub struct Which {
+    /// The device [default: the first]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Place in the port's GID table [default: the best]
+    #[arg(long, value_name = "N")]
+    pub gid_index: Option<u8>,
+    /// Whose libibverbs
+    #[arg(long, value_enum, default_value_t = Verbs::Auto)]
+    pub verbs: Verbs,
+    #[command(flatten)]
+    pub options: DeviceOptions,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verbs {
+    /// The one that the dynamic linker finds, if it has the device; else Vervain's
+    Auto,
+    /// The one that the dynamic linker finds
+    System,
+    /// Vervain's, as under `vervain run`
+    Vervain,
+}
+
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// The name of a built-in plan, or a file
+    #[arg(default_value = "quick", conflicts_with = "resume")]
+    pub plan: String,
+    /// The far host, where `vervain bench serve` runs
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["local", "resume"])]
+    pub peer: Option<String>,
+    /// Both ends on this host [default without --peer]
+    #[arg(long)]
+    pub local: bool,
+    /// The directory for everything that comes out [default: vervain-bench-PLAN-TIME]
+    #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
+    pub out: Option<PathBuf>,
+    /// Go on with the run in this directory
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// How often each case is measured, instead of what the plan says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "resume")]
+    pub rounds: Option<u32>,
+    /// What order and resampling follow from, instead of what the plan says
+    #[arg(long, value_name = "N", conflicts_with = "resume")]
+    pub seed: Option<u64>,
+    /// The port of the device, from 1
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub port: u8,
+    #[command(flatten)]
+    pub which: Which,
+}
+
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:4790")]
+    pub bind: SocketAddr,
+    #[command(flatten)]
+    pub which: Which,
+}
+
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// The run to compare with: its directory or its results.json
+    pub a: PathBuf,
+    /// The run that is compared
+    pub b: PathBuf,
+    /// Draw it too, into this HTML file
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// The directory of the run
+    pub dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct PlansArgs {
+    /// The plan to print
+    pub name: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct WorkerArgs {
+    /// The device where the coordinator names none
+    #[arg(long)]
+    pub device: Option<String>,
+    /// The same for the GID
+    #[arg(long)]
+    pub gid_index: Option<u8>,
+}
