@@ -1,0 +1,355 @@
+//! `vervain bench` as its users meet it: plans and their mistakes, runs that end well, that are cut off and taken up again,
+//! whose workers or whose peer are killed, and numbers that are perftest's.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vervain_tests::netns::Network;
+use vervain_tests::{Finished, Job, alone, free_port, unswayed, vervain};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Every operation, service and measure, one interfering stream of each kind: two rounds of short measurements.
+const EVERYTHING: &str = r#"
+title = "everything, shortly"
+rounds = 2
+[defaults]
+iterations = 200
+at_least = "1ms"
+at_most = "50ms"
+[[case]]
+operation = ["send", "send+imm", "write", "write+imm", "read"]
+measure = ["latency", "bandwidth"]
+size = [1, 8, 5000, "1M"]
+[[case]]
+operation = ["faa", "cas"]
+measure = ["latency", "bandwidth"]
+interference = ["none", "8 B write", "64K read", "8 B faa", "8 B cas", "64K send", "8 B write+imm"]
+at_least = "40ms"
+at_most = "80ms"
+[[case]]
+operation = ["send", "send+imm"]
+service = ["uc", "ud"]
+measure = ["latency", "bandwidth"]
+[[case]]
+operation = "write"
+service = "uc"
+measure = ["latency", "bandwidth"]
+[[case]]
+operation = ["write", "send", "read"]
+measure = "bandwidth"
+qps = [2, 16]
+depth = [1, 16]
+"#;
+
+/// Some seconds of measurements of a tenth of a second, so that a test can meet it in the middle.
+const LONG: &str = r#"
+title = "long"
+rounds = 2
+seed = 7
+[[case]]
+operation = ["write", "read"]
+measure = "bandwidth"
+size = "8..64K by 4"
+at_least = "70ms"
+"#;
+
+/// `vervain bench` with these words.
+fn bench(words: &[&str]) -> Command {
+    let mut command = unswayed(vervain());
+    command.arg("bench").args(words);
+    command
+}
+
+/// `vervain bench run` of a plan into `dir`/out.
+fn run(dir: &Path, plan: &str, more: &[&str]) -> Command {
+    let file = dir.join("plan.toml");
+    fs::create_dir_all(dir).and_then(|()| fs::write(&file, plan)).expect("a plan");
+    let mut command = bench(&["run"]);
+    command.arg(file).arg("-o").arg(dir.join("out")).args(more);
+    command
+}
+
+fn resume(dir: &Path) -> Command {
+    let mut command = bench(&["run", "--resume"]);
+    command.arg(dir.join("out"));
+    command
+}
+
+fn status(end: &Finished) -> Option<i32> {
+    end.status.and_then(|s| s.code())
+}
+
+/// What a run left.
+fn results(dir: &Path) -> Value {
+    let text = fs::read(dir.join("out/results.json")).expect("results.json");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn cases(results: &Value) -> &Vec<Value> {
+    results["cases"].as_array().expect("cases")
+}
+
+/// Measurements in the results.
+fn runs(results: &Value) -> usize {
+    cases(results).iter().map(|c| c["runs"].as_array().map_or(0, Vec::len)).sum()
+}
+
+/// Measurements in the journal, which grows while the run goes on.
+fn journalled(dir: &Path) -> usize {
+    let text = fs::read_to_string(dir.join("out/journal.jsonl")).unwrap_or_default();
+    text.lines().filter(|line| line.starts_with(r#"{"run""#)).count()
+}
+
+/// Waits until `count` measurements are in the journal.
+fn wait_for(dir: &Path, count: usize, job: &mut Job) {
+    let since = Instant::now();
+    while journalled(dir) < count {
+        assert!(job.running() && since.elapsed() < LIMIT, "no {count} measurements: {}", job.output());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The children of a process.
+fn children(of: u32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: kill() touches no memory; a process that this test started.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Waits until none of the processes runs any more.
+fn are_gone(pids: &[i32]) {
+    let alive = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie is gone as far as it goes; whoever is to reap it may be slow.
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    let since = Instant::now();
+    while pids.iter().any(alive) {
+        assert!(since.elapsed() < Duration::from_secs(10), "workers outlive the run");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Everything measured, with values that can be, and interference that is proven to have run.
+fn check_everything(dir: &Path) {
+    let results = results(dir);
+    assert_eq!((&results["complete"], &results["schema"]), (&Value::Bool(true), &Value::from(1)));
+    for result in cases(&results) {
+        let (case, summary) = (&result["case"], &result["summary"]);
+        assert_eq!(result["runs"].as_array().map(Vec::len), Some(2), "{result}");
+        assert_eq!(result["failures"], Value::Array(vec![]), "{case}");
+        let value = summary["value"].as_f64().expect("a value");
+        let (low, high) = (summary["interval"][0].as_f64(), summary["interval"][1].as_f64());
+        assert!(value > 0.0 && low <= Some(value) && high >= Some(value), "{result}");
+        assert_eq!(case["measure"] == "latency", summary["p99"].is_number(), "{result}");
+        for run in result["runs"].as_array().expect("runs") {
+            assert!(run["iterations"].as_u64() >= Some(16), "{case}: {run}");
+            assert_eq!(case["interference"].is_null(), run["interference"].is_null(), "{case}");
+            if let Some(proof) = run["interference"].as_object() {
+                assert!(proof["operations"].as_u64() > Some(0), "{case}: {run}");
+            }
+        }
+    }
+    assert_eq!(cases(&results).len(), 40 + 28 + 8 + 2 + 12);
+}
+
+#[test]
+fn everything_can_be_measured_by_memory() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let end = Job::start(&mut run(dir.path(), EVERYTHING, &[])).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert!(end.output.contains("90 cases measured"), "{}", end.describe());
+    check_everything(dir.path());
+    for file in ["report.html", "journal.jsonl"] {
+        assert!(fs::metadata(dir.path().join("out").join(file)).is_ok_and(|m| m.len() > 1000), "{file}");
+    }
+}
+
+#[test]
+fn everything_can_be_measured_between_two_hosts() {
+    let Some(network) = Network::of_two(1500) else { return };
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut far = Job::start(&mut network.second().enter(&bench(&["serve"])));
+    assert!(far.wait_output("serving at", LIMIT), "{}", far.output());
+    let command = run(dir.path(), EVERYTHING, &["--peer", network.second().v4]);
+    let end = Job::start(&mut network.first().enter(&command)).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    check_everything(dir.path());
+    let results = results(dir.path());
+    assert!(cases(&results).iter().all(|c| c["case"]["placement"] == "peer"));
+    assert!(results["header"]["peer"]["device"]["name"].is_string(), "{}", results["header"]);
+    far.signal_group(libc::SIGINT);
+    let end = far.finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+}
+
+#[test]
+fn a_plan_with_a_mistake_gets_the_line_the_key_and_what_was_expected() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plan = "title = \"x\"\n[[case]]\noperation = \"wirte\"\nmeasure = \"latency\"\niterations = \"many\"\n";
+    let end = Job::start(&mut run(dir.path(), plan, &[])).finish(LIMIT);
+    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    for wanted in [
+        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa or cas, found \"wirte\"",
+        "did you mean \"write\"?",
+        "plan.toml:5:14: case[1].iterations: expected",
+    ] {
+        assert!(end.output.contains(wanted), "{wanted}\n{}", end.describe());
+    }
+    assert!(!dir.path().join("out").exists(), "nothing is made for a run that cannot be");
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_it_measured_and_goes_on() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut job = Job::start(&mut run(dir.path(), LONG, &[]));
+    wait_for(dir.path(), 5, &mut job);
+    let workers = children(job.pid());
+    job.signal_group(libc::SIGINT);
+    let end = job.finish(LIMIT);
+    assert_eq!(status(&end), Some(130), "{}", end.describe());
+    assert!(end.output.contains("--resume"), "{}", end.describe());
+    are_gone(&workers);
+    let first = results(dir.path());
+    assert_eq!((&first["complete"], &first["interrupted"]), (&Value::Bool(false), &"interrupted".into()));
+    assert!((5..28).contains(&runs(&first)), "{}", runs(&first));
+
+    let again = Job::start(&mut run(dir.path(), LONG, &[])).finish(LIMIT);
+    assert_eq!(status(&again), Some(1), "{}", again.describe());
+    assert!(again.output.contains("has a run already"), "{}", again.describe());
+
+    let end = Job::start(&mut resume(dir.path())).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    let whole = results(dir.path());
+    assert_eq!((runs(&whole), &whole["complete"]), (28, &Value::Bool(true)));
+    assert_eq!(whole["header"], first["header"]);
+    // What was measured before is still there, and was not measured again.
+    for result in cases(&first) {
+        let now = cases(&whole).iter().find(|c| c["case"] == result["case"]).expect("the case");
+        let kept = result["runs"].as_array().expect("runs");
+        assert!(kept.iter().all(|r| now["runs"].as_array().is_some_and(|all| all.contains(r))), "{now}");
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_no_worker_and_can_be_resumed() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut job = Job::start(&mut run(dir.path(), LONG, &[]));
+    wait_for(dir.path(), 3, &mut job);
+    let workers = children(job.pid());
+    assert!(workers.len() >= 2, "{workers:?}");
+    kill(job.pid().cast_signed(), libc::SIGKILL);
+    job.finish(LIMIT);
+    are_gone(&workers);
+    // As if it had been killed while it wrote a line.
+    let journal = dir.path().join("out/journal.jsonl");
+    let mut text = fs::read(&journal).expect("the journal");
+    text.extend_from_slice(br#"{"run":{"case":{"measure":"band"#);
+    fs::write(&journal, text).expect("written");
+
+    let end = Job::start(bench(&["report"]).arg(dir.path().join("out"))).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert!(runs(&results(dir.path())) >= 3);
+    let end = Job::start(&mut resume(dir.path())).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(runs(&results(dir.path())), 28);
+}
+
+#[test]
+fn a_worker_that_dies_costs_one_measurement() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut job = Job::start(&mut run(dir.path(), LONG, &[]));
+    wait_for(dir.path(), 3, &mut job);
+    let workers = children(job.pid());
+    kill(workers[1], libc::SIGKILL);
+    let end = job.finish(LIMIT);
+    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    let results = results(dir.path());
+    assert_eq!((runs(&results), &results["complete"]), (27, &Value::Bool(true)), "{}", end.describe());
+    let failures: Vec<_> = cases(&results).iter().filter_map(|c| c["failures"][0]["why"].as_str()).collect();
+    assert_eq!(failures, ["the process of the responder was killed by signal 9"]);
+}
+
+#[test]
+fn a_peer_that_is_lost_ends_the_run_with_what_there_is() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let address = format!("127.0.0.1:{}", free_port());
+    let serve = || {
+        let mut far = Job::start(&mut bench(&["serve", "--bind", &address]));
+        assert!(far.wait_output("serving at", LIMIT), "{}", far.output());
+        far
+    };
+    let far = serve();
+    let mut job = Job::start(&mut run(dir.path(), LONG, &["--peer", &address]));
+    wait_for(dir.path(), 3, &mut job);
+    kill(far.pid().cast_signed(), libc::SIGKILL);
+    let end = job.finish(LIMIT);
+    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    for wanted in [format!("lost {address}, where the responder was"), "(during ".into(), "--resume".into()] {
+        assert!(end.output.contains(&wanted), "{wanted}\n{}", end.describe());
+    }
+    let partial = results(dir.path());
+    assert!((3..28).contains(&runs(&partial)));
+    assert!(partial["interrupted"].as_str().is_some_and(|why| why.contains(&address)), "{}", partial["interrupted"]);
+    drop(far);
+
+    let none = Job::start(&mut run(&dir.path().join("none"), LONG, &["--peer", &address])).finish(LIMIT);
+    assert_eq!(status(&none), Some(1), "{}", none.describe());
+    assert!(!dir.path().join("none/out").exists(), "nothing is left of a run that could not begin");
+    let unreachable = Job::start(&mut resume(dir.path())).finish(LIMIT);
+    assert_eq!(status(&unreachable), Some(1), "{}", unreachable.describe());
+    let said = format!("cannot reach `vervain bench serve` at {address}");
+    assert!(unreachable.output.contains(&said), "{}", unreachable.describe());
+
+    let _far = serve();
+    let end = Job::start(&mut resume(dir.path())).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(runs(&results(dir.path())), 28);
+}
+
+#[test]
+fn a_run_is_like_itself() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let end = Job::start(&mut run(dir.path(), LONG, &[])).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    let (out, page) = (dir.path().join("out"), dir.path().join("difference.html"));
+    let end = Job::start(bench(&["compare"]).args([&out, &out]).arg("-o").arg(&page)).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert!(!end.output.contains("better") || end.output.contains("0 better"), "{}", end.describe());
+    assert!(fs::metadata(&page).is_ok_and(|m| m.len() > 1000));
+}
+
+#[test]
+fn the_plans_that_are_built_in_can_be_printed_and_are_plans() {
+    let list = Job::start(&mut bench(&["plans"])).finish(LIMIT);
+    for name in ["quick", "paper", "interference", "atomics", "scaling"] {
+        assert!(list.output.lines().any(|line| line.starts_with(name)), "{}", list.describe());
+        let plan = Job::start(&mut bench(&["plans", name])).finish(LIMIT);
+        assert!(plan.success() && plan.output.contains("[[case]]"), "{}", plan.describe());
+    }
+    let none = Job::start(&mut bench(&["plans", "papre"])).finish(LIMIT);
+    assert!(status(&none) == Some(1) && none.output.contains("quick, paper"), "{}", none.describe());
+}
+
+#[test]
+fn a_device_that_is_not_there_is_said_with_those_that_are() {
+    let end = Job::start(&mut bench(&["run", "--device", "mlx5_7"])).finish(LIMIT);
+    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    assert!(end.output.contains("no device called mlx5_7") && end.output.contains("vervain0"), "{}", end.describe());
+}
