@@ -126,7 +126,8 @@ fn figure_1(seen: &[Seen<'_>], placement: Placement) -> Result<Option<Figure>> {
     let of = |operation| (name(operation).to_owned(), over_size(seen, setting, operation, None));
     let mut lines: Vec<_> = [Operation::Send, Operation::Write, Operation::Read].map(of).to_vec();
     lines.retain(|(_, points)| !points.is_empty());
-    let Some((_, first)) = lines.first() else { return Ok(None) };
+    // One size is no line; figure 2 has it.
+    let Some((_, first)) = lines.iter().find(|(_, points)| points.len() > 1) else { return Ok(None) };
     let depth = depth_note(first);
     let (drawing, table) = over_sizes(&lines, plateaus(), Spacing::Linear)?;
     Ok(Some(Figure {
