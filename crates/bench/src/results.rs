@@ -2,6 +2,7 @@
 //! documents the fields for readers in other languages; a change that would mislead such a reader raises [`SCHEMA`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -258,6 +259,19 @@ pub enum Flag {
     InterferencePaused,
     /// Messages were lost.
     Lossy,
+}
+
+impl fmt::Display for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Noisy => "noisy",
+            Self::Drifting => "drifting",
+            Self::ColdStart => "cold start",
+            Self::Incomplete => "incomplete",
+            Self::InterferencePaused => "interference paused",
+            Self::Lossy => "messages lost",
+        })
+    }
 }
 
 /// A case that was not measured at all.

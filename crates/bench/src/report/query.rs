@@ -141,21 +141,9 @@ pub fn streams(seen: &[Seen<'_>], fits: impl Fn(&Case) -> bool) -> Vec<Interfere
     streams
 }
 
-/// A word for people.
-pub fn flag(flag: Flag) -> &'static str {
-    match flag {
-        Flag::Noisy => "noisy",
-        Flag::Drifting => "drifting",
-        Flag::ColdStart => "cold start",
-        Flag::Incomplete => "incomplete",
-        Flag::InterferencePaused => "interference paused",
-        Flag::Lossy => "messages lost",
-    }
-}
-
 /// All flags of a case, with commas.
 pub fn flags(summary: &Summary) -> String {
-    summary.flags.iter().map(|f| flag(*f)).collect::<Vec<_>>().join(", ")
+    summary.flags.iter().map(Flag::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// An operation as the paper and titles write it.

@@ -9,6 +9,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::case::{Case, Measure, bytes};
+use crate::report::number::number;
 use crate::results::Flag;
 use crate::run::collect::Collector;
 
@@ -118,7 +119,7 @@ pub fn table(so_far: &mut Collector, cases: &[Case], running: bool) -> String {
         };
         let value = |v| value(case.measure, v);
         let flags = summary.flags.iter().filter(|f| !running || **f != Flag::Incomplete);
-        let flags: Vec<_> = flags.map(|f| flag(*f)).collect();
+        let flags: Vec<_> = flags.map(Flag::to_string).collect();
         table.add_row([
             what,
             bytes(case.size),
@@ -162,55 +163,38 @@ fn within(value: f64, (low, high): (f64, f64)) -> String {
 }
 
 /// A value of a measure with its unit: "1.23 µs", "4,567 MB/s".
-pub fn value(measure: Measure, value: f64) -> String {
+fn value(measure: Measure, value: f64) -> String {
     match measure {
         Measure::Latency if value < 1000.0 => format!("{value:.0} ns"),
         Measure::Latency if value < 1e6 => format!("{:.2} µs", value / 1e3),
         Measure::Latency => format!("{:.2} ms", value / 1e6),
-        Measure::Bandwidth => {
-            let mb = value / 1e6;
-            format!(
-                "{mb:.*} MB/s",
-                if mb < 10.0 {
-                    2
-                } else if mb < 100.0 {
-                    1
-                } else {
-                    0
-                }
-            )
-        }
+        Measure::Bandwidth => format!("{} MB/s", number(value / 1e6)),
     }
 }
 
 /// A number with three digits and its SI prefix: "1.23 M".
-pub fn si(number: f64) -> String {
-    let (scaled, prefix) = match number {
-        n if n >= 1e9 => (n / 1e9, " G"),
-        n if n >= 1e6 => (n / 1e6, " M"),
-        n if n >= 1e3 => (n / 1e3, " k"),
-        n => (n, ""),
-    };
-    format!(
-        "{scaled:.*}{prefix}",
-        if scaled < 10.0 {
-            2
-        } else if scaled < 100.0 {
-            1
-        } else {
-            0
-        }
-    )
+fn si(value: f64) -> String {
+    let prefixes = [(1e9, " G"), (1e6, " M"), (1e3, " k"), (0.0, "")];
+    let (unit, prefix) = prefixes.into_iter().find(|(unit, _)| value >= *unit).unwrap_or((0.0, ""));
+    format!("{}{prefix}", number(value / f64::max(unit, 1.0)))
 }
 
-/// A flag in words.
-pub fn flag(flag: Flag) -> &'static str {
-    match flag {
-        Flag::Noisy => "noisy",
-        Flag::Drifting => "drifting",
-        Flag::ColdStart => "cold start",
-        Flag::Incomplete => "incomplete",
-        Flag::InterferencePaused => "interference paused",
-        Flag::Lossy => "lossy",
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_three_digits_and_their_unit() {
+        let said = [0.4, 999.0, 1234.0, 5.678e6].map(|ns| value(Measure::Latency, ns));
+        assert_eq!(said, ["0 ns", "999 ns", "1.23 µs", "5.68 ms"]);
+        assert_eq!(value(Measure::Bandwidth, 4.567e9), "4,567 MB/s");
+        assert_eq!([0.0, 12.3, 4567.0, 12.3e6, 4.5e9].map(si), ["0", "12.3", "4.57 k", "12.3 M", "4.50 G"]);
+    }
+
+    #[test]
+    fn an_interval_is_its_farther_end() {
+        assert_eq!(within(100.0, (99.0, 103.0)), "±3.0 %");
+        assert_eq!(within(100.0, (70.0, 103.0)), "±30 %");
+        assert_eq!(within(0.0, (0.0, 1.0)), "?");
     }
 }

@@ -1,4 +1,4 @@
-//! The coordinator: rounds over the cases of a plan, each measured by a [`Team`] of workers, each kept at once.
+//! The coordinator: rounds over the cases of a plan, each measured by a team of worker processes, each kept at once.
 //!
 //! The rounds interleave: a case is measured once in each, and in another order each time, so that what the machine does
 //! meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
