@@ -2,6 +2,7 @@
 #include "vt.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 
 static struct vt_dev dev;
 
@@ -189,6 +190,14 @@ static void registration(void)
 	vt_check(!mr && (errno == EINVAL || errno == EOPNOTSUPP), "an unknown access flag: %s", mr ? "registered" : vt_errno_name(errno));
 	mr = ibv_reg_mr(pd, (void *)16, 4096, IBV_ACCESS_LOCAL_WRITE);
 	vt_check(!mr && errno == EFAULT, "memory that is not there: expected EFAULT, got %s", mr ? "registered" : vt_errno_name(errno));
+	uint8_t *half = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	vt_require(half != MAP_FAILED && !mprotect(half + 4096, 4096, PROT_NONE), "half a mapping without any right");
+	for (int from = 0; from <= 4096; from += 4096) {
+		mr = ibv_reg_mr(pd, half + from, 8192 - (size_t)from, IBV_ACCESS_LOCAL_WRITE);
+		vt_check(!mr && errno == EFAULT, "memory from %d that nobody may read: %s", from, mr ? "registered" : vt_errno_name(errno));
+	}
+	mr = ibv_reg_mr(pd, half, 4096, IBV_ACCESS_LOCAL_WRITE);
+	vt_check(mr && ibv_dereg_mr(mr) == 0 && !munmap(half, 8192), "the memory before it: %s", vt_errno_name(errno));
 	mr = ibv_reg_mr(pd, (void *)(uintptr_t)-4096, 8192, IBV_ACCESS_LOCAL_WRITE);
 	vt_check(!mr && errno == EINVAL, "a range that wraps: %s", mr ? "registered" : vt_errno_name(errno));
 	volatile unsigned relaxed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;

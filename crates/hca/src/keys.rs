@@ -161,8 +161,8 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether the pages of the range exist, and can be written where `write` asks for it; ENOMEM or EFAULT as registration
-/// gives when it cannot pin. Looks at the mapping, not at each page.
+/// Whether the range is mapped and can be read where it begins and ends: EFAULT, as of a kernel that cannot pin it. Looks
+/// at the mapping, not at each page.
 fn checked_mapping(addr: u64, length: u64) -> Result<()> {
     if length == 0 {
         return Ok(());
@@ -174,6 +174,18 @@ fn checked_mapping(addr: u64, length: u64) -> Result<()> {
     let rc = unsafe { libc::msync(first as *mut libc::c_void, (last - first + 4096) as usize, libc::MS_ASYNC) };
     if rc != 0 {
         return Err(Error::new(libc::EFAULT, "the memory to register is not all mapped"));
+    }
+    // What is mapped without any right, as the memory of GPUs is for the CPU, would else fail with the first request.
+    let mut bytes = [0u8; 2];
+    let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 2 };
+    let byte = |at: u64| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
+    let ends = [byte(addr), byte(addr + length - 1)];
+    // SAFETY: `to` is the whole of `bytes`; of the other addresses the kernel looks after itself.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, ends.as_ptr(), 2, 0) };
+    // Where the call itself is refused, by a container's profile, the first request says it.
+    let refused = read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT);
+    if read != 2 && !refused {
+        return Err(Error::new(libc::EFAULT, "the memory to register cannot be read"));
     }
     Ok(())
 }
