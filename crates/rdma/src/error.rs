@@ -17,6 +17,8 @@ enum Kind {
     Call { call: &'static str, about: String, errno: c_int },
     /// An argument that cannot be; nothing was called.
     Invalid(String),
+    /// There is no such memory of a GPU, or the device does not reach it: a whole sentence.
+    Gpu { what: String, errno: Option<c_int> },
 }
 
 impl Error {
@@ -28,6 +30,10 @@ impl Error {
         Self(Box::new(Kind::Invalid(what.into())))
     }
 
+    pub(crate) fn gpu(what: String, errno: Option<c_int>) -> Self {
+        Self(Box::new(Kind::Gpu { what, errno }))
+    }
+
     pub(crate) fn call(call: &'static str, about: impl Into<String>, errno: c_int) -> Self {
         Self(Box::new(Kind::Call { call, about: about.into(), errno }))
     }
@@ -37,12 +43,21 @@ impl Error {
         Self::call(call, about, errno())
     }
 
-    /// The errno of the call that failed; None where no call was made: a library that is not there, an impossible
-    /// argument.
+    /// The errno of the call that failed; None where no call was made, or one that has none: a library that is not there,
+    /// an impossible argument, an error of the CUDA driver.
     pub fn errno(&self) -> Option<i32> {
         match *self.0 {
             Kind::Call { errno, .. } => Some(errno),
-            _ => None,
+            Kind::Gpu { errno, .. } => errno,
+            Kind::Library(_) | Kind::Invalid(_) => None,
+        }
+    }
+
+    /// Why the call failed, without what it was about: "ibv_reg_mr: Bad address (os error 14)".
+    pub(crate) fn cause(&self) -> String {
+        match &*self.0 {
+            Kind::Call { call, errno, .. } => format!("{call}: {}", io::Error::from_raw_os_error(*errno)),
+            _ => self.to_string(),
         }
     }
 
@@ -55,7 +70,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Library(what) | Kind::Invalid(what) => f.write_str(what),
+            Kind::Library(what) | Kind::Invalid(what) | Kind::Gpu { what, .. } => f.write_str(what),
             Kind::Call { call, about, errno } => {
                 write!(f, "{call} failed for {about}: {}", io::Error::from_raw_os_error(*errno))
             }

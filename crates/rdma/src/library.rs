@@ -32,6 +32,8 @@ pub(crate) struct Functions {
     pub alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
     pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
     pub reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+    /// Since v34 (2021).
+    pub reg_dmabuf_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr>,
     pub dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
     pub create_comp_channel: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel,
     pub destroy_comp_channel: unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int,
@@ -102,6 +104,8 @@ impl Library {
             alloc_pd: symbol!("ibv_alloc_pd"),
             dealloc_pd: symbol!("ibv_dealloc_pd"),
             reg_mr: symbol!("ibv_reg_mr"),
+            // SAFETY: as of the macro's.
+            reg_dmabuf_mr: unsafe { library.get(b"ibv_reg_dmabuf_mr\0") }.ok().map(|symbol| *symbol),
             dereg_mr: symbol!("ibv_dereg_mr"),
             create_comp_channel: symbol!("ibv_create_comp_channel"),
             destroy_comp_channel: symbol!("ibv_destroy_comp_channel"),

@@ -2,12 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vervain_abi::*;
 
 use crate::device::Context;
 use crate::error::{Error, Result, check};
+use crate::gpu::{Allocation, Gpu};
 use crate::region::{Foreign, Mapping, Region};
 
 bitflags::bitflags! {
@@ -82,26 +84,43 @@ impl PdInner {
     }
 }
 
-/// Memory that the device knows, with the mapping where it is our own.
+/// What a registration frees once the device has forgotten it.
+pub(crate) enum Memory {
+    Mapping(Mapping),
+    Gpu(#[expect(dead_code, reason = "kept to be freed")] Allocation),
+    /// Somebody else's, who frees it.
+    Foreign,
+}
+
+/// Memory that the device knows, with the memory itself where it is our own.
 pub(crate) struct Registration {
     context: Context,
     raw: *mut ibv_mr,
     pub lkey: u32,
     pub rkey: u32,
-    pub mapping: Option<Mapping>,
+    pub memory: Memory,
 }
 
-// SAFETY: `raw` is only handed to dereg_mr, once, by whoever is last; the mapping is reached by atomics.
+// SAFETY: `raw` is only handed to dereg_mr, once, by whoever is last; a mapping is reached by atomics, and an allocation
+// only freed, which any thread may do.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
 
 impl Registration {
+    /// # Safety
+    /// `raw` was registered with this device, and nobody else deregisters it.
+    unsafe fn new(context: &Context, raw: *mut ibv_mr) -> Self {
+        // SAFETY: the library's, by the caller's word; both fields stay as they are.
+        let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
+        Self { context: context.clone(), raw, lkey, rkey, memory: Memory::Foreign }
+    }
+
     fn end(mut self) -> Result<()> {
         self.deregister()
     }
 
-    /// Deregisters once. When that fails the device may still reach the memory, so that it stays mapped for good.
+    /// Deregisters once. When that fails the device may still reach the memory, so that it is kept for good.
     fn deregister(&mut self) -> Result<()> {
         let raw = mem::replace(&mut self.raw, std::ptr::null_mut());
         if raw.is_null() {
@@ -110,7 +129,7 @@ impl Registration {
         // SAFETY: registered once, and this is the only time that `raw` is not null.
         let rc = unsafe { (self.context.0.library.0.dereg_mr)(raw) };
         if rc != 0 {
-            mem::forget(self.mapping.take());
+            mem::forget(mem::replace(&mut self.memory, Memory::Foreign));
         }
         check(rc, "ibv_dereg_mr", || format!("the region with rkey {:#x} on {}", self.rkey, self.context.name()))
     }
@@ -153,11 +172,43 @@ impl Pd {
         let mapping = Mapping::new(len)?;
         // SAFETY: the mapping goes into the registration, which unmaps it only once it is deregistered.
         let mut registration = unsafe { self.register(mapping.start().cast(), len, access)? };
-        registration.mapping = Some(mapping);
+        registration.memory = Memory::Mapping(mapping);
         Ok(Region::new(self.clone(), self.0.keep(registration)))
     }
 
-    /// Registers memory of somebody else: an allocation of a GPU, a file's mapping.
+    /// Allocates `len` bytes of zeros in the memory of a GPU, from the start of a page of 64 KiB, and registers them:
+    /// `ibv_reg_mr(3)`, which takes them where the kernel module nvidia-peermem is loaded; or else as a dma-buf
+    /// (`ibv_reg_dmabuf_mr(3)`), where driver and library have that.
+    ///
+    /// The memory stays as that of [`region`](Pd::region) does. The CPU cannot reach it: a process that posts an inline
+    /// request of it is ended by SIGSEGV, and so is one whose library has the CPU copy what came
+    /// (MLX5_SCATTER_TO_CQE=0 has mlx5 leave that).
+    ///
+    /// # Errors
+    /// The driver's, where it gives no memory. Where the device cannot reach the memory, a sentence that says so, with
+    /// the errno of `ibv_reg_mr`. A length of 0.
+    pub fn gpu_region(&self, gpu: &Gpu, len: usize, access: Access) -> Result<Foreign> {
+        let memory = Allocation::new(gpu, len)?;
+        let start = memory.start();
+        // SAFETY: the allocation goes into the registration, which frees it only once it is deregistered.
+        let by_address = unsafe { self.register(start as *mut c_void, len, access) };
+        let mut registration = by_address.or_else(|refused| {
+            // SAFETY: as above.
+            let other = unsafe { self.register_dma_buf(&memory, len, access) };
+            let why = match other {
+                Some(Ok(registration)) => return Ok(registration),
+                Some(Err(also)) => format!("{}; {}", refused.cause(), also.cause()),
+                None => refused.cause(),
+            };
+            let device = self.0.context.name();
+            let what = format!("{device} cannot reach GPU memory: {why}; is nvidia-peermem loaded?");
+            Err(Error::gpu(what, refused.errno()))
+        })?;
+        registration.memory = Memory::Gpu(memory);
+        Ok(Foreign::new(self.clone(), self.0.keep(registration), start, len))
+    }
+
+    /// Registers memory of somebody else: an allocation of another library, a file's mapping.
     ///
     /// # Safety
     /// The `len` bytes at `start` stay allocated until [`Foreign::deregister`] has returned, or else until this domain
@@ -182,8 +233,28 @@ impl Pd {
             let about = format!("{len} bytes with {access:?} on {}", context.name());
             return Err(Error::last("ibv_reg_mr", about));
         }
-        // SAFETY: the library's, registered just now; both fields stay as they are.
-        let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
-        Ok(Registration { context: context.clone(), raw, lkey, rkey, mapping: None })
+        // SAFETY: registered just now.
+        Ok(unsafe { Registration::new(context, raw) })
+    }
+
+    /// None where the library or the driver has no such function.
+    ///
+    /// # Safety
+    /// As of [`register`](Pd::register).
+    unsafe fn register_dma_buf(&self, memory: &Allocation, len: usize, access: Access) -> Option<Result<Registration>> {
+        let context = &self.0.context;
+        let reg_dmabuf_mr = context.0.library.0.reg_dmabuf_mr?;
+        // The device keeps the buffer; the descriptor is closed at the end.
+        let buffer = match memory.dma_buf()? {
+            Ok(buffer) => buffer,
+            Err(error) => return Some(Err(error)),
+        };
+        // SAFETY: an allocated domain; a buffer of at least `len` bytes that begins at `start`.
+        let raw = unsafe { reg_dmabuf_mr(self.0.raw, 0, len, memory.start(), buffer.as_raw_fd(), access.raw()) };
+        if raw.is_null() {
+            return Some(Err(Error::last("ibv_reg_dmabuf_mr", context.name())));
+        }
+        // SAFETY: registered just now.
+        Some(Ok(unsafe { Registration::new(context, raw) }))
     }
 }

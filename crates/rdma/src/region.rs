@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use vervain_abi::ibv_sge;
 
 use crate::error::{Error, Result};
-use crate::pd::{Pd, Registration};
+use crate::pd::{Memory, Pd, Registration};
 
 /// Memory that this process mapped, and unmaps on drop.
 pub(crate) struct Mapping {
@@ -93,7 +93,10 @@ impl Region {
     }
 
     fn mapping(&self) -> &Mapping {
-        self.registration.mapping.as_ref().expect("a region's registration has its mapping until it is deregistered")
+        match &self.registration.memory {
+            Memory::Mapping(mapping) => mapping,
+            _ => unreachable!("a region's registration has its mapping until it is deregistered"),
+        }
     }
 
     /// Length in bytes; never 0.
@@ -220,8 +223,8 @@ impl Region {
     }
 }
 
-/// Registered memory of somebody else; made by [`Pd::register_foreign`]. The CPU may not be able to read it, so that
-/// there are keys and SGEs only.
+/// Registered memory that the CPU may not be able to read, so that there are keys and SGEs only: somebody else's
+/// ([`Pd::register_foreign`]) or a GPU's ([`Pd::gpu_region`]).
 pub struct Foreign {
     pd: Pd,
     registration: Arc<Registration>,
@@ -253,10 +256,10 @@ impl Foreign {
         Sge::new(self.addr, range, self.lkey())
     }
 
-    /// As [`Region::deregister`]; the memory is its owner's again.
+    /// As [`Region::deregister`]; the memory is its owner's again, and that of a GPU is freed.
     ///
     /// # Errors
-    /// As there; the owner must then keep the memory for good.
+    /// As there; the owner must then keep the memory for good, and that of a GPU stays allocated.
     pub fn deregister(self) -> Result<()> {
         self.pd.0.take_back(self.registration)
     }
