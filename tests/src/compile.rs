@@ -1,5 +1,6 @@
 //! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled once per run against the system's libibverbs headers
-//! and library. A program of `tests/c` is a file without the prefix `vt`, together with all files that have it.
+//! and library. A program of `tests/c` is a file without the prefix `vt`, together with all files that have it; a file
+//! with the prefix `stand_in` is a library for itself.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,20 @@ pub fn c_program(name: &str) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
+}
+
+/// The library of `tests/c/stand_in_NAME.c`, in a directory of its own under the name `file` that a program asks for.
+///
+/// # Panics
+/// When it does not compile without a warning.
+pub fn stand_in(name: &str, file: &str) -> PathBuf {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("stand_in_{name}.c"));
+    std::fs::create_dir_all(out_dir().join(name)).expect("a directory for the library");
+    // Only the libraries whose functions it calls, or else the stand-in of one library would bring the others.
+    let options = ["-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,--as-needed"];
+    build("cc", &format!("{name}/{file}"), &options, &[source])
 }
 
 /// The compiled program of `benches/c/NAME.c`, built as `make bench` builds it.

@@ -88,6 +88,16 @@ words! {
     }
 }
 
+words! {
+    /// Whose memory the messages lie in, at both ends.
+    Memory {
+        /// The host's.
+        Host = "host",
+        /// A GPU's.
+        Gpu = "gpu",
+    }
+}
+
 impl Operation {
     /// Whether it is of 8 bytes always.
     pub fn is_atomic(self) -> bool {
@@ -149,8 +159,10 @@ pub struct Case {
     pub qps: u32,
     /// Where the responder is.
     pub placement: Placement,
-    /// What runs beside.
+    /// What runs beside; its memory is the host's.
     pub interference: Option<Interference>,
+    /// Whose memory the messages lie in.
+    pub memory: Memory,
 }
 
 impl Case {
@@ -177,6 +189,9 @@ impl fmt::Display for Case {
             }
         }
         write!(f, ", {}", self.placement)?;
+        if self.memory == Memory::Gpu {
+            write!(f, ", GPU memory")?;
+        }
         self.interference.map_or(Ok(()), |beside| write!(f, ", beside {beside}"))
     }
 }
@@ -205,18 +220,21 @@ mod tests {
             qps: 4,
             placement: Placement::Loopback,
             interference: Some(Interference { operation: Operation::FetchAdd, size: 8 }),
+            memory: Memory::Host,
         };
         assert_eq!(case.to_string(), "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, beside 8 B faa");
         let alone = Case { measure: Measure::Latency, size: 1500, ..case }.alone();
         assert_eq!(alone.to_string(), "1500 B write RC latency, loopback");
+        let of_gpu = Case { memory: Memory::Gpu, ..case }.to_string();
+        assert_eq!(of_gpu, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, GPU memory, beside 8 B faa");
     }
 
     #[test]
     fn a_case_survives_json() {
         let text = r#"{"measure":"latency","operation":"send+imm","service":"ud","size":8,"depth":1,"qps":1,
-            "placement":"peer","interference":null}"#;
+            "placement":"peer","interference":null,"memory":"gpu"}"#;
         let case: Case = serde_json::from_str(text).expect("a case");
-        assert_eq!((case.operation, case.service), (Operation::SendImm, Service::Ud));
+        assert_eq!((case.operation, case.service, case.memory), (Operation::SendImm, Service::Ud, Memory::Gpu));
         assert_eq!(serde_json::from_str::<Case>(&serde_json::to_string(&case).expect("text")).expect("same"), case);
     }
 

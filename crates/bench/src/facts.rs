@@ -31,6 +31,7 @@ pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, O
         governor: governor(root, topology.cpus()),
         library: read(root, "proc/self/maps").and_then(|text| library(&text)).unwrap_or_else(|| UNKNOWN.into()),
         device,
+        gpu: None,
         pinned,
     }
 }

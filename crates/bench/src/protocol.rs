@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 use vervain_rdma::Endpoint;
 
-use crate::case::{Measure, Operation, Service};
+use crate::case::{Measure, Memory, Operation, Service};
 use crate::results::{Host, RawFigures};
 
 /// Both ends must say the same; raised with every change here.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The TCP port of `vervain bench serve`, where none is named.
 pub const PORT: u16 = 4790;
@@ -27,12 +27,16 @@ pub enum Order {
         /// Place in the port's GID table; None: the best.
         gid_index: Option<u8>,
     },
-    /// Pins the process and makes its memory. [`Answer::Done`].
+    /// Pins the process and makes its memory. [`Answer::Settled`].
     Settle {
         /// None: left to the scheduler.
         cpu: Option<u32>,
-        /// NUMA node of the memory; None: that of the CPU.
+        /// Whose memory.
+        memory: Memory,
+        /// NUMA node of the host's memory; None: that of the CPU.
         node: Option<u32>,
+        /// The number of the GPU; None: the first one on the device's NUMA node.
+        gpu: Option<u32>,
         /// Bytes of memory.
         bytes: u64,
     },
@@ -102,6 +106,11 @@ pub enum Answer {
     Opened(Box<Opened>),
     /// What was ordered is done.
     Done,
+    /// The memory is there.
+    Settled {
+        /// The GPU that it lies in, by its number and name.
+        gpu: Option<String>,
+    },
     /// The QPs are there; one endpoint for each, with the memory that it may use.
     Prepared(Vec<Endpoint>),
     /// The responder has posted its receives and watches its memory.

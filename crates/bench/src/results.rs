@@ -91,6 +91,8 @@ pub struct Host {
     pub library: String,
     /// The device.
     pub device: DeviceFacts,
+    /// The GPU whose memory was measured, by its number and name; None where none was.
+    pub gpu: Option<String>,
     /// Which CPU each worker was pinned to, by its role; None: not pinned.
     pub pinned: BTreeMap<String, Option<u32>>,
 }

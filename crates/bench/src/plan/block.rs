@@ -10,7 +10,7 @@ use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
 use super::read::{Field, Item, Node};
 use super::{Block, Settings};
-use crate::case::{Case, Interference, Measure, Operation, Placement, Service, bytes};
+use crate::case::{Case, Interference, Measure, Memory, Operation, Placement, Service, bytes};
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
 const DEPTH: Quantity = Quantity::count(1, 32768);
@@ -52,6 +52,7 @@ pub(super) const KEYS: &[&str] = &[
     "depth",
     "qps",
     "placement",
+    "memory",
     "interference",
     "iterations",
     "warm_up",
@@ -71,6 +72,7 @@ pub(super) struct Keys {
     depth: Field<Vec<Item<u64>>>,
     qps: Field<Vec<Item<u64>>>,
     placement: Field<Vec<Item<Placement>>>,
+    memory: Field<Vec<Item<Memory>>>,
     interference: Field<Vec<Item<Option<Interference>>>>,
     iterations: Field<Item<u64>>,
     warm_up: Field<Item<u64>>,
@@ -94,6 +96,7 @@ impl Keys {
                 "depth" => keys.depth = value.list(mistakes, |v| v.series(DEPTH)),
                 "qps" => keys.qps = value.list(mistakes, |v| v.series(QPS)),
                 "placement" => keys.placement = value.list(mistakes, |v| v.word(Placement::ALL, Placement::word)),
+                "memory" => keys.memory = value.list(mistakes, |v| v.word(Memory::ALL, Memory::word)),
                 "interference" => keys.interference = value.list(mistakes, Node::interference),
                 "iterations" => keys.iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
                 "warm_up" => keys.warm_up = value.one(mistakes, |v| v.count(WARM_UP)),
@@ -132,6 +135,7 @@ impl<'a> Template<'a> {
         block.check_services(mistakes);
         block.check_sizes(mistakes);
         block.check_latency(mistakes);
+        block.check_memory(mistakes);
         block.check_times(mistakes);
         block
     }
@@ -213,6 +217,46 @@ impl<'a> Template<'a> {
         }
     }
 
+    /// What the CPU would have to read or write in a GPU's memory: the mistake is where the block has its say.
+    fn check_memory(&self, mistakes: &mut Mistakes<'_>) {
+        let (own, d) = (&self.own, self.defaults);
+        let memories = own.memory.or(&d.memory).get();
+        let Some(gpu) = memories.and_then(|all| all.iter().find(|m| m.value == Memory::Gpu)) else { return };
+        let ours = !own.memory.is_absent();
+
+        let operations = own.operation.or(&d.operation).get();
+        let write = operations.and_then(|all| all.iter().find(|o| o.value == Operation::Write));
+        let measures = own.measure.or(&d.measure).get();
+        let latency = measures.and_then(|all| all.iter().find(|m| m.value == Measure::Latency));
+        if let (Some(write), Some(latency)) = (write, latency) {
+            let (span, key, whose) = match (ours, own.operation.is_absent()) {
+                (true, _) => (&gpu.span, &gpu.key, ""),
+                (false, false) => (&write.span, &write.key, " in [defaults]"),
+                (false, true) => (&latency.span, &latency.key, " in [defaults]"),
+            };
+            let what = format!(
+                "expected host for the latency of write, since the CPU polls that memory and cannot poll a GPU's, \
+                 found gpu{whose}; write+imm needs no polling"
+            );
+            mistakes.add(span.clone(), key, what);
+        }
+
+        let inline = match own.inline.or(&d.inline) {
+            Field::Is(item) => item,
+            _ => return,
+        };
+        if let Some(size) = inline.value.filter(|size| *size > 0) {
+            let (span, key, whose) = match own.inline.is_absent() && ours {
+                true => (&gpu.span, &gpu.key, " in [defaults]"),
+                false => (&inline.span, &inline.key, ""),
+            };
+            let found = bytes(size.into());
+            let why = "from which the CPU cannot copy a message";
+            let what = format!("expected \"auto\" or 0 with GPU memory, {why}, found {found}{whose}");
+            mistakes.add(span.clone(), key, what);
+        }
+    }
+
     fn check_times(&self, mistakes: &mut Mistakes<'_>) {
         let (own, d) = (&self.own, self.defaults);
         let (least, most) = (own.at_least.or(&d.at_least), own.at_most.or(&d.at_most));
@@ -242,6 +286,7 @@ impl<'a> Template<'a> {
         let lists = [
             length(self.own.service.or(&d.service)),
             length(self.own.placement.or(&d.placement)),
+            length(self.own.memory.or(&d.memory)),
             length(self.own.interference.or(&d.interference)),
         ];
         let sizes = length(self.own.size.or(&d.size));
@@ -272,6 +317,8 @@ impl<'a> Template<'a> {
             Some(given) => given.iter().map(|item| Some(item.value)).collect(),
             None => vec![None],
         };
+        let memories = values(own.memory.or(&d.memory), &[Memory::Host]);
+        let places: Vec<_> = placements.iter().flat_map(|p| memories.iter().map(move |m| (*p, *m))).collect();
 
         let mut blocks = Vec::new();
         for measure in values(own.measure.or(&d.measure), &[]) {
@@ -280,7 +327,7 @@ impl<'a> Template<'a> {
             for &operation in &operations {
                 let sizes = if operation.is_atomic() { &vec![8] } else { &sizes };
                 for &service in &services {
-                    for &placement in &placements {
+                    for &(placement, memory) in &places {
                         for &interference in &interferences {
                             for (&qps, &depth) in qps.iter().flat_map(|q| depths.iter().map(move |d| (q, d))) {
                                 // Both are bounded far below 2^32.
@@ -294,6 +341,7 @@ impl<'a> Template<'a> {
                                     qps,
                                     placement: placement.unwrap_or(Placement::Loopback),
                                     interference,
+                                    memory,
                                 };
                                 let settings = self.settings(measure, depth);
                                 blocks.extend(sizes.iter().map(|&size| Block {

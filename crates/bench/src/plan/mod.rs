@@ -93,8 +93,10 @@ pub struct Pinning {
     pub background_client: Pin,
     /// Its responder.
     pub background_server: Pin,
-    /// NUMA node of all registered memory; None: that of the CPU.
+    /// NUMA node of all registered memory of the host; None: that of the CPU.
     pub memory_node: Option<u32>,
+    /// The GPU, at both ends, as CUDA counts them; None: the first one on the device's NUMA node.
+    pub gpu: Option<u32>,
 }
 
 /// A place for a process.

@@ -5,7 +5,7 @@ use toml::de::{DeTable, Error};
 use super::block::{Keys, Template, unknown};
 use super::error::{Mistakes, PlanErrors, SHOWN};
 use super::quantity::Quantity;
-use super::read::{Field, Item, NODES, Node};
+use super::read::{Field, GPUS, Item, NODES, Node};
 use super::{Pin, Pinning, Plan, TEXT_MOST};
 
 /// Cases of a plan. At the pace of the built-in plans that many take a day for each round.
@@ -15,7 +15,7 @@ const ROUNDS: Quantity = Quantity::count(1, 1000);
 const SEED: Quantity = Quantity::count(0, i64::MAX as u64);
 
 const TOP_KEYS: &[&str] = &["title", "rounds", "seed", "spread", "pinning", "defaults", "case"];
-const PINNING_KEYS: &[&str] = &["client", "server", "background_client", "background_server", "memory_node"];
+const PINNING_KEYS: &[&str] = &["client", "server", "background_client", "background_server", "memory_node", "gpu"];
 
 /// Mistakes of TOML after which the parser still knows where it is, as it words them: they hide no others.
 const HARMLESS: [&str; 2] = ["string values must be quoted", "duplicate key"];
@@ -171,6 +171,10 @@ fn read_pinning(node: &Node<'_, '_>, mistakes: &mut Mistakes<'_>) -> Pinning {
             "memory_node" => {
                 let node = value.one(mistakes, |v| v.count(NODES));
                 pinning.memory_node = node.value().map(|node| *node as u32);
+            }
+            "gpu" => {
+                let gpu = value.one(mistakes, |v| v.count(GPUS));
+                pinning.gpu = gpu.value().map(|gpu| *gpu as u32);
             }
             _ => unknown(mistakes, name, &value.key, PINNING_KEYS),
         }

@@ -14,6 +14,8 @@ use crate::case::{Interference, Operation};
 /// CPUs that Linux can number (NR_CPUS), and NUMA nodes (MAX_NUMNODES).
 const CPUS: Quantity = Quantity::count(0, 8191);
 pub(super) const NODES: Quantity = Quantity::count(0, 1023);
+/// GPUs that a host can have, with room to spare.
+pub(super) const GPUS: Quantity = Quantity::count(0, 1023);
 
 /// A value with the way to it.
 #[derive(Clone)]

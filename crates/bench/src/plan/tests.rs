@@ -5,7 +5,7 @@ mod mistakes;
 use std::fmt::Write as _;
 
 use super::*;
-use crate::case::{Interference, Measure, Operation, Service};
+use crate::case::{Interference, Measure, Memory, Operation, Service};
 
 const GUIDE: &str = include_str!("../../../../docs/bench.md");
 
@@ -35,6 +35,7 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
         qps: 1,
         placement: Placement::Peer,
         interference: None,
+        memory: Memory::Host,
     };
     let bandwidth = Case { measure: Measure::Bandwidth, depth: 128, ..latency };
     let faa = Operation::FetchAdd;
@@ -66,6 +67,7 @@ fn what_a_plan_says_is_what_is_measured() {
         background_client = "auto"
         background_server = 0x10
         memory_node = 1
+        gpu = 7
         [defaults]
         service = "uc"
         depth = 16
@@ -76,6 +78,7 @@ fn what_a_plan_says_is_what_is_measured() {
         size = "1500 B"
         qps = 4
         placement = "peer"
+        memory = "gpu"
         interference = "64 KiB read"
         iterations = 1_000
         warm_up = 0
@@ -96,6 +99,7 @@ fn what_a_plan_says_is_what_is_measured() {
         background_client: Pin::Auto,
         background_server: Pin::Cpu(16),
         memory_node: Some(1),
+        gpu: Some(7),
     };
     assert_eq!(plan.pinning, pinning);
     let first = plan.blocks[0];
@@ -108,6 +112,7 @@ fn what_a_plan_says_is_what_is_measured() {
         qps: 4,
         placement: Placement::Peer,
         interference: Some(Interference { operation: Operation::Read, size: 65536 }),
+        memory: Memory::Gpu,
     };
     let settings = Settings {
         iterations: 1000,
@@ -133,17 +138,19 @@ fn a_block_is_the_product_of_its_lists_with_sizes_changing_first() {
         depth = "1..4 by 4"
         qps = [1, 2]
         placement = ["peer", "loopback"]
+        memory = ["host", "gpu"]
         interference = ["none", "8 B cas"]
     "#;
     let all = cases(text);
-    assert_eq!(all.len(), 2 * 3 * 2 * 2 * 2 * 2);
+    assert_eq!(all.len(), 2 * 3 * 2 * 2 * 2 * 2 * 2);
     let shown: Vec<_> = all.iter().map(|(case, _)| case.to_string()).collect();
     assert_eq!(shown[0], "8 B write RC bandwidth, depth 1, peer");
     assert_eq!(shown[2], "4 KiB write RC bandwidth, depth 1, peer");
     assert_eq!(shown[3], "8 B write RC bandwidth, depth 4, peer");
     assert_eq!(shown[6], "8 B write RC bandwidth, depth 1, 2 QPs, peer");
     assert_eq!(shown[12], "8 B write RC bandwidth, depth 1, peer, beside 8 B cas");
-    assert_eq!(shown[95], "4 KiB read RC bandwidth, depth 4, 2 QPs, loopback, beside 8 B cas");
+    assert_eq!(shown[24], "8 B write RC bandwidth, depth 1, peer, GPU memory");
+    assert_eq!(shown[191], "4 KiB read RC bandwidth, depth 4, 2 QPs, loopback, GPU memory, beside 8 B cas");
 }
 
 #[test]
@@ -261,6 +268,7 @@ fn the_paper_plan_has_every_point_of_the_paper() {
         qps: 1,
         placement: Placement::Loopback,
         interference: None,
+        memory: Memory::Host,
     };
     let latency = |case| Case { measure: Measure::Latency, depth: 1, ..case };
     let (write, read, faa, cas) = (Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap);

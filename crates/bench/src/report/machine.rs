@@ -45,6 +45,7 @@ fn host(heading: &str, host: &Host) -> Markup {
         ("Port", format!("{}, {gbps}, MTU {}", device.link_layer, device.mtu)),
         ("Reads and atomics under way", device.max_rd_atomic.to_string()),
         ("NUMA node of the device", node(device.node)),
+        ("GPU measured", host.gpu.clone().unwrap_or_else(|| "none".to_owned())),
         ("Pinned", if pinned.is_empty() { "nothing".to_owned() } else { pinned.join(", ") }),
     ];
     html! {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::canvas::Point;
 use super::number::in_unit;
-use crate::case::{Case, Interference, Measure, Operation, Placement, Service};
+use crate::case::{Case, Interference, Measure, Memory, Operation, Placement, Service};
 use crate::results::{CaseResult, Flag, Results, Summary};
 
 /// A case with a value that can be drawn.
@@ -45,10 +45,11 @@ impl Seen<'_> {
     }
 }
 
-/// All cases of the results that have a value above zero.
+/// All cases of the results that have a value above zero, but those in a GPU's memory: figures are of the host's, as those
+/// of the paper are, and the table of all cases has the others.
 pub fn seen(results: &Results) -> Vec<Seen<'_>> {
     fn with_value(result: &CaseResult) -> Option<Seen<'_>> {
-        let summary = result.summary.as_ref()?;
+        let summary = result.summary.as_ref().filter(|_| result.case.memory == Memory::Host)?;
         (summary.value.is_finite() && summary.value > 0.0).then_some(Seen { result, summary })
     }
     results.cases.iter().filter_map(with_value).collect()
@@ -195,10 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn cases_without_a_number_are_not_seen() {
+    fn cases_without_a_number_and_of_gpus_are_not_seen() {
         let mut results = nothing();
         results.cases = [f64::NAN, 0.0, 1e9].map(|value| bandwidth(write_case(8), &[value])).to_vec();
         results.cases.push(bandwidth(write_case(8), &[]));
+        results.cases.push(bandwidth(Case { memory: Memory::Gpu, ..write_case(8) }, &[1e9]));
         assert_eq!(seen(&results).len(), 1);
     }
 }

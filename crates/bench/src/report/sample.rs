@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::case::{Case, Interference, Measure, Operation, Placement, Service};
+use crate::case::{Case, Interference, Measure, Memory, Operation, Placement, Service};
 use crate::results::{
     CaseResult, DeviceFacts, Failure, Flag, Header, Host, InterferenceProof, PlanText, RawFigures, Results, Run,
     SCHEMA, Skipped, Summary,
@@ -19,6 +19,7 @@ pub fn write_case(size: u64) -> Case {
         qps: 1,
         placement: Placement::Loopback,
         interference: None,
+        memory: Memory::Host,
     }
 }
 
@@ -119,6 +120,7 @@ pub fn nothing() -> Results {
             max_rd_atomic: 16,
             node: None,
         },
+        gpu: None,
         pinned: pinned.into_iter().map(|(role, cpu)| (role.to_owned(), cpu)).collect::<BTreeMap<_, _>>(),
     };
     let plan = PlanText {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::case::{Case, Measure, bytes};
+use crate::case::{Case, Measure, Memory, bytes};
 use crate::report::number::number;
 use crate::results::Flag;
 use crate::run::collect::Collector;
@@ -145,6 +145,9 @@ fn how(case: &Case) -> String {
         if case.qps > 1 {
             how += &format!(", {} QPs", case.qps);
         }
+    }
+    if case.memory == Memory::Gpu {
+        how += ", GPU memory";
     }
     if let Some(beside) = case.interference {
         how += &format!(", beside {beside}");

@@ -9,7 +9,7 @@ mod live;
 mod party;
 mod team;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,11 +28,12 @@ use self::live::Live;
 pub use self::party::watch;
 use self::party::{PATIENCE, Party, Role, Trouble};
 use self::team::{Needs, Team};
-use crate::case::{Case, Placement, Service, bytes};
+use crate::case::{Case, Memory, Placement, Service, bytes};
 use crate::plan::{Plan, Settings};
 use crate::protocol::{Answer, Order, PORT};
 use crate::report;
-use crate::results::{Failure, Header, PlanText, Results, Skipped};
+use crate::results::{Failure, Header, Host, PlanText, Results, Skipped};
+use crate::worker::SCATTER;
 
 /// The file with everything, in the directory of a run.
 pub const RESULTS: &str = "results.json";
@@ -198,18 +199,19 @@ impl<'r> Run<'r> {
         }
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let usual = if setup.peer.is_some() { Placement::Peer } else { Placement::Loopback };
-        let (cases, skipped) = possible(plan.cases(usual), &setup, launcher);
+        let (cases, mut skipped) = possible(plan.cases(usual), &setup, launcher);
+        let mut teams = Teams::new(&plan, &setup, &cases, dir, launcher, interrupted)?;
+        let (cases, unfit) = fitting(cases, &mut teams)?;
+        skipped.extend(unfit);
         if cases.is_empty() {
             let why = skipped.first().map_or("it has no case", |s| s.why.as_str());
             bail!("nothing of this plan can be measured: {why}");
         }
-        let mut teams = Teams::new(&plan, &setup, &cases, dir, launcher, interrupted)?;
         let header = teams.header(&plan, launcher)?;
         let begin = Begin { header, setup };
         let mut journal = Journal::begin(dir, begin.clone())?;
         let mut collected = Collector::new(begin, &plan, &plan.cases(usual));
-        let (cases, unfit) = fitting(cases, &mut teams)?;
-        for skipped in skipped.into_iter().chain(unfit) {
+        for skipped in skipped {
             journal.add(&Entry::Skipped(skipped.clone()))?;
             collected.add(Entry::Skipped(skipped));
         }
@@ -319,7 +321,11 @@ fn possible(cases: Cases, setup: &Setup, launcher: &Launcher) -> (Cases, Vec<Ski
 fn fitting(cases: Cases, teams: &mut Teams<'_>) -> Result<(Cases, Vec<Skipped>)> {
     let (mut fit, mut unfit) = (vec![], vec![]);
     for (case, settings) in cases {
-        let mtu = teams.get(case.placement).map_err(|e| anyhow::anyhow!("{e}"))?.mtu();
+        if let Some(why) = teams.absent.get(&kind(&case)) {
+            unfit.push(Skipped { case, why: why.clone() });
+            continue;
+        }
+        let mtu = teams.get(kind(&case)).map_err(|e| anyhow::anyhow!("{e}"))?.mtu();
         if case.service == Service::Ud && case.size > u64::from(mtu) {
             let why = format!("a datagram has at most {} on this path", bytes(mtu.into()));
             unfit.push(Skipped { case, why });
@@ -348,15 +354,26 @@ fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
     all.iter().filter(shown).copied().collect()
 }
 
-/// The workers of each placement, made when they are first needed and again when they died.
+/// What the workers of a team have in common.
+type Kind = (Placement, Memory);
+
+/// The kind of team that carries out a case.
+fn kind(case: &Case) -> Kind {
+    (case.placement, case.memory)
+}
+
+/// The workers of each kind, made when they are first needed and again when they died.
 struct Teams<'r> {
     plan_pinning: crate::plan::Pinning,
     setup: Setup,
-    memory: BTreeMap<Placement, (u64, u64)>,
+    /// Bytes of memory; of each kind that the cases need.
+    bytes: BTreeMap<Kind, (u64, u64)>,
     launcher: &'r Launcher,
     log: File,
     interrupted: &'r AtomicBool,
-    teams: BTreeMap<Placement, Team<'r>>,
+    teams: BTreeMap<Kind, Team<'r>>,
+    /// Kinds that this set-up cannot have, and why.
+    absent: BTreeMap<Kind, String>,
     /// Workers of this host that died since the last measurement.
     deaths: u32,
 }
@@ -371,39 +388,43 @@ impl<'r> Teams<'r> {
         interrupted: &'r AtomicBool,
     ) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(dir.join(LOG))?;
-        let memory = [Placement::Loopback, Placement::Peer]
-            .into_iter()
-            .map(|placement| {
-                let of = cases.iter().map(|(case, _)| case).filter(|case| case.placement == placement);
-                (placement, team::memory_for(of))
-            })
-            .filter(|(_, memory)| memory.0 > 0)
-            .collect();
+        let kinds: BTreeSet<Kind> = cases.iter().map(|(case, _)| kind(case)).collect();
+        let needs = |of: Kind| team::memory_for(cases.iter().map(|(case, _)| case).filter(|case| kind(case) == of));
+        let bytes = kinds.iter().map(|of| (*of, needs(*of))).collect();
         let mut teams = Self {
             plan_pinning: plan.pinning,
             setup: setup.clone(),
-            memory,
+            bytes,
             launcher,
             log,
             interrupted,
             teams: BTreeMap::new(),
+            absent: BTreeMap::new(),
             deaths: 0,
         };
-        for placement in teams.memory.keys().copied().collect::<Vec<_>>() {
-            teams.get(placement).map_err(|trouble| anyhow::anyhow!("{trouble}"))?;
+        for kind in kinds {
+            match teams.get(kind) {
+                Ok(_) => {}
+                // No GPU, or none that the device reaches: the other cases can be measured all the same.
+                Err(Trouble::Failed(why)) if kind.1 == Memory::Gpu => {
+                    teams.absent.insert(kind, why);
+                }
+                Err(trouble) => bail!("{trouble}"),
+            }
         }
         Ok(teams)
     }
 
-    fn get(&mut self, placement: Placement) -> Result<&mut Team<'r>, Trouble> {
-        if !self.teams.contains_key(&placement) {
-            let team = self.make(placement)?;
-            self.teams.insert(placement, team);
+    fn get(&mut self, kind: Kind) -> Result<&mut Team<'r>, Trouble> {
+        if !self.teams.contains_key(&kind) {
+            let team = self.make(kind)?;
+            self.teams.insert(kind, team);
         }
-        self.teams.get_mut(&placement).ok_or_else(|| Trouble::Failed("no workers".into()))
+        self.teams.get_mut(&kind).ok_or_else(|| Trouble::Failed("no workers".into()))
     }
 
-    fn make(&self, placement: Placement) -> Result<Team<'r>, Trouble> {
+    fn make(&self, kind: Kind) -> Result<Team<'r>, Trouble> {
+        let (placement, memory) = kind;
         let peer = self.setup.peer.as_ref().filter(|_| placement == Placement::Peer);
         let route = match (placement, peer) {
             (Placement::Peer, None) => Route::Packets,
@@ -412,7 +433,13 @@ impl<'r> Teams<'r> {
         let address = peer.map(|peer| with_port(peer));
         let mut hire = |role: Role| match (&address, role) {
             (Some(address), Role::Server | Role::BackgroundServer) => Party::connect(address, role, self.interrupted),
-            _ => Party::start((self.launcher.worker)(route), role, &self.log, self.interrupted),
+            _ => {
+                let mut command = (self.launcher.worker)(route);
+                if memory == Memory::Gpu {
+                    command.env(SCATTER.0, SCATTER.1);
+                }
+                Party::start(command, role, &self.log, self.interrupted)
+            }
         };
         Team::new(Needs {
             hire: &mut hire,
@@ -420,7 +447,8 @@ impl<'r> Teams<'r> {
             port: self.setup.port,
             gid_index: self.setup.gid_index,
             pinning: self.plan_pinning,
-            memory: self.memory.get(&placement).copied().unwrap_or((1, 0)),
+            memory,
+            bytes: self.bytes.get(&kind).copied().unwrap_or((1, 0)),
         })
     }
 
@@ -430,12 +458,12 @@ impl<'r> Teams<'r> {
         settings: &Settings,
         iterations: &mut Option<u64>,
     ) -> Result<team::Outcome, Trouble> {
-        let result = self.get(case.placement).and_then(|team| team.measure(case, settings, iterations));
+        let result = self.get(kind(case)).and_then(|team| team.measure(case, settings, iterations));
         match &result {
             Ok(_) => self.deaths = 0,
             // The others of its team wait for the dead.
             Err(Trouble::Lost { .. }) => {
-                self.teams.remove(&case.placement);
+                self.teams.remove(&kind(case));
                 self.deaths += 1;
             }
             Err(_) => {}
@@ -459,7 +487,10 @@ impl<'r> Teams<'r> {
 
     fn header(&self, plan: &Plan, launcher: &Launcher) -> Result<Header> {
         let first = self.teams.values().next().context("no workers")?;
-        let peer = self.teams.get(&Placement::Peer);
+        let of = |placement| move |(kind, team): (&Kind, _)| (kind.0 == placement).then_some(team);
+        let peer = self.teams.iter().find_map(of(Placement::Peer));
+        let gpu = self.teams.values().find_map(|team| team.here.gpu.clone());
+        let gpu_there = self.teams.iter().filter_map(of(Placement::Peer)).find_map(|team| team.there.gpu.clone());
         let mut notes: Vec<String> = self.teams.values().flat_map(|team| team.notes.clone()).collect();
         notes.dedup();
         Ok(Header {
@@ -468,8 +499,8 @@ impl<'r> Teams<'r> {
             plan: PlanText { name: plan.name.clone(), title: plan.title.clone(), text: plan.text.clone() },
             seed: plan.seed.unwrap_or_else(|| fastrand::u64(..1 << 53)),
             rounds: plan.rounds,
-            host: first.here.clone(),
-            peer: peer.filter(|_| self.setup.peer.is_some()).map(|team| team.there.clone()),
+            host: Host { gpu, ..first.here.clone() },
+            peer: peer.filter(|_| self.setup.peer.is_some()).map(|team| Host { gpu: gpu_there, ..team.there.clone() }),
             peer_note: peer.and(launcher.packets.clone()).filter(|_| self.setup.peer.is_none()),
             notes,
         })

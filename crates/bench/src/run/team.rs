@@ -1,4 +1,4 @@
-//! The two or four workers that carry out the cases of one placement, and how they do: one case, once.
+//! The two or four workers that carry out the cases of one placement and one memory, and how they do: one case, once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use vervain_rdma::Endpoint;
 
 use super::party::{PATIENCE, Party, Role, Trouble};
-use crate::case::{Case, Interference, Measure, Service};
+use crate::case::{Case, Interference, Measure, Memory, Service};
 use crate::plan::{Pin, Pinning, Settings};
 use crate::protocol::{Answer, Measured, Opened, Order, Side, Spec, Stream};
 use crate::results::{Host, InterferenceProof, Run};
@@ -43,11 +43,13 @@ pub struct Needs<'n, 'a> {
     pub gid_index: Option<u8>,
     /// Who runs where.
     pub pinning: Pinning,
+    /// Whose memory that of the measured pair is; that of the interfering one is the host's.
+    pub memory: Memory,
     /// Bytes of memory of each worker of the measured pair, and of the interfering one; 0 where there is none.
-    pub memory: (u64, u64),
+    pub bytes: (u64, u64),
 }
 
-/// The workers of one placement.
+/// The workers of one placement and one memory.
 pub struct Team<'a> {
     client: Party<'a>,
     server: Party<'a>,
@@ -67,7 +69,7 @@ impl<'a> Team<'a> {
     /// Starts the workers, has them open their devices, pins them, makes their memory.
     pub fn new(needs: Needs<'_, 'a>) -> Result<Self, Trouble> {
         let mut roles = vec![Role::Client, Role::Server];
-        if needs.memory.1 > 0 {
+        if needs.bytes.1 > 0 {
             roles.extend([Role::BackgroundClient, Role::BackgroundServer]);
         }
         let mut parties = Vec::new();
@@ -83,11 +85,16 @@ impl<'a> Team<'a> {
         let places = Places::new(needs.pinning, requester, responder, one_machine);
         for (role, party, _) in &mut parties {
             let measured = matches!(role, Role::Client | Role::Server);
-            let bytes = if measured { needs.memory.0 } else { needs.memory.1 };
+            let (memory, bytes) = if measured { (needs.memory, needs.bytes.0) } else { (Memory::Host, needs.bytes.1) };
             let cpu = places.of(*role);
-            party.have_done(&Order::Settle { cpu, node: needs.pinning.memory_node, bytes })?;
+            let Pinning { memory_node: node, gpu, .. } = needs.pinning;
+            let gpu = match party.ask(&Order::Settle { cpu, memory, node, gpu, bytes }, PATIENCE)? {
+                Answer::Settled { gpu } => gpu,
+                other => return Err(party.nonsense(&other)),
+            };
             let host = if matches!(role, Role::Client | Role::BackgroundClient) { &mut here } else { &mut there };
             host.pinned.insert(role.word().into(), cpu);
+            host.gpu = host.gpu.take().or(gpu);
         }
         // Two of this machine, where the responder is on another one.
         let other = if one_machine { Role::Server } else { Role::BackgroundClient };
@@ -279,8 +286,8 @@ fn stream_spec(beside: &Interference, mtu: u32) -> Spec {
 /// Bytes of memory that the workers of a pair need for these cases: the measured one, the interfering one.
 pub fn memory_for<'c>(cases: impl Iterator<Item = &'c Case>) -> (u64, u64) {
     cases.fold((0, 0), |(measured, beside), case| {
-        let stream = case.interference.map_or(0, |i| worker::memory(i.size, 1));
-        (measured.max(worker::memory(case.size, case.qps)), beside.max(stream))
+        let stream = case.interference.map_or(0, |i| worker::needs(i.size, 1));
+        (measured.max(worker::needs(case.size, case.qps)), beside.max(stream))
     })
 }
 

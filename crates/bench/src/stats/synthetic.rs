@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::Recorder;
 use super::bootstrap::normal;
-use crate::case::{Case, Measure, Operation, Placement, Service};
+use crate::case::{Case, Measure, Memory, Operation, Placement, Service};
 use crate::results::Run;
 
 /// How a machine's figures vary.
@@ -74,6 +74,7 @@ pub fn latency() -> Case {
         qps: 1,
         placement: Placement::Loopback,
         interference: None,
+        memory: Memory::Host,
     }
 }
 

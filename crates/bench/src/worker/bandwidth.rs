@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use vervain_rdma::{Completion, Region};
+use vervain_rdma::Completion;
 
 use super::clock::{Clock, Ticks};
+use super::memory::Memory;
 use super::pair::{Pair, succeeded};
 use super::segments::Segments;
 use super::wait::Stop;
@@ -27,7 +28,7 @@ const SLICE: u64 = 1_000_000;
 /// how many did, at each look that found some.
 fn pump(
     pair: &Pair,
-    region: &Region,
+    memory: &Memory,
     goal: u64,
     stop: &Stop,
     mut completed: impl FnMut(u64) -> Result<()>,
@@ -46,7 +47,7 @@ fn pump(
             while *posted < goal && *posted - finished[qp] < depth {
                 let n = *posted;
                 let signaled = (n + 1).is_multiple_of(every) || n + 1 == goal;
-                pair.post(region, qp, n, signaled)?;
+                pair.post(memory, qp, n, signaled)?;
                 *posted = n + 1;
                 if each {
                     break;
@@ -73,7 +74,7 @@ fn pump(
 }
 
 /// The measured requester.
-pub fn request(pair: &Pair, region: &Region, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
+pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
     let goal = iterations.div_ceil(pair.qps() as u64).max(1);
     let all = goal * pair.qps() as u64;
     let mut segments = Segments::new(all);
@@ -81,7 +82,7 @@ pub fn request(pair: &Pair, region: &Region, iterations: u64, stop: &Stop, clock
     let begin = clock.now();
     let mut last = begin;
     let mut made = 0;
-    pump(pair, region, goal, stop, |count| {
+    pump(pair, memory, goal, stop, |count| {
         made += count;
         if segments.is_over(made) || made == all {
             last = clock.now();
@@ -102,14 +103,14 @@ pub fn request(pair: &Pair, region: &Region, iterations: u64, stop: &Stop, clock
 /// The interfering requester: goes on until it is stopped. `running` is called when the first request has completed.
 pub fn interfere(
     pair: &Pair,
-    region: &Region,
+    memory: &Memory,
     stop: &Stop,
     clock: &Clock,
     mut running: impl FnMut() -> Result<()>,
 ) -> Result<Stream> {
     let mut counts = Counts::new(clock);
     let mut first = true;
-    pump(pair, region, u64::MAX, stop, |count| {
+    pump(pair, memory, u64::MAX, stop, |count| {
         counts.count(clock, clock.now(), count);
         if std::mem::take(&mut first) { running() } else { Ok(()) }
     })?;
@@ -150,10 +151,10 @@ impl Counts {
 }
 
 /// Posts the receives that the first messages take; before the other end begins.
-pub fn post_receives(pair: &Pair, region: &Region) -> Result<()> {
+pub fn post_receives(pair: &Pair, memory: &Memory) -> Result<()> {
     for qp in 0..pair.qps() {
         for n in 0..u64::from(pair.receives()) {
-            pair.receive(region, qp, n)?;
+            pair.receive(memory, qp, n)?;
         }
     }
     Ok(())
@@ -161,7 +162,7 @@ pub fn post_receives(pair: &Pair, region: &Region) -> Result<()> {
 
 /// The responder of messages that take receives: takes them and posts new receives, until `iterations` have come, or,
 /// after it was stopped, none comes any more. Says how many came.
-pub fn respond(pair: &Pair, region: &Region, iterations: u64, stop: &Stop) -> Result<u64> {
+pub fn respond(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop) -> Result<u64> {
     if !pair.spec.operation.takes_receive() {
         return Ok(0);
     }
@@ -174,7 +175,7 @@ pub fn respond(pair: &Pair, region: &Region, iterations: u64, stop: &Stop) -> Re
         let found = pair.recv_cq.poll(&mut done)?;
         for done in &done[..found] {
             let qp = succeeded(done, pair.spec.operation)?;
-            pair.receive(region, qp, received)?;
+            pair.receive(memory, qp, received)?;
             received += 1;
         }
         if found > 0 {

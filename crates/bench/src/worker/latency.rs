@@ -6,6 +6,7 @@ use anyhow::Result;
 use vervain_rdma::{Completion, Region};
 
 use super::clock::{Clock, Ticks};
+use super::memory::Memory;
 use super::pair::{Pair, succeeded};
 use super::segments::Segments;
 use super::wait::{Stop, Wait};
@@ -14,10 +15,10 @@ use crate::protocol::Measured;
 use crate::stats::Recorder;
 
 /// How the other end's answer is seen.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Answer {
+#[derive(Clone, Copy)]
+enum Answer<'a> {
     /// In the last byte of the area that it writes to.
-    Memory,
+    Memory(&'a Region),
     /// By a receive.
     Receive,
     /// There is none: the operation brings it.
@@ -27,9 +28,9 @@ enum Answer {
 /// What both ends have in common.
 struct Player<'a> {
     pair: &'a Pair,
-    region: &'a Region,
+    memory: &'a Memory,
     stop: &'a Stop,
-    answer: Answer,
+    answer: Answer<'a>,
     limit: Duration,
     outgoing: usize,
     incoming: usize,
@@ -37,25 +38,25 @@ struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    fn new(pair: &'a Pair, region: &'a Region, stop: &'a Stop) -> Self {
+    fn new(pair: &'a Pair, memory: &'a Memory, stop: &'a Stop) -> Result<Self> {
         let answer = match pair.spec.operation {
-            Operation::Write => Answer::Memory,
+            Operation::Write => Answer::Memory(memory.of_cpu()?),
             operation if operation.takes_receive() => Answer::Receive,
             _ => Answer::None,
         };
         // What is lost of RC is sent again, with pauses that add up.
         let limit = Duration::from_secs(if pair.spec.service == Service::Rc { 20 } else { 1 });
         let (outgoing, incoming) = pair.last_bytes();
-        Self { pair, region, stop, answer, limit, outgoing, incoming, done: [Completion::default()] }
+        Ok(Self { pair, memory, stop, answer, limit, outgoing, incoming, done: [Completion::default()] })
     }
 
     /// Posts message `n`, from 1. What it carries last is `n`, which the byte before it was not.
     #[inline]
     fn post(&mut self, n: u64) -> Result<()> {
-        if self.answer == Answer::Memory {
-            self.region.store_byte(self.outgoing, n as u8);
+        if let Answer::Memory(region) = self.answer {
+            region.store_byte(self.outgoing, n as u8);
         }
-        Ok(self.pair.post(self.region, 0, n, true)?)
+        Ok(self.pair.post(self.memory, 0, n, true)?)
     }
 
     /// Waits until message `n` has been sent. False: stopped.
@@ -71,9 +72,9 @@ impl<'a> Player<'a> {
     fn came(&mut self, n: u64) -> Result<bool> {
         match self.answer {
             Answer::None => Ok(true),
-            Answer::Memory => {
+            Answer::Memory(region) => {
                 let mut wait = Wait::new(self.stop, self.limit);
-                while self.region.load_byte(self.incoming) != n as u8 {
+                while region.load_byte(self.incoming) != n as u8 {
                     if !wait.again()? {
                         return Ok(false);
                     }
@@ -84,7 +85,7 @@ impl<'a> Player<'a> {
                 let found = Wait::new(self.stop, self.limit).completions(&self.pair.recv_cq, &mut self.done)?;
                 succeeded(&self.done[0], self.pair.spec.operation)?;
                 if found > 0 {
-                    self.pair.receive(self.region, 0, 0)?;
+                    self.pair.receive(self.memory, 0, 0)?;
                 }
                 Ok(found > 0)
             }
@@ -92,14 +93,16 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Before each `Start`, at both ends: the byte that is polled is that of no message.
-pub fn reset(pair: &Pair, region: &Region) {
-    region.store_byte(pair.last_bytes().1, 0);
+/// Before each `Start`, at both ends: a byte that is polled is that of no message.
+pub fn reset(pair: &Pair, memory: &Memory) {
+    if let Memory::Host(region) = memory {
+        region.store_byte(pair.last_bytes().1, 0);
+    }
 }
 
 /// The requester: posts, and waits for the answer.
-pub fn request(pair: &Pair, region: &Region, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
-    let mut player = Player::new(pair, region, stop);
+pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
+    let mut player = Player::new(pair, memory, stop)?;
     let mut times = Times::new(iterations, halved(pair));
     let mut segments = Segments::new(iterations);
     let from = clock.monotonic();
@@ -181,9 +184,9 @@ impl Times {
 }
 
 /// The responder: waits for each message and answers it with its like. Says how many came.
-pub fn respond(pair: &Pair, region: &Region, iterations: u64, stop: &Stop) -> Result<u64> {
-    let mut player = Player::new(pair, region, stop);
-    if player.answer == Answer::None {
+pub fn respond(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop) -> Result<u64> {
+    let mut player = Player::new(pair, memory, stop)?;
+    if matches!(player.answer, Answer::None) {
         return Ok(0);
     }
     for n in 1..=iterations {

@@ -4,6 +4,7 @@
 mod bandwidth;
 mod clock;
 mod latency;
+mod memory;
 mod pair;
 mod segments;
 mod wait;
@@ -16,13 +17,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use vervain_rdma::{Access, Context, Library, PathOptions, Pd, Region};
+use vervain_rdma::{Context, Library, PathOptions, Pd};
 
 use self::clock::Clock;
+use self::memory::Memory;
+pub use self::memory::SCATTER;
 use self::pair::Pair;
-pub use self::pair::memory;
+pub use self::pair::needs;
 use self::wait::Stop;
-use crate::case::Measure;
+use crate::case::{self, Measure};
 use crate::control::{Control, Silence};
 use crate::protocol::{Answer, Opened, Order, Side, Spec, VERSION};
 use crate::topology::{self, Topology};
@@ -95,7 +98,7 @@ struct Open {
     context: Context,
     pd: Pd,
     path: PathOptions,
-    region: Option<Region>,
+    memory: Option<Memory>,
 }
 
 impl Worker {
@@ -106,14 +109,14 @@ impl Worker {
                 let Defaults { device: usual, gid_index: usual_gid } = self.defaults.clone();
                 self.open(device.or(usual).as_deref(), port, gid_index.or(usual_gid))
             }
-            Order::Settle { cpu, node, bytes } => self.settle(cpu, node, bytes),
+            Order::Settle { cpu, memory, node, gpu, bytes } => self.settle(cpu, memory, node, gpu, bytes),
             Order::Prepare(spec) => self.prepare(spec),
             Order::Connect(peers) => {
                 let open = self.open.as_ref().context("no device is open")?;
                 let pair = self.pair.as_mut().context("no QPs are prepared")?;
                 pair.connect(&open.pd, &peers)?;
                 if pair.is_received_from() {
-                    bandwidth::post_receives(pair, open.region()?)?;
+                    bandwidth::post_receives(pair, open.memory()?)?;
                 }
                 Ok(Answer::Done)
             }
@@ -137,53 +140,54 @@ impl Worker {
         let host = facts::host(&topology, facts::device(&context, port, path.mtu)?, BTreeMap::new());
         let opened =
             Opened { host, cpus: topology.order(context.numa_node()), pid: process::id(), boot: facts::boot() };
-        self.open = Some(Open { pd: Pd::new(&context)?, context, path, region: None });
+        self.open = Some(Open { pd: Pd::new(&context)?, context, path, memory: None });
         Ok(Answer::Opened(Box::new(opened)))
     }
 
-    fn settle(&mut self, cpu: Option<u32>, node: Option<u32>, bytes: u64) -> Result<Answer> {
+    fn settle(
+        &mut self,
+        cpu: Option<u32>,
+        memory: case::Memory,
+        node: Option<u32>,
+        gpu: Option<u32>,
+        bytes: u64,
+    ) -> Result<Answer> {
         ensure!(bytes <= MOST_MEMORY, "{bytes} bytes are more than a worker gives, {MOST_MEMORY}");
         let open = self.open.as_mut().context("no device is open")?;
         if let Some(cpu) = cpu {
             topology::pin(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
         }
         self.pair = None;
-        if let Some(old) = open.region.take() {
+        if let Some(old) = open.memory.take() {
             old.deregister()?;
         }
         let len = usize::try_from(bytes)?.max(1);
-        let touched = || -> Result<Region> {
-            let region = open.pd.region(len, Access::REMOTE)?;
-            // A page lies where it is touched first.
-            region.fill(0..len, 0);
-            Ok(region)
+        let (memory, gpu) = match memory {
+            case::Memory::Host => (Memory::of_host(&open.pd, len, node)?, None),
+            case::Memory::Gpu => Memory::of_gpu(&open.pd, len, gpu).map(|(memory, gpu)| (memory, Some(gpu)))?,
         };
-        let region = match node {
-            Some(node) => Topology::read()?.on_node(node, touched)??,
-            None => touched()?,
-        };
-        open.region = Some(region);
-        Ok(Answer::Done)
+        open.memory = Some(memory);
+        Ok(Answer::Settled { gpu })
     }
 
     fn prepare(&mut self, spec: Spec) -> Result<Answer> {
         let open = self.open.as_ref().context("no device is open")?;
         self.pair = None;
-        let region = open.region()?;
+        let memory = open.memory()?;
         let pair =
-            Pair::new(spec, &open.pd, region, open.path).with_context(|| format!("on {}", open.context.name()))?;
-        let endpoints = pair.endpoints(region)?;
+            Pair::new(spec, &open.pd, memory, open.path).with_context(|| format!("on {}", open.context.name()))?;
+        let endpoints = pair.endpoints(memory)?;
         self.pair = Some(pair);
         Ok(Answer::Prepared(endpoints))
     }
 
     fn start(&mut self, iterations: u64, control: &mut Control<Order>) -> Result<Answer> {
         let open = self.open.as_ref().context("no device is open")?;
-        let (region, pair) = (open.region()?, self.pair.as_ref().context("no QPs are prepared")?);
+        let (memory, pair) = (open.memory()?, self.pair.as_ref().context("no QPs are prepared")?);
         let (stop, clock) = (&*self.stop, &self.clock);
         let spec = pair.spec;
         if spec.measure == Measure::Latency {
-            latency::reset(pair, region);
+            latency::reset(pair, memory);
         }
         if spec.side == Side::Responder {
             control.send(&Answer::Listening)?;
@@ -191,26 +195,26 @@ impl Worker {
         Ok(match (spec.side, spec.measure) {
             (Side::Requester, _) if spec.endless => {
                 let running = || Ok(control.send(&Answer::Listening)?);
-                Answer::Stream(bandwidth::interfere(pair, region, stop, clock, running)?)
+                Answer::Stream(bandwidth::interfere(pair, memory, stop, clock, running)?)
             }
             (Side::Requester, Measure::Latency) => {
-                Answer::Run(latency::request(pair, region, iterations, stop, clock)?)
+                Answer::Run(latency::request(pair, memory, iterations, stop, clock)?)
             }
             (Side::Requester, Measure::Bandwidth) => {
-                Answer::Run(bandwidth::request(pair, region, iterations, stop, clock)?)
+                Answer::Run(bandwidth::request(pair, memory, iterations, stop, clock)?)
             }
             (Side::Responder, Measure::Latency) => {
-                Answer::Served { received: latency::respond(pair, region, iterations, stop)? }
+                Answer::Served { received: latency::respond(pair, memory, iterations, stop)? }
             }
             (Side::Responder, Measure::Bandwidth) => {
-                Answer::Served { received: bandwidth::respond(pair, region, iterations, stop)? }
+                Answer::Served { received: bandwidth::respond(pair, memory, iterations, stop)? }
             }
         })
     }
 }
 
 impl Open {
-    fn region(&self) -> Result<&Region> {
-        self.region.as_ref().context("no memory is made")
+    fn memory(&self) -> Result<&Memory> {
+        self.memory.as_ref().context("no memory is made")
     }
 }

@@ -6,6 +6,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use vervain_rdma::*;
 
+use super::memory::Memory;
 use crate::case::{Measure, Operation, Service};
 use crate::protocol::{Side, Spec};
 
@@ -18,7 +19,7 @@ const CYCLE: usize = 4096;
 const CACHE_LINE: usize = 64;
 
 /// Bytes of memory that a case needs at each end.
-pub fn memory(size: u64, qps: u32) -> u64 {
+pub fn needs(size: u64, qps: u32) -> u64 {
     2 * area(size) * u64::from(qps)
 }
 
@@ -27,7 +28,7 @@ fn area(size: u64) -> u64 {
     (size + GRH_BYTES as u64).max(CYCLE as u64).next_multiple_of(4096)
 }
 
-/// Bytes up to which perftest posts inline when it measures latency.
+/// Bytes up to which perftest posts inline when it measures latency of the host's memory.
 fn customary_inline(spec: &Spec) -> u32 {
     match (spec.measure, spec.operation, spec.service) {
         (Measure::Bandwidth, ..) => 0,
@@ -36,6 +37,11 @@ fn customary_inline(spec: &Spec) -> u32 {
         (_, Operation::Send | Operation::SendImm, _) => 236,
         _ => 0,
     }
+}
+
+/// Bytes up to which to post inline. The CPU copies what is.
+fn wanted_inline(spec: &Spec, of_cpu: bool) -> u32 {
+    if of_cpu { spec.inline.unwrap_or_else(|| customary_inline(spec)) } else { 0 }
 }
 
 /// The QPs of a case at one end.
@@ -66,11 +72,11 @@ struct Peer {
 
 impl Pair {
     /// Makes the QPs, in INIT (UD: in RTS), with receives posted where the peer's messages take some.
-    pub fn new(spec: Spec, pd: &Pd, region: &Region, path: PathOptions) -> Result<Self> {
+    pub fn new(spec: Spec, pd: &Pd, memory: &Memory, path: PathOptions) -> Result<Self> {
         let context = pd.context();
         let attr = context.attr()?;
         ensure!(spec.qps > 0 && spec.depth > 0 && spec.size > 0 && spec.signal_every > 0, "a case of nothing");
-        ensure!(memory(spec.size, spec.qps) <= region.len() as u64, "the case needs more memory than was made");
+        ensure!(needs(spec.size, spec.qps) <= memory.remote().len, "the case needs more memory than was made");
         if spec.service == Service::Ud && spec.size > u64::from(spec.mtu) {
             bail!("a datagram has at most {} bytes on this path", spec.mtu);
         }
@@ -92,7 +98,7 @@ impl Pair {
         };
         let builder = Qp::builder(service, pd, &send_cq, &recv_cq).max_send(sends).max_receive(receives);
         let mut qps: Vec<Qp> = Vec::new();
-        let wanted = spec.inline.unwrap_or_else(|| customary_inline(&spec));
+        let wanted = wanted_inline(&spec, memory.of_cpu().is_ok());
         let mut inline = if u64::from(wanted) >= spec.size { u32::try_from(spec.size)? } else { 0 };
         while qps.len() < spec.qps as usize {
             match builder.clone().max_inline(inline).build() {
@@ -114,9 +120,9 @@ impl Pair {
     }
 
     /// What the other end has to know.
-    pub fn endpoints(&self, region: &Region) -> Result<Vec<Endpoint>> {
+    pub fn endpoints(&self, memory: &Memory) -> Result<Vec<Endpoint>> {
         let all = self.qps.iter().enumerate().map(|(i, qp)| {
-            let (all, at) = (region.remote(), self.remote_area(i) as u64);
+            let (all, at) = (memory.remote(), self.remote_area(i) as u64);
             let memory = RemoteMemory { addr: all.addr + at, len: self.area as u64, ..all };
             Ok(Endpoint { memory: Some(memory), ..qp.endpoint(&self.path)? })
         });
@@ -178,10 +184,10 @@ impl Pair {
 
     /// Posts message number `n` on QP `qp`, the number of which its completion has.
     #[inline]
-    pub fn post(&self, region: &Region, qp: usize, n: u64, signaled: bool) -> Result<(), PostError> {
+    pub fn post(&self, memory: &Memory, qp: usize, n: u64, signaled: bool) -> Result<(), PostError> {
         let step = self.step(n);
         let here = self.own_area(qp) + step;
-        let sge = [region.slice(here..here + self.size)];
+        let sge = [memory.slice(here..here + self.size)];
         let peer = &self.peers[qp];
         let there = peer.memory.at(step as u64);
         let request = match (self.spec.operation, &peer.ah) {
@@ -202,11 +208,11 @@ impl Pair {
 
     /// Posts receive number `n` on QP `qp`.
     #[inline]
-    pub fn receive(&self, region: &Region, qp: usize, n: u64) -> Result<(), PostError> {
+    pub fn receive(&self, memory: &Memory, qp: usize, n: u64) -> Result<(), PostError> {
         let grh = if self.spec.service == Service::Ud { GRH_BYTES } else { 0 };
         // Datagrams stay in one place: with their GRH they are no cache lines.
         let start = self.remote_area(qp) + if grh == 0 { self.step(n) } else { 0 };
-        let sge = [region.slice(start..start + grh + self.size)];
+        let sge = [memory.slice(start..start + grh + self.size)];
         self.qps[qp].receive(RecvRequest::new(&sge).id(qp as u64))
     }
 
@@ -238,6 +244,26 @@ mod tests {
     #[test]
     fn an_area_holds_the_message_its_grh_and_a_page() {
         assert_eq!([area(1), area(4096), area(4056), area(8 << 20)], [4096, 8192, 4096, (8 << 20) + 4096]);
-        assert_eq!(memory(8, 3), 6 * 4096);
+        assert_eq!(needs(8, 3), 6 * 4096);
+    }
+
+    #[test]
+    fn nothing_is_inline_that_the_cpu_cannot_read() {
+        let spec = Spec {
+            side: Side::Requester,
+            measure: Measure::Latency,
+            operation: Operation::WriteImm,
+            service: Service::Rc,
+            size: 8,
+            depth: 1,
+            qps: 1,
+            mtu: 1024,
+            inline: None,
+            signal_every: 1,
+            endless: false,
+        };
+        let asked = Spec { inline: Some(64), ..spec };
+        assert_eq!([wanted_inline(&spec, true), wanted_inline(&asked, true)], [220, 64]);
+        assert_eq!([wanted_inline(&spec, false), wanted_inline(&asked, false)], [0, 0]);
     }
 }

@@ -50,12 +50,16 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
 
 /// What many of the sentences below have in common.
 fn whole(text: &str) -> String {
-    let keys = "expected a key operation, service, measure, size, depth, qps, placement, interference, iterations, \
+    let keys = "expected a key operation, service, measure, size, depth, qps, placement, memory, interference, iterations, \
                 warm_up, at_least, at_most, inline or signal_every";
+    let polled =
+        "expected host for the latency of write, since the CPU polls that memory and cannot poll a GPU's, found gpu";
     text.replace("{SIZES}", r#"expected 1 B to 2 GiB, written 8, "64K", "8 MiB", "8..8M" or "8..8M by 4""#)
         .replace("{DEPTHS}", r#"expected 1 to 32768, written 8, "1..128" or "1..128 by 4""#)
         .replace("{BESIDE}", r#"expected "none" or a size and an operation, as "8 B write""#)
         .replace("{ONE}", "expected 1, since latency is that of one message at a time")
+        .replace("{POLLED}", polled)
+        .replace("{INLINE}", "expected \"auto\" or 0 with GPU memory, from which the CPU cannot copy a message")
         .replace("{OTHERS}", "other operations have a block of their own")
         .replace("{OTHER}", "bandwidth has a block of its own")
         .replace("{CARRIED}", "which UC QPs carry (IBA volume 1, table 38)")
@@ -82,6 +86,7 @@ const OF_A_BLOCK: &[(&str, &str)] = &[
     ("service = \"dc\"", r#"4:11 case[1].service: expected rc, uc or ud, found "dc""#),
     ("service = \"RC\"", r#"4:11 case[1].service: expected rc, uc or ud, found "RC"; did you mean "rc"?"#),
     ("service = []", r#"4:11 case[1].service: expected rc, uc or ud, found an empty list"#),
+    ("memory = \"vram\"", r#"4:10 case[1].memory: expected host or gpu, found "vram""#),
     ("placement = \"local\"", r#"4:13 case[1].placement: expected loopback or peer, found "local""#),
     (
         "interference = \"write 8\"",
@@ -189,6 +194,22 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
         &["4:13 case[1].depth[2]: {ONE}, found 16; {OTHER}", "5:7 case[1].qps: {ONE}, found 2; {OTHER}"],
     ),
     (
+        "[[case]]\noperation = ['read', 'write']\nmeasure = ['bandwidth', 'latency']\nmemory = ['host', 'gpu']",
+        &["4:19 case[1].memory[2]: {POLLED}; write+imm needs no polling"],
+    ),
+    (
+        "[defaults]\nmemory = 'gpu'\n[[case]]\noperation = 'write'\nmeasure = 'latency'",
+        &["4:13 case[1].operation: {POLLED} in [defaults]; write+imm needs no polling"],
+    ),
+    (
+        "[[case]]\noperation = 'read'\nmeasure = 'latency'\nmemory = 'gpu'\ninline = 64",
+        &["5:10 case[1].inline: {INLINE}, found 64 B"],
+    ),
+    (
+        "[defaults]\ninline = '1K'\n[[case]]\noperation = 'read'\nmeasure = 'latency'\nmemory = ['host', 'gpu']",
+        &["6:19 case[1].memory[2]: {INLINE}, found 1 KiB in [defaults]"],
+    ),
+    (
         "[defaults]\nat_least = '1s'\nat_most = '2s'\n[[case]]\noperation = 'send'\n\
          measure = 'latency'\nat_most = '500ms'",
         &["7:11 case[1].at_most: expected at least 1s, which is at_least here, found 500ms"],
@@ -212,14 +233,15 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "[pinning]\nclient = 'cpu3'\nserver = 8192\nmemory_node = 1024\nclients = 1\n\
+        "[pinning]\nclient = 'cpu3'\nserver = 8192\nmemory_node = 1024\ngpu = 'first'\nclients = 1\n\
          [[case]]\nmeasure = 'latency'\noperation = 'read'",
         &[
             "2:10 pinning.client: expected \"auto\", \"free\" or the number of a CPU, 0 to 8191, found 'cpu3'",
             "3:10 pinning.server: expected \"auto\", \"free\" or the number of a CPU, 0 to 8191, found 8192",
             "4:15 pinning.memory_node: expected 0 to 1023, found 1024",
-            "5:1 pinning.clients: expected a key client, server, background_client, background_server or memory_node, \
-             found clients; did you mean \"client\"?",
+            "5:7 pinning.gpu: expected 0 to 1023, found 'first'",
+            "6:1 pinning.clients: expected a key client, server, background_client, background_server, memory_node \
+             or gpu, found clients; did you mean \"client\"?",
         ],
     ),
     // Mistakes that TOML recovers from hide no others.
@@ -263,6 +285,7 @@ fn a_plan_has_at_most_100000_cases() {
         [format!("{line}:1 case[{block}]: expected at most 100000 cases in the whole plan, found {found} up to here")]
     };
     assert_eq!(mistakes(&block(126)), said(1, 1, 100_800));
+    assert_eq!(mistakes(&format!("{}memory = [\"host\", \"gpu\"]\n", block(63))), said(1, 1, 100_800));
     // Also in two blocks, and only once.
     let three = format!("{}{}{}", block(64), block(63), block(63));
     assert_eq!(mistakes(&three), said(7, 2, 101_600));
