@@ -14,8 +14,8 @@ use vervain_tests::{Job, free_port, have, under_vervain, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Rounds before the first verdict, and before the last.
-const FEW: usize = 5;
-const MANY: usize = 20;
+const FEW: usize = 3;
+const MANY: usize = 9;
 /// What agreement is.
 const SHARE: f64 = 0.10;
 /// perftest prints latencies in hundredths of a µs: half of that is lost.
@@ -31,7 +31,7 @@ at_most = "3s"
 [[case]]
 operation = "write"
 measure = "latency"
-size = [8, 65536]
+size = 8
 [[case]]
 operation = "send"
 measure = "latency"
@@ -41,7 +41,7 @@ operation = "read"
 measure = "latency"
 size = 65536
 [[case]]
-operation = ["write", "read"]
+operation = "write"
 measure = "bandwidth"
 size = 65536
 [[case]]
@@ -54,19 +54,17 @@ iterations = 400000
 /// The same by perftest: operation, measure, size, tool, iterations. It posts by `ibv_wr_*` unless told otherwise, which
 /// takes some ns more, and notes the time of each message of 8 bytes unless told otherwise (-N), which takes as long as
 /// the message.
-const TOOLS: [(&str, &str, u64, &str, u32); 7] = [
+const TOOLS: [(&str, &str, u64, &str, u32); 5] = [
     ("write", "latency", 8, "ib_write_lat", 20_000),
-    ("write", "latency", 65536, "ib_write_lat", 20_000),
     ("send", "latency", 4096, "ib_send_lat", 20_000),
     ("read", "latency", 65536, "ib_read_lat", 20_000),
     ("write", "bandwidth", 65536, "ib_write_bw", 20_000),
-    ("read", "bandwidth", 65536, "ib_read_bw", 20_000),
     ("write", "bandwidth", 8, "ib_write_bw", 400_000),
 ];
 
 #[test]
 fn its_numbers_are_perftests() {
-    if !have(&["ib_write_lat", "ib_write_bw", "ib_send_lat", "ib_read_lat", "ib_read_bw", "taskset"]) {
+    if !have(&["ib_write_lat", "ib_write_bw", "ib_send_lat", "ib_read_lat", "taskset"]) {
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");

@@ -116,9 +116,9 @@ pub struct CompareArgs {
     pub a: PathBuf,
     /// The run that is compared
     pub b: PathBuf,
-    /// Draw it too, into this HTML file
-    #[arg(short, long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    /// The HTML file that it is drawn into; figures and values come beside it
+    #[arg(short, long, value_name = "FILE", default_value = "vervain-bench-compare.html")]
+    pub out: PathBuf,
 }
 
 #[derive(Args, Debug)]

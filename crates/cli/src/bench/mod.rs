@@ -127,10 +127,10 @@ fn be_far(args: &ServeArgs) -> Result<ExitCode> {
 fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let read = |path: &Path| -> Result<Results> { run::read(path) };
     let comparison = compare::compare(&read(&args.a)?, &read(&args.b)?);
-    if let Some(file) = &args.out {
-        comparison.write(file)?;
-    }
-    output::print(&format!("{}\n", comparison.table()))
+    output::print(&format!("{}\n", comparison.table()))?;
+    comparison.write(&args.out)?;
+    output::note(&format!("drawn: {}", args.out.display()));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn report(args: &ReportArgs) -> Result<ExitCode> {
