@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use vervain_rdma::Endpoint;
 
-use crate::case::{Measure, Memory, Operation, Service};
+use crate::case::{Case, Memory};
 use crate::results::{Host, RawFigures};
 
 /// Both ends must say the same; raised with every change here.
@@ -68,18 +68,8 @@ pub enum Order {
 pub struct Spec {
     /// Whether it posts, or is posted to.
     pub side: Side,
-    /// What is measured.
-    pub measure: Measure,
-    /// What is posted.
-    pub operation: Operation,
-    /// The service of the QPs.
-    pub service: Service,
-    /// Bytes of each message.
-    pub size: u64,
-    /// Requests under way on each QP.
-    pub depth: u32,
-    /// QPs.
-    pub qps: u32,
+    /// What is carried out; where it is the interference, with nothing beside it.
+    pub case: Case,
     /// Bytes of payload in a packet.
     pub mtu: u32,
     /// Bytes up to which a message is inline; None: as perftest.

@@ -151,7 +151,7 @@ impl<'a> Team<'a> {
         let mut background = match (&case.interference, &mut self.background) {
             (None, _) => None,
             (Some(beside), Some((client, server))) => {
-                let spec = stream_spec(beside, mtu);
+                let spec = stream_spec(case, beside, mtu);
                 pair_up((client, server), &spec)?;
                 server.order(&Order::Start { iterations: 0 })?;
                 listening(server)?;
@@ -166,7 +166,7 @@ impl<'a> Team<'a> {
         pair_up((&mut self.client, &mut self.server), &spec)?;
         let limit = settings.at_most * 10 + SLACK;
         let mut run = |iterations| start((&mut self.client, &mut self.server), &spec, iterations, limit);
-        let warm_up = settings.warm_up.min(WARM_UP_BYTES / spec.size).max(LEAST);
+        let warm_up = settings.warm_up.min(WARM_UP_BYTES / spec.case.size).max(LEAST);
         let (mut warm, _) = run(warm_up)?;
         let planned = match *iterations {
             Some(known) => known,
@@ -193,7 +193,7 @@ impl<'a> Team<'a> {
                 Some(prove(**beside, &stream, measured.between))
             }
         };
-        let counted = spec.operation.takes_receive() && spec.service != Service::Rc;
+        let counted = spec.case.operation.takes_receive() && spec.case.service != Service::Rc;
         let lost = if counted { measured.iterations.saturating_sub(received) } else { 0 };
         Ok((measured, lost, proof))
     }
@@ -242,7 +242,7 @@ fn start(
         other => return Err(client.nonsense(&other)),
     };
     // What is lost would be waited for without end.
-    if spec.service != Service::Rc {
+    if spec.case.service != Service::Rc {
         server.order(&Order::Stop)?;
     }
     match server.answer(limit)? {
@@ -252,35 +252,24 @@ fn start(
 }
 
 fn spec(case: &Case, settings: &Settings, mtu: u32) -> Spec {
-    Spec {
-        side: Side::Requester,
-        measure: case.measure,
-        operation: case.operation,
-        service: case.service,
-        size: case.size,
-        depth: case.depth,
-        qps: case.qps,
-        mtu,
-        inline: settings.inline,
-        signal_every: settings.signal_every,
-        endless: false,
-    }
+    let Settings { inline, signal_every, .. } = *settings;
+    Spec { side: Side::Requester, case: *case, mtu, inline, signal_every, endless: false }
 }
 
-fn stream_spec(beside: &Interference, mtu: u32) -> Spec {
-    Spec {
-        side: Side::Requester,
+fn stream_spec(case: &Case, beside: &Interference, mtu: u32) -> Spec {
+    let stream = Case {
         measure: Measure::Bandwidth,
         operation: beside.operation,
         service: Service::Rc,
         size: beside.size,
         depth: STREAM_DEPTH,
         qps: 1,
-        mtu,
-        inline: None,
-        signal_every: STREAM_SIGNAL_EVERY,
-        endless: true,
-    }
+        interference: None,
+        memory: Memory::Host,
+        ..*case
+    };
+    let signal_every = STREAM_SIGNAL_EVERY;
+    Spec { side: Side::Requester, case: stream, mtu, inline: None, signal_every, endless: true }
 }
 
 /// Bytes of memory that the workers of a pair need for these cases: the measured one, the interfering one.

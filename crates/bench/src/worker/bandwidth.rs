@@ -34,9 +34,9 @@ fn pump(
     mut completed: impl FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let spec = &pair.spec;
-    let depth = u64::from(spec.depth);
+    let depth = u64::from(spec.case.depth);
     // A device that does the work while it is posted would else complete long messages all at once, at the end.
-    let each = spec.size >= EACH;
+    let each = spec.case.size >= EACH;
     let every = if each { 1 } else { u64::from(spec.signal_every).min(depth) };
     let mut posted = vec![0; pair.qps()];
     let mut finished = vec![0; pair.qps()];
@@ -57,7 +57,7 @@ fn pump(
         let found = pair.send_cq.poll(&mut done)?;
         let mut count = 0;
         for done in &done[..found] {
-            let qp = succeeded(done, spec.operation)?;
+            let qp = succeeded(done, spec.case.operation)?;
             let more = every.min(goal - finished[qp]);
             finished[qp] += more;
             count += more;
@@ -163,7 +163,7 @@ pub fn post_receives(pair: &Pair, memory: &Memory) -> Result<()> {
 /// The responder of messages that take receives: takes them and posts new receives, until `iterations` have come, or,
 /// after it was stopped, none comes any more. Says how many came.
 pub fn respond(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop) -> Result<u64> {
-    if !pair.spec.operation.takes_receive() {
+    if !pair.spec.case.operation.takes_receive() {
         return Ok(0);
     }
     let per_qp = iterations.div_ceil(pair.qps() as u64).max(1);
@@ -174,14 +174,14 @@ pub fn respond(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop) -> Re
     while received < all {
         let found = pair.recv_cq.poll(&mut done)?;
         for done in &done[..found] {
-            let qp = succeeded(done, pair.spec.operation)?;
+            let qp = succeeded(done, pair.spec.case.operation)?;
             pair.receive(memory, qp, received)?;
             received += 1;
         }
         if found > 0 {
             idle = None;
         } else if stop.load(Ordering::Relaxed) {
-            let reliable = pair.spec.service == Service::Rc;
+            let reliable = pair.spec.case.service == Service::Rc;
             let since = *idle.get_or_insert_with(Instant::now);
             if reliable || since.elapsed() > STRAGGLERS {
                 break;

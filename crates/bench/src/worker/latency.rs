@@ -39,13 +39,13 @@ struct Player<'a> {
 
 impl<'a> Player<'a> {
     fn new(pair: &'a Pair, memory: &'a Memory, stop: &'a Stop) -> Result<Self> {
-        let answer = match pair.spec.operation {
+        let answer = match pair.spec.case.operation {
             Operation::Write => Answer::Memory(memory.of_cpu()?),
             operation if operation.takes_receive() => Answer::Receive,
             _ => Answer::None,
         };
         // What is lost of RC is sent again, with pauses that add up.
-        let limit = Duration::from_secs(if pair.spec.service == Service::Rc { 20 } else { 1 });
+        let limit = Duration::from_secs(if pair.spec.case.service == Service::Rc { 20 } else { 1 });
         let (outgoing, incoming) = pair.last_bytes();
         Ok(Self { pair, memory, stop, answer, limit, outgoing, incoming, done: [Completion::default()] })
     }
@@ -63,7 +63,7 @@ impl<'a> Player<'a> {
     #[inline]
     fn sent(&mut self) -> Result<bool> {
         let found = Wait::new(self.stop, self.limit).completions(&self.pair.send_cq, &mut self.done)?;
-        succeeded(&self.done[0], self.pair.spec.operation)?;
+        succeeded(&self.done[0], self.pair.spec.case.operation)?;
         Ok(found > 0)
     }
 
@@ -83,7 +83,7 @@ impl<'a> Player<'a> {
             }
             Answer::Receive => {
                 let found = Wait::new(self.stop, self.limit).completions(&self.pair.recv_cq, &mut self.done)?;
-                succeeded(&self.done[0], self.pair.spec.operation)?;
+                succeeded(&self.done[0], self.pair.spec.case.operation)?;
                 if found > 0 {
                     self.pair.receive(self.memory, 0, 0)?;
                 }
@@ -135,7 +135,7 @@ pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock
 
 /// By how much an iteration is divided.
 fn halved(pair: &Pair) -> u64 {
-    if pair.spec.operation.is_answered() { 2 } else { 1 }
+    if pair.spec.case.operation.is_answered() { 2 } else { 1 }
 }
 
 /// When each iteration ended. They become a histogram afterwards, since that would take some ns of each.

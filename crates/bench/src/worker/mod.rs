@@ -186,13 +186,13 @@ impl Worker {
         let (memory, pair) = (open.memory()?, self.pair.as_ref().context("no QPs are prepared")?);
         let (stop, clock) = (&*self.stop, &self.clock);
         let spec = pair.spec;
-        if spec.measure == Measure::Latency {
+        if spec.case.measure == Measure::Latency {
             latency::reset(pair, memory);
         }
         if spec.side == Side::Responder {
             control.send(&Answer::Listening)?;
         }
-        Ok(match (spec.side, spec.measure) {
+        Ok(match (spec.side, spec.case.measure) {
             (Side::Requester, _) if spec.endless => {
                 let running = || Ok(control.send(&Answer::Listening)?);
                 Answer::Stream(bandwidth::interfere(pair, memory, stop, clock, running)?)

@@ -30,7 +30,7 @@ fn area(size: u64) -> u64 {
 
 /// Bytes up to which perftest posts inline when it measures latency of the host's memory.
 fn customary_inline(spec: &Spec) -> u32 {
-    match (spec.measure, spec.operation, spec.service) {
+    match (spec.case.measure, spec.case.operation, spec.case.service) {
         (Measure::Bandwidth, ..) => 0,
         (_, Operation::Write | Operation::WriteImm, _) => 220,
         (_, Operation::Send | Operation::SendImm, Service::Ud) => 188,
@@ -75,23 +75,29 @@ impl Pair {
     pub fn new(spec: Spec, pd: &Pd, memory: &Memory, path: PathOptions) -> Result<Self> {
         let context = pd.context();
         let attr = context.attr()?;
-        ensure!(spec.qps > 0 && spec.depth > 0 && spec.size > 0 && spec.signal_every > 0, "a case of nothing");
-        ensure!(needs(spec.size, spec.qps) <= memory.remote().len, "the case needs more memory than was made");
-        if spec.service == Service::Ud && spec.size > u64::from(spec.mtu) {
+        ensure!(
+            spec.case.qps > 0 && spec.case.depth > 0 && spec.case.size > 0 && spec.signal_every > 0,
+            "a case of nothing"
+        );
+        ensure!(
+            needs(spec.case.size, spec.case.qps) <= memory.remote().len,
+            "the case needs more memory than was made"
+        );
+        if spec.case.service == Service::Ud && spec.case.size > u64::from(spec.mtu) {
             bail!("a datagram has at most {} bytes on this path", spec.mtu);
         }
-        if spec.operation.is_atomic() && attr.atomics == AtomicCap::None {
+        if spec.case.operation.is_atomic() && attr.atomics == AtomicCap::None {
             bail!("{} has no atomic operations", context.name());
         }
         let path = PathOptions { mtu: Mtu::try_from(spec.mtu).map_err(anyhow::Error::msg)?, ..path };
 
-        let sends = if spec.measure == Measure::Latency { 1 } else { spec.depth };
-        let receives = if spec.operation.takes_receive() { RECEIVES.min(attr.max_queue.max(1)) } else { 1 };
-        let entries = |per_qp: u32| spec.qps.saturating_mul(per_qp).min(attr.max_cqe.max(1));
+        let sends = if spec.case.measure == Measure::Latency { 1 } else { spec.case.depth };
+        let receives = if spec.case.operation.takes_receive() { RECEIVES.min(attr.max_queue.max(1)) } else { 1 };
+        let entries = |per_qp: u32| spec.case.qps.saturating_mul(per_qp).min(attr.max_cqe.max(1));
         let send_cq = Cq::new(context, entries(sends), None, 0)?;
         let recv_cq = Cq::new(context, entries(receives), None, 0)?;
 
-        let service = match spec.service {
+        let service = match spec.case.service {
             Service::Rc => Transport::Rc,
             Service::Uc => Transport::Uc,
             Service::Ud => Transport::Ud,
@@ -99,8 +105,8 @@ impl Pair {
         let builder = Qp::builder(service, pd, &send_cq, &recv_cq).max_send(sends).max_receive(receives);
         let mut qps: Vec<Qp> = Vec::new();
         let wanted = wanted_inline(&spec, memory.of_cpu().is_ok());
-        let mut inline = if u64::from(wanted) >= spec.size { u32::try_from(spec.size)? } else { 0 };
-        while qps.len() < spec.qps as usize {
+        let mut inline = if u64::from(wanted) >= spec.case.size { u32::try_from(spec.case.size)? } else { 0 };
+        while qps.len() < spec.case.qps as usize {
             match builder.clone().max_inline(inline).build() {
                 Ok(qp) => qps.push(qp),
                 // Devices do not say how much they take. What the plan names must be.
@@ -109,12 +115,12 @@ impl Pair {
             }
         }
         for qp in &qps {
-            match spec.service {
+            match spec.case.service {
                 Service::Ud => qp.activate(&path, QKEY)?,
                 _ => qp.init(&path, Access::REMOTE)?,
             }
         }
-        let (size, area) = (usize::try_from(spec.size)?, usize::try_from(area(spec.size))?);
+        let (size, area) = (usize::try_from(spec.case.size)?, usize::try_from(area(spec.case.size))?);
         let inline = inline > 0;
         Ok(Self { spec, send_cq, recv_cq, qps, peers: vec![], path, inline, receives, size, area })
     }
@@ -133,7 +139,7 @@ impl Pair {
     pub fn connect(&mut self, pd: &Pd, peers: &[Endpoint]) -> Result<()> {
         ensure!(peers.len() == self.qps.len(), "{} QPs here, {} there", self.qps.len(), peers.len());
         for (qp, peer) in self.qps.iter().zip(peers) {
-            let ah = match self.spec.service {
+            let ah = match self.spec.case.service {
                 Service::Ud => Some(Ah::new(pd, peer, &self.path)?),
                 _ => {
                     qp.connect(peer, &self.path)?;
@@ -176,7 +182,7 @@ impl Pair {
     fn step(&self, n: u64) -> usize {
         let step = self.size.next_multiple_of(CACHE_LINE);
         // perftest's rule: messages of half a page and more stay where they are. Latency is measured in one place.
-        if self.spec.measure == Measure::Latency || self.size > CYCLE / 2 {
+        if self.spec.case.measure == Measure::Latency || self.size > CYCLE / 2 {
             return 0;
         }
         (n % (CYCLE / step) as u64) as usize * step
@@ -190,7 +196,7 @@ impl Pair {
         let sge = [memory.slice(here..here + self.size)];
         let peer = &self.peers[qp];
         let there = peer.memory.at(step as u64);
-        let request = match (self.spec.operation, &peer.ah) {
+        let request = match (self.spec.case.operation, &peer.ah) {
             (Operation::Send, None) => SendRequest::send(&sge),
             (Operation::SendImm, None) => SendRequest::send_imm(&sge, n as u32),
             (Operation::SendImm, Some(ah)) => SendRequest::datagram_imm(&sge, ah, peer.qpn, QKEY, n as u32),
@@ -209,7 +215,7 @@ impl Pair {
     /// Posts receive number `n` on QP `qp`.
     #[inline]
     pub fn receive(&self, memory: &Memory, qp: usize, n: u64) -> Result<(), PostError> {
-        let grh = if self.spec.service == Service::Ud { GRH_BYTES } else { 0 };
+        let grh = if self.spec.case.service == Service::Ud { GRH_BYTES } else { 0 };
         // Datagrams stay in one place: with their GRH they are no cache lines.
         let start = self.remote_area(qp) + if grh == 0 { self.step(n) } else { 0 };
         let sge = [memory.slice(start..start + grh + self.size)];
@@ -218,8 +224,8 @@ impl Pair {
 
     /// Whether this end has receives to post before the other one may begin.
     pub fn is_received_from(&self) -> bool {
-        let answers = self.spec.measure == Measure::Latency;
-        self.spec.operation.takes_receive() && (self.spec.side == Side::Responder || answers)
+        let answers = self.spec.case.measure == Measure::Latency;
+        self.spec.case.operation.takes_receive() && (self.spec.side == Side::Responder || answers)
     }
 }
 
@@ -240,6 +246,7 @@ fn failed(done: &Completion, what: Operation) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::{Case, Memory, Placement};
 
     #[test]
     fn an_area_holds_the_message_its_grh_and_a_page() {
@@ -249,19 +256,18 @@ mod tests {
 
     #[test]
     fn nothing_is_inline_that_the_cpu_cannot_read() {
-        let spec = Spec {
-            side: Side::Requester,
+        let case = Case {
             measure: Measure::Latency,
             operation: Operation::WriteImm,
             service: Service::Rc,
             size: 8,
             depth: 1,
             qps: 1,
-            mtu: 1024,
-            inline: None,
-            signal_every: 1,
-            endless: false,
+            placement: Placement::Loopback,
+            interference: None,
+            memory: Memory::Host,
         };
+        let spec = Spec { side: Side::Requester, case, mtu: 1024, inline: None, signal_every: 1, endless: false };
         let asked = Spec { inline: Some(64), ..spec };
         assert_eq!([wanted_inline(&spec, true), wanted_inline(&asked, true)], [220, 64]);
         assert_eq!([wanted_inline(&spec, false), wanted_inline(&asked, false)], [0, 0]);
