@@ -9,7 +9,7 @@ use crate::results::{Flag, Run, Summary, percentile};
 mod bootstrap;
 mod recorder;
 #[cfg(test)]
-mod synthetic;
+pub(crate) mod synthetic;
 
 pub use bootstrap::Bootstrap;
 pub use recorder::Recorder;

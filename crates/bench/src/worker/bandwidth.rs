@@ -9,7 +9,7 @@ use vervain_rdma::Completion;
 use super::clock::{Clock, Ticks};
 use super::memory::Memory;
 use super::pair::{Pair, succeeded};
-use super::segments::Segments;
+use super::segments::Course;
 use super::wait::Stop;
 use crate::case::Service;
 use crate::protocol::{Measured, Stream};
@@ -77,27 +77,16 @@ fn pump(
 pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
     let goal = iterations.div_ceil(pair.qps() as u64).max(1);
     let all = goal * pair.qps() as u64;
-    let mut segments = Segments::new(all);
-    let from = clock.monotonic();
-    let begin = clock.now();
-    let mut last = begin;
+    let mut course = Course::begin(all, clock);
     let mut made = 0;
     pump(pair, memory, goal, stop, |count| {
         made += count;
-        if segments.is_over(made) || made == all {
-            last = clock.now();
-            segments.end(made, clock.seconds(begin, last));
+        if course.is_due(made) || made == all {
+            course.mark(made, clock.now());
         }
         Ok(())
     })?;
-    let seconds = clock.seconds(begin, last);
-    Ok(Measured {
-        iterations: made,
-        between: (from, from + (seconds * 1e9) as u64),
-        seconds,
-        segments: segments.finish(made, seconds),
-        histogram: vec![],
-    })
+    Ok(course.end(made, vec![]))
 }
 
 /// The interfering requester: goes on until it is stopped. `running` is called when the first request has completed.

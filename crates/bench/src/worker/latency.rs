@@ -8,7 +8,7 @@ use vervain_rdma::{Completion, Region};
 use super::clock::{Clock, Ticks};
 use super::memory::Memory;
 use super::pair::{Pair, succeeded};
-use super::segments::Segments;
+use super::segments::Course;
 use super::wait::{Stop, Wait};
 use crate::case::{Operation, Service};
 use crate::protocol::Measured;
@@ -104,33 +104,21 @@ pub fn reset(pair: &Pair, memory: &Memory) {
 pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
     let mut player = Player::new(pair, memory, stop)?;
     let mut times = Times::new(iterations, halved(pair));
-    let mut segments = Segments::new(iterations);
-    let from = clock.monotonic();
-    let begin = clock.now();
-    let mut last = begin;
+    let mut course = Course::begin(iterations, clock);
     let mut made = 0;
-    times.begin(begin);
+    times.begin(course.began());
     for n in 1..=iterations {
         player.post(n)?;
         // Its completion first: the memory of the message is then free, and the queue never fills.
         if !player.sent()? || !player.came(n)? {
             break;
         }
-        last = clock.now();
+        let now = clock.now();
         made = n;
-        times.add(last, clock);
-        if segments.is_over(n) {
-            segments.end(n, clock.seconds(begin, last));
-        }
+        times.add(now, clock);
+        course.mark(n, now);
     }
-    let seconds = clock.seconds(begin, last);
-    Ok(Measured {
-        iterations: made,
-        between: (from, from + (seconds * 1e9) as u64),
-        seconds,
-        segments: segments.finish(made, seconds),
-        histogram: times.into_buckets(clock),
-    })
+    Ok(course.end(made, times.into_buckets(clock)))
 }
 
 /// By how much an iteration is divided.

@@ -246,7 +246,8 @@ fn failed(done: &Completion, what: Operation) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Case, Memory, Placement};
+    use crate::case::Case;
+    use crate::stats::synthetic;
 
     #[test]
     fn an_area_holds_the_message_its_grh_and_a_page() {
@@ -256,17 +257,7 @@ mod tests {
 
     #[test]
     fn nothing_is_inline_that_the_cpu_cannot_read() {
-        let case = Case {
-            measure: Measure::Latency,
-            operation: Operation::WriteImm,
-            service: Service::Rc,
-            size: 8,
-            depth: 1,
-            qps: 1,
-            placement: Placement::Loopback,
-            interference: None,
-            memory: Memory::Host,
-        };
+        let case = Case { operation: Operation::WriteImm, ..synthetic::latency() };
         let spec = Spec { side: Side::Requester, case, mtu: 1024, inline: None, signal_every: 1, endless: false };
         let asked = Spec { inline: Some(64), ..spec };
         assert_eq!([wanted_inline(&spec, true), wanted_inline(&asked, true)], [220, 64]);

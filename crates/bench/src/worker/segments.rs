@@ -1,10 +1,58 @@
-//! A run in parts, for what one number hides: warming up, drift, spread.
+//! A run from its first post to its last completion, and in parts, for what one number hides: warming up, drift, spread.
+
+use super::clock::{Clock, Ticks};
+use crate::protocol::Measured;
 
 /// How many parts a run has, where it has so many iterations.
 const PARTS: u64 = 16;
 
+/// A run under way.
+pub struct Course<'a> {
+    clock: &'a Clock,
+    from: u64,
+    begin: Ticks,
+    last: Ticks,
+    segments: Segments,
+}
+
+impl<'a> Course<'a> {
+    /// One of so many iterations begins now.
+    pub fn begin(iterations: u64, clock: &'a Clock) -> Self {
+        let segments = Segments::new(iterations);
+        let from = clock.monotonic();
+        let begin = clock.now();
+        Self { clock, from, begin, last: begin, segments }
+    }
+
+    /// When it began.
+    pub fn began(&self) -> Ticks {
+        self.begin
+    }
+
+    /// Whether [`mark`](Self::mark) has to be told that `done` iterations are done.
+    #[inline]
+    pub fn is_due(&self, done: u64) -> bool {
+        self.segments.is_over(done)
+    }
+
+    /// `done` iterations are done at `now`.
+    pub fn mark(&mut self, done: u64, now: Ticks) {
+        self.last = now;
+        if self.segments.is_over(done) {
+            self.segments.end(done, self.clock.seconds(self.begin, now));
+        }
+    }
+
+    /// All `done` are done, the last of them when it was marked.
+    pub fn end(self, done: u64, histogram: Vec<(u64, u64)>) -> Measured {
+        let seconds = self.clock.seconds(self.begin, self.last);
+        let between = (self.from, self.from + (seconds * 1e9) as u64);
+        Measured { iterations: done, between, seconds, segments: self.segments.finish(done, seconds), histogram }
+    }
+}
+
 /// Parts of about as many iterations each, as they end.
-pub struct Segments {
+struct Segments {
     length: u64,
     next: u64,
     /// What was done by the end of the last part, and when.
@@ -14,26 +62,26 @@ pub struct Segments {
 
 impl Segments {
     /// For a run of so many iterations.
-    pub fn new(iterations: u64) -> Self {
+    fn new(iterations: u64) -> Self {
         let length = iterations.div_ceil(PARTS).max(1);
         Self { length, next: length, last: (0, 0.0), parts: Vec::with_capacity(PARTS as usize + 1) }
     }
 
     /// Whether a part ends with iteration `done`, counted from 1.
     #[inline]
-    pub fn is_over(&self, done: u64) -> bool {
+    fn is_over(&self, done: u64) -> bool {
         done >= self.next
     }
 
     /// A part ends: `done` iterations in `seconds` since the beginning of the run.
-    pub fn end(&mut self, done: u64, seconds: f64) {
+    fn end(&mut self, done: u64, seconds: f64) {
         self.parts.push((done - self.last.0, seconds - self.last.1));
         self.last = (done, seconds);
         self.next = done + self.length;
     }
 
     /// All parts, the last of which may be shorter.
-    pub fn finish(mut self, done: u64, seconds: f64) -> Vec<(u64, f64)> {
+    fn finish(mut self, done: u64, seconds: f64) -> Vec<(u64, f64)> {
         if done > self.last.0 {
             self.end(done, seconds);
         }
