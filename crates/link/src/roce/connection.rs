@@ -254,6 +254,11 @@ impl Connection {
         replying.targets.release();
     }
 
+    /// Whether an acknowledgement is due.
+    pub(super) fn owes_acknowledgement(&self) -> bool {
+        self.replying.lock().responder.has_ack_due()
+    }
+
     /// Puts an acknowledgement that is due into the port's batch; whether there was one.
     pub(super) fn acknowledge(&self, qp: &Qp) -> bool {
         let due = self.reply(qp, |responder, host| {

@@ -109,9 +109,13 @@ impl Outbound {
             let mut window = connection.path.window.lock();
             let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
-            if posting && !takes_one_along(sends, begun.get()) {
+            let place = if posting { place_of_acknowledgement(sends, begun.get()) } else { Place::Behind };
+            // Other QPs may owe some too, of which a train takes one.
+            let with_last = place == Place::WithLast && owing.is_empty() && connection.port.port.takes_trains();
+            if place != Place::Behind && !with_last {
                 acknowledge(sends, &mut batch);
             }
+            let with_last = with_last && connection.owes_acknowledgement();
             let tally = &qp.tally;
             let mut out = WayOut { batch: &mut batch, to: connection.to, tally, pushed: 0 };
             let paced_in_hand = paced.as_mut();
@@ -122,6 +126,7 @@ impl Outbound {
                 out: &mut out,
                 paced: paced_in_hand,
                 left: BUDGET,
+                with_last,
                 reason: None,
             };
             if let Some(f) = f.take() {
@@ -176,21 +181,41 @@ impl Outbound {
 #[inline]
 fn owing(connection: &Arc<Connection>) -> Vec<(Arc<Connection>, Arc<Qp>)> {
     let owing = connection.path.take_owing().into_iter();
-    owing.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
+    let others = owing.filter(|other| !Arc::ptr_eq(other, connection));
+    others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
-/// Whether what is posted, from request `next` on, is one packet, which the acknowledgement of an earlier message can follow
-/// in the same train: the peer sees that first. Of more packets the first might be seen without it, and a program would get
-/// an answer before the completion of its own message, which an HCA acknowledges when it comes.
+/// Where the acknowledgement of an earlier message goes when something is posted. The peer is to take it before the last
+/// packet of that or along with it, or a program would get an answer before the completion of its own message, which an HCA
+/// acknowledges when it comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Behind everything: what is posted is one packet, and both are one train.
+    Behind,
+    /// In the train of the last packet. If it went before, the peer would get it alone, and a program that has seen its own
+    /// message complete may look for the answer in its memory, without a poll that takes packets in.
+    WithLast,
+    /// Before everything.
+    Before,
+}
+
+/// The place when requests from `next` on are posted.
 #[inline]
-fn takes_one_along(sends: &Sends<'_>, next: u32) -> bool {
-    match sends.tail().wrapping_sub(next) {
-        0 => true,
-        1 => sends.get(next).is_none_or(|posted| {
-            // A SEND of nothing is smaller than an acknowledgement, and ends a train.
-            posted.opcode.answers() || (1..=u64::from(sends.path().mtu_bytes)).contains(&posted.length)
-        }),
-        _ => false,
+fn place_of_acknowledgement(sends: &Sends<'_>, next: u32) -> Place {
+    let Some(posted) = (match sends.tail().wrapping_sub(next) {
+        0 => None,
+        1 => sends.get(next).filter(|posted| !posted.opcode.answers()),
+        _ => return Place::Before,
+    }) else {
+        return Place::Behind;
+    };
+    match posted.length.div_ceil(sends.path().mtu_bytes.into()) {
+        // A SEND of nothing is smaller than an acknowledgement, and ends a train.
+        0 => Place::Before,
+        1 => Place::Behind,
+        // What takes longer to send would keep the peer's own message from completing.
+        packets if packets <= BUDGET.into() => Place::WithLast,
+        _ => Place::Before,
     }
 }
 
@@ -249,6 +274,8 @@ struct Requests<'a, 's, 'b, 'p> {
     paced: Option<&'a mut Paced<'p>>,
     /// Packets that may still be sent.
     left: u32,
+    /// An acknowledgement follows the last packet of a message, in the same train.
+    with_last: bool,
     /// Why the request that was refused last was refused.
     reason: Option<u32>,
 }
@@ -297,6 +324,9 @@ impl RequesterHost for Requests<'_, '_, '_, '_> {
                 self.reason = Some(status);
                 return Err(Refused::Memory);
             }
+        }
+        if self.with_last && opcode::is_last(packet.headers.bth.opcode) {
+            self.out.batch.keep_together();
         }
         match &mut self.paced {
             Some(paced) => paced.push(self.out, packet.headers, &from),

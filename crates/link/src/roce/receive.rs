@@ -72,8 +72,10 @@ pub(super) struct Found {
     due_since: Nanos,
     urgent: bool,
     unanswered: u32,
-    /// Requests since the last answer.
+    /// Packets of requests since the last answer, messages that have ended, and whether another has begun.
     requests: u32,
+    messages: u32,
+    in_message: bool,
     /// Responses whose QP another thread had, and what came after them from the same process, in that order: a program must
     /// not find an answer to a message of its own whose completion is still to come. Over XRC such an answer is for another
     /// QP. But one QP may be busy for long (`ibv_wr_start`); the others wait for a while only.
@@ -114,6 +116,12 @@ impl Found {
         waiting.packets.store(packets + 1, Ordering::Relaxed);
         connection.held.fetch_add(1, Ordering::Relaxed);
         self.held.push(held);
+    }
+
+    /// Whether it looks like a stream, which needs its acknowledgements to go on. To a few packets, or to one message, however
+    /// long, an answer may follow at once.
+    fn is_stream(&self) -> bool {
+        self.requests > FEW && (self.in_message || self.messages > 1)
     }
 
     /// What waits, which then does no longer.
@@ -222,8 +230,7 @@ impl Engine {
             rx.ports[i].stillness.looked(here);
             any |= here;
         }
-        // A stream needs its acknowledgements to go on; only of a few packets an answer may follow at once.
-        if rx.found.requests > FEW {
+        if rx.found.is_stream() {
             self.answer(rx);
         }
         any
@@ -433,11 +440,13 @@ impl Engine {
             }
         } else if found.due.len() == 1 && connection.answered_along.load(Ordering::Relaxed) {
             // Those before have been acknowledged by a packet of a post.
-            (found.unanswered, found.requests, found.due_since) = (0, 0, now);
+            (found.unanswered, found.requests, found.messages, found.due_since) = (0, 0, 0, now);
         }
         connection.answered_along.store(false, Ordering::Relaxed);
         found.urgent |= !(opcode::is_send(op) || opcode::is_write(op));
         found.requests += 1;
+        found.in_message = !opcode::ends(op);
+        found.messages += u32::from(!found.in_message);
         found.unanswered += u32::from(packet.headers.bth.ack_request);
     }
 
@@ -456,7 +465,8 @@ impl Engine {
             again
         };
         let Some(()) = Process::current().and_then(|p| p.handle_packets(|| found.due.retain(answer))) else { return };
-        (found.urgent, found.unanswered, found.requests, found.due_since) = (more, 0, 0, now);
+        (found.urgent, found.due_since) = (more, now);
+        (found.unanswered, found.requests, found.messages) = (0, 0, 0);
         rx.ports.iter().for_each(|port| port.flush());
     }
 
@@ -523,5 +533,21 @@ pub(super) fn as_outbound<'a>(
         let sender: &mut dyn Any = sender;
         let outbound = sender.downcast_mut::<Outbound>().filter(|outbound| outbound.belongs_to(connection));
         outbound.map_or(Progress::Idle, |outbound| f(outbound, sends))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_is_no_stream_however_long_and_its_beginning_is() {
+        let found = |requests, messages, in_message| Found { requests, messages, in_message, ..Found::default() };
+        assert!(!found(FEW, 0, true).is_stream());
+        assert!(!found(FEW, FEW, false).is_stream(), "a few small messages");
+        assert!(!found(64, 1, false).is_stream());
+        assert!(found(64, 0, true).is_stream(), "its sender's window may be closed");
+        assert!(found(64, 1, true).is_stream());
+        assert!(found(64, 2, false).is_stream());
     }
 }

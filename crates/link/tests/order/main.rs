@@ -31,8 +31,9 @@ fn wait(cq: &Cq) {
     }
 }
 
-/// The BTHs of a capture, in its order: records of a header and an IPv4 packet.
-fn headers(mut capture: &[u8]) -> Vec<Bth> {
+/// The BTHs of a capture, in its order, and the places of their packets in their trains: records of a header and an IPv4
+/// packet, whose identification is that place.
+fn headers(mut capture: &[u8]) -> Vec<(Bth, u16)> {
     const FILE: usize = 24;
     const RECORD: usize = 16;
     const IP_UDP: usize = 20 + 8;
@@ -41,50 +42,73 @@ fn headers(mut capture: &[u8]) -> Vec<Bth> {
     while !capture.is_empty() {
         let length = u32::from_ne_bytes(capture[8..12].try_into().unwrap()) as usize;
         let (record, rest) = capture.split_at(RECORD + length);
-        headers.push(parse(&record[RECORD + IP_UDP..]).unwrap().headers.bth);
+        let id = u16::from_be_bytes([record[RECORD + 4], record[RECORD + 5]]);
+        headers.push((parse(&record[RECORD + IP_UDP..]).unwrap().headers.bth, id));
         capture = rest;
     }
     headers
 }
 
-/// Runs `body` with every packet captured. It tells which acknowledgement, by the QP that it is for and its PSN, must be on
-/// the wire before the first packet for which other QP, that has this opcode.
-fn before(test: &str, body: impl FnOnce() -> ((u32, u32), (u32, u8))) {
+/// An acknowledgement, by the QP that it is for and its PSN; a packet, by its QP and opcode.
+type Wanted = ((u32, u32), (u32, u8));
+
+/// Runs `body`, which tells what is wanted, with every packet captured, and hands the places of both among them to `check`,
+/// each with that in its train.
+fn captured(test: &str, body: impl FnOnce() -> Wanted, check: impl FnOnce((usize, u16), (usize, u16))) {
     let directory = std::env::temp_dir().join(format!("vervain-{test}"));
     std::fs::create_dir_all(&directory).unwrap();
     let file = directory.join("all.pcap");
     alone_with(test, &[("VERVAIN_PCAP", file.to_str().unwrap())], || {
-        let (acknowledgement, (answered, operation)) = body();
+        let (acknowledgement, answer) = body();
         let packets = headers(&std::fs::read(&file).unwrap());
-        let place = |wanted: &dyn Fn(u8, u32, u32) -> bool| {
-            let named = |bth: &Bth| wanted(opcode::operation(bth.opcode), bth.dest_qpn, bth.psn);
-            packets.iter().position(named).expect("it was sent")
+        let place = |wanted: &dyn Fn(u8, &Bth) -> bool| {
+            let n = packets.iter().position(|(bth, _)| wanted(opcode::operation(bth.opcode), bth));
+            n.map(|n| (n, packets[n].1)).expect("it was sent")
         };
-        let acknowledged = place(&|op, qpn, psn| op == opcode::ACKNOWLEDGE && (qpn, psn) == acknowledgement);
-        let answer = place(&|op, qpn, _| (qpn, op) == (answered, operation));
-        assert!(acknowledged < answer, "the acknowledgement is packet {acknowledged}, the answer packet {answer}");
+        check(
+            place(&|op, bth| op == opcode::ACKNOWLEDGE && (bth.dest_qpn, bth.psn) == acknowledgement),
+            place(&|op, bth| (bth.dest_qpn, op) == answer),
+        );
     });
     let _ = std::fs::remove_dir_all(directory);
 }
 
+/// A message from `a` to `b`, and an answer of so many bytes. Tells the acknowledgement, and the packet of the answer that
+/// has this opcode.
+fn ask_and_answer(length: usize, operation: u8) -> Wanted {
+    let world = World::new(&[QpType::Rc]);
+    let pair = world.pair(QpType::Rc);
+    pair.a.post_recv(0, &[pair.memory.sge(0, length)]).unwrap();
+    send(&pair.a, pair, 8);
+    wait(&pair.recv_cq);
+    send(&pair.b, pair, length);
+    wait(&pair.send_cq);
+    wait(&pair.send_cq);
+    ((pair.a.qp_num(), pair.expected_psn()), (pair.a.qp_num(), operation))
+}
+
+fn is_in_the_train_of_the_last(acknowledged: (usize, u16), last: (usize, u16)) {
+    assert_eq!(acknowledged, (last.0 + 1, last.1 + 1), "the last packet of the answer is {last:?}");
+}
+
+// A program that has seen its own message complete may look for the answer in its memory: nobody takes in at once what comes
+// then. So the answer comes along with the acknowledgement.
 #[test]
-fn a_message_is_acknowledged_before_an_answer_of_several_packets() {
-    before("a_message_is_acknowledged_before_an_answer_of_several_packets", || {
-        let world = World::new(&[QpType::Rc]);
-        let pair = world.pair(QpType::Rc);
-        pair.a.post_recv(0, &[pair.memory.sge(8 * MTU, 2 * MTU)]).unwrap();
-        send(&pair.a, pair, 8);
-        wait(&pair.recv_cq);
-        send(&pair.b, pair, 2 * MTU);
-        wait(&pair.send_cq);
-        wait(&pair.send_cq);
-        ((pair.a.qp_num(), pair.expected_psn()), (pair.a.qp_num(), opcode::SEND_FIRST))
-    });
+fn a_message_is_acknowledged_along_with_the_end_of_an_answer_of_several_packets() {
+    let test = "a_message_is_acknowledged_along_with_the_end_of_an_answer_of_several_packets";
+    captured(test, || ask_and_answer(2 * MTU, opcode::SEND_LAST), is_in_the_train_of_the_last);
+}
+
+#[test]
+fn a_message_is_acknowledged_along_with_a_shorter_last_packet() {
+    let test = "a_message_is_acknowledged_along_with_a_shorter_last_packet";
+    captured(test, || ask_and_answer(MTU + 8, opcode::SEND_LAST), is_in_the_train_of_the_last);
 }
 
 #[test]
 fn a_message_is_acknowledged_before_the_answer_by_another_qp() {
-    before("a_message_is_acknowledged_before_the_answer_by_another_qp", || {
+    let test = "a_message_is_acknowledged_before_the_answer_by_another_qp";
+    let body = || {
         let world = World::new(&[QpType::XrcSend, QpType::Rc]);
         let (asked, answering) = (world.pair(QpType::XrcSend), world.pair(QpType::Rc));
         send(&asked.a, asked, 8);
@@ -93,6 +117,9 @@ fn a_message_is_acknowledged_before_the_answer_by_another_qp() {
         wait(&answering.recv_cq);
         wait(&asked.send_cq);
         ((asked.a.qp_num(), asked.expected_psn()), (answering.b.qp_num(), opcode::SEND_FIRST))
+    };
+    captured(test, body, |acknowledged, first| {
+        assert!(acknowledged < first, "it is packet {acknowledged:?}, the answer begins at {first:?}");
     });
 }
 

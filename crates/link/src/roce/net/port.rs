@@ -192,7 +192,7 @@ impl Port {
     }
 
     /// Whether several packets may go as one train.
-    pub(super) fn takes_trains(&self) -> bool {
+    pub fn takes_trains(&self) -> bool {
         self.trains.load(Ordering::Relaxed)
     }
 

@@ -59,6 +59,8 @@ pub struct SendBatch {
     pub(super) pieces: Vec<iovec>,
     pub(super) messages: Vec<mmsghdr>,
     pub(super) too_large: Option<TooLarge>,
+    /// The next two packets go in one train.
+    together: bool,
 }
 
 // SAFETY: the pointers in its lists are used only by the call that makes them.
@@ -74,6 +76,7 @@ impl SendBatch {
             pieces: Vec::with_capacity(TRAINS),
             messages: Vec::with_capacity(TRAINS),
             too_large: None,
+            together: false,
         }
     }
 
@@ -92,6 +95,11 @@ impl SendBatch {
         self.too_large.take()
     }
 
+    /// Has the next two packets go in one train, where the port takes trains and the second is no longer than the first.
+    pub fn keep_together(&mut self) {
+        self.together = true;
+    }
+
     /// Adds a packet; padding and ICRC are appended to it. May send what was added before.
     ///
     /// # Safety
@@ -102,10 +110,11 @@ impl SendBatch {
         let rest = payload + padding.len();
         let length = packet.headers.len() + rest + ICRC_LEN;
         assert!(length <= MAX_DATAGRAM && packet.headers.len() >= BTH_LEN, "a packet of {length} bytes");
-        if !self.room.has(length) {
+        let packets = 1 + usize::from(std::mem::take(&mut self.together));
+        if !self.room.has(packets * length) {
             self.flush();
         }
-        let Some(train) = self.couple(packet, length) else { return };
+        let Some(train) = self.couple(packet, length, packets) else { return };
         let (flow, id, full) = (train.flow, train.packets as u16 - 1, train.is_full());
         self.room.append(packet.headers);
         let start = self.room.used();
@@ -122,12 +131,13 @@ impl SendBatch {
         }
     }
 
-    /// Finds the train for a packet, and its place at the end of it; None when the port cannot send there at all.
-    fn couple(&mut self, packet: &Outgoing<'_>, length: usize) -> Option<&Train> {
+    /// Finds the train for a packet, the first of so many that are to stay together, and its place at the end of it; None when
+    /// the port cannot send there at all.
+    fn couple(&mut self, packet: &Outgoing<'_>, length: usize, packets: usize) -> Option<&Train> {
         let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
         let way = Way { to: packet.to, slot: packet.slot, flow: packet.flow, hop_limit, tos: packet.tos };
         let takes_trains = self.port.takes_trains();
-        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&way, length)) {
+        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&way, length, packets)) {
             if self.trains.len() == TRAINS {
                 self.flush();
             }

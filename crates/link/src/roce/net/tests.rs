@@ -112,6 +112,32 @@ fn a_train_goes_whole_over_loopback() {
 }
 
 #[test]
+fn packets_that_are_kept_together_share_a_train_wherever_it_would_end() {
+    // 62 packets of 1,040 bytes, or 64 of whatever is small, fill a train.
+    for (count, size, last) in
+        [(1, 0, 1024), (60, 1024, 1024), (61, 1024, 1024), (3, 1024, 100), (62, 16, 16), (63, 16, 16)]
+    {
+        let (from, to) = (port(), port());
+        let sizes = [vec![size; count], vec![last, 4]].concat();
+        let mut batch = SendBatch::new(from);
+        for (n, size) in sizes.iter().enumerate() {
+            let bytes = payload(n, *size);
+            if n == count {
+                batch.keep_together();
+            }
+            push(&mut batch, &outgoing(&to, &headers(n, *size), &pieces(&[&bytes])));
+        }
+        batch.flush();
+        let mut indices = Vec::new();
+        receive(&to, sizes.len(), |n, datagram| {
+            check_one(n, sizes[n], datagram);
+            indices.push(usize::from(datagram.index));
+        });
+        assert_eq!(indices[count] + 1, indices[count + 1], "{count} of {size} bytes: {indices:?}");
+    }
+}
+
+#[test]
 fn without_trains_packets_go_one_by_one() {
     let (from, to) = (port(), port());
     from.without_trains();

@@ -67,14 +67,19 @@ impl Train {
         self.bytes += bytes;
     }
 
-    /// Whether a packet of `bytes` bytes that goes `way` may be the next.
-    pub fn admits(&self, way: &Way, bytes: usize) -> bool {
+    /// Whether a packet of `bytes` bytes that goes `way` may be the next, and after it others up to `packets`, none longer.
+    pub fn admits(&self, way: &Way, bytes: usize, packets: usize) -> bool {
         let even = self.bytes == self.packets * self.segment;
-        even && bytes <= self.segment && !self.is_full() && self.bytes + bytes <= MAX_DATAGRAM && self.way == *way
+        let in_size = if packets == 1 { bytes <= self.segment } else { bytes == self.segment };
+        even && in_size && self.has_place(bytes, packets) && self.way == *way
     }
 
     /// Whether no packet of full size may follow.
     pub fn is_full(&self) -> bool {
-        self.packets == MOST_PACKETS || self.bytes + self.segment > MAX_DATAGRAM
+        !self.has_place(self.segment, 1)
+    }
+
+    fn has_place(&self, bytes: usize, packets: usize) -> bool {
+        self.packets + packets <= MOST_PACKETS && self.bytes + packets * bytes <= MAX_DATAGRAM
     }
 }
