@@ -38,6 +38,11 @@ impl Patience {
         Patience::new(0, 60_000, false)
     }
 
+    /// For packets that are on their way.
+    pub const fn for_rest() -> Patience {
+        Patience { ns: 60_000, ..Patience::for_packets() }
+    }
+
     const fn new(least: u64, most: u64, yields: bool) -> Patience {
         Patience { ns: least, least, most, yields, failures: 0, rests: 0 }
     }
@@ -148,6 +153,11 @@ mod tests {
         assert_eq!(patience.ns, 0);
         patience.slept(SHORT);
         assert_eq!(patience.ns, MOST);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_looked_out_for() {
+        assert!(Patience::for_rest().look_out(at(2)));
     }
 
     #[test]

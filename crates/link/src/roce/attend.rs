@@ -12,12 +12,14 @@ use super::net::sys::is_readable;
 use super::ports::LocalPort;
 use super::receive::{Receiving, as_outbound};
 use super::timers::NEVER;
+use super::watch::{MOMENT_NS, Next, Watch};
 use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vervain_hca::far::Had;
-use vervain_hca::lock::OwnerGuard;
+use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::patience::Patience;
 use vervain_hca::process::Process;
 use vervain_hca::tid::tid;
 use vervain_hca::{Error, Result, now_ns};
@@ -57,6 +59,7 @@ pub(super) struct Attendance {
     looks: AtomicU32,
     active_at: AtomicU64,
     tick: AtomicU64,
+    watch: OwnerLock<Watch>,
 }
 
 impl Engine {
@@ -166,7 +169,7 @@ impl Engine {
     pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         let a = &self.attendance;
         a.thread.store(tid(), Ordering::Relaxed);
-        a.sleeps_until.store(0, Ordering::SeqCst);
+        let slept_until = a.sleeps_until.swap(0, Ordering::SeqCst);
         self.send_kept();
         // Whoever has said so until now is heard below.
         let unasked = a.wanted.swap(0, Ordering::SeqCst) == 0;
@@ -176,7 +179,8 @@ impl Engine {
             return (false, Some(now + PAUSED_NS));
         }
         let looks = process.packet_looks().wrapping_add(a.waits.load(Ordering::Relaxed));
-        let polled = looks != a.looks.swap(looks, Ordering::Relaxed);
+        let too_soon = a.watch.lock().is_too_soon(now);
+        let polled = looks != a.looks.swap(looks, Ordering::Relaxed) || too_soon;
         if polled {
             a.active_at.store(now, Ordering::Relaxed);
         }
@@ -190,6 +194,14 @@ impl Engine {
             let tick = (a.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
             a.tick.store(tick, Ordering::Relaxed);
             next = recent.then_some(now + tick);
+            if polled && !waited_for {
+                let waiting = || self.ports.packet_fd().is_some_and(is_readable);
+                match a.watch.lock().polled(now < slept_until, waiting) {
+                    Next::Sleep => {}
+                    Next::Watch => watch = true,
+                    Next::Doubt => next = Some(now + MOMENT_NS),
+                }
+            }
         } else {
             a.tick.store(0, Ordering::Relaxed);
         }
@@ -201,7 +213,8 @@ impl Engine {
                 _ => 0,
             };
             if !polled && !waited_for {
-                self.receive_patiently(&mut rx, patient, false, || process.own.wants_attention());
+                let found = self.receive_patiently(&mut rx, patient, false, || process.own.wants_attention());
+                a.watch.lock().missed(found);
             }
             match rx.due_since() {
                 Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
@@ -246,10 +259,11 @@ impl Engine {
     }
 
     /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
-    /// older than `patient` leave.
-    fn receive_patiently(&self, rx: &mut Receiving, patient: u64, eager: bool, enough: impl Fn() -> bool) {
+    /// older than `patient` leave. Whether anything had come.
+    fn receive_patiently(&self, rx: &mut Receiving, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
         let slept = now_ns().saturating_sub(rx.slept_at);
-        let mut any = self.receive(rx);
+        let had_come = self.receive(rx);
+        let mut any = had_come;
         let mut patience = std::mem::take(&mut rx.patience);
         if any {
             patience.slept(slept);
@@ -258,6 +272,9 @@ impl Engine {
             if !(any || eager) || enough() {
                 break;
             }
+            // The rest of a message is on its way; that it comes does not tell whether another will.
+            let mut rest = Patience::for_rest();
+            let patience = if rx.in_message() { &mut rest } else { &mut patience };
             any = patience.look_out(|| {
                 let any = self.look(rx);
                 if !any && rx.due_since().is_some_and(|since| since + patient <= now_ns()) {
@@ -271,6 +288,7 @@ impl Engine {
         }
         rx.patience = patience;
         rx.slept_at = now_ns();
+        had_come
     }
 
     /// Receives until `fd`, a completion channel, is readable.

@@ -17,6 +17,7 @@ mod receive;
 mod starved;
 mod tally;
 mod timers;
+mod watch;
 mod way_out;
 
 pub mod net;

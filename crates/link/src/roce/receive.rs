@@ -151,6 +151,11 @@ impl Receiving {
         self.idle >= LOOKS
     }
 
+    /// Whether the rest of a message is still to come.
+    pub(super) fn in_message(&self) -> bool {
+        self.found.in_message
+    }
+
     /// Whether packets wait for their QP.
     pub(super) fn has_held(&self) -> bool {
         !self.found.held.is_empty() || !self.found.starved.is_empty()
