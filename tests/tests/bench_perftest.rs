@@ -35,7 +35,7 @@ size = 8
 [[case]]
 operation = "send"
 measure = "latency"
-size = 4096
+size = 65536
 [[case]]
 operation = "read"
 measure = "latency"
@@ -44,11 +44,12 @@ size = 65536
 operation = "write"
 measure = "bandwidth"
 size = 65536
+iterations = 200000
 [[case]]
 operation = "write"
 measure = "bandwidth"
 size = 8
-iterations = 400000
+iterations = 2000000
 "#;
 
 /// The same by perftest: operation, measure, size, tool, iterations. It posts by `ibv_wr_*` unless told otherwise, which
@@ -56,10 +57,10 @@ iterations = 400000
 /// the message.
 const TOOLS: [(&str, &str, u64, &str, u32); 5] = [
     ("write", "latency", 8, "ib_write_lat", 20_000),
-    ("send", "latency", 4096, "ib_send_lat", 20_000),
+    ("send", "latency", 65536, "ib_send_lat", 20_000),
     ("read", "latency", 65536, "ib_read_lat", 20_000),
-    ("write", "bandwidth", 65536, "ib_write_bw", 20_000),
-    ("write", "bandwidth", 8, "ib_write_bw", 400_000),
+    ("write", "bandwidth", 65536, "ib_write_bw", 200_000),
+    ("write", "bandwidth", 8, "ib_write_bw", 2_000_000),
 ];
 
 #[test]

@@ -24,6 +24,15 @@ const STRAGGLERS: Duration = Duration::from_millis(50);
 /// Length of a slice in which an interfering stream counts, in ns.
 const SLICE: u64 = 1_000_000;
 
+/// How far a QP is.
+#[derive(Clone, Default)]
+struct Lane {
+    posted: u64,
+    finished: u64,
+    /// Requests up to the next one that has a completion, it among them.
+    unsignaled: u64,
+}
+
 /// Keeps `depth` requests under way on each QP until `goal` have completed on each, or it is stopped. `completed` is told
 /// how many did, at each look that found some.
 fn pump(
@@ -38,17 +47,19 @@ fn pump(
     // A device that does the work while it is posted would else complete long messages all at once, at the end.
     let each = spec.case.size >= EACH;
     let every = if each { 1 } else { u64::from(spec.signal_every).min(depth) };
-    let mut posted = vec![0; pair.qps()];
-    let mut finished = vec![0; pair.qps()];
+    let mut lanes = vec![Lane { unsignaled: every, ..Default::default() }; pair.qps()];
     let mut open = pair.qps();
     let mut done = [Completion::default(); BATCH];
     while open > 0 {
-        for (qp, posted) in posted.iter_mut().enumerate() {
-            while *posted < goal && *posted - finished[qp] < depth {
-                let n = *posted;
-                let signaled = (n + 1).is_multiple_of(every) || n + 1 == goal;
-                pair.post(memory, qp, n, signaled)?;
-                *posted = n + 1;
+        for (qp, lane) in lanes.iter_mut().enumerate() {
+            while lane.posted < goal && lane.posted - lane.finished < depth {
+                lane.unsignaled -= 1;
+                let signaled = lane.unsignaled == 0 || lane.posted + 1 == goal;
+                pair.post(memory, qp, lane.posted, signaled)?;
+                lane.posted += 1;
+                if lane.unsignaled == 0 {
+                    lane.unsignaled = every;
+                }
                 if each {
                     break;
                 }
@@ -57,11 +68,11 @@ fn pump(
         let found = pair.send_cq.poll(&mut done)?;
         let mut count = 0;
         for done in &done[..found] {
-            let qp = succeeded(done, spec.case.operation)?;
-            let more = every.min(goal - finished[qp]);
-            finished[qp] += more;
+            let lane = &mut lanes[succeeded(done, spec.case.operation)?];
+            let more = every.min(goal - lane.finished);
+            lane.finished += more;
             count += more;
-            open -= usize::from(finished[qp] == goal);
+            open -= usize::from(lane.finished == goal);
         }
         if count > 0 {
             completed(count)?;

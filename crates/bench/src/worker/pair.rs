@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use vervain_rdma::*;
 
 use super::memory::Memory;
-use crate::case::{Measure, Operation, Service};
+use crate::case::{Case, Measure, Operation, Service};
 use crate::protocol::{Side, Spec};
 
 /// The Q_Key of all datagrams.
@@ -26,6 +26,18 @@ pub fn needs(size: u64, qps: u32) -> u64 {
 /// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round in.
 fn area(size: u64) -> u64 {
     (size + GRH_BYTES as u64).max(CYCLE as u64).next_multiple_of(4096)
+}
+
+/// How messages of a case go round in the first page of an area: how far it is from one to the next, and how many there
+/// are, less one.
+fn going_round(case: &Case) -> (usize, u64) {
+    // perftest's rule: messages of half a page and more stay where they are. Latency is measured in one place.
+    if case.measure == Measure::Latency || case.size > CYCLE as u64 / 2 {
+        return (0, 0);
+    }
+    let stride = (case.size as usize).next_multiple_of(CACHE_LINE);
+    // A power of two, so that no message costs a division.
+    (stride, (1 << (CYCLE / stride).ilog2()) - 1)
 }
 
 /// Bytes up to which perftest posts inline when it measures latency of the host's memory.
@@ -61,6 +73,10 @@ pub struct Pair {
     receives: u32,
     size: usize,
     area: usize,
+    /// Small messages go round: so far from one to the next, after this number (one less than a power of two) again from
+    /// the first.
+    stride: usize,
+    round: u64,
 }
 
 /// The other end of a QP.
@@ -122,7 +138,8 @@ impl Pair {
         }
         let (size, area) = (usize::try_from(spec.case.size)?, usize::try_from(area(spec.case.size))?);
         let inline = inline > 0;
-        Ok(Self { spec, send_cq, recv_cq, qps, peers: vec![], path, inline, receives, size, area })
+        let (stride, round) = going_round(&spec.case);
+        Ok(Self { spec, send_cq, recv_cq, qps, peers: vec![], path, inline, receives, size, area, stride, round })
     }
 
     /// What the other end has to know.
@@ -179,13 +196,9 @@ impl Pair {
     }
 
     /// How far into an area message number `n` goes.
+    #[inline]
     fn step(&self, n: u64) -> usize {
-        let step = self.size.next_multiple_of(CACHE_LINE);
-        // perftest's rule: messages of half a page and more stay where they are. Latency is measured in one place.
-        if self.spec.case.measure == Measure::Latency || self.size > CYCLE / 2 {
-            return 0;
-        }
-        (n % (CYCLE / step) as u64) as usize * step
+        (n & self.round) as usize * self.stride
     }
 
     /// Posts message number `n` on QP `qp`, the number of which its completion has.
@@ -246,13 +259,23 @@ fn failed(done: &Completion, what: Operation) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Case;
     use crate::stats::synthetic;
 
     #[test]
     fn an_area_holds_the_message_its_grh_and_a_page() {
         assert_eq!([area(1), area(4096), area(4056), area(8 << 20)], [4096, 8192, 4096, (8 << 20) + 4096]);
         assert_eq!(needs(8, 3), 6 * 4096);
+    }
+
+    #[test]
+    fn small_messages_go_round_within_a_page_and_latency_stays_where_it_is() {
+        for (size, found) in
+            [(1, (64, 63)), (64, (64, 63)), (65, (128, 31)), (200, (256, 15)), (300, (320, 7)), (2048, (2048, 1))]
+        {
+            assert_eq!(going_round(&synthetic::bandwidth(size)), found);
+        }
+        assert_eq!(going_round(&synthetic::bandwidth(2049)), (0, 0));
+        assert_eq!(going_round(&synthetic::latency()), (0, 0));
     }
 
     #[test]
