@@ -2,7 +2,7 @@
 //! from the coordinator; all results end up there.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::protocol::PORT;
 use crate::run::watch;
 
 /// Workers at a time: four for a run, and some runs.
@@ -20,13 +21,16 @@ const MOST: usize = 32;
 /// How often the workers are looked after.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// Serves coordinators at `address` until SIGINT or SIGTERM; `worker` makes the command of a worker, which finds the
+/// Serves coordinators at `address`, or at port 4790 of all addresses, until SIGINT or SIGTERM; `worker` makes the command of a worker, which finds the
 /// connection as its standard input. `say` is told who comes and goes.
 ///
 /// # Errors
 /// The address cannot be listened at.
-pub fn serve(address: SocketAddr, worker: &dyn Fn() -> Command, say: &dyn Fn(&str)) -> Result<()> {
-    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+pub fn serve(address: Option<SocketAddr>, worker: &dyn Fn() -> Command, say: &dyn Fn(&str)) -> Result<()> {
+    // A host without IPv6 has the latter only.
+    let all = [(Ipv6Addr::UNSPECIFIED, PORT).into(), (Ipv4Addr::UNSPECIFIED, PORT).into()];
+    let addresses = address.as_ref().map_or(&all[..], std::slice::from_ref);
+    let listener = TcpListener::bind(addresses).with_context(|| format!("cannot listen at {}", addresses[0]))?;
     listener.set_nonblocking(true)?;
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

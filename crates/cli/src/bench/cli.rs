@@ -103,9 +103,9 @@ pub struct RunArgs {
 
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:4790")]
-    pub bind: SocketAddr,
+    /// Where to listen [default: port 4790 of all addresses]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub bind: Option<SocketAddr>,
     #[command(flatten)]
     pub which: Which,
 }
