@@ -24,8 +24,7 @@ pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, O
         cpu: read(root, "proc/cpuinfo").and_then(|text| cpu_model(&text)).unwrap_or_else(|| UNKNOWN.into()),
         cpus: u32::try_from(topology.cpus().len()).unwrap_or(u32::MAX),
         nodes: u32::try_from(topology.nodes().len()).unwrap_or(u32::MAX),
-        // The type of the fields is the machine's word.
-        #[allow(clippy::unnecessary_cast)]
+        #[allow(clippy::unnecessary_cast, reason = "the type of the fields is the machine's word")]
         memory: (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit)),
         kernel: names.release().to_string_lossy().into_owned(),
         governor: governor(root, topology.cpus()),

@@ -308,9 +308,9 @@ impl Allocation {
         let pages = self.len.next_multiple_of(GPU_PAGE as usize);
         let handle = self.primary.enter(|cuda| {
             let mut fd: c_int = -1;
+            let (handle, kind) = ((&raw mut fd).cast(), CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
             // SAFETY: a handle of this type is an int; the pages are part of the allocation.
-            let result =
-                unsafe { get_handle((&raw mut fd).cast(), self.start, pages, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) };
+            let result = unsafe { get_handle(handle, self.start, pages, kind, 0) };
             cuda.check(result, || "cuMemGetHandleForAddressRange failed".into())?;
             // SAFETY: a descriptor that was made just now, for this call.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
