@@ -166,11 +166,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// Bytes that one operation moves; what bandwidth counts.
-    pub fn bytes(&self) -> u64 {
-        self.size
-    }
-
     /// The same case with nothing beside it.
     pub fn alone(self) -> Case {
         Case { interference: None, ..self }

@@ -291,7 +291,7 @@ impl Run {
     pub fn value(&self, case: &Case) -> f64 {
         match case.measure {
             Measure::Latency => self.percentile(0.5),
-            Measure::Bandwidth => self.iterations as f64 * case.bytes() as f64 / self.seconds,
+            Measure::Bandwidth => self.iterations as f64 * case.size as f64 / self.seconds,
         }
     }
 
@@ -312,13 +312,6 @@ pub fn percentile(buckets: &[(u64, u64)], share: f64) -> f64 {
         seen >= rank
     });
     found.map_or(f64::NAN, |(ps, _)| *ps as f64 / 1000.0)
-}
-
-impl Results {
-    /// The result of a case, where it was measured.
-    pub fn find(&self, case: &Case) -> Option<&CaseResult> {
-        self.cases.iter().find(|c| c.case == *case)
-    }
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ fn relative_variance(values: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
 pub(super) fn unit(case: &Case) -> f64 {
     match case.measure {
         Measure::Latency => 1.0,
-        Measure::Bandwidth => case.bytes() as f64,
+        Measure::Bandwidth => case.size as f64,
     }
 }
 
