@@ -34,7 +34,7 @@ demo: packages-demo build
 	@scripts/demo.sh $(PROFILE_DIR)/vervain
 
 test: packages-test build
-	$(CARGO) test --profile checked --workspace
+	$(CARGO) test --profile checked --workspace --no-fail-fast
 
 # The simulation of the transport for SECONDS; with SEED that one seed only, its packets printed.
 soak: toolchain

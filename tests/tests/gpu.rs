@@ -337,7 +337,8 @@ fn what_has_no_gpu_is_skipped_with_the_reason_and_the_rest_is_measured() {
         assert!(!dir.path().join("out").exists(), "nothing is left of a run that could not begin");
 
         let end = run(plan);
-        assert!(end.output.contains("1 cases measured, 1 skipped"), "{}", end.describe());
+        // Between the two may stand that the measurement is in doubt, on a busy machine.
+        assert!(end.output.contains("1 case measured") && end.output.contains("1 skipped"), "{}", end.describe());
         let results = results(dir.path());
         assert_eq!(results["skipped"][0]["case"]["memory"], "gpu");
         let told = results["skipped"][0]["why"].as_str().unwrap_or_default();

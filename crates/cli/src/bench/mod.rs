@@ -68,7 +68,7 @@ fn ending(outcome: &Outcome, dir: &Path) -> ExitCode {
     let failed = results.cases.iter().filter(|c| !c.failures.is_empty()).count();
     let flagged = results.cases.iter().filter(|c| c.summary.as_ref().is_some_and(|s| !s.flags.is_empty())).count();
     let measured = results.cases.iter().filter(|c| !c.runs.is_empty()).count();
-    let mut counts = vec![format!("{measured} cases measured")];
+    let mut counts = vec![format!("{measured} {} measured", if measured == 1 { "case" } else { "cases" })];
     for (count, what) in
         [(flagged, "flagged as doubtful"), (failed, "with failures"), (results.skipped.len(), "skipped")]
     {
