@@ -208,7 +208,7 @@ pub(crate) fn gid_at(index: u32) -> Gid {
 }
 
 /// Whether an address of this host has this GID.
-pub(crate) fn is_of_this_host(gid: &Gid) -> bool {
+pub fn is_of_this_host(gid: &Gid) -> bool {
     table().as_ref().is_some_and(|t| t.addresses.contains(gid))
 }
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_hca::gids::is_of_this_host;
 use vervain_hca::grh;
 use vervain_hca::layout::MULTICAST_QPN;
 use vervain_hca::link::Datagram;
@@ -76,9 +77,9 @@ impl Engine {
     pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<Nanos> {
         let opened = self.addresses(qp, datagram.ah).and_then(|(local, remote)| {
             let port = self.ports.open_for_datagram(process, local)?;
-            Ok((port, remote))
+            Ok((port, local.ip, remote))
         });
-        let (port, remote) = match opened {
+        let (port, local, remote) = match opened {
             Ok(opened) => opened,
             Err(e) => {
                 // Datagrams may be lost; this one is.
@@ -106,6 +107,10 @@ impl Engine {
         let to = Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class };
         // Nobody of a group answers for the others.
         if remote.is_multicast() {
+            if local.is_loopback() && self.ports.spares_own_members() {
+                // It would come back to this host, and to nobody else.
+                return None;
+            }
             let _ = WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
             return None;
         }
@@ -128,6 +133,12 @@ impl Engine {
         let Some(deth) = headers.deth else { return true };
         let mut known = false;
         let (from, to) = (gid_of(arrived.from.ip()), gid_of(arrived.to));
+        let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
+        if is_for_group && self.ports.spares_own_members() && is_of_this_host(&from) {
+            // Members on this host have had it by memory. It has come back by another interface, or the network sends
+            // what it gets to everybody.
+            return true;
+        }
         for qpn in self.datagrams.addressees(arrived.to, headers.bth.dest_qpn) {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };

@@ -165,6 +165,11 @@ impl Ports {
         Ok(port)
     }
 
+    /// Whether members of multicast groups on this host get their copies by memory, and so none in packets.
+    pub(super) fn spares_own_members(&self) -> bool {
+        !self.multicast_loops
+    }
+
     fn find(&self, address: Address) -> Option<Arc<LocalPort>> {
         self.list.lock().iter().find(|p| p.address == address).cloned()
     }
