@@ -13,6 +13,7 @@ use crate::case::{Case, Measure};
 use crate::report::differences;
 use crate::report::number::{in_unit, moment, number, unit};
 use crate::results::{CaseResult, Flag, Host, Results, Summary};
+use crate::stats;
 use ratio::Ratio;
 
 /// Against what the corrected chance is held.
@@ -64,6 +65,8 @@ pub enum Verdict {
     Noisy,
     /// The interfering stream of one side paused.
     Unproven,
+    /// They are one step of the clock apart.
+    ClockStep,
 }
 
 impl Verdict {
@@ -76,12 +79,13 @@ impl Verdict {
             Self::FewRuns => "not comparable: few runs",
             Self::Noisy => "not comparable: noisy",
             Self::Unproven => "not comparable: interference paused",
+            Self::ClockStep => "not comparable: one step of the clock",
         }
     }
 
     /// Whether nothing can be said.
     pub fn is_silent(self) -> bool {
-        matches!(self, Self::FewRuns | Self::Noisy | Self::Unproven)
+        matches!(self, Self::FewRuns | Self::Noisy | Self::Unproven | Self::ClockStep)
     }
 }
 
@@ -128,11 +132,19 @@ fn pair(first: &CaseResult, second: &CaseResult, seed: u64) -> Option<Pair> {
         Verdict::Unproven
     } else if has(Flag::Noisy) && difference <= noise {
         Verdict::Noisy
+    } else if difference > 0.0 && (summaries[0].value - summaries[1].value).abs() <= clock_step(first, second) {
+        Verdict::ClockStep
     } else {
         Verdict::Same
     };
     let chance = chance.filter(|_| !verdict.is_silent());
     Some(Pair { case: first.case, values: summaries.map(|s| s.value), ratio, chance, verdict })
+}
+
+/// The step of the coarser clock of two latencies, in ns; 0 for bandwidth.
+fn clock_step(first: &CaseResult, second: &CaseResult) -> f64 {
+    let both: Vec<_> = [first, second].iter().flat_map(|side| &side.runs).cloned().collect();
+    stats::clock_step(&first.case, &both)
 }
 
 /// Corrects the chances for their number, and says which pairs differ.
@@ -342,6 +354,20 @@ mod tests {
         let second = of(vec![bandwidth(write_case(8), &[5.0e9, 5.0e9]), wild(64, 1.2), wild(256, 20.0), paused]);
         let verdicts: Vec<_> = compare(&first, &second).pairs.iter().map(|p| p.verdict).collect();
         assert_eq!(verdicts, [Verdict::FewRuns, Verdict::Noisy, Verdict::Better, Verdict::Unproven]);
+    }
+
+    #[test]
+    fn latencies_that_the_clock_cannot_tell_apart_are_not_compared() {
+        let of_times = |ps: [u64; 3]| {
+            let mut result = latency(Case { measure: Measure::Latency, ..write_case(8) }, &[ps[1] as f64 / 1000.0; 3]);
+            result.runs.iter_mut().for_each(|run| run.histogram = ps.map(|ps| (ps, 1000)).to_vec());
+            result
+        };
+        let verdict =
+            |a: [u64; 3], b: [u64; 3]| compare(&of(vec![of_times(a)]), &of(vec![of_times(b)])).pairs[0].verdict;
+        assert_eq!(verdict([50_000, 60_000, 70_000], [60_000, 70_000, 80_000]), Verdict::ClockStep);
+        assert_eq!(verdict([50_000, 60_000, 70_000], [70_000, 80_000, 90_000]), Verdict::Worse);
+        assert_eq!(verdict([59_000, 60_000, 70_000], [60_000, 70_000, 80_000]), Verdict::Worse);
     }
 
     #[test]

@@ -248,8 +248,8 @@ pub struct Summary {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Flag {
-    /// The runs differ by more than the plan's `spread`: a comparison with another case that is closer than that means
-    /// nothing.
+    /// The runs differ by more than the plan's `spread`, and by more than one step of the clock: a comparison with
+    /// another case that is closer than that means nothing.
     Noisy,
     /// The value wandered by more than half of that over the run.
     Drifting,

@@ -35,11 +35,13 @@ pub fn summarise(case: &Case, runs: &[Run], planned_rounds: u32, noisy_above: f6
 
     let spread = (max(&values) - min(&values)) / middle;
     let drift = drift(&values) / middle;
+    // What the clock cannot tell apart does not differ.
+    let step = clock_step(case, &runs) / middle;
     let warm_up = warm_up(&runs);
     let paused = |run: &Run| !run.interference.as_ref().is_some_and(|proof| proof.throughout);
     let flags = [
-        (Flag::Noisy, spread > noisy_above),
-        (Flag::Drifting, drift.abs() > noisy_above / 2.0),
+        (Flag::Noisy, spread > noisy_above.max(step)),
+        (Flag::Drifting, drift.abs() > (noisy_above / 2.0).max(step)),
         (Flag::ColdStart, warm_up > COLD),
         (Flag::Incomplete, (runs.len() as u64) < u64::from(planned_rounds)),
         (Flag::InterferencePaused, case.interference.is_some() && runs.iter().any(paused)),
@@ -135,6 +137,17 @@ fn drift(values: &[f64]) -> f64 {
         return 0.0;
     }
     median(&mut values[values.len() - third..].to_vec()) - median(&mut values[..third].to_vec())
+}
+
+/// The least by which two iterations differed, in ns: no less than what the clock counts in, which on a machine that
+/// counts in tens of ns makes two medians of one latency a seventh apart. 0 where they did not differ, and for bandwidth.
+pub fn clock_step(case: &Case, runs: &[Run]) -> f64 {
+    if case.measure == Measure::Bandwidth {
+        return 0.0;
+    }
+    // A bucket is a thousandth wide, so a step may look larger by that.
+    let least = merge(runs).windows(2).map(|pair| pair[1].0 - pair[0].0 + pair[1].0 / 1000).min();
+    least.unwrap_or(0) as f64 / 1000.0
 }
 
 /// How much longer an iteration of a run's first segment took than one of its other segments, as a share: the median
@@ -239,6 +252,21 @@ mod tests {
         assert_eq!(flags(&[1.06, 1.04, 1.02, 1.0]), [Flag::Drifting]);
         assert_eq!(flags(&[1.0, 1.0, 1.2, 1.2]), [Flag::Noisy, Flag::Drifting]);
         assert_eq!(flags(&[1.0, 1.09]), [], "two runs do not drift");
+    }
+
+    #[test]
+    fn runs_that_the_clock_cannot_tell_apart_agree() {
+        let run = |round, histogram: &[(u64, u64)]| Run { histogram: histogram.to_vec(), ..steady(round, 1.0) };
+        let flags = |runs: &[Run]| summary(&latency(), runs).flags;
+        // A latency of 65 ns by a clock that counts in tens.
+        let (low, high) = ([(60_012, 501), (70_044, 499)], [(60_012, 499), (70_044, 501), (900_000, 1)]);
+        assert_eq!(flags(&[run(0, &low), run(1, &high), run(2, &high)]), []);
+        // With a finer clock the same medians differ.
+        let fine = [(60_012, 501), (61_000, 1), (70_044, 499)];
+        assert_eq!(flags(&[run(0, &fine), run(1, &high), run(2, &high)]), [Flag::Noisy, Flag::Drifting]);
+        // Two steps are a difference.
+        let higher = [(80_032, 1000)];
+        assert_eq!(flags(&[run(0, &low), run(1, &higher), run(2, &higher)]), [Flag::Noisy, Flag::Drifting]);
     }
 
     #[test]

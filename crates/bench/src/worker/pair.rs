@@ -20,12 +20,13 @@ const CACHE_LINE: usize = 64;
 
 /// Bytes of memory that a case needs at each end.
 pub fn needs(size: u64, qps: u32) -> u64 {
-    2 * area(size) * u64::from(qps)
+    area(size).saturating_mul(2 * u64::from(qps))
 }
 
 /// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round in.
 fn area(size: u64) -> u64 {
-    (size + GRH_BYTES as u64).max(CYCLE as u64).next_multiple_of(4096)
+    // A size that another host orders may be anything; more than all memory is as good as that.
+    size.saturating_add(GRH_BYTES as u64).max(CYCLE as u64).checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
 /// How messages of a case go round in the first page of an area: how far it is from one to the next, and how many there
@@ -164,6 +165,7 @@ impl Pair {
                 }
             };
             let memory = peer.memory.context("the peer gave no memory")?;
+            ensure!(memory.len >= self.area as u64, "the peer gave {} bytes of {}", memory.len, self.area);
             self.peers.push(Peer { memory, qpn: peer.qpn, ah });
         }
         Ok(())
@@ -265,6 +267,7 @@ mod tests {
     fn an_area_holds_the_message_its_grh_and_a_page() {
         assert_eq!([area(1), area(4096), area(4056), area(8 << 20)], [4096, 8192, 4096, (8 << 20) + 4096]);
         assert_eq!(needs(8, 3), 6 * 4096);
+        assert_eq!([needs(u64::MAX, 1), needs(u64::MAX - 100, u32::MAX), needs(1 << 62, 4)], [u64::MAX; 3]);
     }
 
     #[test]
