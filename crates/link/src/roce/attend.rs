@@ -124,6 +124,12 @@ impl Engine {
         }
     }
 
+    /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends them
+    /// when the look ends.
+    pub(super) fn kept_for_look(&self) {
+        self.attendance.kept.store(true, Ordering::SeqCst);
+    }
+
     /// A thread sends. One of the program's that is at it will poll, as far as can be told.
     #[inline]
     pub(super) fn sends(&self) {
@@ -135,7 +141,8 @@ impl Engine {
         }
     }
 
-    fn send_kept(&self) {
+    /// Sends what waits for company.
+    pub(super) fn send_kept(&self) {
         if self.attendance.kept.load(Ordering::Relaxed) && self.attendance.kept.swap(false, Ordering::SeqCst) {
             self.ports.each(LocalPort::flush);
         }

@@ -22,6 +22,17 @@ use vervain_wire::{Packet, opcode};
 /// after which the progress thread believes that the program no longer polls.
 const BUDGET: u32 = 96;
 
+/// Why a requester goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Occasion {
+    /// The program has posted, or a limit that is not the requester's own has gone.
+    Post,
+    /// Whoever receives has a packet for it, and sends what follows from all packets of a look together.
+    Packet,
+    /// Its time has come.
+    Timeout,
+}
+
 /// The sending half of a connected QP.
 pub(super) struct Outbound {
     engine: Arc<Engine>,
@@ -55,12 +66,14 @@ impl Outbound {
 
     /// A packet that answers a request of this QP.
     pub(super) fn response(&mut self, sends: &mut Sends<'_>, now: Nanos, packet: &Packet<'_>) -> Progress {
-        self.run(sends, now, false, |requester, window, host| requester.handle_packet(now, packet, window, host))
+        self.run(sends, now, Occasion::Packet, |requester, window, host| {
+            requester.handle_packet(now, packet, window, host);
+        })
     }
 
     /// The time that the requester asked for has come.
     pub(super) fn timeout(&mut self, sends: &mut Sends<'_>, now: Nanos) -> Progress {
-        self.run(sends, now, false, |requester, window, host| {
+        self.run(sends, now, Occasion::Timeout, |requester, window, host| {
             if requester.next_timeout().is_some_and(|at| at <= now) {
                 requester.handle_timeout(now, window, host);
             }
@@ -77,7 +90,7 @@ impl Outbound {
         &mut self,
         sends: &mut Sends<'_>,
         now: Nanos,
-        posting: bool,
+        occasion: Occasion,
         f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
     ) -> Progress {
         let Outbound { connection, requester, told, skipped, begun, .. } = self;
@@ -98,6 +111,7 @@ impl Outbound {
         }
         let Some(requester) = requester else { return Progress::Idle };
         let qp = sends.qp();
+        let posting = occasion == Occasion::Post;
         let (mut f, was_idle) = (Some(f), requester.is_idle());
         let mut held_back_until = None;
         let owing = if posting { owing(connection) } else { Vec::new() };
@@ -147,7 +161,9 @@ impl Outbound {
                 // one alone. So can the beginning of a train that the next call goes on with. A poll that finds nothing sends
                 // them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
-                if !may_wait || !connection.port.keep() {
+                if occasion == Occasion::Packet {
+                    self.engine.kept_for_look();
+                } else if !may_wait || !connection.port.keep() {
                     connection.port.flush_batch(out.batch);
                 } else {
                     self.engine.kept();
@@ -245,7 +261,7 @@ impl Sender for Outbound {
 
     fn advance(&mut self, sends: &mut Sends<'_>) -> Progress {
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        self.run(sends, now_ns(), true, |_, _, _| ())
+        self.run(sends, now_ns(), Occasion::Post, |_, _, _| ())
     }
 
     fn has_begun(&self) -> bool {

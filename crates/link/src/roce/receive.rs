@@ -178,7 +178,10 @@ impl Engine {
         // What comes while the process is paused waits in the sockets.
         let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return false };
         self.ports.refresh(&mut rx.ports);
-        process.handle_packets(|| self.take_held(&mut rx.found));
+        if !rx.found.held.is_empty() {
+            process.handle_packets(|| self.take_held(&mut rx.found));
+            self.send_kept();
+        }
         if !rx.found.starved.is_empty() {
             process.handle_packets(|| self.take_starved(&mut rx.found, now_ns()));
             send_echoes(rx);
@@ -223,6 +226,7 @@ impl Engine {
                     self.answer(rx);
                 }
                 send_echoes(rx);
+                self.send_kept();
                 if starved {
                     // The program is to see what has come, and to post receives. The rest can stay where it is.
                     break;
@@ -251,6 +255,7 @@ impl Engine {
         rx.strays.flush(&port.sharing);
         send_echoes(rx);
         self.answer(rx);
+        self.send_kept();
     }
 
     /// A packet goes to its process, which is nearly always this one.
@@ -298,6 +303,7 @@ impl Engine {
         if any {
             send_echoes(&mut rx);
             self.answer(&mut rx);
+            self.send_kept();
         }
     }
 
@@ -416,9 +422,6 @@ impl Engine {
 
     /// What waits for a QP that was busy gets another chance.
     fn take_held(&self, found: &mut Found) {
-        if found.held.is_empty() {
-            return;
-        }
         let now = now_ns();
         for held in found.take_held() {
             let connection = &held.connection;

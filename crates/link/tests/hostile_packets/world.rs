@@ -17,7 +17,7 @@ pub const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const FIRST_PSN: u32 = 0x40_0000;
 pub const QKEY: u32 = 0x1122_3344;
 /// READs and atomics at once.
-const MAX_READS: u8 = 4;
+pub const MAX_READS: u8 = 4;
 pub const MTU: usize = 1024;
 /// Bytes of the memory that peers may use, and of each receive.
 pub const MEMORY: usize = 64 << 10;
