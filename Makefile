@@ -27,7 +27,7 @@ BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openm
 all: build
 
 build: toolchain
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests
 	@scripts/stage-libs.sh $(PROFILE_DIR) $(LIBS)
 
 demo: packages-demo build
@@ -61,12 +61,13 @@ clean: toolchain
 fmt: toolchain
 	$(CARGO) fmt --all
 
+# In the profile of the tests, as `doc`: what both need is built once.
 lint: toolchain
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --profile checked --workspace --all-targets -- -D warnings
 
 doc: toolchain
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --profile checked --workspace --no-deps
 
 toolchain:
 	@scripts/check-toolchain.sh "$(CARGO)" "$(MSRV)"

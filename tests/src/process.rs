@@ -1,6 +1,7 @@
 //! Child processes with a deadline: each in its own process group, output captured as it comes, the group killed by its
 //! id when the time is over or the test ends early.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -180,15 +181,19 @@ fn reader(mut pipe: Box<dyn Read + Send>, text: Arc<Mutex<String>>) -> JoinHandl
     })
 }
 
-/// A TCP port that nobody listens on at this moment.
+/// A TCP port that nobody listens on at this moment, and that this function has not named before in this process.
 ///
 /// # Panics
 /// When the machine has no loopback.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|l| l.local_addr())
-        .map(|a| a.port())
-        .expect("a free port on 127.0.0.1")
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let port = listener.and_then(|l| l.local_addr()).expect("a free port on 127.0.0.1").port();
+        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+            return port;
+        }
+    }
 }
 
 /// A line of /proc/net/tcp: number, local address:port in hex, remote, state (0A is listening).

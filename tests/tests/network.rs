@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::matrix::{PERFTEST, PING_PONGS};
 use common::wire::{Wire, across, failure};
-use common::{complaint, pair_between, words};
+use common::{complaint, each_line, pair_between, words};
 use vervain_tests::{Failures, Job, alone, have, have_c};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,11 +25,12 @@ fn matrix(wire: Wire, table: &[(&str, &[&str])], gid: u32, at_most: usize) {
     for (tool, lines) in table.iter().filter(|(tool, _)| have(&[tool])) {
         let fits = |line: &&&str| {
             let (args, mtu) = (words(line), mtu_in(line));
-            // All sizes take perftest half a minute: over one wire is enough.
+            // All sizes take perftest ten seconds: over one wire is enough.
             let is_long = args.iter().any(|a| a == "-a") && wire != Wire::Cable(1500);
             !line.contains(": ") && !is_long && !is_open(tool, &args) && mtu.is_none_or(|mtu| mtu <= wire.path_mtu())
         };
-        for line in lines.iter().filter(fits).take(at_most) {
+        let lines: Vec<_> = lines.iter().filter(fits).take(at_most).copied().collect();
+        each_line(tool, &lines, &mut failures, |line| {
             let mut args = words(line);
             if tool.starts_with("ibv_") {
                 args.extend(["-g".to_owned(), gid.to_string()]);
@@ -39,10 +40,8 @@ fn matrix(wire: Wire, table: &[(&str, &[&str])], gid: u32, at_most: usize) {
             let limit = if args.iter().any(|a| a == "-a") { LONG_LIMIT } else { LIMIT };
             let (server, client) = pair_between(&network, tool, &args, &wire.variables(), limit);
             println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
-            for why in complaint(tool, &server, &client) {
-                failures.add(&format!("{tool} {line}"), why);
-            }
-        }
+            complaint(tool, &server, &client)
+        });
     }
     failures.assert_none();
 }

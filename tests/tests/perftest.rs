@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::matrix::{PERFTEST, lines};
-use common::{complaint, loopback_gid, pair, words};
+use common::{complaint, each_line, loopback_gid, pair, words};
 use vervain_tests::{Failures, alone, have, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -16,11 +16,10 @@ fn matrix(tool: &str) {
     if !have(&[tool, "ibv_devinfo"]) {
         return;
     }
-    // Both ends spin: two pairs at once on two cores would wait for each other's time slices.
     let _turn = alone();
     let gid = loopback_gid().to_string();
     let mut failures = Failures::default();
-    for line in lines(PERFTEST, tool) {
+    each_line(tool, lines(PERFTEST, tool), &mut failures, |line| {
         let (name, options) = line.split_once(": ").unwrap_or(("auto", line));
         let mut args = words(options);
         args.push("-F".to_owned());
@@ -29,10 +28,8 @@ fn matrix(tool: &str) {
         }
         let (server, client) = pair(tool, &args, &way(name.trim()), LIMIT);
         println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
-        for why in complaint(tool, &server, &client) {
-            failures.add(line, why);
-        }
-    }
+        complaint(tool, &server, &client)
+    });
     failures.assert_none();
 }
 

@@ -10,9 +10,7 @@ use tempfile::TempDir;
 
 fn preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        vervain_symver::readelf::built_library("libvervain_preload.so", env!("CARGO_PKG_NAME")).expect("it builds")
-    })
+    LIBRARY.get_or_init(|| vervain_symver::readelf::built_library("libvervain_preload.so").expect("it builds"))
 }
 
 /// A tree as `vervain run` makes it, with one device.

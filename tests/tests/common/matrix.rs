@@ -31,7 +31,6 @@ pub const PERFTEST: &[(&str, &[&str])] = &[
         "ib_send_lat",
         &[
             "-n 500",
-            "-n 100 -a",
             "-n 200 -e",
             "-n 200 -s 64 -I 64",
             "-n 200 -s 4096 -r 16",
@@ -128,7 +127,7 @@ pub const PERFTEST: &[(&str, &[&str])] = &[
             "-n 200 -c XRC",
             "-n 50 -c XRC -s 1000000",
             "vm: -n 100 -s 100000",
-            "owner: -n 100 -a",
+            "owner: -n 100 -s 3000",
         ],
     ),
     (

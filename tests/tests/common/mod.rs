@@ -6,10 +6,12 @@ pub mod matrix;
 pub mod wire;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use vervain_tests::netns::Network;
-use vervain_tests::{Finished, Job, free_port, under_vervain};
+use vervain_tests::{Failures, Finished, Job, free_port, under_vervain};
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
 #[allow(dead_code)]
@@ -73,6 +75,27 @@ fn side(tool: &str, args: &[String], vars: &[(&str, &str)], port: u16) -> Comman
     c.envs(vars.iter().copied());
     c.args(["-p", &port.to_string()]).args(args);
     c
+}
+
+/// Runs `one`, which says what went wrong, for each line of options of `tool`: several at once where that is mostly waiting,
+/// for the clients of the tools for bandwidth sleep a second before they speak to their server. Of the others, whose ends
+/// spin, two pairs on two cores would wait for each other's time slices.
+#[allow(dead_code)]
+pub fn each_line(tool: &str, lines: &[&str], failures: &mut Failures, one: impl Fn(&str) -> Vec<String> + Sync) {
+    let at_once = if tool.ends_with("_bw") { 4 } else { 1 };
+    let (next, all) = (AtomicUsize::new(0), Mutex::new(failures));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(line) = lines.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for why in one(line) {
+                        let mut failures = all.lock().unwrap_or_else(PoisonError::into_inner);
+                        failures.add(&format!("{tool} {line}"), why);
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// Complaints that perftest prints and may yet end with status 0.
