@@ -8,7 +8,8 @@ use std::time::Duration;
 use common::matrix::{PERFTEST, PING_PONGS};
 use common::wire::{Wire, across, failure};
 use common::{complaint, each_line, pair_between, words};
-use vervain_tests::{Failures, Job, alone, have, have_c};
+use vervain_tests::netns::Network;
+use vervain_tests::{Failures, Job, alone, c_program, have, have_c, under_vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// For lines that go through all sizes.
@@ -136,4 +137,35 @@ fn programs_over_a_cable_of_1500_bytes() {
 #[test]
 fn programs_over_a_cable_of_9000_bytes() {
     programs(Wire::Cable(9000), &["conformance --two", "data"]);
+}
+
+/// A host with two interfaces on one network gets back what it sends to a group. Its members have had that by memory.
+#[test]
+fn what_the_network_brings_back_to_a_group_is_no_second_copy() {
+    if !have_c() || !have(&["ibv_devinfo", "ip"]) {
+        return;
+    }
+    let Some(network) = Network::of_one() else { return };
+    let host = network.first();
+    host.ip(&["link", "add", "one", "type", "veth", "peer", "name", "two"]);
+    for (interface, address) in [("one", "10.47.92.1/24"), ("two", "10.47.92.2/24")] {
+        host.ip(&["address", "add", address, "dev", interface]);
+        host.ip(&["link", "set", interface, "up"]);
+    }
+    // The kernel drops such IPv4 packets unless it is told that this host may be on the other side; IPv6 ones it does not.
+    let allow =
+        "cd /proc/sys/net/ipv4/conf && for i in all one two; do echo 1 > $i/accept_local; echo 0 > $i/rp_filter; done";
+    let allowed = host.run("sh", &["-c", allow]);
+    if !allowed.success() {
+        eprintln!("skipped: accept_local cannot be set: {}", allowed.output);
+        return;
+    }
+    let gids = Job::start(&mut host.enter(under_vervain("ibv_devinfo").arg("-v"))).finish(LIMIT).output;
+    let gid =
+        gids.lines().find(|line| line.contains("::ffff:10.47.92.1")).and_then(|line| line.split(['[', ']']).nth(1));
+    let gid = gid.unwrap_or_else(|| panic!("no GID of 10.47.92.1 in\n{gids}")).trim();
+    let mut command = under_vervain(c_program("objects_ud"));
+    command.arg("multicast").env("VT_GID", gid);
+    let end = Job::start(&mut host.enter(&command)).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
 }
