@@ -38,8 +38,9 @@ const SINGLE: &[&str] = &["point", "collective", "onesided"];
 #[test]
 fn open_mpi_by_memory() {
     run(&OPEN_MPI, "auto", SINGLE, &[2, 4]);
-    // Locks of 16 ranks that poll on two processors take minutes.
-    run(&OPEN_MPI, "auto", &["point", "collective"], &[16]);
+    // Of 16 that look and yield on two processors the scheduler (Linux 6.18) leaves one without a CPU for up to a minute now and
+    // then: 0.5 % where each of the others has 13. And their locks take minutes. MPICH runs with 16.
+    run(&OPEN_MPI, "auto", &["point", "collective"], &[8]);
     run(&OPEN_MPI, "auto", &["threads"], &[2]);
 }
 
