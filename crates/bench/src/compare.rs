@@ -141,7 +141,7 @@ fn pair(first: &CaseResult, second: &CaseResult, seed: u64) -> Option<Pair> {
     Some(Pair { case: first.case, values: summaries.map(|s| s.value), ratio, chance, verdict })
 }
 
-/// The step of the coarser clock of two latencies, in ns; 0 for bandwidth.
+/// The least by which iterations of either side differed, in ns, which the clock cannot go below; 0 for bandwidth.
 fn clock_step(first: &CaseResult, second: &CaseResult) -> f64 {
     let both: Vec<_> = [first, second].iter().flat_map(|side| &side.runs).cloned().collect();
     stats::clock_step(&first.case, &both)
