@@ -25,6 +25,7 @@ struct share_api {
 	int (*pin)(uintptr_t addr, size_t len, struct place *out);
 	void (*unpin)(uint64_t object, uint64_t offset, size_t len);
 	void (*set_fork_gate)(void (*before)(void), void (*after)(void));
+	void (*part)(uintptr_t addr, size_t len);
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -134,10 +135,16 @@ static void set_fork_gate(void (*before)(void), void (*after)(void))
 	(void)before, (void)after;
 }
 
+/* A memfd of the program's own is shared with others on purpose. */
+static void part(uintptr_t addr, size_t len)
+{
+	(void)addr, (void)len;
+}
+
 const struct share_api *vervain_share_v1(void);
 const struct share_api *vervain_share_v1(void)
 {
-	static const struct share_api ours = { 1, sizeof(ours), find, pin, unpin, set_fork_gate };
+	static const struct share_api ours = { 2, sizeof(ours), find, pin, unpin, set_fork_gate, part };
 	if (shared())
 		return &ours;
 	const struct share_api *(*next)(void);

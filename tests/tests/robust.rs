@@ -43,6 +43,16 @@ fn a_stopped_peer_harms_no_other() {
 }
 
 #[test]
+fn who_stands_still_in_a_copy_has_no_success_and_stores_nothing_later() {
+    for name in ["auto", "owner"] {
+        run("stands_still", &[], &way(name), 120);
+    }
+    for name in ["vm", "shared"] {
+        run("stands_still", &[], &[way(name), vec![("VT_LATE_STORES", "1")]].concat(), 120);
+    }
+}
+
+#[test]
 fn a_program_that_sleeps_on_a_channel_is_woken_whatever_becomes_of_its_peers() {
     let cases = [
         "two_sleepers",

@@ -252,8 +252,8 @@ impl Cq {
         if counts() || !is_needed(&self.queue.lock()) {
             return;
         }
-        // Nobody completes anything while the count begins.
-        let gate = self.process.close_gate();
+        // Nobody completes anything here while the count begins.
+        let gate = self.process.close_gate_where(|lane| lane.cq.load(Ordering::Relaxed) == self.offset());
         let q = self.queue.lock();
         if !counts() {
             self.shared.consumed.store(0, Ordering::Relaxed);

@@ -6,11 +6,13 @@
 use crate::context::Pd;
 use crate::dm::Dm;
 use crate::error::{Error, Result};
-use crate::layout::{self, KEY_NULL, KEY_VALID, KeyEntry, NOT_SHARED};
+use crate::layout::{self, KEY_NULL, KEY_VALID, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
 use crate::lock::OwnerLock;
+use crate::memory::DIRECT_CHUNK;
 use crate::objects::{Found, Pin};
 use crate::process::Process;
 use crate::types::access;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,7 +99,7 @@ impl KeyTable {
     }
 
     /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
-    /// other means. Called while everybody is kept out.
+    /// other means. Called while everybody is kept out, or followed by a wait for those who may have it still.
     pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
         let used = self.state.lock().variants.len();
         for e in &self.entries[..used] {
@@ -109,10 +111,31 @@ impl KeyTable {
         }
     }
 
-    /// Makes the key invalid and waits for whoever is in flight.
+    /// Makes the key invalid and waits for whoever is in flight there.
     pub(crate) fn revoke(&self, process: &Process, key: u32) {
         self.entry(key).key.store(0, Ordering::SeqCst);
-        process.drain();
+        process.drain(key);
+    }
+
+    /// Whether an initiator that has named `named` may be at the memory of `key`: by that key, or by a window, which may lie
+    /// over it and have been invalidated by a peer.
+    pub(crate) fn may_reach(&self, named: u32, key: u32) -> bool {
+        let is_window = || {
+            let entry = self.entries.get((named >> 8) as usize);
+            entry.is_none_or(|e| e.flags.load(Ordering::Relaxed) & KEY_WINDOW != 0)
+        };
+        named >> 8 == key >> 8 || is_window()
+    }
+
+    /// The addresses of this process that an initiator in flight on `lane` may be touching; none where that is no memory
+    /// that it has mapped.
+    pub(crate) fn touched(&self, lane: &Lane) -> Option<Range<u64>> {
+        let (key, addr) = (lane.key.load(Ordering::SeqCst), lane.addr.load(Ordering::SeqCst));
+        let e = self.entries.get((key >> 8) as usize)?;
+        let len = e.len.load(Ordering::Relaxed);
+        let offset = addr.checked_sub(e.iova.load(Ordering::Relaxed)).filter(|offset| *offset < len)?;
+        let start = e.host.load(Ordering::Relaxed) + offset;
+        (e.flags.load(Ordering::Relaxed) & KEY_NULL == 0).then(|| start..start + (len - offset).min(DIRECT_CHUNK))
     }
 }
 

@@ -3,21 +3,18 @@
 
 use crate::arena::Block;
 use crate::attention::Attention;
-use crate::barrier;
 use crate::completion::Source;
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::layout::{Lane, RECENT, found, request};
+use crate::lock::OwnerLock;
 use crate::memory::unaim;
 use crate::process::Process;
 use crate::recv_queue::{Receipt, RecvQueue};
 use crate::types::{Completion, now_ns};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
-
-/// How long a revocation waits for a holder that is alive but does not move, before it takes the memory away from it.
-const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// A lane of this process.
 pub struct OwnedLane {
@@ -38,12 +35,12 @@ pub struct OwnedLane {
     pub qp_num: u32,
     /// The initiator it was made for (UD, XRC); 0 for a connected QP's own lane.
     pub granted: u32,
-    /// The initiator was stopped while in flight, and the lane taken away from it.
-    cut_off: AtomicBool,
+    /// The in-flight mark that was seen last by somebody who waited, and when it was first seen.
+    standing: OwnerLock<(u64, u64)>,
     /// The owner copies' bounce buffer.
-    bounce: crate::lock::OwnerLock<Option<Block>>,
+    bounce: OwnerLock<Option<Block>>,
     /// Held by the thread that carries out the initiator's request.
-    pub(crate) server: crate::lock::OwnerLock<()>,
+    pub(crate) server: OwnerLock<()>,
     /// Where the lane starts in the arena.
     pub offset: u64,
 }
@@ -93,9 +90,9 @@ impl OwnedLane {
                 cq: Arc::clone(cq),
                 qp_num,
                 granted,
-                cut_off: AtomicBool::new(false),
-                bounce: crate::lock::OwnerLock::new(None),
-                server: crate::lock::OwnerLock::default(),
+                standing: OwnerLock::default(),
+                bounce: OwnerLock::new(None),
+                server: OwnerLock::default(),
                 offset,
             }
         });
@@ -175,41 +172,6 @@ impl OwnedLane {
         ((since as usize) < RECENT && !self.cq.has_timestamps()).then_some(recent)
     }
 
-    /// Waits until the initiator is not in flight. What it may touch was made unreachable, with a heavy barrier after it,
-    /// before the call.
-    pub(crate) fn drain(&self) {
-        let gate = self.shared.gate.load(Ordering::SeqCst);
-        if gate & 1 == 1 && !self.is_cut_off() {
-            self.drain_slow(gate);
-        }
-    }
-
-    #[cold]
-    fn drain_slow(&self, gate: u64) {
-        let deadline = now_ns() + PATIENCE_NS;
-        let mut spins = 0u32;
-        while self.shared.gate.load(Ordering::Acquire) == gate {
-            spins += 1;
-            if spins < 2000 {
-                std::hint::spin_loop();
-                continue;
-            }
-            std::thread::sleep(std::time::Duration::from_micros(20));
-            if spins.is_multiple_of(64) && !self.process.initiator_lives(self.shared) {
-                break;
-            }
-            if now_ns() > deadline {
-                // Stopped, not dead: from here on its address list is empty and its lane closed, for ever.
-                self.shared.open.store(0, Ordering::SeqCst);
-                barrier::heavy();
-                unaim(self.shared);
-                self.cut_off.store(true, Ordering::Release);
-                self.process.suspect(self.shared, gate);
-                break;
-            }
-        }
-    }
-
     /// The QP that this lane is for: the one it was made for, or the one that has taken it; 0 for none.
     pub fn holder(&self) -> u32 {
         if self.granted != 0 { self.granted } else { self.initiator_qpn() }
@@ -237,9 +199,18 @@ impl OwnedLane {
         self.initiator_qpn() == 0
     }
 
-    /// Whether the initiator was stopped while in flight and the lane taken away from it.
+    /// Whether the initiator stood still while in flight, and the lane was taken away from it.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire)
+        self.shared.cut_off.load(Ordering::Acquire) != 0
+    }
+
+    /// Since when the initiator has been in flight as `gate` says, as far as anybody has waited for it.
+    pub(crate) fn in_flight_since(&self, gate: u64) -> u64 {
+        let mut standing = self.standing.lock();
+        if standing.0 != gate {
+            *standing = (gate, now_ns());
+        }
+        standing.1
     }
 
     /// The bounce buffer for owner copies, made when first asked for, and anew when a larger one is. The initiator asks
@@ -270,10 +241,7 @@ impl OwnedLane {
 
     /// Closes the lane for good: nobody can enter any more, and nobody is inside.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.shared.open.store(0, Ordering::SeqCst);
-        barrier::heavy();
-        self.drain();
-        self.process.wait_serving();
+        self.process.shut(std::slice::from_ref(self));
         self.cq.remove_source(&Source::Receives(Arc::clone(self)));
         self.process.remove_lane(self);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
@@ -303,6 +271,8 @@ fn clear(lane: &Lane) {
     let gate = lane.gate.load(Ordering::Relaxed);
     lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);
     lane.open.store(0, Ordering::Relaxed);
+    lane.cut_off.store(0, Ordering::Relaxed);
+    lane.key.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
     lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);

@@ -21,7 +21,7 @@ unsafe impl Shared for AtomicU64 {}
 /// Marks an arena ("VERVAIN" and a zero).
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
 /// Version of everything in this file; peers of another version are refused.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
@@ -230,7 +230,13 @@ pub struct Lane {
     // -- written by the initiator --
     /// In flight: 0, or an odd count while the initiator touches the owner's memory or queues.
     pub gate: AtomicU64,
-    _initiator: [AtomicU64; 7],
+    /// The key of the memory that the initiator touches, named before it looks the key up; that of its last access while
+    /// it is elsewhere.
+    pub key: AtomicU32,
+    _initiator: AtomicU32,
+    /// Where in that memory, as users of the key name it; at most [`crate::memory::DIRECT_CHUNK`] bytes from there.
+    pub addr: AtomicU64,
+    _line0: [AtomicU64; 5],
     // -- written by the initiator, on the line that the owner looks at --
     /// Receive completions published in the ring.
     pub produced: AtomicU32,
@@ -241,7 +247,8 @@ pub struct Lane {
     /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
     /// initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
-    _owner: AtomicU32,
+    /// 1 once the owner has waited in vain for an initiator in flight: what that does afterwards does not count. Owner.
+    pub cut_off: AtomicU32,
     /// How the owner finds what is published here: see [`found`].
     pub mode: AtomicU32,
     /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.

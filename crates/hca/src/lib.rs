@@ -52,6 +52,7 @@ pub mod recv_queue;
 mod refusals;
 mod requester;
 pub mod responder;
+mod revocation;
 mod send_queue;
 mod send_ring;
 mod service;

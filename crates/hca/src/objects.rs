@@ -13,6 +13,7 @@ use crate::lock::OwnerLock;
 use crate::sharing::Source;
 use crate::sysv;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vervain_share::api::Place;
@@ -118,6 +119,21 @@ impl Objects {
     /// The source of shared memory.
     pub(crate) fn source(&self) -> Option<Source> {
         self.source
+    }
+
+    /// Whether any of `memory` is the heap's and shows pages that peers can map.
+    pub(crate) fn in_heap(&self, memory: &Range<u64>) -> bool {
+        let heap = self.state.lock().owned[HEAP as usize].as_ref().map(|owned| owned.identity);
+        let (Some(source), Some(heap)) = (self.source, heap) else { return false };
+        let shared = |at| source.find_range(at, 1).is_some_and(|place| place.object == heap);
+        memory.clone().step_by(4096).chain([memory.end - 1]).any(shared)
+    }
+
+    /// Parts pinned memory of the heap from what peers can reach. No key leads there any more.
+    pub(crate) fn part(&self, memory: &Range<u64>) {
+        if let Some(source) = self.source {
+            source.part(memory.start, memory.end - memory.start);
+        }
     }
 
     /// Adoption, where it is switched on.

@@ -14,9 +14,10 @@ use crate::link::{LaneRequest, Link};
 use crate::lock::OwnerLock;
 use crate::memory::Policy;
 use crate::numbers::{Kind, Numbers, SlotNumbers};
-use crate::objects::{Found, Objects, Pin};
+use crate::objects::{Found, Objects};
 use crate::packets::Packets;
 use crate::qp::Qp;
+use crate::revocation::Revocation;
 use crate::sharing::Source;
 use crate::space::Space;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -41,7 +42,7 @@ pub struct Process {
     pub link: Box<dyn Link>,
     make_link: MakeLink,
     numbers: OwnerLock<Numbers>,
-    lanes: OwnerLock<Vec<(&'static Lane, Weak<OwnedLane>)>>,
+    pub(crate) lanes: OwnerLock<Vec<(&'static Lane, Weak<OwnedLane>)>>,
     qps: OwnerLock<Vec<Weak<Qp>>>,
     pending: OwnerLock<Vec<Arc<Qp>>>,
     serving: OwnerLock<()>,
@@ -50,7 +51,7 @@ pub struct Process {
     pub(crate) policy: Policy,
     next_pd: AtomicU32,
     urgent: AtomicBool,
-    suspects: OwnerLock<Suspects>,
+    pub(crate) revocation: Revocation,
     /// Memory of lanes that are gone, for new ones.
     lane_blocks: OwnerLock<Vec<Block>>,
     pub(crate) packets: Packets,
@@ -162,7 +163,7 @@ impl Process {
             policy,
             next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
-            suspects: OwnerLock::default(),
+            revocation: Revocation::default(),
             lane_blocks: OwnerLock::default(),
             packets: Packets::default(),
         })
@@ -297,7 +298,9 @@ impl Process {
 
     /// Closes every lane whose receives come from `rq`, an SRQ that is being destroyed.
     pub(crate) fn close_lanes_into(&self, rq: &Arc<crate::recv_queue::RecvQueue>) {
-        for lane in self.live_lanes().iter().filter(|l| Arc::ptr_eq(&l.rq, rq)) {
+        let lanes: Vec<_> = self.live_lanes().into_iter().filter(|l| Arc::ptr_eq(&l.rq, rq)).collect();
+        self.shut(&lanes);
+        for lane in &lanes {
             if let Some(qp) = self.find_qp(lane.qp_num) {
                 qp.lanes.lock().retain(|l| !Arc::ptr_eq(l, lane));
             }
@@ -305,43 +308,12 @@ impl Process {
         }
     }
 
-    fn live_qps(&self) -> Vec<Arc<Qp>> {
+    pub(crate) fn live_qps(&self) -> Vec<Arc<Qp>> {
         self.qps.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn live_lanes(&self) -> Vec<Arc<OwnedLane>> {
+    pub(crate) fn live_lanes(&self) -> Vec<Arc<OwnedLane>> {
         self.lanes.lock().iter().filter_map(|(_, lane)| lane.upgrade()).collect()
-    }
-
-    /// Waits until nobody is in flight in this process's memory, here or in a peer. Called after a key was made invalid.
-    pub(crate) fn drain(&self) {
-        barrier::heavy();
-        let lanes = self.lanes.lock();
-        let in_flight = |lane: &Lane| lane.gate.load(Ordering::SeqCst) & 1 == 1;
-        let busy: Vec<_> = lanes.iter().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
-        drop(lanes);
-        busy.iter().for_each(|l| l.drain());
-        let qps = self.qps.lock();
-        let active: Vec<_> = qps.iter().filter_map(Weak::upgrade).collect();
-        drop(qps);
-        active.iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
-        self.wait_serving();
-    }
-
-    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
-    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
-    pub fn pause(&self) {
-        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
-        self.drain();
-        // In a signal handler it may be this thread's own.
-        if !self.packets.in_hand.raw().held_by_me() {
-            drop(self.packets.in_hand.lock());
-        }
-    }
-
-    /// The end of a [`Process::pause`].
-    pub fn resume(&self) {
-        self.own.header.paused.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether nobody may begin.
@@ -508,77 +480,12 @@ impl Process {
     }
 }
 
-/// Initiators that were stopped while in flight and waited for in vain, and the memory that they may still touch when they
-/// go on. It is not used again until they have left or ended.
-#[derive(Default)]
-struct Suspects {
-    /// Lane and the in-flight mark that stood in it.
-    lanes: Vec<(&'static Lane, u64)>,
-    parked: Vec<Block>,
-    pins: Vec<Pin>,
-}
-
-impl Process {
-    /// Notes that whoever left `gate` in `lane` was cut off.
-    pub(crate) fn suspect(&self, lane: &'static Lane, gate: u64) {
-        log_cut_off(lane.initiator.load(Ordering::Relaxed) as u32);
-        self.suspects.lock().lanes.push((lane, gate));
-    }
-
-    /// Frees a block of the arena, later if a suspect may still touch it.
-    pub(crate) fn release(&self, block: Block) {
-        self.let_go(Some(block), None);
-    }
-
-    /// Ends a pin, later if a suspect may still touch the memory. The key that led there is revoked.
-    pub(crate) fn unshare(&self, pin: Option<Pin>) {
-        if pin.is_some() {
-            self.let_go(None, pin);
-        }
-    }
-
-    fn let_go(&self, mut block: Option<Block>, mut pin: Option<Pin>) {
-        let mut s = self.suspects.lock();
-        let (mut blocks, mut pins) = (Vec::new(), Vec::new());
-        let free = if s.lanes.is_empty() {
-            true
-        } else {
-            s.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && self.initiator_lives(lane));
-            s.lanes.is_empty()
-        };
-        if free {
-            blocks = std::mem::take(&mut s.parked);
-            // Reverting adopted memory waits for everybody in flight, as only registration may.
-            pins.extend(s.pins.extract_if(.., |parked| pin.is_some() || !parked.is_adopted()));
-        } else {
-            s.parked.extend(block.take());
-            s.pins.extend(pin.take());
-        }
-        drop(s);
-        blocks.into_iter().chain(block).for_each(|b| self.arena.release(b));
-        for pin in pins.into_iter().chain(pin) {
-            // Neighbours of adopted memory, in its first and last page, may be registered without being adopted.
-            let gate = pin.is_adopted().then(|| self.close_gate());
-            let gone = self.objects.unpin(pin);
-            drop(gate);
-            if let Some(gone) = gone {
-                self.link.object_withdrawn(gone.number, gone.generation);
-            }
-        }
-    }
-}
-
 /// Whether `qp` is at rest; after some looks in vain the CPU is offered to it.
 fn look_again(look: u32, qp: &Qp) -> bool {
     if look > 100 {
         std::thread::yield_now();
     }
     !qp.is_executing() || qp.thread_is_gone()
-}
-
-#[cold]
-fn log_cut_off(qpn: u32) {
-    log::warn!("QP {qpn:#x} of a stopped process was cut off: its memory access was revoked while it was in flight");
 }
 
 /// What the link is told at the start.

@@ -2,7 +2,6 @@
 //! then waits until nobody is in flight, and only then touches what was shared.
 
 use crate::arena::Block;
-use crate::barrier;
 use crate::channel::Element;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
@@ -53,10 +52,9 @@ impl Qp {
 
     /// Waits until nobody is in flight into this QP, and takes over what was delivered.
     pub(crate) fn settle_lanes(&self) {
-        barrier::heavy();
         let lanes = self.lanes.lock().clone();
+        self.process.wait_for(&lanes);
         for lane in &lanes {
-            lane.drain();
             lane.cq.settle_lane(lane);
         }
         self.process.wait_serving();
@@ -65,7 +63,7 @@ impl Qp {
     /// Receives that the initiator of `lane` has taken from a shared queue for a message that will not be finished.
     fn taken_from_srq(&self, lane: &OwnedLane) -> Vec<u64> {
         let shared = self.srq.is_some() || self.xrcd.is_some();
-        if !shared || self.qp_type == QpType::Ud || lane.is_cut_off() {
+        if !shared || self.qp_type == QpType::Ud {
             return Vec::new();
         }
         let peer = match lane.granted {

@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const POSITION_MASK: u64 = 0xff_ffff;
 /// Longest ring: entries have 16 bits for the WQE index.
 const MAX_SLOTS: usize = 1 << 16;
+/// WQEs of a queue with several claimers that stand in for retired ones.
+const SPARE: usize = 8;
 /// Most SGEs of a receive, whatever a peer's memory claims.
 const MAX_SGES: u32 = LIMITS.max_sge;
 
@@ -257,6 +259,10 @@ pub struct RecvQueue {
 #[derive(Default)]
 pub(crate) struct State {
     free: Vec<u16>,
+    /// Given up while whoever had claimed them was cut off, and may still write into them until it has left.
+    retired: Vec<u16>,
+    /// What takes their place.
+    spare: Vec<u16>,
     in_use: Vec<bool>,
     /// The position at which each WQE was posted last: an entry of another position is an old one.
     posted_at: Vec<u64>,
@@ -281,7 +287,7 @@ impl RecvQueue {
         // Where there is one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so that in a
         // full queue what is posted and what is claimed are not neighbours: claimers and owner would wait for each other's lines.
         let slots = u64::from(max_wr.max(1).next_power_of_two()) << u32::from(!alone);
-        let count = if alone { slots as u32 } else { max_wr.max(1) };
+        let count = if alone { slots as u32 } else { max_wr.max(1) + SPARE as u32 };
         let stride =
             (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
         let mut blocks = Vec::new();
@@ -313,6 +319,8 @@ impl RecvQueue {
         let wr_ids = (0..count).map(|_| AtomicU64::new(0)).collect();
         let state = State {
             free: (0..max_wr).rev().map(|i| i as u16).collect(),
+            retired: Vec::new(),
+            spare: if alone { Vec::new() } else { (0..SPARE as u32).map(|i| (max_wr + i) as u16).collect() },
             in_use: vec![false; count as usize],
             posted_at: vec![0; count as usize],
             tail: slots,
@@ -360,7 +368,7 @@ impl RecvQueue {
             return self.post_alone(wr_id, sges);
         }
         let mut state = self.state.lock();
-        let Some(index) = state.free.pop() else {
+        let Some(index) = state.free.pop().or_else(|| self.take_retired(&mut state)) else {
             return Err(Error::no_memory("the receive queue is full"));
         };
         let index = u32::from(index);
@@ -510,8 +518,26 @@ impl RecvQueue {
     fn give_up(&self, state: &mut State, index: u32) -> Option<u64> {
         let wr_id = self.wr_ids.get(index as usize)?.load(Ordering::Relaxed);
         state.in_use[index as usize] = false;
-        state.free.push(index as u16);
+        let is_claimed = self.view.wqe(index).is_some_and(|w| w.claimer.load(Ordering::Acquire) != 0);
+        if is_claimed && self.process.has_suspects() {
+            state.retired.push(index as u16);
+            state.free.extend(state.spare.pop());
+        } else {
+            state.free.push(index as u16);
+        }
         Some(wr_id)
+    }
+
+    /// A WQE whose claimer was cut off and has left since, where more are retired than there were spare ones.
+    #[cold]
+    fn take_retired(&self, state: &mut State) -> Option<u16> {
+        if !state.retired.is_empty() && !self.process.has_suspects() {
+            let missing = SPARE - state.spare.len();
+            let again = missing.min(state.retired.len());
+            state.spare.extend(state.retired.drain(..again));
+            state.free.append(&mut state.retired);
+        }
+        state.free.pop()
     }
 
     /// Forgets every receive (reset).

@@ -227,8 +227,7 @@ impl SendQueue {
         if let Some(wqe) = self.exec.claimed {
             self.deliver_immediate(qp, i, target, wqe);
         }
-        drop(mark);
-        Ok(())
+        target.leave_done(mark).map_err(Stop::from)
     }
 
     /// Moves a message in chunks, leaving the peer's memory between two of them.
@@ -318,6 +317,7 @@ impl SendQueue {
         }
         let known = if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0) } else { Ok(None) };
         match known {
+            Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
             Ok(Some((Place::Direct(p), room, ..))) if room >= total => unsafe {
                 memory::copy_direct(Direction::Write, p, whole, true);
@@ -340,8 +340,7 @@ impl SendQueue {
             _ => {}
         }
         self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
-        drop(mark);
-        Ok(())
+        target.leave_done(mark).map_err(Stop::from)
     }
 
     /// Moves a message into its receive in chunks, leaving the peer's memory between two of them.
@@ -360,6 +359,7 @@ impl SendQueue {
             let done = self.exec.done;
             let (first, room, key, addr) = match target.receive_memory(wqe, done) {
                 Ok(Some(found)) => found,
+                Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                 Ok(None) | Err(_) => {
                     return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
                 }
@@ -405,7 +405,7 @@ impl SendQueue {
         if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
-        let _mark = target.enter()?;
+        let mark = target.enter()?;
         let compare_swap = opcode == Opcode::CompareSwap;
         let place = target.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
         if !addr.is_multiple_of(8) && !matches!(place, Err(Nak::InvalidRequest)) {
@@ -424,6 +424,7 @@ impl SendQueue {
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
+        target.leave_done(mark)?;
         let mut word = old.to_ne_bytes();
         // SAFETY: the pieces are checked local memory of 8 bytes; the word is on this stack.
         unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true) };
@@ -454,7 +455,8 @@ impl SendQueue {
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
-        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8, budget).map(|_| ())
+        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8, budget)?;
+        target.leave_done(mark).map_err(Stop::from)
     }
 
     /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
@@ -462,13 +464,13 @@ impl SendQueue {
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Target) -> Result<(), Stop> {
         let w = &self.wqes[i];
-        let _mark = target.enter()?;
+        let mark = target.enter()?;
         if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 || w.flush.placement & !1 != 0 {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
         target.remote_memory(w.rkey, w.remote_addr, length, access::FLUSH_GLOBAL)?;
-        Ok(())
+        target.leave_done(mark).map_err(Stop::from)
     }
 
     /// Moves the next piece, at most one chunk of `room` bytes, to or from `first`, which `place` finds once more where it

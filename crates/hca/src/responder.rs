@@ -242,9 +242,45 @@ impl Target {
         barrier::light(self.full_barrier);
     }
 
+    /// Names the memory that is touched next, before its key is looked up: who revokes another key does not wait for this
+    /// lane, and who has waited for it in vain knows which pages are still written to. False once that has happened.
+    #[inline(always)]
+    fn name(&self, key: u32, addr: u64) -> bool {
+        self.lane.addr.store(addr, Ordering::Relaxed);
+        self.lane.key.store(key, Ordering::Relaxed);
+        barrier::light(self.full_barrier);
+        !self.is_cut_off()
+    }
+
+    /// Whether the owner has waited in vain for this initiator while it was in flight.
+    #[inline(always)]
+    fn is_cut_off(&self) -> bool {
+        self.lane.cut_off.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given up
+    /// waiting, for it has flushed the receive, and its program may have taken the memory back.
+    #[inline(always)]
+    pub fn counts(&self) -> bool {
+        // What was stored is visible to an owner whose cutting off is not seen here: it looks after a heavy barrier.
+        barrier::light(self.full_barrier);
+        !self.is_cut_off()
+    }
+
+    /// The end of a request that was carried out inside `mark`; silence if it does not count.
+    #[inline]
+    pub fn leave_done(&self, mark: InFlight<'_>) -> Result<(), Nak> {
+        let counts = self.counts();
+        drop(mark);
+        if counts { Ok(()) } else { Err(Nak::Silence) }
+    }
+
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
     #[inline]
     pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Place, Nak> {
+        if !self.name(rkey, addr) {
+            return Err(Nak::Silence);
+        }
         if self.qp.access.load(Ordering::Relaxed)
             & need
             & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
@@ -262,7 +298,7 @@ impl Target {
     /// The same for the plain case: a connected QP, a region that is mapped here. None for all others and for refusals.
     #[inline(always)]
     pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
-        if self.qp.access.load(Ordering::Relaxed) & need != need {
+        if !self.name(rkey, addr) || self.qp.access.load(Ordering::Relaxed) & need != need {
             return None;
         }
         let (entry, offset) = plain_region(self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
@@ -321,7 +357,8 @@ impl Target {
             .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
     }
 
-    /// The memory of claimed receive `wqe` at `offset`: place and contiguous bytes there. None beyond its end.
+    /// The memory of claimed receive `wqe` at `offset`: place and contiguous bytes there. None beyond its end. Silence once
+    /// the lane was cut off, for the receive is no longer the caller's.
     #[inline]
     pub fn receive_memory(&self, wqe: u32, mut offset: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
         let Some(rq) = &self.rq else { return Ok(None) };
@@ -331,6 +368,9 @@ impl Target {
             if offset < u64::from(sge.length) {
                 let len = u64::from(sge.length) - offset;
                 let addr = sge.addr.wrapping_add(offset);
+                if !self.name(sge.lkey, addr) {
+                    return Err(Nak::Silence);
+                }
                 let place =
                     self.space.resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0).ok_or(Nak::RemoteOperation)?;
                 return Ok(Some((place, len, sge.lkey, addr)));
@@ -360,8 +400,8 @@ impl Target {
     pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
         let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
         let lane = self.lane;
-        // One that was stopped and cut off in the middle of a message: the receive may be that of another connection now.
-        if rq.alone && lane.open.load(Ordering::Relaxed) == 0 {
+        // The receive was flushed, and may be that of another connection now.
+        if self.is_cut_off() {
             return None;
         }
         receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
@@ -406,6 +446,9 @@ impl Target {
     /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).
     #[cold]
     pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, status: u32) {
+        if self.is_cut_off() {
+            return;
+        }
         self.complete_receive(wqe, &Receipt { status, ..*receipt }, true);
         self.fail(None);
     }

@@ -268,7 +268,7 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let receipt = lane.rq.receipt(wqe);
     let mut done = 0;
     while done < total {
-        let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
+        let Ok(Some((place, room, ..))) = target.receive_memory(wqe, done) else {
             target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(());
         };

@@ -62,6 +62,12 @@ impl Source {
         unsafe { (self.0.unpin)(object, offset, len as usize) };
     }
 
+    /// Parts the program's memory in a pinned range from what peers can reach; its contents stay.
+    pub(crate) fn part(&self, addr: u64, len: u64) {
+        // SAFETY: peers that are waited for are led elsewhere; the others store where nobody looks from now on.
+        unsafe { (self.0.part)(addr as usize, len as usize) };
+    }
+
     /// Has peers kept out while this process forks.
     pub(crate) fn guard_forks(&self) {
         // SAFETY: registers two functions that may be called at any time from now on.
@@ -84,7 +90,7 @@ fn preloaded() -> *mut ShareApi {
 
 unsafe extern "C" fn before_fork() {
     if let Some(process) = Process::current() {
-        process.pause();
+        process.pause_for_fork();
     }
 }
 

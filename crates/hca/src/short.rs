@@ -133,7 +133,7 @@ impl SendQueue {
             // inline data as for any buffer that it passes to a C function.
             unsafe { memory::copy_tail_last(local, remote, data.length as usize) };
         }
-        Some(0)
+        target.counts().then_some(0)
     }
 
     #[inline(never)]
@@ -156,7 +156,7 @@ impl SendQueue {
             // SAFETY: both sides were checked against their keys inside the in-flight mark; they may overlap in a looped QP.
             unsafe { memory::copy(remote, local, data.length as usize) };
         }
-        Some(data.length)
+        target.counts().then_some(data.length)
     }
 
     #[inline(never)]
@@ -186,7 +186,7 @@ impl SendQueue {
             let old = memory::atomic(remote, compare_swap, compare_add, swap);
             local.cast::<u64>().write_unaligned(old);
         }
-        Some(8)
+        target.counts().then_some(8)
     }
 
     #[inline(never)]
@@ -242,6 +242,10 @@ impl SendQueue {
             ..Receipt::default()
         };
         receive.wake_call = target.publish_receive(wqe, &receipt, w.flags() & send_flags::SOLICITED != 0);
+        if !target.counts() {
+            *receive = Receive::default();
+            return None;
+        }
         Some(0)
     }
 

@@ -269,9 +269,13 @@ fn receive(
     }
     let mut done = 0;
     while done < total {
-        let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
-            target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
-            return Ok(Outcome::Over(None));
+        let (place, room) = match target.receive_memory(wqe, done) {
+            Ok(Some((place, room, ..))) => (place, room),
+            Err(Nak::Silence) => return Err(Nak::Silence),
+            _ => {
+                target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
+                return Ok(Outcome::Over(None));
+            }
         };
         let mut part = Pieces::new();
         let n = part_of(header, pieces, done, room.min(total - done), &mut part);

@@ -3,9 +3,12 @@
 mod common;
 
 use common::{INITIATORS_LIVE, TURN, bind, context, enter, foreign, poll, process, publish, receiver, to_rtr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use vervain_hca::layout::found;
-use vervain_hca::{QpAttr, QpState, attr};
+use vervain_hca::responder::Nak;
+use vervain_hca::{Context, Mr, Pd, QpAttr, QpState, Sge, SrqInit, access, attr, wc};
 
 /// Rings that a CQ looks at without being told of them, and more.
 const WATCHED: usize = 16;
@@ -61,4 +64,170 @@ fn one_that_was_cut_off_completes_no_receive_of_the_next_connection() {
     drop(mark);
     assert_eq!(poll(&cq, 4).iter().map(|c| (c.wr_id, c.imm_or_rkey)).collect::<Vec<_>>(), [(2, 8)]);
     stopped.release();
+}
+
+fn register(context: &Arc<Context>, pd: &Arc<Pd>, memory: &mut [u8]) -> Arc<Mr> {
+    let (addr, len) = (memory.as_mut_ptr() as u64, memory.len() as u64);
+    context.reg_mr(pd, addr, len, addr, access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ).unwrap()
+}
+
+fn to_err(qp: &vervain_hca::Qp) {
+    qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
+}
+
+#[test]
+fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let qp = receiver(&context, &pd, &cq, None, 4);
+    let mut memory = vec![0u8; 8192];
+    let mr = register(&context, &pd, &mut memory);
+    for wr_id in 1..3 {
+        qp.post_recv(wr_id, &[Sge { addr: mr.addr(), length: 64, lkey: mr.lkey() }]).unwrap();
+    }
+    let stopped = bind(&qp, foreign(1));
+    // One message arrives as it should, and the next stops in its copy.
+    let mark = enter(&stopped);
+    let wqe = stopped.claim().unwrap();
+    publish(&stopped, wqe, 1);
+    assert_eq!(stopped.leave_done(mark), Ok(()));
+    let mark = enter(&stopped);
+    let wqe = stopped.claim().unwrap();
+    assert!(stopped.receive_memory(wqe, 0).unwrap().is_some());
+    to_err(&qp);
+    let seen: Vec<_> = poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(seen, [(1, wc::SUCCESS), (2, wc::WR_FLUSH_ERR)]);
+    // It goes on: there is no memory for it any more, no receive, and no success.
+    assert!(matches!(stopped.receive_memory(wqe, 0), Err(Nak::Silence)));
+    assert_eq!(stopped.remote_memory(mr.rkey(), mr.addr(), 8, access::REMOTE_WRITE), Err(Nak::Silence));
+    assert_eq!(stopped.mapped(mr.rkey(), mr.addr(), 8, access::REMOTE_WRITE), None);
+    publish(&stopped, wqe, 2);
+    assert!(!stopped.counts());
+    assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
+    assert!(matches!(stopped.enter(), Err(Nak::Silence)));
+    assert!(poll(&cq, 8).is_empty(), "the receive was flushed once");
+    stopped.release();
+    qp.destroy().unwrap();
+    mr.deregister().unwrap();
+}
+
+#[test]
+fn what_was_published_before_the_cut_off_is_kept() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let qp = receiver(&context, &pd, &cq, None, 4);
+    qp.post_recv(1, &[]).unwrap();
+    let stopped = bind(&qp, foreign(1));
+    let mark = enter(&stopped);
+    publish(&stopped, stopped.claim().unwrap(), 7);
+    // Stopped between the publication and the look whether it counts: the receiver has the message, the sender cannot know.
+    to_err(&qp);
+    assert_eq!(poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, wc::SUCCESS)]);
+    assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
+    stopped.release();
+    qp.destroy().unwrap();
+}
+
+#[test]
+fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let qp = receiver(&context, &pd, &cq, None, 4);
+    let (mut a, mut b) = (vec![0u8; 8192], vec![0u8; 8192]);
+    let (used, other) = (register(&context, &pd, &mut a), register(&context, &pd, &mut b));
+    qp.post_recv(1, &[Sge { addr: used.addr(), length: 64, lkey: used.lkey() }]).unwrap();
+    let stopped = bind(&qp, foreign(1));
+    for visit in 0..2 {
+        let mark = enter(&stopped);
+        match visit {
+            0 => drop(stopped.remote_memory(used.rkey(), used.addr(), 8, access::REMOTE_WRITE).unwrap()),
+            _ => drop(stopped.receive_memory(stopped.claim().unwrap(), 0).unwrap()),
+        }
+        let again = register(&context, &pd, &mut vec![0u8; 4096]);
+        again.rereg(4, None, 0, 0, access::LOCAL_WRITE).unwrap();
+        again.deregister().unwrap();
+        assert_eq!(stopped.leave_done(mark), Ok(()), "nobody took anything away from it");
+    }
+    // A window hides what lies under it, and may have been invalidated by a peer: whoever names one is waited for.
+    let window = context.alloc_mw(&pd, 2).unwrap();
+    let named = window.rkey();
+    let mark = enter(&stopped);
+    assert!(stopped.remote_memory(named, used.addr(), 8, access::REMOTE_WRITE).is_err(), "it is not bound");
+    process().own.keys[named as usize >> 8].flags.store(vervain_hca::layout::KEY_WINDOW, Ordering::SeqCst);
+    other.deregister().unwrap();
+    assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
+    stopped.release();
+    window.dealloc().unwrap();
+    qp.destroy().unwrap();
+    used.deregister().unwrap();
+}
+
+#[test]
+fn all_that_stand_still_are_waited_for_at_the_same_time() {
+    const STOPPED: u32 = 8;
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let mut memory = vec![0u8; 8192];
+    let mr = register(&context, &pd, &mut memory);
+    let qps: Vec<_> = (0..STOPPED).map(|_| receiver(&context, &pd, &cq, None, 1)).collect();
+    let targets: Vec<_> = qps.iter().zip(1..).map(|(qp, i)| bind(qp, foreign(i))).collect();
+    let marks: Vec<_> = targets.iter().map(enter).collect();
+    for target in &targets[..4] {
+        target.remote_memory(mr.rkey(), mr.addr(), 8, access::REMOTE_WRITE).unwrap();
+    }
+    // Four are in the region; all stand in the way of the ends of their QPs. One after the other would take 16 s.
+    let began = Instant::now();
+    mr.deregister().unwrap();
+    qps.iter().for_each(|qp| qp.destroy().unwrap());
+    assert!(began.elapsed() < Duration::from_secs(12), "took {:?}", began.elapsed());
+    marks.into_iter().zip(&targets).for_each(|(mark, target)| assert_eq!(target.leave_done(mark), Err(Nak::Silence)));
+    targets.iter().for_each(vervain_hca::responder::Target::release);
+}
+
+#[test]
+fn a_shared_queue_gives_back_what_was_taken_and_keeps_its_room() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(255, None, 0, 0, false, false).unwrap();
+    let init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+    let srq = context.create_srq(&pd, &init).unwrap();
+    let qp = receiver(&context, &pd, &cq, Some(&srq), 0);
+    for wr_id in 0..4 {
+        srq.post_recv(wr_id, &[]).unwrap();
+    }
+    assert!(srq.post_recv(9, &[]).is_err(), "it holds four");
+    let stopped = bind(&qp, foreign(0));
+    let mark = enter(&stopped);
+    let taken = stopped.claim().unwrap();
+    to_err(&qp);
+    let seen: Vec<_> = poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(seen, [(0, wc::WR_FLUSH_ERR)], "the receive that the stopped one has taken is flushed");
+    for _ in 0..3 {
+        srq.post_recv(4, &[]).unwrap();
+        assert!(srq.post_recv(9, &[]).is_err(), "it holds four");
+        // Another QP takes one from it: never the one that the stopped initiator may still write into.
+        let healthy = receiver(&context, &pd, &cq, Some(&srq), 0);
+        let target = bind(&healthy, foreign(2));
+        let inside = enter(&target);
+        let wqe = target.claim().unwrap();
+        assert_ne!(wqe, taken);
+        publish(&target, wqe, 3);
+        assert_eq!(target.leave_done(inside), Ok(()));
+        assert_eq!(poll(&cq, 8).len(), 1);
+        target.release();
+        healthy.destroy().unwrap();
+    }
+    assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
+    stopped.release();
+    qp.destroy().unwrap();
+    srq.destroy().unwrap();
 }

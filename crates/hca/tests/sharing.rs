@@ -167,6 +167,7 @@ fn memory_stays_pinned_while_a_stopped_initiator_may_write_to_it() {
     let target = bind(&qp, foreign(1));
     let mark = target.enter().expect("the QP receives");
     let mr = owner.register(base, 8192);
+    target.remote_memory(mr.rkey(), base as u64, 64, access::REMOTE_WRITE).expect("it may write there");
     mr.deregister().unwrap();
     assert_eq!(fake_share::pins(), 1, "whoever was cut off may still be in the middle of its copy");
     drop(mark);

@@ -10,7 +10,7 @@ pub const SYMBOL: &CStr = c"vervain_share_v1";
 pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 
 /// What [`ShareApi::version`] says.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// [`Place::kind`]: a memfd that is sealed against shrinking.
 pub const KIND_MEMFD: u32 = 1;
@@ -52,4 +52,8 @@ pub struct ShareApi {
     /// `after` lets them in again.
     pub set_fork_gate:
         unsafe extern "C" fn(before: Option<unsafe extern "C" fn()>, after: Option<unsafe extern "C" fn()>),
+    /// Puts private copies in the place of the pinned pages of `[addr, addr+len)`, as they are at this moment: what is
+    /// stored in the object afterwards is not seen by the program. The pages of the object stay until unpin. Nothing
+    /// happens where memory is the program's own shared mapping, for others that it shares it with would part from it.
+    pub part: unsafe extern "C" fn(addr: usize, len: usize),
 }

@@ -9,7 +9,7 @@ use crate::state::{Heap, Locked, State, exists, lock, possible};
 use crate::sys;
 
 static API: ShareApi =
-    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate };
+    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate, part };
 
 /// What the preload library's `vervain_share_v1` answers. Whoever asks has a device.
 pub fn api() -> *const ShareApi {
@@ -82,6 +82,10 @@ unsafe extern "C" fn unpin(object: u64, offset: u64, len: usize) {
         }
     }
     release(out);
+}
+
+unsafe extern "C" fn part(addr: usize, len: usize) {
+    crate::maps::part_from_peers(addr..addr.saturating_add(len));
 }
 
 impl Heap {

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::heap::{self, Handle, Leaving, THRESHOLD, Want, extend, owns, release, serve};
 use crate::marks::{Mark, PLAIN, There};
@@ -305,8 +305,14 @@ fn zap(range: Range<usize>) {
     for (start, _, part) in heap.live_parts(&range) {
         let dirty = start + heap.blocks[&start].dirty;
         for (piece, mark) in heap.marks.pieces(part) {
-            if mark.there != There::Object {
-                continue;
+            match mark.there {
+                There::Object => {}
+                // The kernel would show the object's page again.
+                There::Copy => {
+                    heap.part_from_device(piece, &mark);
+                    continue;
+                }
+                There::Foreign | There::Hole => continue,
             }
             for (piece, pinned) in heap.pins.split(piece) {
                 if pinned {
@@ -328,17 +334,62 @@ impl Heap {
         if unsafe { sys::mmap(range.start, range.len(), mark.prot, flags, -1, 0) }.is_err() {
             return;
         }
+        self.parted(range, There::Foreign, mark);
+    }
+
+    /// Private memory has been put in the place of pages that a device works on: the object keeps those until unpin.
+    fn parted(&mut self, range: Range<usize>, there: There, mark: &Mark) {
         for (advice, wanted) in [(libc::MADV_DONTFORK, mark.dont_fork), (libc::MADV_WIPEONFORK, mark.wipe)] {
             if wanted {
-                // SAFETY: fresh memory without contents.
+                // SAFETY: private memory, whose contents these advices do not change.
                 let _ = unsafe { sys::madvise(range.start, range.len(), advice) };
             }
         }
         self.parked.insert(range.clone());
         self.marks.update(range, |m| {
-            m.there = There::Foreign;
+            m.there = there;
             m.odd = true;
         });
+    }
+
+    /// Puts a private copy of the object's pages in their place: whoever still writes to those does it for nobody. The
+    /// program's threads may use the memory meanwhile, and lose no store: until its page is copied each of them reads the
+    /// object's, and stores only after the copy.
+    fn copy_from_device(&mut self, range: Range<usize>, mark: &Mark) {
+        let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, (range.start - self.base) as u64);
+        // SAFETY: shows what the range shows now.
+        if unsafe { sys::mmap(range.start, range.len(), RW, flags, self.object.fd, offset) }.is_err() {
+            return;
+        }
+        for at in range.clone().step_by(page()) {
+            // A store that changes nothing has the kernel copy the page. An exchange: compilers make a load of `fetch_or(0)`.
+            // SAFETY: a byte of the mapping just made.
+            let byte = unsafe { AtomicU8::from_ptr(at as *mut u8) };
+            let there = byte.load(Ordering::Relaxed);
+            let _ = byte.compare_exchange(there, there, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        if mark.prot != RW {
+            // SAFETY: as the program had it.
+            let _ = unsafe { sys::mprotect(range.start, range.len(), mark.prot) };
+        }
+        self.parted(range, There::Copy, mark);
+    }
+}
+
+/// Parts the program's memory in a range from the pages that a device's peers can reach, where it shows such pages. Its
+/// contents stay as they are at this moment.
+pub(crate) fn part_from_peers(range: Range<usize>) {
+    let _masked = sys::mask_signals();
+    let Some(mut heap) = lock() else { return };
+    let range = heap.within(&(range.start & !(page() - 1)..round_up(range.end, page())));
+    for (_, _, part) in heap.live_parts(&range) {
+        for (piece, mark) in heap.marks.pieces(part) {
+            for (piece, pinned) in heap.pins.split(piece) {
+                if pinned && mark.there == There::Object {
+                    heap.copy_from_device(piece, &mark);
+                }
+            }
+        }
     }
 }
 
@@ -367,7 +418,7 @@ fn fork_advice(range: Range<usize>, advice: c_int) -> Answer {
         for (piece, mark) in heap.marks.pieces(part) {
             match mark.there {
                 There::Hole => answer = Err(libc::ENOMEM),
-                There::Foreign => real(piece)?,
+                There::Foreign | There::Copy => real(piece)?,
                 There::Object => heap.marks.update(piece, |m| match advice {
                     libc::MADV_DONTFORK => m.dont_fork = true,
                     libc::MADV_DOFORK => m.dont_fork = false,

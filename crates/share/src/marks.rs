@@ -13,6 +13,8 @@ pub enum There {
     Object,
     /// Private memory, or a mapping that the program put there.
     Foreign,
+    /// A private copy of the object's page, made because a device's peer may still write to that.
+    Copy,
     /// Nothing.
     Hole,
 }

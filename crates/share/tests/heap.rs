@@ -210,6 +210,107 @@ fn pages_thrown_away_while_pinned_are_replaced_for_the_program() {
     heap::free(again);
 }
 
+fn part(addr: usize, len: usize) {
+    // SAFETY: the tests' own memory.
+    unsafe { (api().part)(addr, len) };
+}
+
+#[test]
+fn memory_that_is_parted_from_peers_keeps_its_contents_and_hears_of_them_no_more() {
+    turn!();
+    let block = heap::alloc(MIB, 1, false) as usize;
+    fill(block, MIB, 4);
+    let place = pin(block + 8192, 8192).expect("shared");
+    part(block + 8192 + 100, 4096);
+    assert!(all(block, MIB, 4));
+    let late = [9u8; 8192];
+    // SAFETY: `late` has so many bytes.
+    let wrote = unsafe { libc::pwrite(place.fd, late.as_ptr().cast(), late.len(), place.offset as i64) };
+    assert_eq!(wrote, 8192);
+    assert!(all(block, MIB, 4), "what a peer stores there late is stored for nobody");
+    fill(block + 8192, 8192, 6);
+    assert!(peer(place, 8192).iter().all(|&b| b == 9), "and the peer sees nothing more of the program");
+    assert_eq!(find(block, MIB), None);
+    assert!(find(block, 8192).is_some() && find(block + 16384, MIB - 16384).is_some(), "the rest is shared");
+    unpin(place, 8192);
+    assert!(all(block + 8192, 8192, 6));
+    assert!(peer(place, 8192).iter().all(|&b| b == 0), "the object's pages are given back at unpin");
+    // The kernel would show the object's pages again, were it private memory over a file to the program.
+    let twice = pin(block + 65536, 8192).expect("shared");
+    part(block + 65536, 8192);
+    assert_eq!(advise(block + 65536, 8192, libc::MADV_DONTNEED), Ok(0));
+    assert!(all(block + 65536, 8192, 0));
+    unpin(twice, 8192);
+    heap::free(block);
+    let again = heap::alloc(MIB, 1, true) as usize;
+    assert!(find(again, MIB).is_some() && all(again, MIB, 0), "whole again");
+    heap::free(again);
+}
+
+#[test]
+fn what_is_protected_or_not_pinned_is_parted_as_it_should() {
+    turn!();
+    let m = map(MIB);
+    fill(m, MIB, 4);
+    part(m, MIB);
+    assert!(find(m, MIB).is_some(), "nobody can be there");
+    let place = pin(m, MIB).expect("shared");
+    // SAFETY: the test's own memory.
+    unsafe { sys::mprotect(m, 8192, libc::PROT_READ) }.unwrap();
+    maps::protected(m, 8192, libc::PROT_READ);
+    part(m, 8192);
+    assert!(all(m, MIB, 4));
+    // SAFETY: an address of this process, which the kernel looks after.
+    let written = unsafe { libc::syscall(libc::SYS_getrandom, m, 16, 0) };
+    assert_eq!(written, -1, "the program's protection stays");
+    unpin(place, MIB);
+    unmap(m, MIB);
+}
+
+#[test]
+fn no_store_is_lost_while_memory_is_parted_from_peers() {
+    turn!();
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    let block = heap::alloc(MIB, 1, false) as usize;
+    fill(block, MIB, 0);
+    let place = pin(block, MIB).expect("shared");
+    // SAFETY: words of the test's own memory, which lives until the threads have ended.
+    let word = |page: usize, t: usize| unsafe { AtomicU64::from_ptr((block + page * 4096 + 8 * t) as *mut u64) };
+    let over = AtomicBool::new(false);
+    let counts = std::thread::scope(|s| {
+        let threads = [0usize, 1].map(|t| {
+            let over = &over;
+            s.spawn(move || {
+                let mut n = 0u64;
+                while !over.load(Ordering::Relaxed) {
+                    for page in 0..256 {
+                        // Apart, so that a store in between would be lost.
+                        let mine = word(page, t);
+                        mine.store(mine.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    }
+                    n += 1;
+                }
+                n
+            })
+        });
+        for page in 0..256 {
+            while word(page, 0).load(Ordering::Relaxed) < page as u64 / 8 {
+                std::thread::yield_now();
+            }
+            part(block + page * 4096, 4096);
+        }
+        over.store(true, Ordering::Relaxed);
+        threads.map(|t| t.join().unwrap())
+    });
+    for (t, n) in counts.iter().enumerate() {
+        for page in 0..256 {
+            assert_eq!(word(page, t).load(Ordering::Relaxed), *n, "page {page}");
+        }
+    }
+    unpin(place, MIB);
+    heap::free(block);
+}
+
 #[test]
 fn a_mapping_is_zero_and_is_unmapped_in_parts() {
     turn!();

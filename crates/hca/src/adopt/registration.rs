@@ -4,7 +4,7 @@
 use super::sys::NoSignals;
 use super::{Adopted, Adoption, Object};
 use crate::error::{Error, Result};
-use crate::layout::{OBJECT_MEMFD, OFFSET_BITS};
+use crate::layout::{Lane, OBJECT_MEMFD, OFFSET_BITS};
 use crate::lock::OwnerLock;
 use crate::objects::{Found, Withdrawn};
 use crate::process::Process;
@@ -64,8 +64,13 @@ impl Drop for Closed<'_> {
 impl Process {
     /// Closes the gate for as long as the guard lives.
     pub(crate) fn close_gate(&self) -> Closed<'_> {
+        self.close_gate_where(|_| true)
+    }
+
+    /// The same where only what goes on by the lanes that `matter` is in the way.
+    pub(crate) fn close_gate_where(&self, matter: impl Fn(&Lane) -> bool) -> Closed<'_> {
         let signals = NoSignals::new();
-        self.pause();
+        self.pause_where(matter);
         Closed { process: self, _signals: signals }
     }
 

@@ -27,7 +27,7 @@ pub struct Object {
 }
 
 static API: ShareApi =
-    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate };
+    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate, part };
 
 unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
     let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,6 +59,13 @@ unsafe extern "C" fn pin(addr: usize, len: usize, out: *mut Place) -> i32 {
 
 unsafe extern "C" fn unpin(_: u64, _: u64, _: usize) {
     PINS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Ranges that the device has parted from its peers.
+pub static PARTED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn part(addr: usize, len: usize) {
+    PARTED.lock().unwrap_or_else(PoisonError::into_inner).push((addr, len));
 }
 
 type Gate = Option<unsafe extern "C" fn()>;

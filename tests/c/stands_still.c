@@ -1,0 +1,305 @@
+/* Senders that stand still in the middle of a copy, as one does that was stopped, is held by a debugger, or waits for a page
+ * of its own: here a userfaultfd serves that page when the test says so. Who takes memory or a QP away from such a sender
+ * waits for it two seconds; from then on it has no success and stores nowhere. Who takes away something else does not wait. */
+#define _GNU_SOURCE
+#include "vt_duo.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LEN 8192u
+/* In the receiver's buffer: where messages go, and where a healthy peer writes on the same page. */
+#define AT 65536u
+#define BESIDE (AT + LEN - 64)
+#define OPTS(t, n) &(struct vt_duo_opts){ .type = t, .nqp = n, .depth = 16, .timeout = 10, .retry = 2, .size = 1 << 20 }
+
+enum op { SEND, WRITE, READ, WRITE_IMM, NOPS };
+static const char *const names[] = { "Send", "Write", "Read", "Write with immediate" };
+static const int codes[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE_WITH_IMM };
+
+/* What a sender is told to do: stand still in `op`, and say how it ended once the receiver has sent a byte. */
+struct order {
+	int32_t op, pad;
+};
+
+/* ---- the sender ---- */
+static struct vt_duo p;
+static int uffd;
+static uint8_t *page;
+static int orders;
+
+static int open_uffd(void)
+{
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+	struct uffdio_api api = { .api = UFFD_API };
+	if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/* Says that the fault has come; serves the page when the test says so. */
+static void *pager(void *unused)
+{
+	(void)unused;
+	struct uffd_msg message;
+	if (read(uffd, &message, sizeof(message)) != sizeof(message))
+		return NULL;
+	char c = 'f';
+	vt_put(orders, &c, 1);
+	vt_get(orders, &c, 1, 60000);
+	struct uffdio_zeropage zero = { .range = { (uintptr_t)page, LEN } };
+	ioctl(uffd, UFFDIO_ZEROPAGE, &zero);
+	return NULL;
+}
+
+static int one(struct ibv_sge sge, enum op op, uint64_t at)
+{
+	struct ibv_wc wc;
+	if (vt_duo_post(&p, 0, codes[op], 1, IBV_SEND_SIGNALED, &sge, 1, at) || vt_poll(p.cq, &wc, 1, 30000) != 1)
+		return -1;
+	return (int)wc.status;
+}
+
+static int sender(int fd)
+{
+	struct order order;
+	if (!vt_duo_open(&p, OPTS(VT_RC, 1)) || !vt_duo_meet(&p, fd) || !vt_get(fd, &order, sizeof(order), 20000))
+		return 1;
+	/* The way there is known before it counts. */
+	if (one(vt_duo_sge(&p, 0, 8), WRITE, p.peer.addr) != IBV_WC_SUCCESS)
+		return 1;
+	orders = fd;
+	uffd = open_uffd();
+	page = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *mr = ibv_reg_mr(p.pd, page, LEN, IBV_ACCESS_LOCAL_WRITE);
+	if (uffd < 0 || page == MAP_FAILED || !mr || madvise(page, LEN, MADV_DONTNEED))
+		return 1;
+	struct uffdio_register range = { .range = { (uintptr_t)page, LEN }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	pthread_t thread;
+	if (ioctl(uffd, UFFDIO_REGISTER, &range) || pthread_create(&thread, NULL, pager, NULL))
+		return 1;
+	int32_t status = one((struct ibv_sge){ (uintptr_t)page, LEN, mr->lkey }, order.op, p.peer.addr + AT);
+	pthread_join(thread, NULL);
+	vt_put(fd, &status, sizeof(status));
+	char c;
+	vt_get(fd, &c, 1, 20000);
+	return 0;
+}
+
+/* ---- the receiver ---- */
+static struct vt_duo r;
+struct peer {
+	pid_t pid;
+	int fd;
+};
+
+static bool stands(struct peer *s, enum op op)
+{
+	struct order order = { .op = (int32_t)op };
+	char c = 0;
+	return vt_put(s->fd, &order, sizeof(order)) && vt_get(s->fd, &c, 1, 20000) && c == 'f';
+}
+
+/* Lets it go on; how its request ended. */
+static int goes_on(struct peer *s)
+{
+	char c = 'g';
+	int32_t status = -1;
+	vt_put(s->fd, &c, 1);
+	vt_get(s->fd, &status, sizeof(status), 30000);
+	return status;
+}
+
+static void end(struct peer *s)
+{
+	char c = 'e';
+	vt_put(s->fd, &c, 1);
+	vt_check(vt_reap(s->pid, 10000) == 0, "the sender did not end well");
+	close(s->fd);
+}
+
+/* A peer in `role` for the QP in slot `i`. */
+static struct peer meet(int i, const char *role)
+{
+	struct peer s = { .fd = -1 };
+	struct ibv_qp *qp = r.qp[0];
+	uint32_t qpn = r.self.qpn[0];
+	int nqp = r.o.nqp;
+	r.qp[0] = r.qp[i];
+	r.self.qpn[0] = r.self.qpn[i];
+	r.o.nqp = 1;
+	s.pid = vt_spawn(role, &s.fd);
+	vt_require(s.pid > 0 && vt_duo_meet(&r, s.fd), "the %s", role);
+	r.qp[0] = qp;
+	r.self.qpn[0] = qpn;
+	r.o.nqp = nqp;
+	return s;
+}
+
+static void need_faults(void)
+{
+	int fd = open_uffd();
+	if (fd < 0)
+		vt_skip("userfaultfd: %s", strerror(errno));
+	close(fd);
+}
+
+/* Whether a store may come late: into memory that the program shares with others itself, or by a system call that waits for
+ * a page of the sender's own (docs/local-link.md, Known limits). */
+static bool late_stores(void)
+{
+	return getenv("VT_LATE_STORES") != NULL;
+}
+
+/* The first place where memory differs from what the receiver has put there, or its length. */
+static size_t changed(void)
+{
+	size_t i = 0;
+	while (i < r.o.size && r.buf[i] == 0x33)
+		i++;
+	return i;
+}
+
+static int to_err(int qp)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
+	return ibv_modify_qp(r.qp[qp], &a, IBV_QP_STATE);
+}
+
+/* One sender for each of `ops`, each on a QP of its own; all stand still at the same time. */
+static void ended_while_they_stood(enum vt_type type, const enum op *ops, int n)
+{
+	struct peer s[NOPS];
+	struct ibv_wc wc[3 * NOPS];
+	vt_require(vt_duo_open(&r, OPTS(type, n)), "the receiver");
+	int taken = 0, posted = 0;
+	for (int i = 0; i < n; i++) {
+		s[i] = meet(i, "sender");
+		struct ibv_sge sge = vt_duo_sge(&r, AT, LEN);
+		struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+		for (wr.wr_id = 0; wr.wr_id < 3; wr.wr_id++)
+			vt_require(!(r.srq ? ibv_post_srq_recv(r.srq, &wr, &bad) : ibv_post_recv(r.qp[i], &wr, &bad)), "post_recv");
+		vt_require(stands(&s[i], ops[i]), "the sender does not stand in its %s", names[ops[i]]);
+		taken += ops[i] == SEND || ops[i] == WRITE_IMM;
+		posted += 3;
+	}
+	for (int i = 0; i < n; i++)
+		vt_check(to_err(i) == 0, "modify to ERR");
+	int flushed = r.srq ? taken : posted, got = vt_poll(r.cq, wc, flushed, 5000);
+	vt_check(got == flushed, "%d receives were flushed, not %d", got, flushed);
+	for (int i = 0; i < got; i++)
+		vt_check(wc[i].status == IBV_WC_WR_FLUSH_ERR, "a receive ended with %s", vt_wc_name((int)wc[i].status));
+	vt_check(!ibv_dereg_mr(r.mr), "ibv_dereg_mr");
+	for (int i = 0; i < n; i++) {
+		vt_check(!ibv_destroy_qp(r.qp[i]), "ibv_destroy_qp");
+		r.qp[i] = NULL;
+	}
+	memset(r.buf, 0x33, r.o.size);
+	for (int i = 0; i < n; i++) {
+		int status = goes_on(&s[i]);
+		vt_check(status == IBV_WC_RETRY_EXC_ERR, "the %s that nobody waited for ends with %s", names[ops[i]], vt_wc_name(status));
+	}
+	vt_check(late_stores() || changed() == r.o.size, "memory was written at %zu after it was given back", changed());
+	vt_check(vt_poll(r.cq, wc, 1, 100) == 0, "a completion came afterwards");
+	for (int i = 0; i < n; i++)
+		end(&s[i]);
+	r.mr = ibv_reg_mr(r.pd, r.buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+	vt_duo_close(&r);
+}
+
+static void no_success_and_no_store_after_the_end(void)
+{
+	need_faults();
+	ended_while_they_stood(VT_RC, (enum op[]){ SEND, WRITE, READ, WRITE_IMM }, 4);
+	ended_while_they_stood(VT_RC_SRQ, (enum op[]){ SEND, WRITE_IMM }, 2);
+}
+
+/* Only the QP ends. Its memory is registered still, and another peer goes on writing to the page that the sender stands in. */
+static void memory_in_use_is_taken_from_one_alone(void)
+{
+	need_faults();
+	vt_require(vt_duo_open(&r, OPTS(VT_RC, 2)), "the receiver");
+	struct peer s = meet(0, "sender"), second = meet(1, "writer");
+	memset(r.buf, 0x33, r.o.size);
+	vt_require(stands(&s, WRITE), "the sender does not stand");
+	char c = 'w';
+	vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, before");
+	vt_check(r.buf[BESIDE] == 1, "the writer's first byte is not there: %d", r.buf[BESIDE]);
+	vt_check(!ibv_destroy_qp(r.qp[0]), "destroy_qp");
+	r.qp[0] = NULL;
+	vt_check(r.buf[BESIDE] == 1 && r.buf[AT] == 0x33, "memory changed by the end of the QP");
+	c = 'w';
+	vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, afterwards");
+	vt_check(r.buf[BESIDE] == 2, "the writer's second byte is not there: %d", r.buf[BESIDE]);
+	r.buf[AT + 1] = 0x44;
+	int status = goes_on(&s);
+	vt_check(status == IBV_WC_RETRY_EXC_ERR, "the sender that nobody waited for ends with %s", vt_wc_name(status));
+	vt_check(late_stores() || (r.buf[AT] == 0x33 && r.buf[AT + 1] == 0x44 && r.buf[BESIDE] == 2), "memory was written after the QP's end");
+	c = 'w';
+	vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, at the end");
+	vt_check(r.buf[BESIDE] == 3, "the writer's third byte is not there: %d", r.buf[BESIDE]);
+	end(&s);
+	end(&second);
+	vt_duo_close(&r);
+}
+
+/* Writes 1, 2, 3 … beside the sender's place, one for each byte 'w'. */
+static int writer(int fd)
+{
+	if (!vt_duo_open(&p, OPTS(VT_RC, 1)) || !vt_duo_meet(&p, fd))
+		return 1;
+	char c;
+	for (uint8_t n = 1; vt_get(fd, &c, 1, 30000) && c == 'w'; n++) {
+		p.buf[0] = n;
+		c = (char)one(vt_duo_sge(&p, 0, 1), WRITE, p.peer.addr + BESIDE);
+		vt_put(fd, &c, 1);
+	}
+	return vt_duo_close(&p) ? 0 : 1;
+}
+
+static void what_is_elsewhere_is_left_alone(void)
+{
+	enum { N = 4 };
+	need_faults();
+	vt_require(vt_duo_open(&r, OPTS(VT_RC, N)), "the receiver");
+	struct peer s[N];
+	for (int i = 0; i < N; i++) {
+		s[i] = meet(i, "sender");
+		vt_require(stands(&s[i], i % 2 ? WRITE : READ), "sender %d does not stand", i);
+	}
+	/* A region, a window, a QP and a CQ that none of them uses. */
+	uint8_t *other = vt_memory(1 << 20);
+	struct ibv_mr *mr = ibv_reg_mr(r.pd, other, 1 << 20, VT_ACCESS_ALL | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
+	struct ibv_qp_init_attr a = { .send_cq = r.cq, .recv_cq = r.cq, .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &a);
+	vt_require(mr && mw && qp, "objects");
+	vt_check(!ibv_destroy_qp(qp) && !ibv_dealloc_mw(mw), "ends of objects that nobody uses");
+	vt_check(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE), "ibv_rereg_mr");
+	vt_check(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+	vt_memory_free(other, 1 << 20);
+	/* Nobody was cut off. */
+	for (int i = 0; i < N; i++) {
+		int status = goes_on(&s[i]);
+		vt_check(status == IBV_WC_SUCCESS, "sender %d, from which nothing was taken, ends with %s", i, vt_wc_name(status));
+		end(&s[i]);
+	}
+	vt_duo_close(&r);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct vt_case cases[] = { { "no_success_and_no_store_after_the_end", no_success_and_no_store_after_the_end },
+						{ "memory_in_use_is_taken_from_one_alone", memory_in_use_is_taken_from_one_alone },
+						{ "what_is_elsewhere_is_left_alone", what_is_elsewhere_is_left_alone } };
+	static const struct vt_role roles[] = { { "sender", sender }, { "writer", writer } };
+	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
+}
