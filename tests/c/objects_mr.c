@@ -345,6 +345,7 @@ int main(int argc, char **argv)
 	static const struct vt_case cases[] = {
 		{ "forks", forks }, { "rereg", rereg }, { "iova", iova }, { "null_mr", null_mr }, { "device_memory", device_memory },
 		{ "domains", domains }, { "unsupported", unsupported }, { "kinds", kinds },
+		{ "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -190,6 +190,8 @@ enum vt_side_op {
 	VT_HASH,     /* arg0 = offset, arg1 = length -> arg0 */
 	VT_PEEK,     /* arg0 = offset -> arg0 = the 8 bytes there */
 	VT_POKE,     /* arg0 = offset, arg1 = value of 8 bytes */
+	VT_PROTECT,  /* arg0 = offset, arg1 = length, arg2 = PROT_*: mprotect -> rc */
+	VT_PSNS,     /* -> arg0 = sq_psn, arg1 = rq_psn as queried */
 	VT_TEARDOWN, /* everything but the device */
 	VT_QUIT,
 };

@@ -166,8 +166,8 @@ impl<'a> Sends<'a> {
         self.sq.collect(i, from, data.len() as u64, local_need(self.sq.wqes[i].opcode), &mut pieces)?;
         // SAFETY: `collect` has checked the pieces, `data.len()` bytes in all, against this process's keys, inside the mark
         // of send work; the data is only read.
-        unsafe { memory::copy_direct(Direction::Read, data.as_ptr().cast_mut(), &pieces, true) };
-        Ok(())
+        unsafe { memory::copy_direct(Direction::Read, data.as_ptr().cast_mut(), &pieces, true) }
+            .map_err(|_| wc::LOC_PROT_ERR)
     }
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.

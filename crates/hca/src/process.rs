@@ -68,6 +68,7 @@ impl Process {
             return Ok(p);
         }
         install_fork_handlers();
+        crate::faults::install();
         let process = Process::create(link)?;
         let process: &'static Process = Box::leak(Box::new(process));
         crate::progress::spawn(process)?;

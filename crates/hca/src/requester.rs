@@ -52,6 +52,8 @@ pub(crate) struct Exec {
     /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
     pub rnr_until: u64,
     pub rnr_left: u8,
+    /// An atomic has been carried out, and its answer could not be put where it was to go.
+    pub unanswered: bool,
     pub(crate) looks: u32,
 }
 
@@ -77,6 +79,16 @@ pub(crate) enum Stop {
 impl From<Nak> for Stop {
     fn from(nak: Nak) -> Self {
         Stop::Nak(nak)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Local => Stop::Local(wc::LOC_PROT_ERR),
+            Fault::Remote | Fault::Refused => Stop::Nak(Nak::RemoteOperation),
+            Fault::Gone => Stop::Nak(Nak::Silence),
+        }
     }
 }
 
@@ -218,7 +230,7 @@ impl SendQueue {
         match known {
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
             Some(Place::Direct(p)) if whole.len() == total => unsafe {
-                memory::copy_direct(direction, p, whole, true);
+                memory::copy_direct(direction, p, whole, true)?;
                 *budget = budget.saturating_sub(total);
             },
             _ if total > 0 => mark = self.rdma_long(i, target, direction, known, mark, budget)?,
@@ -319,10 +331,11 @@ impl SendQueue {
         let known = if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0) } else { Ok(None) };
         match known {
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
-            Ok(Some((Place::Direct(p), room, ..))) if room >= total => unsafe {
-                memory::copy_direct(Direction::Write, p, whole, true);
+            Ok(Some((Place::Direct(p), room, ..))) if room >= total => {
+                let filled = unsafe { memory::copy_direct(Direction::Write, p, whole, true) };
+                filled.map_err(|fault| self.not_filled(target, wqe, &receipt, fault.into()))?;
                 *budget = budget.saturating_sub(total);
-            },
+            }
             _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
             _ => {}
         }
@@ -387,6 +400,15 @@ impl SendQueue {
         Ok(mark)
     }
 
+    /// The message was not moved into its receive: spoilt, if it is the receive's memory that is not there.
+    #[cold]
+    fn not_filled(&mut self, target: &Target, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
+        match stop {
+            Stop::Nak(Nak::RemoteOperation) => self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation),
+            stop => stop,
+        }
+    }
+
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
     fn spoil(&mut self, target: &Target, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
@@ -402,6 +424,9 @@ impl SendQueue {
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
         }
+        if self.exec.unanswered {
+            return Err(Stop::Local(wc::LOC_PROT_ERR));
+        }
         if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
@@ -415,8 +440,8 @@ impl SendQueue {
             // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
             Place::Direct(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
                 let w = &self.wqes[i];
-                // SAFETY: the responder has just checked the word against its key, and the mark keeps it valid.
-                unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }
+                // SAFETY: the responder has just checked the word against its key, and the mark keeps it so.
+                unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }.map_err(|_| Nak::RemoteOperation)?
             }
             _ => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
@@ -426,7 +451,7 @@ impl SendQueue {
         };
         let mut word = old.to_ne_bytes();
         // SAFETY: the pieces are checked local memory of 8 bytes; the word is on this stack.
-        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true) };
+        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true)? };
         Ok(())
     }
 
@@ -513,7 +538,7 @@ impl SendQueue {
                 let mut pieces = Pieces::new();
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 // SAFETY: both sides were checked against their keys inside the in-flight mark.
-                unsafe { memory::copy_direct_of(direction, p, &pieces, last, stream) };
+                unsafe { memory::copy_direct_of(direction, p, &pieces, last, stream)? };
             }
             Way::Vm(host) => {
                 let mut pieces = Pieces::new();
@@ -534,16 +559,10 @@ impl SendQueue {
                     return Err(Stop::Nak(Nak::Silence));
                 }
                 match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
-                    Ok(()) => {}
-                    Err(Fault::Refused) if self.process.policy == Policy::Vm => {
-                        return Err(Stop::Nak(Nak::RemoteOperation));
-                    }
-                    Err(Fault::Refused) => {
+                    Err(Fault::Refused) if self.process.policy != Policy::Vm => {
                         return self.ask_chunk(i, target, direction, remote, n, budget);
                     }
-                    Err(Fault::Local) => return Err(Stop::Local(wc::LOC_PROT_ERR)),
-                    Err(Fault::Remote) => return Err(Stop::Nak(Nak::RemoteOperation)),
-                    Err(Fault::Gone) => return Err(Stop::Nak(Nak::Silence)),
+                    moved => moved?,
                 }
             }
             Way::Owner => return self.ask_chunk(i, target, direction, remote, n, budget),

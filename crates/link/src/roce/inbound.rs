@@ -103,8 +103,7 @@ impl ResponderHost for Inbound<'_> {
         let _mark = target.enter_in_hand().map_err(nak)?;
         let at = Self::memory(target, rkey, addr, data.len() as u64, access::REMOTE_WRITE)?;
         // SAFETY: `memory` has checked `data.len()` bytes at `at` against the key, inside the mark.
-        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) };
-        Ok(())
+        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
@@ -116,7 +115,7 @@ impl ResponderHost for Inbound<'_> {
         }
         let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
         // SAFETY: 8 aligned bytes, checked against the key inside the mark.
-        Ok(unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) })
+        unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -140,8 +139,9 @@ impl ResponderHost for Inbound<'_> {
             let n = room.min((data.len() - done) as u64) as usize;
             if let Place::Direct(at) = place {
                 let part = pieces(&data[done..done + n]);
-                // SAFETY: the receive's memory, `room` bytes, was just checked against its key, inside the mark.
-                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) };
+                // SAFETY: the receive's memory, `n` bytes, was just checked against its key, inside the mark.
+                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }
+                    .map_err(|_| Nak::RemoteOperation)?;
             }
             done += n;
         }
