@@ -161,40 +161,12 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether the range is mapped and can be read where it begins and ends: EFAULT, as of a kernel that cannot pin it. Looks
-/// at the mapping, not at each page.
-fn checked_mapping(addr: u64, length: u64) -> Result<()> {
-    if length == 0 {
-        return Ok(());
-    }
-    let first = addr & !4095;
-    let last = (addr + length - 1) & !4095;
-    // msync of a range reports ENOMEM for any hole in it, without touching the pages (`man 2 msync`).
-    // SAFETY: MS_ASYNC does nothing to the memory.
-    let rc = unsafe { libc::msync(first as *mut libc::c_void, (last - first + 4096) as usize, libc::MS_ASYNC) };
-    if rc != 0 {
-        return Err(Error::new(libc::EFAULT, "the memory to register is not all mapped"));
-    }
-    // What is mapped without any right, as the memory of GPUs is for the CPU, would else fail with the first request.
-    let mut bytes = [0u8; 2];
-    let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 2 };
-    let byte = |at: u64| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
-    let ends = [byte(addr), byte(addr + length - 1)];
-    // SAFETY: `to` is the whole of `bytes`; of the other addresses the kernel looks after itself.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, ends.as_ptr(), 2, 0) };
-    // Where the call itself is refused, by a container's profile, the first request says it.
-    let refused = read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT);
-    if read != 2 && !refused {
-        return Err(Error::new(libc::EFAULT, "the memory to register cannot be read"));
-    }
-    Ok(())
-}
-
 impl Mr {
     pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
         let access = checked_access(access)?;
         checked_range(addr, length)?;
-        checked_mapping(addr, length)?;
+        pd.process.check()?;
+        pd.process.mappings.check(addr, length, access)?;
         let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
         Self::make(pd, addr, length, iova, access, 0, None)
     }
@@ -285,14 +257,17 @@ impl Mr {
             return Err(Error::unsupported("the translation of device memory does not change"));
         }
         let mut state = self.state.lock();
+        let new_access = if flags & 4 != 0 { checked_access(access)? } else { state.access };
         if flags & 1 != 0 {
             if addr == 0 || length == 0 {
                 return Err(Error::invalid("a new translation needs an address and a length"));
             }
             checked_range(addr, length)?;
-            checked_mapping(addr, length)?;
+            self.process.mappings.check(addr, length, new_access)?;
+        } else if new_access & access::WRITABLE != 0 && state.access & access::WRITABLE == 0 && self.dm.is_none() {
+            // What was pinned to be read is pinned anew.
+            self.process.mappings.check(state.addr, state.length, new_access)?;
         }
-        let new_access = if flags & 4 != 0 { checked_access(access)? } else { state.access };
         let new_pd = match (flags & 2 != 0, pd) {
             (true, Some(pd)) => {
                 pd.process.check()?;

@@ -43,6 +43,7 @@ mod owner_copy;
 mod packets;
 pub mod patience;
 mod peers;
+mod pinnable;
 pub mod process;
 mod progress;
 pub mod qp;

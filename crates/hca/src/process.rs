@@ -16,6 +16,7 @@ use crate::memory::Policy;
 use crate::numbers::{Kind, Numbers, SlotNumbers};
 use crate::objects::{Found, Objects, Pin};
 use crate::packets::Packets;
+use crate::pinnable::Mappings;
 use crate::qp::Qp;
 use crate::sharing::Source;
 use crate::space::Space;
@@ -36,6 +37,7 @@ pub struct Process {
     pub own: Arc<Space>,
     pub(crate) keys: KeyTable,
     pub(crate) objects: Objects,
+    pub(crate) mappings: Mappings,
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
@@ -72,7 +74,7 @@ impl Process {
         let process = Process::create(link)?;
         let process: &'static Process = Box::leak(Box::new(process));
         crate::progress::spawn(process)?;
-        for fd in [process.arena.fd(), process.own.wake_fd()] {
+        for fd in [process.arena.fd(), process.own.wake_fd()].into_iter().chain(process.mappings.fd()) {
             keep_from_children(fd);
         }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
@@ -149,6 +151,7 @@ impl Process {
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
             objects,
+            mappings: Mappings::open(),
             arena,
             own,
             attention: AttentionTable::default(),
