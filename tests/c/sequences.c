@@ -450,6 +450,54 @@ static void revoke(void)
 	}
 }
 
+/* A receive with a first piece of no length, whose key is nobody's and is not looked at (IBA 9.7.4.1.5). */
+static void recv_with_nothing_first(uint64_t addr, uint32_t len, uint32_t lkey)
+{
+	struct vt_req r = { .op = VT_RECV, .wr = { .wr_id = 3, .nsge = 2, .sge = { { addr, 0, 0xdead00 }, { addr, len, lkey } } } };
+	struct vt_rep rep;
+	vt_do(&vt_b, &r, &rep);
+	vt_check(rep.rc == 0, "posting a receive: %s", vt_errno_name(rep.rc));
+}
+
+/* A receive may be longer than its region: adapters hold against the key what they store, and only that. */
+static void overhang(void)
+{
+	static const enum vt_type types[] = { VT_RC, VT_RC_SRQ, VT_UC, VT_UD, VT_XRC };
+	static const struct { uint32_t region, message; } sizes[] = { { 4096, 60 }, { 100000, 96000 } };
+	for (size_t t = 0; t < VT_ARRAY(types); t++)
+		for (size_t i = 0; i < VT_ARRAY(sizes); i++) {
+			uint32_t grh = types[t] == VT_UD ? VT_GRH : 0, region = sizes[i].region, len = sizes[i].message;
+			if (grh && len > 1000)
+				continue;
+			ready(types[t], 14, 7, 7, 12);
+			struct vt_info mr = vt_reg(&vt_b, 1, false, IBV_ACCESS_LOCAL_WRITE, VT_RECV_AT, region);
+			uint64_t at = VT_RECV_AT + region - len - grh;
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, len);
+			struct ibv_wc wc;
+			recv_with_nothing_first(vt_b.info.addr + at, len + grh + 1000, mr.lkey);
+			w.nsge = 2;
+			w.sge[1] = w.sge[0];
+			w.sge[0] = (struct ibv_sge){ vt_a.info.addr, 0, 0xdead00 };
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+			int status = wait_status(3000, NULL), n = vt_cqes(&vt_b, 1, 1, 3000, &wc);
+			vt_check(status == IBV_WC_SUCCESS && n == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == len + grh,
+				"%u bytes up to the end of the region: %s, %s", len, vt_wc_name(status), vt_wc_name(n == 1 ? (int)wc.status : -1));
+			vt_check(vt_peek(&vt_b, at + grh + len - 8) == 0xaaaaaaaaaaaaaaaaull, "the data are not there");
+			vt_check(vt_peek(&vt_b, at + grh + len) == 0xbbbbbbbbbbbbbbbbull, "there is more than was sent");
+			/* One byte further on it does not fit any more. */
+			recv_with_nothing_first(vt_b.info.addr + at + 1, len + grh + 1000, mr.lkey);
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+			bool unreliable = types[t] == VT_UD || types[t] == VT_UC;
+			status = wait_status(3000, NULL);
+			n = vt_cqes(&vt_b, 1, 1, 3000, &wc);
+			vt_check(status == (unreliable ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR), "beyond the region: %s", vt_wc_name(status));
+			vt_check(n == 1 && wc.status == IBV_WC_LOC_PROT_ERR, "the receive beyond the region: %s",
+				vt_wc_name(n == 1 ? (int)wc.status : -1));
+			vt_check(vt_peek(&vt_b, at + grh + len) == 0xbbbbbbbbbbbbbbbbull, "memory behind the region was written");
+			vt_teardown();
+		}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
@@ -459,7 +507,7 @@ int main(int argc, char **argv)
 		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
-			{ "revoke", revoke },
+		{ "revoke", revoke }, { "overhang", overhang }, 
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

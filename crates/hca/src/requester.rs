@@ -328,7 +328,8 @@ impl SendQueue {
             }
             self.exec.checked = true;
         }
-        let known = if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0) } else { Ok(None) };
+        let known =
+            if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0, total) } else { Ok(None) };
         match known {
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
             Ok(Some((Place::Direct(p), room, ..))) if room >= total => {
@@ -371,24 +372,18 @@ impl SendQueue {
         let total = self.wqes[i].length;
         while self.exec.done < total {
             let done = self.exec.done;
-            let (first, room, key, addr) = match target.receive_memory(wqe, done) {
+            let (first, room, key, addr) = match target.receive_memory(wqe, done, total - done) {
                 Ok(Some(found)) => found,
                 Ok(None) | Err(_) => {
                     return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
                 }
             };
-            let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
+            let again = || target.receive_memory(wqe, done, total - done);
+            let place = || again().and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
             let last = done + room >= total;
             let remote = Remote { key, addr, local: true };
-            let n =
-                self.chunk(i, target, Direction::Write, first, &place, room.min(total - done), last, &remote, budget);
-            match n {
-                Ok(n) => self.exec.done += n,
-                Err(Stop::Nak(Nak::RemoteOperation)) => {
-                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
-                }
-                Err(stop) => return Err(stop),
-            }
+            let n = self.chunk(i, target, Direction::Write, first, &place, room, last, &remote, budget);
+            self.exec.done += n.map_err(|stop| self.not_filled(target, wqe, receipt, stop))?;
             if self.exec.done < total {
                 drop(mark);
                 if *budget == 0 {

@@ -321,15 +321,16 @@ impl Target {
             .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
     }
 
-    /// The memory of claimed receive `wqe` at `offset`: place and contiguous bytes there. None beyond its end.
+    /// The memory of claimed receive `wqe` at `offset`, for at most `most` bytes: place and contiguous bytes there. None beyond
+    /// its end. Only what is stored is held against the key: a receive may be longer than its region.
     #[inline]
-    pub fn receive_memory(&self, wqe: u32, mut offset: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
+    pub fn receive_memory(&self, wqe: u32, mut offset: u64, most: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
         let Some(rq) = &self.rq else { return Ok(None) };
         let pd = rq.shared.pd.load(Ordering::Relaxed);
         for sge in rq.sges(wqe).unwrap_or(&[]) {
             let sge = RqView::sge(sge);
             if offset < u64::from(sge.length) {
-                let len = u64::from(sge.length) - offset;
+                let len = (u64::from(sge.length) - offset).min(most);
                 let addr = sge.addr.wrapping_add(offset);
                 let place =
                     self.space.resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0).ok_or(Nak::RemoteOperation)?;

@@ -268,11 +268,10 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let receipt = lane.rq.receipt(wqe);
     let mut done = 0;
     while done < total {
-        let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
+        let Ok(Some((place, n, _, _))) = target.receive_memory(wqe, done, total - done) else {
             target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(());
         };
-        let n = room.min(total - done);
         if let Place::Direct(at) = place {
             let mut part = Pieces::new();
             part.push(from.wrapping_add(done as usize), n);

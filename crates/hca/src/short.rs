@@ -239,7 +239,9 @@ impl SendQueue {
         let wqe = target.claim().ok()?;
         receive.claimed = Some(wqe);
         if data.length > 0 {
-            let Ok(Some((Place::Direct(remote), room, ..))) = target.receive_memory(wqe, 0) else { return None };
+            let Ok(Some((Place::Direct(remote), room, ..))) = target.receive_memory(wqe, 0, data.length.into()) else {
+                return None;
+            };
             if room < u64::from(data.length) {
                 return None;
             }

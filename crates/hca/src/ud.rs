@@ -275,12 +275,12 @@ fn receive(
     }
     let mut done = 0;
     while done < total {
-        let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done) else {
+        let Ok(Some((place, room, _, _))) = target.receive_memory(wqe, done, total - done) else {
             target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(Outcome::Over(None));
         };
         let mut part = Pieces::new();
-        let n = part_of(header, pieces, done, room.min(total - done), &mut part);
+        let n = part_of(header, pieces, done, room, &mut part);
         match memory::way(&target.space, place, policy) {
             // SAFETY: the place was checked inside the mark; the pieces are checked local memory or the header above.
             Way::Direct(p) => match unsafe { memory::copy_direct(Direction::Write, p, &part, done + n == total) } {
@@ -291,7 +291,7 @@ fn receive(
                 memory::aim(target.lane, Direction::Write, host, n, done + n == total);
                 target.barrier();
                 // Memory that has been mapped meanwhile is still there.
-                let again = target.receive_memory(wqe, done);
+                let again = target.receive_memory(wqe, done, total - done);
                 let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Place::Direct(_)));
                 if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Nak::Silence);
@@ -326,7 +326,7 @@ fn not_received(target: &Target, wqe: u32, receipt: &Receipt, fault: Fault) -> R
 fn all_mapped(target: &Target, wqe: u32, total: u64) -> bool {
     let mut done = 0;
     while done < total {
-        match target.receive_memory(wqe, done) {
+        match target.receive_memory(wqe, done, total - done) {
             Ok(Some((Place::Direct(_) | Place::Null, room, ..))) => done += room,
             // What is wrong with the receive is found where it is filled.
             _ => return false,

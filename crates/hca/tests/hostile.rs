@@ -335,7 +335,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
             let Ok(wqe) = target.claim() else { break };
             let room = target.receive_room(wqe);
             for offset in [0, 1, room.wrapping_sub(1), room, u64::MAX] {
-                if let Ok(Some((place, len, _, _))) = target.receive_memory(wqe, offset) {
+                if let Ok(Some((place, len, _, _))) = target.receive_memory(wqe, offset, u64::MAX) {
                     check(view, &mapped, place, len);
                 }
             }

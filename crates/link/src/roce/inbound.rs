@@ -134,9 +134,9 @@ impl ResponderHost for Inbound<'_> {
         let _mark = target.enter_in_hand().map_err(nak)?;
         let mut done = 0;
         while done < data.len() {
-            let found = target.receive_memory(receive, offset + done as u64).map_err(nak)?;
-            let (place, room, ..) = found.ok_or(Nak::RemoteOperation)?;
-            let n = room.min((data.len() - done) as u64) as usize;
+            let left = (data.len() - done) as u64;
+            let found = target.receive_memory(receive, offset + done as u64, left).map_err(nak)?;
+            let (place, n) = found.map(|(place, n, ..)| (place, n as usize)).ok_or(Nak::RemoteOperation)?;
             if let Place::Direct(at) = place {
                 let part = pieces(&data[done..done + n]);
                 // SAFETY: the receive's memory, `n` bytes, was just checked against its key, inside the mark.
