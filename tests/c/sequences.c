@@ -498,6 +498,38 @@ static void overhang(void)
 		}
 }
 
+/* Each kind of Flush is a right of the region; then of the QP (IBA annex A19). */
+static void flush_kinds(void)
+{
+	static const enum vt_type types[] = { VT_RC, VT_XRC };
+	const uint32_t both = VT_ACCESS_FLUSH_GLOBAL | VT_ACCESS_FLUSH_PERSISTENT;
+	const struct { uint64_t kind; uint32_t qp; int mr, want; } rows[] = {
+		{ VT_FLUSH_GLOBAL, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_SUCCESS },
+		{ VT_FLUSH_GLOBAL, both, 0, IBV_WC_REM_ACCESS_ERR },
+		{ VT_FLUSH_PERSISTENT, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_ACCESS_ERR },
+		{ VT_FLUSH_GLOBAL | VT_FLUSH_PERSISTENT, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_ACCESS_ERR },
+		{ VT_FLUSH_GLOBAL, VT_ACCESS_FLUSH_PERSISTENT, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_INV_REQ_ERR },
+	};
+	for (size_t t = 0; t < VT_ARRAY(types); t++)
+		for (size_t i = 0; i < VT_ARRAY(rows); i++) {
+			struct vt_cfg a = vt_cfg_default(types[t]), b = a;
+			a.send_ops = VT_QP_EX_WITH_FLUSH;
+			b.responder = 1;
+			b.qp_access |= rows[i].qp;
+			vt_pair(&a, &b);
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, VT_OP_FLUSH, 8);
+			w.rkey = vt_reg(&vt_b, 1, false, VT_ACCESS_ALL | rows[i].mr, 0, 4096).rkey;
+			w.compare_add = rows[i].kind;
+			w.swap = 64;
+			w.use_ex = 1;
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+			int status = wait_status(3000, NULL);
+			vt_check(status == rows[i].want, "kind %" PRIu64 ", QP 0x%x, region 0x%x: expected %s, got %s", rows[i].kind, rows[i].qp,
+				(unsigned)rows[i].mr, vt_wc_name(rows[i].want), vt_wc_name(status));
+			vt_teardown();
+		}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
@@ -507,7 +539,7 @@ int main(int argc, char **argv)
 		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
-		{ "revoke", revoke }, { "overhang", overhang }, 
+		{ "revoke", revoke }, { "overhang", overhang }, { "flush_kinds", flush_kinds }, 
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

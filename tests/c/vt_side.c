@@ -286,7 +286,8 @@ static int post_ex(struct vt_side *s, const struct vt_wr *w)
 		data = false;
 		break;
 	case VT_OP_FLUSH:
-		vt_build_flush(x, w->rkey, w->raddr, w->swap, VT_FLUSH_GLOBAL, VT_FLUSH_RANGE);
+		vt_build_flush(x, w->rkey, w->raddr, w->swap, (uint8_t)(w->compare_add ? w->compare_add : VT_FLUSH_GLOBAL),
+			VT_FLUSH_RANGE);
 		data = false;
 		break;
 	case IBV_WR_LOCAL_INV:

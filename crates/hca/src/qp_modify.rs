@@ -11,6 +11,9 @@ use crate::send_queue::Params;
 use crate::types::{AhAttr, QpAttr, QpState, access, attr};
 use std::sync::atomic::Ordering;
 
+/// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
+const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
+
 impl Qp {
     /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
@@ -122,7 +125,7 @@ impl Qp {
         if named(attr::PKEY_INDEX) && u32::from(new.pkey_index) >= LIMITS.pkey_table {
             return refuse("the P_Key index");
         }
-        if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(access::KNOWN | access::OPTIONAL_RANGE) != 0 {
+        if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(OF_QP | access::OPTIONAL_RANGE) != 0 {
             return refuse("an access flag");
         }
         // Not bounded by what the port's interface carries: the path may lead over another one.
@@ -211,7 +214,7 @@ fn apply(a: &mut QpAttr, new: &QpAttr, mask: u32) {
     if named(attr::AV) && a.ah.port_num == 0 {
         a.ah.port_num = a.port_num;
     }
-    a.qp_access_flags &= access::KNOWN;
+    a.qp_access_flags &= OF_QP;
     a.rq_psn &= 0x00ff_ffff;
     a.sq_psn &= 0x00ff_ffff;
 }

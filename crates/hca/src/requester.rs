@@ -483,12 +483,8 @@ impl SendQueue {
     fn flush_remote(&mut self, i: usize, target: &Target) -> Result<(), Stop> {
         let w = &self.wqes[i];
         let _mark = target.enter()?;
-        if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 || w.flush.placement & !1 != 0 {
-            return Err(Stop::Nak(Nak::InvalidRequest));
-        }
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
-        target.remote_memory(w.rkey, w.remote_addr, length, access::FLUSH_GLOBAL)?;
-        Ok(())
+        Ok(target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?)
     }
 
     /// Moves the next piece, at most one chunk of `room` bytes, to or from `first`, which `place` finds once more where it

@@ -272,6 +272,18 @@ impl Target {
         self.space.mapped_at(entry, offset, len)
     }
 
+    /// The checks of a Flush to `placement`, bit 0 global visibility and bit 1 persistence (IBA annex A19.4.2). Each kind is
+    /// a right of the region, and asking for one that this lacks an access error; only then it is held against the QP.
+    pub fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
+        if placement & !3 != 0 {
+            return Err(Nak::InvalidRequest);
+        }
+        let need = [access::FLUSH_GLOBAL, access::FLUSH_PERSISTENT];
+        let need = (0..2).filter(|bit| placement >> bit & 1 != 0).fold(0, |all, bit| all | need[bit]);
+        self.remote_memory(rkey, addr, len, need)?;
+        if self.qp.access.load(Ordering::Relaxed) & need != need { Err(Nak::InvalidRequest) } else { Ok(()) }
+    }
+
     /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
     #[inline]
     fn pd(&self) -> u32 {

@@ -81,19 +81,16 @@ impl ResponderHost for Inbound<'_> {
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
         let target = self.targets.get(self.qp, srqn)?;
         let _mark = target.enter_in_hand().map_err(nak)?;
-        if len == 0 && wanted != Access::Flush {
+        if let Access::Flush(placement) = wanted {
+            return target.check_flush(rkey, addr, len, placement).map_err(nak);
+        }
+        if len == 0 {
             return Ok(());
         }
         let need = match wanted {
             Access::Write => access::REMOTE_WRITE,
             Access::Read => access::REMOTE_READ,
-            Access::Atomic => access::REMOTE_ATOMIC,
-            Access::Flush => {
-                if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 {
-                    return Err(Nak::InvalidRequest);
-                }
-                access::FLUSH_GLOBAL
-            }
+            Access::Atomic | Access::Flush(_) => access::REMOTE_ATOMIC,
         };
         target.remote_memory(rkey, addr, len, need).map(drop).map_err(nak)
     }
