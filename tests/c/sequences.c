@@ -530,6 +530,39 @@ static void flush_kinds(void)
 		}
 }
 
+/* As many reads at once as the device says, in both roles. */
+static void many_reads(void)
+{
+	vt_ends_open();
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	vt_setup(&vt_a, &a);
+	const struct ibv_device_attr *attr = &vt_a.local->dev.attr;
+	int most = attr->max_qp_rd_atom, n = 2 * most;
+	vt_check(most >= 128 && attr->max_qp_init_rd_atom >= 128, "max_qp_rd_atom %d, max_qp_init_rd_atom %d", most,
+		attr->max_qp_init_rd_atom);
+	vt_check(attr->max_res_rd_atom >= most * 128, "max_res_rd_atom %d", attr->max_res_rd_atom);
+	vt_teardown();
+	a.max_rd = b.max_rd = a.max_dest_rd = b.max_dest_rd = (uint32_t)most;
+	a.sq_depth = (uint32_t)n;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	for (int i = 0; i < n; i++) {
+		struct vt_wr w = vt_wr_to(&vt_a, &vt_b, i % 4 ? IBV_WR_RDMA_READ : IBV_WR_ATOMIC_FETCH_AND_ADD, i % 4 ? 5000 : 8);
+		w.wr_id = (uint64_t)i;
+		w.raddr += i % 4 ? 8 : 0;
+		w.sge[0].addr += i % 4 ? 8 : 0;
+		w.compare_add = 1;
+		vt_require(vt_send(&vt_a, &w) == 0, "posting read %d", i);
+	}
+	for (int i = 0; i < n; i++) {
+		struct ibv_wc wc;
+		vt_require(vt_cqes(&vt_a, 0, 1, 10000, &wc) == 1, "read %d of %d has not completed", i, n);
+		vt_require(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)i, "read %d: %s", i, vt_wc_name((int)wc.status));
+	}
+	vt_check(vt_peek(&vt_b, 0) == 0xbbbbbbbbbbbbbbbbull + (uint64_t)((n + 3) / 4), "atomics among the reads");
+	vt_teardown();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
@@ -539,7 +572,7 @@ int main(int argc, char **argv)
 		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
-		{ "revoke", revoke }, { "overhang", overhang }, { "flush_kinds", flush_kinds }, 
+		{ "revoke", revoke }, { "overhang", overhang }, { "flush_kinds", flush_kinds }, { "many_reads", many_reads },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }
