@@ -25,6 +25,7 @@ mod error;
 pub mod events;
 pub mod far;
 mod faults;
+mod free_ranges;
 pub mod gids;
 pub mod grh;
 pub mod guarded;

@@ -20,6 +20,7 @@ use crate::pinnable::Mappings;
 use crate::qp::Qp;
 use crate::sharing::Source;
 use crate::space::Space;
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -43,8 +44,10 @@ pub struct Process {
     pub link: Box<dyn Link>,
     make_link: MakeLink,
     numbers: OwnerLock<Numbers>,
-    lanes: OwnerLock<Vec<(&'static Lane, Weak<OwnedLane>)>>,
-    qps: OwnerLock<Vec<Weak<Qp>>>,
+    /// By where they lie.
+    lanes: OwnerLock<BTreeMap<u64, (&'static Lane, Weak<OwnedLane>)>>,
+    /// By number.
+    qps: OwnerLock<BTreeMap<u32, Weak<Qp>>>,
     pending: OwnerLock<Vec<Arc<Qp>>>,
     serving: OwnerLock<()>,
     /// Random, kept the whole life of the process image.
@@ -227,24 +230,26 @@ impl Process {
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
-        self.lanes.lock().push((lane.shared, Arc::downgrade(lane)));
+        self.lanes.lock().insert(lane.offset, (lane.shared, Arc::downgrade(lane)));
     }
 
     pub(crate) fn remove_lane(&self, lane: &Arc<OwnedLane>) {
-        self.lanes.lock().retain(|(shared, _)| !std::ptr::eq(*shared, lane.shared));
+        self.lanes.lock().remove(&lane.offset);
     }
 
     pub(crate) fn add_qp(&self, qp: &Arc<Qp>) {
-        self.qps.lock().push(Arc::downgrade(qp));
+        self.qps.lock().insert(qp.qp_num(), Arc::downgrade(qp));
     }
 
     pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
-        self.qps.lock().retain(|q| q.strong_count() > 0 && !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
+        self.qps.lock().remove(&qp.qp_num());
     }
 
     /// QP `qpn` of this process.
     pub fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
-        self.live_qps().into_iter().find(|q| q.qp_num() == qpn && !q.gone.load(Ordering::Acquire))
+        // Not dropped under the lock, as the last holder of a QP looks for others.
+        let qp = self.qps.lock().get(&qpn).and_then(Weak::upgrade);
+        qp.filter(|q| !q.gone.load(Ordering::Acquire))
     }
 
     /// Makes the lane that an initiator asks for, in this process or in a peer (called by the link for those); its offset.
@@ -310,11 +315,11 @@ impl Process {
     }
 
     fn live_qps(&self) -> Vec<Arc<Qp>> {
-        self.qps.lock().iter().filter_map(Weak::upgrade).collect()
+        self.qps.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     fn live_lanes(&self) -> Vec<Arc<OwnedLane>> {
-        self.lanes.lock().iter().filter_map(|(_, lane)| lane.upgrade()).collect()
+        self.lanes.lock().values().filter_map(|(_, lane)| lane.upgrade()).collect()
     }
 
     /// Waits until nobody is in flight in this process's memory, here or in a peer. Called after a key was made invalid.
@@ -322,11 +327,12 @@ impl Process {
         barrier::heavy();
         let lanes = self.lanes.lock();
         let in_flight = |lane: &Lane| lane.gate.load(Ordering::SeqCst) & 1 == 1;
-        let busy: Vec<_> = lanes.iter().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
+        let busy: Vec<_> =
+            lanes.values().filter(|(s, _)| in_flight(s)).filter_map(|(_, lane)| lane.upgrade()).collect();
         drop(lanes);
         busy.iter().for_each(|l| l.drain());
         let qps = self.qps.lock();
-        let active: Vec<_> = qps.iter().filter_map(Weak::upgrade).collect();
+        let active: Vec<_> = qps.values().filter_map(Weak::upgrade).collect();
         drop(qps);
         active.iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
         self.wait_serving();
@@ -416,7 +422,8 @@ impl Process {
         let theirs = |lane: &Arc<OwnedLane>| lane.holder() != 0 && slots.contains(&layout::slot_of(lane.holder()));
         for lane in self.live_lanes().iter().filter(|l| theirs(l)) {
             let qpn = lane.holder();
-            match self.live_qps().into_iter().find(|q| q.qp_num() == lane.qp_num) {
+            let qp = self.qps.lock().get(&lane.qp_num).and_then(Weak::upgrade);
+            match qp {
                 Some(qp) => qp.reap(lane, qpn),
                 None => lane.reset(),
             }
