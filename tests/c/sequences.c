@@ -563,6 +563,44 @@ static void many_reads(void)
 	vt_teardown();
 }
 
+static void psns(struct vt_end *e, uint32_t *sq, uint32_t *rq)
+{
+	struct vt_req r = { .op = VT_PSNS };
+	struct vt_rep rep;
+	vt_do(e, &r, &rep);
+	vt_check(rep.rc == 0, "ibv_query_qp: %s", vt_errno_name(rep.rc));
+	*sq = (uint32_t)rep.arg[0];
+	*rq = (uint32_t)rep.arg[1];
+}
+
+/* A queried QP says which PSN comes next, not which was the first. Nobody but the sender knows it by memory. */
+static void next_psns(void)
+{
+	ready(VT_RC, 14, 7, 7, 12);
+	uint32_t mtu = 128u << vt_cfg_default(VT_RC).mtu, first = vt_a.info.psn, sq, rq;
+	static const uint32_t lengths[] = { 0, 8, 20000 };
+	uint32_t want = first;
+	bool packets = getenv("VERVAIN_LINK") && !strcmp(getenv("VERVAIN_LINK"), "roce");
+	psns(&vt_a, &sq, &rq);
+	vt_check(sq == first && rq == vt_b.info.psn, "before any request: 0x%x, 0x%x", sq, rq);
+	for (int op = IBV_WR_RDMA_WRITE; op <= IBV_WR_RDMA_READ; op += IBV_WR_RDMA_READ - IBV_WR_RDMA_WRITE)
+		for (size_t i = 0; i < VT_ARRAY(lengths); i++) {
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, op, lengths[i]);
+			vt_require(vt_send(&vt_a, &w) == 0 && wait_status(3000, NULL) == IBV_WC_SUCCESS, "a request");
+			want = (want + (lengths[i] ? (lengths[i] + mtu - 1) / mtu : 1)) & 0xffffff;
+			psns(&vt_a, &sq, &rq);
+			vt_check(sq == want && rq == vt_b.info.psn, "the sender after %u bytes: sq_psn 0x%x, want 0x%x; rq_psn 0x%x", lengths[i], sq,
+				want, rq);
+			psns(&vt_b, &sq, &rq);
+			vt_check(sq == vt_b.info.psn && rq == (packets ? want : first), "the receiver after %u bytes: rq_psn 0x%x, want 0x%x; sq_psn 0x%x",
+				lengths[i], rq, want, sq);
+		}
+	vt_check(vt_modify(&vt_a, IBV_QPS_ERR) == 0, "to ERR");
+	psns(&vt_a, &sq, &rq);
+	vt_check(sq == want, "sq_psn in ERR: 0x%x, want 0x%x", sq, want);
+	vt_teardown();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
@@ -573,6 +611,7 @@ int main(int argc, char **argv)
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
 		{ "revoke", revoke }, { "overhang", overhang }, { "flush_kinds", flush_kinds }, { "many_reads", many_reads },
+		{ "next_psns", next_psns },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -77,7 +77,12 @@ impl Qp {
         if stored.is_err() {
             return Err(Error::invalid("the QP went to the error state meanwhile"));
         }
-        self.with_sq(|sq| sq.set_params(params, way));
+        self.with_sq(|sq| {
+            sq.set_params(params, way);
+            if mask & attr::SQ_PSN != 0 {
+                sq.begin_psns();
+            }
+        });
         if to == QpState::Sqd && from != QpState::Sqd {
             self.announce_if_drained();
         }
@@ -167,8 +172,24 @@ impl Qp {
         let mut a = *self.attr.lock();
         a.qp_state = self.state();
         a.cur_qp_state = a.qp_state;
+        if !matches!(a.qp_state, QpState::Reset | QpState::Init | QpState::Rtr) || self.is_far() {
+            let (next, expected) = self.psns();
+            a.sq_psn = if a.qp_state == QpState::Rtr { a.sq_psn } else { next };
+            a.rq_psn = expected.unwrap_or(a.rq_psn);
+        }
         a.sq_draining = u8::from(a.qp_state == QpState::Sqd && self.is_draining());
         a
+    }
+}
+
+impl Qp {
+    fn psns(&self) -> (u32, Option<u32>) {
+        if self.sq.raw().held_by_me() {
+            // In the middle of a batch (`ibv_wr_start`).
+            // SAFETY: this thread holds the lock, and no other reference is alive while it is in this call.
+            return unsafe { self.sq.held() }.psns();
+        }
+        self.lock_sq().psns()
     }
 }
 

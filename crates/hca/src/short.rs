@@ -342,6 +342,7 @@ impl SendQueue {
         self.tail = self.tail.wrapping_add(1);
         self.head = self.tail;
         qp.count_by_memory(opcode, length.into());
+        self.count_psns(length.into());
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
             && let Some(cq) = qp.send_cq()
             && self.ring.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, self.tail)
