@@ -405,12 +405,49 @@ static void rights_of_the_mapping(void)
 	vt_teardown();
 }
 
+/* Keys cannot be guessed from those of another process, or from one another. */
+static void keys_by_chance(void)
+{
+	enum { CHILDREN = 4 };
+	uint32_t first[CHILDREN], second[CHILDREN];
+	int same = 0, in_a_row = 0;
+	fflush(stdout);
+	for (int i = 0; i < CHILDREN; i++) {
+		int fds[2];
+		vt_require(pipe(fds) == 0, "pipe");
+		pid_t pid = fork();
+		if (pid == 0) {
+			struct vt_dev dev;
+			static uint8_t mem[4096];
+			if (!vt_open(&dev))
+				_exit(1);
+			struct ibv_pd *pd = ibv_alloc_pd(dev.ctx);
+			struct ibv_mr *a = pd ? ibv_reg_mr(pd, mem, sizeof(mem), VT_ACCESS_ALL) : NULL;
+			struct ibv_mr *b = a ? ibv_reg_mr(pd, mem, sizeof(mem), VT_ACCESS_ALL) : NULL;
+			uint32_t keys[2] = { b ? a->rkey : 0, b ? b->rkey : 0 };
+			_exit(write(fds[1], keys, sizeof(keys)) != sizeof(keys) || !b);
+		}
+		uint32_t keys[2] = { 0, 0 };
+		int status;
+		close(fds[1]);
+		vt_require(read(fds[0], keys, sizeof(keys)) == sizeof(keys) && waitpid(pid, &status, 0) == pid && status == 0, "a child");
+		close(fds[0]);
+		first[i] = keys[0];
+		second[i] = keys[1];
+		in_a_row += second[i] >> 8 == (first[i] >> 8) + 1;
+		for (int j = 0; j < i; j++)
+			same += first[j] >> 8 == first[i] >> 8;
+	}
+	vt_check(same == 0, "processes begin with the same key: 0x%x 0x%x 0x%x 0x%x", first[0], first[1], first[2], first[3]);
+	vt_check(in_a_row < CHILDREN, "keys are counted up: 0x%x 0x%x", first[0], second[0]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
 		{ "forks", forks }, { "rereg", rereg }, { "iova", iova }, { "null_mr", null_mr }, { "device_memory", device_memory },
 		{ "domains", domains }, { "unsupported", unsupported }, { "kinds", kinds },
-		{ "rights_of_the_mapping", rights_of_the_mapping },
+		{ "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

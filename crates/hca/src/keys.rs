@@ -1,5 +1,6 @@
 //! Memory regions and the keys that name memory, in a table that peers read. A key is an index and
-//! a variant byte that changes each time the index is used again, so that a stale key is refused (IBA 10.6.2).
+//! a variant byte that changes each time the index is used again, so that a stale key is refused (IBA 10.6.2). Both begin
+//! anywhere.
 //!
 //! Revocation (DESIGN decision 3): the key is made invalid, then everybody in flight is waited for.
 
@@ -9,13 +10,16 @@ use crate::error::{Error, Result};
 use crate::layout::{self, KEY_NULL, KEY_VALID, KeyEntry, NOT_SHARED};
 use crate::lock::OwnerLock;
 use crate::objects::{Found, Pin};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::types::access;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Entries whose pages are committed together.
+/// Entries whose pages are committed together: a page of the table.
 const COMMIT: usize = 64;
+/// Indices that rest after use, so that a stale key meets an invalid entry rather than a new one.
+const RESTING: usize = 32;
 
 /// The owner's side of the key table.
 pub(crate) struct KeyTable {
@@ -26,8 +30,11 @@ pub(crate) struct KeyTable {
 
 #[derive(Default)]
 struct KeyState {
-    variants: Vec<u8>,
-    free: std::collections::VecDeque<u32>,
+    /// The variant that each index had last, of each page in use.
+    pages: HashMap<usize, [u8; COMMIT]>,
+    /// Indices of the last page that have not been used.
+    fresh: Vec<u32>,
+    free: VecDeque<u32>,
 }
 
 /// What a key stands for.
@@ -49,31 +56,48 @@ impl KeyTable {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 
-    /// An index that is free, with a fresh variant. Index 0 stays unused, so that no key is 0.
+    /// An index that is free, with a fresh variant. Which keys a process has is left to chance, so that nobody comes by one
+    /// without being told: neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it
+    /// open). Index 0 stays unused, so that no key is 0.
     pub(crate) fn take(&self, process: &Process) -> Result<u32> {
         let mut state = self.state.lock();
-        // An index rests for a while after use, so that a stale key meets an invalid entry rather than a new one.
-        if state.free.len() > 32 || state.variants.len() == self.entries.len() {
-            let index = state.free.pop_front().ok_or_else(|| Error::no_memory("no memory key is free"))?;
-            let variant = state.variants[index as usize].wrapping_add(1);
-            state.variants[index as usize] = variant;
-            return Ok(index << 8 | u32::from(variant));
+        if state.free.len() <= RESTING && state.fresh.is_empty() && state.pages.len() < self.entries.len() / COMMIT {
+            self.add_page(process, &mut state)?;
         }
-        let index = state.variants.len().max(1);
-        if index.is_multiple_of(COMMIT) || index == 1 {
-            let size = size_of::<KeyEntry>() as u64;
-            let first = self.offset + (index / COMMIT * COMMIT) as u64 * size;
-            process.arena.commit(&(first..first + COMMIT as u64 * size))?;
+        let rested = if state.free.len() > RESTING { state.free.pop_front() } else { None };
+        let index = rested.or_else(|| state.fresh.pop()).or_else(|| state.free.pop_front());
+        let index = index.ok_or_else(|| Error::no_memory("no memory key is free"))?;
+        let variant = state.variant(index);
+        *variant = variant.wrapping_add(1);
+        Ok(index << 8 | u32::from(*variant))
+    }
+
+    /// One more page of the table, any of those that are not in use, with its indices in any order.
+    fn add_page(&self, process: &Process, state: &mut KeyState) -> Result<()> {
+        let pages = self.entries.len() / COMMIT;
+        let random = process::random_u64()? as usize;
+        let page = (0..pages).map(|i| (random + i) % pages).find(|page| !state.pages.contains_key(page));
+        let page = page.ok_or_else(|| Error::no_memory("no memory key is free"))?;
+        let first = self.offset + (page * COMMIT * size_of::<KeyEntry>()) as u64;
+        process.arena.commit(&(first..first + (COMMIT * size_of::<KeyEntry>()) as u64))?;
+        let mut variants = [0; COMMIT];
+        let mut order = [0; COMMIT];
+        process::random(&mut variants)?;
+        process::random(&mut order)?;
+        let mut indices: Vec<u32> = (0..COMMIT).map(|i| (page * COMMIT + i) as u32).collect();
+        for (i, random) in order.into_iter().enumerate().rev() {
+            indices.swap(i, usize::from(random) % (i + 1));
         }
-        state.variants.resize(index + 1, 0);
-        state.variants[index] = 0x5a;
-        Ok((index as u32) << 8 | 0x5a)
+        indices.retain(|index| *index != 0);
+        state.pages.insert(page, variants);
+        state.fresh = indices;
+        Ok(())
     }
 
     pub(crate) fn give_back(&self, key: u32) {
         let mut state = self.state.lock();
         // Binding a window moves its variant on; the next user of the index starts after it.
-        state.variants[(key >> 8) as usize] = key as u8;
+        *state.variant(key >> 8) = key as u8;
         state.free.push_back(key >> 8);
     }
 
@@ -99,8 +123,8 @@ impl KeyTable {
     /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
     /// other means. Called while everybody is kept out.
     pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
-        let used = self.state.lock().variants.len();
-        for e in &self.entries[..used] {
+        let pages: Vec<usize> = self.state.lock().pages.keys().copied().collect();
+        for e in pages.iter().flat_map(|page| &self.entries[page * COMMIT..][..COMMIT]) {
             let at = e.at.load(Ordering::Relaxed);
             let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
             if e.key.load(Ordering::Acquire) & KEY_VALID != 0 && at != NOT_SHARED && covers(host, len, at) {
@@ -113,6 +137,14 @@ impl KeyTable {
     pub(crate) fn revoke(&self, process: &Process, key: u32) {
         self.entry(key).key.store(0, Ordering::SeqCst);
         process.drain();
+    }
+}
+
+impl KeyState {
+    /// The variant of `index`, which is in use or has been.
+    fn variant(&mut self, index: u32) -> &mut u8 {
+        let page = self.pages.entry(index as usize / COMMIT).or_insert([0; COMMIT]);
+        &mut page[index as usize % COMMIT]
     }
 }
 

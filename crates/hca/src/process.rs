@@ -607,7 +607,14 @@ pub type MakeLink = fn(&LinkInit) -> Result<Box<dyn Link>>;
 
 /// Random bits from the system.
 pub(crate) fn random_u64() -> Result<u64> {
-    getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
+    let mut word = [0; 8];
+    random(&mut word)?;
+    Ok(u64::from_ne_bytes(word))
+}
+
+/// As many random bytes.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
+    getrandom::fill(bytes).map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
 }
 
 /// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a
