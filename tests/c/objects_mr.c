@@ -340,11 +340,114 @@ static void kinds(void)
 	vt_teardown();
 }
 
+static void *pages(int prot, int flags, int fd)
+{
+	void *p = mmap(NULL, 3 * 4096, prot, flags, fd, 0);
+	vt_require(p != MAP_FAILED, "mmap: %s", strerror(errno));
+	return p;
+}
+
+/* Memory is registered for what it can be pinned for (get_user_pages, ib_access_writable of the kernel). */
+static void rights_of_the_mapping(void)
+{
+	ready();
+	struct ibv_pd *pd = B()->pd;
+	int fd = memfd_create("vt", MFD_CLOEXEC);
+	vt_require(fd >= 0 && ftruncate(fd, 3 * 4096) == 0, "memfd");
+	const int anon = MAP_PRIVATE | MAP_ANONYMOUS;
+	uint8_t *middle = pages(PROT_READ | PROT_WRITE, anon | MAP_NORESERVE, -1), *heap = malloc(1 << 20);
+	vt_require(heap && !mprotect(middle + 4096, 4096, PROT_READ), "mprotect");
+	uint8_t *large = (uint8_t *)(((uintptr_t)heap + 4095) & ~4095ul);
+	memset(large, 1, 3 * 4096);
+	vt_require(!mprotect(large, 3 * 4096, PROT_READ), "mprotect");
+	struct { const char *name; uint8_t *at; } kind[] = {
+		{ "anonymous", pages(PROT_READ, anon, -1) }, { "shared with a file", pages(PROT_READ, MAP_SHARED, fd) },
+		{ "large and protected", large }, { "protected in the middle", middle }, { "a constant's", (uint8_t *)(uintptr_t)"constant" },
+	};
+	static const int writing[] = { IBV_ACCESS_LOCAL_WRITE, VT_ACCESS_ALL, IBV_ACCESS_MW_BIND,
+				       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC };
+	for (size_t k = 0; k < VT_ARRAY(kind); k++) {
+		size_t len = k + 1 < VT_ARRAY(kind) ? 3 * 4096 : 8;
+		for (size_t r = 0; r < VT_ARRAY(writing); r++) {
+			int rights = writing[r];
+			struct ibv_mr *mr = ibv_reg_mr(pd, kind[k].at, len, rights);
+			vt_check(!mr && errno == EFAULT, "read-only memory, %s, for 0x%x: %s", kind[k].name, (unsigned)rights,
+				mr ? "registered" : vt_errno_name(errno));
+		}
+		struct ibv_mr *mr = ibv_reg_mr(pd, kind[k].at, len, IBV_ACCESS_REMOTE_READ);
+		vt_require(mr, "read-only memory, %s, to be read: %s", kind[k].name, strerror(errno));
+		want_status(remote(IBV_WR_RDMA_READ, (uintptr_t)kind[k].at, mr->rkey, 8), IBV_WC_SUCCESS, kind[k].name);
+		/* What is registered to be read cannot become what is written either; the region stays as it is. */
+		int rc = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, VT_ACCESS_ALL);
+		vt_check(rc == IBV_REREG_MR_ERR_INPUT && errno == EFAULT, "rereg of read-only memory, %s: %d, %s", kind[k].name, rc,
+			vt_errno_name(errno));
+		want_status(remote(IBV_WR_RDMA_READ, (uintptr_t)kind[k].at, mr->rkey, 8), IBV_WC_SUCCESS, kind[k].name);
+		vt_check(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+	}
+	struct ibv_mr *mr = ibv_reg_mr(pd, B()->buf, 4096, VT_ACCESS_ALL);
+	vt_require(mr, "ibv_reg_mr");
+	int rc = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, kind[0].at, 4096, 0);
+	vt_check(rc == IBV_REREG_MR_ERR_INPUT && errno == EFAULT, "rereg onto read-only memory: %d, %s", rc, vt_errno_name(errno));
+	vt_check(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+	/* Sparse memory stays so. */
+	size_t huge = 1ul << 40;
+	uint8_t *sparse = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	vt_require(sparse != MAP_FAILED, "mmap: %s", strerror(errno));
+	mr = ibv_reg_mr(pd, sparse, huge, VT_ACCESS_ALL);
+	vt_check(mr && ibv_dereg_mr(mr) == 0, "sparse memory: %s", vt_errno_name(errno));
+	munmap(sparse, huge);
+	munmap(kind[0].at, 3 * 4096);
+	munmap(kind[1].at, 3 * 4096);
+	munmap(middle, 3 * 4096);
+	vt_check(!mprotect(large, 3 * 4096, PROT_READ | PROT_WRITE), "mprotect");
+	free(heap);
+	close(fd);
+	vt_teardown();
+}
+
+/* Keys cannot be guessed from those of another process, or from one another. */
+static void keys_by_chance(void)
+{
+	enum { CHILDREN = 4 };
+	uint32_t first[CHILDREN], second[CHILDREN];
+	int same = 0, in_a_row = 0;
+	fflush(stdout);
+	for (int i = 0; i < CHILDREN; i++) {
+		int fds[2];
+		vt_require(pipe(fds) == 0, "pipe");
+		pid_t pid = fork();
+		if (pid == 0) {
+			struct vt_dev dev;
+			static uint8_t mem[4096];
+			if (!vt_open(&dev))
+				_exit(1);
+			struct ibv_pd *pd = ibv_alloc_pd(dev.ctx);
+			struct ibv_mr *a = pd ? ibv_reg_mr(pd, mem, sizeof(mem), VT_ACCESS_ALL) : NULL;
+			struct ibv_mr *b = a ? ibv_reg_mr(pd, mem, sizeof(mem), VT_ACCESS_ALL) : NULL;
+			uint32_t keys[2] = { b ? a->rkey : 0, b ? b->rkey : 0 };
+			_exit(write(fds[1], keys, sizeof(keys)) != sizeof(keys) || !b);
+		}
+		uint32_t keys[2] = { 0, 0 };
+		int status;
+		close(fds[1]);
+		vt_require(read(fds[0], keys, sizeof(keys)) == sizeof(keys) && waitpid(pid, &status, 0) == pid && status == 0, "a child");
+		close(fds[0]);
+		first[i] = keys[0];
+		second[i] = keys[1];
+		in_a_row += second[i] >> 8 == (first[i] >> 8) + 1;
+		for (int j = 0; j < i; j++)
+			same += first[j] >> 8 == first[i] >> 8;
+	}
+	vt_check(same == 0, "processes begin with the same key: 0x%x 0x%x 0x%x 0x%x", first[0], first[1], first[2], first[3]);
+	vt_check(in_a_row < CHILDREN, "keys are counted up: 0x%x 0x%x", first[0], second[0]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
 		{ "forks", forks }, { "rereg", rereg }, { "iova", iova }, { "null_mr", null_mr }, { "device_memory", device_memory },
 		{ "domains", domains }, { "unsupported", unsupported }, { "kinds", kinds },
+		{ "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -450,6 +450,157 @@ static void revoke(void)
 	}
 }
 
+/* A receive with a first piece of no length, whose key is nobody's and is not looked at (IBA 9.7.4.1.5). */
+static void recv_with_nothing_first(uint64_t addr, uint32_t len, uint32_t lkey)
+{
+	struct vt_req r = { .op = VT_RECV, .wr = { .wr_id = 3, .nsge = 2, .sge = { { addr, 0, 0xdead00 }, { addr, len, lkey } } } };
+	struct vt_rep rep;
+	vt_do(&vt_b, &r, &rep);
+	vt_check(rep.rc == 0, "posting a receive: %s", vt_errno_name(rep.rc));
+}
+
+/* A receive may be longer than its region: adapters hold against the key what they store, and only that. */
+static void overhang(void)
+{
+	static const enum vt_type types[] = { VT_RC, VT_RC_SRQ, VT_UC, VT_UD, VT_XRC };
+	static const struct { uint32_t region, message; } sizes[] = { { 4096, 60 }, { 100000, 96000 } };
+	for (size_t t = 0; t < VT_ARRAY(types); t++)
+		for (size_t i = 0; i < VT_ARRAY(sizes); i++) {
+			uint32_t grh = types[t] == VT_UD ? VT_GRH : 0, region = sizes[i].region, len = sizes[i].message;
+			if (grh && len > 1000)
+				continue;
+			ready(types[t], 14, 7, 7, 12);
+			struct vt_info mr = vt_reg(&vt_b, 1, false, IBV_ACCESS_LOCAL_WRITE, VT_RECV_AT, region);
+			uint64_t at = VT_RECV_AT + region - len - grh;
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, len);
+			struct ibv_wc wc;
+			recv_with_nothing_first(vt_b.info.addr + at, len + grh + 1000, mr.lkey);
+			w.nsge = 2;
+			w.sge[1] = w.sge[0];
+			w.sge[0] = (struct ibv_sge){ vt_a.info.addr, 0, 0xdead00 };
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+			int status = wait_status(3000, NULL), n = vt_cqes(&vt_b, 1, 1, 3000, &wc);
+			vt_check(status == IBV_WC_SUCCESS && n == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == len + grh,
+				"%u bytes up to the end of the region: %s, %s", len, vt_wc_name(status), vt_wc_name(n == 1 ? (int)wc.status : -1));
+			vt_check(vt_peek(&vt_b, at + grh + len - 8) == 0xaaaaaaaaaaaaaaaaull, "the data are not there");
+			vt_check(vt_peek(&vt_b, at + grh + len) == 0xbbbbbbbbbbbbbbbbull, "there is more than was sent");
+			/* One byte further on it does not fit any more. */
+			recv_with_nothing_first(vt_b.info.addr + at + 1, len + grh + 1000, mr.lkey);
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+			bool unreliable = types[t] == VT_UD || types[t] == VT_UC;
+			status = wait_status(3000, NULL);
+			n = vt_cqes(&vt_b, 1, 1, 3000, &wc);
+			vt_check(status == (unreliable ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR), "beyond the region: %s", vt_wc_name(status));
+			vt_check(n == 1 && wc.status == IBV_WC_LOC_PROT_ERR, "the receive beyond the region: %s",
+				vt_wc_name(n == 1 ? (int)wc.status : -1));
+			vt_check(vt_peek(&vt_b, at + grh + len) == 0xbbbbbbbbbbbbbbbbull, "memory behind the region was written");
+			vt_teardown();
+		}
+}
+
+/* Each kind of Flush is a right of the region; then of the QP (IBA annex A19). */
+static void flush_kinds(void)
+{
+	static const enum vt_type types[] = { VT_RC, VT_XRC };
+	const uint32_t both = VT_ACCESS_FLUSH_GLOBAL | VT_ACCESS_FLUSH_PERSISTENT;
+	const struct { uint64_t kind; uint32_t qp; int mr, want; } rows[] = {
+		{ VT_FLUSH_GLOBAL, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_SUCCESS },
+		{ VT_FLUSH_GLOBAL, both, 0, IBV_WC_REM_ACCESS_ERR },
+		{ VT_FLUSH_PERSISTENT, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_ACCESS_ERR },
+		{ VT_FLUSH_GLOBAL | VT_FLUSH_PERSISTENT, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_ACCESS_ERR },
+		{ VT_FLUSH_GLOBAL, VT_ACCESS_FLUSH_PERSISTENT, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_INV_REQ_ERR },
+	};
+	for (size_t t = 0; t < VT_ARRAY(types); t++)
+		for (size_t i = 0; i < VT_ARRAY(rows); i++) {
+			struct vt_cfg a = vt_cfg_default(types[t]), b = a;
+			a.send_ops = VT_QP_EX_WITH_FLUSH;
+			b.responder = 1;
+			b.qp_access |= rows[i].qp;
+			vt_pair(&a, &b);
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, VT_OP_FLUSH, 8);
+			w.rkey = vt_reg(&vt_b, 1, false, VT_ACCESS_ALL | rows[i].mr, 0, 4096).rkey;
+			w.compare_add = rows[i].kind;
+			w.swap = 64;
+			w.use_ex = 1;
+			vt_require(vt_send(&vt_a, &w) == 0, "posting");
+			int status = wait_status(3000, NULL);
+			vt_check(status == rows[i].want, "kind %" PRIu64 ", QP 0x%x, region 0x%x: expected %s, got %s", rows[i].kind, rows[i].qp,
+				(unsigned)rows[i].mr, vt_wc_name(rows[i].want), vt_wc_name(status));
+			vt_teardown();
+		}
+}
+
+/* As many reads at once as the device says, in both roles. */
+static void many_reads(void)
+{
+	vt_ends_open();
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	vt_setup(&vt_a, &a);
+	const struct ibv_device_attr *attr = &vt_a.local->dev.attr;
+	int most = attr->max_qp_rd_atom, n = 2 * most;
+	vt_check(most >= 128 && attr->max_qp_init_rd_atom >= 128, "max_qp_rd_atom %d, max_qp_init_rd_atom %d", most,
+		attr->max_qp_init_rd_atom);
+	vt_check(attr->max_res_rd_atom >= most * 128, "max_res_rd_atom %d", attr->max_res_rd_atom);
+	vt_teardown();
+	a.max_rd = b.max_rd = a.max_dest_rd = b.max_dest_rd = (uint32_t)most;
+	a.sq_depth = (uint32_t)n;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	for (int i = 0; i < n; i++) {
+		struct vt_wr w = vt_wr_to(&vt_a, &vt_b, i % 4 ? IBV_WR_RDMA_READ : IBV_WR_ATOMIC_FETCH_AND_ADD, i % 4 ? 5000 : 8);
+		w.wr_id = (uint64_t)i;
+		w.raddr += i % 4 ? 8 : 0;
+		w.sge[0].addr += i % 4 ? 8 : 0;
+		w.compare_add = 1;
+		vt_require(vt_send(&vt_a, &w) == 0, "posting read %d", i);
+	}
+	for (int i = 0; i < n; i++) {
+		struct ibv_wc wc;
+		vt_require(vt_cqes(&vt_a, 0, 1, 10000, &wc) == 1, "read %d of %d has not completed", i, n);
+		vt_require(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)i, "read %d: %s", i, vt_wc_name((int)wc.status));
+	}
+	vt_check(vt_peek(&vt_b, 0) == 0xbbbbbbbbbbbbbbbbull + (uint64_t)((n + 3) / 4), "atomics among the reads");
+	vt_teardown();
+}
+
+static void psns(struct vt_end *e, uint32_t *sq, uint32_t *rq)
+{
+	struct vt_req r = { .op = VT_PSNS };
+	struct vt_rep rep;
+	vt_do(e, &r, &rep);
+	vt_check(rep.rc == 0, "ibv_query_qp: %s", vt_errno_name(rep.rc));
+	*sq = (uint32_t)rep.arg[0];
+	*rq = (uint32_t)rep.arg[1];
+}
+
+/* A queried QP says which PSN comes next, not which was the first. Nobody but the sender knows it by memory. */
+static void next_psns(void)
+{
+	ready(VT_RC, 14, 7, 7, 12);
+	uint32_t mtu = 128u << vt_cfg_default(VT_RC).mtu, first = vt_a.info.psn, sq, rq;
+	static const uint32_t lengths[] = { 0, 8, 20000 };
+	uint32_t want = first;
+	bool packets = getenv("VERVAIN_LINK") && !strcmp(getenv("VERVAIN_LINK"), "roce");
+	psns(&vt_a, &sq, &rq);
+	vt_check(sq == first && rq == vt_b.info.psn, "before any request: 0x%x, 0x%x", sq, rq);
+	for (int op = IBV_WR_RDMA_WRITE; op <= IBV_WR_RDMA_READ; op += IBV_WR_RDMA_READ - IBV_WR_RDMA_WRITE)
+		for (size_t i = 0; i < VT_ARRAY(lengths); i++) {
+			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, op, lengths[i]);
+			vt_require(vt_send(&vt_a, &w) == 0 && wait_status(3000, NULL) == IBV_WC_SUCCESS, "a request");
+			want = (want + (lengths[i] ? (lengths[i] + mtu - 1) / mtu : 1)) & 0xffffff;
+			psns(&vt_a, &sq, &rq);
+			vt_check(sq == want && rq == vt_b.info.psn, "the sender after %u bytes: sq_psn 0x%x, want 0x%x; rq_psn 0x%x", lengths[i], sq,
+				want, rq);
+			psns(&vt_b, &sq, &rq);
+			vt_check(sq == vt_b.info.psn && rq == (packets ? want : first), "the receiver after %u bytes: rq_psn 0x%x, want 0x%x; sq_psn 0x%x",
+				lengths[i], rq, want, sq);
+		}
+	vt_check(vt_modify(&vt_a, IBV_QPS_ERR) == 0, "to ERR");
+	psns(&vt_a, &sq, &rq);
+	vt_check(sq == want, "sq_psn in ERR: 0x%x, want 0x%x", sq, want);
+	vt_teardown();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
@@ -459,7 +610,8 @@ int main(int argc, char **argv)
 		{ "modify_to_err", modify_to_err }, { "modify_to_reset", modify_to_reset }, { "sqe", sqe },
 		{ "last_wqe", last_wqe }, { "srq_order", srq_order }, { "unsignalled", unsignalled },
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
-			{ "revoke", revoke },
+		{ "revoke", revoke }, { "overhang", overhang }, { "flush_kinds", flush_kinds }, { "many_reads", many_reads },
+		{ "next_psns", next_psns },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -27,7 +27,9 @@
 #define VT_QP_EX_WITH_ATOMIC_WRITE (1u << 12)
 #define VT_QP_EX_WITH_FLUSH (1u << 11)
 #define VT_ACCESS_FLUSH_GLOBAL (1 << 8)
+#define VT_ACCESS_FLUSH_PERSISTENT (1 << 9)
 #define VT_FLUSH_GLOBAL 1
+#define VT_FLUSH_PERSISTENT 2
 #define VT_FLUSH_RANGE 0
 void vt_build_atomic_write(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, const void *value);
 void vt_build_flush(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, size_t len, uint8_t type, uint8_t level);
@@ -142,7 +144,7 @@ struct vt_wr {
 	uint64_t raddr;
 	uint32_t rkey;
 	uint32_t imm; /* host order, or the rkey to invalidate */
-	uint64_t compare_add, swap;
+	uint64_t compare_add, swap; /* a flush: placement, or 0 for global; length */
 	uint32_t srqn, ud_qpn, ud_qkey;
 	int32_t use_ex; /* post through ibv_wr_* */
 	int32_t mw;     /* slot of the window to bind */
@@ -190,6 +192,8 @@ enum vt_side_op {
 	VT_HASH,     /* arg0 = offset, arg1 = length -> arg0 */
 	VT_PEEK,     /* arg0 = offset -> arg0 = the 8 bytes there */
 	VT_POKE,     /* arg0 = offset, arg1 = value of 8 bytes */
+	VT_PROTECT,  /* arg0 = offset, arg1 = length, arg2 = PROT_*: mprotect -> rc */
+	VT_PSNS,     /* -> arg0 = sq_psn, arg1 = rq_psn as queried */
 	VT_TEARDOWN, /* everything but the device */
 	VT_QUIT,
 };

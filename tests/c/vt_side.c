@@ -286,7 +286,8 @@ static int post_ex(struct vt_side *s, const struct vt_wr *w)
 		data = false;
 		break;
 	case VT_OP_FLUSH:
-		vt_build_flush(x, w->rkey, w->raddr, w->swap, VT_FLUSH_GLOBAL, VT_FLUSH_RANGE);
+		vt_build_flush(x, w->rkey, w->raddr, w->swap, (uint8_t)(w->compare_add ? w->compare_add : VT_FLUSH_GLOBAL),
+			VT_FLUSH_RANGE);
 		data = false;
 		break;
 	case IBV_WR_LOCAL_INV:
@@ -472,6 +473,17 @@ void vt_side_exec(struct vt_side *s, const struct vt_req *r, struct vt_rep *rep)
 	case VT_POKE:
 		memcpy(s->buf + r->arg[0], &r->arg[1], 8);
 		break;
+	case VT_PROTECT:
+		rep->rc = mprotect(s->buf + r->arg[0], (size_t)r->arg[1], (int)r->arg[2]) ? errno : 0;
+		break;
+	case VT_PSNS: {
+		struct ibv_qp_attr a;
+		struct ibv_qp_init_attr ia;
+		rep->rc = ibv_query_qp(s->qp, &a, IBV_QP_SQ_PSN | IBV_QP_RQ_PSN, &ia);
+		rep->arg[0] = a.sq_psn;
+		rep->arg[1] = a.rq_psn;
+		break;
+	}
 	case VT_TEARDOWN:
 		side_teardown(s);
 		break;

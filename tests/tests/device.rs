@@ -114,6 +114,16 @@ fn memory_objects() {
 }
 
 #[test]
+fn memory_taken_away_in_one_process() {
+    in_one_process("withdrawn", 120);
+}
+
+#[test]
+fn memory_taken_away_between_two_processes() {
+    between_two("withdrawn", &[], 120);
+}
+
+#[test]
 fn ud_multicast_and_xrc() {
     in_one_process("objects_ud", 60);
 }

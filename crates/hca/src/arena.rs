@@ -5,9 +5,9 @@
 //! writes to them, so a full memory limit shows as ENOMEM here and never as SIGBUS in a peer (DESIGN decision 6).
 
 use crate::error::{Error, Result};
+use crate::free_ranges::FreeRanges;
 use crate::lock::OwnerLock;
 use crate::raw;
-use range_alloc::RangeAllocator;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -117,7 +117,7 @@ impl View {
 pub struct Arena {
     fd: OwnedFd,
     view: View,
-    free: OwnerLock<RangeAllocator<u64>>,
+    free: OwnerLock<FreeRanges>,
 }
 
 impl Arena {
@@ -153,7 +153,7 @@ impl Arena {
             }
         }
         let view = View::map(fd.as_raw_fd(), size)?;
-        let arena = Arena { fd, view, free: OwnerLock::new(RangeAllocator::new(header.next_multiple_of(PAGE)..size)) };
+        let arena = Arena { fd, view, free: OwnerLock::new(FreeRanges::new(header.next_multiple_of(PAGE)..size)) };
         arena.commit(&(0..header))?;
         Ok(arena)
     }
@@ -172,7 +172,7 @@ impl Arena {
     pub fn alloc(&self, len: u64) -> Result<Block> {
         let range = self.reserve(len)?;
         if let Err(e) = self.commit(&range) {
-            self.free.lock().free_range(range);
+            self.free.lock().give_back(range);
             return Err(e);
         }
         Ok(Block { range })
@@ -189,14 +189,14 @@ impl Arena {
         let len = len.max(1).next_multiple_of(unit);
         let want = if unit == PAGE { len + PAGE } else { len };
         let mut free = self.free.lock();
-        let got = free.allocate_range(want).map_err(|_| Error::no_memory("the shared-memory arena is full"))?;
+        let got = free.take(want).ok_or_else(|| Error::no_memory("the shared-memory arena is full"))?;
         let start = got.start.next_multiple_of(unit);
         let range = start..start + len;
         if got.start < range.start {
-            free.free_range(got.start..range.start);
+            free.give_back(got.start..range.start);
         }
         if range.end < got.end {
-            free.free_range(range.end..got.end);
+            free.give_back(range.end..got.end);
         }
         Ok(range)
     }
@@ -255,7 +255,7 @@ impl Arena {
         } else {
             zero(r.start, r.end);
         }
-        self.free.lock().free_range(r);
+        self.free.lock().give_back(r);
     }
 }
 

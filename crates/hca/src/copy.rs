@@ -12,6 +12,8 @@
 //! The second row is `rep movsb`, which `memmove` uses from 2 KiB up, and malloc's 16-byte header makes it common. Messages
 //! that no cache holds stream past it.
 
+use crate::guarded::{self, Access};
+
 /// From so many bytes on the loops are better than memcpy.
 const LONG: usize = 1024;
 /// Messages from this length on are streamed: they displace more of the cache than the reader finds in it.
@@ -20,12 +22,13 @@ pub const STREAM_FROM: u64 = 8 << 20;
 #[cfg(target_arch = "x86_64")]
 const TURN: usize = 128;
 
-/// Copies `n` bytes; ranges may overlap, as those of a looped QP do. `stream` says that the bytes belong to a message of [`STREAM_FROM`] or more.
+/// Copies `n` bytes; ranges may overlap, as those of a looped QP do. `stream` says that the bytes belong to a message of
+/// [`STREAM_FROM`] or more. Memory that is not there is an answer, on either side; part of the bytes may be copied then.
 ///
 /// # Safety
-/// `from` and `to` are valid for `n` bytes.
+/// No reference is to the bytes at `to`, nor one that excludes others to those at `from`.
 #[inline]
-pub unsafe fn bulk(from: *const u8, to: *mut u8, n: usize, stream: bool) {
+pub unsafe fn bulk(from: *const u8, to: *mut u8, n: usize, stream: bool) -> Access {
     let overlaps = (to as usize).wrapping_sub(from as usize) < n || (from as usize).wrapping_sub(to as usize) < n;
     // SAFETY: the caller vouches for both ranges; the loops need AVX, which was asked for, and no overlap.
     unsafe {
@@ -34,7 +37,7 @@ pub unsafe fn bulk(from: *const u8, to: *mut u8, n: usize, stream: bool) {
             return if stream { by_turns::<true>(from, to, n) } else { by_turns::<false>(from, to, n) };
         }
         let _ = (overlaps, stream, LONG);
-        std::ptr::copy(from, to, n);
+        guarded::copy(from, to, n)
     }
 }
 
@@ -44,33 +47,21 @@ pub unsafe fn bulk(from: *const u8, to: *mut u8, n: usize, stream: bool) {
 /// # Safety
 /// As for [`bulk`]; no overlap, at least [`LONG`] bytes, a CPU with AVX.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx")]
 #[inline(never)]
-unsafe fn by_turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) {
-    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256};
-    let at = to.align_offset(64);
-    // SAFETY: `at` is below 64 and every turn ends within `n` bytes of both; the target of a turn is aligned to 32.
+unsafe fn by_turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) -> Access {
+    let before = to.align_offset(64);
+    let turns = (n - before) / TURN * TURN;
+    let end = before + turns;
+    // SAFETY: `before` is below 64, so that there is a turn, and `end` is at most `n`; from `before` on the target is aligned.
     unsafe {
-        std::ptr::copy_nonoverlapping(from, to, at);
-        let end = at + (n - at) / TURN * TURN;
-        let mut i = at;
-        while i < end {
-            let (source, target) = (from.add(i).cast::<__m256i>(), to.add(i).cast::<__m256i>());
-            let words = [0, 1, 2, 3].map(|k| _mm256_loadu_si256(source.add(k)));
-            for (k, word) in words.into_iter().enumerate() {
-                if STREAM {
-                    _mm256_stream_si256(target.add(k), word);
-                } else {
-                    _mm256_store_si256(target.add(k), word);
-                }
-            }
-            i += TURN;
-        }
-        std::ptr::copy_nonoverlapping(from.add(end), to.add(end), n - end);
+        guarded::copy(from, to, before)?;
+        let turned = guarded::turns::<STREAM>(from.add(before), to.add(before), turns);
         if STREAM {
             // Streamed stores are not ordered by the release of a later one.
-            _mm_sfence();
+            std::arch::x86_64::_mm_sfence();
         }
+        turned?;
+        guarded::copy(from.add(end), to.add(end), n - end)
     }
 }
 
@@ -90,7 +81,8 @@ mod tests {
                 for n in [0, 1, 31, 1023, 1024, 1025, 1151, 1152, 1153, 4096, 5001] {
                     let mut to = vec![0xee; 6200];
                     // SAFETY: both vectors are longer than offset and length.
-                    unsafe { bulk(from.as_ptr().add(a), to.as_mut_ptr().add(b), n, stream) };
+                    let copied = unsafe { bulk(from.as_ptr().add(a), to.as_mut_ptr().add(b), n, stream) };
+                    assert_eq!(copied, Ok(()));
                     assert_eq!(&to[b..b + n], &from[a..a + n], "{a} {b} {n} {stream}");
                     assert!(to[..b].iter().chain(&to[b + n..]).all(|&byte| byte == 0xee), "{a} {b} {n} {stream}");
                 }
@@ -104,7 +96,8 @@ mod tests {
             let mut memory = source(10_000);
             let want = memory[a..a + 5000].to_vec();
             // SAFETY: both ranges lie in the vector.
-            unsafe { bulk(memory.as_ptr().add(a), memory.as_mut_ptr().add(b), 5000, true) };
+            let copied = unsafe { bulk(memory.as_ptr().add(a), memory.as_mut_ptr().add(b), 5000, true) };
+            assert_eq!(copied, Ok(()));
             assert_eq!(&memory[b..b + 5000], &want, "{a} to {b}");
         }
     }

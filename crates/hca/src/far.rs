@@ -33,8 +33,20 @@ pub trait Sender: Any + Send {
     /// The QP's attributes have changed (IBA 11.2.5.2: retries and depths may while the queue is drained).
     fn modified(&mut self, path: &PathAttr);
 
+    /// Where it is in its packets and those of the peer.
+    fn psns(&self) -> Psns;
+
     /// Whether a request has been begun that has not completed (IBA 10.3.1.5: SQD finishes those).
     fn has_begun(&self) -> bool;
+}
+
+/// What a queried QP tells of its packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Psns {
+    /// Of the next packet that is to be sent for the first time, once the QP was ready to send.
+    pub next: Option<u32>,
+    /// Of the request packet that is expected next.
+    pub expected: u32,
 }
 
 /// What became of a visit to a QP's sending half.
@@ -166,8 +178,8 @@ impl<'a> Sends<'a> {
         self.sq.collect(i, from, data.len() as u64, local_need(self.sq.wqes[i].opcode), &mut pieces)?;
         // SAFETY: `collect` has checked the pieces, `data.len()` bytes in all, against this process's keys, inside the mark
         // of send work; the data is only read.
-        unsafe { memory::copy_direct(Direction::Read, data.as_ptr().cast_mut(), &pieces, true) };
-        Ok(())
+        unsafe { memory::copy_direct(Direction::Read, data.as_ptr().cast_mut(), &pieces, true) }
+            .map_err(|_| wc::LOC_PROT_ERR)
     }
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.
@@ -239,6 +251,8 @@ impl SendQueue {
         let r = f(&mut *sender, &mut Sends { sq: self, qp });
         if std::mem::take(&mut self.far_in_hand) {
             self.far = Some(sender);
+        } else {
+            self.last_psns = Some(sender.psns());
         }
         Some(r)
     }

@@ -1,5 +1,6 @@
 //! Memory regions and the keys that name memory, in a table that peers read. A key is an index and
-//! a variant byte that changes each time the index is used again, so that a stale key is refused (IBA 10.6.2).
+//! a variant byte that changes each time the index is used again, so that a stale key is refused (IBA 10.6.2). Both begin
+//! anywhere.
 //!
 //! Revocation (DESIGN decision 3): the key is made invalid, then everybody in flight is waited for.
 
@@ -10,14 +11,17 @@ use crate::layout::{self, KEY_NULL, KEY_VALID, KEY_WINDOW, KeyEntry, Lane, NOT_S
 use crate::lock::OwnerLock;
 use crate::memory::DIRECT_CHUNK;
 use crate::objects::{Found, Pin};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::types::access;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Entries whose pages are committed together.
+/// Entries whose pages are committed together: a page of the table.
 const COMMIT: usize = 64;
+/// Indices that rest after use, so that a stale key meets an invalid entry rather than a new one.
+const RESTING: usize = 32;
 
 /// The owner's side of the key table.
 pub(crate) struct KeyTable {
@@ -28,8 +32,11 @@ pub(crate) struct KeyTable {
 
 #[derive(Default)]
 struct KeyState {
-    variants: Vec<u8>,
-    free: std::collections::VecDeque<u32>,
+    /// The variant that each index had last, of each page in use.
+    pages: HashMap<usize, [u8; COMMIT]>,
+    /// Indices of the last page that have not been used.
+    fresh: Vec<u32>,
+    free: VecDeque<u32>,
 }
 
 /// What a key stands for.
@@ -51,31 +58,48 @@ impl KeyTable {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 
-    /// An index that is free, with a fresh variant. Index 0 stays unused, so that no key is 0.
+    /// An index that is free, with a fresh variant. Which keys a process has is left to chance, so that nobody comes by one
+    /// without being told: neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it
+    /// open). Index 0 stays unused, so that no key is 0.
     pub(crate) fn take(&self, process: &Process) -> Result<u32> {
         let mut state = self.state.lock();
-        // An index rests for a while after use, so that a stale key meets an invalid entry rather than a new one.
-        if state.free.len() > 32 || state.variants.len() == self.entries.len() {
-            let index = state.free.pop_front().ok_or_else(|| Error::no_memory("no memory key is free"))?;
-            let variant = state.variants[index as usize].wrapping_add(1);
-            state.variants[index as usize] = variant;
-            return Ok(index << 8 | u32::from(variant));
+        if state.free.len() <= RESTING && state.fresh.is_empty() && state.pages.len() < self.entries.len() / COMMIT {
+            self.add_page(process, &mut state)?;
         }
-        let index = state.variants.len().max(1);
-        if index.is_multiple_of(COMMIT) || index == 1 {
-            let size = size_of::<KeyEntry>() as u64;
-            let first = self.offset + (index / COMMIT * COMMIT) as u64 * size;
-            process.arena.commit(&(first..first + COMMIT as u64 * size))?;
+        let rested = if state.free.len() > RESTING { state.free.pop_front() } else { None };
+        let index = rested.or_else(|| state.fresh.pop()).or_else(|| state.free.pop_front());
+        let index = index.ok_or_else(|| Error::no_memory("no memory key is free"))?;
+        let variant = state.variant(index);
+        *variant = variant.wrapping_add(1);
+        Ok(index << 8 | u32::from(*variant))
+    }
+
+    /// One more page of the table, any of those that are not in use, with its indices in any order.
+    fn add_page(&self, process: &Process, state: &mut KeyState) -> Result<()> {
+        let pages = self.entries.len() / COMMIT;
+        let random = process::random_u64()? as usize;
+        let page = (0..pages).map(|i| (random + i) % pages).find(|page| !state.pages.contains_key(page));
+        let page = page.ok_or_else(|| Error::no_memory("no memory key is free"))?;
+        let first = self.offset + (page * COMMIT * size_of::<KeyEntry>()) as u64;
+        process.arena.commit(&(first..first + (COMMIT * size_of::<KeyEntry>()) as u64))?;
+        let mut variants = [0; COMMIT];
+        let mut order = [0; COMMIT];
+        process::random(&mut variants)?;
+        process::random(&mut order)?;
+        let mut indices: Vec<u32> = (0..COMMIT).map(|i| (page * COMMIT + i) as u32).collect();
+        for (i, random) in order.into_iter().enumerate().rev() {
+            indices.swap(i, usize::from(random) % (i + 1));
         }
-        state.variants.resize(index + 1, 0);
-        state.variants[index] = 0x5a;
-        Ok((index as u32) << 8 | 0x5a)
+        indices.retain(|index| *index != 0);
+        state.pages.insert(page, variants);
+        state.fresh = indices;
+        Ok(())
     }
 
     pub(crate) fn give_back(&self, key: u32) {
         let mut state = self.state.lock();
         // Binding a window moves its variant on; the next user of the index starts after it.
-        state.variants[(key >> 8) as usize] = key as u8;
+        *state.variant(key >> 8) = key as u8;
         state.free.push_back(key >> 8);
     }
 
@@ -101,8 +125,8 @@ impl KeyTable {
     /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
     /// other means. Called while everybody is kept out, or followed by a wait for those who may have it still.
     pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
-        let used = self.state.lock().variants.len();
-        for e in &self.entries[..used] {
+        let pages: Vec<usize> = self.state.lock().pages.keys().copied().collect();
+        for e in pages.iter().flat_map(|page| &self.entries[page * COMMIT..][..COMMIT]) {
             let at = e.at.load(Ordering::Relaxed);
             let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
             if e.key.load(Ordering::Acquire) & KEY_VALID != 0 && at != NOT_SHARED && covers(host, len, at) {
@@ -136,6 +160,14 @@ impl KeyTable {
         let offset = addr.checked_sub(e.iova.load(Ordering::Relaxed)).filter(|offset| *offset < len)?;
         let start = e.host.load(Ordering::Relaxed) + offset;
         (e.flags.load(Ordering::Relaxed) & KEY_NULL == 0).then(|| start..start + (len - offset).min(DIRECT_CHUNK))
+    }
+}
+
+impl KeyState {
+    /// The variant of `index`, which is in use or has been.
+    fn variant(&mut self, index: u32) -> &mut u8 {
+        let page = self.pages.entry(index as usize / COMMIT).or_insert([0; COMMIT]);
+        &mut page[index as usize % COMMIT]
     }
 }
 
@@ -184,40 +216,12 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether the range is mapped and can be read where it begins and ends: EFAULT, as of a kernel that cannot pin it. Looks
-/// at the mapping, not at each page.
-fn checked_mapping(addr: u64, length: u64) -> Result<()> {
-    if length == 0 {
-        return Ok(());
-    }
-    let first = addr & !4095;
-    let last = (addr + length - 1) & !4095;
-    // msync of a range reports ENOMEM for any hole in it, without touching the pages (`man 2 msync`).
-    // SAFETY: MS_ASYNC does nothing to the memory.
-    let rc = unsafe { libc::msync(first as *mut libc::c_void, (last - first + 4096) as usize, libc::MS_ASYNC) };
-    if rc != 0 {
-        return Err(Error::new(libc::EFAULT, "the memory to register is not all mapped"));
-    }
-    // What is mapped without any right, as the memory of GPUs is for the CPU, would else fail with the first request.
-    let mut bytes = [0u8; 2];
-    let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 2 };
-    let byte = |at: u64| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
-    let ends = [byte(addr), byte(addr + length - 1)];
-    // SAFETY: `to` is the whole of `bytes`; of the other addresses the kernel looks after itself.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, ends.as_ptr(), 2, 0) };
-    // Where the call itself is refused, by a container's profile, the first request says it.
-    let refused = read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT);
-    if read != 2 && !refused {
-        return Err(Error::new(libc::EFAULT, "the memory to register cannot be read"));
-    }
-    Ok(())
-}
-
 impl Mr {
     pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
         let access = checked_access(access)?;
         checked_range(addr, length)?;
-        checked_mapping(addr, length)?;
+        pd.process.check()?;
+        pd.process.mappings.check(addr, length, access)?;
         let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
         Self::make(pd, addr, length, iova, access, 0, None)
     }
@@ -308,14 +312,17 @@ impl Mr {
             return Err(Error::unsupported("the translation of device memory does not change"));
         }
         let mut state = self.state.lock();
+        let new_access = if flags & 4 != 0 { checked_access(access)? } else { state.access };
         if flags & 1 != 0 {
             if addr == 0 || length == 0 {
                 return Err(Error::invalid("a new translation needs an address and a length"));
             }
             checked_range(addr, length)?;
-            checked_mapping(addr, length)?;
+            self.process.mappings.check(addr, length, new_access)?;
+        } else if new_access & access::WRITABLE != 0 && state.access & access::WRITABLE == 0 && self.dm.is_none() {
+            // What was pinned to be read is pinned anew.
+            self.process.mappings.check(state.addr, state.length, new_access)?;
         }
-        let new_access = if flags & 4 != 0 { checked_access(access)? } else { state.access };
         let new_pd = match (flags & 2 != 0, pd) {
             (true, Some(pd)) => {
                 pd.process.check()?;

@@ -5,10 +5,11 @@
 //! final word.
 
 use crate::copy::bulk;
+use crate::guarded::{self, Access, Faulted};
 use crate::layout::Lane;
 use crate::space::{Place, Space};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 /// Most pieces of local memory in one transfer: the device's max_sge and one for a header.
 pub const MAX_PIECES: usize = 34;
@@ -109,6 +110,24 @@ impl Pieces {
         self.list().iter().any(|piece| piece.iov_base.is_null())
     }
 
+    /// Whether pieces that are no longer than a page each are there.
+    pub fn are_readable(&self) -> bool {
+        self.list().iter().all(|piece| {
+            let (base, last) = (piece.iov_base.cast::<u8>(), piece.iov_len - 1);
+            // SAFETY: checked local memory, which is answered for where it is gone.
+            base.is_null() || unsafe { guarded::load1(base).is_ok() && guarded::load1(base.wrapping_add(last)).is_ok() }
+        })
+    }
+
+    /// Which side of a copy between these pieces and other memory lacks what it `faulted` at.
+    #[cold]
+    pub fn side(&self, faulted: Faulted) -> Fault {
+        let is_in = |piece: &libc::iovec| {
+            !piece.iov_base.is_null() && faulted.address().wrapping_sub(piece.iov_base as usize) < piece.iov_len
+        };
+        if self.list().iter().any(is_in) { Fault::Local } else { Fault::Remote }
+    }
+
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -122,11 +141,12 @@ impl Default for Pieces {
 }
 
 /// Moves `pieces` to or from mapped memory. `last` says that the message ends here, so that its tail is published last.
+/// A fault says which side lacks the memory; part of the bytes may have been moved then.
 ///
 /// # Safety
-/// `at` is valid for `pieces.len()` bytes, and so is every non-null piece.
+/// No reference is to what is written, nor one that excludes others to what is read.
 #[inline]
-pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool) {
+pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     unsafe { copy_direct_of(direction, at, pieces, last, false) }
 }
@@ -136,58 +156,44 @@ pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, la
 /// # Safety
 /// As for [`copy_direct`].
 #[inline]
-pub unsafe fn copy_direct_of(direction: Direction, at: *mut u8, pieces: &Pieces, last: bool, stream: bool) {
+pub unsafe fn copy_direct_of(
+    direction: Direction,
+    at: *mut u8,
+    pieces: &Pieces,
+    last: bool,
+    stream: bool,
+) -> Result<(), Fault> {
     let mut at = at;
     for (i, piece) in pieces.list().iter().enumerate() {
         let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
         // SAFETY: the caller vouches for both sides; source and destination may overlap in a looped QP.
-        unsafe {
+        let copied = unsafe {
             match direction {
-                Direction::Read if p.is_null() => {}
+                Direction::Read if p.is_null() => Ok(()),
                 Direction::Read => bulk(at, p, n, stream),
-                Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
+                Direction::Write if p.is_null() => guarded::clear(at, n),
                 Direction::Write if last && i + 1 == pieces.n => copy_tail_last_of(p, at, n, stream),
                 Direction::Write => bulk(p, at, n, stream),
             }
-            at = at.add(n);
-        }
+        };
+        copied.map_err(|faulted| pieces.side(faulted))?;
+        at = at.wrapping_add(n);
     }
-}
-
-/// Moves `pieces` to or from the bounce buffer at `at`.
-///
-/// # Safety
-/// As for [`copy_direct`]; the buffer overlaps none of the pieces.
-pub(crate) unsafe fn copy_bounce(direction: Direction, at: *mut u8, pieces: &Pieces) {
-    let mut at = at;
-    for piece in pieces.list() {
-        let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-        // SAFETY: the caller vouches for both sides.
-        unsafe {
-            match direction {
-                Direction::Read if p.is_null() => {}
-                Direction::Read => bulk(at, p, n, false),
-                Direction::Write if p.is_null() => std::ptr::write_bytes(at, 0, n),
-                Direction::Write => bulk(p, at, n, false),
-            }
-            at = at.add(n);
-        }
-    }
+    Ok(())
 }
 
 /// Copies `n` bytes; a word by one load and one store.
 ///
 /// # Safety
-/// `from` and `to` are valid for `n` bytes.
+/// As for [`copy_direct`].
 #[inline(always)]
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: the caller vouches for both ranges.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) -> Access {
+    // SAFETY: the caller's promise.
     unsafe {
         if n == 8 && (from as usize).is_multiple_of(8) {
-            let word = (*from.cast::<AtomicU64>()).load(Ordering::Acquire);
-            to.cast::<u64>().write_unaligned(word);
+            guarded::copy_word(from, to)
         } else {
-            bulk(from, to, n, false);
+            bulk(from, to, n, false)
         }
     }
 }
@@ -195,48 +201,50 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
 /// Copies `n` bytes so that a reader who sees the last byte change finds everything before it.
 ///
 /// # Safety
-/// `from` and `to` are valid for `n` bytes.
+/// As for [`copy_direct`].
 #[inline(always)]
-pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) {
-    if n == 8 && (to as usize).is_multiple_of(8) {
-        // SAFETY: as above; one aligned word.
-        unsafe { (*to.cast::<AtomicU64>()).store(from.cast::<u64>().read_unaligned(), Ordering::Release) };
-        return;
+pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) -> Access {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n == 8 && (to as usize).is_multiple_of(8) {
+            guarded::copy_word(from, to)
+        } else {
+            copy_body_and_tail(from, to, n, false)
+        }
     }
-    // SAFETY: as above.
-    unsafe { copy_body_and_tail(from, to, n, false) }
 }
 
 /// The same for a chunk of a message that is better streamed past the caches.
 ///
 /// # Safety
-/// `from` and `to` are valid for `n` bytes.
+/// As for [`copy_direct`].
 #[inline]
-unsafe fn copy_tail_last_of(from: *const u8, to: *mut u8, n: usize, stream: bool) {
+unsafe fn copy_tail_last_of(from: *const u8, to: *mut u8, n: usize, stream: bool) -> Access {
     // SAFETY: the caller's promise.
     unsafe { if stream { copy_body_and_tail(from, to, n, true) } else { copy_tail_last(from, to, n) } }
 }
 
-/// Part of one word, from the front: a C library's copy of 3, 5, 6 or 7 bytes stores the last ones first.
+/// Part of one word, from the front: a copy of 3, 5, 6 or 7 bytes in one go stores the last ones first.
 ///
 /// # Safety
-/// `from` and `to` are valid for `n` bytes; `n` is at most 8.
-unsafe fn copy_bytes_in_order(from: *const u8, to: *mut u8, n: usize) {
+/// As for [`copy_direct`]; `n` is at most 8.
+unsafe fn copy_bytes_in_order(from: *const u8, to: *mut u8, n: usize) -> Access {
     // All are read before the first is written, in case the two overlap.
     let mut bytes = [0u8; 8];
-    // SAFETY: the caller vouches for both ranges.
+    // SAFETY: the caller's promise.
     unsafe {
-        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), n);
+        guarded::copy(from, bytes.as_mut_ptr(), n)?;
         for (i, byte) in bytes.iter().take(n).enumerate() {
-            (*to.add(i).cast::<AtomicU8>()).store(*byte, Ordering::Release);
+            guarded::store1(to.add(i), *byte)?;
         }
     }
+    Ok(())
 }
 
 /// # Safety
-/// `from` and `to` are valid for `n` bytes.
+/// As for [`copy_direct`].
 #[inline(never)]
-unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: bool) {
+unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: bool) -> Access {
     // The final word: what lies at and beyond the last aligned word boundary before the end.
     let end = to as usize + n;
     let tail = match end % 8 {
@@ -246,38 +254,40 @@ unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: boo
         _ => 1,
     };
     if n < tail {
-        // SAFETY: the caller vouches for both ranges; n is less than the 8 bytes of a word.
-        unsafe { copy_bytes_in_order(from, to, n) };
-        return;
+        // SAFETY: the caller's promise; n is less than the 8 bytes of a word.
+        return unsafe { copy_bytes_in_order(from, to, n) };
     }
     let body = n - tail;
-    // SAFETY: body + tail == n, and `to + body` is aligned to `tail` by its choice.
+    // SAFETY: the caller's promise; body + tail == n, and `to + body` is aligned to `tail` by its choice.
     unsafe {
         let (src, dst) = (from.add(body), to.add(body));
         // The tail is read before the body is written, in case the two overlap.
         match tail {
             8 => {
-                let v = src.cast::<u64>().read_unaligned();
+                let v = guarded::load8(src)?;
                 if body > 0 {
-                    bulk(from, to, body, stream);
-                    fence(Ordering::Release);
+                    bulk(from, to, body, stream)?;
                 }
-                (*dst.cast::<AtomicU64>()).store(v, Ordering::Release);
+                fence(Ordering::Release);
+                guarded::store8(dst, v)
             }
             4 => {
-                let v = src.cast::<u32>().read_unaligned();
-                bulk(from, to, body, stream);
-                (*dst.cast::<AtomicU32>()).store(v, Ordering::Release);
+                let v = guarded::load4(src)?;
+                bulk(from, to, body, stream)?;
+                fence(Ordering::Release);
+                guarded::store4(dst, v)
             }
             2 => {
-                let v = src.cast::<u16>().read_unaligned();
-                bulk(from, to, body, stream);
-                (*dst.cast::<AtomicU16>()).store(v, Ordering::Release);
+                let v = guarded::load2(src)?;
+                bulk(from, to, body, stream)?;
+                fence(Ordering::Release);
+                guarded::store2(dst, v)
             }
             _ => {
-                let v = src.read();
-                bulk(from, to, body, stream);
-                (*dst.cast::<AtomicU8>()).store(v, Ordering::Release);
+                let v = guarded::load1(src)?;
+                bulk(from, to, body, stream)?;
+                fence(Ordering::Release);
+                guarded::store1(dst, v)
             }
         }
     }
@@ -320,11 +330,11 @@ pub fn copy_vm(space: &Space, lane: &Lane, direction: Direction, pieces: &Pieces
     if moved == pieces.len as isize {
         return Ok(());
     }
-    vm_fault(space, pieces, moved)
+    vm_fault(space, direction, pieces, moved)
 }
 
 #[cold]
-fn vm_fault(space: &Space, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
+fn vm_fault(space: &Space, direction: Direction, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
     if moved < 0 {
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
@@ -339,20 +349,23 @@ fn vm_fault(space: &Space, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
         }
     }
     // A short count or EFAULT: either side may lack the memory, or the owner has revoked it.
-    Err(if readable(pieces) { Fault::Remote } else { Fault::Local })
+    Err(if accessible(pieces, direction) { Fault::Remote } else { Fault::Local })
 }
 
-/// Whether this process can read all of `pieces`; asked of the kernel, so that a hole is an answer and not a signal.
-fn readable(pieces: &Pieces) -> bool {
+/// Whether this process can take a copy's bytes from all of `pieces`, or put them there.
+fn accessible(pieces: &Pieces, direction: Direction) -> bool {
     pieces.list().iter().all(|piece| {
-        let first = piece.iov_base as usize;
-        let last = first + piece.iov_len - 1;
-        (first..=last).step_by(4096).chain([last]).all(|at| {
-            let mut byte = 0u8;
-            let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-            let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
-            // SAFETY: reads one byte of this process into a local variable; the kernel checks the address.
-            unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) == 1 }
+        let (base, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+        // In each page from the first byte on, and at the last.
+        (0..len).step_by(4096).chain([len - 1]).all(|offset| {
+            let at = base.wrapping_add(offset);
+            // SAFETY: checked local memory, which is answered for where it is gone; a byte that is written stays what it was.
+            unsafe {
+                match direction {
+                    Direction::Write => guarded::load1(at).is_ok(),
+                    Direction::Read => guarded::touch(at).is_ok(),
+                }
+            }
         })
     })
 }
@@ -360,16 +373,11 @@ fn readable(pieces: &Pieces) -> bool {
 /// The 64-bit atomics, on mapped memory. `at` is 8-byte aligned; returns the word before.
 ///
 /// # Safety
-/// `at` is valid for 8 bytes and aligned to 8.
-pub unsafe fn atomic(at: *mut u8, compare_swap: bool, compare_add: u64, swap: u64) -> u64 {
-    // SAFETY: the caller vouches for validity and alignment.
-    let word = unsafe { &*at.cast::<AtomicU64>() };
-    if compare_swap {
-        match word.compare_exchange(compare_add, swap, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(old) | Err(old) => old,
-        }
-    } else {
-        word.fetch_add(compare_add, Ordering::SeqCst)
+/// As for [`copy_direct`]; `at` is aligned to 8.
+pub unsafe fn atomic(at: *mut u8, compare_swap: bool, compare_add: u64, swap: u64) -> Result<u64, Faulted> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if compare_swap { guarded::compare_swap(at, compare_add, swap) } else { guarded::fetch_add(at, compare_add) }
     }
 }
 
@@ -431,7 +439,8 @@ mod tests {
                 let mut pieces = Pieces::new();
                 pieces.push(from.as_ptr().cast_mut(), n);
                 // SAFETY: both vectors are longer than at + n.
-                unsafe { copy_direct(Direction::Write, to.as_mut_ptr().add(at), &pieces, true) };
+                let copied = unsafe { copy_direct(Direction::Write, to.as_mut_ptr().add(at), &pieces, true) };
+                assert_eq!(copied, Ok(()));
                 assert_eq!(&to[at..at + n as usize], &from[..n as usize]);
                 assert!(to[..at].iter().chain(&to[at + n as usize..]).all(|&b| b == 0xff));
             }
@@ -445,9 +454,9 @@ mod tests {
         pieces.push(std::ptr::null_mut(), 16);
         // SAFETY: `to` has 16 bytes.
         unsafe {
-            copy_direct(Direction::Read, to.as_mut_ptr(), &pieces, true);
+            assert_eq!(copy_direct(Direction::Read, to.as_mut_ptr(), &pieces, true), Ok(()));
             assert_eq!(to, [7; 16]);
-            copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, true);
+            assert_eq!(copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, true), Ok(()));
         }
         assert_eq!(to, [0; 16]);
     }

@@ -184,7 +184,7 @@ impl SendQueue {
             self.collect(i, self.exec.done + asked.moved, n, need, &mut pieces).map_err(Stop::Local)?;
             // SAFETY: `at` lies inside the owner's arena as just checked, where nobody's keys lead while it is a
             // bounce buffer; the pieces are checked local memory.
-            unsafe { memory::copy_bounce(direction, at, &pieces) };
+            unsafe { memory::copy_direct(direction, at, &pieces, false)? };
             asked.moved += n;
             r.moved.store(asked.moved, Ordering::SeqCst);
             *budget = budget.saturating_sub(n);

@@ -16,10 +16,12 @@ use crate::memory::Policy;
 use crate::numbers::{Kind, Numbers, SlotNumbers};
 use crate::objects::{Found, Objects};
 use crate::packets::Packets;
+use crate::pinnable::Mappings;
 use crate::qp::Qp;
 use crate::revocation::Revocation;
 use crate::sharing::Source;
 use crate::space::Space;
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -37,13 +39,16 @@ pub struct Process {
     pub own: Arc<Space>,
     pub(crate) keys: KeyTable,
     pub(crate) objects: Objects,
+    pub(crate) mappings: Mappings,
     pub(crate) attention: AttentionTable,
     /// How peers are reached.
     pub link: Box<dyn Link>,
     make_link: MakeLink,
     numbers: OwnerLock<Numbers>,
-    pub(crate) lanes: OwnerLock<Vec<(&'static Lane, Weak<OwnedLane>)>>,
-    qps: OwnerLock<Vec<Weak<Qp>>>,
+    /// By where they lie.
+    pub(crate) lanes: OwnerLock<BTreeMap<u64, (&'static Lane, Weak<OwnedLane>)>>,
+    /// By number.
+    qps: OwnerLock<BTreeMap<u32, Weak<Qp>>>,
     pending: OwnerLock<Vec<Arc<Qp>>>,
     serving: OwnerLock<()>,
     /// Random, kept the whole life of the process image.
@@ -69,10 +74,11 @@ impl Process {
             return Ok(p);
         }
         install_fork_handlers();
+        crate::faults::install();
         let process = Process::create(link)?;
         let process: &'static Process = Box::leak(Box::new(process));
         crate::progress::spawn(process)?;
-        for fd in [process.arena.fd(), process.own.wake_fd()] {
+        for fd in [process.arena.fd(), process.own.wake_fd()].into_iter().chain(process.mappings.fd()) {
             keep_from_children(fd);
         }
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
@@ -149,6 +155,7 @@ impl Process {
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
             objects,
+            mappings: Mappings::open(),
             arena,
             own,
             attention: AttentionTable::default(),
@@ -224,24 +231,26 @@ impl Process {
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
-        self.lanes.lock().push((lane.shared, Arc::downgrade(lane)));
+        self.lanes.lock().insert(lane.offset, (lane.shared, Arc::downgrade(lane)));
     }
 
     pub(crate) fn remove_lane(&self, lane: &Arc<OwnedLane>) {
-        self.lanes.lock().retain(|(shared, _)| !std::ptr::eq(*shared, lane.shared));
+        self.lanes.lock().remove(&lane.offset);
     }
 
     pub(crate) fn add_qp(&self, qp: &Arc<Qp>) {
-        self.qps.lock().push(Arc::downgrade(qp));
+        self.qps.lock().insert(qp.qp_num(), Arc::downgrade(qp));
     }
 
     pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
-        self.qps.lock().retain(|q| q.strong_count() > 0 && !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
+        self.qps.lock().remove(&qp.qp_num());
     }
 
     /// QP `qpn` of this process.
     pub fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
-        self.live_qps().into_iter().find(|q| q.qp_num() == qpn && !q.gone.load(Ordering::Acquire))
+        // Not dropped under the lock, as the last holder of a QP looks for others.
+        let qp = self.qps.lock().get(&qpn).and_then(Weak::upgrade);
+        qp.filter(|q| !q.gone.load(Ordering::Acquire))
     }
 
     /// Makes the lane that an initiator asks for, in this process or in a peer (called by the link for those); its offset.
@@ -309,11 +318,11 @@ impl Process {
     }
 
     pub(crate) fn live_qps(&self) -> Vec<Arc<Qp>> {
-        self.qps.lock().iter().filter_map(Weak::upgrade).collect()
+        self.qps.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn live_lanes(&self) -> Vec<Arc<OwnedLane>> {
-        self.lanes.lock().iter().filter_map(|(_, lane)| lane.upgrade()).collect()
+        self.lanes.lock().values().filter_map(|(_, lane)| lane.upgrade()).collect()
     }
 
     /// Whether nobody may begin.
@@ -384,7 +393,8 @@ impl Process {
         let theirs = |lane: &Arc<OwnedLane>| lane.holder() != 0 && slots.contains(&layout::slot_of(lane.holder()));
         for lane in self.live_lanes().iter().filter(|l| theirs(l)) {
             let qpn = lane.holder();
-            match self.live_qps().into_iter().find(|q| q.qp_num() == lane.qp_num) {
+            let qp = self.qps.lock().get(&lane.qp_num).and_then(Weak::upgrade);
+            match qp {
                 Some(qp) => qp.reap(lane, qpn),
                 None => lane.reset(),
             }
@@ -503,7 +513,14 @@ pub type MakeLink = fn(&LinkInit) -> Result<Box<dyn Link>>;
 
 /// Random bits from the system.
 pub(crate) fn random_u64() -> Result<u64> {
-    getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
+    let mut word = [0; 8];
+    random(&mut word)?;
+    Ok(u64::from_ne_bytes(word))
+}
+
+/// As many random bytes.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
+    getrandom::fill(bytes).map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
 }
 
 /// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a

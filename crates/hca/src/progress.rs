@@ -17,13 +17,17 @@ const LAST_TICK_NS: u64 = 16_000_000;
 const LINGER: u32 = 8;
 const STACK: usize = 256 << 10;
 
-/// Starts the thread, with all signals blocked: they are the program's.
+/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and which
+/// owner copies meet where the program has taken memory away ([`crate::guarded`]).
 pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     // SAFETY: the signal sets live on this stack; the mask of this thread is restored below.
     let old = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        for signal in vervain_share::faults::SIGNALS {
+            libc::sigdelset(&raw mut all, signal);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         old
     };

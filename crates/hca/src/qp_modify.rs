@@ -11,6 +11,9 @@ use crate::send_queue::Params;
 use crate::types::{AhAttr, QpAttr, QpState, access, attr};
 use std::sync::atomic::Ordering;
 
+/// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
+const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
+
 impl Qp {
     /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
@@ -74,7 +77,12 @@ impl Qp {
         if stored.is_err() {
             return Err(Error::invalid("the QP went to the error state meanwhile"));
         }
-        self.with_sq(|sq| sq.set_params(params, way));
+        self.with_sq(|sq| {
+            sq.set_params(params, way);
+            if mask & attr::SQ_PSN != 0 {
+                sq.begin_psns();
+            }
+        });
         if to == QpState::Sqd && from != QpState::Sqd {
             self.announce_if_drained();
         }
@@ -122,7 +130,7 @@ impl Qp {
         if named(attr::PKEY_INDEX) && u32::from(new.pkey_index) >= LIMITS.pkey_table {
             return refuse("the P_Key index");
         }
-        if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(access::KNOWN | access::OPTIONAL_RANGE) != 0 {
+        if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(OF_QP | access::OPTIONAL_RANGE) != 0 {
             return refuse("an access flag");
         }
         // Not bounded by what the port's interface carries: the path may lead over another one.
@@ -164,8 +172,24 @@ impl Qp {
         let mut a = *self.attr.lock();
         a.qp_state = self.state();
         a.cur_qp_state = a.qp_state;
+        if !matches!(a.qp_state, QpState::Reset | QpState::Init | QpState::Rtr) || self.is_far() {
+            let (next, expected) = self.psns();
+            a.sq_psn = if a.qp_state == QpState::Rtr { a.sq_psn } else { next };
+            a.rq_psn = expected.unwrap_or(a.rq_psn);
+        }
         a.sq_draining = u8::from(a.qp_state == QpState::Sqd && self.is_draining());
         a
+    }
+}
+
+impl Qp {
+    fn psns(&self) -> (u32, Option<u32>) {
+        if self.sq.raw().held_by_me() {
+            // In the middle of a batch (`ibv_wr_start`).
+            // SAFETY: this thread holds the lock, and no other reference is alive while it is in this call.
+            return unsafe { self.sq.held() }.psns();
+        }
+        self.lock_sq().psns()
     }
 }
 
@@ -211,7 +235,7 @@ fn apply(a: &mut QpAttr, new: &QpAttr, mask: u32) {
     if named(attr::AV) && a.ah.port_num == 0 {
         a.ah.port_num = a.port_num;
     }
-    a.qp_access_flags &= access::KNOWN;
+    a.qp_access_flags &= OF_QP;
     a.rq_psn &= 0x00ff_ffff;
     a.sq_psn &= 0x00ff_ffff;
 }

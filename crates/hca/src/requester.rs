@@ -52,6 +52,8 @@ pub(crate) struct Exec {
     /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
     pub rnr_until: u64,
     pub rnr_left: u8,
+    /// An atomic has been carried out, and its answer could not be put where it was to go.
+    pub unanswered: bool,
     pub(crate) looks: u32,
 }
 
@@ -77,6 +79,16 @@ pub(crate) enum Stop {
 impl From<Nak> for Stop {
     fn from(nak: Nak) -> Self {
         Stop::Nak(nak)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Local => Stop::Local(wc::LOC_PROT_ERR),
+            Fault::Remote | Fault::Refused => Stop::Nak(Nak::RemoteOperation),
+            Fault::Gone => Stop::Nak(Nak::Silence),
+        }
     }
 }
 
@@ -218,7 +230,7 @@ impl SendQueue {
         match known {
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
             Some(Place::Direct(p)) if whole.len() == total => unsafe {
-                memory::copy_direct(direction, p, whole, true);
+                memory::copy_direct(direction, p, whole, true)?;
                 *budget = budget.saturating_sub(total);
             },
             _ if total > 0 => mark = self.rdma_long(i, target, direction, known, mark, budget)?,
@@ -315,14 +327,16 @@ impl SendQueue {
             }
             self.exec.checked = true;
         }
-        let known = if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0) } else { Ok(None) };
+        let known =
+            if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0, total) } else { Ok(None) };
         match known {
             Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
-            Ok(Some((Place::Direct(p), room, ..))) if room >= total => unsafe {
-                memory::copy_direct(Direction::Write, p, whole, true);
+            Ok(Some((Place::Direct(p), room, ..))) if room >= total => {
+                let filled = unsafe { memory::copy_direct(Direction::Write, p, whole, true) };
+                filled.map_err(|fault| self.not_filled(target, wqe, &receipt, fault.into()))?;
                 *budget = budget.saturating_sub(total);
-            },
+            }
             _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
             _ => {}
         }
@@ -357,25 +371,19 @@ impl SendQueue {
         let total = self.wqes[i].length;
         while self.exec.done < total {
             let done = self.exec.done;
-            let (first, room, key, addr) = match target.receive_memory(wqe, done) {
+            let (first, room, key, addr) = match target.receive_memory(wqe, done, total - done) {
                 Ok(Some(found)) => found,
                 Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                 Ok(None) | Err(_) => {
                     return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
                 }
             };
-            let place = || target.receive_memory(wqe, done).and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
+            let again = || target.receive_memory(wqe, done, total - done);
+            let place = || again().and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
             let last = done + room >= total;
             let remote = Remote { key, addr, local: true };
-            let n =
-                self.chunk(i, target, Direction::Write, first, &place, room.min(total - done), last, &remote, budget);
-            match n {
-                Ok(n) => self.exec.done += n,
-                Err(Stop::Nak(Nak::RemoteOperation)) => {
-                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
-                }
-                Err(stop) => return Err(stop),
-            }
+            let n = self.chunk(i, target, Direction::Write, first, &place, room, last, &remote, budget);
+            self.exec.done += n.map_err(|stop| self.not_filled(target, wqe, receipt, stop))?;
             if self.exec.done < total {
                 drop(mark);
                 if *budget == 0 {
@@ -385,6 +393,15 @@ impl SendQueue {
             }
         }
         Ok(mark)
+    }
+
+    /// The message was not moved into its receive: spoilt, if it is the receive's memory that is not there.
+    #[cold]
+    fn not_filled(&mut self, target: &Target, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
+        match stop {
+            Stop::Nak(Nak::RemoteOperation) => self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation),
+            stop => stop,
+        }
     }
 
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
@@ -402,6 +419,9 @@ impl SendQueue {
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
         }
+        if self.exec.unanswered {
+            return Err(Stop::Local(wc::LOC_PROT_ERR));
+        }
         if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
@@ -415,8 +435,8 @@ impl SendQueue {
             // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
             Place::Direct(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
                 let w = &self.wqes[i];
-                // SAFETY: the responder has just checked the word against its key, and the mark keeps it valid.
-                unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }
+                // SAFETY: the responder has just checked the word against its key, and the mark keeps it so.
+                unsafe { memory::atomic(p, compare_swap, w.compare_add, w.swap) }.map_err(|_| Nak::RemoteOperation)?
             }
             _ => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
@@ -427,7 +447,7 @@ impl SendQueue {
         target.leave_done(mark)?;
         let mut word = old.to_ne_bytes();
         // SAFETY: the pieces are checked local memory of 8 bytes; the word is on this stack.
-        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true) };
+        unsafe { memory::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true)? };
         Ok(())
     }
 
@@ -465,11 +485,8 @@ impl SendQueue {
     fn flush_remote(&mut self, i: usize, target: &Target) -> Result<(), Stop> {
         let w = &self.wqes[i];
         let mark = target.enter()?;
-        if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 || w.flush.placement & !1 != 0 {
-            return Err(Stop::Nak(Nak::InvalidRequest));
-        }
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
-        target.remote_memory(w.rkey, w.remote_addr, length, access::FLUSH_GLOBAL)?;
+        target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
         target.leave_done(mark).map_err(Stop::from)
     }
 
@@ -515,7 +532,7 @@ impl SendQueue {
                 let mut pieces = Pieces::new();
                 self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
                 // SAFETY: both sides were checked against their keys inside the in-flight mark.
-                unsafe { memory::copy_direct_of(direction, p, &pieces, last, stream) };
+                unsafe { memory::copy_direct_of(direction, p, &pieces, last, stream)? };
             }
             Way::Vm(host) => {
                 let mut pieces = Pieces::new();
@@ -536,16 +553,10 @@ impl SendQueue {
                     return Err(Stop::Nak(Nak::Silence));
                 }
                 match memory::copy_vm(&target.space, target.lane, direction, &pieces) {
-                    Ok(()) => {}
-                    Err(Fault::Refused) if self.process.policy == Policy::Vm => {
-                        return Err(Stop::Nak(Nak::RemoteOperation));
-                    }
-                    Err(Fault::Refused) => {
+                    Err(Fault::Refused) if self.process.policy != Policy::Vm => {
                         return self.ask_chunk(i, target, direction, remote, n, budget);
                     }
-                    Err(Fault::Local) => return Err(Stop::Local(wc::LOC_PROT_ERR)),
-                    Err(Fault::Remote) => return Err(Stop::Nak(Nak::RemoteOperation)),
-                    Err(Fault::Gone) => return Err(Stop::Nak(Nak::Silence)),
+                    moved => moved?,
                 }
             }
             Way::Owner => return self.ask_chunk(i, target, direction, remote, n, budget),

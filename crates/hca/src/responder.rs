@@ -308,6 +308,18 @@ impl Target {
         self.space.mapped_at(entry, offset, len)
     }
 
+    /// The checks of a Flush to `placement`, bit 0 global visibility and bit 1 persistence (IBA annex A19.4.2). Each kind is
+    /// a right of the region, and asking for one that this lacks an access error; only then it is held against the QP.
+    pub fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
+        if placement & !3 != 0 {
+            return Err(Nak::InvalidRequest);
+        }
+        let need = [access::FLUSH_GLOBAL, access::FLUSH_PERSISTENT];
+        let need = (0..2).filter(|bit| placement >> bit & 1 != 0).fold(0, |all, bit| all | need[bit]);
+        self.remote_memory(rkey, addr, len, need)?;
+        if self.qp.access.load(Ordering::Relaxed) & need != need { Err(Nak::InvalidRequest) } else { Ok(()) }
+    }
+
     /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
     #[inline]
     fn pd(&self) -> u32 {
@@ -357,16 +369,17 @@ impl Target {
             .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
     }
 
-    /// The memory of claimed receive `wqe` at `offset`: place and contiguous bytes there. None beyond its end. Silence once
-    /// the lane was cut off, for the receive is no longer the caller's.
+    /// The memory of claimed receive `wqe` at `offset`, for at most `most` bytes: place and contiguous bytes there. None beyond
+    /// its end. Only what is stored is held against the key: a receive may be longer than its region. Silence once the lane
+    /// was cut off, for the receive is no longer the caller's.
     #[inline]
-    pub fn receive_memory(&self, wqe: u32, mut offset: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
+    pub fn receive_memory(&self, wqe: u32, mut offset: u64, most: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
         let Some(rq) = &self.rq else { return Ok(None) };
         let pd = rq.shared.pd.load(Ordering::Relaxed);
         for sge in rq.sges(wqe).unwrap_or(&[]) {
             let sge = RqView::sge(sge);
             if offset < u64::from(sge.length) {
-                let len = u64::from(sge.length) - offset;
+                let len = (u64::from(sge.length) - offset).min(most);
                 let addr = sge.addr.wrapping_add(offset);
                 if !self.name(sge.lkey, addr) {
                     return Err(Nak::Silence);

@@ -125,7 +125,7 @@ impl Process {
     }
 
     fn lanes_where(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<OwnedLane>> {
-        self.lanes.lock().iter().filter(|(lane, _)| which(lane)).filter_map(|(_, lane)| lane.upgrade()).collect()
+        self.lanes.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, lane)| lane.upgrade()).collect()
     }
 
     fn wait_until_left(&self, lanes: Vec<Arc<OwnedLane>>) {

@@ -5,7 +5,7 @@
 
 use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::far::Sender;
+use crate::far::{Psns, Sender};
 use crate::layout::{Header, KEYS, KeyEntry};
 use crate::memory::Pieces;
 use crate::process::Process;
@@ -92,6 +92,10 @@ pub(crate) struct SendQueue {
     /// The way to a peer that memory does not reach; and whether it is moved out just now, and still wanted back.
     pub(crate) far: Option<Box<dyn Sender>>,
     pub(crate) far_in_hand: bool,
+    /// What the sender of a QP that is disconnected said last.
+    pub(crate) last_psns: Option<Psns>,
+    /// What makes of [`SendQueue::head`] the PSN that comes next, where the peer is reached by memory.
+    psn_ahead: u32,
     /// Tail before `wr_start`, for `wr_abort`; and whether nothing waited then.
     mark: u32,
     was_empty: bool,
@@ -145,6 +149,8 @@ impl SendQueue {
             ud: UdPeers::default(),
             far: None,
             far_in_hand: false,
+            last_psns: None,
+            psn_ahead: 0,
             mark: 0,
             was_empty: true,
             keys: process.own.keys,
@@ -396,8 +402,12 @@ impl SendQueue {
         if opcode == Opcode::BindMw {
             w.bind = None;
         }
+        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            self.psn_ahead = self.psn_ahead.wrapping_sub(1);
+        }
         if status == wc::SUCCESS && self.goes_by_memory(opcode) {
             qp.count_by_memory(opcode, self.wqes[i].length);
+            self.count_psns(self.wqes[i].length);
         }
         self.head = self.head.wrapping_add(1);
         self.exec = Exec::default();
@@ -417,6 +427,34 @@ impl SendQueue {
     #[inline(never)]
     pub(crate) fn wake_peers(&mut self) {
         self.owed.drain(..).for_each(WakeCall::make);
+    }
+
+    /// A message by memory takes as many PSNs as it would take packets (IBA 9.7.2); one counts with the head.
+    #[inline(always)]
+    pub(crate) fn count_psns(&mut self, length: u64) {
+        if length > u64::from(self.params.mtu_bytes) {
+            self.count_more_psns(length);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_more_psns(&mut self, length: u64) {
+        let packets = length.div_ceil(u64::from(self.params.mtu_bytes.max(1)));
+        self.psn_ahead = self.psn_ahead.wrapping_add(packets as u32 - 1);
+    }
+
+    /// The next request begins with the PSN of the attributes.
+    pub(crate) fn begin_psns(&mut self) {
+        self.psn_ahead = self.params.sq_psn.wrapping_sub(self.head);
+    }
+
+    /// The PSN that comes next, and over packets the one that is expected next.
+    pub(crate) fn psns(&self) -> (u32, Option<u32>) {
+        match self.far.as_ref().map(|far| far.psns()).or(self.last_psns) {
+            Some(psns) => (psns.next.unwrap_or(self.params.sq_psn), Some(psns.expected)),
+            None => (self.head.wrapping_add(self.psn_ahead) & 0x00ff_ffff, None),
+        }
     }
 
     /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
@@ -476,6 +514,7 @@ impl SendQueue {
         // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
         let counted = qp.send_cq().map(|cq| cq.hold_count());
         qp.tally.add(Word::Flushed, self.tail.wrapping_sub(self.head).into());
+        self.psn_ahead = self.psn_ahead.wrapping_sub(self.tail.wrapping_sub(self.head));
         while self.head != self.tail {
             let i = self.index(self.head);
             self.head = self.head.wrapping_add(1);
@@ -494,6 +533,7 @@ impl SendQueue {
         self.disconnect(qp);
         self.wqes.iter_mut().for_each(|w| w.bind = None);
         (self.head, self.tail, self.room) = (0, 0, 0);
+        self.last_psns = None;
         self.exec = Exec::default();
     }
 
@@ -521,7 +561,8 @@ impl SendQueue {
         if let Some(t) = self.target.take() {
             t.release();
         }
-        (self.far, self.far_in_hand) = (None, false);
+        self.last_psns = self.far.take().map_or(self.last_psns, |far| Some(far.psns()));
+        self.far_in_hand = false;
         let had_lanes = !self.xrc.is_empty() || self.ud.is_known();
         for (_, t) in self.xrc.drain() {
             t.release();

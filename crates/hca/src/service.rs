@@ -3,9 +3,10 @@
 //! checks that the initiator would make.
 
 use crate::copy::bulk;
+use crate::guarded::Access;
 use crate::lane::OwnedLane;
 use crate::layout::{Request, request};
-use crate::memory::{Direction, Pieces, atomic, copy_direct};
+use crate::memory::{Direction, Pieces, atomic, copy_direct, copy_tail_last};
 use crate::process::Process;
 use crate::responder::{Nak, Seen, Target};
 use crate::space::Place;
@@ -201,7 +202,7 @@ fn fetch_atomic(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let (compare, swap) = (r.compare.load(Ordering::Relaxed), r.swap.load(Ordering::Relaxed));
     let compare_swap = r.op.load(Ordering::Relaxed) == request::COMPARE_SWAP;
     // SAFETY: eight bytes of registered memory of this process, aligned.
-    let old = unsafe { atomic(at, compare_swap, compare, swap) };
+    let old = unsafe { atomic(at, compare_swap, compare, swap) }.map_err(|_| Nak::RemoteOperation)?;
     r.result.store(old, Ordering::Relaxed);
     Ok(())
 }
@@ -224,13 +225,14 @@ fn copy(process: &Process, lane: &OwnedLane) -> Result<Step, Nak> {
         let at = base.wrapping_add(done as usize);
         // SAFETY: `base` is registered memory of this process for the whole message, of which `done + n` is within;
         // `through` is a checked range of its arena.
-        unsafe {
+        let moved = unsafe {
             match r.op.load(Ordering::Relaxed) {
                 request::READ => bulk(at, through, n as usize, false),
                 _ if last => copy_end(through, at, n as usize),
                 _ => bulk(through, at, n as usize, false),
             }
-        }
+        };
+        moved.map_err(|_| Nak::RemoteOperation)?;
     }
     r.taken.store(done + n, Ordering::SeqCst);
     Ok(if last { Step::Over(Ok(())) } else { Step::Moved(n) })
@@ -239,15 +241,13 @@ fn copy(process: &Process, lane: &OwnedLane) -> Result<Step, Nak> {
 /// The last piece of a write, its last word last.
 ///
 /// # Safety
-/// `from` and `to` are valid for `n` bytes and do not overlap.
-unsafe fn copy_end(from: *const u8, to: *mut u8, n: usize) {
+/// As for [`bulk`].
+unsafe fn copy_end(from: *const u8, to: *mut u8, n: usize) -> Access {
     let body = n.saturating_sub(64);
-    let mut tail = Pieces::new();
-    tail.push(from.wrapping_add(body).cast_mut(), (n - body) as u64);
-    // SAFETY: the caller vouches for both sides.
+    // SAFETY: the caller's promise.
     unsafe {
-        bulk(from, to, body, false);
-        copy_direct(Direction::Write, to.add(body), &tail, true);
+        bulk(from, to, body, false)?;
+        copy_tail_last(from.add(body), to.add(body), n - body)
     }
 }
 
@@ -268,16 +268,18 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let receipt = lane.rq.receipt(wqe);
     let mut done = 0;
     while done < total {
-        let Ok(Some((place, room, ..))) = target.receive_memory(wqe, done) else {
+        let Ok(Some((place, n, ..))) = target.receive_memory(wqe, done, total - done) else {
             target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(());
         };
-        let n = room.min(total - done);
         if let Place::Direct(at) = place {
             let mut part = Pieces::new();
             part.push(from.wrapping_add(done as usize), n);
             // SAFETY: the place was just checked against its key; the bounce buffer holds `total` bytes.
-            unsafe { copy_direct(Direction::Write, at, &part, true) };
+            if unsafe { copy_direct(Direction::Write, at, &part, true) }.is_err() {
+                target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
+                return Ok(());
+            }
         }
         done += n;
     }

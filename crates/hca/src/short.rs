@@ -5,6 +5,7 @@
 //!
 //! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
 
+use crate::guarded;
 use crate::memory::{self, DIRECT_CHUNK};
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
@@ -131,7 +132,7 @@ impl SendQueue {
             let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_WRITE)?;
             // SAFETY: both sides were checked against their keys inside the in-flight mark, or the program vouches for its
             // inline data as for any buffer that it passes to a C function.
-            unsafe { memory::copy_tail_last(local, remote, data.length as usize) };
+            unsafe { memory::copy_tail_last(local, remote, data.length as usize) }.ok()?;
         }
         target.counts().then_some(0)
     }
@@ -154,7 +155,7 @@ impl SendQueue {
             let (addr, rkey) = w.remote();
             let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_READ)?;
             // SAFETY: both sides were checked against their keys inside the in-flight mark; they may overlap in a looped QP.
-            unsafe { memory::copy(remote, local, data.length as usize) };
+            unsafe { memory::copy(remote, local, data.length as usize) }.ok()?;
         }
         target.counts().then_some(data.length)
     }
@@ -162,16 +163,30 @@ impl SendQueue {
     #[inline(never)]
     fn post_atomic(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
         let data = w.data();
+        let mut unanswered = false;
         let done = match self.begin_short(qp, &data) {
-            Some((sq, target, Some(_mark))) => sq.atomic(target, w, &data, opcode == Opcode::CompareSwap),
+            Some((sq, target, Some(_mark))) => {
+                sq.atomic(target, w, &data, opcode == Opcode::CompareSwap, &mut unanswered)
+            }
             Some(_) => None,
             None => return false,
         };
+        if unanswered {
+            self.exec.unanswered = true;
+        }
         self.end_short(qp, w, opcode, data.length, done)
     }
 
+    /// `unanswered` says that the word was changed, and only the answer has no place: not to be done a second time.
     #[inline(always)]
-    fn atomic(&self, target: &Target, w: &impl Work, data: &Sge, compare_swap: bool) -> Option<u32> {
+    fn atomic(
+        &self,
+        target: &Target,
+        w: &impl Work,
+        data: &Sge,
+        compare_swap: bool,
+        unanswered: &mut bool,
+    ) -> Option<u32> {
         let local = self.answer(w, data, target)?;
         let (addr, rkey, compare_add, swap) = w.atomic();
         if data.length != 8 || !addr.is_multiple_of(8) {
@@ -183,10 +198,10 @@ impl SendQueue {
         }
         // SAFETY: both sides were checked against their keys inside the in-flight mark, the word is aligned.
         unsafe {
-            let old = memory::atomic(remote, compare_swap, compare_add, swap);
-            local.cast::<u64>().write_unaligned(old);
+            let old = memory::atomic(remote, compare_swap, compare_add, swap).ok()?;
+            *unanswered = guarded::store8(local, old).is_err();
         }
-        target.counts().then_some(8)
+        (!*unanswered && target.counts()).then_some(8)
     }
 
     #[inline(never)]
@@ -224,12 +239,14 @@ impl SendQueue {
         let wqe = target.claim().ok()?;
         receive.claimed = Some(wqe);
         if data.length > 0 {
-            let Ok(Some((Place::Direct(remote), room, ..))) = target.receive_memory(wqe, 0) else { return None };
+            let Ok(Some((Place::Direct(remote), room, ..))) = target.receive_memory(wqe, 0, data.length.into()) else {
+                return None;
+            };
             if room < u64::from(data.length) {
                 return None;
             }
             // SAFETY: both sides were checked against their keys inside the in-flight mark, or the data is inline.
-            unsafe { memory::copy_tail_last(local, remote, data.length as usize) };
+            unsafe { memory::copy_tail_last(local, remote, data.length as usize) }.ok()?;
         }
         let receipt = Receipt {
             opcode: wc::OP_RECV,
@@ -261,7 +278,7 @@ impl SendQueue {
         if u64::from(data.length) > DIRECT_CHUNK {
             return false;
         }
-        let mut receive = Receive::default();
+        let (mut receive, mut unanswered) = (Receive::default(), false);
         let done = {
             let Ok(_mark) = target.enter() else { return false };
             match opcode {
@@ -270,11 +287,11 @@ impl SendQueue {
                 Opcode::Send | Opcode::SendImm => {
                     self.message(target, qp, &w, &data, opcode == Opcode::SendImm, &mut receive)
                 }
-                _ => self.atomic(target, &w, &data, opcode == Opcode::CompareSwap),
+                _ => self.atomic(target, &w, &data, opcode == Opcode::CompareSwap, &mut unanswered),
             }
         };
         if done.is_none() {
-            self.exec.claimed = receive.claimed;
+            (self.exec.claimed, self.exec.unanswered) = (receive.claimed, unanswered);
         }
         self.owed.extend(receive.wake_call);
         done.is_some()
@@ -329,6 +346,7 @@ impl SendQueue {
         self.tail = self.tail.wrapping_add(1);
         self.head = self.tail;
         qp.count_by_memory(opcode, length.into());
+        self.count_psns(length.into());
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
             && let Some(cq) = qp.send_cq()
             && self.ring.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, self.tail)

@@ -212,6 +212,8 @@ pub mod access {
     pub const FLUSH_GLOBAL: u32 = 256;
     /// Flush to persistence.
     pub const FLUSH_PERSISTENT: u32 = 512;
+    /// Rights under which the memory may be written, now or through a window (`ib_access_writable` of the kernel).
+    pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
     /// Bits that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
     /// Everything that this device knows.

@@ -5,7 +5,7 @@
 use crate::grh::{self, GRH_BYTES};
 use crate::layout::{MULTICAST_QPN, request};
 use crate::link::{Datagram, Route};
-use crate::memory::{self, Direction, Pieces, Way};
+use crate::memory::{self, Direction, Fault, Pieces, Way};
 use crate::peers::Found;
 use crate::qp::Qp;
 use crate::recv_queue::Receipt;
@@ -96,6 +96,10 @@ impl SendQueue {
         if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
             return Step::Done(status);
         }
+        // Before anybody's receive is taken for it.
+        if !pieces.are_readable() {
+            return Step::Done(wc::LOC_PROT_ERR);
+        }
         let w = &self.wqes[i];
         let to = self.ud_addresses[i];
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
@@ -124,7 +128,9 @@ impl SendQueue {
             if later && self.ud.waiting.len() < KEEP {
                 let mut data = vec![0u8; total as usize];
                 // SAFETY: the vector has `total` bytes and the pieces, checked local memory, name as many.
-                unsafe { memory::copy_direct(Direction::Write, data.as_mut_ptr(), &pieces, false) };
+                if unsafe { memory::copy_direct(Direction::Write, data.as_mut_ptr(), &pieces, false) }.is_err() {
+                    return Step::Done(wc::LOC_PROT_ERR);
+                }
                 let message = Message { data, imm, solicited };
                 self.ud.waiting.push_back(Kept { to, message, until: now_ns() + KEEP_NS });
             }
@@ -269,7 +275,7 @@ fn receive(
     }
     let mut done = 0;
     while done < total {
-        let (place, room) = match target.receive_memory(wqe, done) {
+        let (place, room) = match target.receive_memory(wqe, done, total - done) {
             Ok(Some((place, room, ..))) => (place, room),
             Err(Nak::Silence) => return Err(Nak::Silence),
             _ => {
@@ -278,29 +284,28 @@ fn receive(
             }
         };
         let mut part = Pieces::new();
-        let n = part_of(header, pieces, done, room.min(total - done), &mut part);
+        let n = part_of(header, pieces, done, room, &mut part);
         match memory::way(&target.space, place, policy) {
             // SAFETY: the place was checked inside the mark; the pieces are checked local memory or the header above.
-            Way::Direct(p) => unsafe { memory::copy_direct(Direction::Write, p, &part, done + n == total) },
+            Way::Direct(p) => match unsafe { memory::copy_direct(Direction::Write, p, &part, done + n == total) } {
+                Ok(()) => {}
+                Err(fault) => return not_received(target, wqe, &receipt, fault),
+            },
             Way::Vm(host) => {
                 memory::aim(target.lane, Direction::Write, host, n, done + n == total);
                 target.barrier();
                 // Memory that has been mapped meanwhile is still there.
-                let again = target.receive_memory(wqe, done);
+                let again = target.receive_memory(wqe, done, total - done);
                 let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Place::Direct(_)));
                 if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Nak::Silence);
                 }
                 match memory::copy_vm(&target.space, target.lane, Direction::Write, &part) {
                     Ok(()) => {}
-                    Err(memory::Fault::Refused) if policy == memory::Policy::Auto => {
+                    Err(Fault::Refused) if policy == memory::Policy::Auto => {
                         return ask_owner(target, wqe, header, pieces, &receipt, solicited);
                     }
-                    Err(memory::Fault::Gone) => return Err(Nak::Silence),
-                    Err(_) => {
-                        target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
-                        return Ok(Outcome::Over(None));
-                    }
+                    Err(fault) => return not_received(target, wqe, &receipt, fault),
                 }
             }
             Way::Null => {}
@@ -311,11 +316,21 @@ fn receive(
     Ok(Outcome::Over(target.publish_receive(wqe, &receipt, solicited)))
 }
 
+/// A receive that was taken could not be filled.
+#[cold]
+fn not_received(target: &Target, wqe: u32, receipt: &Receipt, fault: Fault) -> Result<Outcome, Nak> {
+    if fault == Fault::Gone {
+        return Err(Nak::Silence);
+    }
+    target.spoil_receive(wqe, receipt, wc::LOC_PROT_ERR);
+    Ok(Outcome::Over(None))
+}
+
 /// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
 fn all_mapped(target: &Target, wqe: u32, total: u64) -> bool {
     let mut done = 0;
     while done < total {
-        match target.receive_memory(wqe, done) {
+        match target.receive_memory(wqe, done, total - done) {
             Ok(Some((Place::Direct(_) | Place::Null, room, ..))) => done += room,
             // What is wrong with the receive is found where it is filled.
             _ => return false,
@@ -352,7 +367,9 @@ fn ask_owner(
     whole.push(header.as_ptr().cast_mut(), GRH_BYTES as u64);
     pieces.slice_into(0, pieces.len(), &mut whole);
     // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked local memory.
-    unsafe { memory::copy_direct(Direction::Write, to, &whole, false) };
+    if let Err(fault) = unsafe { memory::copy_direct(Direction::Write, to, &whole, false) } {
+        return not_received(target, wqe, receipt, fault);
+    }
     if let Some(w) = target.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
         receipt.write_into(w, false);
     }

@@ -95,12 +95,12 @@ fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
     assert_eq!(stopped.leave_done(mark), Ok(()));
     let mark = enter(&stopped);
     let wqe = stopped.claim().unwrap();
-    assert!(stopped.receive_memory(wqe, 0).unwrap().is_some());
+    assert!(stopped.receive_memory(wqe, 0, 64).unwrap().is_some());
     to_err(&qp);
     let seen: Vec<_> = poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect();
     assert_eq!(seen, [(1, wc::SUCCESS), (2, wc::WR_FLUSH_ERR)]);
     // It goes on: there is no memory for it any more, no receive, and no success.
-    assert!(matches!(stopped.receive_memory(wqe, 0), Err(Nak::Silence)));
+    assert!(matches!(stopped.receive_memory(wqe, 0, 64), Err(Nak::Silence)));
     assert_eq!(stopped.remote_memory(mr.rkey(), mr.addr(), 8, access::REMOTE_WRITE), Err(Nak::Silence));
     assert_eq!(stopped.mapped(mr.rkey(), mr.addr(), 8, access::REMOTE_WRITE), None);
     publish(&stopped, wqe, 2);
@@ -147,7 +147,7 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
         let mark = enter(&stopped);
         match visit {
             0 => drop(stopped.remote_memory(used.rkey(), used.addr(), 8, access::REMOTE_WRITE).unwrap()),
-            _ => drop(stopped.receive_memory(stopped.claim().unwrap(), 0).unwrap()),
+            _ => drop(stopped.receive_memory(stopped.claim().unwrap(), 0, 64).unwrap()),
         }
         let again = register(&context, &pd, &mut vec![0u8; 4096]);
         again.rereg(4, None, 0, 0, access::LOCAL_WRITE).unwrap();

@@ -335,7 +335,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
             let Ok(wqe) = target.claim() else { break };
             let room = target.receive_room(wqe);
             for offset in [0, 1, room.wrapping_sub(1), room, u64::MAX] {
-                if let Ok(Some((place, len, _, _))) = target.receive_memory(wqe, offset) {
+                if let Ok(Some((place, len, _, _))) = target.receive_memory(wqe, offset, u64::MAX) {
                     check(view, &mapped, place, len);
                 }
             }
@@ -345,7 +345,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
                 _ => target.complete_receive(wqe, &receipt, round == 0),
             }
         }
-        let wild = [r.next() as u32, (r.below(64) << 8 | 0x5a) as u32];
+        let wild = [r.next() as u32, (r.next() & 0x0fff_ffff) as u32];
         for key in honest.rkeys.iter().copied().chain(wild) {
             for addr in honest.addrs.iter().copied().chain([r.next(), u64::MAX]) {
                 for (len, need) in

@@ -39,6 +39,15 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
     vervain_share::device::api()
 }
 
+/// The seam to the device's handler of faults (`signals`).
+///
+/// # Safety
+/// `exchange` may be called at any time from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vervain_faults_v1(exchange: vervain_share::faults::Exchange) {
+    vervain_share::faults::stand_before(exchange);
+}
+
 /// Finds everything while the program has one thread, so that a hook called from a signal handler or after vfork(2)
 /// only reads what is there. Hooks called before this, by the constructors of other libraries, find it themselves.
 extern "C" fn prepare() {

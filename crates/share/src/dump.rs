@@ -70,6 +70,12 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
     let before = sys::errno();
     // Whoever holds the lock may be the thread that died: then the holes are dumped as well.
     peek(leave_holes_out);
+    die_by(signal, info);
+    sys::set_errno(before);
+}
+
+/// Has a signal take its default action when the handler that got it returns. System calls only.
+pub fn die_by(signal: c_int, info: *mut libc::siginfo_t) {
     default(signal);
     // A fault happens again when its instruction does; everything else is sent again, as it was, and arrives on return.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE].contains(&signal);
@@ -82,7 +88,6 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
         }
     }
-    sys::set_errno(before);
 }
 
 /// The default action, past every hook.

@@ -7,12 +7,14 @@
 //! - `heap` serves malloc and its kin, `maps` mmap and its kin; `marks` remembers what the program did to ranges.
 //! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps,
 //!   `program` knows the program's own shared memory.
+//! - `faults` is the seam of the device's own handler of faults.
 //!
 //! docs/shared-memory.md says what is served and what it costs.
 
 pub mod api;
 pub mod device;
 pub mod dump;
+pub mod faults;
 pub mod fork;
 pub mod heap;
 pub mod maps;

@@ -132,7 +132,8 @@ pub enum Access {
     Write,
     Read,
     Atomic,
-    Flush,
+    /// To this placement: bit 0 global visibility, bit 1 persistence.
+    Flush(u32),
 }
 
 /// What a receive completion tells (IBA 11.4.2.1).

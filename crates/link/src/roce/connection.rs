@@ -224,6 +224,11 @@ impl Connection {
         self.replying.lock().responder.set_max_dest_rd_atomic(most);
     }
 
+    /// PSN of the request packet that is expected next.
+    pub(super) fn expected_psn(&self) -> u32 {
+        self.replying.lock().responder.expected_psn()
+    }
+
     /// What its responder has counted.
     pub(super) fn counters(&self) -> ResponderCounters {
         *self.replying.lock().responder.counters()

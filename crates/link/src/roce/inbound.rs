@@ -81,19 +81,16 @@ impl ResponderHost for Inbound<'_> {
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
         let target = self.targets.get(self.qp, srqn)?;
         let _mark = target.enter_in_hand().map_err(nak)?;
-        if len == 0 && wanted != Access::Flush {
+        if let Access::Flush(placement) = wanted {
+            return target.check_flush(rkey, addr, len, placement).map_err(nak);
+        }
+        if len == 0 {
             return Ok(());
         }
         let need = match wanted {
             Access::Write => access::REMOTE_WRITE,
             Access::Read => access::REMOTE_READ,
-            Access::Atomic => access::REMOTE_ATOMIC,
-            Access::Flush => {
-                if target.qp.access.load(Ordering::Relaxed) & access::FLUSH_GLOBAL == 0 {
-                    return Err(Nak::InvalidRequest);
-                }
-                access::FLUSH_GLOBAL
-            }
+            Access::Atomic | Access::Flush(_) => access::REMOTE_ATOMIC,
         };
         target.remote_memory(rkey, addr, len, need).map(drop).map_err(nak)
     }
@@ -103,8 +100,7 @@ impl ResponderHost for Inbound<'_> {
         let _mark = target.enter_in_hand().map_err(nak)?;
         let at = Self::memory(target, rkey, addr, data.len() as u64, access::REMOTE_WRITE)?;
         // SAFETY: `memory` has checked `data.len()` bytes at `at` against the key, inside the mark.
-        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) };
-        Ok(())
+        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
@@ -116,7 +112,7 @@ impl ResponderHost for Inbound<'_> {
         }
         let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
         // SAFETY: 8 aligned bytes, checked against the key inside the mark.
-        Ok(unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) })
+        unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -135,13 +131,14 @@ impl ResponderHost for Inbound<'_> {
         let _mark = target.enter_in_hand().map_err(nak)?;
         let mut done = 0;
         while done < data.len() {
-            let found = target.receive_memory(receive, offset + done as u64).map_err(nak)?;
-            let (place, room, ..) = found.ok_or(Nak::RemoteOperation)?;
-            let n = room.min((data.len() - done) as u64) as usize;
+            let left = (data.len() - done) as u64;
+            let found = target.receive_memory(receive, offset + done as u64, left).map_err(nak)?;
+            let (place, n) = found.map(|(place, n, ..)| (place, n as usize)).ok_or(Nak::RemoteOperation)?;
             if let Place::Direct(at) = place {
                 let part = pieces(&data[done..done + n]);
-                // SAFETY: the receive's memory, `room` bytes, was just checked against its key, inside the mark.
-                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) };
+                // SAFETY: the receive's memory, `n` bytes, was just checked against its key, inside the mark.
+                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }
+                    .map_err(|_| Nak::RemoteOperation)?;
             }
             done += n;
         }

@@ -9,7 +9,7 @@ use super::tally;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
-use vervain_hca::far::{PathAttr, Progress, Sender, Sends};
+use vervain_hca::far::{PathAttr, Progress, Psns, Sender, Sends};
 use vervain_hca::memory::Pieces;
 use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
@@ -262,6 +262,11 @@ impl Sender for Outbound {
     fn advance(&mut self, sends: &mut Sends<'_>) -> Progress {
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
         self.run(sends, now_ns(), Occasion::Post, |_, _, _| ())
+    }
+
+    fn psns(&self) -> Psns {
+        let next = self.requester.as_ref().map(Requester::next_psn);
+        Psns { next, expected: self.connection.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {

@@ -45,7 +45,7 @@ impl WayOut<'_> {
         };
         // SAFETY: local memory that was checked against its key; whoever revokes that key waits until the mark ends under
         // which this call is made.
-        unsafe { self.batch.push(&packet) };
+        unsafe { self.batch.push(&packet) }.map_err(|_| Refused::Memory)?;
         self.pushed += 1;
         let bytes = n as u64 + from.len().next_multiple_of(4) + ICRC_LEN as u64;
         self.tally.add(Word::SentPackets, 1);

@@ -302,12 +302,18 @@ impl Responder {
         let (Some(reth), Some((placement, level))) = (headers.reth, headers.flush) else {
             return Err(Nak::InvalidRequest.into());
         };
-        // Placement type: bit 0 global visibility, bit 1 persistence. Selectivity level 1: the whole region.
-        if placement & !1 != 0 || level > 1 {
+        // Selectivity level 1: the whole region.
+        if level > 1 {
             return Err(Nak::InvalidRequest.into());
         }
         let length = if level == 1 { 0 } else { reth.length };
-        host.check(headers.srqn.unwrap_or(0), reth.rkey, reth.addr, u64::from(length), Access::Flush)?;
+        host.check(
+            headers.srqn.unwrap_or(0),
+            reth.rkey,
+            reth.addr,
+            u64::from(length),
+            Access::Flush(placement.into()),
+        )?;
         self.remember(headers.bth.psn, 1, Body::Nothing);
         Ok(1)
     }

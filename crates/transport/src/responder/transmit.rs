@@ -4,7 +4,7 @@
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
 use vervain_wire::{Aeth, Headers, opcode};
 
-use crate::host::{Nak, Payload, Refused, ResponderHost, Transmit};
+use crate::host::{Access, Nak, Payload, Refused, ResponderHost, Transmit};
 use crate::psn;
 
 use super::answer::{Answer, Body};
@@ -112,21 +112,34 @@ impl Responder {
             if stop != Some(Refused::Memory) {
                 return true;
             }
-            self.memory_gone(psn::add(answer.psn, sent), answer.again);
+            let nak = self.why_gone(host);
+            self.memory_gone(psn::add(answer.psn, sent), answer.again, nak);
         }
         false
     }
 
-    /// The memory of a READ went while it was being answered: an access error.
+    /// Why the READ in hand cannot be answered: its key has gone, or else the memory behind it (IBA 9.7.4.1.5, 9.7.5.2.4).
     #[cold]
-    fn memory_gone(&mut self, psn: u32, again: bool) {
+    fn why_gone(&self, host: &mut impl ResponderHost) -> (Nak, NakCode) {
+        match self.answers.front().map(|answer| answer.body) {
+            Some(Body::Read { srqn, rkey, addr, length })
+                if host.check(srqn, rkey, addr, u64::from(length), Access::Read).is_ok() =>
+            {
+                (Nak::RemoteOperation, NakCode::RemoteOperation)
+            }
+            _ => (Nak::RemoteAccess, NakCode::RemoteAccess),
+        }
+    }
+
+    /// The memory of a READ went while it was being answered.
+    #[cold]
+    fn memory_gone(&mut self, psn: u32, again: bool, (nak, code): (Nak, NakCode)) {
         if again {
             self.answers.pop_front();
             return self.refuse_again(psn);
         }
         self.answers.clear();
-        let then = Then::Fail(Nak::RemoteAccess);
-        self.refusal = Some(Refusal { psn, syndrome: Syndrome::Nak(NakCode::RemoteAccess), then });
+        self.refusal = Some(Refusal { psn, syndrome: Syndrome::Nak(code), then: Then::Fail(nak) });
     }
 
     /// READ response packets; how many, and why not all.

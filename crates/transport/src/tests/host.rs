@@ -60,7 +60,7 @@ impl Host {
             memory: vec![0; 1 << 20],
             base: BASE,
             any_key: false,
-            rights: vec![Access::Write, Access::Read, Access::Atomic, Access::Flush],
+            rights: vec![Access::Write, Access::Read, Access::Atomic, Access::Flush(1)],
             posted: VecDeque::new(),
             receives: Vec::new(),
             bad_receive: false,

@@ -227,7 +227,7 @@ impl TargetHost<'_> {
     /// What the key allows for the range.
     fn rights(&self, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
         let size = match (rkey & keys::KIND, access) {
-            (keys::REGION, Access::Write | Access::Read | Access::Flush) if rkey == self.target.key => {
+            (keys::REGION, Access::Write | Access::Read | Access::Flush(1)) if rkey == self.target.key => {
                 self.target.memory.len() as u64
             }
             (keys::PATTERN | keys::GONE, Access::Read) if rkey & keys::OWNER == self.shared.host as u32 => {

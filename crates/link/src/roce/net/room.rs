@@ -1,5 +1,7 @@
 //! The bytes of a batch.
 
+use vervain_hca::guarded::Access;
+
 /// Bytes that are filled from the front.
 pub struct Room {
     bytes: Box<[u8]>,
@@ -27,18 +29,18 @@ impl Room {
         self.next(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Copies `length` bytes from `from`, or as many zeros if that is null.
+    /// Copies `length` bytes from `from`, or as many zeros if that is null. They count as added even where they cannot be read.
     ///
     /// # Safety
-    /// They are readable, and not in here.
-    pub unsafe fn append_from(&mut self, from: *const u8, length: usize) {
+    /// No reference excludes others from them, and they are not in here.
+    pub unsafe fn append_from(&mut self, from: *const u8, length: usize) -> Access {
         let room = self.next(length);
         if from.is_null() {
             room.fill(0);
-        } else {
-            // SAFETY: the caller vouches for the source; the target is as long.
-            unsafe { vervain_hca::copy::bulk(from, room.as_mut_ptr(), length, false) };
+            return Ok(());
         }
+        // SAFETY: the caller vouches for the source; the target is as long.
+        unsafe { vervain_hca::copy::bulk(from, room.as_mut_ptr(), length, false) }
     }
 
     fn next(&mut self, length: usize) -> &mut [u8] {
@@ -55,6 +57,11 @@ impl Room {
     /// `length` bytes from `start` on.
     pub fn part(&mut self, start: usize, length: usize) -> &mut [u8] {
         &mut self.bytes[start..start + length]
+    }
+
+    /// Forgets what was added since `used` were used.
+    pub fn cut(&mut self, used: usize) {
+        self.used = used;
     }
 
     /// Empties it.

@@ -13,6 +13,7 @@ use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
 use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use vervain_hca::guarded::Access;
 use vervain_hca::memory::Pieces;
 use vervain_hca::tally::{FIRST, Word};
 use vervain_wire::{BTH_LEN, ICRC_LEN};
@@ -100,11 +101,12 @@ impl SendBatch {
         self.together = true;
     }
 
-    /// Adds a packet; padding and ICRC are appended to it. May send what was added before.
+    /// Adds a packet; padding and ICRC are appended to it. May send what was added before. A payload that cannot be read is
+    /// answered, and the packet is not added.
     ///
     /// # Safety
-    /// The payload is readable until this returns. Others may change it meanwhile; which bytes are sent is open then.
-    pub unsafe fn push(&mut self, packet: &Outgoing<'_>) {
+    /// No reference excludes others from the payload. They may change it meanwhile; which bytes are sent is open then.
+    pub unsafe fn push(&mut self, packet: &Outgoing<'_>) -> Access {
         let payload = packet.payload.len() as usize;
         let padding = &[0; 3][..payload.wrapping_neg() % 4];
         let rest = payload + padding.len();
@@ -114,13 +116,17 @@ impl SendBatch {
         if !self.room.has(packets * length) {
             self.flush();
         }
-        let Some(train) = self.couple(packet, length, packets) else { return };
+        let Some(train) = self.couple(packet, length, packets) else { return Ok(()) };
         let (flow, id, full) = (train.flow, train.packets as u16 - 1, train.is_full());
+        let before = self.room.used();
         self.room.append(packet.headers);
         let start = self.room.used();
-        for (at, length) in packet.payload.iter() {
-            // SAFETY: readable, by the contract of this call.
-            unsafe { self.room.append_from(at, length) };
+        for (at, bytes) in packet.payload.iter() {
+            // SAFETY: nobody is excluded, by the contract of this call.
+            if let Err(faulted) = unsafe { self.room.append_from(at, bytes) } {
+                self.take_back(before, length);
+                return Err(faulted);
+            }
         }
         self.room.append(padding);
         let mut icrc = flow.start(id, packet.headers, rest);
@@ -129,6 +135,17 @@ impl SendBatch {
         if full {
             self.flush();
         }
+        Ok(())
+    }
+
+    /// Forgets the last packet, of so many bytes, which begins after `used`.
+    #[cold]
+    fn take_back(&mut self, used: usize, length: usize) {
+        self.room.cut(used);
+        if let Some(train) = self.trains.last_mut() {
+            train.take_back(length);
+        }
+        self.trains.pop_if(|train| train.packets == 0);
     }
 
     /// Finds the train for a packet, the first of so many that are to stay together, and its place at the end of it; None when

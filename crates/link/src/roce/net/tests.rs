@@ -37,7 +37,7 @@ fn pieces(slices: &[&[u8]]) -> Pieces {
 
 fn push(batch: &mut SendBatch, packet: &Outgoing<'_>) {
     // SAFETY: the tests' payloads live longer than the call.
-    unsafe { batch.push(packet) };
+    assert_eq!(unsafe { batch.push(packet) }, Ok(()));
 }
 
 fn outgoing<'a>(to: &Port, headers: &'a [u8], payload: &'a Pieces) -> Outgoing<'a> {

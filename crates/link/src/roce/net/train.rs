@@ -67,6 +67,12 @@ impl Train {
         self.bytes += bytes;
     }
 
+    /// Takes the last packet, of `bytes` bytes, away again.
+    pub fn take_back(&mut self, bytes: usize) {
+        self.packets -= 1;
+        self.bytes -= bytes;
+    }
+
     /// Whether a packet of `bytes` bytes that goes `way` may be the next, and after it others up to `packets`, none longer.
     pub fn admits(&self, way: &Way, bytes: usize, packets: usize) -> bool {
         let even = self.bytes == self.packets * self.segment;
