@@ -152,8 +152,7 @@ static void need_faults(void)
 	close(fd);
 }
 
-/* Whether a store may come late: into memory that the program shares with others itself, or by a system call that waits for
- * a page of the sender's own (docs/local-link.md, Known limits). */
+/* Whether a store may come late: into memory that the program shares with others itself (docs/local-link.md, Known limits). */
 static bool late_stores(void)
 {
 	return getenv("VT_LATE_STORES") != NULL;

@@ -518,7 +518,10 @@ mod native {
     /// As for [`copy`].
     pub(crate) unsafe fn touch(at: *mut u8) -> Access {
         // SAFETY: the caller's promise.
-        unsafe { &*at.cast::<AtomicU8>() }.fetch_or(0, Ordering::Relaxed);
+        let byte = unsafe { &*at.cast::<AtomicU8>() };
+        let there = byte.load(Ordering::Relaxed);
+        // Compilers make a load of `fetch_or(0)`.
+        let _ = byte.compare_exchange(there, there, Ordering::Relaxed, Ordering::Relaxed);
         Ok(())
     }
 

@@ -312,6 +312,25 @@ pub fn unaim(lane: &Lane) {
     }
 }
 
+/// Brings in the pages of `pieces` for a process_vm call, which would else wait for one, on a slow disk or a userfaultfd,
+/// while it holds the peer's: a store into memory that its owner has given back meanwhile.
+pub(crate) fn bring_in(direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
+    for (start, len) in pieces.iter() {
+        let (first, last) = (start as usize, start as usize + len - 1);
+        for at in (first..last).step_by(4096).chain([last]) {
+            // SAFETY: a byte of checked local memory, which stays as it is; what is not there is answered.
+            let access = unsafe {
+                match direction {
+                    Direction::Write => guarded::load1(at as *const u8).map(drop),
+                    Direction::Read => guarded::touch(at as *mut u8),
+                }
+            };
+            access.map_err(|_| Fault::Local)?;
+        }
+    }
+    Ok(())
+}
+
 /// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call.
 pub fn copy_vm(space: &Space, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     if space.is_dead() {

@@ -540,6 +540,7 @@ impl SendQueue {
                 if pieces.has_null() {
                     return self.ask_chunk(i, target, direction, remote, n, budget);
                 }
+                memory::bring_in(direction, &pieces)?;
                 memory::aim(target.lane, direction, host, n, last);
                 // The address lies where the owner can take it away; look once more before it is used.
                 target.barrier();

@@ -292,6 +292,9 @@ fn receive(
                 Err(fault) => return not_received(target, wqe, &receipt, fault),
             },
             Way::Vm(host) => {
+                if memory::bring_in(Direction::Write, &part).is_err() {
+                    return not_received(target, wqe, &receipt, memory::Fault::Local);
+                }
                 memory::aim(target.lane, Direction::Write, host, n, done + n == total);
                 target.barrier();
                 // Memory that has been mapped meanwhile is still there.
