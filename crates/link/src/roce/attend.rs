@@ -9,6 +9,7 @@ use super::Engine;
 use super::connection::Connection;
 use super::eagerness::Eagerness;
 use super::net::sys::is_readable;
+use super::outbound::Outbound;
 use super::ports::LocalPort;
 use super::receive::{Receiving, as_outbound};
 use super::timers::NEVER;
@@ -17,7 +18,7 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use vervain_hca::far::Had;
+use vervain_hca::far::{Had, Sends};
 use vervain_hca::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::patience::Patience;
 use vervain_hca::process::Process;
@@ -85,9 +86,7 @@ impl Engine {
         if rx.looked_in_vain(any) {
             self.answer(&mut rx);
         }
-        if self.timers.next() != NEVER {
-            any |= self.expire(now_ns());
-        }
+        any |= self.expire(&mut rx);
         self.leave(process, &mut rx);
         any
     }
@@ -157,19 +156,41 @@ impl Engine {
         }
     }
 
-    /// Calls the requesters whose time has come; whether there were any.
-    fn expire(&self, now: u64) -> bool {
-        let mut any = false;
-        while self.timers.next() <= now
-            && let Some(connection) = self.timers.take(now, |qpn| self.connection(qpn))
-        {
-            any = true;
+    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late, nor one
+    /// in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything before. The time
+    /// that counts is the one at which that began.
+    fn expire(&self, rx: &mut Receiving) -> bool {
+        if self.timers.next() == NEVER {
+            return false;
+        }
+        let now = now_ns();
+        if self.timers.next() > now {
+            return false;
+        }
+        if self.call_due(rx, now, false) && self.take_in_all(rx) {
+            self.call_due(rx, now, true);
+        }
+        true
+    }
+
+    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they see to it;
+    /// else they stay.
+    fn call_due(&self, rx: &mut Receiving, now: u64, is_taken_in: bool) -> bool {
+        let mut due = std::mem::take(&mut rx.due);
+        self.timers.take(now, |qpn| self.connection(qpn), &mut due);
+        let mut late = false;
+        for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
-            if qp.with_sender(as_outbound(&connection, |outbound, sends| outbound.timeout(sends, now))) == Had::Busy {
+            let call =
+                |outbound: &mut Outbound, sends: &mut Sends<'_>| outbound.timeout(sends, now, is_taken_in, &mut late);
+            // What is held may be its answer.
+            let waits = is_taken_in && connection.held.load(Ordering::Relaxed) > 0;
+            if waits || qp.with_sender(as_outbound(&connection, call)) == Had::Busy {
                 self.timers.set(&connection, Some(now + FIRST_TICK_NS));
             }
         }
-        any
+        rx.due = due;
+        late
     }
 
     /// What the progress thread does; see [`vervain_hca::link::Link::attend_packets`].
@@ -212,6 +233,8 @@ impl Engine {
         } else {
             a.tick.store(0, Ordering::Relaxed);
         }
+        // A program that polls sees to timers itself, and so does whoever receives.
+        let mut not_before = if polled { now + a.tick.load(Ordering::Relaxed) } else { 0 };
         if let Some(mut rx) = self.receiving.try_lock() {
             // A program that polls sees to it itself, if it goes on.
             let patient = match (polled, recent) {
@@ -222,6 +245,9 @@ impl Engine {
             if !polled && !waited_for {
                 let found = self.receive_patiently(&mut rx, patient, false, || process.own.wants_attention());
                 a.watch.lock().missed(found);
+            }
+            if !polled {
+                self.expire(&mut rx);
             }
             match rx.due_since() {
                 Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
@@ -244,13 +270,9 @@ impl Engine {
             // Whoever has it takes what comes; it is no use to be woken for that. A program that polls has it most of the time.
             watch = false;
             if !polled {
-                next = earlier(next, now + FIRST_TICK_NS);
+                not_before = now + FIRST_TICK_NS;
+                next = earlier(next, not_before);
             }
-        }
-        // The same is true of timers; not before the next tick.
-        let not_before = if polled { now + a.tick.load(Ordering::Relaxed) } else { 0 };
-        if !polled {
-            self.expire(now_ns());
         }
         let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
         if timer != NEVER {
@@ -314,6 +336,7 @@ impl Engine {
             }
             a.waits.fetch_add(1, Ordering::Relaxed);
             self.send_kept();
+            let mut not_before = 0;
             let deadline = match self.receiving.try_lock() {
                 Some(mut rx) => {
                     self.receive_patiently(&mut rx, COMPANY_NS, true, || is_readable(fd));
@@ -322,18 +345,24 @@ impl Engine {
                         break Ok(());
                     }
                     self.answer(&mut rx);
+                    self.expire(&mut rx);
                     let held = rx.has_held().then(|| now_ns() + FIRST_TICK_NS);
                     self.has_more(&rx).then_some(0).or(held)
                 }
-                // Somebody else receives; what it finds for us makes the channel readable.
-                None => Some(now_ns() + FIRST_TICK_NS),
+                // Somebody else receives, and sees to timers; what it finds for us makes the channel readable.
+                None => {
+                    not_before = now_ns() + FIRST_TICK_NS;
+                    Some(not_before)
+                }
             };
-            self.expire(now_ns());
-            let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
             let (packets, deadline) = match process.is_paused() {
-                true => (-1, Some(now_ns() + PAUSED_NS)),
+                true => {
+                    not_before = now_ns() + PAUSED_NS;
+                    (-1, Some(not_before))
+                }
                 false => (packets, deadline),
             };
+            let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER)).max(not_before);
             if let Err(e) = sleep([fd, packets], earlier(deadline, timer).filter(|at| *at != NEVER)) {
                 break Err(e);
             }

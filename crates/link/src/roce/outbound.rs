@@ -71,12 +71,21 @@ impl Outbound {
         })
     }
 
-    /// The time that the requester asked for has come.
-    pub(super) fn timeout(&mut self, sends: &mut Sends<'_>, now: Nanos) -> Progress {
+    /// The time that the requester asked for may have come. If it has, and not everything `is_taken_in` that came until then,
+    /// only `late` is set.
+    pub(super) fn timeout(
+        &mut self,
+        sends: &mut Sends<'_>,
+        now: Nanos,
+        is_taken_in: bool,
+        late: &mut bool,
+    ) -> Progress {
         self.run(sends, now, Occasion::Timeout, |requester, window, host| {
-            if requester.next_timeout().is_some_and(|at| at <= now) {
+            let is_late = requester.next_timeout().is_some_and(|at| at <= now);
+            if is_late && is_taken_in {
                 requester.handle_timeout(now, window, host);
             }
+            *late |= is_late;
         })
     }
 

@@ -20,7 +20,7 @@ use vervain_hca::patience::Patience;
 use vervain_hca::process::Process;
 use vervain_hca::tally::{FIRST, Word};
 use vervain_hca::{Qp, QpState, QpType, now_ns};
-use vervain_transport::{Nanos, Service};
+use vervain_transport::{Nanos, Service, pacer};
 use vervain_wire::{Packet, opcode, parse};
 
 /// Batches that are taken from one port in a row.
@@ -59,6 +59,10 @@ pub(super) struct Receiving {
     pub(super) slept_at: Nanos,
     /// Packets for other processes of this host.
     strays: Strays,
+    /// A pause kept what had come from being taken in.
+    cut_short: bool,
+    /// QPs whose time has come, for whoever calls them.
+    pub(super) due: Vec<Arc<Connection>>,
 }
 
 /// What came of the packets so far.
@@ -176,7 +180,10 @@ impl Engine {
 
     fn receive_at(&self, rx: &mut Receiving, everywhere: bool) -> bool {
         // What comes while the process is paused waits in the sockets.
-        let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return false };
+        let Some(process) = Process::current().filter(|p| !p.is_paused()) else {
+            rx.cut_short = true;
+            return false;
+        };
         self.ports.refresh(&mut rx.ports);
         if !rx.found.held.is_empty() {
             process.handle_packets(|| self.take_held(&mut rx.found));
@@ -213,6 +220,7 @@ impl Engine {
                     }
                     true
                 });
+                rx.cut_short |= taken.is_none();
                 if taken != Some(true) {
                     break;
                 }
@@ -243,6 +251,25 @@ impl Engine {
             self.answer(rx);
         }
         any
+    }
+
+    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause kept it
+    /// from that.
+    pub(super) fn take_in_all(&self, rx: &mut Receiving) -> bool {
+        rx.cut_short = false;
+        self.empty_sockets(rx);
+        if rx.due_since().is_some() {
+            self.answer(rx);
+            self.empty_sockets(rx);
+        }
+        !rx.cut_short
+    }
+
+    /// Receives until nothing more is there, or more has come than was there at first.
+    fn empty_sockets(&self, rx: &mut Receiving) {
+        let room = rx.ports.iter().map(|port| port.port.room()).max().unwrap_or_default();
+        let messages = room / pacer::cost(0);
+        let _ = (0..=messages / BATCHES as u64).find(|_| !self.receive(rx));
     }
 
     /// Takes a packet that has not come by a socket; [`Engine::settle`] comes after the last.
@@ -481,11 +508,14 @@ impl Engine {
     /// Forgets what a thread that is gone had in hand.
     pub(super) fn start_over(&self, rx: &mut Receiving) {
         // Its lists may be torn; they are left where they are.
-        std::mem::forget(std::mem::take(&mut rx.found));
-        for connection in self.connections.lock().values() {
+        std::mem::forget((std::mem::take(&mut rx.found), std::mem::take(&mut rx.due)));
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in &connections {
             connection.touched.store(false, Ordering::Relaxed);
             connection.held.store(0, Ordering::Relaxed);
             connection.path.waiting.packets.store(0, Ordering::Relaxed);
+            // It may have been about to call them all.
+            self.timers.set(connection, Some(now_ns()));
         }
     }
 

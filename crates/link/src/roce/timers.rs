@@ -44,20 +44,18 @@ impl Timers {
         self.next.fetch_min(at, Ordering::SeqCst) > at
     }
 
-    /// Takes one QP whose time has come.
-    pub(super) fn take(&self, now: u64, find: impl Fn(u32) -> Option<Arc<Connection>>) -> Option<Arc<Connection>> {
+    /// Takes the QPs whose time has come.
+    pub(super) fn take(&self, now: u64, find: impl Fn(u32) -> Option<Arc<Connection>>, due: &mut Vec<Arc<Connection>>) {
         let mut heap = self.heap.lock();
-        let mut due = None;
-        while due.is_none()
-            && let Some(Reverse((at, qpn))) = heap.peek().copied()
+        while let Some(Reverse((at, qpn))) = heap.peek().copied()
             && at <= now
         {
             heap.pop();
             // An entry that a nearer one has replaced is nobody's.
-            due =
-                find(qpn).filter(|c| c.timer.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+            let own =
+                |c: &Arc<Connection>| c.timer.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            due.extend(find(qpn).filter(own));
         }
         self.next.store(heap.peek().map_or(NEVER, |Reverse((at, _))| *at), Ordering::SeqCst);
-        due
     }
 }

@@ -21,7 +21,7 @@ pub const MAX_READS: u8 = 4;
 pub const MTU: usize = 1024;
 /// Bytes of the memory that peers may use, and of each receive.
 pub const MEMORY: usize = 64 << 10;
-const RECEIVE: usize = 2 * MTU;
+pub const RECEIVE: usize = 2 * MTU;
 const RECEIVES: u64 = 8;
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
@@ -119,9 +119,9 @@ pub struct Pair {
     pub send_cq: Arc<Cq>,
     pub recv_cq: Arc<Cq>,
     pub memory: Memory,
-    receives: Memory,
+    pub receives: Memory,
     /// The receive that is next.
-    next: u64,
+    pub next: u64,
     /// Messages that have gone from `a` to `b`.
     pub messages: u32,
     ah: Option<Arc<Ah>>,
@@ -326,8 +326,8 @@ impl Pair {
         (FIRST_PSN + self.messages) & 0xff_ffff
     }
 
-    /// A message from `a` to `b`.
-    fn send(&mut self) {
+    /// Posts a message from `a` to `b`.
+    pub fn post_message(&self) {
         let hello: &[u8] = b"a message";
         let inline = [hello];
         let ud = self.ah.as_ref().map(|ah| UdDest { ah, qpn: self.b.qp_num(), qkey: QKEY });
@@ -340,6 +340,11 @@ impl Pair {
             ..SendRequest::default()
         };
         self.a.post_send(|p| p.push(&request)).unwrap();
+    }
+
+    /// A message from `a` to `b`.
+    fn send(&mut self) {
+        self.post_message();
         self.messages += 1;
         let (sent, received) = (wait(&self.send_cq), wait(&self.recv_cq));
         assert_eq!((sent.status, received.status), (wc::SUCCESS, wc::SUCCESS), "{:?}", self.kind);

@@ -101,6 +101,12 @@ impl Timers {
         self.probe_at = now + window.rtt().probe_delay(self.probes).min(most);
     }
 
+    /// The next deadline has passed by `late` when somebody looks: this end did nothing meanwhile. What was to be sent may have
+    /// left only now, and what the peer has to say may lie anywhere; silence in that time is not the peer's.
+    fn excuse(&mut self, late: Nanos) {
+        self.retry_at = self.retry_at.saturating_add(late);
+    }
+
     /// Begins the ACK timeout anew.
     #[inline]
     fn restart(&mut self, now: Nanos) {
@@ -217,9 +223,11 @@ impl Requester {
             }
             return;
         }
-        if self.next == self.unacknowledged {
+        let due = self.timers.retry_at.min(self.timers.probe_at);
+        if self.next == self.unacknowledged || now < due {
             return;
         }
+        self.timers.excuse(now - due);
         if now >= self.timers.retry_at {
             self.counters.timeouts += 1;
             if self.timers.retries_left == 0 {
@@ -229,7 +237,7 @@ impl Requester {
             self.timers.restart(now);
             window.collapsed(now);
             self.go_back(window);
-        } else if now >= self.timers.probe_at {
+        } else {
             self.probe(now, window, host);
         }
     }

@@ -203,6 +203,47 @@ fn a_timeout_begins_with_the_request_and_not_with_the_last_answer() {
 }
 
 #[test]
+fn time_in_which_nobody_looks_takes_no_retry() {
+    let config = RequesterConfig { timeout: 10, retry_cnt: 0, ..requester_config(Service::Rc) };
+    for looks in 0..3 {
+        let mut pair = Pair::with(&config, &responder_config(Service::Rc));
+        pair.client.post(Operation::Write, b"answered late", |_| ());
+        pair.transmit();
+        for _ in 0..looks {
+            let due = pair.requester.next_timeout().unwrap();
+            pair.requester.handle_timeout(due, &mut pair.window, &mut pair.client);
+            pair.transmit();
+        }
+        // The process gets no CPU for long.
+        pair.now = pair.requester.next_timeout().unwrap() + 100 * timeout(10);
+        pair.requester.handle_timeout(pair.now, &mut pair.window, &mut pair.client);
+        assert_eq!(pair.requester.counters().timeouts, 0, "after {looks} looks in time");
+        pair.finish(all);
+        assert_eq!(pair.statuses(), [Status::Success], "after {looks} looks in time");
+    }
+}
+
+#[test]
+fn a_silent_peer_is_noticed_however_late_each_look_is() {
+    let config = RequesterConfig { timeout: 10, retry_cnt: 2, ..requester_config(Service::Rc) };
+    let mut pair = Pair::with(&config, &responder_config(Service::Rc));
+    pair.client.post(Operation::Write, b"into the void", |_| ());
+    let (begin, mut looks) = (pair.now, 0);
+    pair.run(|_, _| false);
+    while let Some(due) = pair.requester.next_timeout() {
+        let late = timeout(10) * (looks % 3);
+        pair.now = due + late;
+        pair.requester.handle_timeout(pair.now, &mut pair.window, &mut pair.client);
+        pair.run(|_, _| false);
+        looks += 1;
+        assert!(looks < 100, "{:?}", pair.requester);
+    }
+    assert_eq!(pair.statuses(), [Status::RetryExceeded]);
+    assert_eq!(pair.requester.counters().timeouts, 3);
+    assert!(pair.now - begin >= 3 * timeout(10) + looks.saturating_sub(5) * timeout(10));
+}
+
+#[test]
 fn without_a_timeout_it_is_tried_for_ever() {
     let config = RequesterConfig { timeout: 0, retry_cnt: 0, ..requester_config(Service::Rc) };
     let mut pair = Pair::with(&config, &responder_config(Service::Rc));
