@@ -40,7 +40,7 @@ pub struct Bth {
     pub opcode: u8,
     /// Solicited event.
     pub solicited: bool,
-    /// Migration request.
+    /// MigReq: the path of the sender's QP has migrated (IBA 17.2.8), as it has from the start where there is no other path.
     pub migration: bool,
     /// Bytes of padding, 0 to 3.
     pub pad: u8,

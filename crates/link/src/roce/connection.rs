@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::lock::OwnerLock;
-use vervain_hca::{Qp, QpAttr, QpType};
+use vervain_hca::{Qp, QpAttr, QpType, mig};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, Service, Window};
 use vervain_wire::{Packet, opcode};
 
@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub qpn: u32,
     pub peer_qpn: u32,
     pub service: Service,
+    /// What all its packets say of its path.
+    pub migrated: bool,
     pub port: Arc<LocalPort>,
     pub to: Destination,
     pub path: Arc<Path>,
@@ -122,10 +124,12 @@ impl Connection {
             QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
             _ => Service::Rc,
         };
+        let migrated = attr.path_mig_state == mig::MIGRATED;
         let responder = Responder::new(&ResponderConfig {
             service,
             dest_qpn: attr.dest_qp_num,
             pkey: PKEY,
+            migrated,
             expected_psn: attr.rq_psn,
             mtu: 128 << attr.path_mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
@@ -136,6 +140,7 @@ impl Connection {
             qpn: qp.qp_num(),
             peer_qpn: attr.dest_qp_num,
             service,
+            migrated,
             port,
             to: Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class },
             path,

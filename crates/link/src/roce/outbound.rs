@@ -241,6 +241,7 @@ fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_reques
         service: connection.service,
         dest_qpn: path.dest_qpn,
         pkey: PKEY,
+        migrated: connection.migrated,
         first_psn,
         first_request,
         mtu: path.mtu_bytes,

@@ -45,6 +45,7 @@ impl Responder {
         let mut headers = Headers::default();
         headers.bth.opcode = self.opcode_base | operation;
         headers.bth.pkey = self.config.pkey;
+        headers.bth.migration = self.config.migrated;
         headers.bth.dest_qpn = self.config.dest_qpn;
         headers.bth.psn = psn;
         headers

@@ -34,6 +34,8 @@ pub fn requester_config(service: Service) -> RequesterConfig {
         service,
         dest_qpn: 0x11,
         pkey: 0xffff,
+        // As rxe has it, whose captures are replayed.
+        migrated: false,
         first_psn: FIRST_PSN,
         first_request: 0,
         mtu: 1024,
@@ -49,6 +51,7 @@ pub fn responder_config(service: Service) -> ResponderConfig {
         service,
         dest_qpn: 0x12,
         pkey: 0xffff,
+        migrated: false,
         expected_psn: FIRST_PSN,
         mtu: 1024,
         max_dest_rd_atomic: 16,
