@@ -44,6 +44,8 @@ pub struct RequesterConfig {
     pub pkey: u16,
     /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
     pub migrated: bool,
+    /// Whether packets say that their sender is Vervain until the first answer comes (RC, XRC).
+    pub introduces: bool,
     /// PSN of the first packet (sq_psn).
     pub first_psn: u32,
     /// Number of the first request, as [`crate::RequesterHost::request`] counts them.

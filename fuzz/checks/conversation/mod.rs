@@ -49,6 +49,7 @@ impl Conversation {
             dest_qpn: 5,
             pkey: 0xffff,
             migrated: true,
+            introduces: true,
             first_psn: FIRST_PSN,
             first_request: sender::FIRST_REQUEST,
             mtu,
@@ -205,6 +206,7 @@ impl Conversation {
             pkey: 0xffff,
             dest_qpn: 9,
             ack_request: flags & 2 != 0,
+            vervain: flags & 4 != 0,
             psn,
         };
         sealed(&headers, payload)

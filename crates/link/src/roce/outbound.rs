@@ -14,7 +14,7 @@ use vervain_hca::memory::Pieces;
 use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
     Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
-    Status, Transmit, Window,
+    Service, Status, Transmit, Window,
 };
 use vervain_wire::{Packet, opcode};
 
@@ -242,6 +242,8 @@ fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_reques
         dest_qpn: path.dest_qpn,
         pkey: PKEY,
         migrated: connection.migrated,
+        // Over UC some packets ask for credit and say so.
+        introduces: connection.service != Service::Uc,
         first_psn,
         first_request,
         mtu: path.mtu_bytes,

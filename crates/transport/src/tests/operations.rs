@@ -383,3 +383,19 @@ fn every_packet_says_whether_the_path_has_migrated() {
         assert_eq!(pair.requester.counters().sequence_naks, 1);
     }
 }
+
+#[test]
+fn requests_say_who_sends_them_until_one_is_acknowledged() {
+    let config = RequesterConfig { introduces: true, ..requester_config(Service::Rc) };
+    let mut pair = Pair::with(&config, &responder_config(Service::Rc));
+    for round in 0..3 {
+        pair.client.post(Operation::Write, &pattern(3000, 1), |_| ());
+        let mut lose = lose_once(|way, _, _| way == Way::Response);
+        pair.finish(|way, packet| {
+            let says = way == Way::Request && round == 0;
+            assert_eq!(packet.headers.bth.vervain, says, "{way:?} of round {round}, first or again");
+            lose(way, packet)
+        });
+    }
+    assert!(pair.requester.counters().resent_packets > 0);
+}

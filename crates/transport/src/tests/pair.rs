@@ -36,6 +36,7 @@ pub fn requester_config(service: Service) -> RequesterConfig {
         pkey: 0xffff,
         // As rxe has it, whose captures are replayed.
         migrated: false,
+        introduces: false,
         first_psn: FIRST_PSN,
         first_request: 0,
         mtu: 1024,

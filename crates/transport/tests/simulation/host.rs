@@ -102,6 +102,7 @@ impl End {
             dest_qpn,
             pkey: 0xffff,
             migrated: true,
+            introduces: true,
             first_psn: plan.first_psn,
             first_request: plan.first_request,
             mtu,
