@@ -36,6 +36,9 @@ pub(super) struct Connection {
     /// Over UC.
     pub pace: Option<Arc<Pace>>,
     replying: OwnerLock<Replying>,
+    /// The responder may have something to say. Said before the program can know of what it answers; changed under the lock of
+    /// `replying`.
+    may_owe: AtomicBool,
     /// When the timers call its requester; see `timers`.
     pub timer: AtomicU64,
     /// It stands in the list of those that have something to answer.
@@ -69,6 +72,8 @@ struct Replying {
 /// something under way, and goes on with the answer to that.
 pub(super) struct Path {
     pub window: OwnerLock<Window>,
+    /// The process is one of Vervain's, which takes in what belongs together in its order.
+    pub is_vervain: AtomicBool,
     /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message by one
     /// may answer it by another, as over XRC it always does.
     owing: OwnerLock<Vec<Weak<Connection>>>,
@@ -81,6 +86,7 @@ impl Path {
     pub(super) fn new(mtu: u32) -> Path {
         Path {
             window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)),
+            is_vervain: AtomicBool::new(false),
             owing: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
             waiting: Waiting::default(),
@@ -150,6 +156,7 @@ impl Connection {
                 told: ResponderCounters::default(),
                 targets: Targets::default(),
             }),
+            may_owe: AtomicBool::new(false),
             timer: AtomicU64::new(NEVER),
             touched: AtomicBool::new(false),
             owes: AtomicBool::new(false),
@@ -165,6 +172,7 @@ impl Connection {
             if packet.headers.bth.ack_request && self.service != Service::Uc {
                 Path::owe(self);
             }
+            self.may_owe.store(true, Ordering::Relaxed);
             responder.handle_packet(packet, host);
         });
     }
@@ -178,11 +186,15 @@ impl Connection {
 
     /// The same for a thread that has the batch because it sends anyway: an acknowledgement that is due travels along.
     pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch) {
+        if !self.may_owe.load(Ordering::Relaxed) {
+            return;
+        }
         self.reply_in(qp, batch, |responder, host| {
             if responder.has_ack_due() {
                 responder.poll_transmit(1, host);
                 self.answered_along.store(true, Ordering::Relaxed);
             }
+            self.may_owe.store(responder.has_ack_due(), Ordering::Relaxed);
         });
     }
 
@@ -261,7 +273,7 @@ impl Connection {
 
     /// Whether an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
-        self.replying.lock().responder.has_ack_due()
+        self.may_owe.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
     }
 
     /// Puts an acknowledgement that is due into the port's batch; whether there was one.

@@ -9,6 +9,7 @@ use super::tally;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vervain_hca::far::{PathAttr, Progress, Sender, Sends};
 use vervain_hca::memory::Pieces;
 use vervain_hca::{Opcode, Qp, now_ns};
@@ -123,7 +124,12 @@ impl Outbound {
             let mut window = connection.path.window.lock();
             let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
-            let place = if posting { place_of_acknowledgement(sends, begun.get()) } else { Place::Behind };
+            let place = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
+                // A device takes packets as they come, and so does its program what follows from them.
+                (false, _) => Place::Before,
+                (true, true) => place_of_acknowledgement(sends, begun.get()),
+                (true, false) => Place::Behind,
+            };
             // Other QPs may owe some too, of which a train takes one.
             let with_last = place == Place::WithLast && owing.is_empty() && connection.port.port.takes_trains();
             if place != Place::Behind && !with_last {

@@ -407,6 +407,9 @@ impl Engine {
                 qp.tally.add(Word::OutOfBuffer, 1);
                 return;
             }
+        } else if bth.vervain {
+            // Before the program can know of the message, and answer it.
+            connection.path.is_vervain.store(true, Ordering::Relaxed);
         }
         if has_to_wait(&connection, now) || self.deliver(&qp, &connection, found, now, packet) == Had::Busy {
             found.hold(Held { connection: Arc::clone(&connection), bytes: datagram.bytes.to_vec(), since: now });
