@@ -367,14 +367,14 @@ impl Qp {
         rq.tail.load(Ordering::Acquire) <= rq.head.load(Ordering::Acquire)
     }
 
-    /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2).
+    /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2). None with an SRQ, and
+    /// where there has never been a receive: a QP that is only for RDMA has no credits to give.
     pub fn receives_waiting(&self) -> Option<u32> {
         if self.srq.is_some() {
             return None;
         }
-        let rq = &self.rq.as_ref()?.view.shared;
-        let waiting = rq.tail.load(Ordering::Acquire).saturating_sub(rq.head.load(Ordering::Acquire));
-        Some(waiting.min(u64::from(u32::MAX)) as u32)
+        let rq = &self.rq.as_ref()?.view;
+        rq.has_had_any().then(|| rq.waiting().min(u64::from(u32::MAX)) as u32)
     }
 
     /// The QP itself, for whoever keeps it beyond a call.

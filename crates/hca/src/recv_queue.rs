@@ -76,6 +76,11 @@ impl RqView {
         })
     }
 
+    /// Whether a WQE was ever posted. Positions start after one lap.
+    pub fn has_had_any(&self) -> bool {
+        self.shared.tail.load(Ordering::Acquire) > self.mask + 1
+    }
+
     /// WQEs that nobody has claimed, as far as known.
     pub fn waiting(&self) -> u64 {
         self.shared.tail.load(Ordering::Acquire).saturating_sub(self.shared.head.load(Ordering::Acquire))

@@ -248,6 +248,12 @@ pub mod attr {
     pub const RATE_LIMIT: u32 = 1 << 25;
 }
 
+/// `IBV_MIG_*`, states of path migration.
+pub mod mig {
+    #![allow(missing_docs)]
+    pub const MIGRATED: u32 = 0;
+}
+
 /// `IBV_SEND_*`.
 pub mod send_flags {
     /// Wait for earlier reads and atomics.
@@ -362,7 +368,7 @@ impl Default for QpAttr {
             qp_state: QpState::Reset,
             cur_qp_state: QpState::Reset,
             path_mtu: 0,
-            path_mig_state: 0,
+            path_mig_state: mig::MIGRATED,
             qkey: 0,
             rq_psn: 0,
             sq_psn: 0,

@@ -42,6 +42,10 @@ pub struct RequesterConfig {
     pub dest_qpn: u32,
     /// Partition key of outgoing packets.
     pub pkey: u16,
+    /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
+    pub migrated: bool,
+    /// Whether packets say that their sender is Vervain until the first answer comes (RC, XRC).
+    pub introduces: bool,
     /// PSN of the first packet (sq_psn).
     pub first_psn: u32,
     /// Number of the first request, as [`crate::RequesterHost::request`] counts them.
@@ -77,6 +81,8 @@ pub struct ResponderConfig {
     pub dest_qpn: u32,
     /// Partition key of outgoing packets.
     pub pkey: u16,
+    /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
+    pub migrated: bool,
     /// PSN of the first packet to come (rq_psn).
     pub expected_psn: u32,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.

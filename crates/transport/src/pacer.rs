@@ -1,7 +1,9 @@
 //! Credit for unreliable traffic: how many bytes of UC and UD messages this process may have under way to one other process.
-//! A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender asks with a
-//! probe now and then, behind what it has sent; the peer answers when it has taken the probe from its socket, and with it all
-//! that went before, and says how much may be under way. A device that is not Vervain stays silent, and is not paced.
+//! A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender asks now and then;
+//! the peer answers when it has taken the question from its socket, and with it all that went before, and says how much may
+//! be under way. A peer that has answered before is asked by a probe, a packet of its own behind what has been sent. Until then
+//! it may be a device that knows no such packets: it is asked by a mark in a message, which others ignore. One that is not
+//! Vervain stays silent, and is not paced.
 
 use std::collections::VecDeque;
 
@@ -49,11 +51,12 @@ enum Peer {
     Silent { ask_at: Nanos, pause: Nanos },
 }
 
-/// A probe that may still be answered.
+/// A probe, or a packet with the mark, that may still be answered.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
+    /// The PSN of the packet.
     sequence: u32,
-    /// What was sent before it, and behind the one before.
+    /// What was sent up to it, and behind the one before.
     bytes: u64,
 }
 
@@ -72,6 +75,8 @@ pub struct Pacer {
     deadline: Option<Nanos>,
     /// Times in a row that they did.
     tries: u32,
+    /// One packet may leave without credit, to ask.
+    try_one: bool,
 }
 
 impl Pacer {
@@ -86,6 +91,7 @@ impl Pacer {
             next: first & psn::MASK,
             deadline: None,
             tries: 0,
+            try_one: false,
         }
     }
 
@@ -103,61 +109,78 @@ impl Pacer {
         !matches!(self.peer, Peer::Silent { .. })
     }
 
-    /// Whether a packet of `cost` may leave now. If not, [`Pacer::poll_probe`] is to be told so and this is to be asked again,
-    /// at once, after an echo, and at [`Pacer::next_timeout`].
+    /// Whether a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to be asked again, at
+    /// once, after an echo, and at [`Pacer::next_timeout`].
     #[inline]
     pub fn admits(&self, cost: u64) -> bool {
-        self.under_way == 0 || self.under_way + cost <= self.credit || !self.is_paced()
+        self.under_way == 0 || self.under_way + cost <= self.credit || self.try_one || !self.is_paced()
     }
 
-    /// A packet of `cost` has left.
+    /// A packet of `cost` with this PSN leaves. Whether it is to ask the peer, by the mark.
     #[inline]
-    pub fn sent(&mut self, cost: u64) {
+    pub fn sent(&mut self, now: Nanos, cost: u64, psn: u32) -> bool {
         if self.is_paced() {
             self.under_way += cost;
             self.since_probe += cost;
         }
-    }
-
-    /// The sequence number of a probe, if one is to leave now, behind what has been sent. `held_back` says that a packet was not
-    /// admitted: only then time counts, for only then somebody is sure to look for echoes.
-    #[inline]
-    pub fn poll_probe(&mut self, now: Nanos, held_back: bool) -> Option<u32> {
-        if held_back {
-            return self.hold_back(now);
-        }
-        let due = match self.peer {
+        let asks = match self.peer {
+            Peer::Answers => false,
             Peer::Silent { ask_at, .. } => ask_at <= now,
             // The first packet of all asks.
-            Peer::Unknown if self.probes.is_empty() => self.since_probe > 0,
-            _ => self.since_probe * PROBES_PER_CREDIT >= self.credit,
+            Peer::Unknown => self.probes.is_empty() || self.try_one || self.is_probe_due(),
         };
-        due.then(|| self.probe(now))
+        if asks {
+            self.asked(now, psn);
+        }
+        asks
     }
 
-    fn hold_back(&mut self, now: Nanos) -> Option<u32> {
+    #[inline]
+    fn is_probe_due(&self) -> bool {
+        self.since_probe * PROBES_PER_CREDIT >= self.credit
+    }
+
+    /// The sequence number of a probe, if one is to leave now, behind what has been sent.
+    #[inline]
+    pub fn poll_probe(&mut self, now: Nanos) -> Option<u32> {
+        (self.peer == Peer::Answers && self.is_probe_due()).then(|| self.probe(now))
+    }
+
+    /// A packet was not admitted. Only then time counts, for only then somebody is sure to look for echoes. The sequence number
+    /// of a probe that is to leave now, if there is one.
+    pub fn hold_back(&mut self, now: Nanos) -> Option<u32> {
         let overdue = self.deadline.is_some_and(|at| at <= now);
+        let answers = self.peer == Peer::Answers;
         if overdue {
             self.tries += 1;
-            if self.tries >= if self.peer == Peer::Answers { TRIES } else { FIRST_TRIES } {
+            if self.tries >= if answers { TRIES } else { FIRST_TRIES } {
                 self.give_up(now);
                 return None;
             }
         }
         if overdue || self.deadline.is_none() {
-            let wait = if self.peer == Peer::Answers { WAIT } else { FIRST_WAIT };
+            let wait = if answers { WAIT } else { FIRST_WAIT };
             self.deadline = Some(now + (wait << self.tries));
         }
-        (overdue || self.since_probe > 0 || self.probes.is_empty()).then(|| self.probe(now))
+        self.try_one |= overdue && !answers;
+        (answers && (overdue || self.since_probe > 0 || self.probes.is_empty())).then(|| self.probe(now))
     }
 
-    #[inline(never)]
     fn probe(&mut self, now: Nanos) -> u32 {
+        let sequence = self.next;
+        self.next = psn::add(self.next, 1);
+        self.asked(now, sequence);
+        sequence
+    }
+
+    /// The packet `sequence` asks.
+    #[inline(never)]
+    fn asked(&mut self, now: Nanos, sequence: u32) {
+        self.try_one = false;
         if let Peer::Silent { ask_at, pause } = &mut self.peer {
             (*ask_at, *pause) = (now + *pause, (*pause * 2).min(LAST_PAUSE));
         }
-        let probe = Probe { sequence: self.next, bytes: std::mem::take(&mut self.since_probe) };
-        self.next = psn::add(self.next, 1);
+        let probe = Probe { sequence, bytes: std::mem::take(&mut self.since_probe) };
         if self.probes.len() == MOST_PROBES
             && let Some(oldest) = self.probes.pop_front()
             && let Some(next) = self.probes.front_mut()
@@ -165,7 +188,6 @@ impl Pacer {
             next.bytes += oldest.bytes;
         }
         self.probes.push_back(probe);
-        probe.sequence
     }
 
     /// When a packet that is held back is to be tried again although no echo has come.
@@ -176,7 +198,7 @@ impl Pacer {
     /// What is under way counts as lost.
     fn give_up(&mut self, now: Nanos) {
         (self.under_way, self.since_probe, self.tries, self.credit) = (0, 0, 0, FIRST_CREDIT);
-        self.deadline = None;
+        (self.deadline, self.try_one) = (None, false);
         if self.peer == Peer::Answers {
             self.peer = Peer::Unknown;
             self.probes.clear();
@@ -195,7 +217,7 @@ impl Pacer {
         let arrived: u64 = self.probes.drain(..=last).map(|probe| probe.bytes).sum();
         self.under_way = self.under_way.saturating_sub(arrived);
         self.credit = credit.clamp(LEAST_CREDIT, MOST_CREDIT);
-        (self.peer, self.tries, self.deadline) = (Peer::Answers, 0, None);
+        (self.peer, self.tries, self.deadline, self.try_one) = (Peer::Answers, 0, None, false);
         true
     }
 }
@@ -207,33 +229,45 @@ mod tests {
     const MS: Nanos = 1_000_000;
     const PACKET: u64 = cost(1024 + 16);
 
+    /// Sends a packet, with any PSN; the sequence number of the question that went along, by its mark or a probe.
+    fn send(pacer: &mut Pacer, now: Nanos, cost: u64) -> Option<u32> {
+        let psn = pacer.next;
+        if pacer.sent(now, cost, psn) {
+            pacer.next = psn::add(psn, 1);
+            return Some(psn);
+        }
+        pacer.poll_probe(now)
+    }
+
     /// Sends until nothing more is admitted: how many packets, and the probes that went along.
     fn fill(pacer: &mut Pacer, now: Nanos) -> (u64, Vec<u32>) {
         let (mut packets, mut probes) = (0, Vec::new());
         while pacer.admits(PACKET) && packets < 1_000_000 {
-            pacer.sent(PACKET);
+            probes.extend(send(pacer, now, PACKET));
             packets += 1;
-            probes.extend(pacer.poll_probe(now, false));
         }
-        probes.extend(pacer.poll_probe(now, true));
+        probes.extend(pacer.hold_back(now));
         (packets, probes)
     }
 
     /// A peer that has answered once, with this credit, and nothing under way.
     fn known(credit: u64) -> Pacer {
         let mut pacer = Pacer::new(0);
-        pacer.sent(PACKET);
-        let first = pacer.poll_probe(0, false).expect("the first packet asks");
+        let first = send(&mut pacer, 0, PACKET).expect("the first packet asks");
         assert!(pacer.handle_echo(first, credit));
         assert_eq!((pacer.credit(), pacer.under_way()), (Some(credit), 0));
         pacer
     }
 
-    /// Tries a packet that is held back whenever that is to be done; the time at which it is admitted, and the probes.
+    /// Tries packets that are held back whenever that is to be done; the time at which nothing is held back, and the questions.
     fn wait(pacer: &mut Pacer, mut now: Nanos) -> (Nanos, usize) {
         let mut probes = 0;
         while !pacer.admits(PACKET) {
-            probes += usize::from(pacer.poll_probe(now, true).is_some());
+            probes += usize::from(pacer.hold_back(now).is_some());
+            if pacer.try_one {
+                assert!(pacer.sent(now, PACKET, 0), "what leaves without credit asks");
+                probes += 1;
+            }
             now = pacer.next_timeout().unwrap_or(now);
         }
         (now, probes)
@@ -251,7 +285,7 @@ mod tests {
         assert_eq!(packets, FIRST_CREDIT / PACKET);
         assert_eq!(probes[..3], [0xff_ffff, 0, 1], "the first, and on after the wrap");
         assert!((4..=6).contains(&probes.len()), "{probes:?}");
-        assert_eq!(pacer.poll_probe(0, true), None, "each is asked for once");
+        assert_eq!(pacer.hold_back(0), None, "each is asked for once");
     }
 
     #[test]
@@ -280,8 +314,7 @@ mod tests {
             let each = (from..to).step_by(MS as usize);
             each.filter(|&now| {
                 assert!(pacer.admits(u64::MAX));
-                pacer.sent(1 << 20);
-                pacer.poll_probe(now, false).is_some()
+                send(pacer, now, 1 << 20).is_some()
             })
             .count()
         };
@@ -315,14 +348,13 @@ mod tests {
     fn time_in_which_nothing_is_held_back_does_not_count() {
         let mut pacer = Pacer::new(0);
         for n in 0..20 {
-            pacer.sent(PACKET);
-            pacer.poll_probe(n * 1000 * MS, false);
+            send(&mut pacer, n * 1000 * MS, PACKET);
         }
         assert_eq!((pacer.credit(), pacer.tries), (Some(FIRST_CREDIT), 0));
         let mut pacer = known(1 << 20);
         fill(&mut pacer, 0);
         // Long after, one try has failed and no more.
-        assert!(pacer.poll_probe(10_000 * MS, true).is_some());
+        assert!(pacer.hold_back(10_000 * MS).is_some());
         assert_eq!((pacer.tries, pacer.next_timeout()), (1, Some(10_008 * MS)));
     }
 
@@ -350,6 +382,28 @@ mod tests {
         assert_eq!(pacer.probes.len(), MOST_PROBES);
         assert!(pacer.handle_echo(last, 1 << 20));
         assert_eq!(pacer.under_way(), 0);
+    }
+
+    #[test]
+    fn a_probe_goes_to_none_but_a_peer_that_has_answered() {
+        let mut pacer = Pacer::new(0);
+        for now in (0..10_000 * MS).step_by(MS as usize) {
+            assert_eq!((pacer.hold_back(now), pacer.poll_probe(now)), (None, None), "at {now}");
+            while pacer.under_way() < FIRST_CREDIT && pacer.admits(PACKET) {
+                pacer.sent(now, PACKET, 0);
+                assert_eq!(pacer.poll_probe(now), None);
+                if pacer.credit().is_none() {
+                    break;
+                }
+            }
+        }
+        // One that has answered, and then falls silent, is nobody that is known.
+        let mut pacer = known(1 << 20);
+        let (_, probes) = fill(&mut pacer, 0);
+        assert!(!probes.is_empty());
+        let (now, _) = wait(&mut pacer, 0);
+        assert!(pacer.sent(now, PACKET, 0), "asked by the mark");
+        assert_eq!(pacer.poll_probe(now), None);
     }
 
     #[test]

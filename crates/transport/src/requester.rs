@@ -70,6 +70,8 @@ pub struct Requester {
     receives_granted: Option<u32>,
     /// A request that cannot be sent on, and why. It ends when all before it have.
     stopped: Option<(u32, Status)>,
+    /// Nothing has been acknowledged yet: packets say who sends them, so that the peer knows it from the first that it takes.
+    introduces: bool,
     ended: bool,
     timers: Timers,
     counters: RequesterCounters,
@@ -97,6 +99,7 @@ impl Requester {
             receives_used: 0,
             receives_granted: None,
             stopped: None,
+            introduces: config.introduces,
             ended: false,
             timers: Timers::new(config),
             counters: RequesterCounters::default(),

@@ -34,6 +34,8 @@ pub struct Responder {
     /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected` was lost
     /// again. None: it was not lost, and its requester is to hear nothing.
     beyond: Option<u32>,
+    /// The highest PSN that was dropped since then for being beyond `expected`.
+    dropped: Option<u32>,
     ack_due: bool,
     refusal: Option<Refusal>,
     /// READ responses and atomic answers to be sent, in PSN order.
@@ -67,6 +69,8 @@ enum Then {
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Nak(Nak),
+    /// What it changes is still to be sent to a reader. It counts as lost on the way; its requester is told so behind that.
+    TooEarly,
     /// The receive of the message completes in error.
     Spoil {
         srqn: u32,
@@ -95,6 +99,7 @@ impl Responder {
             message: None,
             quiet: false,
             beyond: None,
+            dropped: None,
             ack_due: false,
             refusal: None,
             answers: VecDeque::new(),
@@ -165,9 +170,11 @@ impl Responder {
     fn next_request(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
         match self.execute(packet, host) {
             Ok(packets) => {
-                self.expected = psn::add(self.expected, packets);
-                self.quiet = false;
-                self.refusal = None;
+                let before = self.expected;
+                self.expected = psn::add(before, packets);
+                if self.quiet {
+                    self.go_on(before);
+                }
                 // The others are answered by themselves.
                 let is_posted =
                     opcode::is_send(packet.headers.bth.opcode) || opcode::is_write(packet.headers.bth.opcode);
@@ -179,10 +186,13 @@ impl Responder {
 
     #[cold]
     fn refuse(&mut self, stop: Stop) {
-        self.quiet = true;
-        self.beyond = Some(self.expected);
+        (self.quiet, self.beyond, self.dropped) = (true, Some(self.expected), None);
         let (nak, then) = match stop {
             Stop::Nak(nak) => (nak, Then::Fail(nak)),
+            Stop::TooEarly => {
+                self.counters.dropped += 1;
+                return self.refuse_sequence();
+            }
             Stop::Spoil { srqn, receive, received, status, nak } => {
                 (nak, Then::Spoil { srqn, receive, received, status, nak })
             }
@@ -209,6 +219,9 @@ impl Responder {
     /// anew without it, it was lost again, and the requester, which hears nothing otherwise, is told so.
     fn out_of_sequence(&mut self, psn: u32) {
         self.counters.out_of_sequence += 1;
+        if self.dropped.is_none_or(|dropped| psn::is_before(dropped, psn)) {
+            self.dropped = Some(psn);
+        }
         if self.quiet {
             let Some(beyond) = self.beyond.replace(psn) else {
                 self.beyond = None;
@@ -220,7 +233,25 @@ impl Responder {
         }
         self.quiet = true;
         self.beyond = Some(psn);
+        self.refuse_sequence();
+    }
+
+    /// The requester is to go back to the expected packet.
+    fn refuse_sequence(&mut self) {
         let syndrome = Syndrome::Nak(NakCode::Sequence);
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
+    }
+
+    /// The packet at `missing` has come after all. If its NAK has not left yet, it is not told of, but the next one is that was
+    /// dropped behind it: else its requester would learn of that by its timeout.
+    #[cold]
+    fn go_on(&mut self, missing: u32) {
+        if self.refusal.is_some_and(|refusal| refusal.psn == missing) {
+            if self.dropped.is_some_and(|dropped| !psn::is_before(dropped, self.expected)) {
+                return self.refuse_sequence();
+            }
+            self.refusal = None;
+        }
+        (self.quiet, self.dropped) = (false, None);
     }
 }

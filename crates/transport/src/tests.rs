@@ -1,6 +1,7 @@
 //! Tests of requester and responder against a scripted host, packet by packet.
 
 mod chaos;
+mod duplicates;
 mod errors;
 mod golden;
 mod host;

@@ -5,6 +5,9 @@ use crate::opcode::{self, Format};
 
 /// Bytes of the BTH.
 pub const BTH_LEN: usize = 12;
+/// What Vervain puts into the 7 reserved bits behind AckReq where it says that it is Vervain; all others send 0. Several bits,
+/// so that a device which gives one of them a meaning is not taken for one.
+pub const VERVAIN: u32 = 0x56;
 /// Bytes of the longest headers: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADERS: usize = BTH_LEN + 4 + 28;
 
@@ -40,7 +43,7 @@ pub struct Bth {
     pub opcode: u8,
     /// Solicited event.
     pub solicited: bool,
-    /// Migration request.
+    /// MigReq: the path of the sender's QP has migrated (IBA 17.2.8), as it has from the start where there is no other path.
     pub migration: bool,
     /// Bytes of padding, 0 to 3.
     pub pad: u8,
@@ -50,6 +53,8 @@ pub struct Bth {
     pub dest_qpn: u32,
     /// Asks for an acknowledgement.
     pub ack_request: bool,
+    /// The sender says that it is Vervain: [`VERVAIN`] in the reserved field behind AckReq, which receivers ignore (IBA 9.2).
+    pub vervain: bool,
     /// Packet sequence number, 24 bits.
     pub psn: u32,
 }
@@ -144,7 +149,8 @@ impl Headers {
         // A17.9.3: a CNP is a packet with BECN.
         let becn = u32::from(bth.opcode == opcode::CNP) << 30;
         to.word(becn | bth.dest_qpn & 0xff_ffff);
-        to.word(u32::from(bth.ack_request) << 31 | bth.psn & 0xff_ffff);
+        let mark = if bth.vervain { VERVAIN << 24 } else { 0 };
+        to.word(u32::from(bth.ack_request) << 31 | mark | bth.psn & 0xff_ffff);
 
         if opcode::has_xrceth(bth.opcode) {
             to.word(self.srqn.unwrap_or_default() & 0xff_ffff);

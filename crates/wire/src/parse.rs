@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Reth};
+use crate::headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Reth, VERVAIN};
 use crate::opcode::{self, Format};
 
 /// Bytes of the ICRC, the end of every packet.
@@ -165,6 +165,7 @@ fn read_headers(bytes: &[u8]) -> Headers {
         pkey,
         dest_qpn: qpn & 0xff_ffff,
         ack_request: psn & 1 << 31 != 0,
+        vervain: psn >> 24 & 0x7f == VERVAIN,
         psn: psn & 0xff_ffff,
     };
     let mut headers = Headers { bth, ..Headers::default() };

@@ -20,6 +20,7 @@ fn bth(opcode: u8) -> Bth {
         pkey: 0xffff,
         dest_qpn: 0x12_3456,
         ack_request: true,
+        vervain: false,
         psn: 0xab_cdef,
     }
 }
@@ -239,11 +240,11 @@ fn what_is_malformed_says_what_was_wanted_and_found() {
 /// Headers of any known opcode of a service, with those extended headers that it has.
 fn any_headers() -> impl Strategy<Value = Headers> {
     let known: Vec<u8> = (0..=u8::MAX).filter(|&opcode| opcode::service(opcode).is_some()).collect();
-    let bth = (proptest::sample::select(known), any::<[bool; 3]>(), any::<u16>(), 0..1u32 << 24, 0..1u32 << 24);
+    let bth = (proptest::sample::select(known), any::<[bool; 4]>(), any::<u16>(), 0..1u32 << 24, 0..1u32 << 24);
     let numbers = (any::<[u32; 5]>(), any::<[u64; 4]>(), any::<[u8; 4]>(), 0..16u8, 0..4u8);
-    (bth, numbers).prop_map(|((opcode, [solicited, migration, ack_request], pkey, dest_qpn, psn), numbers)| {
+    (bth, numbers).prop_map(|((opcode, [solicited, migration, ack_request, vervain], pkey, dest_qpn, psn), numbers)| {
         let (words, doubles, imm, placement, selectivity) = numbers;
-        let bth = Bth { opcode, solicited, migration, pad: 0, pkey, dest_qpn, ack_request, psn };
+        let bth = Bth { opcode, solicited, migration, pad: 0, pkey, dest_qpn, ack_request, vervain, psn };
         let operation = operation(opcode);
         Headers {
             bth,

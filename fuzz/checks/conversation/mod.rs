@@ -48,6 +48,8 @@ impl Conversation {
             service,
             dest_qpn: 5,
             pkey: 0xffff,
+            migrated: true,
+            introduces: true,
             first_psn: FIRST_PSN,
             first_request: sender::FIRST_REQUEST,
             mtu,
@@ -60,6 +62,7 @@ impl Conversation {
             service,
             dest_qpn: 5,
             pkey: 0xffff,
+            migrated: true,
             expected_psn: EXPECTED_PSN,
             mtu,
             max_dest_rd_atomic: reads >> 2 & 3,
@@ -203,6 +206,7 @@ impl Conversation {
             pkey: 0xffff,
             dest_qpn: 9,
             ack_request: flags & 2 != 0,
+            vervain: flags & 4 != 0,
             psn,
         };
         sealed(&headers, payload)

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::lock::OwnerLock;
-use vervain_hca::{Qp, QpAttr, QpType};
+use vervain_hca::{Qp, QpAttr, QpType, mig};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, Service, Window};
 use vervain_wire::{Packet, opcode};
 
@@ -28,12 +28,17 @@ pub(super) struct Connection {
     pub qpn: u32,
     pub peer_qpn: u32,
     pub service: Service,
+    /// What all its packets say of its path.
+    pub migrated: bool,
     pub port: Arc<LocalPort>,
     pub to: Destination,
     pub path: Arc<Path>,
     /// Over UC.
     pub pace: Option<Arc<Pace>>,
     replying: OwnerLock<Replying>,
+    /// The responder may have something to say. Said before the program can know of what it answers; changed under the lock of
+    /// `replying`.
+    may_owe: AtomicBool,
     /// When the timers call its requester; see `timers`.
     pub timer: AtomicU64,
     /// It stands in the list of those that have something to answer.
@@ -67,6 +72,8 @@ struct Replying {
 /// something under way, and goes on with the answer to that.
 pub(super) struct Path {
     pub window: OwnerLock<Window>,
+    /// The process is one of Vervain's, which takes in what belongs together in its order.
+    pub is_vervain: AtomicBool,
     /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message by one
     /// may answer it by another, as over XRC it always does.
     owing: OwnerLock<Vec<Weak<Connection>>>,
@@ -79,6 +86,7 @@ impl Path {
     pub(super) fn new(mtu: u32) -> Path {
         Path {
             window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)),
+            is_vervain: AtomicBool::new(false),
             owing: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
             waiting: Waiting::default(),
@@ -122,10 +130,12 @@ impl Connection {
             QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
             _ => Service::Rc,
         };
+        let migrated = attr.path_mig_state == mig::MIGRATED;
         let responder = Responder::new(&ResponderConfig {
             service,
             dest_qpn: attr.dest_qp_num,
             pkey: PKEY,
+            migrated,
             expected_psn: attr.rq_psn,
             mtu: 128 << attr.path_mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
@@ -136,6 +146,7 @@ impl Connection {
             qpn: qp.qp_num(),
             peer_qpn: attr.dest_qp_num,
             service,
+            migrated,
             port,
             to: Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class },
             path,
@@ -145,6 +156,7 @@ impl Connection {
                 told: ResponderCounters::default(),
                 targets: Targets::default(),
             }),
+            may_owe: AtomicBool::new(false),
             timer: AtomicU64::new(NEVER),
             touched: AtomicBool::new(false),
             owes: AtomicBool::new(false),
@@ -160,6 +172,7 @@ impl Connection {
             if packet.headers.bth.ack_request && self.service != Service::Uc {
                 Path::owe(self);
             }
+            self.may_owe.store(true, Ordering::Relaxed);
             responder.handle_packet(packet, host);
         });
     }
@@ -173,11 +186,15 @@ impl Connection {
 
     /// The same for a thread that has the batch because it sends anyway: an acknowledgement that is due travels along.
     pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch) {
+        if !self.may_owe.load(Ordering::Relaxed) {
+            return;
+        }
         self.reply_in(qp, batch, |responder, host| {
             if responder.has_ack_due() {
                 responder.poll_transmit(1, host);
                 self.answered_along.store(true, Ordering::Relaxed);
             }
+            self.may_owe.store(responder.has_ack_due(), Ordering::Relaxed);
         });
     }
 
@@ -261,7 +278,7 @@ impl Connection {
 
     /// Whether an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
-        self.replying.lock().responder.has_ack_due()
+        self.may_owe.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
     }
 
     /// Puts an acknowledgement that is due into the port's batch; whether there was one.

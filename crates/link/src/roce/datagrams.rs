@@ -95,6 +95,8 @@ impl Engine {
                 solicited: datagram.solicited,
                 pad: (datagram.data.len().wrapping_neg() & 3) as u8,
                 pkey: super::connection::PKEY,
+                // There is no other path.
+                migration: true,
                 dest_qpn: datagram.qpn,
                 psn: psn & 0x00ff_ffff,
                 ..Bth::default()

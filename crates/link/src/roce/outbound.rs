@@ -9,12 +9,13 @@ use super::tally;
 use super::way_out::WayOut;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vervain_hca::far::{PathAttr, Progress, Psns, Sender, Sends};
 use vervain_hca::memory::Pieces;
 use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
     Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
-    Status, Transmit, Window,
+    Service, Status, Transmit, Window,
 };
 use vervain_wire::{Packet, opcode};
 
@@ -132,7 +133,12 @@ impl Outbound {
             let mut window = connection.path.window.lock();
             let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
-            let place = if posting { place_of_acknowledgement(sends, begun.get()) } else { Place::Behind };
+            let place = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
+                // A device takes packets as they come, and so does its program what follows from them.
+                (false, _) => Place::Before,
+                (true, true) => place_of_acknowledgement(sends, begun.get()),
+                (true, false) => Place::Behind,
+            };
             // Other QPs may owe some too, of which a train takes one.
             let with_last = place == Place::WithLast && owing.is_empty() && connection.port.port.takes_trains();
             if place != Place::Behind && !with_last {
@@ -250,6 +256,9 @@ fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_reques
         service: connection.service,
         dest_qpn: path.dest_qpn,
         pkey: PKEY,
+        migrated: connection.migrated,
+        // Over UC some packets ask for credit and say so.
+        introduces: connection.service != Service::Uc,
         first_psn,
         first_request,
         mtu: path.mtu_bytes,

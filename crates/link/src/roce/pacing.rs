@@ -116,26 +116,34 @@ pub(super) struct Paced<'a> {
 }
 
 impl Paced<'_> {
-    /// Adds a packet, and a probe where one is due; `Refused::Full` when there is no credit for it.
+    /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit for it.
     #[inline]
     pub(super) fn push(&mut self, out: &mut WayOut<'_>, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         let length = opcode::headers_len(headers.bth.opcode) + from.len() as usize + ICRC_LEN;
-        let cost = pacer::cost(length);
-        if !self.state.pacer.admits(cost) {
-            self.probe(out, headers, true)?;
-            if !self.state.pacer.admits(cost) {
-                self.held_back_until = Some(self.state.pacer.next_timeout().unwrap_or(self.now));
+        let (cost, now) = (pacer::cost(length), self.now);
+        let pacer = &mut self.state.pacer;
+        if !pacer.admits(cost) {
+            if let Some(sequence) = pacer.hold_back(now) {
+                self.probe(out, headers, sequence)?;
+            }
+            let pacer = &self.state.pacer;
+            if !pacer.admits(cost) {
+                self.held_back_until = Some(pacer.next_timeout().unwrap_or(now));
                 return Err(Refused::Full);
             }
         }
+        let pacer = &mut self.state.pacer;
+        if pacer.sent(now, cost, headers.bth.psn) {
+            let bth = Bth { vervain: true, ..headers.bth };
+            return out.push(&Headers { bth, ..*headers }, from);
+        }
+        let probe = pacer.poll_probe(now);
         out.push(headers, from)?;
-        self.state.pacer.sent(cost);
-        self.probe(out, headers, false)
+        probe.map_or(Ok(()), |sequence| self.probe(out, headers, sequence))
     }
 
-    #[inline]
-    fn probe(&mut self, out: &mut WayOut<'_>, like: &Headers, held_back: bool) -> Result<(), Refused> {
-        let Some(sequence) = self.state.pacer.poll_probe(self.now, held_back) else { return Ok(()) };
+    #[inline(never)]
+    fn probe(&mut self, out: &mut WayOut<'_>, like: &Headers, sequence: u32) -> Result<(), Refused> {
         // A datagram's Q_Key shows that its sender may send there.
         let deth = Deth { qkey: like.deth.map_or(0, |deth| deth.qkey), source_qpn: self.source_qpn };
         out.push(&headers(opcode::PROBE, deth, like.bth.dest_qpn, sequence), &pieces(&[0; 4]))
@@ -180,8 +188,8 @@ impl Senders {
 }
 
 impl Engine {
-    /// A probe that has come to a QP of this process, after everything that its sender sent before: one echo goes back. What
-    /// does not come from a sender of that QP gets none.
+    /// A probe that has come to a QP of this process, or a UC or UD packet with the mark that has been taken in, after everything
+    /// that its sender sent before: one echo goes back. What does not come from a sender of that QP gets none.
     pub(super) fn probe(
         &self,
         port: &LocalPort,
@@ -190,21 +198,25 @@ impl Engine {
         arrived: &Datagram<'_>,
         packet: &Packet<'_>,
     ) -> bool {
-        let bth = &packet.headers.bth;
-        let Deth { qkey, source_qpn } = packet.headers.deth.unwrap_or_default();
-        let from = arrived.from.ip();
-        let expected = match self.connection(bth.dest_qpn) {
-            Some(c) => {
-                c.service == Service::Uc
-                    && std::ptr::eq(&*c.port, port)
-                    && (c.to.remote, c.peer_qpn) == (from, source_qpn)
+        let (bth, from) = (&packet.headers.bth, arrived.from.ip());
+        let asker = match (self.connection(bth.dest_qpn), packet.headers.deth) {
+            (Some(c), deth) => {
+                let is_peer = c.service == Service::Uc && std::ptr::eq(&*c.port, port) && c.to.remote == from;
+                // A UC packet does not name its sender.
+                (is_peer && deth.is_none_or(|deth| deth.source_qpn == c.peer_qpn)).then_some(c.peer_qpn)
             }
-            None => self.datagrams.qp(bth.dest_qpn).is_some_and(|qp| qp.qkey() == qkey),
+            (None, Some(Deth { qkey, source_qpn })) => {
+                let qp = self.datagrams.qp(bth.dest_qpn);
+                qp.is_some_and(|qp| qp.qkey() == qkey).then_some(source_qpn)
+            }
+            (None, None) => None,
         };
-        if !expected {
-            port.port.counters().unwanted.add(1);
+        let Some(source_qpn) = asker else {
+            if bth.opcode == opcode::PROBE {
+                port.port.counters().unwanted.add(1);
+            }
             return false;
-        }
+        };
         let credit = senders.share(now, (from, slot_of(source_qpn)), port.port.room());
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
         let to = Destination { remote: from, hop_limit: 0, tos: 0 };

@@ -386,6 +386,11 @@ impl Engine {
             } else if again || !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(source_qpn)) {
                 counters.no_receive.add(1);
                 FIRST.add(Word::OutOfBuffer, 1);
+            } else {
+                return;
+            }
+            if bth.vervain {
+                found.echoes |= self.probe(port, &mut found.senders, now, datagram, packet);
             }
             return;
         }
@@ -417,13 +422,21 @@ impl Engine {
             if takes && !lacks {
                 found.starved.is_fed(bth.dest_qpn);
             }
-            if !again && (lacks || found.starved.holds(bth.dest_qpn)) {
-                if !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(connection.peer_qpn)) {
-                    counters.no_receive.add(1);
-                    qp.tally.add(Word::OutOfBuffer, 1);
-                }
+            let is_early = !again && (lacks || found.starved.holds(bth.dest_qpn));
+            if is_early && found.starved.keep(now, port, datagram, bth.dest_qpn, sender(connection.peer_qpn)) {
                 return;
             }
+            if bth.vervain {
+                found.echoes |= self.probe(port, &mut found.senders, now, datagram, packet);
+            }
+            if is_early {
+                counters.no_receive.add(1);
+                qp.tally.add(Word::OutOfBuffer, 1);
+                return;
+            }
+        } else if bth.vervain {
+            // Before the program can know of the message, and answer it.
+            connection.path.is_vervain.store(true, Ordering::Relaxed);
         }
         if has_to_wait(&connection, now) || self.deliver(&qp, &connection, found, now, packet) == Had::Busy {
             found.hold(Held { connection: Arc::clone(&connection), bytes: datagram.bytes.to_vec(), since: now });

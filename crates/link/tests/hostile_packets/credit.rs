@@ -2,93 +2,36 @@
 //! fewer receives than messages come; and those who forge probes and echoes.
 
 use super::forge::{Fate, Forged, emit};
+use super::side::{Side, poll};
 use super::take_in;
 use super::world::{HERE, QKEY, World, address_of, alone, connect_to, resident};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vervain_hca::{
-    Completion, Context, Cq, Data, Opcode, Pd, Qp, QpCap, QpInit, QpType, SendRequest, Sge, UdDest, access, wc,
-};
+use vervain_hca::{QpType, UdDest};
 use vervain_wire::icrc::Flow;
 use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A QP there.
 const THEIR_QPN: u32 = 0x77_7777;
-const BYTES: usize = 1024;
 /// So many that they have room in a socket of the default size.
 const MESSAGES: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(20);
+/// Bytes of an echo.
+const ECHO: u64 = 28;
 /// What such a message is counted with, and the credit of a peer that is not known yet.
 const COST: u64 = 2048 + 320;
 const FIRST: u64 = (64 << 10) / COST;
-
-/// A QP with memory for its messages.
-struct Side {
-    context: Arc<Context>,
-    pd: Arc<Pd>,
-    qp: Arc<Qp>,
-    sent: Arc<Cq>,
-    received: Arc<Cq>,
-    memory: Vec<u8>,
-    lkey: u32,
-}
-
-impl Side {
-    fn new(context: &Arc<Context>, qp_type: QpType, receives: u32) -> Side {
-        let pd = context.alloc_pd().unwrap();
-        let cq = || context.create_cq(1024, None, 0, 0, false, false).unwrap();
-        let (sent, received) = (cq(), cq());
-        let cap =
-            QpCap { max_send_wr: 512, max_recv_wr: receives, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-        let init = QpInit {
-            qp_type,
-            send_cq: Some(&sent),
-            recv_cq: Some(&received),
-            srq: None,
-            xrcd: None,
-            cap,
-            sq_sig_all: true,
-            cookie: 0,
-        };
-        let qp = context.create_qp(Some(&pd), &init).unwrap();
-        let memory = vec![7u8; 2 * BYTES];
-        let at = memory.as_ptr() as u64;
-        let mr = context.reg_mr(&pd, at, memory.len() as u64, at, access::LOCAL_WRITE).unwrap();
-        Side { context: Arc::clone(context), pd, qp, sent, received, memory, lkey: mr.lkey() }
-    }
-
-    fn sge(&self, length: usize) -> [Sge; 1] {
-        [Sge { addr: self.memory.as_ptr() as u64, length: length as u32, lkey: self.lkey }]
-    }
-
-    fn post(&self, wr_id: u64, ud: Option<UdDest<'_>>) {
-        let sge = self.sge(BYTES);
-        let request = SendRequest { wr_id, opcode: Opcode::Send, data: Data::Sges(&sge), ud, ..SendRequest::default() };
-        self.qp.post_send(|p| p.push(&request)).unwrap();
-    }
-
-    fn post_receive(&self, wr_id: u64) {
-        self.qp.post_recv(wr_id, &self.sge(2 * BYTES)).unwrap();
-    }
-}
-
-fn poll(cq: &Cq) -> Vec<Completion> {
-    let mut got = Vec::new();
-    cq.poll(64, &mut |c| got.push(*c));
-    assert!(got.iter().all(|c| c.status == wc::SUCCESS), "{got:?}");
-    got
-}
 
 /// The socket that stands for the other process.
 struct Peer {
     socket: UdpSocket,
     /// Sequence numbers of the probes that came.
     probes: Vec<u32>,
-    /// Messages that came.
+    /// Messages that came, and the PSNs of those with the mark.
     messages: u64,
+    marked: Vec<u32>,
 }
 
 impl Peer {
@@ -98,16 +41,21 @@ impl Peer {
         let room: libc::c_int = 212_992;
         // SAFETY: the option is an int on this stack.
         unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const room).cast(), 4) };
-        Peer { socket, probes: Vec::new(), messages: 0 }
+        Peer { socket, probes: Vec::new(), messages: 0, marked: Vec::new() }
     }
 
     /// Takes what has come.
     fn look(&mut self) {
         let mut room = [0; 65536];
         while let Ok(n) = self.socket.recv(&mut room) {
-            match parse(&room[..n]).unwrap().headers {
-                Headers { bth: Bth { opcode: opcode::PROBE, psn, .. }, .. } => self.probes.push(psn),
-                _ => self.messages += 1,
+            let bth = parse(&room[..n]).unwrap().headers.bth;
+            if bth.opcode == opcode::PROBE {
+                self.probes.push(bth.psn);
+                continue;
+            }
+            self.messages += 1;
+            if bth.vervain {
+                self.marked.push(bth.psn);
             }
         }
     }
@@ -138,6 +86,13 @@ fn probe(from: SocketAddr, qpn: u32, deth: Deth) -> Forged {
     credit_packet(from, &Headers { bth, deth: Some(deth), ..Headers::default() }, 0)
 }
 
+/// A message with the mark.
+fn marked(from: SocketAddr, service: u8, qpn: u32, deth: Option<Deth>) -> Forged {
+    let opcode = service | opcode::SEND_ONLY;
+    let bth = Bth { opcode, pkey: 0xffff, dest_qpn: qpn, psn: 5, vervain: true, ..Bth::default() };
+    credit_packet(from, &Headers { bth, deth, ..Headers::default() }, 0)
+}
+
 /// A UC QP whose peer is a socket, and that.
 fn uc() -> (World, Side, Peer) {
     let (world, peer) = (World::new(&[QpType::Rc]), Peer::new());
@@ -146,18 +101,19 @@ fn uc() -> (World, Side, Peer) {
     (world, side, peer)
 }
 
-/// A first message, and the answer to its probe.
+/// A first message, and the answer to its mark.
 fn introduce(world: &World, side: &Side, peer: &mut Peer, credit: u32) {
     side.post(0, None);
     peer.look();
-    assert_eq!((peer.messages, peer.probes.len()), (1, 1), "the first message comes with a probe");
-    peer.echo(side.qp.qp_num(), peer.probes[0], credit);
+    let came = (peer.messages, peer.probes.len(), peer.marked.len());
+    assert_eq!(came, (1, 0, 1), "the first message has the mark, and no probe comes with it");
+    peer.echo(side.qp.qp_num(), peer.marked[0], credit);
     let (mut completed, before) = (0, Instant::now());
     while completed == 0 || world.roce.credit(THERE.into(), THEIR_QPN) != Some((Some(credit.into()), 0)) {
         completed += poll(&side.sent).len();
         assert!(before.elapsed() < LIMIT, "{:?}", world.roce.credit(THERE.into(), THEIR_QPN));
     }
-    (peer.messages, peer.probes) = (0, Vec::new());
+    (peer.messages, peer.marked) = (0, Vec::new());
 }
 
 /// Polls until all messages have completed, in order, and have come.
@@ -216,8 +172,10 @@ fn a_peer_that_does_not_answer_is_not_waited_for_for_long() {
         complete(&side, &mut peer, 0);
         assert!(before.elapsed() > Duration::from_millis(20), "{:?}", before.elapsed());
         assert_eq!(world.roce.credit(THERE.into(), THEIR_QPN), Some((None, 0)));
+        assert_eq!(peer.probes, [], "nothing but messages goes to a device that may not be Vervain's");
+        assert!((5..20).contains(&peer.marked.len()), "{:?}", peer.marked);
         // One that has answered before has more time. Then it is as one that never has.
-        peer.echo(side.qp.qp_num(), *peer.probes.last().unwrap(), 32 << 10);
+        peer.echo(side.qp.qp_num(), *peer.marked.last().unwrap(), 32 << 10);
         let before = Instant::now();
         while world.roce.credit(THERE.into(), THEIR_QPN) != Some((Some(32 << 10), 0)) {
             poll(&side.sent);
@@ -292,7 +250,7 @@ fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
             while answers() + counters.unwanted.get() == unwanted {
                 assert!(before.elapsed() < LIMIT, "neither answered nor counted");
             }
-            assert!(counters.sent_bytes.get() - bytes <= length, "an answer is larger than the question");
+            assert!(counters.sent_bytes.get() - bytes <= length.max(ECHO), "an answer is larger than the question");
             assert_eq!(answers() + counters.unwanted.get() - unwanted, 1);
             answers()
         };
@@ -310,6 +268,12 @@ fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
         assert_eq!(answers(probe(there, uc ^ 1000, from(0, THEIR_QPN))), 0, "no QP");
         assert_eq!(answers(probe(stranger, ud, from(QKEY, 17))), 1, "anybody may send datagrams");
         assert_eq!(answers(probe(stranger, ud, from(QKEY + 1, 17))), 0, "with the Q_Key");
+        // A message with the mark asks as well. Those here find no receive, and are dropped.
+        let listener = world.pair(QpType::Ud).a.qp_num();
+        assert_eq!(answers(marked(there, opcode::UC, uc, None)), 1);
+        assert_eq!(answers(marked(stranger, opcode::UC, uc, None)), 0, "not its peer's address");
+        assert_eq!(answers(marked(stranger, opcode::UD, listener, Some(from(QKEY, 17)))), 1);
+        assert_eq!(answers(marked(there, opcode::RC, rc, None)), 0, "RC");
         world.unchanged("after probes");
         world.works();
     });

@@ -6,6 +6,8 @@ mod forge;
 #[path = "../../../wire/tests/common/mod.rs"]
 #[allow(dead_code)]
 mod golden;
+#[allow(dead_code)]
+mod side;
 mod sockets;
 mod violations;
 mod world;

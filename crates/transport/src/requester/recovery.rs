@@ -153,6 +153,7 @@ impl Requester {
         timers.retries_left = self.config.retry_cnt;
         timers.not_ready_left = self.config.rnr_retry;
         timers.probes = 0;
+        self.introduces = false;
         match self.next == self.unacknowledged {
             true => timers.retry_at = Nanos::MAX,
             false => timers.restart(now),

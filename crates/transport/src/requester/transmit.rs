@@ -127,6 +127,8 @@ impl Requester {
     fn headers(&self, request: &Request) -> Headers {
         let mut headers = Headers::default();
         headers.bth.pkey = self.config.pkey;
+        headers.bth.migration = self.config.migrated;
+        headers.bth.vervain = self.introduces;
         headers.bth.dest_qpn = self.config.dest_qpn;
         if self.opcode_base == opcode::XRC {
             headers.srqn = Some(request.srqn);

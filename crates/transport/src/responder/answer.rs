@@ -9,6 +9,8 @@ pub(super) enum Body {
     Word(u64),
     /// A READ response of no bytes (FLUSH, ATOMIC WRITE).
     Nothing,
+    /// A plain acknowledgement of SENDs and WRITEs that have come again.
+    Acknowledgement,
 }
 
 /// A request that has been executed.
@@ -17,6 +19,8 @@ pub(super) struct Resource {
     pub first_psn: u32,
     pub packets: u32,
     pub body: Body,
+    /// MSN once it is executed.
+    pub msn: u32,
 }
 
 /// An answer to be sent.

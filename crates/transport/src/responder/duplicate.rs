@@ -16,8 +16,7 @@ impl Responder {
         let headers = &packet.headers;
         let code = headers.bth.opcode;
         if opcode::is_send(code) || opcode::is_write(code) {
-            self.ack_due = true;
-            return;
+            return self.acknowledge_again(headers.bth.psn);
         }
         let psn = headers.bth.psn;
         let found =
@@ -38,6 +37,25 @@ impl Responder {
         match answer {
             Some(answer) => self.insert(answer),
             None => self.counters.dropped += 1,
+        }
+    }
+
+    /// A SEND or WRITE packet has come again. One acknowledgement stands for all up to the next READ or atomic and does not name
+    /// that: its requester may still miss the answer, and take an acknowledgement with its PSN for it, as rxe does. What lies
+    /// behind is acknowledged when it comes again too.
+    fn acknowledge_again(&mut self, psn: u32) {
+        let executed = psn::distance(psn, self.expected);
+        let next = self.resources.iter().find(|resource| psn::distance(psn, resource.first_psn) < executed);
+        let Some(next) = next else {
+            self.ack_due = true;
+            return;
+        };
+        let last = psn::add(next.first_psn, psn::MASK);
+        let (body, msn) = (Body::Acknowledgement, next.msn.wrapping_sub(1));
+        let answer = Answer { psn: last, packets: 1, body, msn, begun: false, again: true };
+        // What is to be sent with that PSN anyway acknowledges it.
+        if !self.answers.iter().any(|other| overlap(other, &answer)) {
+            self.place(answer);
         }
     }
 
@@ -86,24 +104,32 @@ impl Responder {
     /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it; what an
     /// impatient requester asks for too often is dropped.
     fn insert(&mut self, answer: Answer) {
-        let end = psn::add(answer.psn, answer.packets);
-        let overlaps = |other: &Answer| {
-            psn::is_before(other.psn, end) && psn::is_before(answer.psn, psn::add(other.psn, other.packets))
-        };
         // One that is yet to be sent whole needs no second.
         if self
             .answers
             .iter()
-            .any(|other| overlaps(other) && other.psn == answer.psn && other.packets >= answer.packets)
+            .any(|other| overlap(other, &answer) && other.psn == answer.psn && other.packets >= answer.packets)
         {
             return;
         }
-        self.answers.retain(|other| !overlaps(other));
-        if self.answers.len() > 2 * usize::from(self.config.max_dest_rd_atomic) {
+        let waiting = self.answers.len();
+        self.answers.retain(|other| !overlap(other, &answer));
+        let responses = self.answers.iter().filter(|other| other.body != Body::Acknowledgement).count();
+        // What has given way to it makes room for it, or an answer that nobody has had would be lost.
+        if self.answers.len() == waiting && responses > 2 * usize::from(self.config.max_dest_rd_atomic) {
             self.counters.dropped += 1;
             return;
         }
+        self.place(answer);
+    }
+
+    fn place(&mut self, answer: Answer) {
         let place = self.answers.iter().position(|other| psn::is_before(answer.psn, other.psn));
         self.answers.insert(place.unwrap_or(self.answers.len()), answer);
     }
+}
+
+/// Whether both answers have a PSN in common.
+fn overlap(a: &Answer, b: &Answer) -> bool {
+    psn::is_before(a.psn, psn::add(b.psn, b.packets)) && psn::is_before(b.psn, psn::add(a.psn, a.packets))
 }

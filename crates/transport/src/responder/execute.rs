@@ -230,15 +230,19 @@ impl Responder {
 
     /// Answers the READs of memory that is about to change. Without a fence a WRITE may overtake a READ (IBA 10.8.3.3), but
     /// adapters read when the request comes, and programs count on it: Open MPI's MPI_Get_accumulate with MPI_REPLACE is a READ
-    /// and a WRITE. Where not all can be sent now, the request that changes it counts as lost on the way.
+    /// and a WRITE. Where not all can be sent now, the request that changes it has to come again.
     #[inline]
-    fn answer_readers(&mut self, addr: u64, len: u64, host: &mut impl ResponderHost) -> Result<(), Nak> {
+    fn answer_readers(&mut self, addr: u64, len: u64, host: &mut impl ResponderHost) -> Result<(), Stop> {
         if self.answers.is_empty() || len == 0 || !self.is_being_read(addr, len) {
             return Ok(());
         }
         self.send_answers(AT_ONCE, host);
-        // The memory of a READ may have gone: the refusal waits, and nothing behind it is looked at.
-        if self.refuses_for_good() || self.is_being_read(addr, len) { Err(Nak::Silence) } else { Ok(()) }
+        match (self.refuses_for_good(), self.is_being_read(addr, len)) {
+            // The memory of a READ has gone: the refusal waits, and nothing behind it is looked at.
+            (true, _) => Err(Nak::Silence.into()),
+            (false, true) => Err(Stop::TooEarly),
+            (false, false) => Ok(()),
+        }
     }
 
     /// Whether a READ that is yet to be answered asks for some of these bytes.
@@ -324,7 +328,7 @@ impl Responder {
         while self.resources.len() >= usize::from(self.config.max_dest_rd_atomic.max(1)) {
             self.resources.pop_front();
         }
-        self.resources.push_back(Resource { first_psn: psn, packets, body });
+        self.resources.push_back(Resource { first_psn: psn, packets, body, msn: self.msn });
         self.answers.push_back(Answer { psn, packets, body, msn: self.msn, begun: false, again: false });
         // The answer acknowledges all before it.
         self.ack_due = false;

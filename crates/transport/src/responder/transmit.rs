@@ -1,5 +1,5 @@
-//! What the responder sends: READ responses and atomic answers in PSN order, then one NAK, or one acknowledgement for all
-//! that has been executed (IBA 9.7.5.1.2 lets one stand for many).
+//! What the responder sends: READ responses and atomic answers in PSN order, with the acknowledgements of what has come again
+//! among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for many).
 
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
 use vervain_wire::{Aeth, Headers, opcode};
@@ -45,6 +45,7 @@ impl Responder {
         let mut headers = Headers::default();
         headers.bth.opcode = self.opcode_base | operation;
         headers.bth.pkey = self.config.pkey;
+        headers.bth.migration = self.config.migrated;
         headers.bth.dest_qpn = self.config.dest_qpn;
         headers.bth.psn = psn;
         headers
@@ -94,6 +95,14 @@ impl Responder {
                 }
                 Body::Word(word) => self.send_word(&answer, Some(word), budget, host),
                 Body::Nothing => self.send_word(&answer, None, budget, host),
+                Body::Acknowledgement if budget == 0 => (0, None),
+                Body::Acknowledgement => {
+                    let syndrome = self.acknowledge(host);
+                    match self.send_aeth(answer.psn, syndrome, answer.msn, host) {
+                        Ok(()) => (1, None),
+                        Err(refused) => (0, Some(refused)),
+                    }
+                }
             };
             budget -= sent;
             if sent == answer.packets {

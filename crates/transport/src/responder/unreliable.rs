@@ -34,7 +34,7 @@ impl Responder {
         match self.execute(packet, host) {
             Ok(_) => {}
             // IBA 9.9.3, class D: the message is dropped.
-            Err(Stop::Nak(_)) => {
+            Err(Stop::Nak(_) | Stop::TooEarly) => {
                 self.counters.dropped += 1;
                 self.drop_message(host);
             }

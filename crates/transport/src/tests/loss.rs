@@ -6,21 +6,9 @@ use super::host::{BASE, parsed};
 use super::pair::*;
 use crate::*;
 
-fn at(packet: u32) -> u32 {
-    psn::add(FIRST_PSN, packet)
-}
-
 /// The ACK timeout of a code, in nanoseconds.
 fn timeout(code: u8) -> Nanos {
     RequesterConfig { timeout: code, ..requester_config(Service::Rc) }.ack_timeout()
-}
-
-/// An ACK or NAK by hand.
-fn acknowledge(psn: u32, syndrome: u8) -> Vec<u8> {
-    let mut bytes = vec![opcode::ACKNOWLEDGE, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0];
-    bytes.extend_from_slice(&psn.to_be_bytes()[1..]);
-    bytes.extend_from_slice(&[syndrome, 0, 0, 0, 0, 0, 0, 0]);
-    bytes
 }
 
 #[test]
@@ -430,19 +418,6 @@ fn a_read_is_asked_for_anew_as_it_was_though_the_window_has_shrunk() {
     assert!(!again.is_empty() && first.starts_with(&again));
 }
 
-/// The packets of one request each, as the requester sends them.
-fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
-    pair.transmit();
-    pair.client.wire.drain(..).collect()
-}
-
-/// What the responder answers to `bytes`, as operation and PSN.
-fn replies<'a>(pair: &mut Pair, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<(u8, u32)> {
-    packets.into_iter().for_each(|bytes| pair.responder.handle_packet(&parsed(bytes), &mut pair.server));
-    while pair.responder.poll_transmit(1, &mut pair.server) {}
-    pair.server.sent().into_iter().map(|(code, psn, _)| (code, psn)).collect()
-}
-
 #[test]
 fn each_gap_is_told() {
     let mut pair = Pair::new(Service::Rc);
@@ -451,15 +426,6 @@ fn each_gap_is_told() {
     assert_eq!(replies(&mut pair, [&sent[1]]), [(opcode::ACKNOWLEDGE, at(0))]);
     assert_eq!(replies(&mut pair, [&sent[0], &sent[1]]), []);
     assert_eq!(replies(&mut pair, [&sent[4]]), [(opcode::ACKNOWLEDGE, at(2))]);
-}
-
-#[test]
-fn a_gap_that_closes_before_it_was_told_is_not() {
-    let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, &pattern(2048, 1), |_| ());
-    let sent = requests(&mut pair);
-    assert_eq!(replies(&mut pair, [&sent[1], &sent[0]]), []);
-    assert_eq!(replies(&mut pair, [&sent[1]]), [(opcode::ACKNOWLEDGE, at(1))]);
 }
 
 #[test]
@@ -496,15 +462,6 @@ fn an_answer_acknowledges_what_comes_before_it() {
     pair.client.post(Operation::Read, &[], |r| r.length = 8);
     let sent = requests(&mut pair);
     assert_eq!(replies(&mut pair, &sent), [(opcode::READ_RESPONSE_ONLY, at(1))]);
-}
-
-/// A READ request by hand: packet and bytes of the first READ, `len` of them.
-fn read_part(first: &[u8], packet: u32, len: u32) -> Vec<u8> {
-    let mut bytes = first.to_vec();
-    bytes[9..12].copy_from_slice(&at(packet).to_be_bytes()[1..]);
-    bytes[12..20].copy_from_slice(&(BASE + u64::from(packet) * 1024).to_be_bytes());
-    bytes[24..28].copy_from_slice(&len.to_be_bytes());
-    bytes
 }
 
 #[test]

@@ -365,3 +365,37 @@ proptest! {
         prop_assert_eq!(pair.requester.counters().resent_packets, 0);
     }
 }
+
+#[test]
+fn every_packet_says_whether_the_path_has_migrated() {
+    for migrated in [false, true] {
+        let requester = RequesterConfig { migrated, ..requester_config(Service::Rc) };
+        let mut pair = Pair::with(&requester, &ResponderConfig { migrated, ..responder_config(Service::Rc) });
+        pair.server.posted.push_back(5000);
+        pair.client.post(Operation::Send, &pattern(5000, 1), |_| ());
+        pair.client.post(Operation::Read, &[], |r| r.length = 5000);
+        pair.client.post(Operation::FetchAdd, &[0; 8], |_| ());
+        let mut lose = lose_once(|way, code, _| way == Way::Request && code == opcode::SEND_MIDDLE);
+        pair.finish(|way, packet| {
+            assert_eq!(packet.headers.bth.migration, migrated, "{way:?} {:?}", packet.headers);
+            lose(way, packet)
+        });
+        assert_eq!(pair.requester.counters().sequence_naks, 1);
+    }
+}
+
+#[test]
+fn requests_say_who_sends_them_until_one_is_acknowledged() {
+    let config = RequesterConfig { introduces: true, ..requester_config(Service::Rc) };
+    let mut pair = Pair::with(&config, &responder_config(Service::Rc));
+    for round in 0..3 {
+        pair.client.post(Operation::Write, &pattern(3000, 1), |_| ());
+        let mut lose = lose_once(|way, _, _| way == Way::Response);
+        pair.finish(|way, packet| {
+            let says = way == Way::Request && round == 0;
+            assert_eq!(packet.headers.bth.vervain, says, "{way:?} of round {round}, first or again");
+            lose(way, packet)
+        });
+    }
+    assert!(pair.requester.counters().resent_packets > 0);
+}

@@ -2,7 +2,7 @@
 
 use vervain_wire::{Packet, opcode};
 
-use super::host::{Host, parsed};
+use super::host::{BASE, Host, parsed};
 use crate::*;
 
 /// Which way a packet goes.
@@ -34,6 +34,9 @@ pub fn requester_config(service: Service) -> RequesterConfig {
         service,
         dest_qpn: 0x11,
         pkey: 0xffff,
+        // As rxe has it, whose captures are replayed.
+        migrated: false,
+        introduces: false,
         first_psn: FIRST_PSN,
         first_request: 0,
         mtu: 1024,
@@ -49,6 +52,7 @@ pub fn responder_config(service: Service) -> ResponderConfig {
         service,
         dest_qpn: 0x12,
         pkey: 0xffff,
+        migrated: false,
         expected_psn: FIRST_PSN,
         mtu: 1024,
         max_dest_rd_atomic: 16,
@@ -163,4 +167,39 @@ pub fn lose_once(what: impl Fn(Way, u8, u32) -> bool) -> impl FnMut(Way, &Packet
 /// Bytes that tell positions apart.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
+}
+
+/// The PSN of packet `packet`.
+pub fn at(packet: u32) -> u32 {
+    psn::add(FIRST_PSN, packet)
+}
+
+/// An ACK or NAK by hand.
+pub fn acknowledge(psn: u32, syndrome: u8) -> Vec<u8> {
+    let mut bytes = vec![opcode::ACKNOWLEDGE, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0];
+    bytes.extend_from_slice(&psn.to_be_bytes()[1..]);
+    bytes.extend_from_slice(&[syndrome, 0, 0, 0, 0, 0, 0, 0]);
+    bytes
+}
+
+/// The packets of one request each, as the requester sends them.
+pub fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
+    pair.transmit();
+    pair.client.wire.drain(..).collect()
+}
+
+/// What the responder answers to `bytes`, as operation and PSN.
+pub fn replies<'a>(pair: &mut Pair, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<(u8, u32)> {
+    packets.into_iter().for_each(|bytes| pair.responder.handle_packet(&parsed(bytes), &mut pair.server));
+    while pair.responder.poll_transmit(1, &mut pair.server) {}
+    pair.server.sent().into_iter().map(|(code, psn, _)| (code, psn)).collect()
+}
+
+/// A READ request by hand: packet and bytes of the first READ, `len` of them.
+pub fn read_part(first: &[u8], packet: u32, len: u32) -> Vec<u8> {
+    let mut bytes = first.to_vec();
+    bytes[9..12].copy_from_slice(&at(packet).to_be_bytes()[1..]);
+    bytes[12..20].copy_from_slice(&(BASE + u64::from(packet) * 1024).to_be_bytes());
+    bytes[24..28].copy_from_slice(&len.to_be_bytes());
+    bytes
 }

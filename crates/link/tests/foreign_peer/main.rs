@@ -1,0 +1,260 @@
+//! QPs whose peer is a device that is not Vervain's: what it is told, and when, and what it is not sent.
+
+#[path = "../hostile_packets/forge.rs"]
+#[allow(dead_code)]
+mod forge;
+mod rxe;
+#[path = "../hostile_packets/side.rs"]
+#[allow(dead_code)]
+mod side;
+#[path = "../hostile_packets/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+use forge::Rng;
+use rxe::{Kind, Rxe, THEIR_QPN, THERE};
+use side::{Side, poll};
+use std::iter;
+use std::time::{Duration, Instant};
+use vervain_hca::{Data, Opcode, QpType, SendRequest};
+use vervain_wire::aeth::{NO_CREDIT_LIMIT, Syndrome, credit_code};
+use vervain_wire::{Headers, opcode};
+use world::{FIRST_PSN, MAX_READS, MTU, World, address_of, alone, connect_to};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const RECEIVES: u32 = 64;
+/// Looks after which nothing more is on its way; if something is, it counts as lost.
+const LOOKS: u32 = 300;
+/// Where the peer reads, writes and counts.
+const READ_AT: u64 = 16 << 10;
+const WRITE_AT: u64 = 32 << 10;
+const WORD_AT: u64 = 48 << 10;
+
+/// An RC QP whose peer is the device.
+fn rc(receives: u32) -> (World, Side, Rxe) {
+    let world = World::new(&[QpType::Rc]);
+    let side = Side::new(&world.context, QpType::Rc, receives.max(1));
+    let rxe = Rxe::new(&side);
+    connect_to(&side.qp, address_of(&world.context, THERE), THEIR_QPN);
+    (0..receives).for_each(|n| side.post_receive(n.into()));
+    (world, side, rxe)
+}
+
+/// Posts and sends a request of the device.
+fn request(rxe: &mut Rxe, side: &Side, kind: Kind, length: u32) -> u32 {
+    let n = post(rxe, side, kind, length);
+    rxe.packets(n).iter().for_each(|packet| rxe.send(packet));
+    FIRST_PSN + rxe.requests[n].first + rxe.requests[n].packets - 1
+}
+
+fn post(rxe: &mut Rxe, side: &Side, kind: Kind, length: u32) -> usize {
+    let offset = match kind {
+        Kind::Send => 0,
+        Kind::Read => READ_AT,
+        Kind::Write => WRITE_AT,
+        Kind::FetchAdd => WORD_AT,
+    };
+    rxe.post(kind, length, side.memory.as_ptr() as u64 + offset, side.mr.rkey())
+}
+
+/// The next packet that comes to the device, while the program polls.
+fn next(rxe: &Rxe, side: &Side) -> Headers {
+    let since = Instant::now();
+    loop {
+        poll(&side.sent);
+        poll(&side.received);
+        if let Some((headers, _)) = rxe.receive() {
+            return headers;
+        }
+        assert!(since.elapsed() < LIMIT, "no packet came");
+    }
+}
+
+fn is_plain(headers: &Headers) -> bool {
+    opcode::operation(headers.bth.opcode) == opcode::ACKNOWLEDGE
+}
+
+#[test]
+fn requests_that_come_again_in_any_order_never_complete_a_read_or_atomic_without_its_data() {
+    alone("requests_that_come_again_in_any_order_never_complete_a_read_or_atomic_without_its_data", || {
+        let (_world, mut side, mut rxe) = rc(RECEIVES);
+        for (i, byte) in side.memory[READ_AT as usize..WRITE_AT as usize].iter_mut().enumerate() {
+            *byte = (i * 31 + i / 256 * 7) as u8;
+        }
+        side.memory[WORD_AT as usize..WORD_AT as usize + 8].fill(0);
+        let mut rng = Rng(0x5eed_0002);
+        let (mut atomics, mut received) = (0u64, 0);
+        for round in 0..200 {
+            let first = rxe.requests.len();
+            rxe.migration = round % 2 == 0;
+            for _ in 0..1 + rng.below(7) {
+                let outstanding = rxe.requests[first..].iter().filter(|request| request.is_answered()).count();
+                let kinds = if outstanding == MAX_READS.into() { 2 } else { 4 };
+                let kind = [Kind::Send, Kind::Write, Kind::Read, Kind::FetchAdd][rng.below(kinds) as usize];
+                let length = if kind == Kind::FetchAdd { 8 } else { 4 * (1 + rng.below(500)) };
+                post(&mut rxe, &side, kind, length);
+            }
+            let since = Instant::now();
+            while let Some(oldest) = (first..rxe.requests.len()).find(|n| !rxe.requests[*n].done) {
+                let left = || (oldest..rxe.requests.len()).filter(|n| !rxe.requests[*n].done);
+                let mut packets: Vec<_> = left().flat_map(|n| rxe.packets(n)).collect();
+                match rng.below(5) {
+                    0 => packets.reverse(),
+                    1 => packets.retain(|bytes| opcode::is_send(bytes[0]) || opcode::is_write(bytes[0])),
+                    2 => packets.truncate(1),
+                    3 => packets.retain(|_| rng.below(3) > 0),
+                    _ => {}
+                }
+                packets.iter().for_each(|packet| rxe.send(packet));
+                let lossy = rng.below(2) == 0;
+                for _ in 0..LOOKS {
+                    received += poll(&side.received).len();
+                    if let Some((headers, payload)) = rxe.receive()
+                        && !(lossy && rng.below(3) == 0)
+                    {
+                        rxe.take(&headers, &payload);
+                    }
+                }
+                assert!(since.elapsed() < LIMIT, "round {round}: {:?}", &rxe.requests[oldest..]);
+            }
+            for request in &rxe.requests[first..] {
+                let is_right = match request.kind {
+                    Kind::Read => request.data == side.memory[READ_AT as usize..][..request.length as usize],
+                    Kind::FetchAdd => {
+                        atomics += 1;
+                        request.data == (atomics - 1).to_ne_bytes()
+                    }
+                    _ => true,
+                };
+                assert!(is_right, "round {round}: {request:?}");
+            }
+            let sends = rxe.requests.iter().filter(|request| request.kind == Kind::Send).count();
+            assert_eq!(received, sends, "round {round}: messages");
+            rxe.requests[first..]
+                .iter()
+                .filter(|request| request.kind == Kind::Send)
+                .for_each(|_| side.post_receive(0));
+        }
+    });
+}
+
+// An HCA acknowledges a message before the program sees it. The device's program may take the first event after a send for the
+// completion of that.
+#[test]
+fn a_message_is_acknowledged_before_its_answer() {
+    alone("a_message_is_acknowledged_before_its_answer", || {
+        for (operation, length) in [
+            (Opcode::Send, 0),
+            (Opcode::Send, 8),
+            (Opcode::Send, MTU),
+            (Opcode::Send, 2 * MTU + 8),
+            (Opcode::Write, 8),
+            (Opcode::Read, 8),
+        ] {
+            let (_world, side, mut rxe) = rc(RECEIVES);
+            let mut answered = FIRST_PSN;
+            for round in 0..6 {
+                let sleeps = round % 2 == 1;
+                if sleeps {
+                    side.received.req_notify(false).unwrap();
+                }
+                let asked = request(&mut rxe, &side, Kind::Send, 8);
+                if sleeps {
+                    side.channel.next_event().unwrap();
+                    side.received.ack_events(1);
+                }
+                let since = Instant::now();
+                while poll(&side.received).is_empty() {
+                    assert!(since.elapsed() < LIMIT, "no message came");
+                }
+                let sge = side.sge(length);
+                let answer = SendRequest {
+                    opcode: operation,
+                    remote_addr: 0x1000,
+                    rkey: 7,
+                    data: Data::Sges(&sge),
+                    ..SendRequest::default()
+                };
+                side.qp.post_send(|p| p.push(&answer)).unwrap();
+                let (first, last) = (answered, answered + length.div_ceil(MTU).max(1) as u32 - 1);
+                answered = last + 1;
+                let is_new = |headers: &Headers| !is_plain(headers) && headers.bth.psn >= first;
+                // What was answered before may come again.
+                let mut packets = iter::from_fn(|| Some(next(&rxe, &side))).skip_while(|headers| {
+                    let is_acknowledged = is_plain(headers) && headers.bth.psn == asked;
+                    assert!(
+                        !is_new(headers),
+                        "{operation:?} of {length} bytes, round {round}: {headers:?} comes first"
+                    );
+                    !is_acknowledged
+                });
+                assert!(packets.any(|headers| is_new(&headers) && headers.bth.psn == last));
+                if operation == Opcode::Read {
+                    break;
+                }
+                rxe.acknowledge(last);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_qp_without_receives_gives_no_credit_and_another_gives_what_it_has() {
+    alone("a_qp_without_receives_gives_no_credit_and_another_gives_what_it_has", || {
+        for receives in [0, 3] {
+            let (_world, side, mut rxe) = rc(receives);
+            for kind in [Kind::Write, Kind::Read, Kind::FetchAdd] {
+                request(&mut rxe, &side, kind, 8);
+                let code = if receives == 0 { NO_CREDIT_LIMIT } else { credit_code(receives) };
+                let syndrome = next(&rxe, &side).aeth.unwrap().syndrome;
+                assert_eq!(Syndrome::decode(syndrome), Some(Syndrome::Ack(code)), "{kind:?} with {receives} receives");
+            }
+            if receives > 0 {
+                // The last one has been taken: now the device is to wait for the next.
+                for left in (0..receives).rev() {
+                    request(&mut rxe, &side, Kind::Send, 8);
+                    let syndrome = next(&rxe, &side).aeth.unwrap().syndrome;
+                    assert_eq!(Syndrome::decode(syndrome), Some(Syndrome::Ack(credit_code(left))));
+                }
+            }
+        }
+    });
+}
+
+// IBA 17.2.8: a QP in the state "migrated", as ibv_query_qp says it is, sets MigReq; one that hears of it does nothing.
+#[test]
+fn packets_say_that_the_path_has_migrated_and_those_of_either_kind_are_taken() {
+    alone("packets_say_that_the_path_has_migrated_and_those_of_either_kind_are_taken", || {
+        let (_world, side, mut rxe) = rc(RECEIVES);
+        for migration in [false, true, false] {
+            rxe.migration = migration;
+            for kind in [Kind::Write, Kind::Read, Kind::FetchAdd, Kind::Send] {
+                request(&mut rxe, &side, kind, 8);
+                assert!(next(&rxe, &side).bth.migration, "what answers {kind:?}");
+            }
+            side.post(0, None);
+            let asked = next(&rxe, &side);
+            assert!(asked.bth.migration && opcode::is_request(asked.bth.opcode), "{asked:?}");
+            rxe.acknowledge(asked.bth.psn);
+        }
+    });
+}
+
+#[test]
+fn reserved_bits_are_zero_once_the_device_has_answered() {
+    alone("reserved_bits_are_zero_once_the_device_has_answered", || {
+        let (_world, side, mut rxe) = rc(RECEIVES);
+        for round in 0..5 {
+            side.post(round, None);
+            let asked = next(&rxe, &side);
+            assert_eq!(asked.bth.vervain, round == 0, "request {round}");
+            rxe.acknowledge(asked.bth.psn);
+            let since = Instant::now();
+            while poll(&side.sent).is_empty() {
+                assert!(since.elapsed() < LIMIT, "no completion came");
+            }
+            request(&mut rxe, &side, Kind::Send, 8);
+            assert!(!next(&rxe, &side).bth.vervain, "an acknowledgement");
+        }
+    });
+}
