@@ -503,7 +503,7 @@ static void flush_kinds(void)
 {
 	static const enum vt_type types[] = { VT_RC, VT_XRC };
 	const uint32_t both = VT_ACCESS_FLUSH_GLOBAL | VT_ACCESS_FLUSH_PERSISTENT;
-	const struct { uint64_t kind; uint32_t qp; int mr, want; } rows[] = {
+	const struct { uint32_t kind, qp; int mr, want; } rows[] = {
 		{ VT_FLUSH_GLOBAL, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_SUCCESS },
 		{ VT_FLUSH_GLOBAL, both, 0, IBV_WC_REM_ACCESS_ERR },
 		{ VT_FLUSH_PERSISTENT, both, VT_ACCESS_FLUSH_GLOBAL, IBV_WC_REM_ACCESS_ERR },
@@ -519,12 +519,12 @@ static void flush_kinds(void)
 			vt_pair(&a, &b);
 			struct vt_wr w = vt_wr_to(&vt_a, &vt_b, VT_OP_FLUSH, 8);
 			w.rkey = vt_reg(&vt_b, 1, false, VT_ACCESS_ALL | rows[i].mr, 0, 4096).rkey;
-			w.compare_add = rows[i].kind;
+			w.flush_kind = rows[i].kind;
 			w.swap = 64;
 			w.use_ex = 1;
 			vt_require(vt_send(&vt_a, &w) == 0, "posting");
 			int status = wait_status(3000, NULL);
-			vt_check(status == rows[i].want, "kind %" PRIu64 ", QP 0x%x, region 0x%x: expected %s, got %s", rows[i].kind, rows[i].qp,
+			vt_check(status == rows[i].want, "kind %u, QP 0x%x, region 0x%x: expected %s, got %s", rows[i].kind, rows[i].qp,
 				(unsigned)rows[i].mr, vt_wc_name(rows[i].want), vt_wc_name(status));
 			vt_teardown();
 		}

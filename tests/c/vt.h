@@ -144,7 +144,8 @@ struct vt_wr {
 	uint64_t raddr;
 	uint32_t rkey;
 	uint32_t imm; /* host order, or the rkey to invalidate */
-	uint64_t compare_add, swap; /* a flush: placement, or 0 for global; length */
+	uint64_t compare_add, swap;
+	uint32_t flush_kind; /* placement of a flush, 0 for global; its length is in swap */
 	uint32_t srqn, ud_qpn, ud_qkey;
 	int32_t use_ex; /* post through ibv_wr_* */
 	int32_t mw;     /* slot of the window to bind */

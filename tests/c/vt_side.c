@@ -286,7 +286,7 @@ static int post_ex(struct vt_side *s, const struct vt_wr *w)
 		data = false;
 		break;
 	case VT_OP_FLUSH:
-		vt_build_flush(x, w->rkey, w->raddr, w->swap, (uint8_t)(w->compare_add ? w->compare_add : VT_FLUSH_GLOBAL),
+		vt_build_flush(x, w->rkey, w->raddr, w->swap, (uint8_t)(w->flush_kind ? w->flush_kind : VT_FLUSH_GLOBAL),
 			VT_FLUSH_RANGE);
 		data = false;
 		break;

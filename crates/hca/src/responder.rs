@@ -11,7 +11,7 @@ use crate::recv_queue::{Receipt, RqView};
 use crate::space::{OWNER_DIED, Place, Space, plain_region};
 use crate::types::{QpState, QpType, access, event, wc};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
 /// Why the responder refuses, as an acknowledgement would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +182,13 @@ impl Target {
         }
     }
 
+    /// [`Target::enter`] with the memory already named that is touched next, for [`Target::mapped`].
+    #[inline(always)]
+    pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
+        self.name(key, addr);
+        self.enter()
+    }
+
     /// [`Target::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
         let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
@@ -242,12 +249,20 @@ impl Target {
         barrier::light(self.full_barrier);
     }
 
-    /// Names the memory that is touched next, before its key is looked up: who revokes another key does not wait for this
-    /// lane, and who has waited for it in vain knows which pages are still written to. False once that has happened.
+    /// Names the memory that is touched next: who revokes another key does not wait for this lane, and who has waited for it
+    /// in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the
+    /// key follow.
     #[inline(always)]
-    fn name(&self, key: u32, addr: u64) -> bool {
+    fn name(&self, key: u32, addr: u64) {
         self.lane.addr.store(addr, Ordering::Relaxed);
-        self.lane.key.store(key, Ordering::Relaxed);
+        // Not seen before what the last access has stored.
+        self.lane.key.store(key, Ordering::Release);
+    }
+
+    /// The same inside the mark; false once the lane was cut off.
+    #[inline]
+    fn name_next(&self, key: u32, addr: u64) -> bool {
+        self.name(key, addr);
         barrier::light(self.full_barrier);
         !self.is_cut_off()
     }
@@ -262,8 +277,9 @@ impl Target {
     /// waiting, for it has flushed the receive, and its program may have taken the memory back.
     #[inline(always)]
     pub fn counts(&self) -> bool {
-        // What was stored is visible to an owner whose cutting off is not seen here: it looks after a heavy barrier.
-        barrier::light(self.full_barrier);
+        // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was copied
+        // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited.
+        compiler_fence(Ordering::SeqCst);
         !self.is_cut_off()
     }
 
@@ -278,7 +294,7 @@ impl Target {
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
     #[inline]
     pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Place, Nak> {
-        if !self.name(rkey, addr) {
+        if !self.name_next(rkey, addr) {
             return Err(Nak::Silence);
         }
         if self.qp.access.load(Ordering::Relaxed)
@@ -295,10 +311,11 @@ impl Target {
             .ok_or(Nak::RemoteAccess)
     }
 
-    /// The same for the plain case: a connected QP, a region that is mapped here. None for all others and for refusals.
+    /// The same for the plain case: a connected QP, a region that is mapped here. None for all others and for refusals. The
+    /// caller came by [`Target::enter_at`].
     #[inline(always)]
     pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
-        if !self.name(rkey, addr) || self.qp.access.load(Ordering::Relaxed) & need != need {
+        if self.qp.access.load(Ordering::Relaxed) & need != need {
             return None;
         }
         let (entry, offset) = plain_region(self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
@@ -381,7 +398,7 @@ impl Target {
             if offset < u64::from(sge.length) {
                 let len = (u64::from(sge.length) - offset).min(most);
                 let addr = sge.addr.wrapping_add(offset);
-                if !self.name(sge.lkey, addr) {
+                if !self.name_next(sge.lkey, addr) {
                     return Err(Nak::Silence);
                 }
                 let place =

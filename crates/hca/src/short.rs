@@ -115,7 +115,7 @@ impl SendQueue {
     #[inline(always)]
     fn post_write(&mut self, qp: &Qp, w: &impl Work) -> bool {
         let data = w.data();
-        let done = match self.begin_short(qp, &data) {
+        let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
             Some(_) => None,
             None => return false,
@@ -140,7 +140,7 @@ impl SendQueue {
     #[inline(never)]
     fn post_read(&mut self, qp: &Qp, w: &impl Work) -> bool {
         let data = w.data();
-        let done = match self.begin_short(qp, &data) {
+        let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
             Some(_) => None,
             None => return false,
@@ -164,7 +164,8 @@ impl SendQueue {
     fn post_atomic(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
         let data = w.data();
         let mut unanswered = false;
-        let done = match self.begin_short(qp, &data) {
+        let (addr, rkey, ..) = w.atomic();
+        let done = match self.begin_short(qp, &data, Some((addr, rkey))) {
             Some((sq, target, Some(_mark))) => {
                 sq.atomic(target, w, &data, opcode == Opcode::CompareSwap, &mut unanswered)
             }
@@ -208,7 +209,7 @@ impl SendQueue {
     fn post_message(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
         let data = w.data();
         let mut receive = Receive::default();
-        let done = match self.begin_short(qp, &data) {
+        let done = match self.begin_short(qp, &data, None) {
             Some((sq, target, Some(_mark))) => {
                 sq.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut receive)
             }
@@ -280,7 +281,11 @@ impl SendQueue {
         }
         let (mut receive, mut unanswered) = (Receive::default(), false);
         let done = {
-            let Ok(_mark) = target.enter() else { return false };
+            let entered = match opcode {
+                Opcode::Send | Opcode::SendImm => target.enter(),
+                _ => target.enter_at(w.rkey, w.remote_addr),
+            };
+            let Ok(_mark) = entered else { return false };
             match opcode {
                 Opcode::Write => self.write(target, &w, &data),
                 Opcode::Read => self.read(target, &w, &data),
@@ -300,9 +305,14 @@ impl SendQueue {
     // ---- what all short ways share ---------------------------------------------------------------------------------
 
     /// Whether the request may take one; if so the send queue is marked as executing and the initiator as in flight, by one
-    /// barrier for both.
+    /// barrier for both. `remote` is the address and key of an RDMA operation.
     #[inline(always)]
-    fn begin_short(&mut self, qp: &Qp, data: &Sge) -> Option<(&SendQueue, &Target, Option<InFlight<'_>>)> {
+    fn begin_short(
+        &mut self,
+        qp: &Qp,
+        data: &Sge,
+        remote: Option<(u64, u32)>,
+    ) -> Option<(&SendQueue, &Target, Option<InFlight<'_>>)> {
         if (self.room == 0 && !self.find_room())
             || data.length > self.left
             || qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32
@@ -312,7 +322,11 @@ impl SendQueue {
         let this = &*self;
         let target = this.target.as_deref()?;
         qp.executing.store(qp.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        let mark = target.enter().ok();
+        let mark = match remote {
+            Some((addr, rkey)) => target.enter_at(rkey, addr),
+            None => target.enter(),
+        };
+        let mark = mark.ok();
         // Looked at inside the marks, as whoever pauses this process changes it before it looks at them.
         let open = self.header.paused.load(Ordering::Acquire) == 0;
         Some((this, target, mark.filter(|_| open)))

@@ -124,7 +124,7 @@ fn push(batch: &mut SendBatch, to: IpAddr, n: usize, length: usize) {
     let headers = [4, pad << 4, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, n as u8];
     let packet = Outgoing { to, slot: 0, flow: 5, hop_limit: 0, tos: 0, headers: &headers, payload: &pieces };
     // SAFETY: the payload lives longer than the call.
-    unsafe { batch.push(&packet) };
+    assert_eq!(unsafe { batch.push(&packet) }, Ok(()));
 }
 
 /// Receives `count` packets with right ICRCs; the numbers in their headers.
