@@ -62,3 +62,23 @@ fn packets_with_udp_checksum_0_are_answered_over_ipv4() {
 fn packets_with_udp_checksum_0_are_answered_over_ipv6() {
     must_be_answered(true, "plain");
 }
+
+/// Any IPv4 identification, and routers may cut the packet.
+#[test]
+fn packets_that_may_be_fragmented_are_answered() {
+    must_be_answered(false, "clear");
+}
+
+#[test]
+fn packets_that_were_fragmented_are_answered() {
+    must_be_answered(false, "fragments");
+}
+
+/// The ICRC knows no IPv4 options (IBA annex A17.3.1). Who has such a peer is told.
+#[test]
+fn packets_with_options_are_counted_and_named() {
+    let Some(network) = network() else { return };
+    let (peer, answer) = meet(&network, false, "options", "0");
+    assert!(peer.success(), "{}\n{answer}", peer.describe());
+    assert!(answer.contains("has a wrong ICRC"), "{answer}");
+}

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use vervain_hca::tally::{FIRST, Word};
 use vervain_hca::types::now_ns;
+use vervain_wire::icrc::Untold;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 
 /// How long a call waits for the kernel to have room, in milliseconds.
@@ -235,8 +236,8 @@ impl Port {
         if let Some(capture) = self.capture {
             let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(way.to));
             let (hop_limit, tos) = (way.hop_limit, way.tos);
-            let packets = bytes.chunks(segment).zip(0..);
-            capture.write(packets.map(|(bytes, id)| Captured { from, to, hop_limit, tos, id, bytes }));
+            let packets = bytes.chunks(segment).zip((0..).map(Untold::with_df));
+            capture.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, untold, bytes }));
         }
     }
 }

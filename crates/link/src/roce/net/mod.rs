@@ -12,7 +12,6 @@ mod ancillary;
 mod capture;
 mod counters;
 mod faults;
-mod filter;
 mod flush;
 mod groups;
 mod icrc;

@@ -1,7 +1,6 @@
 //! The socket options that RoCE v2 packets need.
 
 use super::HOP_LIMIT;
-use super::filter;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -54,19 +53,17 @@ pub fn for_receiving(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     for_packets(fd, local)
 }
 
-/// For any socket that packets come in by: none that could have been fragmented or has IP options, for those have no right
-/// ICRC.
+/// For any socket that packets come in by.
 pub fn for_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     for_any_packets(fd, local)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)
-        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))?;
-    filter::attach(fd, local)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))
 }
 
 /// What is asked of all sockets of an address, also of the one that nobody reads: IPv6 sockets take no IPv4 packets; trains
 /// come whole, about which the kernel asks any of them before it knows whose the packet is; and UDP checksum 0, which RoCE
-/// senders have the right to (IBA annex A17.3.1), is no damage over IPv6, as it is to other sockets (RFC 6935).
+/// senders have the right to (IBA annex A17), is no damage over IPv6, as it is to other sockets (RFC 6935).
 pub fn for_any_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     if local.is_ipv6() {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;

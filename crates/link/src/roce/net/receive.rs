@@ -10,6 +10,7 @@ use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use vervain_wire::UDP_PORT;
+use vervain_wire::icrc::Untold;
 
 /// Trains that are taken at once.
 const TRAINS: usize = 8;
@@ -42,13 +43,13 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Whether the ICRC is right. Over IPv4 any identification will do, for sockets do not tell it.
+    /// Whether the ICRC is right. Over IPv4 any identification will do, with DF or without, for sockets tell neither.
     pub fn is_intact(&self) -> bool {
-        self.id().is_some()
+        self.untold().is_some()
     }
 
-    /// The IPv4 identification for which the ICRC is right.
-    fn id(&self) -> Option<u16> {
+    /// What the ICRC says of the IPv4 header.
+    fn untold(&self) -> Option<Untold> {
         icrc::flow(self.from, SocketAddr::new(self.to, UDP_PORT))?.verify(self.index, self.bytes)
     }
 
@@ -59,7 +60,7 @@ impl<'a> Datagram<'a> {
             to: SocketAddr::new(self.to, UDP_PORT),
             hop_limit: if self.hop_limit == 0 { HOP_LIMIT } else { self.hop_limit },
             tos: self.tos,
-            id: self.id().unwrap_or(self.index),
+            untold: self.untold().unwrap_or(Untold::with_df(self.index)),
             bytes: self.bytes,
         }
     }
