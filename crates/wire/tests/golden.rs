@@ -4,10 +4,10 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use vervain_wire::icrc::Untold;
 use vervain_wire::opcode::{
     self, ATOMIC_WRITE, FLUSH, RC, SEND_LAST_IMM, SEND_LAST_INVALIDATE, UC, WRITE_LAST_IMM, WRITE_ONLY,
 };
-use vervain_wire::icrc::Untold;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS, parse};
 
 #[test]

@@ -17,8 +17,10 @@ mod groups;
 mod icrc;
 pub(super) mod options;
 mod port;
+mod reach;
 mod receive;
 mod room;
+mod rtnetlink;
 mod send;
 pub(super) mod sys;
 #[cfg(test)]
@@ -27,6 +29,7 @@ mod train;
 
 pub use counters::Counters;
 pub use port::Port;
+pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};
 pub use send::{Outgoing, SendBatch, TooLarge};
 
