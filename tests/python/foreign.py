@@ -44,7 +44,8 @@ class Peer:
         self.port.bind((local, PORT))
         self.psn = {SEND_ONLY: 0, UD_SEND_ONLY: 0}
         self.expected = 0
-        self.ports, self.labels, self.checksums = set(), set(), set()
+        # The source ports and flow labels of what came for each QP.
+        self.seen = {RC_QPN: (set(), set()), UD_QPN: (set(), set())}
 
     # --- sending ---
 
@@ -114,12 +115,11 @@ class Peer:
             if ip[-4:] != icrc.expected(ip, header):
                 raise SystemExit("an answer has a wrong ICRC")
             udp, body = ip[header:header + 8], ip[header + 8:-4]
-            self.checksums.add(udp[6:8] != b"\0\0")
             opcode, flags, _, qpn, psn = struct.unpack("!BBHII", body[:12])
             body = body[12:len(body) - (flags >> 4 & 3)]
-            if qpn & 0xFFFFFF == RC_QPN:
-                self.ports.add(int.from_bytes(udp[:2], "big"))
-                self.labels.add(int.from_bytes(ip[0:4], "big") & 0xFFFFF if header == 40 else 0)
+            ports, labels = self.seen.setdefault(qpn & 0xFFFFFF, (set(), set()))
+            ports.add(int.from_bytes(udp[:2], "big"))
+            labels.add(int.from_bytes(ip[0:4], "big") & 0xFFFFF if header == 40 else 0)
             yield opcode, qpn & 0xFFFFFF, psn & 0xFFFFFF, body
 
     def answered(self, packet, to, is_answer, tries=TRIES):
@@ -204,7 +204,8 @@ def main():
         good = attempt()
         missing += not good
         print(f"{'good' if good else 'MISSING'}: {name}")
-    print(f"source ports {sorted(peer.ports)}, flow labels {sorted(map(hex, peer.labels))}, checksums {peer.checksums}")
+    for qpn, (ports, labels) in peer.seen.items():
+        print(f"QP {qpn:#x}: source ports {sorted(ports)}, flow labels {sorted(map(hex, labels))}")
     return missing != 0
 
 

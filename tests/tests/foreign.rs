@@ -74,6 +74,21 @@ fn packets_that_were_fragmented_are_answered() {
     must_be_answered(false, "fragments");
 }
 
+/// A program may say which packets are a flow: in its address vectors, and by answering a datagram with the header that came
+/// with it.
+#[test]
+fn flow_labels_are_those_of_the_address_vectors() {
+    let Some(network) = network() else { return };
+    let (peer, answer) = meet(&network, true, "plain", "0x4791f");
+    println!("{}", peer.output);
+    assert!(peer.success(), "{}\n{answer}", peer.describe());
+    let labels = |qp: &str| peer.output.lines().find(|line| line.starts_with(qp)).unwrap_or_default();
+    assert!(labels("QP 0x11:").ends_with("flow labels ['0x4791f']"), "{}", labels("QP 0x11:"));
+    // The answer to the group's datagram, which had none, has one of the kernel's.
+    assert!(labels("QP 0x12:").contains("'0xabcde'"), "{}", labels("QP 0x12:"));
+    assert!(answer.contains("from QP 0x12, flow label 0xabcde"), "{answer}");
+}
+
 /// The ICRC knows no IPv4 options (IBA annex A17.3.1). Who has such a peer is told.
 #[test]
 fn packets_with_options_are_counted_and_named() {

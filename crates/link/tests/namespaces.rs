@@ -122,7 +122,8 @@ fn push(batch: &mut SendBatch, to: IpAddr, n: usize, length: usize) {
     pieces.push(payload.as_ptr().cast_mut(), length as u64);
     let pad = (length.wrapping_neg() % 4) as u8;
     let headers = [4, pad << 4, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, n as u8];
-    let packet = Outgoing { to, slot: 0, flow: 5, hop_limit: 0, tos: 0, headers: &headers, payload: &pieces };
+    let packet =
+        Outgoing { to, slot: 0, spread: 1, label: 0, hop_limit: 0, tos: 0, headers: &headers, payload: &pieces };
     // SAFETY: the payload lives longer than the call.
     unsafe { batch.push(&packet) };
 }

@@ -104,7 +104,7 @@ impl Engine {
             ..Headers::default()
         };
         let grh = &datagram.ah.grh;
-        let to = Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class };
+        let to = Destination::new(remote, grh);
         // Nobody of a group answers for the others.
         if remote.is_multicast() {
             if local.is_loopback() && self.ports.spares_own_members() {
@@ -149,7 +149,7 @@ impl Engine {
                 sgid: &from,
                 dgid: &to,
                 traffic_class: arrived.tos,
-                flow_label: 0,
+                flow_label: arrived.label,
                 hop_limit: arrived.hop_limit,
                 roce: true,
             };

@@ -31,6 +31,8 @@ pub struct Captured<'a> {
     pub hop_limit: u8,
     /// Traffic class.
     pub tos: u8,
+    /// Flow label of IPv6; 0 where the kernel has chosen it.
+    pub label: u32,
     /// IPv4 identification, and DF.
     pub untold: Untold,
     /// UDP payload.
@@ -107,7 +109,7 @@ impl Captured<'_> {
             (SocketAddr::V6(from), SocketAddr::V6(to)) => {
                 let ip = Ipv6Header {
                     traffic_class: self.tos,
-                    flow_label: Ipv6FlowLabel::ZERO,
+                    flow_label: Ipv6FlowLabel::try_new(self.label).ok()?,
                     payload_length: 0,
                     next_header: IpNumber::UDP,
                     hop_limit: self.hop_limit,

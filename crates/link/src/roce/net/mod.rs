@@ -28,7 +28,7 @@ mod tests;
 mod train;
 
 pub use counters::Counters;
-pub use port::Port;
+pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};
 pub use send::{Outgoing, SendBatch, TooLarge};
@@ -41,5 +41,7 @@ pub fn check_environment() -> vervain_hca::Result<()> {
 
 /// The hop limit that the sockets have by themselves.
 pub const HOP_LIMIT: u8 = 64;
+/// The largest flow label of IPv6.
+pub const MOST_LABEL: u32 = 0xf_ffff;
 /// Most bytes that a UDP datagram carries over IPv4.
 const MAX_DATAGRAM: usize = 65_507;

@@ -32,7 +32,8 @@ pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0.
+/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0, and with the flow label of their
+/// address, unless that is 0.
 pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     let hops = i32::from(HOP_LIMIT);
     if local.is_ipv4() {
@@ -43,6 +44,7 @@ pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &hops)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &hops)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, &ON)?;
     }
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &ROOM)
 }
@@ -72,13 +74,13 @@ pub fn for_any_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON)
 }
 
-/// Asks for hop limit and traffic class of what comes in.
+/// Asks for hop limit, traffic class and flow label of what comes in.
 pub fn for_hop_limits(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     if local.is_ipv4() {
         set(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &ON)?;
         set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON)
     } else {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &ON)?;
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &ON)
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &ON)
     }
 }

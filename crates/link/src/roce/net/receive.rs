@@ -36,6 +36,8 @@ pub struct Datagram<'a> {
     pub hop_limit: u8,
     /// Traffic class, or type of service; 0 before [`Port::tell_hop_limits`].
     pub tos: u8,
+    /// Flow label of IPv6; 0 before [`Port::tell_hop_limits`].
+    pub label: u32,
     /// Place in its train; if that came whole, the IPv4 identification.
     pub index: u16,
     /// From the BTH to the ICRC.
@@ -60,6 +62,7 @@ impl<'a> Datagram<'a> {
             to: SocketAddr::new(self.to, UDP_PORT),
             hop_limit: if self.hop_limit == 0 { HOP_LIMIT } else { self.hop_limit },
             tos: self.tos,
+            label: self.label,
             untold: self.untold().unwrap_or(Untold::with_df(self.index)),
             bytes: self.bytes,
         }
@@ -175,6 +178,7 @@ impl Received {
             to: self.to,
             hop_limit: self.told.hop_limit,
             tos: self.told.tos,
+            label: self.told.label,
             index: index as u16,
             bytes,
         })

@@ -42,7 +42,7 @@ fn push(batch: &mut SendBatch, packet: &Outgoing<'_>) {
 }
 
 fn outgoing<'a>(to: &Port, headers: &'a [u8], payload: &'a Pieces) -> Outgoing<'a> {
-    Outgoing { to: to.ip(), slot: 0, flow: 0, hop_limit: 0, tos: 0, headers, payload }
+    Outgoing { to: to.ip(), slot: 0, spread: 0, label: 0, hop_limit: 0, tos: 0, headers, payload }
 }
 
 /// Pushes packets of these sizes, each in two pieces, and flushes.
@@ -180,6 +180,36 @@ fn packets_to_two_processes_never_share_a_train() {
     receive(&to, 12, |n, datagram| {
         check_one(n, 40, datagram);
         assert_eq!(usize::from(datagram.index), n % 3);
+    });
+}
+
+#[test]
+fn source_ports_are_spread_and_differ_between_processes() {
+    let port = port();
+    let all: std::collections::BTreeSet<u16> = (0..8)
+        .flat_map(|slot| (0..SPREAD as u32).map(move |spread| (slot, spread)))
+        .map(|(s, n)| port.flow(s, n).1)
+        .collect();
+    assert_eq!(all.len(), 8 * SPREAD);
+    assert!(all.iter().all(|source| *source >= 0xc000));
+    assert_eq!(port.flow(3, 1).1, port.flow(3, 1 + SPREAD as u32).1);
+}
+
+#[test]
+fn flow_labels_are_sent_and_told() {
+    let open = || Arc::new(Port::open("::1".parse().unwrap(), 1).unwrap());
+    let port = open();
+    port.tell_hop_limits();
+    let mut batch = SendBatch::new(port.clone());
+    let labels = [0x12345, 0xfffff, 1, 0x80000];
+    for (n, label) in labels.into_iter().enumerate() {
+        let bytes = payload(n, 20);
+        push(&mut batch, &Outgoing { label, tos: 0x28, ..outgoing(&port, &headers(n, 20), &pieces(&[&bytes])) });
+    }
+    batch.flush();
+    receive(&port, labels.len(), |n, datagram| {
+        check_one(n, 20, datagram);
+        assert_eq!((datagram.label, datagram.tos, datagram.hop_limit), (labels[n], 0x28, 64));
     });
 }
 
@@ -323,7 +353,7 @@ fn every_member_of_a_group_gets_a_copy_and_others_none() {
 fn a_train_that_is_refused_goes_packet_by_packet_and_so_do_all_after_it() {
     let (from, to) = (port(), port());
     // Segments need a checksum each, so a socket without checksums refuses trains.
-    options::set(from.flow(0).0, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1i32).unwrap();
+    options::set(from.flow(0, 0).0, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1i32).unwrap();
     let mut batch = SendBatch::new(from.clone());
     for _ in 0..2 {
         send(&mut batch, &to, &[1000, 1000, 1000, 3]);
