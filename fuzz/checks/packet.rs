@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use vervain_wire::icrc::Flow;
+use vervain_wire::icrc::{Flow, Untold};
 use vervain_wire::opcode::{self, headers_len};
 use vervain_wire::{ICRC_LEN, MAX_HEADERS, parse};
 
@@ -52,8 +52,8 @@ fn reserved(opcode: u8, at: usize) -> u8 {
 /// An identification that is found is one with which the ICRC is right.
 fn icrc(datagram: &[u8]) {
     let v4 = Flow::v4((Ipv4Addr::LOCALHOST, 1), (Ipv4Addr::BROADCAST, 2));
-    if let Some(id) = v4.verify(0, datagram) {
-        assert_eq!(v4.verify(id, datagram), Some(id));
+    if let Some(found @ Untold { id, dont_fragment: true }) = v4.verify(0, datagram) {
+        assert_eq!(v4.verify(id, datagram), Some(found));
         let (covered, sent) = datagram.split_at(datagram.len() - ICRC_LEN);
         let (headers, payload) = covered.split_at(covered.len().min(MAX_HEADERS));
         let mut icrc = v4.start(id, headers, payload.len());

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -175,4 +176,56 @@ fn every_packet_of_every_operation_and_fault_is_roce_v2_with_the_right_icrc() {
     packets.dissected();
     assert!(found.len() > 30, "{found:?}");
     must_hold(&end);
+}
+
+/// Requests in a file that a program has written (`VERVAIN_PCAP`): destination QP and source port of each.
+fn requests(file: &[u8]) -> Vec<(u32, u16)> {
+    let (mut found, mut rest) = (Vec::new(), &file[24..]);
+    while let Some((head, after)) = rest.split_first_chunk::<16>() {
+        let length = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        let (packet, after) = after.split_at(length);
+        rest = after;
+        let udp = &packet[20..];
+        // RC: SENDs, RDMA Writes, RDMA READ requests (IBA table 38).
+        if udp[8] <= 0x0c {
+            found.push((u32::from_be_bytes([0, udp[13], udp[14], udp[15]]), u16::from_be_bytes([udp[0], udp[1]])));
+        }
+    }
+    found
+}
+
+/// So switches lead the streams of two processes by several ways, and cards spread them over several queues (IBA annex
+/// A17.9.1). Small messages of all QPs leave together.
+#[test]
+fn streams_of_qps_have_source_ports_of_their_own_and_small_messages_share_one() {
+    let wire = Wire::Cable(1500);
+    let tool = "ib_write_bw";
+    if !have(&[tool]) {
+        return;
+    }
+    let _turn = alone();
+    let Some(network) = wire.lay() else { return };
+    for (line, ports) in [("-F -x 0 -q 4 -n 100 -s 65536", 4), ("-F -x 0 -q 4 -n 100 -s 8", 1)] {
+        let directory = std::env::temp_dir().join(format!("vervain-spread-{}-{ports}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for captures");
+        let name = directory.join("%p.pcap");
+        let variables = [("VERVAIN_PCAP", name.to_str().expect("a plain path"))];
+        let (server, client) = pair_between(&network, tool, &words(line), &variables, LIMIT);
+        let files = std::fs::read_dir(&directory).expect("the directory").flatten();
+        let captures = files.filter_map(|file| std::fs::read(file.path()).ok()).map(|file| requests(&file));
+        // Whoever lists devices begins a file too.
+        let captures: Vec<_> = captures.filter(|requests| !requests.is_empty()).collect();
+        let _ = std::fs::remove_dir_all(&directory);
+        assert_eq!(complaint(tool, &server, &client), [""; 0], "{line}");
+        assert_eq!(captures.len(), 2, "each side has written one");
+        for capture in captures {
+            let mut of_qp = BTreeMap::<u32, BTreeSet<u16>>::new();
+            for (qpn, port) in capture {
+                of_qp.entry(qpn).or_default().insert(port);
+            }
+            let all: BTreeSet<_> = of_qp.values().flatten().collect();
+            assert_eq!((of_qp.len(), all.len()), (4, ports), "{line}: {of_qp:?}");
+            assert!(of_qp.values().all(|ports| ports.len() == 1), "{line}: {of_qp:?}");
+        }
+    }
 }

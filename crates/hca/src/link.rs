@@ -140,6 +140,12 @@ pub trait Link: Any + Send + Sync {
         Err(Error::unsupported("this process has no link that sends packets"))
     }
 
+    /// Finds out whether the host of an address that leads away can be reached. Waits a second at most. What
+    /// [`Link::connect`] does by itself.
+    fn resolve(&self, _device: u32, _ah: &AhAttr) -> Result<()> {
+        Ok(())
+    }
+
     /// Receives datagrams for `qp`, which goes to RTR; or no longer. A link that cannot says why in the log.
     fn listen(&self, _process: &'static Process, _qp: &Arc<Qp>) {}
 

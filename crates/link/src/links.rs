@@ -131,6 +131,10 @@ impl Link for Links {
         self.roce.connect(process, qp, attr)
     }
 
+    fn resolve(&self, device: u32, ah: &AhAttr) -> Result<()> {
+        self.roce.resolve(device, ah)
+    }
+
     fn listen(&self, process: &'static Process, qp: &Arc<Qp>) {
         if self.choice != LinkChoice::Local {
             self.roce.listen(process, qp);

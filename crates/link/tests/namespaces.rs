@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vervain_hca::memory::Pieces;
 use vervain_link::roce::net::{Outgoing, Port, ReceiveBatch, SendBatch, TooLarge};
-use vervain_wire::icrc::Flow;
+use vervain_wire::icrc::{Flow, Untold};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -122,7 +122,8 @@ fn push(batch: &mut SendBatch, to: IpAddr, n: usize, length: usize) {
     pieces.push(payload.as_ptr().cast_mut(), length as u64);
     let pad = (length.wrapping_neg() % 4) as u8;
     let headers = [4, pad << 4, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, n as u8];
-    let packet = Outgoing { to, slot: 0, flow: 5, hop_limit: 0, tos: 0, headers: &headers, payload: &pieces };
+    let packet =
+        Outgoing { to, slot: 0, spread: 1, label: 0, hop_limit: 0, tos: 0, headers: &headers, payload: &pieces };
     // SAFETY: the payload lives longer than the call.
     assert_eq!(unsafe { batch.push(&packet) }, Ok(()));
 }
@@ -213,7 +214,7 @@ fn watcher(wire: &Wire) {
         assert!(source >= 0xc000);
         let [IpAddr::V4(from), IpAddr::V4(to)] = [wire.theirs[0], wire.mine[0]] else { unreachable!() };
         let flow = Flow::v4((from, source), (to, 4791));
-        assert_eq!(flow.verify(id, &packet[28..]), Some(id), "packet {}", ids.len());
+        assert_eq!(flow.verify(id, &packet[28..]), Some(Untold::with_df(id)), "packet {}", ids.len());
         ids.push(id);
     }
     assert_eq!(ids, [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 0, 0, 1, 2, 3, 4, 5, 0, 1]);

@@ -18,8 +18,27 @@ const IPV6_LEN: usize = 40;
 /// The longest pseudo-header: LRH, IPv6, UDP.
 const MAX_PSEUDO: usize = LRH_LEN + IPV6_LEN + UDP_LEN;
 
+/// "Don't fragment" in the two bytes behind the identification, as the CRC register holds them.
+const DF: u32 = 0x40;
+
+/// What the ICRC covers of an IPv4 header and a UDP socket does not tell; without meaning for IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untold {
+    /// Identification.
+    pub id: u16,
+    /// Whether routers must not cut the packet.
+    pub dont_fragment: bool,
+}
+
+impl Untold {
+    /// That of a packet with DF, as Vervain sends all.
+    pub const fn with_df(id: u16) -> Untold {
+        Untold { id, dont_fragment: true }
+    }
+}
+
 /// What all packets from one address and port to another have in common: LRH, IP and UDP header as the ICRC counts them.
-/// Packets are without IPv4 options and IPv6 extension headers, and IPv4 ones have DF set (A17.3.1).
+/// Packets are without IPv4 options and IPv6 extension headers (A17.3.1). Those that are made here have DF set.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     pseudo: [u8; MAX_PSEUDO],
@@ -82,15 +101,15 @@ impl Flow {
         Icrc { crc }
     }
 
-    /// Checks the ICRC of a UDP payload, and returns the IPv4 identification with which it is right; none: it is wrong, or
-    /// the datagram is too short.
+    /// Checks the ICRC of a UDP payload, and returns what the IPv4 header must have had for it to be right; none: it is
+    /// wrong, or the datagram is too short.
     ///
-    /// A UDP socket does not tell the identification, which the ICRC covers. `expected` is tried first. Since a CRC is
-    /// linear, the difference to any other shows in which bits the identification differs, if it differs in no other; a
-    /// damaged packet passes for one with another identification once in 65,536 times. Who knows which ones a peer
-    /// uses compares.
+    /// A UDP socket tells neither the identification nor DF, which the ICRC covers. `expected` with DF is tried first. Since
+    /// a CRC is linear, the difference shows in which of these 17 bits the header differs, if the packet differs in no
+    /// other; a damaged packet passes for one with other bits there once in 32,768 times. Who knows which ones a peer uses
+    /// compares.
     #[inline]
-    pub fn verify(&self, expected: u16, datagram: &[u8]) -> Option<u16> {
+    pub fn verify(&self, expected: u16, datagram: &[u8]) -> Option<Untold> {
         let covered = datagram.len().checked_sub(ICRC_LEN).filter(|&len| len >= BTH_LEN)?;
         let (covered, sent) = datagram.split_at(covered);
         let (headers, rest) = covered.split_at(covered.len().min(MAX_HEADERS));
@@ -98,7 +117,7 @@ impl Flow {
         icrc.update(rest);
         let difference = u32::from_le_bytes(icrc.finish()) ^ u32::from_le_bytes(sent.try_into().ok()?);
         if difference == 0 {
-            return Some(expected);
+            return Some(Untold::with_df(expected));
         }
         if !self.is_v4() {
             return None;
@@ -106,7 +125,8 @@ impl Flow {
         // Back over all that follows the identification, and over itself.
         let bytes_back = IPV4_LEN - 4 + UDP_LEN + covered.len();
         let changed = back(difference, bytes_back);
-        (changed >> 16 == 0).then(|| expected ^ (changed as u16).swap_bytes())
+        let id = expected ^ (changed as u16).swap_bytes();
+        (changed >> 16 & !DF == 0).then_some(Untold { id, dont_fragment: changed >> 16 & DF == 0 })
     }
 }
 
@@ -184,6 +204,10 @@ mod tests {
     const SOURCE: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 77, 0, 2), 0xc123);
     const DESTINATION: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 77, 0, 3), crate::UDP_PORT);
 
+    fn with(id: u16) -> Option<Untold> {
+        Some(Untold::with_df(id))
+    }
+
     fn packet(flow: &Flow, id: u16, len: usize) -> Vec<u8> {
         let mut packet: Vec<u8> = (0..BTH_LEN + len).map(|n| (n * 7 + n / 256) as u8).collect();
         let mut icrc = flow.start(id, &packet[..BTH_LEN], len);
@@ -211,10 +235,45 @@ mod tests {
             for id in [0, 1, 2, 0x00ff, 0x0100, 0x8000, 0xffff, 0x1234] {
                 let packet = packet(&flow, id, len);
                 for expected in [id, 0, 1, 0xffff, 0x4321] {
-                    assert_eq!(flow.verify(expected, &packet), Some(id), "{len} bytes, expected {expected:#x}");
+                    assert_eq!(flow.verify(expected, &packet), with(id), "{len} bytes, expected {expected:#x}");
                 }
             }
         }
+    }
+
+    /// DF clear is a packet that routers may cut; the other bits of these two bytes belong to fragments.
+    #[test]
+    fn a_packet_may_have_df_clear_and_no_other_flag_or_offset_changed() {
+        let set = Flow::v4(SOURCE, DESTINATION);
+        for bit in 0..16 {
+            let mut other = set;
+            other.pseudo[LRH_LEN + 6..LRH_LEN + 8].copy_from_slice(&(0x4000u16 ^ 1 << bit).to_be_bytes());
+            for (id, expected) in [(0, 0), (0x1234, 0), (0xffff, 7)] {
+                let found = set.verify(expected, &packet(&other, id, 100));
+                assert_eq!(found, (bit == 14).then_some(Untold { id, dont_fragment: false }), "bit {bit}");
+            }
+        }
+    }
+
+    /// As many as say what is said of it: one in 32,768.
+    #[test]
+    fn damage_seldom_looks_like_another_identification() {
+        let flow = Flow::v4(SOURCE, DESTINATION);
+        let (right, mut passed) = (packet(&flow, 0, 64), 0);
+        let mut random = 0x2545_f491_4f6c_dd1du64;
+        for _ in 0..1 << 20 {
+            let mut damaged = right.clone();
+            for _ in 0..3 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let at = BTH_LEN + random as usize % 64;
+                damaged[at] ^= (random >> 32) as u8 | 1;
+            }
+            passed += u32::from(damaged != right && flow.verify(0, &damaged).is_some());
+        }
+        // 32 are to be expected.
+        assert!((8..80).contains(&passed), "{passed} of 2^20");
     }
 
     #[test]
@@ -242,7 +301,7 @@ mod tests {
             let mut packet = packet(&flow, 0, 1024);
             for at in 0..packet.len() {
                 packet[at] ^= 0x5a;
-                assert_eq!(flow.verify(0, &packet) == Some(0), at == 4, "byte {at}");
+                assert_eq!(flow.verify(0, &packet) == with(0), at == 4, "byte {at}");
                 packet[at] ^= 0x5a;
             }
         }
@@ -251,7 +310,7 @@ mod tests {
     #[test]
     fn another_flow_is_noticed() {
         let packet = packet(&Flow::v4(SOURCE, DESTINATION), 0, 64);
-        assert_eq!(Flow::v4(SOURCE, DESTINATION).verify(0, &packet), Some(0));
+        assert_eq!(Flow::v4(SOURCE, DESTINATION).verify(0, &packet), with(0));
         assert_eq!(Flow::v4(DESTINATION, SOURCE).verify(0, &packet), None);
         assert_eq!(Flow::v4((SOURCE.0, SOURCE.1 + 1), DESTINATION).verify(0, &packet), None);
     }
@@ -263,7 +322,7 @@ mod tests {
         let [zero, one] = [0, 1].map(|id| packet(&v4, id, 64));
         let v6 = Flow::v6((Ipv6Addr::LOCALHOST, SOURCE.1), (Ipv6Addr::LOCALHOST, DESTINATION.1));
         let mut damaged = packet(&v6, 0, 64);
-        assert_eq!(v6.verify(9, &damaged), Some(9));
+        assert_eq!(v6.verify(9, &damaged), with(9));
         damaged.iter_mut().zip(zero.iter().zip(&one)).for_each(|(byte, (zero, one))| *byte ^= zero ^ one);
         assert_eq!(v6.verify(0, &damaged), None);
     }

@@ -78,6 +78,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         network::interfaces(),
         network::segmentation(),
         network::buffers(),
+        network::checksums(),
         network::translation(),
         machine::cpus(),
         machine::descriptors(),

@@ -124,6 +124,52 @@ fn judge_buffers(rmem: Option<u64>, wmem: Option<u64>) -> Finding {
     )
 }
 
+/// What the kernel has dropped for the UDP checksum, of all UDP in this network namespace. Over IPv6 that is what becomes of
+/// packets with checksum 0, as RNICs and soft-RoCE send them, where no program of this version has the port.
+pub fn checksums() -> Finding {
+    let table = |name: &str| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default();
+    judge_checksums(udp_checksum_errors(&table("snmp")), udp6_checksum_errors(&table("snmp6")))
+}
+
+fn judge_checksums(v4: Option<u64>, v6: Option<u64>) -> Finding {
+    const CHECK: &str = "UDP checksums";
+    if v4.is_none() && v6.is_none() {
+        return Finding::ok(CHECK, "what the kernel drops for them is not shown here");
+    }
+    let (v4, v6) = (v4.unwrap_or(0), v6.unwrap_or(0));
+    if v4 + v6 == 0 {
+        return Finding::ok(CHECK, "no packet was dropped for its checksum");
+    }
+    let found = format!("packets dropped for it: {v4} over IPv4 (InCsumErrors), {v6} over IPv6 (Udp6InCsumErrors)");
+    let (cost, remedy) = if v6 > 0 {
+        (
+            "RNICs and soft-RoCE send checksum 0, and over IPv6 the kernel drops that where no program of this version of \
+             Vervain has the port; other packets were damaged",
+            "see whether it grows while programs run (nstat -az Udp6InCsumErrors): then end programs that run on an older \
+             version, or look for the damage: ethtool -S, ethtool -K INTERFACE rx off",
+        )
+    } else {
+        (
+            "packets were damaged on their way; RoCE's are sent again",
+            "see whether it grows (nstat -az UdpInCsumErrors): ethtool -S, ethtool -K INTERFACE rx off",
+        )
+    };
+    Finding::with(Status::Note, CHECK, found, cost, remedy)
+}
+
+/// InCsumErrors of /proc/net/snmp: a row of names and one of values.
+fn udp_checksum_errors(table: &str) -> Option<u64> {
+    let mut rows = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, values) = (rows.next()?, rows.next()?);
+    let mut cells = names.split_whitespace().zip(values.split_whitespace());
+    cells.find(|(name, _)| *name == "InCsumErrors")?.1.parse().ok()
+}
+
+/// The same of /proc/net/snmp6: a row for each.
+fn udp6_checksum_errors(table: &str) -> Option<u64> {
+    table.lines().find_map(|line| line.strip_prefix("Udp6InCsumErrors")).and_then(|value| value.trim().parse().ok())
+}
+
 struct Interface {
     name: String,
     running: bool,
@@ -271,6 +317,20 @@ mod tests {
         assert!(f.remedy.ends_with("sysctl -w net.core.rmem_max=4194304"), "{}", f.remedy);
         assert_eq!(judge_buffers(Some(BUFFER), Some(BUFFER)).status, Status::Ok);
         assert_eq!(judge_buffers(None, None).status, Status::Ok);
+    }
+
+    #[test]
+    fn packets_dropped_for_their_checksum_are_named() {
+        let v4 = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors InCsumErrors MemErrors\nUdp: 36 0 9 7 0\n";
+        assert_eq!(udp_checksum_errors(v4), Some(7));
+        assert_eq!(udp_checksum_errors("Udp: InDatagrams\nUdp: 36\n"), None);
+        let v6 = "Udp6InErrors                    \t9\nUdp6InCsumErrors                \t12\nUdp6IgnoredMulti \t0\n";
+        assert_eq!(udp6_checksum_errors(v6), Some(12));
+        assert_eq!(judge_checksums(Some(0), Some(0)).status, Status::Ok);
+        assert_eq!(judge_checksums(None, None).status, Status::Ok);
+        let f = judge_checksums(Some(0), Some(12));
+        assert!(f.status == Status::Note && f.found.contains("12 over IPv6") && f.cost.contains("checksum 0"), "{f:?}");
+        assert!(!judge_checksums(Some(7), None).cost.contains("checksum 0"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::pacing::Pace;
 use super::ports::LocalPort;
 use super::tally;
 use super::timers::NEVER;
-use super::way_out::{Destination, WayOut};
+use super::way_out::{Destination, Lanes, WayOut};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,6 +22,9 @@ pub(super) const PKEY: u16 = 0xffff;
 /// one some megabytes; loss finds what is right in between.
 const MOST_UNDER_WAY: u64 = 8 << 20;
 
+/// No source port in particular.
+const ANY: u32 = u32::MAX;
+
 /// A connected QP.
 pub(super) struct Connection {
     pub qp: Weak<Qp>,
@@ -32,6 +35,7 @@ pub(super) struct Connection {
     pub migrated: bool,
     pub port: Arc<LocalPort>,
     pub to: Destination,
+    pub lanes: Lanes,
     pub path: Arc<Path>,
     /// Over UC.
     pub pace: Option<Arc<Pace>>,
@@ -47,6 +51,10 @@ pub(super) struct Connection {
     owes: AtomicBool,
     /// Its last acknowledgement left with a post.
     pub answered_along: AtomicBool,
+    /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered a READ
+    /// by that for streams it stays there: what follows must not overtake that answer, or the requester takes it for lost, and
+    /// nobody says when it has come.
+    answers_by: AtomicU32,
     /// Its packets that wait. Of whoever receives alone.
     pub held: AtomicU32,
     closed: AtomicBool,
@@ -140,7 +148,8 @@ impl Connection {
             mtu: 128 << attr.path_mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
         });
-        let grh = &attr.ah.grh;
+        let to = Destination::new(remote, &attr.ah.grh);
+        let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };
         Connection {
             qp: Arc::downgrade(qp),
             qpn: qp.qp_num(),
@@ -148,7 +157,8 @@ impl Connection {
             service,
             migrated,
             port,
-            to: Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class },
+            to,
+            lanes,
             path,
             pace,
             replying: OwnerLock::new(Replying {
@@ -161,6 +171,7 @@ impl Connection {
             touched: AtomicBool::new(false),
             owes: AtomicBool::new(false),
             answered_along: AtomicBool::new(false),
+            answers_by: AtomicU32::new(ANY),
             held: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
@@ -168,6 +179,10 @@ impl Connection {
 
     /// A request of the peer.
     pub(super) fn request(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_>) {
+        let op = packet.headers.bth.opcode;
+        if !(opcode::is_send(op) || opcode::is_write(op)) {
+            self.answers(op, packet.headers.reth.map_or(0, |reth| reth.length));
+        }
         self.reply(qp, |responder, host| {
             if packet.headers.bth.ack_request && self.service != Service::Uc {
                 Path::owe(self);
@@ -184,18 +199,44 @@ impl Connection {
         more.unwrap_or(false)
     }
 
-    /// The same for a thread that has the batch because it sends anyway: an acknowledgement that is due travels along.
-    pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch) {
+    /// The same for a thread that has the batch because it sends anyway, by a source port: an acknowledgement that is due
+    /// travels along, unless it might overtake what READs and atomics have been answered with.
+    pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
         if !self.may_owe.load(Ordering::Relaxed) {
             return;
         }
         self.reply_in(qp, batch, |responder, host| {
             if responder.has_ack_due() {
+                if self.joins(spread) {
+                    host.out.to.spread = spread;
+                }
                 responder.poll_transmit(1, host);
                 self.answered_along.store(true, Ordering::Relaxed);
             }
             self.may_owe.store(responder.has_ack_due(), Ordering::Relaxed);
         });
+    }
+
+    /// A request is about to be answered with more than an acknowledgement.
+    fn answers(&self, op: u8, length: u32) {
+        let is_read = opcode::operation(op) == opcode::READ_REQUEST;
+        let spread = self.lanes.of(if is_read { length.into() } else { 0 });
+        if spread != self.lanes.small || self.answers_by.load(Ordering::Relaxed) == ANY {
+            self.answers_by.store(spread, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its acknowledgements may go by this source port.
+    #[inline]
+    pub(super) fn joins(&self, spread: u32) -> bool {
+        let by = self.answers_by.load(Ordering::Relaxed);
+        by == ANY || by == spread
+    }
+
+    /// Where its responder's packets go.
+    fn back(&self) -> Destination {
+        let by = self.answers_by.load(Ordering::Relaxed);
+        Destination { spread: if by == ANY { self.lanes.small } else { by }, ..self.to }
     }
 
     /// Sends an acknowledgement that is due, unless somebody is in the middle of something.
@@ -205,7 +246,7 @@ impl Connection {
             && replying.responder.has_ack_due()
         {
             let Replying { responder, targets, .. } = &mut *replying;
-            let out = WayOut { batch: &mut batch, to: self.to, tally: &qp.tally, pushed: 0 };
+            let out = WayOut { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
             responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
             batch.flush();
         }
@@ -230,7 +271,7 @@ impl Connection {
             return None;
         }
         let Replying { responder, told, targets } = &mut *replying;
-        let out = WayOut { batch, to: self.to, tally: &qp.tally, pushed: 0 };
+        let out = WayOut { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
         let result = f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
         tally::of_responder(&qp.tally, responder.counters(), told);
         Some(result)

@@ -75,7 +75,7 @@ impl Datagrams {
 impl Engine {
     /// Puts a datagram into the batch of its port. A time if its receiver has no room for it now: it is to be tried again then.
     pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<Nanos> {
-        let opened = self.addresses(qp, datagram.ah).and_then(|(local, remote)| {
+        let opened = self.addresses(qp.device_index(), datagram.ah).and_then(|(local, remote)| {
             let port = self.ports.open_for_datagram(process, local)?;
             Ok((port, local.ip, remote))
         });
@@ -106,7 +106,7 @@ impl Engine {
             ..Headers::default()
         };
         let grh = &datagram.ah.grh;
-        let to = Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class };
+        let to = Destination::new(remote, grh);
         // Nobody of a group answers for the others.
         if remote.is_multicast() {
             if local.is_loopback() && self.ports.spares_own_members() {
@@ -151,7 +151,7 @@ impl Engine {
                 sgid: &from,
                 dgid: &to,
                 traffic_class: arrived.tos,
-                flow_label: 0,
+                flow_label: arrived.label,
                 hop_limit: arrived.hop_limit,
                 roce: true,
             };

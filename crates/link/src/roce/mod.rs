@@ -26,6 +26,7 @@ pub mod sharing;
 use attend::Attendance;
 use connection::{Connection, Path};
 use datagrams::Datagrams;
+use net::Reach;
 use outbound::Outbound;
 use pacing::Paces;
 use ports::{LocalPort, Ports};
@@ -64,6 +65,7 @@ struct Engine {
     receiving: OwnerLock<Receiving>,
     timers: Timers,
     attendance: Attendance,
+    reach: Reach,
 }
 
 impl Roce {
@@ -82,6 +84,7 @@ impl Roce {
             receiving: OwnerLock::default(),
             timers: Timers::default(),
             attendance: Attendance::default(),
+            reach: Reach::default(),
         };
         Ok(Roce { engine: Arc::new(engine) })
     }
@@ -105,7 +108,8 @@ impl Roce {
     /// See [`vervain_hca::link::Link::connect`].
     pub fn connect(&self, process: &'static Process, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Box<dyn Sender>> {
         let engine = &self.engine;
-        let (local, remote) = engine.addresses(qp, &attr.ah)?;
+        let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
+        engine.reach.check(local.ip, local.interface, remote)?;
         let port = engine.ports.open(process, local)?;
         let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
         let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
@@ -115,6 +119,12 @@ impl Roce {
         engine.connected.store(connections.len(), Ordering::Relaxed);
         drop(connections);
         Ok(Box::new(Outbound::new(Arc::clone(engine), connection)))
+    }
+
+    /// See [`vervain_hca::link::Link::resolve`].
+    pub fn resolve(&self, device: u32, ah: &AhAttr) -> Result<()> {
+        let (local, remote) = self.engine.addresses(device, ah)?;
+        self.engine.reach.check(local.ip, local.interface, remote)
     }
 
     /// See [`vervain_hca::link::Link::listen`].
@@ -198,8 +208,8 @@ struct Address {
 
 impl Engine {
     /// The local and the remote address of an address vector. EINVAL when they are not of one family.
-    fn addresses(&self, qp: &Qp, ah: &AhAttr) -> Result<(Address, IpAddr)> {
-        let device = &self.devices[qp.device_index() as usize];
+    fn addresses(&self, device: u32, ah: &AhAttr) -> Result<(Address, IpAddr)> {
+        let device = &self.devices[device as usize];
         let (gid, interface) = device
             .source(ah.grh.sgid_index.into())
             .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;

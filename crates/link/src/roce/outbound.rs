@@ -6,7 +6,7 @@ use super::inbound::wc_status;
 use super::net::SendBatch;
 use super::pacing::Paced;
 use super::tally;
-use super::way_out::WayOut;
+use super::way_out::{Destination, WayOut};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,6 +46,8 @@ pub(super) struct Outbound {
     skipped: u32,
     /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
     begun: Cell<u32>,
+    /// The source port. It changes when nothing is under way, so that no packet overtakes another.
+    spread: u32,
 }
 
 impl Outbound {
@@ -57,6 +59,7 @@ impl Outbound {
             told: RequesterCounters::default(),
             skipped: 0,
             begun: Cell::new(0),
+            spread: 0,
         }
     }
 
@@ -103,7 +106,7 @@ impl Outbound {
         occasion: Occasion,
         f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
     ) -> Progress {
-        let Outbound { connection, requester, told, skipped, begun, .. } = self;
+        let Outbound { connection, requester, told, skipped, begun, spread, .. } = self;
         if requester.is_none() && !sends.may_begin() {
             return Progress::Idle;
         }
@@ -123,11 +126,15 @@ impl Outbound {
         let qp = sends.qp();
         let posting = occasion == Occasion::Post;
         let (mut f, was_idle) = (Some(f), requester.is_idle());
+        if was_idle {
+            *spread = connection.lanes.of(sends.get(begun.get()).map_or(0, |posted| posted.length));
+        }
+        let to = Destination { spread: *spread, ..connection.to };
         let mut held_back_until = None;
         let owing = if posting { owing(connection) } else { Vec::new() };
         let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
-            connection.answer_along(sends.qp(), batch);
-            owing.iter().for_each(|(connection, qp)| connection.answer_along(qp, batch));
+            connection.answer_along(sends.qp(), batch, to.spread);
+            owing.iter().for_each(|(connection, qp)| connection.answer_along(qp, batch, to.spread));
         };
         let sent = loop {
             let mut window = connection.path.window.lock();
@@ -136,7 +143,9 @@ impl Outbound {
             let place = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
                 // A device takes packets as they come, and so does its program what follows from them.
                 (false, _) => Place::Before,
-                (true, true) => place_of_acknowledgement(sends, begun.get()),
+                (true, true) if connection.joins(to.spread) => place_of_acknowledgement(sends, begun.get()),
+                // It makes a train of its own.
+                (true, true) => Place::Before,
                 (true, false) => Place::Behind,
             };
             // Other QPs may owe some too, of which a train takes one.
@@ -146,7 +155,7 @@ impl Outbound {
             }
             let with_last = with_last && connection.owes_acknowledgement();
             let tally = &qp.tally;
-            let mut out = WayOut { batch: &mut batch, to: connection.to, tally, pushed: 0 };
+            let mut out = WayOut { batch: &mut batch, to, tally, pushed: 0 };
             let paced_in_hand = paced.as_mut();
             let mut host = Requests {
                 sends,

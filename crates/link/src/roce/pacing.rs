@@ -10,12 +10,12 @@ use super::way_out::{Destination, WayOut};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
-use vervain_hca::Qp;
 use vervain_hca::layout::slot_of;
 use vervain_hca::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::memory::Pieces;
 use vervain_hca::now_ns;
 use vervain_hca::tally::FIRST;
+use vervain_hca::{Grh, Qp};
 use vervain_transport::{Nanos, Pacer, Refused, Service, pacer};
 use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, opcode};
 
@@ -219,7 +219,7 @@ impl Engine {
         };
         let credit = senders.share(now, (from, slot_of(source_qpn)), port.port.room());
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
-        let to = Destination { remote: from, hop_limit: 0, tos: 0 };
+        let to = Destination::new(from, &Grh::default());
         let mut batch = port.batch();
         let mut out = WayOut { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
         out.push(&headers, &pieces(&credit.to_be_bytes())).is_ok()

@@ -339,6 +339,7 @@ impl Engine {
         if !datagram.is_intact() {
             counters.bad_icrc.add(1);
             FIRST.add(Word::BadIcrc, 1);
+            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
             return;
         }
         let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
@@ -547,6 +548,19 @@ impl Engine {
     /// Whether a READ's answer is not all sent.
     pub(super) fn has_more(&self, rx: &Receiving) -> bool {
         rx.found.urgent && !rx.found.due.is_empty()
+    }
+}
+
+/// Names the sender of the `n`th packet whose ICRC is wrong, ever more seldom.
+#[cold]
+fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
+    if n.is_power_of_two() {
+        let (from, to) = (datagram.from.ip(), datagram.to);
+        log::info!(
+            "a packet from {from} to {to} has a wrong ICRC, and {} before it: damaged, with addresses that were translated on \
+             the way (NAT), or with IP options or extension headers",
+            n - 1
+        );
     }
 }
 

@@ -81,6 +81,7 @@ fn take_in(world: &World, train: &[Forged]) {
         to: HERE,
         hop_limit: 64,
         tos: 0,
+        label: 0,
         index: 0,
         bytes: &forged.bytes,
     });

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use vervain_transport::Nanos;
-use vervain_wire::icrc::Flow;
+use vervain_wire::icrc::{Flow, Untold};
 use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS, Packet, UDP_PORT, parse};
 
 fn flow(from: usize, to: usize) -> Flow {
@@ -29,7 +29,7 @@ pub fn encode(from: usize, to: usize, headers: &Headers, payload: &[u8]) -> Vec<
 /// The packet, if it is whole.
 pub fn decode(from: usize, to: usize, packet: &[u8]) -> Option<Packet<'_>> {
     let parsed = parse(packet).ok()?;
-    (flow(from, to).verify(0, packet) == Some(0)).then_some(parsed)
+    (flow(from, to).verify(0, packet) == Some(Untold::with_df(0))).then_some(parsed)
 }
 
 /// Prints a packet in one line.

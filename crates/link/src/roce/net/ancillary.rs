@@ -1,6 +1,6 @@
 //! Control messages of sendmsg and recvmsg.
 
-use super::HOP_LIMIT;
+use super::{HOP_LIMIT, MOST_LABEL};
 use libc::{c_int, cmsghdr, msghdr};
 use std::net::IpAddr;
 
@@ -76,6 +76,8 @@ pub struct Told {
     pub hop_limit: u8,
     /// Traffic class, or type of service, if asked for.
     pub tos: u8,
+    /// Flow label of IPv6, if asked for.
+    pub label: u32,
     /// Packets dropped by the socket so far, if there were any.
     pub dropped: Option<u32>,
 }
@@ -108,9 +110,12 @@ pub unsafe fn read(message: &msghdr) -> Told {
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     told.hop_limit = data.cast::<c_int>().read_unaligned() as u8;
                 }
-                // The one is a byte, the other an int of the host's order.
                 (libc::IPPROTO_IP, libc::IP_TOS) => told.tos = *data,
-                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => told.tos = data.cast::<c_int>().read_unaligned() as u8,
+                // Traffic class and flow label as they are in the header; none if both are 0.
+                (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
+                    let word = u32::from_be(data.cast::<u32>().read_unaligned());
+                    (told.tos, told.label) = ((word >> 20) as u8, word & MOST_LABEL);
+                }
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => told.dropped = Some(data.cast::<u32>().read_unaligned()),
                 _ => {}
             }

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::{Error, Result};
+use vervain_wire::icrc::Untold;
 
 /// The file's name; `%p` in it stands for the process id.
 const VARIABLE: &str = "VERVAIN_PCAP";
@@ -30,8 +31,10 @@ pub struct Captured<'a> {
     pub hop_limit: u8,
     /// Traffic class.
     pub tos: u8,
-    /// IPv4 identification.
-    pub id: u16,
+    /// Flow label of IPv6; 0 where the kernel has chosen it.
+    pub label: u32,
+    /// IPv4 identification, and DF.
+    pub untold: Untold,
     /// UDP payload.
     pub bytes: &'a [u8],
 }
@@ -97,7 +100,8 @@ impl Captured<'_> {
             (SocketAddr::V4(from), SocketAddr::V4(to)) => {
                 let mut ip =
                     Ipv4Header::new(0, self.hop_limit, IpNumber::UDP, from.ip().octets(), to.ip().octets()).ok()?;
-                ip.identification = self.id;
+                ip.identification = self.untold.id;
+                ip.dont_fragment = self.untold.dont_fragment;
                 ip.dscp = IpDscp::try_new(self.tos >> 2).ok()?;
                 ip.ecn = IpEcn::try_new(self.tos & 3).ok()?;
                 Some(IpHeaders::Ipv4(ip, Default::default()))
@@ -105,7 +109,7 @@ impl Captured<'_> {
             (SocketAddr::V6(from), SocketAddr::V6(to)) => {
                 let ip = Ipv6Header {
                     traffic_class: self.tos,
-                    flow_label: Ipv6FlowLabel::ZERO,
+                    flow_label: Ipv6FlowLabel::try_new(self.label).ok()?,
                     payload_length: 0,
                     next_header: IpNumber::UDP,
                     hop_limit: self.hop_limit,

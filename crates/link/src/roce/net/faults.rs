@@ -17,14 +17,15 @@ pub struct Arrival {
     to: IpAddr,
     hop_limit: u8,
     tos: u8,
+    label: u32,
     index: u16,
 }
 
 impl Arrival {
     /// The packet again.
     pub fn with(self, bytes: &[u8]) -> Datagram<'_> {
-        let Arrival { from, to, hop_limit, tos, index } = self;
-        Datagram { from, to, hop_limit, tos, index, bytes }
+        let Arrival { from, to, hop_limit, tos, label, index } = self;
+        Datagram { from, to, hop_limit, tos, label, index, bytes }
     }
 }
 
@@ -66,8 +67,8 @@ impl Lines {
     /// Puts a received packet into its line.
     pub fn arrived(&self, packet: &Datagram<'_>) {
         if let Some(line) = &self.receive {
-            let Datagram { from, to, hop_limit, tos, index, bytes } = *packet;
-            line.lock().push(now_ns(), Arrival { from, to, hop_limit, tos, index }, bytes);
+            let Datagram { from, to, hop_limit, tos, label, index, bytes } = *packet;
+            line.lock().push(now_ns(), Arrival { from, to, hop_limit, tos, label, index }, bytes);
         }
     }
 

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use vervain_hca::tally::{FIRST, Word};
 use vervain_hca::types::now_ns;
+use vervain_wire::icrc::Untold;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 
 /// How long a call waits for the kernel to have room, in milliseconds.
@@ -109,7 +110,7 @@ impl SendBatch {
         self.address();
         let (mut next, mut patience) = (0, PATIENCE);
         while let Some(train) = self.trains.get(next) {
-            let (socket, source) = self.port.flow(train.way.flow);
+            let (socket, source) = self.port.flow(train.way.slot, train.way.spread);
             let same = self.trains[next..].iter().take_while(|train| train.source == source).count();
             let messages = &mut self.messages[next..next + same];
             // SAFETY: addresses, control messages, pieces and bytes are in the batch, which does not change meanwhile.
@@ -203,8 +204,8 @@ impl Port {
     /// Sends a packet for itself.
     fn send(&self, way: &Way, packet: &[u8]) -> Result<(), Trouble> {
         let mut piece = piece(packet);
-        let (socket, source) = self.flow(way.flow);
-        let mut address = RawAddress::new(self.remote(way.to));
+        let (socket, source) = self.flow(way.slot, way.spread);
+        let mut address = RawAddress::new(self.remote(way));
         let mut control = Control::new(way.to, None, way.hop_limit, way.tos);
         let message = message(&mut address, &mut control, &mut piece);
         // SAFETY: all that the message points at lives longer than this call.
@@ -233,10 +234,10 @@ impl Port {
         self.counters().sent_packets.add(packets as u64);
         self.counters().sent_bytes.add(bytes.len() as u64);
         if let Some(capture) = self.capture {
-            let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(way.to));
-            let (hop_limit, tos) = (way.hop_limit, way.tos);
-            let packets = bytes.chunks(segment).zip(0..);
-            capture.write(packets.map(|(bytes, id)| Captured { from, to, hop_limit, tos, id, bytes }));
+            let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(way));
+            let Way { hop_limit, tos, label, .. } = *way;
+            let packets = bytes.chunks(segment).zip((0..).map(Untold::with_df));
+            capture.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, label, untold, bytes }));
         }
     }
 }

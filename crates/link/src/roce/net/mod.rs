@@ -12,14 +12,15 @@ mod ancillary;
 mod capture;
 mod counters;
 mod faults;
-mod filter;
 mod flush;
 mod groups;
 mod icrc;
 pub(super) mod options;
 mod port;
+mod reach;
 mod receive;
 mod room;
+mod rtnetlink;
 mod send;
 pub(super) mod sys;
 #[cfg(test)]
@@ -27,7 +28,8 @@ mod tests;
 mod train;
 
 pub use counters::Counters;
-pub use port::Port;
+pub use port::{Port, SPREAD};
+pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};
 pub use send::{Outgoing, SendBatch, TooLarge};
 
@@ -39,5 +41,7 @@ pub fn check_environment() -> vervain_hca::Result<()> {
 
 /// The hop limit that the sockets have by themselves.
 pub const HOP_LIMIT: u8 = 64;
+/// The largest flow label of IPv6.
+pub const MOST_LABEL: u32 = 0xf_ffff;
 /// Most bytes that a UDP datagram carries over IPv4.
 const MAX_DATAGRAM: usize = 65_507;

@@ -1,7 +1,6 @@
 //! The socket options that RoCE v2 packets need.
 
 use super::HOP_LIMIT;
-use super::filter;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -33,7 +32,8 @@ pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0.
+/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0, and with the flow label of their
+/// address, unless that is 0.
 pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     let hops = i32::from(HOP_LIMIT);
     if local.is_ipv4() {
@@ -44,6 +44,7 @@ pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &hops)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &hops)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, &ON)?;
     }
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &ROOM)
 }
@@ -54,26 +55,32 @@ pub fn for_receiving(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     for_packets(fd, local)
 }
 
-/// For any socket that packets come in by: trains whole, and none that could have been fragmented or has IP options, for
-/// those have no right ICRC.
+/// For any socket that packets come in by.
 pub fn for_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
-    if local.is_ipv6() {
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;
-    }
+    for_any_packets(fd, local)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
-    set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)
-        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))?;
-    filter::attach(fd, local)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))
 }
 
-/// Asks for hop limit and traffic class of what comes in.
+/// What is asked of all sockets of an address, also of the one that nobody reads: IPv6 sockets take no IPv4 packets; trains
+/// come whole, about which the kernel asks any of them before it knows whose the packet is; and UDP checksum 0, which RoCE
+/// senders have the right to (IBA annex A17), is no damage over IPv6, as it is to other sockets (RFC 6935).
+pub fn for_any_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    if local.is_ipv6() {
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;
+        set(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, &ON)?;
+    }
+    set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON)
+}
+
+/// Asks for hop limit, traffic class and flow label of what comes in.
 pub fn for_hop_limits(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     if local.is_ipv4() {
         set(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &ON)?;
         set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON)
     } else {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &ON)?;
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &ON)
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &ON)
     }
 }

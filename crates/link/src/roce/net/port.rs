@@ -1,11 +1,14 @@
 //! A port: the sockets of one local address. Packets come in at UDP port 4791, which the processes of a user share; they
-//! leave by one of several source ports, so that the packets of different QPs take different queues and paths.
+//! leave by one of several source ports, so that those of different QPs may take different queues and paths (IBA annex
+//! A17.9.1). Those to different processes of a host have different ones: a network card merges the packets of one port on
+//! arrival, and what is for two processes had to be parted again.
 
 use super::address::scoped;
 use super::capture::Capture;
 use super::counters::Counters;
 use super::faults::Lines;
 use super::groups::Groups;
+use super::train::Way;
 use super::{options, sys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
@@ -16,9 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
 
-/// Source ports in use at most.
-const FLOWS: usize = 8;
-/// Source ports are those from here to the end, as adapters choose them (IBA annex A17.9.1, for the entropy).
+/// How many source ports the QPs of one peer process share.
+pub const SPREAD: usize = 4;
+/// Source ports in use at most; every eighth process slot has the same.
+const FLOWS: usize = 8 * SPREAD;
+/// Source ports are those from here to the end, as adapters choose them.
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 /// How many ports may be taken by others before a flow does with [`UDP_PORT`].
 const TRIES: u16 = 64;
@@ -31,6 +36,8 @@ pub struct Port {
     flows: [OnceLock<Option<Flow>>; FLOWS],
     /// The interface takes trains, as far as is known.
     trains: AtomicBool,
+    /// The kernel lets programs choose the flow label; asked when one does.
+    labels: OnceLock<bool>,
     /// Multicast packets come back to this host's members too.
     multicast_loops: AtomicBool,
     /// What its receive buffer holds, as the kernel counts it.
@@ -77,6 +84,7 @@ impl Port {
             receive,
             flows: std::array::from_fn(|_| OnceLock::new()),
             trains: AtomicBool::new(true),
+            labels: OnceLock::new(),
             multicast_loops: AtomicBool::new(true),
             counters: Counters::default(),
             groups: Groups::default(),
@@ -111,7 +119,7 @@ impl Port {
         self.receive.as_fd()
     }
 
-    /// From now on hop limit and traffic class of what comes in are told, as the GRH of a datagram needs them. Not from the
+    /// From now on hop limit, traffic class and flow label of what comes in are told, as the GRH of a datagram needs them. Not from the
     /// beginning, for they cost 170 ns a packet.
     pub fn tell_hop_limits(&self) {
         if let Err(e) = options::for_hop_limits(self.receive.as_fd(), self.ip()) {
@@ -130,15 +138,37 @@ impl Port {
         let socket = open(to)?;
         options::for_sending(socket.as_fd(), to)?;
         sys::bind(socket.as_fd(), scoped(self.ip(), 0, self.scope()))?;
-        sys::connect(socket.as_fd(), self.remote(to))?;
+        sys::connect(socket.as_fd(), scoped(to, UDP_PORT, self.interface))?;
         let (level, name) =
             if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
         options::get(socket.as_fd(), level, name).map(|mtu| mtu as usize)
     }
 
-    /// Where packets to `ip` go.
-    pub(super) fn remote(&self, ip: IpAddr) -> SocketAddr {
-        scoped(ip, UDP_PORT, self.interface)
+    /// Where packets of a way go.
+    pub(super) fn remote(&self, way: &Way) -> SocketAddr {
+        let mut to = scoped(way.to, UDP_PORT, self.interface);
+        if let SocketAddr::V6(to) = &mut to {
+            to.set_flowinfo(way.label.to_be());
+        }
+        to
+    }
+
+    /// Whether packets can have the flow label that the program wants. Any process may choose one, since Linux 5.3, unless
+    /// somebody in the network namespace has one to himself (IPV6_FL_S_EXCL): then all have to be leased.
+    #[inline]
+    pub(super) fn sends_labels(&self) -> bool {
+        *self.labels.get_or_init(|| {
+            let SocketAddr::V6(mut own) = self.local else { return false };
+            own.set_flowinfo(1u32.to_be());
+            let tried = open(self.ip()).and_then(|socket| {
+                options::for_sending(socket.as_fd(), self.ip())?;
+                sys::connect(socket.as_fd(), own.into())
+            });
+            if let Err(e) = &tried {
+                log::info!("{}: the kernel chooses the flow labels of packets: {e}", self.ip());
+            }
+            tried.is_ok()
+        })
     }
 
     /// The index of the port's interface, 0 if it is not known.
@@ -154,16 +184,17 @@ impl Port {
         }
     }
 
-    /// The socket and source port for packets of `flow`, any number that is the same for all packets of a QP.
-    pub(super) fn flow(&self, flow: u32) -> (BorrowedFd<'_>, u16) {
-        let opened = self.flows[flow as usize % FLOWS].get_or_init(|| self.open_flow());
+    /// The socket and source port for packets to a process slot, one of [`SPREAD`].
+    pub(super) fn flow(&self, slot: u32, spread: u32) -> (BorrowedFd<'_>, u16) {
+        let n = (slot as usize * SPREAD + spread as usize % SPREAD) % FLOWS;
+        let opened = self.flows[n].get_or_init(|| self.open_flow(n as u16));
         match opened {
             Some(flow) => (flow.socket.as_fd(), flow.source),
             None => (self.receive.as_fd(), UDP_PORT),
         }
     }
 
-    fn open_flow(&self) -> Option<Flow> {
+    fn open_flow(&self, n: u16) -> Option<Flow> {
         let socket = open(self.ip()).ok()?;
         options::for_sending(socket.as_fd(), self.ip()).ok()?;
         let loops = self.multicast_loops.load(Ordering::Relaxed);
@@ -173,7 +204,7 @@ impl Port {
         // Nothing is meant to come in here.
         options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0).ok()?;
         // Spread by process id, so that processes seldom try each other's ports.
-        let first = (std::process::id() as u16).wrapping_mul(FLOWS as u16);
+        let first = (std::process::id() as u16).wrapping_mul(FLOWS as u16).wrapping_add(n);
         (0..TRIES)
             .find_map(|i| {
                 let source = FIRST_SOURCE_PORT | (first.wrapping_add(i) & !FIRST_SOURCE_PORT);

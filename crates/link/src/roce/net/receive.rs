@@ -10,6 +10,7 @@ use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use vervain_wire::UDP_PORT;
+use vervain_wire::icrc::Untold;
 
 /// Trains that are taken at once.
 const TRAINS: usize = 8;
@@ -35,6 +36,8 @@ pub struct Datagram<'a> {
     pub hop_limit: u8,
     /// Traffic class, or type of service; 0 before [`Port::tell_hop_limits`].
     pub tos: u8,
+    /// Flow label of IPv6; 0 before [`Port::tell_hop_limits`].
+    pub label: u32,
     /// Place in its train; if that came whole, the IPv4 identification.
     pub index: u16,
     /// From the BTH to the ICRC.
@@ -42,13 +45,13 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Whether the ICRC is right. Over IPv4 any identification will do, for sockets do not tell it.
+    /// Whether the ICRC is right. Over IPv4 any identification will do, with DF or without, for sockets tell neither.
     pub fn is_intact(&self) -> bool {
-        self.id().is_some()
+        self.untold().is_some()
     }
 
-    /// The IPv4 identification for which the ICRC is right.
-    fn id(&self) -> Option<u16> {
+    /// What the ICRC says of the IPv4 header.
+    fn untold(&self) -> Option<Untold> {
         icrc::flow(self.from, SocketAddr::new(self.to, UDP_PORT))?.verify(self.index, self.bytes)
     }
 
@@ -59,7 +62,8 @@ impl<'a> Datagram<'a> {
             to: SocketAddr::new(self.to, UDP_PORT),
             hop_limit: if self.hop_limit == 0 { HOP_LIMIT } else { self.hop_limit },
             tos: self.tos,
-            id: self.id().unwrap_or(self.index),
+            label: self.label,
+            untold: self.untold().unwrap_or(Untold::with_df(self.index)),
             bytes: self.bytes,
         }
     }
@@ -174,6 +178,7 @@ impl Received {
             to: self.to,
             hop_limit: self.told.hop_limit,
             tos: self.told.tos,
+            label: self.told.label,
             index: index as u16,
             bytes,
         })

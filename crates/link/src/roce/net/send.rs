@@ -30,8 +30,10 @@ pub struct Outgoing<'a> {
     pub to: IpAddr,
     /// Process slot there: the upper part of the destination QPN.
     pub slot: u32,
-    /// Any number that is the same for all packets of a QP; chooses the source port.
-    pub flow: u32,
+    /// One of [`super::SPREAD`]: with `slot` it chooses the source port.
+    pub spread: u32,
+    /// Flow label of IPv6; 0 leaves it to the kernel.
+    pub label: u32,
     /// Hop limit or TTL; 0 stands for [`HOP_LIMIT`].
     pub hop_limit: u8,
     /// Traffic class or TOS.
@@ -152,14 +154,16 @@ impl SendBatch {
     /// the port cannot send there at all.
     fn couple(&mut self, packet: &Outgoing<'_>, length: usize, packets: usize) -> Option<&Train> {
         let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
-        let way = Way { to: packet.to, slot: packet.slot, flow: packet.flow, hop_limit, tos: packet.tos };
+        let label = if packet.label != 0 && self.port.sends_labels() { packet.label } else { 0 };
+        let Outgoing { to, slot, spread, tos, .. } = *packet;
+        let way = Way { to, slot, spread, hop_limit, tos, label };
         let takes_trains = self.port.takes_trains();
         if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&way, length, packets)) {
             if self.trains.len() == TRAINS {
                 self.flush();
             }
-            let (_, source) = self.port.flow(packet.flow);
-            let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(packet.to));
+            let (_, source) = self.port.flow(slot, spread);
+            let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(&way));
             let Some(flow) = icrc::flow(from, to) else {
                 self.port.counters().unreachable.add(1);
                 FIRST.add(Word::Discarded, 1);

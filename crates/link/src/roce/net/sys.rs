@@ -83,7 +83,12 @@ pub fn wait_for_room(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
 
 /// Whether `fd` is readable.
 pub fn is_readable(fd: RawFd) -> bool {
-    poll(fd, libc::POLLIN, 0)
+    is_readable_within(fd, 0)
+}
+
+/// Waits until `fd` is readable, `milliseconds` at most; whether it is.
+pub fn is_readable_within(fd: RawFd, milliseconds: i64) -> bool {
+    poll(fd, libc::POLLIN, milliseconds)
 }
 
 fn poll(fd: RawFd, events: i16, milliseconds: i64) -> bool {

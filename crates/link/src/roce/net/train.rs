@@ -17,12 +17,14 @@ pub struct Way {
     pub to: IpAddr,
     /// Process slot: the receiving kernel looks at the first packet only to choose a socket.
     pub slot: u32,
-    /// Chooses the source port.
-    pub flow: u32,
+    /// Chooses the source port, with the slot.
+    pub spread: u32,
     /// Hop limit.
     pub hop_limit: u8,
     /// Type of service.
     pub tos: u8,
+    /// Flow label of IPv6; 0 leaves it to the kernel.
+    pub label: u32,
 }
 
 /// A train.

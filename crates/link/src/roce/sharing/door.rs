@@ -60,6 +60,7 @@ impl Word {
             bytes[32..48].copy_from_slice(&to_wide(origin.to));
             bytes[48..50].copy_from_slice(&origin.from.port().to_ne_bytes());
             (bytes[50], bytes[51]) = (origin.hop_limit, origin.tos);
+            bytes[52..56].copy_from_slice(&origin.label.to_ne_bytes());
         }
         bytes
     }
@@ -83,7 +84,7 @@ impl Word {
                     IpAddr::V6(ip) => SocketAddrV6::new(ip, half(48), 0, word(12)).into(),
                 };
                 let to = ip(32).to_canonical();
-                Some(Word::Stray(Origin { from, to, hop_limit: bytes[50], tos: bytes[51] }))
+                Some(Word::Stray(Origin { from, to, hop_limit: bytes[50], tos: bytes[51], label: word(52) }))
             }
             _ => None,
         };
@@ -206,6 +207,7 @@ mod tests {
             to: to.parse().unwrap(),
             hop_limit: 63,
             tos: 0xb8,
+            label: 0x4_7911,
         };
         for word in [
             Word::Ask { uid: 1000 },

@@ -34,7 +34,7 @@ use vervain_hca::{Error, Result};
 
 /// Version of the messages, the vault, the table and the options of the sockets. Processes of different versions do not
 /// share an address; that they can say so needs `HEAD` bytes with the version in the same place.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Index of the socket that nobody reads.
 const SINK: u32 = 0;
 /// Messages taken from a door in one visit.

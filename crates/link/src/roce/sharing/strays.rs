@@ -32,6 +32,8 @@ pub struct Origin {
     pub hop_limit: u8,
     /// TOS or traffic class.
     pub tos: u8,
+    /// Flow label.
+    pub label: u32,
 }
 
 /// A message that is being collected.
@@ -52,7 +54,8 @@ impl Strays {
     /// Takes a packet for `slot`; may send those that wait.
     pub fn add(&mut self, sharing: &Sharing, slot: u32, packet: &Datagram<'_>) {
         let Ok(length) = u16::try_from(packet.bytes.len()) else { return };
-        let origin = Origin { from: packet.from, to: packet.to, hop_limit: packet.hop_limit, tos: packet.tos };
+        let Datagram { from, to, hop_limit, tos, label, .. } = *packet;
+        let origin = Origin { from, to, hop_limit, tos, label };
         let fits = |m: &Message| HEAD + m.bytes.len() + RECORD + packet.bytes.len() <= MOST;
         let same = |m: &Message| m.slot == slot && m.origin == origin;
         let place = self.messages.iter().position(same);
@@ -92,13 +95,13 @@ impl Strays {
 
 /// The packets of a message.
 pub(super) fn packets(origin: Origin, bytes: &[u8]) -> impl Iterator<Item = Datagram<'_>> {
-    let Origin { from, to, hop_limit, tos } = origin;
+    let Origin { from, to, hop_limit, tos, label } = origin;
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let ([l0, l1, i0, i1], after) = rest.split_first_chunk::<RECORD>()?;
         let (bytes, after) = after.split_at_checked(usize::from(u16::from_ne_bytes([*l0, *l1])))?;
         rest = after;
-        Some(Datagram { from, to, hop_limit, tos, index: u16::from_ne_bytes([*i0, *i1]), bytes })
+        Some(Datagram { from, to, hop_limit, tos, label, index: u16::from_ne_bytes([*i0, *i1]), bytes })
     })
 }
 
@@ -123,6 +126,7 @@ mod tests {
             to: "192.0.2.2".parse().unwrap(),
             hop_limit: 64,
             tos: 0,
+            label: 0,
         };
         let mut bytes = Vec::new();
         for (index, packet) in [&b"first"[..], b"", b"third"].into_iter().enumerate() {

@@ -16,9 +16,7 @@ const NAP: Duration = Duration::from_millis(1);
 fn open(at: SocketAddr) -> io::Result<OwnedFd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    if at.is_ipv6() {
-        options::set(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
-    }
+    options::for_any_packets(socket.as_fd(), at.ip())?;
     Ok(socket)
 }
 
@@ -34,12 +32,10 @@ pub fn must_be_vacant(names: &Names) -> Result<()> {
     }
 }
 
-/// The first socket of a group, which gets what nobody is to get. It has UDP_GRO like all others, for before the kernel
-/// knows the packet it asks any socket of the group whether trains may stay whole.
+/// The first socket of a group, which gets what nobody is to get.
 pub fn sink(names: &Names) -> Result<OwnedFd> {
     let made = open(names.at).and_then(|socket| {
         options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)?;
-        options::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, &1i32)?;
         options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0i32)?;
         bind(&socket, &names.at)?;
         Ok(socket)

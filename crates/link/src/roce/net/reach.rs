@@ -1,0 +1,96 @@
+//! Whether another host can be reached, found out when a QP is connected to it or an address handle made. An RNIC has to
+//! know the link-layer address of the next hop by then, and the kernel finds it out: without a route the verb fails at
+//! once, with ETIMEDOUT when nobody answers within a second. So it does here, and a program hears of a wrong address where it
+//! has named it, not by a completion much later.
+//!
+//! A process without privileges can neither ask for a link-layer address nor wait for the answer. But it can look at what
+//! the kernel knows (rtnetlink(7)), and a datagram makes the kernel ask. It is an empty one to the RoCE port, which whoever has
+//! that drops as too short.
+
+use super::address::scoped;
+use super::rtnetlink::{Hop, Rtnetlink};
+use super::{port, sys};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{SendFlags, send};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use vervain_hca::lock::OwnerLock;
+use vervain_hca::{Error, Result};
+use vervain_wire::UDP_PORT;
+
+/// How long the next hop may take to answer (the kernel's `rdma_addr_find_l2_eth_by_grh`).
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a host that was reached is not asked for again: programs connect many QPs to one peer.
+const KNOWN: Duration = Duration::from_secs(10);
+
+/// A local address, its interface, and a host.
+type Way = (IpAddr, u32, IpAddr);
+
+/// The hosts that have been reached lately.
+#[derive(Default)]
+pub struct Reach(OwnerLock<HashMap<Way, Instant>>);
+
+impl Reach {
+    /// Makes sure that `to` can be reached from `from`, an address of `interface`; waits a second at most. ENETUNREACH,
+    /// EHOSTUNREACH and others as routes say, ETIMEDOUT when the next hop does not answer.
+    pub fn check(&self, from: IpAddr, interface: u32, to: IpAddr) -> Result<()> {
+        if from == to || to.is_multicast() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        if self.0.lock().get(&(from, interface, to)).is_some_and(|since| now - *since < KNOWN) {
+            return Ok(());
+        }
+        find(from, interface, to)?;
+        let mut known = self.0.lock();
+        known.retain(|_, since| now.saturating_duration_since(*since) < KNOWN);
+        known.insert((from, interface, to), now);
+        Ok(())
+    }
+}
+
+fn find(from: IpAddr, interface: u32, to: IpAddr) -> Result<()> {
+    // Whatever is wrong with the own address shows when its port is opened.
+    let Ok(socket) = port::open(from).and_then(|s| sys::bind(s.as_fd(), scoped(from, 0, interface)).map(|()| s)) else {
+        return Ok(());
+    };
+    sys::connect(socket.as_fd(), scoped(to, UDP_PORT, interface)).map_err(|e| {
+        let errno = e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
+        Error::new(errno, format!("there is no route from {from} to {to}: {e}"))
+    })?;
+    match resolve(&socket, from, interface, to) {
+        Ok(None) => Ok(()),
+        Ok(Some(hop)) => {
+            let by = if hop.ip == to { String::new() } else { format!(" by way of {}", hop.ip) };
+            let what = format!("{to} cannot be reached from {from}{by}: nobody answers there within {PATIENCE:?}");
+            Err(Error::new(libc::ETIMEDOUT, what))
+        }
+        Err(e) => {
+            // A sandbox without netlink sockets: what cannot be reached shows by retries, later.
+            log::debug!("whether {to} can be reached from {from} is not told: {e}");
+            Ok(())
+        }
+    }
+}
+
+/// Has the kernel find the link-layer address of the next hop, if it needs one; the hop if it does not answer.
+fn resolve(socket: &OwnedFd, from: IpAddr, interface: u32, to: IpAddr) -> io::Result<Option<Hop>> {
+    let mut kernel = Rtnetlink::open()?;
+    let of_link = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
+    let Some(hop) = kernel.next_hop(from, to, if of_link { interface } else { 0 })? else { return Ok(None) };
+    if !kernel.resolves(hop.interface)? || kernel.knows(hop)? {
+        return Ok(None);
+    }
+    let end = Instant::now() + PATIENCE;
+    let _ = send(socket, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    while !kernel.knows(hop)? {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Some(hop));
+        }
+        kernel.wait_for_change(left.as_millis() as i64 + 1);
+    }
+    Ok(None)
+}
