@@ -18,9 +18,12 @@ impl Ah {
     pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
         pd.process.check()?;
         crate::qp_modify::check_address(pd.device(), attr, 0)?;
-        pd.users.fetch_add(1, Ordering::Relaxed);
         // Once, as an HCA does: datagrams are posted often.
         let route = pd.process.link.route(pd.device().index(), attr);
+        if route == Route::Far {
+            pd.process.link.check_source(pd.process, pd.device().index(), attr)?;
+        }
+        pd.users.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Ah { pd: Arc::clone(pd), attr: *attr, route }))
     }
 

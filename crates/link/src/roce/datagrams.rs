@@ -75,7 +75,7 @@ impl Datagrams {
 impl Engine {
     /// Puts a datagram into the batch of its port. A time if its receiver has no room for it now: it is to be tried again then.
     pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<Nanos> {
-        let opened = self.addresses(qp, datagram.ah).and_then(|(local, remote)| {
+        let opened = self.addresses(qp.device_index(), datagram.ah).and_then(|(local, remote)| {
             let port = self.ports.open_for_datagram(process, local)?;
             Ok((port, local.ip, remote))
         });

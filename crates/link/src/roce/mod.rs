@@ -105,7 +105,7 @@ impl Roce {
     /// See [`vervain_hca::link::Link::connect`].
     pub fn connect(&self, process: &'static Process, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Box<dyn Sender>> {
         let engine = &self.engine;
-        let (local, remote) = engine.addresses(qp, &attr.ah)?;
+        let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
         let port = engine.ports.open(process, local)?;
         let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
         let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
@@ -118,15 +118,31 @@ impl Roce {
     }
 
     /// See [`vervain_hca::link::Link::listen`].
-    pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) {
+    pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) -> Result<()> {
         self.engine.datagrams.listen(qp);
+        let (mut opened, mut refused) = (false, None);
         for address in self.engine.own_addresses(qp) {
             match self.engine.ports.open(process, address) {
-                // A datagram brings its IP header's hop limit and traffic class with it.
-                Ok(port) => port.port.tell_hop_limits(),
-                Err(e) => log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip),
+                Ok(port) => {
+                    // A datagram brings its IP header's hop limit and traffic class with it.
+                    port.port.tell_hop_limits();
+                    opened = true;
+                }
+                Err(e) => {
+                    log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip);
+                    refused.get_or_insert(e);
+                }
             }
         }
+        refused.filter(|_| !opened).map_or(Ok(()), |e| {
+            self.engine.datagrams.deafen(qp.qp_num());
+            Err(e)
+        })
+    }
+
+    /// See [`vervain_hca::link::Link::check_source`].
+    pub fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
+        self.engine.addresses(device, ah).map_or(Ok(()), |(local, _)| self.engine.ports.check(process, local))
     }
 
     /// See [`vervain_hca::link::Link::deafen`].
@@ -198,8 +214,8 @@ struct Address {
 
 impl Engine {
     /// The local and the remote address of an address vector. EINVAL when they are not of one family.
-    fn addresses(&self, qp: &Qp, ah: &AhAttr) -> Result<(Address, IpAddr)> {
-        let device = &self.devices[qp.device_index() as usize];
+    fn addresses(&self, device: u32, ah: &AhAttr) -> Result<(Address, IpAddr)> {
+        let device = &self.devices[device as usize];
         let (gid, interface) = device
             .source(ah.grh.sgid_index.into())
             .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
