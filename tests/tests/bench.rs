@@ -175,6 +175,86 @@ fn everything_can_be_measured_by_memory() {
     }
 }
 
+/// The plan with nothing left out and nothing measured for long: one round, as few operations as there must be.
+fn shortened(plan: &str) -> String {
+    let short = |line: &str| match line.split_once(" = ") {
+        Some(("rounds", _)) => "rounds = 1\nseed = 1".to_owned(),
+        Some(("at_least", _)) => "at_least = \"1ms\"\niterations = 32\nwarm_up = 16".to_owned(),
+        Some(("at_most", _)) => "at_most = \"5ms\"".to_owned(),
+        _ => line.to_owned(),
+    };
+    plan.lines().map(short).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_plan_of_the_paper_runs_to_its_end_and_its_report_has_every_figure_and_finding() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let plan = Job::start(&mut bench(&["plans", "paper"])).finish(LIMIT);
+    let short = shortened(&plan.output);
+    assert_eq!(["rounds = 1\n", "\"1ms\"", "\"5ms\""].map(|part| short.matches(part).count()), [1; 3], "{short}");
+    let end = Job::start(&mut run(dir.path(), &short, &["--local"])).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    let results = results(dir.path());
+    assert_eq!((&results["complete"], &results["skipped"]), (&Value::Bool(true), &Value::Array(vec![])));
+    assert_eq!((cases(&results).len(), runs(&results)), (360, 360));
+    let value = |case: &Value| case["summary"]["value"].as_f64().unwrap_or(0.0);
+    let lacking: Vec<_> = cases(&results).iter().filter(|c| value(c) <= 0.0).map(|c| &c["case"]).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+
+    let out = dir.path().join("out");
+    let page = fs::read_to_string(out.join("report.html")).expect("report.html");
+    // How many lines of values each figure has, below that of the headings.
+    let sizes = 21;
+    let figures = [
+        ("fig1-loopback", 3 * sizes),
+        ("fig2a", 2 * 5),
+        ("fig2b", 2 * 5),
+        ("fig3-loopback", 5 * sizes),
+        ("fig3-share-loopback", 4 * sizes),
+        ("fig3b-loopback", sizes + 4 * 11),
+        ("fig3b-share-loopback", 4 * 11),
+        ("fig4-loopback", 5 * sizes),
+        ("fig4-share-loopback", 4 * sizes),
+        ("fig4b-loopback", sizes + 4 * 11),
+        ("fig4b-share-loopback", 4 * 11),
+        // One for each of both placements, where the second has what ran alone, and of the paper's devices.
+        ("table2", 2 + 2),
+        ("table2b", 2),
+        ("table2b-cas", 2),
+        ("table3", 2 + 2),
+        ("table3b", 2),
+        ("table3b-cas", 2),
+    ];
+    for (name, lines) in figures {
+        assert!(page.contains(&format!("<figure id=\"{name}\">")), "{name}");
+        let values = fs::read_to_string(out.join(format!("figures/{name}.csv"))).expect(name);
+        assert_eq!(values.lines().count() - 1, lines, "{name}: {values}");
+        assert!(out.join(format!("figures/{name}.svg")).is_file(), "{name}");
+    }
+    for finding in [
+        "a long Write beside Write halves it, a long Read costs it some 10 % at most.",
+        "a long Read beside Read halves it; of a long Write beside Read it gives no number.",
+        "Paper: Read's rises somewhat later; ",
+        "3,060 MB/s (ConnectX-2 QDR)",
+        "What 8 B streams cost Write over all sizes: ",
+        "What 8 B streams cost Read over all sizes: ",
+        "Paper: Read &lt; atomics &lt; Write; ",
+        "Paper: Write more than Read; ",
+        "FAA costs Write ",
+        "FAA costs Read ",
+        "8 MiB Read costs Write ",
+        "What 8 B streams cost FAA, loopback (intra-node): ",
+        "Paper: Read &lt; Write &lt; atomics (X1 DDR, X1 QDR), ",
+        "; Write &lt; Read &lt; atomics (X1 QDR), ",
+        "it says that long streams have the same tendency",
+    ] {
+        assert!(page.contains(finding), "no {finding:?} in the report");
+    }
+    let text = page.split("<script>").next().expect("text");
+    assert!(!text.contains("NaN") && !text.contains(">inf"), "a value that is none");
+}
+
 #[test]
 fn everything_can_be_measured_between_two_hosts() {
     let Some(network) = Network::of_two(1500) else { return };

@@ -21,6 +21,7 @@ impl Ah {
         // Once, as an HCA does: datagrams are posted often.
         let route = pd.process.link.route(pd.device().index(), attr);
         if route == Route::Far {
+            pd.process.link.check_source(pd.process, pd.device().index(), attr)?;
             pd.process.link.resolve(pd.device().index(), attr)?;
         }
         pd.users.fetch_add(1, Ordering::Relaxed);

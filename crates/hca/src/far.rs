@@ -344,8 +344,7 @@ impl Qp {
     pub(crate) fn open_way(&self, a: &QpAttr) -> Result<Option<Box<dyn Sender>>> {
         let Some(me) = self.handle() else { return Ok(None) };
         if self.qp_type == QpType::Ud {
-            self.process.link.listen(self.process, &me);
-            return Ok(None);
+            return self.process.link.listen(self.process, &me).map(|()| None);
         }
         if self.process.link.route(self.device_index(), &a.ah) != Route::Far {
             return Ok(None);

@@ -146,8 +146,16 @@ pub trait Link: Any + Send + Sync {
         Ok(())
     }
 
-    /// Receives datagrams for `qp`, which goes to RTR; or no longer. A link that cannot says why in the log.
-    fn listen(&self, _process: &'static Process, _qp: &Arc<Qp>) {}
+    /// Receives datagrams for `qp`, which goes to RTR. An error where it can get none at all, by no way; that a link cannot
+    /// which is not the only one stands in the log.
+    fn listen(&self, _process: &'static Process, _qp: &Arc<Qp>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether packets can leave from the source of an address that leads far; EADDRINUSE when somebody else has it.
+    fn check_source(&self, _process: &'static Process, _device: u32, _ah: &AhAttr) -> Result<()> {
+        Ok(())
+    }
 
     /// The reverse of [`Link::listen`] and of [`Link::connect`], when the QP is reset or destroyed.
     fn deafen(&self, _qpn: u32) {}

@@ -135,10 +135,16 @@ impl Link for Links {
         self.roce.resolve(device, ah)
     }
 
-    fn listen(&self, process: &'static Process, qp: &Arc<Qp>) {
-        if self.choice != LinkChoice::Local {
-            self.roce.listen(process, qp);
+    fn listen(&self, process: &'static Process, qp: &Arc<Qp>) -> Result<()> {
+        match self.choice {
+            LinkChoice::Local => Ok(()),
+            LinkChoice::Auto => self.roce.listen(process, qp).or(Ok(())),
+            LinkChoice::Roce => self.roce.listen(process, qp),
         }
+    }
+
+    fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
+        self.roce.check_source(process, device, ah)
     }
 
     fn deafen(&self, qpn: u32) {

@@ -290,11 +290,16 @@ fn the_paper_plan_has_every_point_of_the_paper() {
         }
     }
     // What is not drawn.
+    let long = [beside(write, 8 << 10), beside(read, 8 << 10), beside(write, 8 << 20), beside(read, 8 << 20)];
     for size in (3..=23).step_by(2).map(|power| 1 << power) {
         for operation in [write, read] {
-            for by in [beside(write, 8 << 10), beside(read, 8 << 10), beside(write, 8 << 20), beside(read, 8 << 20)] {
-                expected.insert(Case { operation, size, interference: by, ..base });
-            }
+            expected.extend(long.map(|interference| Case { operation, size, interference, ..base }));
+        }
+    }
+    for operation in [faa, cas] {
+        for interference in long {
+            let point = Case { operation, interference, ..base };
+            expected.extend([point, latency(point)]);
         }
     }
     // Tables 2 and 3.

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, Spacing};
-use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, paper_line, whisker, width, words};
+use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, paper_lines, whisker, width, words};
 use super::ink::Ink;
 use super::number::number;
 
@@ -76,11 +76,9 @@ impl BarChart {
             for (x, y, text) in apart(labels) {
                 sheet.draw_text(&text, &words(Ink::Label, VALUE, HPos::Center, VPos::Bottom), (x, y))?;
             }
-            for (group, value) in self.paper.iter().filter(|(_, v)| y.covers(v.y)) {
-                let ends = [0.02, 0.98].map(|share| pixel(*group as f64 + share, value.y));
-                paper_line(sheet, value.device, ends)?;
-            }
-            Ok(())
+            let ends = |group: usize, v: f64| [0.02, 0.98].map(|share| pixel(group as f64 + share, v));
+            let papers = self.paper.iter().filter(|(_, v)| y.covers(v.y));
+            paper_lines(sheet, &papers.map(|(group, v)| (v.device, ends(*group, v.y))).collect::<Vec<_>>())
         })
     }
 }

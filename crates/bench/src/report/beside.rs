@@ -7,6 +7,7 @@ use super::bars::BarChart;
 use super::canvas::PaperValue;
 use super::findings::times;
 use super::number::{number, unit};
+use super::orders;
 use super::query::{Seen, most_common, name, place, stream, streams};
 use super::reference::{DEVICES, Device};
 use super::{Cell, Drawing, Figure, Row, Table};
@@ -73,10 +74,12 @@ pub fn tables(seen: &[Seen<'_>], target: Target, id: Option<&str>, seed: u64) ->
             let part = if part > 0 { format!("-{}", part + 1) } else { String::new() };
             let Target { measure, service, operation, size } = target;
             let (name, title) = match id {
-                Some(id) => (
-                    format!("{id}{letter}{part}"),
-                    format!("{}{letter}: {}", id.replace("table", "Table "), target.label()),
-                ),
+                Some(id) => {
+                    // The paper's tables are of FAA.
+                    let (of, as_in) = if operation == Operation::FetchAdd { ("", "") } else { ("-cas", "As in ") };
+                    let table = id.replace("table", if as_in.is_empty() { "Table " } else { "table " });
+                    (format!("{id}{letter}{of}{part}"), format!("{as_in}{table}{letter}: {}", target.label()))
+                }
                 None => {
                     let operation = operation.word().replace('+', "-");
                     (format!("beside{letter}-{operation}-{size}B-{measure}-{service}{part}"), target.label())
@@ -118,6 +121,7 @@ fn figure(
         let points = found.iter().enumerate().filter_map(|(i, s)| Some(s.as_ref()?.point(i as f64))).collect();
         bars.push((place(placement).to_owned(), points));
         let Some(alone) = found[0] else { continue };
+        let mut ratios = Vec::new();
         for (beside, found) in columns.iter().zip(&found).skip(1) {
             let Some(ratio) = found.and_then(|found| ratio(alone.result, found.result, seed)) else { continue };
             findings.push(format!(
@@ -128,6 +132,12 @@ fn figure(
                 place(placement),
                 paper_says(target, *beside),
             ));
+            ratios.push((*beside, vec![ratio]));
+        }
+        let ratios: Vec<_> = ratios.into_iter().filter_map(|(beside, ratio)| Some((beside?, ratio))).collect();
+        if target.operation == Operation::FetchAdd && ratios.iter().all(|(beside, _)| beside.size == 8) {
+            let paper = |device: &Device, beside| target.paper(device, beside);
+            findings.extend(orders::of_tables(target.measure, place(placement), &ratios, paper));
         }
     }
     let mut paper = Vec::new();
@@ -147,7 +157,14 @@ fn figure(
     }
     let hint = if paper.is_empty() { "" } else { " Choose a device under “Paper’s values” to see its row." };
     let depth = seen.first().map_or(1, |s| s.case().depth);
-    let caption = format!("One QP, depth {depth}; another process streams over the same device and port.{hint}");
+    let is_long = streams.iter().all(|s| s.size > 8);
+    let unprinted = if is_long && target.operation.is_atomic() && target.service == Service::Rc {
+        " The paper prints no values of these; it says that long streams have the same tendency as beside Write and Read."
+    } else {
+        ""
+    };
+    let caption =
+        format!("One QP, depth {depth}; another process streams over the same device and port.{unprinted}{hint}");
     let groups = columns.iter().map(|c| stream(*c)).collect();
     let chart = BarChart { groups, bars, unit: unit.to_owned(), paper, right: None };
     Ok(Figure {
@@ -165,7 +182,7 @@ fn figure(
 fn paper_says(target: Target, beside: Option<Interference>) -> String {
     let of = |d: &Device| {
         let times = target.paper(d, beside)? / target.paper(d, None)?;
-        Some(format!("{} ({})", number(times), d.key.to_uppercase()))
+        Some(format!("{} ({})", number(times), d.short))
     };
     let said: Vec<String> = DEVICES.iter().filter_map(of).collect();
     if said.is_empty() { String::new() } else { format!("; paper: {}", said.join(", ")) }
@@ -184,13 +201,23 @@ mod tests {
         let target = Target { measure, service: Service::Rc, operation: Operation::FetchAdd, size: 8 };
         let figures = tables(&seen(&results), target, Some("table2"), 1).expect("figures");
         assert_eq!(figures.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["table2", "table2b"]);
+        assert!(figures[1].caption.contains("prints no values of these"), "{}", figures[1].caption);
+        let of_cas = Target { operation: Operation::CompareSwap, ..target };
+        let of_cas = tables(&seen(&results), of_cas, Some("table2"), 1).expect("figures");
+        let named: Vec<_> = of_cas.iter().map(|f| (f.name.as_str(), f.title.as_str())).collect();
+        assert_eq!(named[1], ("table2b-cas", "As in table 2b: CAS bandwidth in MB/s beside a stream"));
         let table = &figures[0].table;
         assert_eq!(table.columns, ["FAA bandwidth (MB/s)", "none", "8 B Write", "8 B Read", "8 B FAA", "8 B CAS"]);
         let first: Vec<_> = table.rows.iter().map(|r| (r.cells[0].shown(), r.paper)).collect();
         assert_eq!(first[0], ("peer (inter-node)".to_owned(), None));
         assert_eq!(first[3], ("ConnectX-1 QDR (paper)".to_owned(), Some(1)));
         assert_eq!(table.rows[3].cells[4], Cell::Number(11.1));
-        assert!(figures[0].findings[2].ends_with("paper: 0.500 (DDR), 0.496 (QDR)."), "{:?}", figures[0].findings);
+        let findings = &figures[0].findings;
+        assert!(findings[2].ends_with("paper: 0.500 (X1 DDR), 0.496 (X1 QDR)."), "{findings:?}");
+        assert!(
+            findings[4].contains("What 8 B streams cost FAA, peer (inter-node): ")
+                && findings[4].contains("Paper: Read < Write")
+        );
     }
 
     #[test]

@@ -208,10 +208,14 @@ pub fn whisker(sheet: &Sheet<'_>, ink: Ink, x: i32, ends: (i32, i32)) -> Result<
     Ok(())
 }
 
-/// Draws a value of the paper across the plot.
-pub fn paper_line(sheet: &Sheet<'_>, device: usize, ends: [(i32, i32); 2]) -> Result<()> {
-    sheet.draw(&PathElement::new(ends.to_vec(), Ink::Halo(device).colour().stroke_width(5)))?;
-    sheet.draw(&PathElement::new(ends.to_vec(), Ink::Paper(device).colour().stroke_width(2)))?;
+/// Draws values of the paper across the plot: each its device and its ends. None lies under the halo of another.
+pub fn paper_lines(sheet: &Sheet<'_>, values: &[(usize, [(i32, i32); 2])]) -> Result<()> {
+    for (device, ends) in values {
+        sheet.draw(&PathElement::new(ends.to_vec(), Ink::Halo(*device).colour().stroke_width(5)))?;
+    }
+    for (device, ends) in values {
+        sheet.draw(&PathElement::new(ends.to_vec(), Ink::Paper(*device).colour().stroke_width(2)))?;
+    }
     Ok(())
 }
 

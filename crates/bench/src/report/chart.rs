@@ -4,7 +4,7 @@ use anyhow::Result;
 use plotters::prelude::*;
 
 use super::axis::{Axis, Spacing};
-use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, mark, paper_line, whisker};
+use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, mark, paper_lines, whisker};
 use super::ink::Ink;
 
 /// A series.
@@ -63,9 +63,8 @@ impl LineChart {
             if let Some(level) = self.level {
                 sheet.draw(&PathElement::new(across(level).to_vec(), Ink::Axis.colour()))?;
             }
-            for value in self.paper.iter().filter(|v| y.covers(v.y)) {
-                paper_line(sheet, value.device, across(value.y))?;
-            }
+            let papers = self.paper.iter().filter(|v| y.covers(v.y));
+            paper_lines(sheet, &papers.map(|v| (v.device, across(v.y))).collect::<Vec<_>>())?;
             for (i, line) in self.lines.iter().enumerate() {
                 let mut tail: Vec<_> =
                     line.tail.iter().filter(|(_, v)| y.covers(*v)).map(|(a, v)| pixel(*a, *v)).collect();

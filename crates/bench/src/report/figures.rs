@@ -10,10 +10,12 @@ use super::chart::{Line, LineChart};
 use super::findings;
 use super::ink::SERIES;
 use super::number::{number, unit};
+use super::orders;
 use super::query::{Seen, Setting, flags, name, over_size, place, seen, single, stream, streams};
 use super::reference::DEVICES;
 use super::{Cell, Drawing, Figure, Table};
 use crate::case::{Interference, Measure, Operation, Placement, Service};
+use crate::compare::ratio::Ratio;
 use crate::results::Results;
 
 /// The operations of figure 2.
@@ -38,8 +40,10 @@ pub fn of_the_paper(results: &Results) -> Result<Vec<Figure>> {
         }
     }
     for (name, measure) in [("table2", Measure::Bandwidth), ("table3", Measure::Latency)] {
-        let target = Target { operation: Operation::FetchAdd, service: Service::Rc, measure, size: 8 };
-        figures.extend(beside::tables(&seen, target, Some(name), seed)?);
+        for operation in [Operation::FetchAdd, Operation::CompareSwap] {
+            let target = Target { operation, service: Service::Rc, measure, size: 8 };
+            figures.extend(beside::tables(&seen, target, Some(name), seed)?);
+        }
     }
     Ok(figures)
 }
@@ -239,11 +243,23 @@ pub fn under_interference(
             let left = findings::left(&alone, &lines[beside.unwrap_or(lines.len())..], seed);
             let fits = if measure == Measure::Latency { Spacing::Decades } else { Spacing::Linear };
             let (drawing, table) = over_sizes(&lines, paper, fits)?;
+            let mut said_by_values = findings::costs(operation, measure, &left);
+            if number.is_some() {
+                let ratios = findings::ratios(streams, &left);
+                said_by_values.extend(match letter {
+                    "b" => orders::of_long(operation, measure, &ratios),
+                    _ => orders::of_figures(operation, measure, &ratios),
+                });
+                if letter.is_empty() && operation == Operation::Read {
+                    let write = beside_small(seen, setting, Operation::Write, seed);
+                    said_by_values.extend(orders::of_atomics(&write, &ratios, measure));
+                }
+            }
             let figure = Figure {
                 name: format!("{id}-{placement}{part}"),
                 title: format!("{label} over size beside a stream, {}", place(placement)),
                 caption: said,
-                findings: findings::costs(operation, measure, &left),
+                findings: said_by_values,
                 drawing,
                 table,
                 table_first: false,
@@ -264,6 +280,20 @@ pub fn under_interference(
         }
     }
     Ok(figures)
+}
+
+/// By what each small stream multiplies the value of an operation, at each size.
+fn beside_small(
+    seen: &[Seen<'_>],
+    setting: Setting,
+    operation: Operation,
+    seed: u64,
+) -> Vec<(Interference, Vec<Ratio>)> {
+    let of_this = |case: &crate::case::Case| setting.fits(case) && case.operation == operation && case.qps == 1;
+    let small: Vec<Interference> = streams(seen, of_this).into_iter().filter(|s| s.size == 8).collect();
+    let lines: Vec<_> =
+        small.iter().map(|s| (stream(Some(*s)), over_size(seen, setting, operation, Some(*s)))).collect();
+    findings::ratios(&small, &findings::left(&over_size(seen, setting, operation, None), &lines, seed))
 }
 
 #[cfg(test)]

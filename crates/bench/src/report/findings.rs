@@ -6,10 +6,10 @@ use super::axis::Spacing;
 use super::canvas::Point;
 use super::chart::{Line, LineChart};
 use super::number::{number, percent};
-use super::query::{Seen, Setting, name, place, single};
+use super::query::{Seen, Setting, name, place, single, stream};
 use super::reference::DEVICES;
 use super::{Cell, Drawing, Table};
-use crate::case::{Measure, Operation, Placement, bytes};
+use crate::case::{Interference, Measure, Operation, Placement, bytes};
 use crate::compare::ratio::{Ratio, ratio};
 
 /// "0.61 (0.58 to 0.64)".
@@ -35,6 +35,7 @@ pub fn plateau(lines: &[(String, Vec<Seen<'_>>)]) -> Vec<String> {
             ))
         })
         .collect();
+    said.extend(rises(lines));
     let paper: Vec<_> = DEVICES.iter().map(|d| format!("{} MB/s ({})", number(d.plateau), d.name)).collect();
     said.push(format!("Paper: {}.", paper.join(", ")));
     said
@@ -90,9 +91,33 @@ pub fn atomics(seen: &[Seen<'_>], measure: Measure, seed: u64) -> Vec<String> {
 /// What the paper says of long streams against this operation.
 pub fn long_streams(operation: Operation) -> &'static str {
     match operation {
-        Operation::Write => "a long Write beside Write halves it, a long Read costs it 10 %.",
-        _ => "a long Read beside Read halves it, a long Write costs it 10 %.",
+        Operation::Write => "a long Write beside Write halves it, a long Read costs it some 10 % at most.",
+        _ => "a long Read beside Read halves it; of a long Write beside Read it gives no number.",
     }
+}
+
+/// From which size on Read has half of its highest bandwidth, and from which the others.
+fn rises(lines: &[(String, Vec<Seen<'_>>)]) -> Option<String> {
+    let half = |points: &[Seen<'_>]| {
+        let best = points.iter().map(Seen::value).fold(0.0, f64::max);
+        Some(points.iter().find(|p| p.value() >= best / 2.0)?.case().size)
+    };
+    let of = |(label, points): &(String, Vec<Seen<'_>>)| Some((label.clone(), half(points)?));
+    let halves: Vec<(String, u64)> = lines.iter().filter_map(of).collect();
+    let (read, others): (Vec<_>, Vec<_>) = halves.iter().partition(|(label, _)| label == name(Operation::Read));
+    let (&(_, read), first, last) =
+        (read.first()?, others.iter().map(|o| o.1).min()?, others.iter().map(|o| o.1).max()?);
+    let here = match () {
+        () if *read > last => "here too",
+        () if *read < first => "earlier here",
+        () => "not so here",
+    };
+    let others = others.iter().map(|(label, size)| format!("{label} from {}", bytes(*size)));
+    Some(format!(
+        "Read has half of its highest bandwidth from {} on, {}. Paper: Read's rises somewhat later; {here}.",
+        bytes(*read),
+        others.collect::<Vec<_>>().join(", "),
+    ))
 }
 
 /// A case beside a stream, and what is left of what it is alone.
@@ -111,6 +136,15 @@ pub fn left(alone: &[Seen<'_>], beside: &[(String, Vec<Seen<'_>>)], seed: u64) -
         Some(Left { size: case.size, ratio, doubtful: same.is_doubtful() || point.is_doubtful() })
     };
     beside.iter().map(|(label, points)| (label.clone(), points.iter().filter_map(of).collect())).collect()
+}
+
+/// By what each of these streams multiplies the value, at each size.
+pub fn ratios(streams: &[Interference], left: &[(String, Vec<Left>)]) -> Vec<(Interference, Vec<Ratio>)> {
+    let of = |beside: &Interference| {
+        let (_, left) = left.iter().find(|(label, _)| *label == stream(Some(*beside)))?;
+        Some((*beside, left.iter().map(|left| left.ratio).collect()))
+    };
+    streams.iter().filter_map(of).collect()
 }
 
 /// The size at which each stream costs most, of those where the values are not doubtful and the cost is surely there.
@@ -184,7 +218,7 @@ pub fn shares(left: &[(String, Vec<Left>)]) -> Result<Option<(Drawing, Table)>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Case, Interference};
+    use crate::case::Case;
     use crate::report::query::{over_size, seen};
     use crate::report::sample::{bandwidth, nothing, write_case};
 
@@ -205,6 +239,28 @@ mod tests {
         let said = costs(Operation::Write, Measure::Bandwidth, &left);
         let begins = "8 B Write beside costs Write most at 64 KiB: 50\u{a0}% of its bandwidth (";
         assert!(said[0].starts_with(begins) && said[0].ends_with("the middle cost is 30\u{a0}%."), "{said:?}");
+    }
+
+    #[test]
+    fn where_read_rises_is_held_against_the_others() {
+        let told = |read_half: u64| {
+            let mut results = nothing();
+            for operation in [Operation::Send, Operation::Write, Operation::Read] {
+                for size in (3..=12).map(|power| 1 << power) {
+                    let half = if operation == Operation::Read { read_half } else { 64 };
+                    let value = if size >= half { 1e9 } else { 1e8 };
+                    results.cases.push(bandwidth(Case { operation, ..write_case(size) }, &[value; 3]));
+                }
+            }
+            let seen = seen(&results);
+            let setting = Setting::rc(Measure::Bandwidth, Placement::Loopback);
+            let line = |operation| (name(operation).to_owned(), over_size(&seen, setting, operation, None));
+            rises(&[Operation::Send, Operation::Write, Operation::Read].map(line)).expect("three lines")
+        };
+        let paper = "Paper: Read's rises somewhat later;";
+        let later = "Read has half of its highest bandwidth from 256 B on, Send from 64 B, Write from 64 B.";
+        assert_eq!(told(256), format!("{later} {paper} here too."));
+        assert!(told(64).ends_with("not so here.") && told(32).ends_with("earlier here."), "{}", told(64));
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn has_sizes(seen: &[Seen<'_>], setting: Setting, operation: Operation) -> bool 
 
 /// What was measured beside streams but not over sizes, and is not of the paper's tables.
 fn at_one_size(seen: &[Seen<'_>]) -> Vec<Target> {
-    let is_table_2_or_3 = |t: &Target| (t.operation, t.service) == (Operation::FetchAdd, Service::Rc);
+    let is_table_2_or_3 = |t: &Target| t.operation.is_atomic() && t.service == Service::Rc;
     let drawn = |case: &Case| {
         let is_the_papers = matches!(case.operation, Operation::Write | Operation::Read)
             && (case.service, case.measure) == (Service::Rc, Measure::Bandwidth);

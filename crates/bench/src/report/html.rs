@@ -72,7 +72,7 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
     let title = format!("{} on {}", header.plan.title, header.host.device.name);
     let mut references = vec![("", "none")];
     references.extend(DEVICES.iter().map(|d| (d.key, d.name)));
-    references.push(("all", "both"));
+    references.push(("all", "all"));
     let controls = html! {
         (choice("reference", "Paper’s values", &references))
         (choice("scale", "Scale", &[("", "as fits"), ("linear", "linear"), ("log", "logarithmic")]))

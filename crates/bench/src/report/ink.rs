@@ -44,7 +44,7 @@ const SERIES_COLOURS: [(u32, u32); SERIES] = [
     (0x1c84a8, 0x80dce8),
     (0x585c64, 0xb8bcc4),
 ];
-const PAPER_COLOURS: [(u32, u32); 2] = [(0x7c2c2c, 0xffb4a8), (0x3c3c90, 0xb4b8ff)];
+const PAPER_COLOURS: [(u32, u32); 3] = [(0x7c2c2c, 0xffb4a8), (0x3c3c90, 0xb4b8ff), (0x4c6020, 0xc8d890)];
 /// Names of the style variables, light, dark. The page's own style uses the same.
 const PLAIN: [(&str, u32, u32); 4] = [
     ("text", 0x1b1f24, 0xe6edf3),
@@ -146,7 +146,7 @@ pub fn style() -> String {
          svg.figure .line{stroke-linejoin:round;stroke-linecap:round}\n\
          svg.figure .tail{stroke-dasharray:1 4;stroke-linecap:round}\n\
          svg.figure .label{paint-order:stroke;stroke:var(--surface);stroke-width:3px;stroke-linejoin:round}\n\
-         svg.figure .paper{display:none} svg.figure .k.paper:not(.halo){stroke-dasharray:10 4 2 4}\n",
+         svg.figure .paper{display:none} svg.figure .k.paper:not(.halo){stroke-dasharray:10 10}\n",
     );
     for name in ["text", "axis", "grid", "surface"] {
         let _ = writeln!(css, "svg.figure .{name}{{--c:var(--{name})}}");
@@ -157,7 +157,8 @@ pub fn style() -> String {
     }
     for (i, device) in super::reference::DEVICES.iter().enumerate() {
         let shown = format!("svg.figure[data-reference=\"{}\"] .p{i}", device.key);
-        let _ = writeln!(css, "svg.figure .p{i}{{--c:var(--p{i})}}");
+        // Two devices may have the same value: each is seen where the other's line is not.
+        let _ = writeln!(css, "svg.figure .p{i}{{--c:var(--p{i});stroke-dashoffset:{}}}", i % 2 * 10);
         let _ = writeln!(css, "{shown},svg.figure[data-reference=\"all\"] .p{i}{{display:inline}}");
     }
     css + "svg.figure .halo{--c:var(--surface)}\n"

@@ -1,5 +1,5 @@
 "use strict";
-// Choices are attributes of the root that the styles act on, kept in the address: #reference=qdr&scale=log&theme=dark.
+// Choices are attributes of the root that the styles act on, kept in the address: #reference=x1-qdr&scale=log&theme=dark.
 const root = document.documentElement;
 const choices = [...document.querySelectorAll("select[data-choice]")];
 

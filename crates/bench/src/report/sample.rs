@@ -222,8 +222,10 @@ fn cases() -> Vec<Case> {
         }
         cases.extend([of(FetchAdd, 8), lone(of(FetchAdd, 8)), of(CompareSwap, 8), lone(of(CompareSwap, 8))]);
         for interference in streams.iter().copied() {
-            cases.push(Case { interference, ..of(FetchAdd, 8) });
-            cases.push(Case { interference, ..lone(of(FetchAdd, 8)) });
+            for atomic in [FetchAdd, CompareSwap] {
+                cases.push(Case { interference, ..of(atomic, 8) });
+                cases.push(Case { interference, ..lone(of(atomic, 8)) });
+            }
         }
         let long = Some(Interference { operation: Operation::WriteImm, size: 8 << 20 });
         cases.push(Case { interference: long, ..of(CompareSwap, 8) });

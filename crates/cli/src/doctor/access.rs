@@ -10,8 +10,11 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
+
+use vervain_names::Other;
 
 use super::{Finding, Status};
 use crate::probe;
@@ -69,6 +72,51 @@ fn meet() -> Result<()> {
         ensure!(peer.uid == geteuid(), "SO_PEERCRED tells another user ({})", peer.uid.as_raw());
     }
     Ok(())
+}
+
+/// The names under which programs of this user meet: any user can take them, and whoever comes first has them.
+pub fn names() -> Finding {
+    let own = geteuid().as_raw();
+    let held = |kind, prefix: &str| vervain_names::holders(kind, prefix).unwrap_or_default();
+    let slots = held(SocketType::SEQPACKET, &vervain_names::slots(own));
+    let mut port = held(SocketType::SEQPACKET, vervain_names::UDP);
+    port.extend(held(SocketType::DGRAM, vervain_names::UDP));
+    judge_names(&vervain_names::others(&slots, own), &vervain_names::others(&port, own))
+}
+
+/// Processes of a user on one host at most (docs/local-link.md).
+const SLOTS: usize = 1022;
+
+/// `slots`, `port`: users who have names of this user's slots, and names by which UDP port 4791 is shared.
+fn judge_names(slots: &[Other], port: &[Other]) -> Finding {
+    const CHECK: &str = "names of sockets";
+    let (mut found, mut cost, mut processes) = (Vec::new(), Vec::new(), Vec::new());
+    let sum = |others: &[Other]| others.iter().map(|other| other.names).sum::<usize>();
+    let (taken, by_port) = (sum(slots), sum(port));
+    let mut tell = |what: String, others: &[Other]| {
+        let who: Vec<_> = others.iter().map(Other::to_string).collect();
+        found.push(format!("{what}: {}", who.join("; ")));
+        processes.extend(others.iter().filter_map(|other| Some(other.process.as_ref()?.0.to_string())));
+    };
+    if taken > 0 {
+        tell(format!("{taken} of this user's {SLOTS} process slots are another user's"), slots);
+        let all = taken >= SLOTS;
+        cost.push(if all { "no program of this user can make a QP" } else { "fewer processes of this user at a time" });
+    }
+    if by_port > 0 {
+        tell(format!("{by_port} names for sharing UDP port 4791 are another user's"), port);
+        cost.push("no packets from and to the addresses that they have; peers of this host are reached");
+    }
+    if found.is_empty() {
+        return Finding::ok(CHECK, "no other user has those of this user's programs");
+    }
+    let end = match &processes[..] {
+        [] => "that user's process has to end (as root, vervain doctor says which it is)".to_owned(),
+        pids => format!("as root: kill {}", pids.join(" ")),
+    };
+    let status = if taken >= SLOTS { Status::Broken } else { Status::Note };
+    let remedy = format!("{end}; or a network namespace of your own, where no other user comes");
+    Finding::with(status, CHECK, found.join("; "), cost.join("; "), remedy)
 }
 
 /// process_vm_readv and process_vm_writev, really called between two processes.
@@ -163,5 +211,22 @@ mod tests {
         assert!(seccomp.remedy.contains("SYS_PTRACE"), "{}", seccomp.remedy);
         let kernel = Outcome { read: Some(Errno::ENOSYS), write: Some(Errno::ENOSYS) };
         assert!(judge_process_vm(kernel, kernel, None, false).remedy.contains("CONFIG_CROSS_MEMORY_ATTACH"));
+    }
+
+    #[test]
+    fn a_stranger_with_the_names_of_this_user_is_told_with_what_to_do() {
+        let other = |names, process: Option<i32>| {
+            let process = process.map(|pid| (pid, "squat".to_owned()));
+            [Other { uid: 1001, names, process }]
+        };
+        assert_eq!(judge_names(&[], &[]).status, Status::Ok);
+        let all = judge_names(&other(SLOTS, Some(77)), &[]);
+        assert_eq!((all.status, &*all.cost), (Status::Broken, "no program of this user can make a QP"));
+        assert!(all.found.ends_with("another user's: uid 1001, process 77 (squat)"), "{}", all.found);
+        assert!(all.remedy.starts_with("as root: kill 77; or"), "{}", all.remedy);
+        let some = judge_names(&other(3, None), &other(1, None));
+        assert_eq!(some.status, Status::Note);
+        assert!(some.found.contains("3 of this user's 1022") && some.found.contains("1 names for"), "{}", some.found);
+        assert!(some.remedy.contains("vervain doctor says which"), "{}", some.remedy);
     }
 }

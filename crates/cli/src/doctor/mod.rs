@@ -68,6 +68,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         machine::libraries(args.lib_dir.as_deref()),
         access::memfd(),
         access::rendezvous(),
+        access::names(),
         memory::from_birth(args.lib_dir.as_deref()),
         memory::programs_own(),
         access::process_vm(),

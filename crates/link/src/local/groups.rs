@@ -4,6 +4,7 @@
 
 use super::Local;
 use super::socket::{Message, kind};
+use rustix::net::SocketType;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -129,12 +130,13 @@ impl Groups {
     }
 }
 
-/// Slots of this user that somebody listens on, in this network namespace.
+/// Slots of this user that somebody listens on, in this network namespace; those whose names another user has are nobody's.
 fn live_slots(uid: u32) -> Vec<u32> {
-    let prefix = format!("@vervain/{uid}/");
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut slots: Vec<u32> =
-        table.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&prefix)?.parse().ok()).collect();
+    let prefix = vervain_names::slots(uid);
+    let mut holders = vervain_names::holders(SocketType::SEQPACKET, &prefix).unwrap_or_default();
+    holders.retain(|holder| holder.uid.is_none_or(|of| of == uid));
+    let slots = holders.iter().filter_map(|holder| holder.name.strip_prefix(&prefix)?.parse().ok());
+    let mut slots: Vec<u32> = slots.collect();
     slots.sort_unstable();
     slots.dedup();
     slots

@@ -18,6 +18,7 @@ use outgoing::Outgoing;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::SocketType;
 use socket::{Message, Socket, kind};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ impl Identity {
 
     /// The name of a slot's listener.
     fn name(&self, slot: u32) -> String {
-        format!("vervain/{}/{slot}", self.uid)
+        vervain_names::slot(self.uid, slot)
     }
 }
 
@@ -181,6 +182,21 @@ impl Local {
 }
 
 impl Local {
+    /// Why none of `count` slots is to be had: their names may be another user's.
+    fn no_slot(&self, count: u32) -> Error {
+        let uid = self.identity.uid;
+        let taken = format!("all {count} process slots of this user on this host are taken");
+        let holders = vervain_names::holders(SocketType::SEQPACKET, &vervain_names::slots(uid)).unwrap_or_default();
+        match vervain_names::others(&holders, uid).first() {
+            Some(other) => {
+                let (names, remedy) = (other.names, vervain_names::REMEDY);
+                let what = format!("{taken}, {names} of their names by another user ({other}): {remedy}");
+                Error::new(libc::EADDRINUSE, what)
+            }
+            None => Error::no_memory(taken),
+        }
+    }
+
     /// Readable when [`Link::handle_events`] has something to do.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -219,7 +235,7 @@ impl Link for Local {
                 Err(e) => return Err(os_error("cannot make the rendezvous socket", e)),
             }
         }
-        Err(Error::no_memory(format!("all {count} process slots of this user on this host are taken")))
+        Err(self.no_slot(count))
     }
 
     fn poll_fd(&self) -> RawFd {

@@ -128,19 +128,7 @@ impl Socket {
 
     /// Process and user at the other end; the process is 0 when our pid namespace does not show it.
     pub fn peer(&self) -> Option<(i32, u32)> {
-        let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: getsockopt fills at most `len` bytes of the struct on this stack.
-        let rc = unsafe {
-            libc::getsockopt(
-                self.0.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut cred).cast(),
-                &raw mut len,
-            )
-        };
-        (rc == 0).then_some((cred.pid, cred.uid))
+        vervain_names::peer(&self.0)
     }
 
     /// Whether the other end is gone and has left no message.

@@ -128,15 +128,31 @@ impl Roce {
     }
 
     /// See [`vervain_hca::link::Link::listen`].
-    pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) {
+    pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) -> Result<()> {
         self.engine.datagrams.listen(qp);
+        let (mut opened, mut refused) = (false, None);
         for address in self.engine.own_addresses(qp) {
             match self.engine.ports.open(process, address) {
-                // A datagram brings its IP header's hop limit and traffic class with it.
-                Ok(port) => port.port.tell_hop_limits(),
-                Err(e) => log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip),
+                Ok(port) => {
+                    // A datagram brings its IP header's hop limit and traffic class with it.
+                    port.port.tell_hop_limits();
+                    opened = true;
+                }
+                Err(e) => {
+                    log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip);
+                    refused.get_or_insert(e);
+                }
             }
         }
+        refused.filter(|_| !opened).map_or(Ok(()), |e| {
+            self.engine.datagrams.deafen(qp.qp_num());
+            Err(e)
+        })
+    }
+
+    /// See [`vervain_hca::link::Link::check_source`].
+    pub fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
+        self.engine.addresses(device, ah).map_or(Ok(()), |(local, _)| self.engine.ports.check(process, local))
     }
 
     /// See [`vervain_hca::link::Link::deafen`].

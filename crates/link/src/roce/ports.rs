@@ -138,6 +138,18 @@ impl Ports {
         opened
     }
 
+    /// Whether datagrams can leave from `address`: EADDRINUSE when somebody else has it. What else may be wrong with it can
+    /// change until they do. Without a slot there is no QP that sends, and nobody would be found behind a port.
+    pub(super) fn check(&self, process: &'static Process, address: Address) -> Result<()> {
+        if self.slots.lock().is_empty() {
+            return Ok(());
+        }
+        match self.open_for_datagram(process, address) {
+            Err(e) if e.errno() == libc::EADDRINUSE => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     fn open_now(&self, address: Address, slots: &[u32]) -> Result<Arc<LocalPort>> {
         let (ip, interface) = (address.ip, address.interface);
         let at = scoped(ip, UDP_PORT, interface);

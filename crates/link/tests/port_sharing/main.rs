@@ -4,6 +4,7 @@
 mod faults;
 mod member;
 mod refusals;
+mod strangers;
 mod world;
 
 use member::packet;

@@ -7,24 +7,34 @@ use super::{Names, os_error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use vervain_hca::Result;
 use vervain_hca::layout::SLOTS;
+use vervain_hca::{Error, Result};
+use vervain_names::Other;
 
 /// A member answers at once, unless it is stopped or has no CPU; then others are asked too, for all this time.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
-const WHOLE_WAIT: Duration = Duration::from_secs(3);
+const ONE_BY_ONE: Duration = Duration::from_millis(500);
+const WHOLE_WAIT: Duration = Duration::from_millis(2500);
+/// Each takes a descriptor.
+const MOST_ASKED: usize = 256;
 /// Between two questions to those who could not hear.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Gets the vault from a member. None when there is no member.
-pub fn ask_members(names: &Names, uid: u32) -> Result<Option<[OwnedFd; 2]>> {
-    let end = Instant::now() + WHOLE_WAIT;
+/// Gets the vault from a member. None when there is no member. The slots of `strange` have doors of another user, which is
+/// not asked.
+pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<Option<[OwnedFd; 2]>> {
+    let begin = Instant::now();
     let mut asked: Vec<(u32, Private)> = Vec::new();
     let mut seen = Vec::new();
-    let mut to_ask: Vec<u32> = (1..SLOTS).collect();
+    let mut to_ask: Vec<u32> = (1..SLOTS).filter(|slot| !strange.contains(slot)).collect();
     loop {
         for slot in to_ask {
+            if asked.len() == MOST_ASKED {
+                seen.push(slot);
+                continue;
+            }
             match door::ask(names, uid, slot) {
                 Ok(None) => continue,
                 Ok(Some(socket)) => asked.push((slot, socket)),
@@ -33,21 +43,21 @@ pub fn ask_members(names: &Names, uid: u32) -> Result<Option<[OwnedFd; 2]>> {
                 Err(e) => return Err(os_error(names, e)),
             }
             seen.push(slot);
-            if let Some(vault) = wait_for_answer(names, uid, &mut asked, FIRST_WAIT)? {
+            // One after the other only as long as that leads somewhere.
+            let wait = if begin.elapsed() < ONE_BY_ONE { FIRST_WAIT } else { Duration::ZERO };
+            if let Some(vault) = wait_for_answer(names, uid, &mut asked, wait)? {
                 return Ok(Some(vault));
             }
         }
         // Those who are there but could not hear the question; it also needs a free descriptor on either side.
         to_ask = seen.clone();
-        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && door::is_live(names, *slot));
+        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && door::is_live(names, strange, *slot));
         if asked.is_empty() && to_ask.is_empty() {
             return Ok(None);
         }
-        let left = end.saturating_duration_since(Instant::now());
+        let left = WHOLE_WAIT.saturating_sub(begin.elapsed());
         if left.is_zero() {
-            let why =
-                "the processes that share the port do not answer (are all of them stopped, or out of descriptors?)";
-            return Err(names.error(libc::EBUSY, why));
+            return Err(no_answer(names));
         }
         let wait = if to_ask.is_empty() { left } else { left.min(FIRST_WAIT) };
         if let Some(vault) = wait_for_answer(names, uid, &mut asked, wait)? {
@@ -57,6 +67,12 @@ pub fn ask_members(names: &Names, uid: u32) -> Result<Option<[OwnedFd; 2]>> {
             std::thread::sleep(NAP);
         }
     }
+}
+
+fn no_answer(names: &Names) -> Error {
+    let why = "the processes that share the port do not answer (are all of them stopped, out of descriptors, or of another \
+               user?)";
+    names.error(libc::EBUSY, why)
 }
 
 /// Waits for the first answer; forgets those who have ended without one.
@@ -93,11 +109,15 @@ fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[Owne
     if message.length != HEAD {
         return Ok(None);
     }
-    match (message.uid.filter(|sender| *sender != uid), Word::of(&head)) {
-        (Some(other), _) => Err(names.other_user(other)),
-        (None, (Some(Word::Welcome), _)) => Ok(<[OwnedFd; 2]>::try_from(message.fds).ok()),
-        (None, (Some(Word::Refused { uid: theirs }), _)) => Err(names.other_view(theirs, uid)),
-        (None, (None, version)) => Err(names.other_version(version)),
-        (None, _) => Ok(None),
+    // Without a user there is nobody to believe.
+    let Some(sender) = message.uid else { return Ok(None) };
+    if sender != uid {
+        return Err(names.other_user(&Other { uid: sender, names: 1, process: None }));
+    }
+    match Word::of(&head) {
+        (Some(Word::Welcome), _) => Ok(<[OwnedFd; 2]>::try_from(message.fds).ok()),
+        (Some(Word::Refused { uid: theirs }), _) => Err(names.other_view(theirs, uid)),
+        (None, version) => Err(names.other_version(version)),
+        _ => Ok(None),
     }
 }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
 };
+use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -97,8 +98,11 @@ fn open() -> std::result::Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
 }
 
-/// Whether the process that has `slot` is a member.
-pub fn is_live(names: &Names, slot: u32) -> bool {
+/// Whether the process that has `slot` is a member. `strange`: whose doors another user has opened.
+pub fn is_live(names: &Names, strange: &BTreeSet<u32>, slot: u32) -> bool {
+    if strange.contains(&slot) {
+        return false;
+    }
     let connected = open().and_then(|socket| rustix::net::connect(&socket, &abstract_name(&names.door(slot))?));
     connected != Err(Errno::CONNREFUSED)
 }
@@ -116,7 +120,7 @@ pub struct Door {
 
 impl Door {
     /// Opens the door of `slot`.
-    pub fn open(names: &Names, slot: u32) -> Result<Door> {
+    pub fn open(names: &Names, uid: u32, slot: u32) -> Result<Door> {
         let opened = open().and_then(|socket| {
             let socket = Private::keep(socket);
             rustix::net::sockopt::set_socket_passcred(&socket, true)?;
@@ -124,7 +128,9 @@ impl Door {
             Ok(Door { slot, socket })
         });
         opened.map_err(|e| match e {
-            Errno::ADDRINUSE => names.error(libc::EADDRINUSE, &format!("process slot {slot} is taken there")),
+            Errno::ADDRINUSE => names
+                .taken_by_another(SocketType::DGRAM, &names.door(slot), uid)
+                .unwrap_or_else(|| names.error(libc::EADDRINUSE, &format!("process slot {slot} is taken there"))),
             e => names.error(e.raw_os_error(), &format!("no rendezvous socket: {}", io::Error::from(e))),
         })
     }

@@ -14,6 +14,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -85,8 +86,13 @@ impl Group {
 
     /// A place in the group for one more process: its index, and the socket. `bind` makes one that shares the address.
     /// Called with the turn; leaves no route to a process that is gone.
-    pub fn take_place(&self, names: &Names, bind: &dyn Fn() -> Result<OwnedFd>) -> Result<(u32, OwnedFd)> {
-        let entries = self.live_entries(names)?;
+    pub fn take_place(
+        &self,
+        names: &Names,
+        strange: &BTreeSet<u32>,
+        bind: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<(u32, OwnedFd)> {
+        let entries = self.live_entries(names, strange)?;
         self.route(names, &entries)?;
         for index in 1..ENTRIES {
             if entries.get(index).is_some_and(|e| e[0] != 0) {
@@ -108,14 +114,14 @@ impl Group {
 
     /// Makes `slots`, whose doors the caller has opened, lead to the socket with this index, and to no other. Called with
     /// the turn.
-    pub fn lead(&self, names: &Names, index: u32, slots: &[u32]) -> Result<()> {
+    pub fn lead(&self, names: &Names, strange: &BTreeSet<u32>, index: u32, slots: &[u32]) -> Result<()> {
         let mut entry = Entry::default();
         let Some(places) = entry.get_mut(..slots.len()) else {
             return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
         };
         places.copy_from_slice(slots);
         self.write(index as usize, &entry).map_err(|e| failure(names, &e))?;
-        let mut entries = self.live_entries(names)?;
+        let mut entries = self.live_entries(names, strange)?;
         for (other, entry) in entries.iter_mut().enumerate().skip(1).filter(|(other, _)| *other != index as usize) {
             // Its process ended since the look before: the doors behind which it would be alive are the caller's now.
             if entry.iter().any(|slot| *slot != 0 && slots.contains(slot)) {
@@ -126,14 +132,14 @@ impl Group {
         self.route(names, &entries)
     }
 
-    /// The table without those that are gone, as it stands from now on.
-    fn live_entries(&self, names: &Names) -> Result<Vec<Entry>> {
+    /// The table without those that are gone, as it stands from now on. `strange`: slots whose doors another user has.
+    fn live_entries(&self, names: &Names, strange: &BTreeSet<u32>) -> Result<Vec<Entry>> {
         let mut entries = self.entries().map_err(|e| failure(names, &e))?;
         if entries[0][0] != VERSION {
             return Err(names.other_version(entries[0][0]));
         }
         for (index, entry) in entries.iter_mut().enumerate().skip(1) {
-            if entry[0] != 0 && !door::is_live(names, entry[0]) {
+            if entry[0] != 0 && !door::is_live(names, strange, entry[0]) {
                 *entry = Entry::default();
                 self.write(index, entry).map_err(|e| failure(names, &e))?;
             }
@@ -220,12 +226,16 @@ mod tests {
         let names = Names { at: ([127, 8, 0, std::process::id() as u8], 4791).into() };
         let group = Group::create(&names).unwrap();
         let (owner, other) = (1, 2);
-        let _doors = [7, 8, 9].map(|slot| Door::open(&names, slot).unwrap());
-        group.lead(&names, owner, &[8, 9]).unwrap();
-        group.lead(&names, other, &[7]).unwrap();
+        let (uid, none) = (rustix::process::geteuid().as_raw(), BTreeSet::new());
+        let _doors = [7, 8, 9].map(|slot| Door::open(&names, uid, slot).unwrap());
+        group.lead(&names, &none, owner, &[8, 9]).unwrap();
+        group.lead(&names, &none, other, &[7]).unwrap();
         // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the door of 8.
-        group.lead(&names, 3, &[8]).unwrap();
-        let entries = group.entries().unwrap();
-        assert_eq!(entries[1..5].iter().map(|e| e[0]).collect::<Vec<_>>(), [0, 7, 8, 0]);
+        group.lead(&names, &none, 3, &[8]).unwrap();
+        let slots = || group.entries().unwrap()[1..5].iter().map(|e| e[0]).collect::<Vec<_>>();
+        assert_eq!(slots(), [0, 7, 8, 0]);
+        // Another user has opened a door in the name of a member that has ended.
+        group.lead(&names, &BTreeSet::from([7]), 3, &[8]).unwrap();
+        assert_eq!(slots(), [0, 0, 8, 0]);
     }
 }

@@ -22,6 +22,8 @@ use group::Group;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::SocketType;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +33,7 @@ use turn::Turn;
 use vervain_hca::layout::SLOTS_PER_PROCESS;
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::{Error, Result};
+use vervain_names::Other;
 
 /// Version of the messages, the vault, the table and the options of the sockets. Processes of different versions do not
 /// share an address; that they can say so needs `HEAD` bytes with the version in the same place.
@@ -76,19 +79,39 @@ struct Names {
 
 impl Names {
     fn turn(&self) -> String {
-        format!("vervain/udp/{}", self.at)
+        vervain_names::turn(self.at)
     }
 
     fn door(&self, slot: u32) -> String {
-        format!("vervain/udp/{}/{slot}", self.at)
+        vervain_names::door(self.at, slot)
     }
 
     fn error(&self, errno: i32, why: &str) -> Error {
         Error::new(errno, format!("cannot receive RoCE packets at {}: {why}", self.at))
     }
 
-    fn other_user(&self, uid: u32) -> Error {
-        self.error(libc::EADDRINUSE, &format!("processes of another user have that port (uid {uid} as seen from here)"))
+    fn other_user(&self, other: &Other) -> Error {
+        let remedy = vervain_names::REMEDY;
+        let why = format!("processes of another user have that port ({other}, as seen from here): {remedy}");
+        self.error(libc::EADDRINUSE, &why)
+    }
+
+    /// The error of a name that another user has, if it is so; [`Names::other_user`] is that of a whole group.
+    fn taken_by_another(&self, kind: SocketType, name: &str, uid: u32) -> Option<Error> {
+        let mut holders = vervain_names::holders(kind, name).ok()?;
+        holders.retain(|holder| holder.name == name);
+        let other = vervain_names::others(&holders, uid).into_iter().next()?;
+        let why = format!("another user has the name @{name} ({other}): {}", vervain_names::REMEDY);
+        Some(self.error(libc::EADDRINUSE, &why))
+    }
+
+    /// Slots whose doors another user has opened. Whoever has the turn asks this once: doors of this user open and close
+    /// meanwhile only where their processes end.
+    fn strange_doors(&self, uid: u32) -> BTreeSet<u32> {
+        let prefix = vervain_names::doors(self.at);
+        let holders = vervain_names::holders(SocketType::DGRAM, &prefix).unwrap_or_default();
+        let others = holders.iter().filter(|holder| holder.uid.is_some_and(|of| of != uid));
+        others.filter_map(|holder| holder.name.strip_prefix(&prefix)?.parse().ok()).collect()
     }
 
     fn other_view(&self, theirs: u32, mine: u32) -> Error {
@@ -122,26 +145,27 @@ impl Sharing {
     /// somebody else's.
     ///
     /// Waits for the progress thread of some other member, so the progress thread must not call this: some
-    /// milliseconds, or up to 13 s when processes are stopped in the wrong places. EADDRINUSE when another user,
-    /// another user namespace, another version or another program has the port, EBUSY when nobody answers, EPERM in a
-    /// user namespace that does not tell users apart.
+    /// milliseconds, or up to 13 s when processes of this user are stopped in the wrong places. EADDRINUSE when another
+    /// user, another user namespace, another version or another program has the port or its names, EBUSY when nobody
+    /// answers, EPERM in a user namespace that does not tell users apart.
     pub fn join(at: SocketAddr, slots: &[u32], bind: &dyn Fn() -> Result<OwnedFd>) -> Result<(Sharing, OwnedFd)> {
         let names = Names { at };
         let uid = crate::user::own().map_err(|why| names.error(libc::EPERM, &why))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
         let _turn = Turn::take(&names, uid)?;
-        let group = match asking::ask_members(&names, uid)? {
+        let strange = names.strange_doors(uid);
+        let group = match asking::ask_members(&names, uid, &strange)? {
             Some(vault) => Group::open(&names, vault)?,
             None => Group::create(&names)?,
         };
-        let (index, socket) = group.take_place(&names, bind)?;
+        let (index, socket) = group.take_place(&names, &strange, bind)?;
         let (epoll, doors) = (Private::keep(epoll), Default::default());
         let (buffer, counters) = (OwnerLock::default(), Counters::default());
         let sharing = Sharing { names, uid, index, epoll, doors, group, buffer, counters };
         for slot in slots {
             sharing.open_door(*slot)?;
         }
-        sharing.group.lead(&sharing.names, index, slots)?;
+        sharing.group.lead(&sharing.names, &strange, index, slots)?;
         Ok((sharing, socket))
     }
 
@@ -150,7 +174,7 @@ impl Sharing {
         let _turn = Turn::take(&self.names, self.uid)?;
         self.open_door(slot)?;
         let slots: Vec<u32> = self.doors().map(|door| door.slot).collect();
-        self.group.lead(&self.names, self.index, &slots)
+        self.group.lead(&self.names, &self.names.strange_doors(self.uid), self.index, &slots)
     }
 
     fn doors(&self) -> impl Iterator<Item = &Door> {
@@ -158,7 +182,7 @@ impl Sharing {
     }
 
     fn open_door(&self, slot: u32) -> Result<()> {
-        let door = Door::open(&self.names, slot)?;
+        let door = Door::open(&self.names, self.uid, slot)?;
         let token = epoll::EventData::new_u64(u64::from(slot));
         let Some(place) = self.doors.iter().find(|place| place.get().is_none()) else {
             return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));

@@ -6,11 +6,17 @@ use super::Names;
 use crate::local::socket::Socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::SocketType;
 use std::time::{Duration, Instant};
 use vervain_hca::{Error, Result};
+use vervain_names::Other;
 
 /// A turn takes milliseconds, and some seconds when members do not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same where it is not known whose turn it is: whoever has it cannot be connected to.
+const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(2);
+/// A process of this user that has the turn listens at once.
+const LISTENS_AFTER: Duration = Duration::from_millis(20);
 /// Between two tries while nothing tells when the next may succeed.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -23,28 +29,39 @@ impl Turn {
     /// Waits for the turn; EBUSY when somebody has it for ever.
     pub fn take(names: &Names, uid: u32) -> Result<Turn> {
         let name = names.turn();
-        let end = Instant::now() + PATIENCE;
+        let begin = Instant::now();
+        // Since when nobody listens under the name, and whether it was looked who has it.
+        let mut silent: Option<(Instant, bool)> = None;
         loop {
             match Socket::listen(&name) {
                 Ok(listener) => return Ok(Turn { _listener: listener }),
                 Err(Errno::ADDRINUSE) => {}
                 Err(e) => return Err(names.error(e.raw_os_error(), &format!("{}", std::io::Error::from(e)))),
             }
-            let left = end.saturating_duration_since(Instant::now());
             match Socket::connect(&name) {
                 Ok(waiting) => {
+                    silent = None;
                     let holder = waiting.peer();
-                    if let Some((_, other)) = holder.filter(|h| h.1 != uid) {
-                        return Err(names.other_user(other));
+                    if let Some(other) = holder.filter(|h| h.1 != uid) {
+                        return Err(names.other_user(&Other::of_peer(other)));
                     }
+                    let left = PATIENCE.saturating_sub(begin.elapsed());
                     if left.is_zero() {
                         return Err(stuck(names, holder.map_or(0, |h| h.0)));
                     }
                     wait_for_end(&waiting, left);
                 }
-                // It has just ended, has not begun to listen yet, or too many wait.
-                Err(_) if left.is_zero() => return Err(stuck(names, 0)),
-                Err(_) => std::thread::sleep(NAP),
+                // It has just ended, has not begun to listen yet, or too many wait; or it is another user who keeps silent.
+                Err(_) => {
+                    let (since, looked) = silent.get_or_insert((Instant::now(), false));
+                    if since.elapsed() > LISTENS_AFTER && !std::mem::replace(looked, true) {
+                        names.taken_by_another(SocketType::SEQPACKET, &name, uid).map_or(Ok(()), Err)?;
+                    }
+                    if since.elapsed() > PATIENCE_WITH_STRANGERS {
+                        return Err(stuck(names, 0));
+                    }
+                    std::thread::sleep(NAP);
+                }
             }
         }
     }
@@ -57,6 +74,10 @@ fn wait_for_end(waiting: &Socket, at_most: Duration) {
 }
 
 fn stuck(names: &Names, pid: i32) -> Error {
-    let who = if pid == 0 { "another process".to_owned() } else { format!("process {pid}") };
-    names.error(libc::EBUSY, &format!("{who} has been joining for {} s (is it stopped?)", PATIENCE.as_secs()))
+    let why = if pid == 0 {
+        format!("another process, perhaps of another user, has the name @{} and does not listen", names.turn())
+    } else {
+        format!("process {pid} has been joining for {} s (is it stopped?)", PATIENCE.as_secs())
+    };
+    names.error(libc::EBUSY, &why)
 }

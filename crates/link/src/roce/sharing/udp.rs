@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use vervain_hca::{Error, Result};
+use vervain_names::Other;
 
 /// The sockets of processes that are just ending go within this time.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -26,7 +27,9 @@ pub fn must_be_vacant(names: &Names) -> Result<()> {
     loop {
         match open(names.at).and_then(|socket| Ok(bind(&socket, &names.at)?)) {
             Ok(()) => return Ok(()),
-            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && Instant::now() < end => std::thread::sleep(NAP),
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && Instant::now() < end && !is_others(names) => {
+                std::thread::sleep(NAP);
+            }
             Err(e) => return Err(refusal(names, &e)),
         }
     }
@@ -65,21 +68,40 @@ fn refusal(names: &Names, e: &io::Error) -> Error {
     if errno != libc::EADDRINUSE {
         return names.error(errno, &e.to_string());
     }
-    let any = SocketAddr::new(if names.at.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() }, names.at.port());
-    let owner = [names.at, any].into_iter().find_map(|at| sockets_at(at)?.first().copied());
+    let owner = owner(names.at);
     let rxe = std::path::Path::new("/sys/module/rdma_rxe").exists();
     match owner {
         // The kernel's own sockets look like root's.
-        Some(0) | None if rxe => names
+        Some(Owner { uid: 0, .. }) | None if rxe => names
             .error(errno, "the kernel's rdma_rxe has that port of every address (rdma link show; rdma link delete)"),
-        Some(uid) if uid != rustix::process::geteuid().as_raw() => names.other_user(uid),
+        Some(Owner { uid, inode }) if uid != rustix::process::geteuid().as_raw() => {
+            names.other_user(&Other { uid, names: 1, process: vervain_names::process_with(inode) })
+        }
         _ => names.error(errno, "another program has that port (see ss -ulnp)"),
     }
 }
 
-/// The users of the UDP sockets that are bound to exactly `at`, in this thread's network namespace; None where /proc
-/// does not tell. For an address of a link it would tell those of all links.
-fn sockets_at(at: SocketAddr) -> Option<Vec<u32>> {
+/// Who has a socket.
+#[derive(Clone, Copy)]
+struct Owner {
+    uid: u32,
+    inode: u32,
+}
+
+/// Who has the address, or all addresses of its family.
+fn owner(at: SocketAddr) -> Option<Owner> {
+    let any = SocketAddr::new(if at.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() }, at.port());
+    [at, any].into_iter().find_map(|at| sockets_at(at)?.first().copied())
+}
+
+/// Whether another user has the address: waiting for a process of this user that is just ending would be in vain.
+fn is_others(names: &Names) -> bool {
+    owner(names.at).is_some_and(|owner| owner.uid != rustix::process::geteuid().as_raw())
+}
+
+/// The UDP sockets that are bound to exactly `at`, in this thread's network namespace; None where /proc does not tell. For
+/// an address of a link it would tell those of all links.
+fn sockets_at(at: SocketAddr) -> Option<Vec<Owner>> {
     let (file, local) = match at {
         SocketAddr::V4(a) => ("udp", format!("{:08X}:{:04X}", u32::from_ne_bytes(a.ip().octets()), a.port())),
         SocketAddr::V6(a) if a.scope_id() != 0 => return None,
@@ -90,9 +112,10 @@ fn sockets_at(at: SocketAddr) -> Option<Vec<u32>> {
         }
     };
     let table = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).ok()?;
-    // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid ... (`man 5 proc`)
+    // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode ... (`man 5 proc`)
     let rows = table.lines().skip(1).map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
-    Some(rows.filter(|r| r.get(1) == Some(&local.as_str())).filter_map(|r| r.get(7)?.parse().ok()).collect())
+    let owner = |row: Vec<&str>| Some(Owner { uid: row.get(7)?.parse().ok()?, inode: row.get(9)?.parse().ok()? });
+    Some(rows.filter(|row| row.get(1) == Some(&local.as_str())).filter_map(owner).collect())
 }
 
 /// Throws away what waits in a socket that a process has left behind.

@@ -1,0 +1,42 @@
+//! The names by which processes of Vervain find each other, in the abstract namespace of unix sockets, and who has them.
+//!
+//! The kernel gives such a name to the first who asks for it, whatever user that is, in the whole network namespace. So
+//! another user can take names before this one does. Nothing is believed of such a socket; what is left to do is to lose no
+//! time with it, and to say whose it is.
+
+mod holders;
+
+pub use holders::{Holder, Other, holders, others, peer, process_with};
+
+use std::net::SocketAddr;
+
+/// Where the process that has slot `slot` listens; sequenced packets.
+pub fn slot(uid: u32, slot: u32) -> String {
+    format!("{}{slot}", slots(uid))
+}
+
+/// What the names of all slots of a user begin with.
+pub fn slots(uid: u32) -> String {
+    format!("vervain/{uid}/")
+}
+
+/// Where the process listens that changes the group of sockets of an address; sequenced packets.
+pub fn turn(at: SocketAddr) -> String {
+    format!("{UDP}{at}")
+}
+
+/// Where the member of the group that has slot `slot` gets messages; datagrams.
+pub fn door(at: SocketAddr, slot: u32) -> String {
+    format!("{}{slot}", doors(at))
+}
+
+/// What the names of all doors of an address begin with.
+pub fn doors(at: SocketAddr) -> String {
+    format!("{UDP}{at}/")
+}
+
+/// What the names of turns and doors of all addresses begin with.
+pub const UDP: &str = "vervain/udp/";
+
+/// What can be done about names that another user has.
+pub const REMEDY: &str = "it has to end, or this program to run in a network namespace of its own";
