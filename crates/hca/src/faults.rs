@@ -150,11 +150,11 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(asked) = Asked::of(signal) else { return };
     let action = asked.get();
     // SAFETY: the kernel passes a siginfo.
-    let is_fault = unsafe { (*info).si_code } > 0;
+    let about = unsafe { &*info };
     match action.sa_sigaction {
         // The kernel does not let a fault be ignored.
-        libc::SIG_IGN if !is_fault => return,
-        libc::SIG_DFL | libc::SIG_IGN => return dump::die_by(signal, info),
+        libc::SIG_IGN if about.si_code <= 0 => return,
+        libc::SIG_DFL | libc::SIG_IGN => return dump::die_by(signal, about),
         _ => {}
     }
     if action.sa_flags & libc::SA_RESETHAND != 0 {

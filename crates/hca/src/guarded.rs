@@ -547,3 +547,65 @@ mod native {
         Ok(old)
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Two pages, of which the second cannot be accessed.
+    fn half() -> *mut u8 {
+        crate::faults::install();
+        // SAFETY: a fresh mapping, part of which is protected.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                2 * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
+            at.cast()
+        }
+    }
+
+    #[test]
+    fn a_copy_into_or_out_of_a_page_that_is_gone_says_where() {
+        let at = half();
+        let gone = at.wrapping_add(PAGE) as usize;
+        let mut here = vec![7_u8; 3000];
+        for n in [1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 64, 65, 200, 1000, 1500, 3000] {
+            for before in [0, n / 2, n - 1] {
+                let edge = at.wrapping_add(PAGE - before);
+                // SAFETY: the vector is long enough; of the pages nobody else knows.
+                let (out, back) =
+                    unsafe { (crate::copy::bulk(here.as_ptr(), edge, n, n > 1000), copy(edge, here.as_mut_ptr(), n)) };
+                for faulted in [out.unwrap_err(), back.unwrap_err()] {
+                    assert!((gone..gone + PAGE).contains(&faulted.address()), "{n} bytes, {before} of them there");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_access_of_a_word_is_answered() {
+        let (at, mut word) = (half(), 5_u64);
+        let (here, gone) = ((&raw mut word).cast::<u8>(), at.wrapping_add(PAGE));
+        // SAFETY: as above.
+        unsafe {
+            assert!(copy_word(here, gone).is_err() && copy_word(gone, here).is_err() && copy_word(here, at).is_ok());
+            assert!(load8(gone).is_err() && load4(gone).is_err() && load2(gone).is_err() && load1(gone).is_err());
+            assert!(store8(gone, 1).is_err() && store4(gone, 1).is_err());
+            assert!(store2(gone, 1).is_err() && store1(gone, 1).is_err());
+            assert!(touch(gone).is_err() && clear(gone, 9).is_err());
+            assert!(fetch_add(gone, 1).is_err() && compare_swap(gone, 0, 1).is_err());
+            assert_eq!((load8(at), fetch_add(at, 2), compare_swap(at, 6, 9)), (Ok(5), Ok(5), Ok(7)));
+            assert_eq!((compare_swap(at, 7, 9), touch(at), load8(at)), (Ok(7), Ok(()), Ok(9)));
+            assert_eq!((clear(at, 3), store1(at.add(1), 0xee), load4(at)), (Ok(()), Ok(()), Ok(0xee00)));
+        }
+    }
+}

@@ -112,3 +112,35 @@ fn ends_allow(addr: u64, length: u64, writes: bool) -> bool {
         unsafe { if writes { guarded::touch(at).is_ok() } else { guarded::load1(at).is_ok() } }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_cannot_be_asked_is_told_from_holes_and_ends() {
+        crate::faults::install();
+        const PAGE: usize = 4096;
+        // SAFETY: a fresh mapping, the end of which is read-only.
+        let at = unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                3 * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.byte_add(2 * PAGE), PAGE, libc::PROT_READ), 0);
+            at as u64
+        };
+        let page = PAGE as u64;
+        for mappings in [Mappings::open(), Mappings { maps: None }] {
+            let good = |first: u64, pages: u64, rights| mappings.check(at + first * page, pages * page, rights).is_ok();
+            assert!(good(0, 2, access::LOCAL_WRITE) && good(0, 3, access::REMOTE_READ) && good(2, 1, 0));
+            assert!(!good(0, 3, access::LOCAL_WRITE) && !good(2, 1, access::MW_BIND));
+            assert!(mappings.check(16, 4096, 0).is_err() && mappings.check(16, 0, access::LOCAL_WRITE).is_ok());
+        }
+    }
+}

@@ -331,8 +331,8 @@ impl SendQueue {
             if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0, total) } else { Ok(None) };
         match known {
             Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
-            // SAFETY: both sides were checked against their keys inside the in-flight mark.
             Ok(Some((Place::Direct(p), room, ..))) if room >= total => {
+                // SAFETY: both sides were checked against their keys inside the in-flight mark.
                 let filled = unsafe { memory::copy_direct(Direction::Write, p, whole, true) };
                 filled.map_err(|fault| self.not_filled(target, wqe, &receipt, fault.into()))?;
                 *budget = budget.saturating_sub(total);

@@ -70,22 +70,22 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
     let before = sys::errno();
     // Whoever holds the lock may be the thread that died: then the holes are dumped as well.
     peek(leave_holes_out);
-    die_by(signal, info);
+    // SAFETY: the kernel passes a siginfo, which is this handler's.
+    die_by(signal, unsafe { &*info });
     sys::set_errno(before);
 }
 
 /// Has a signal take its default action when the handler that got it returns. System calls only.
-pub fn die_by(signal: c_int, info: *mut libc::siginfo_t) {
+pub fn die_by(signal: c_int, info: &libc::siginfo_t) {
     default(signal);
     // A fault happens again when its instruction does; everything else is sent again, as it was, and arrives on return.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE].contains(&signal);
-    // SAFETY: the kernel passes a siginfo.
-    let from_kernel = unsafe { (*info).si_code } > 0;
+    let from_kernel = info.si_code > 0;
     if !(faults && from_kernel) {
         // SAFETY: the process sends itself a signal with the siginfo that it got.
         unsafe {
             let (process, thread) = (libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid));
-            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, &raw const *info);
         }
     }
 }

@@ -79,7 +79,7 @@ impl Responder {
         match host.check(srqn, rkey, reth.addr, u64::from(reth.length), Access::Read) {
             Ok(()) => {}
             Err(Nak::RemoteAccess | Nak::InvalidRequest) => {
-                self.refuse_again(packet.headers.bth.psn);
+                self.refuse_again(packet.headers.bth.psn, NakCode::RemoteAccess);
                 return None;
             }
             Err(_) => return None,
@@ -96,8 +96,8 @@ impl Responder {
 
     /// The memory of a READ that is asked for again has gone. The requester is told, but the QP goes on: the requester may have
     /// all it needs, and this be a ghost, which it then takes the NAK for too.
-    pub(super) fn refuse_again(&mut self, psn: u32) {
-        let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+    pub(super) fn refuse_again(&mut self, psn: u32, code: NakCode) {
+        let syndrome = Syndrome::Nak(code);
         self.refusal.get_or_insert(Refusal { psn, syndrome, then: Then::Nothing });
     }
 

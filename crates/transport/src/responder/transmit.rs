@@ -145,7 +145,7 @@ impl Responder {
     fn memory_gone(&mut self, psn: u32, again: bool, (nak, code): (Nak, NakCode)) {
         if again {
             self.answers.pop_front();
-            return self.refuse_again(psn);
+            return self.refuse_again(psn, code);
         }
         self.answers.clear();
         self.refusal = Some(Refusal { psn, syndrome: Syndrome::Nak(code), then: Then::Fail(nak) });

@@ -159,7 +159,9 @@ impl Misdeed {
     /// How the request may end, if its answer is not lost.
     pub fn statuses(self) -> &'static [Status] {
         match self {
-            Self::Key | Self::Range | Self::Gone => &[Status::RemoteAccess],
+            Self::Key | Self::Range => &[Status::RemoteAccess],
+            // Its key is good, as long as it is asked for.
+            Self::Gone => &[Status::RemoteOperation],
             // IBA 9.7.4.1.7 and table 62: a too long Send is an invalid request; rxe calls it a remote operational error.
             Self::Length => &[Status::RemoteInvalidRequest, Status::RemoteOperation],
             Self::Alignment => &[Status::RemoteInvalidRequest],
