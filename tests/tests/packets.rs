@@ -131,7 +131,7 @@ fn every_packet_of_the_clients_is_roce_v2_with_the_right_icrc() {
             "ib_read_bw -F -n 20 -s 65536",
             "ib_atomic_lat -F -n 20",
             "ib_atomic_lat -F -n 20 -A CMP_AND_SWAP",
-            "ib_send_bw -F -c UD -n 20 -s 1024",
+            "ib_send_bw -F -c UD -n 2000 -s 1024",
             "ib_write_lat -F -c XRC -n 20 -s 3000",
         ] {
             let mut parts = words(line);

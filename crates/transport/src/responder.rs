@@ -186,7 +186,8 @@ impl Responder {
 
     #[cold]
     fn refuse(&mut self, stop: Stop) {
-        (self.quiet, self.beyond, self.dropped) = (true, Some(self.expected), None);
+        self.quiet = true;
+        self.beyond = Some(self.expected);
         let (nak, then) = match stop {
             Stop::Nak(nak) => (nak, Then::Fail(nak)),
             Stop::TooEarly => {

@@ -16,10 +16,10 @@ use rxe::{Kind, Rxe, THEIR_QPN, THERE};
 use side::{Side, poll};
 use std::iter;
 use std::time::{Duration, Instant};
-use vervain_hca::{Data, Opcode, QpType, SendRequest};
+use vervain_hca::{Data, Opcode, QpType, SendRequest, UdDest};
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, Syndrome, credit_code};
 use vervain_wire::{Headers, opcode};
-use world::{FIRST_PSN, MAX_READS, MTU, World, address_of, alone, connect_to};
+use world::{FIRST_PSN, MAX_READS, MTU, QKEY, World, address_of, alone, connect_to};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const RECEIVES: u32 = 64;
@@ -257,4 +257,38 @@ fn reserved_bits_are_zero_once_the_device_has_answered() {
             assert!(!next(&rxe, &side).bth.vervain, "an acknowledgement");
         }
     });
+}
+
+/// Messages to the device: it gets those, and nothing else.
+fn nothing_but_messages(qp_type: QpType, service: u8) {
+    // More than is under way to a process of Vervain's that has not answered, and not more than a socket has room for.
+    const MESSAGES: u64 = 80;
+    let world = World::new(&[QpType::Rc]);
+    let side = Side::new(&world.context, qp_type, 1);
+    let rxe = Rxe::new(&side);
+    let there = address_of(&world.context, THERE);
+    connect_to(&side.qp, there, THEIR_QPN);
+    let ah = (qp_type == QpType::Ud).then(|| world.context.create_ah(&side.pd, &there).unwrap());
+    let to = || ah.as_ref().map(|ah| UdDest { ah, qpn: THEIR_QPN, qkey: QKEY });
+    (0..MESSAGES).for_each(|n| side.post(n, to()));
+    let messages: Vec<_> = (0..MESSAGES).map(|_| next(&rxe, &side)).collect();
+    for headers in &messages {
+        assert!(headers.bth.opcode == service | opcode::SEND_ONLY && headers.bth.migration, "{headers:?}");
+    }
+    let marked = messages.iter().filter(|headers| headers.bth.vervain).count();
+    assert!(messages[0].bth.vervain && marked <= 10, "{marked} with the mark");
+    for _ in 0..LOOKS {
+        poll(&side.sent);
+        assert!(rxe.receive().is_none());
+    }
+}
+
+#[test]
+fn a_device_gets_uc_messages_and_nothing_else() {
+    alone("a_device_gets_uc_messages_and_nothing_else", || nothing_but_messages(QpType::Uc, opcode::UC));
+}
+
+#[test]
+fn a_device_gets_datagrams_and_nothing_else() {
+    alone("a_device_gets_datagrams_and_nothing_else", || nothing_but_messages(QpType::Ud, opcode::UD));
 }
