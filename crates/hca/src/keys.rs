@@ -7,7 +7,7 @@
 use crate::context::Pd;
 use crate::dm::Dm;
 use crate::error::{Error, Result};
-use crate::layout::{self, KEY_NULL, KEY_VALID, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
+use crate::layout::{self, KEY_NULL, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
 use crate::lock::OwnerLock;
 use crate::memory::DIRECT_CHUNK;
 use crate::objects::{Found, Pin};
@@ -60,7 +60,7 @@ impl KeyTable {
 
     /// An index that is free, with a fresh variant. Which keys a process has is left to chance, so that nobody comes by one
     /// without being told: neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it
-    /// open). Index 0 stays unused, so that no key is 0.
+    /// open). Index 0 stays unused, so that no key is 0, which stands for none.
     pub(crate) fn take(&self, process: &Process) -> Result<u32> {
         let mut state = self.state.lock();
         if state.free.len() <= RESTING && state.fresh.is_empty() && state.pages.len() < self.entries.len() / COMMIT {
@@ -115,11 +115,10 @@ impl KeyTable {
         e.at.store(named.at, Ordering::Relaxed);
         e.generation.store(named.generation, Ordering::Relaxed);
         e.access.store(named.access, Ordering::Relaxed);
-        e.pd.store(named.pd, Ordering::Relaxed);
-        e.flags.store(named.flags, Ordering::Relaxed);
+        e.domain.store(u64::from(named.flags) << 32 | u64::from(named.pd), Ordering::Relaxed);
         e.qpn.store(named.qpn, Ordering::Relaxed);
         e.parent.store(named.parent, Ordering::Relaxed);
-        e.key.store(KEY_VALID | u64::from(key), Ordering::SeqCst);
+        e.key.store(u64::from(key), Ordering::SeqCst);
     }
 
     /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
@@ -129,7 +128,7 @@ impl KeyTable {
         for e in pages.iter().flat_map(|page| &self.entries[page * COMMIT..][..COMMIT]) {
             let at = e.at.load(Ordering::Relaxed);
             let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
-            if e.key.load(Ordering::Acquire) & KEY_VALID != 0 && at != NOT_SHARED && covers(host, len, at) {
+            if e.key.load(Ordering::Acquire) != 0 && at != NOT_SHARED && covers(host, len, at) {
                 e.at.store(NOT_SHARED, Ordering::SeqCst);
             }
         }
@@ -146,7 +145,7 @@ impl KeyTable {
     pub(crate) fn may_reach(&self, named: u32, key: u32) -> bool {
         let is_window = || {
             let entry = self.entries.get((named >> 8) as usize);
-            entry.is_none_or(|e| e.flags.load(Ordering::Relaxed) & KEY_WINDOW != 0)
+            entry.is_none_or(|e| e.flags() & KEY_WINDOW != 0)
         };
         named >> 8 == key >> 8 || is_window()
     }
@@ -159,7 +158,7 @@ impl KeyTable {
         let len = e.len.load(Ordering::Relaxed);
         let offset = addr.checked_sub(e.iova.load(Ordering::Relaxed)).filter(|offset| *offset < len)?;
         let start = e.host.load(Ordering::Relaxed) + offset;
-        (e.flags.load(Ordering::Relaxed) & KEY_NULL == 0).then(|| start..start + (len - offset).min(DIRECT_CHUNK))
+        (e.flags() & KEY_NULL == 0).then(|| start..start + (len - offset).min(DIRECT_CHUNK))
     }
 }
 
@@ -274,7 +273,7 @@ impl Mr {
     }
 
     fn has_windows(&self) -> bool {
-        let good = |key: &u32| self.process.keys.entry(*key).key.load(Ordering::Acquire) == KEY_VALID | u64::from(*key);
+        let good = |key: &u32| self.process.keys.entry(*key).key.load(Ordering::Acquire) == u64::from(*key);
         self.windows.lock().iter().any(good)
     }
 
@@ -354,7 +353,7 @@ impl Mr {
             generation,
             access: new_access,
             pd: state.pd.number,
-            flags: entry.flags.load(Ordering::Relaxed),
+            flags: entry.flags(),
             qpn: 0,
             parent: 0,
         };

@@ -3,7 +3,7 @@
 //! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
 //! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
 ///
@@ -113,8 +113,6 @@ pub struct SlotEntry {
 // SAFETY: atomics only.
 unsafe impl Shared for SlotEntry {}
 
-/// Bit of [`KeyEntry::key`]: the key is good.
-pub const KEY_VALID: u64 = 1 << 32;
 /// Bit of [`KeyEntry::flags`]: a memory window, not a region.
 pub const KEY_WINDOW: u32 = 1;
 /// Bit of [`KeyEntry::flags`]: the null MR: reads zeros, drops writes, local use only.
@@ -127,7 +125,8 @@ pub const NOT_SHARED: u64 = !0;
 /// A memory region or window. All fields but `key` change only while the key is invalid and drained.
 #[repr(C, align(64))]
 pub struct KeyEntry {
-    /// `KEY_VALID | rkey`, or 0. Owner; for a type 2 window a peer's Send with Invalidate too, by CAS.
+    /// The key, which is never 0, or 0 while it is not good. Owner; for a type 2 window a peer's Send with Invalidate too, by
+    /// CAS.
     pub key: AtomicU64,
     /// First address that users of the key name. Owner.
     pub iova: AtomicU64,
@@ -137,12 +136,10 @@ pub struct KeyEntry {
     pub host: AtomicU64,
     /// Where peers find it: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
     pub at: AtomicU64,
+    /// The protection domain, and `KEY_*` flags in the high half: of a plain region one comparison tells both. Owner.
+    pub domain: AtomicU64,
     /// `IBV_ACCESS_*`. Owner.
     pub access: AtomicU32,
-    /// The protection domain. Owner.
-    pub pd: AtomicU32,
-    /// `KEY_*` flags. Owner.
-    pub flags: AtomicU32,
     /// The QP a type 2 window is bound to. Owner.
     pub qpn: AtomicU32,
     /// For a window: the key of the region under it, which must be good too. Owner.
@@ -152,6 +149,20 @@ pub struct KeyEntry {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for KeyEntry {}
+
+impl KeyEntry {
+    /// The protection domain.
+    #[inline]
+    pub fn pd(&self) -> u32 {
+        self.domain.load(Ordering::Relaxed) as u32
+    }
+
+    /// `KEY_*` flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        (self.domain.load(Ordering::Relaxed) >> 32) as u32
+    }
+}
 
 /// [`ObjectEntry::kind`]: a memfd sealed against shrinking; its descriptor is asked for over the link.
 pub const OBJECT_MEMFD: u32 = 1;

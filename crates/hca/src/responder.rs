@@ -520,9 +520,9 @@ impl Target {
     /// Invalidates the type 2 window `rkey` for a Send with Invalidate (IBA 10.6.7.2, 9.4.1.1.3).
     pub fn invalidate(&self, rkey: u32) -> Result<(), Nak> {
         let entry = self.space.keys.get((rkey >> 8) as usize).ok_or(Nak::RemoteAccess)?;
-        let good = layout::KEY_VALID | u64::from(rkey);
+        let good = u64::from(rkey);
         if entry.key.load(Ordering::Acquire) != good
-            || entry.flags.load(Ordering::Relaxed) & layout::KEY_WINDOW2 == 0
+            || entry.flags() & layout::KEY_WINDOW2 == 0
             || entry.qpn.load(Ordering::Relaxed) != self.qp.qpn.load(Ordering::Relaxed)
             || entry.key.compare_exchange(good, 0, Ordering::SeqCst, Ordering::Relaxed).is_err()
         {

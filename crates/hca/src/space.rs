@@ -203,10 +203,10 @@ impl Space {
     #[inline]
     pub fn resolve(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32, qpn: u32) -> Option<Place> {
         let entry = self.keys.get((key >> 8) as usize)?;
-        if entry.key.load(Ordering::Acquire) != layout::KEY_VALID | u64::from(key) {
+        if entry.key.load(Ordering::Acquire) != u64::from(key) {
             return None;
         }
-        let flags = entry.flags.load(Ordering::Relaxed);
+        let flags = entry.flags();
         if entry.access.load(Ordering::Relaxed) & need != need {
             return None;
         }
@@ -214,13 +214,13 @@ impl Space {
             if entry.qpn.load(Ordering::Relaxed) != qpn {
                 return None;
             }
-        } else if entry.pd.load(Ordering::Relaxed) != pd {
+        } else if entry.pd() != pd {
             return None;
         }
         if flags & layout::KEY_WINDOW != 0 {
             let parent = entry.parent.load(Ordering::Relaxed);
             let under = self.keys.get((parent >> 8) as usize)?;
-            if under.key.load(Ordering::Acquire) != layout::KEY_VALID | u64::from(parent) {
+            if under.key.load(Ordering::Acquire) != u64::from(parent) {
                 return None;
             }
         }
@@ -300,9 +300,8 @@ pub(crate) fn plain_region(
     pd: u32,
 ) -> Option<(&'static KeyEntry, u64)> {
     let entry = keys.get((key >> 8) as usize)?;
-    if entry.key.load(Ordering::Acquire) != layout::KEY_VALID | u64::from(key)
-        || entry.pd.load(Ordering::Relaxed) != pd
-        || entry.flags.load(Ordering::Relaxed) != 0
+    if entry.key.load(Ordering::Acquire) != u64::from(key)
+        || entry.domain.load(Ordering::Relaxed) != u64::from(pd)
         || (need != 0 && entry.access.load(Ordering::Relaxed) & need != need)
     {
         return None;

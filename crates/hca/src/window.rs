@@ -3,7 +3,7 @@
 use crate::context::Pd;
 use crate::error::{Error, Result};
 use crate::keys::{Mr, Named};
-use crate::layout::{KEY_VALID, KEY_WINDOW, KEY_WINDOW2, NOT_SHARED};
+use crate::layout::{KEY_WINDOW, KEY_WINDOW2, NOT_SHARED};
 use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::types::access;
@@ -79,7 +79,7 @@ impl Mw {
         }
         let mut bound = self.bound.lock();
         let table = &self.process.keys;
-        if self.mw_type == 2 && length != 0 && table.entry(key).key.load(Ordering::Acquire) & KEY_VALID != 0 {
+        if self.mw_type == 2 && length != 0 && table.entry(key).key.load(Ordering::Acquire) != 0 {
             return Err(Error::invalid("a bound type 2 window must be invalidated before it is bound again"));
         }
         if length == 0 {
@@ -162,9 +162,9 @@ impl Mw {
 /// invalidated, as on real adapters.
 pub(crate) fn local_invalidate(process: &Process, key: u32, qpn: u32) -> Result<()> {
     let entry = process.keys.entries.get((key >> 8) as usize).ok_or_else(|| Error::invalid("no such key"))?;
-    let good = KEY_VALID | u64::from(key);
+    let good = u64::from(key);
     if entry.key.load(Ordering::Acquire) != good
-        || entry.flags.load(Ordering::Relaxed) & KEY_WINDOW2 == 0
+        || entry.flags() & KEY_WINDOW2 == 0
         || entry.qpn.load(Ordering::Relaxed) != qpn
     {
         return Err(Error::invalid("the key is not that of a type 2 window bound to this QP"));

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::arena::{Arena, Block};
-use vervain_hca::layout::KEY_VALID;
 use vervain_hca::space::Place;
 use vervain_hca::{Context, Mr, Pd, access};
 
@@ -105,7 +104,7 @@ struct Keys {
 impl Keys {
     fn check(&self) {
         let own = &process().own;
-        let pd_of = |key: u32| own.keys[key as usize >> 8].pd.load(Ordering::Relaxed);
+        let pd_of = |key: u32| own.keys[key as usize >> 8].pd();
         for (mr, addr, len, rights, _) in &self.live {
             let (key, pd) = (mr.rkey(), pd_of(mr.rkey()));
             let find = |addr, len, need| own.resolve(key, addr, len, need, pd, 0);
@@ -186,7 +185,7 @@ proptest! {
         for (mr, ..) in &k.live {
             mr.deregister().unwrap();
             let entry = process().own.keys[mr.rkey() as usize >> 8].key.load(Ordering::Relaxed);
-            prop_assert_eq!(entry & KEY_VALID, 0);
+            prop_assert_eq!(entry, 0);
         }
         k.pds.iter().for_each(|pd| pd.dealloc().unwrap());
     }

@@ -159,7 +159,8 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
     let named = window.rkey();
     let mark = enter(&stopped);
     assert!(stopped.remote_memory(named, used.addr(), 8, access::REMOTE_WRITE).is_err(), "it is not bound");
-    process().own.keys[named as usize >> 8].flags.store(vervain_hca::layout::KEY_WINDOW, Ordering::SeqCst);
+    let entry = &process().own.keys[named as usize >> 8];
+    entry.domain.store(u64::from(vervain_hca::layout::KEY_WINDOW) << 32 | u64::from(entry.pd()), Ordering::SeqCst);
     other.deregister().unwrap();
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
     stopped.release();

@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::View;
 use vervain_hca::layout::{
-    CqShared, Header, KEY_VALID, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe,
-    RqShared,
+    CqShared, Header, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe, RqShared,
 };
 use vervain_hca::link::LaneRequest;
 use vervain_hca::mapped::{SLACK, Wanted, tidy};
@@ -414,10 +413,10 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
         if seed % 8 == 1 {
             // Windows too: a type 2 one of the first QP, and one over a region.
             let e = view.get::<KeyEntry>(honest.structs[1].0).unwrap();
-            e.flags.store(KEY_WINDOW | KEY_WINDOW2, Ordering::Relaxed);
+            e.domain.store(u64::from(KEY_WINDOW | KEY_WINDOW2) << 32 | u64::from(e.pd()), Ordering::Relaxed);
             e.qpn.store(honest.qpns[0], Ordering::Relaxed);
             e.parent.store(honest.rkeys[1], Ordering::Relaxed);
-            assert_ne!(e.key.load(Ordering::Relaxed) & KEY_VALID, 0);
+            assert_ne!(e.key.load(Ordering::Relaxed), 0);
         }
         (0..r.below(4)).for_each(|_| spoil(&mut r, view, &honest));
         let Some(space) = copy.space(view) else {
