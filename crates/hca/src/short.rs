@@ -357,13 +357,13 @@ impl SendQueue {
     fn complete_short(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode, length: u32, fetched: u32) {
         self.left -= length;
         self.room -= 1;
-        self.tail = self.tail.wrapping_add(1);
-        self.head = self.tail;
+        let tail = self.tail.wrapping_add(1);
+        (self.head, self.tail) = (tail, tail);
         qp.count_by_memory(opcode, length.into());
         self.count_psns(length.into());
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
             && let Some(cq) = qp.send_cq()
-            && self.ring.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, self.tail)
+            && self.ring.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, tail)
         {
             cq.tell(false);
         }
