@@ -163,14 +163,20 @@ impl Target {
     /// round: first the state or key, then a heavy barrier, then a look at the mark.
     #[inline(always)]
     pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
+        self.enter_by(self.lane)
+    }
+
+    /// The same with the lane in a register.
+    #[inline(always)]
+    fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
         // Plain stores: until its initiator gives a lane back, nobody else has it.
-        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
-        self.lane.gate.store(gate, Ordering::Relaxed);
+        let gate = lane.gate.load(Ordering::Relaxed) | 1;
+        lane.gate.store(gate, Ordering::Relaxed);
         barrier::light(self.full_barrier);
-        let mark = InFlight { lane: self.lane };
+        let mark = InFlight { lane };
         let state = self.qp.state.load(Ordering::Acquire);
         if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
-            && self.lane.open.load(Ordering::Relaxed) != 0
+            && lane.open.load(Ordering::Relaxed) != 0
             && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
             && self.header.paused.load(Ordering::Acquire) == 0
         {
@@ -185,8 +191,9 @@ impl Target {
     /// [`Target::enter`] with the memory already named that is touched next, for [`Target::mapped`].
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
-        self.name(key, addr);
-        self.enter()
+        let lane = self.lane;
+        name(lane, key, addr);
+        self.enter_by(lane)
     }
 
     /// [`Target::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
@@ -249,20 +256,10 @@ impl Target {
         barrier::light(self.full_barrier);
     }
 
-    /// Names the memory that is touched next: who revokes another key does not wait for this lane, and who has waited for it
-    /// in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the
-    /// key follow.
-    #[inline(always)]
-    fn name(&self, key: u32, addr: u64) {
-        self.lane.addr.store(addr, Ordering::Relaxed);
-        // Not seen before what the last access has stored.
-        self.lane.key.store(key, Ordering::Release);
-    }
-
-    /// The same inside the mark; false once the lane was cut off.
+    /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
     #[inline]
     fn name_next(&self, key: u32, addr: u64) -> bool {
-        self.name(key, addr);
+        name(self.lane, key, addr);
         barrier::light(self.full_barrier);
         !self.is_cut_off()
     }
@@ -541,6 +538,16 @@ pub(crate) fn fail(qp: &QpShared, event: Option<u32>) -> bool {
         qp.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
     }
     failed
+}
+
+/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
+/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
+/// follow.
+#[inline(always)]
+fn name(lane: &Lane, key: u32, addr: u64) {
+    lane.addr.store(addr, Ordering::Relaxed);
+    // Not seen before what the last access has stored.
+    lane.key.store(key, Ordering::Release);
 }
 
 /// A lane and who has it.
