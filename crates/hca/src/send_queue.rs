@@ -399,10 +399,8 @@ impl SendQueue {
         let w = &mut self.wqes[i];
         let opcode = w.opcode;
         let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
-        if opcode == Opcode::BindMw {
-            w.bind = None;
-        }
         if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            w.bind = None;
             self.psn_ahead = self.psn_ahead.wrapping_sub(1);
         }
         if status == wc::SUCCESS && self.goes_by_memory(opcode) {

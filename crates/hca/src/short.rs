@@ -281,11 +281,8 @@ impl SendQueue {
         }
         let (mut receive, mut unanswered) = (Receive::default(), false);
         let done = {
-            let entered = match opcode {
-                Opcode::Send | Opcode::SendImm => target.enter(),
-                _ => target.enter_at(w.rkey, w.remote_addr),
-            };
-            let Ok(_mark) = entered else { return false };
+            // A Send names what it fills when it has its receive.
+            let Ok(_mark) = target.enter_at(w.rkey, w.remote_addr) else { return false };
             match opcode {
                 Opcode::Write => self.write(target, &w, &data),
                 Opcode::Read => self.read(target, &w, &data),
