@@ -316,13 +316,14 @@ pub fn unaim(lane: &Lane) {
 /// while it holds the peer's: a store into memory that its owner has given back meanwhile.
 pub(crate) fn bring_in(direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     for (start, len) in pieces.iter() {
-        let (first, last) = (start as usize, start as usize + len - 1);
-        for at in (first..last).step_by(4096).chain([last]) {
+        // In each page from the first byte on, and at the last.
+        for offset in (0..len).step_by(4096).chain([len - 1]) {
+            let at = start.wrapping_add(offset);
             // SAFETY: a byte of checked local memory, which stays as it is; what is not there is answered.
             let access = unsafe {
                 match direction {
-                    Direction::Write => guarded::load1(at as *const u8).map(drop),
-                    Direction::Read => guarded::touch(at as *mut u8),
+                    Direction::Write => guarded::load1(at).map(drop),
+                    Direction::Read => guarded::touch(at.cast_mut()),
                 }
             };
             access.map_err(|_| Fault::Local)?;
@@ -368,25 +369,7 @@ fn vm_fault(space: &Space, direction: Direction, pieces: &Pieces, moved: isize) 
         }
     }
     // A short count or EFAULT: either side may lack the memory, or the owner has revoked it.
-    Err(if accessible(pieces, direction) { Fault::Remote } else { Fault::Local })
-}
-
-/// Whether this process can take a copy's bytes from all of `pieces`, or put them there.
-fn accessible(pieces: &Pieces, direction: Direction) -> bool {
-    pieces.list().iter().all(|piece| {
-        let (base, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-        // In each page from the first byte on, and at the last.
-        (0..len).step_by(4096).chain([len - 1]).all(|offset| {
-            let at = base.wrapping_add(offset);
-            // SAFETY: checked local memory, which is answered for where it is gone; a byte that is written stays what it was.
-            unsafe {
-                match direction {
-                    Direction::Write => guarded::load1(at).is_ok(),
-                    Direction::Read => guarded::touch(at).is_ok(),
-                }
-            }
-        })
-    })
+    Err(if bring_in(direction, pieces).is_ok() { Fault::Remote } else { Fault::Local })
 }
 
 /// The 64-bit atomics, on mapped memory. `at` is 8-byte aligned; returns the word before.
