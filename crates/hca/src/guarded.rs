@@ -1,7 +1,7 @@
 //! Accesses to registered memory that the program may have taken away. An HCA has pinned the pages; this device has the
 //! program's own mapping, and the program may unmap or protect it, or cut a file short, while it is registered. Then an
 //! access here ends in an answer, not in a signal: each instruction that touches such memory stands in a table along with
-//! the place to go on at, and the handler of SIGSEGV and SIGBUS ([`crate::faults`]) goes on there with the address in rax. A
+//! the place to go on at, and the handler of SIGSEGV and SIGBUS (`faults`) goes on there with the address in rax. A
 //! good access of a word pays nothing for it, any other with the test of a register.
 //!
 //! On other processors than x86-64 the accesses are plain ones, and such a program gets its signal.

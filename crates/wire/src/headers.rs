@@ -53,7 +53,7 @@ pub struct Bth {
     pub dest_qpn: u32,
     /// Asks for an acknowledgement.
     pub ack_request: bool,
-    /// The sender says that it is Vervain: [`VERVAIN`] in the reserved field behind AckReq, which receivers ignore (IBA 9.2).
+    /// The sender says that it is Vervain: 0x56 in the reserved field behind AckReq, which receivers ignore (IBA 9.2).
     pub vervain: bool,
     /// Packet sequence number, 24 bits.
     pub psn: u32,
