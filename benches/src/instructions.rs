@@ -1,7 +1,7 @@
 //! Instructions of one write, counted by callgrind, as the test of the same name counts them and with its bound.
 
 use anyhow::{Error, Result, ensure};
-use vervain_tests::callgrind::{WRITE_INSTRUCTIONS_AT_MOST, per_operation};
+use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, per_operation};
 
 use crate::report::{Row, Section, Target, Unit};
 use crate::setup::{Setup, is_installed};
@@ -20,10 +20,12 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
     ensure!(is_installed("valgrind"), "valgrind is not installed (Debian: apt install valgrind)");
     let looped = setup.program("looped")?;
     let mut rows = Vec::new();
-    for (operation, what) in [("write", "ibv_post_send and ibv_poll_cq"), ("wr-write-inline", "inline, by ibv_wr_*")] {
+    for ((operation, at_most), what) in
+        INSTRUCTIONS_AT_MOST.into_iter().zip(["ibv_post_send and ibv_poll_cq", "inline, by ibv_wr_*"])
+    {
         let (count, program) =
             per_operation(|| setup.under_vervain(&[], "valgrind"), &looped, operation).map_err(Error::msg)?;
-        let bound = Target::AtMost(WRITE_INSTRUCTIONS_AT_MOST);
+        let bound = Target::AtMost(at_most);
         let row = Row::new(what, Unit::Instructions, &[count]).map(|row| row.target(bound));
         rows.extend(
             row.map(|row| row.note(format!("the program around it: {program:.0}; the test fails above the bound"))),
