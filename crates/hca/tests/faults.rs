@@ -3,22 +3,34 @@
 mod common;
 
 use common::{INITIATORS_LIVE, TURN, bind, context, enter, foreign, poll, process, publish, receiver, to_rtr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_hca::layout::found;
 use vervain_hca::responder::Nak;
-use vervain_hca::{Context, Mr, Pd, QpAttr, QpState, Sge, SrqInit, access, attr, wc};
+use vervain_hca::{Context, Cq, Mr, Pd, QpAttr, QpState, Sge, SrqInit, access, attr, wc};
+
+/// What every test has of its own, and its turn.
+struct Owner {
+    context: Arc<Context>,
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn owner() -> Owner {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let context = context();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(255, None, 0, 0, false, false).unwrap());
+    Owner { context, pd, cq, _turn: turn }
+}
 
 /// Rings that a CQ looks at without being told of them, and more.
 const WATCHED: usize = 16;
 
 #[test]
 fn receives_are_found_after_an_initiator_that_died_before_it_set_the_ready_bit() {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(255, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let _others: Vec<_> = (0..WATCHED).map(|_| receiver(&context, &pd, &cq, None, 1)).collect();
     let qp = receiver(&context, &pd, &cq, None, 4);
     let target = bind(&qp, foreign(1));
@@ -41,10 +53,7 @@ fn receives_are_found_after_an_initiator_that_died_before_it_set_the_ready_bit()
 
 #[test]
 fn one_that_was_cut_off_completes_no_receive_of_the_next_connection() {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 1);
     qp.post_recv(1, &[]).unwrap();
     let stopped = bind(&qp, foreign(1));
@@ -77,10 +86,7 @@ fn to_err(qp: &vervain_hca::Qp) {
 
 #[test]
 fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 4);
     let mut memory = vec![0u8; 8192];
     let mr = register(&context, &pd, &mut memory);
@@ -115,10 +121,7 @@ fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
 
 #[test]
 fn what_was_published_before_the_cut_off_is_kept() {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 4);
     qp.post_recv(1, &[]).unwrap();
     let stopped = bind(&qp, foreign(1));
@@ -134,10 +137,7 @@ fn what_was_published_before_the_cut_off_is_kept() {
 
 #[test]
 fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 4);
     let (mut a, mut b) = (vec![0u8; 8192], vec![0u8; 8192]);
     let (used, other) = (register(&context, &pd, &mut a), register(&context, &pd, &mut b));
@@ -172,10 +172,7 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
 #[test]
 fn all_that_stand_still_are_waited_for_at_the_same_time() {
     const STOPPED: u32 = 8;
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let mut memory = vec![0u8; 8192];
     let mr = register(&context, &pd, &mut memory);
     let qps: Vec<_> = (0..STOPPED).map(|_| receiver(&context, &pd, &cq, None, 1)).collect();
@@ -195,10 +192,7 @@ fn all_that_stand_still_are_waited_for_at_the_same_time() {
 
 #[test]
 fn a_shared_queue_gives_back_what_was_taken_and_keeps_its_room() {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let context = context();
-    let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(255, None, 0, 0, false, false).unwrap();
+    let Owner { context, pd, cq, _turn } = owner();
     let init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
     let srq = context.create_srq(&pd, &init).unwrap();
     let qp = receiver(&context, &pd, &cq, Some(&srq), 0);
