@@ -221,33 +221,53 @@ static void no_success_and_no_store_after_the_end(void)
 	ended_while_they_stood(VT_RC_SRQ, (enum op[]){ SEND, WRITE_IMM }, 2);
 }
 
-/* Only the QP ends. Its memory is registered still, and another peer goes on writing to the page that the sender stands in. */
-static void memory_in_use_is_taken_from_one_alone(void)
+/* Another peer goes on writing to the page that the sender stands in, for its memory stays registered when `taken` is done. */
+static void taken_from_one_alone(void (*taken)(void))
 {
 	need_faults();
 	vt_require(vt_duo_open(&r, OPTS(VT_RC, 2)), "the receiver");
 	struct peer s = meet(0, "sender"), second = meet(1, "writer");
 	memset(r.buf, 0x33, r.o.size);
 	vt_require(stands(&s, WRITE), "the sender does not stand");
-	char c = 'w';
-	vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, before");
-	vt_check(r.buf[BESIDE] == 1, "the writer's first byte is not there: %d", r.buf[BESIDE]);
-	vt_check(!ibv_destroy_qp(r.qp[0]), "destroy_qp");
-	r.qp[0] = NULL;
-	vt_check(r.buf[BESIDE] == 1 && r.buf[AT] == 0x33, "memory changed by the end of the QP");
-	c = 'w';
-	vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, afterwards");
-	vt_check(r.buf[BESIDE] == 2, "the writer's second byte is not there: %d", r.buf[BESIDE]);
-	r.buf[AT + 1] = 0x44;
-	int status = goes_on(&s);
-	vt_check(status == IBV_WC_RETRY_EXC_ERR, "the sender that nobody waited for ends with %s", vt_wc_name(status));
-	vt_check(late_stores() || (r.buf[AT] == 0x33 && r.buf[AT + 1] == 0x44 && r.buf[BESIDE] == 2), "memory was written after the QP's end");
-	c = 'w';
-	vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, at the end");
-	vt_check(r.buf[BESIDE] == 3, "the writer's third byte is not there: %d", r.buf[BESIDE]);
+	for (uint8_t n = 1; n < 4; n++) {
+		char c = 'w';
+		vt_check(vt_put(second.fd, &c, 1) && vt_get(second.fd, &c, 1, 20000) && c == IBV_WC_SUCCESS, "the writer, time %d", n);
+		vt_check(r.buf[BESIDE] == n, "the writer's byte %d is not there: %d", n, r.buf[BESIDE]);
+		if (n == 1) {
+			taken();
+			vt_check(r.buf[BESIDE] == n && r.buf[AT] == 0x33, "what is taken away changes memory");
+			r.buf[AT + 1] = 0x44;
+		} else if (n == 2) {
+			int status = goes_on(&s);
+			vt_check(status == IBV_WC_RETRY_EXC_ERR, "the sender that nobody waited for ends with %s", vt_wc_name(status));
+			vt_check(late_stores() || (r.buf[AT] == 0x33 && r.buf[AT + 1] == 0x44 && r.buf[BESIDE] == n),
+				 "memory was written after it was taken away");
+		}
+	}
 	end(&s);
 	end(&second);
 	vt_duo_close(&r);
+}
+
+static void end_the_qp(void)
+{
+	vt_check(!ibv_destroy_qp(r.qp[0]), "ibv_destroy_qp");
+	r.qp[0] = NULL;
+}
+
+static void register_anew(void)
+{
+	vt_check(!ibv_rereg_mr(r.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, VT_ACCESS_ALL), "ibv_rereg_mr");
+}
+
+static void memory_in_use_is_taken_from_one_alone(void)
+{
+	taken_from_one_alone(end_the_qp);
+}
+
+static void a_key_that_stays_leads_to_the_programs_memory(void)
+{
+	taken_from_one_alone(register_anew);
 }
 
 /* Writes 1, 2, 3 … beside the sender's place, one for each byte 'w'. */
@@ -298,6 +318,7 @@ int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "no_success_and_no_store_after_the_end", no_success_and_no_store_after_the_end },
 						{ "memory_in_use_is_taken_from_one_alone", memory_in_use_is_taken_from_one_alone },
+						{ "a_key_that_stays_leads_to_the_programs_memory", a_key_that_stays_leads_to_the_programs_memory },
 						{ "what_is_elsewhere_is_left_alone", what_is_elsewhere_is_left_alone } };
 	static const struct vt_role roles[] = { { "sender", sender }, { "writer", writer } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));

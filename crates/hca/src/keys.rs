@@ -128,7 +128,8 @@ impl KeyTable {
         for e in pages.iter().flat_map(|page| &self.entries[page * COMMIT..][..COMMIT]) {
             let at = e.at.load(Ordering::Relaxed);
             let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
-            if e.key.load(Ordering::Acquire) != 0 && at != NOT_SHARED && covers(host, len, at) {
+            // Also of a key that is revoked just now, and may be made good again.
+            if at != NOT_SHARED && covers(host, len, at) {
                 e.at.store(NOT_SHARED, Ordering::SeqCst);
             }
         }
@@ -256,10 +257,11 @@ impl Mr {
         process.check()?;
         let key = process.keys.take(process)?;
         let nothing = flags & KEY_NULL != 0;
+        let partings = process.partings();
         let Found { at, generation, pin } = if nothing { Found::NOWHERE } else { process.share(addr, length, access) };
         let named =
             Named { iova, len: length, host: addr, at, generation, access, pd: pd.number, flags, qpn: 0, parent: 0 };
-        process.keys.write(key, &named);
+        process.publish_key(key, named, partings);
         pd.users.fetch_add(1, Ordering::Relaxed);
         let state = MrState { pd: Arc::clone(pd), addr, length, access, pin };
         Ok(Arc::new(Mr {
@@ -332,8 +334,9 @@ impl Mr {
         };
         let entry = self.process.keys.entry(self.key);
         let old_iova = entry.iova.load(Ordering::Relaxed);
-        let (mut at, mut generation) = (entry.at.load(Ordering::Relaxed), entry.generation.load(Ordering::Relaxed));
         self.process.keys.revoke(self.process, self.key);
+        let partings = self.process.partings();
+        let (mut at, mut generation) = (entry.at.load(Ordering::Relaxed), entry.generation.load(Ordering::Relaxed));
         if flags & 1 != 0 {
             (state.addr, state.length) = (addr, length);
             // The new pin first: an object that both lie in stays.
@@ -357,7 +360,7 @@ impl Mr {
             qpn: 0,
             parent: 0,
         };
-        self.process.keys.write(self.key, &named);
+        self.process.publish_key(self.key, named, partings);
         Ok(())
     }
 

@@ -377,7 +377,9 @@ impl Process {
             return true;
         }
         if self.owns_slot(slot) {
-            return self.find_qp(qpn).is_some_and(|qp| !qp.thread_is_gone());
+            // Also while it is being destroyed.
+            let qp = self.qps.lock().get(&qpn).and_then(Weak::upgrade);
+            return qp.is_some_and(|qp| !qp.thread_is_gone());
         }
         self.link.initiator_lives(slot)
     }

@@ -507,6 +507,7 @@ impl RecvQueue {
             let e = slot.load(Ordering::Acquire);
             if let Some(index) = state.current(e) {
                 seen[index as usize] = true;
+                self.note_claim(state, e);
                 // A mark that is no QPN keeps everybody else away from it.
                 slot.store(e | 0xff_ffff, Ordering::Release);
                 order.push(index);

@@ -346,9 +346,11 @@ impl SendQueue {
             Opcode::SendImm => (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_IMM),
             Opcode::SendInv => {
                 (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_INV);
-                if target.invalidate(w.imm_or_rkey).is_err() {
+                match target.invalidate(w.imm_or_rkey) {
+                    Ok(()) => {}
+                    Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                     // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
-                    return Err(self.spoil(target, wqe, &receipt, wc::REM_INV_REQ_ERR, Nak::RemoteAccess));
+                    Err(_) => return Err(self.spoil(target, wqe, &receipt, wc::REM_INV_REQ_ERR, Nak::RemoteAccess)),
                 }
             }
             _ => {}

@@ -346,6 +346,9 @@ impl Target {
     /// Claims a receive for the initiator's message.
     #[inline]
     pub fn claim(&self) -> Result<u32, Nak> {
+        if self.is_cut_off() {
+            return Err(Nak::Silence);
+        }
         let rnr = || Nak::ReceiverNotReady(self.qp.min_rnr_timer.load(Ordering::Relaxed) as u8);
         let rq = self.rq.as_ref().ok_or_else(rnr)?;
         let wqe = rq.claim(self.me as u32).ok_or_else(rnr)?;
@@ -516,6 +519,9 @@ impl Target {
 
     /// Invalidates the type 2 window `rkey` for a Send with Invalidate (IBA 10.6.7.2, 9.4.1.1.3).
     pub fn invalidate(&self, rkey: u32) -> Result<(), Nak> {
+        if self.is_cut_off() {
+            return Err(Nak::Silence);
+        }
         let entry = self.space.keys.get((rkey >> 8) as usize).ok_or(Nak::RemoteAccess)?;
         let good = u64::from(rkey);
         if entry.key.load(Ordering::Acquire) != good

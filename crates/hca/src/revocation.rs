@@ -5,8 +5,10 @@
 
 use crate::arena::Block;
 use crate::barrier;
+use crate::far::FAR;
+use crate::keys::Named;
 use crate::lane::OwnedLane;
-use crate::layout::Lane;
+use crate::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
 use crate::lock::OwnerLock;
 use crate::memory::unaim;
 use crate::objects::Pin;
@@ -14,11 +16,15 @@ use crate::process::Process;
 use crate::types::now_ns;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long an initiator may stand still that somebody waits for.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// Looks in a row, some 50 µs apart, that have to find it so besides: a job that was stopped as a whole goes on together.
+const LOOKS: u32 = 100;
+/// A look that comes so late began anew: this thread stood still itself.
+const LATE_NS: u64 = 50_000_000;
 /// How long a fork waits for one. It takes nothing away: a child that sees a message half written sees what it would have
 /// seen with an adapter that was in the middle of it.
 const FORK_PATIENCE_NS: u64 = 50_000_000;
@@ -30,6 +36,8 @@ pub(crate) struct Revocation {
     suspects: OwnerLock<Suspects>,
     /// Held while initiators are cut off.
     cutting: OwnerLock<()>,
+    /// How often memory was parted from its pages, counted when that is done.
+    partings: AtomicU64,
 }
 
 #[derive(Default)]
@@ -145,7 +153,7 @@ impl Process {
         let mut moving: Vec<Standing> = lanes.into_iter().map(|lane| (Arc::clone(&lane), gate(&lane))).collect();
         moving.retain(|(_, mark)| mark & 1 == 1);
         let mut stuck = Vec::new();
-        let mut spins = 0u32;
+        let (mut spins, mut looks, mut last) = (0u32, 0u32, now_ns());
         loop {
             moving.retain(|(lane, mark)| gate(lane) == *mark);
             if moving.is_empty() {
@@ -166,12 +174,22 @@ impl Process {
                 moving.retain(|(lane, _)| self.initiator_lives(lane.shared));
             }
             let now = now_ns();
+            looks = if now - last > LATE_NS { 0 } else { looks + 1 };
+            last = now;
             let over = |(lane, mark): &mut Standing| {
-                lane.is_cut_off() || now.saturating_sub(lane.in_flight_since(*mark)) > patience
+                // A thread of this process is waited for as in all its send work: it knows the memory by other addresses.
+                let time_is_over = looks > LOOKS && now.saturating_sub(lane.in_flight_since(*mark)) > patience;
+                lane.is_cut_off() || (time_is_over && !self.is_own_initiator(lane.shared))
             };
             stuck.extend(moving.extract_if(.., over));
             std::thread::sleep(Duration::from_micros(20));
         }
+    }
+
+    /// Whether a QP of this process is the initiator, by memory.
+    fn is_own_initiator(&self, lane: &Lane) -> bool {
+        let qpn = lane.initiator.load(Ordering::Acquire) as u32;
+        qpn & FAR == 0 && self.owns_slot(layout::slot_of(qpn))
     }
 
     /// Cuts off initiators that stand still. Where the program goes on using memory that one of them may be writing to, in the
@@ -192,10 +210,14 @@ impl Process {
             }
             // What is published and not seen after this does not count for its initiator either.
             barrier::heavy();
-            for (lane, mark) in &stuck {
+            for (lane, _) in &stuck {
                 unaim(lane.shared);
                 log_cut_off(lane.shared.initiator.load(Ordering::Relaxed) as u32);
-                self.revocation.suspects.lock().lanes.push((lane.shared, *mark));
+                // It may have begun something else meanwhile, the last thing that it could begin.
+                let mark = lane.shared.gate.load(Ordering::Acquire);
+                if mark & 1 == 1 {
+                    self.revocation.suspects.lock().lanes.push((lane.shared, mark));
+                }
             }
             let touched = stuck.iter().filter_map(|(lane, _)| self.keys.touched(lane.shared));
             let pages: Vec<_> = touched.filter(|memory| self.objects.in_heap(memory)).map(whole_pages).collect();
@@ -215,9 +237,27 @@ impl Process {
             parted.extend(pages.iter().cloned());
             stuck = self.those_stuck(lanes, PATIENCE_NS);
         }
-        for pages in parted {
-            self.objects.part(&pages);
+        for pages in &parted {
+            self.objects.part(pages);
         }
+        if !parted.is_empty() {
+            self.revocation.partings.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// For [`Process::publish_key`]: to be asked before it is found out where the key leads.
+    pub(crate) fn partings(&self) -> u64 {
+        self.revocation.partings.load(Ordering::SeqCst)
+    }
+
+    /// Makes `key` good. If memory was parted since `partings` was asked, peers do not map what it leads to, for that may no
+    /// longer be what the program sees.
+    pub(crate) fn publish_key(&self, key: u32, mut named: Named, partings: u64) {
+        let _not_cutting = self.revocation.cutting.lock();
+        if self.partings() != partings && named.at >> OFFSET_BITS == u64::from(HEAP) {
+            named.at = NOT_SHARED;
+        }
+        self.keys.write(key, &named);
     }
 
     /// Whether somebody who was cut off may still store where it was when it stopped.

@@ -110,6 +110,7 @@ impl Mw {
         }
         table.revoke(self.process, key);
         self.unbind(&mut bound);
+        let partings = self.process.partings();
         let host = start + (addr - iova);
         let at = match under.at.load(Ordering::Relaxed) {
             NOT_SHARED => NOT_SHARED,
@@ -127,7 +128,7 @@ impl Mw {
             qpn,
             parent: mr.key,
         };
-        table.write(key, &named);
+        self.process.publish_key(key, named, partings);
         mr.windows.lock().push(key);
         *bound = Some(Arc::clone(mr));
         self.key.store(key, Ordering::Release);

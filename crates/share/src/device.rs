@@ -6,7 +6,7 @@ use crate::api::{KIND_MEMFD, Place, ShareApi, VERSION};
 use crate::heap::{owns, release};
 use crate::program;
 use crate::state::{Heap, Locked, State, exists, lock, possible};
-use crate::sys;
+use crate::sys::{self, page, round_up};
 
 static API: ShareApi =
     ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate, part };
@@ -49,11 +49,16 @@ unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
     answer(place, out)
 }
 
+/// The whole pages of a range: what is pinned are pages.
+fn pages(range: Range<usize>) -> Range<usize> {
+    range.start & !(page() - 1)..round_up(range.end, page())
+}
+
 unsafe extern "C" fn pin(addr: usize, len: usize, out: *mut Place) -> i32 {
     let _masked = sys::mask_signals();
     let place = match in_heap(addr, len) {
         Some((mut heap, range)) => {
-            heap.pins.add(range);
+            heap.pins.add(pages(range));
             Some(place_of(&heap, addr))
         }
         None => program::find(addr, len, true),
@@ -76,7 +81,7 @@ unsafe extern "C" fn unpin(object: u64, offset: u64, len: usize) {
         match heap {
             Some(mut heap) if heap.object.id == object => {
                 let start = heap.base + offset as usize;
-                heap.unpin(start..start + len, &mut out);
+                heap.unpin(pages(start..start + len), &mut out);
             }
             _ => program::unpin(object),
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::heap::{self, Handle, Leaving, THRESHOLD, Want, extend, owns, release, serve};
 use crate::marks::{Mark, PLAIN, There};
+use crate::settings::say;
 use crate::state::{BASE, Block, GRANULE, Heap, Kind, LEN, State, lock, possible};
 use crate::sys::{self, page, round_up};
 
@@ -345,7 +346,11 @@ impl Heap {
                 let _ = unsafe { sys::madvise(range.start, range.len(), advice) };
             }
         }
-        self.parked.insert(range.clone());
+        for (part, pinned) in self.pins.split(range.clone()) {
+            if pinned {
+                self.parked.insert(part);
+            }
+        }
         self.marks.update(range, |m| {
             m.there = there;
             m.odd = true;
@@ -359,6 +364,7 @@ impl Heap {
         let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, (range.start - self.base) as u64);
         // SAFETY: shows what the range shows now.
         if unsafe { sys::mmap(range.start, range.len(), RW, flags, self.object.fd, offset) }.is_err() {
+            say(&[b"vervain: memory that a stopped peer may still write to cannot be replaced"]);
             return;
         }
         for at in range.clone().step_by(page()) {

@@ -268,6 +268,36 @@ fn what_is_protected_or_not_pinned_is_parted_as_it_should() {
 }
 
 #[test]
+fn a_region_that_begins_and_ends_within_pages_is_parted_by_whole_pages() {
+    turn!();
+    let block = heap::alloc(MIB, 1, false) as usize;
+    fill(block, MIB, 4);
+    let (start, len) = (block + 8192 + 64, 8000);
+    let place = pin(start, len).expect("shared");
+    part(start, len);
+    let late = [9u8; 8000];
+    // SAFETY: `late` has so many bytes.
+    let wrote = unsafe { libc::pwrite(place.fd, late.as_ptr().cast(), late.len(), place.offset as i64) };
+    assert_eq!(wrote, 8000);
+    assert!(all(block, MIB, 4), "what is stored late is stored for nobody");
+    for at in [block + 8192, start + len + 1, block + 16384 - 16] {
+        assert_eq!(find(at, 16), None, "the whole page is private");
+    }
+    assert!(find(block, 8192).is_some() && find(block + 16384, MIB - 16384).is_some());
+    unpin(place, len);
+    // Nothing is left that a later pin would take for pages to be given back.
+    assert_eq!(advise(block + 8192, 8192, libc::MADV_DONTNEED), Ok(0));
+    assert!(all(block + 8192, 8192, 0));
+    heap::free(block);
+    let again = heap::alloc(MIB, 1, false) as usize;
+    fill(again, MIB, 7);
+    let place = pin(again, MIB).expect("shared again");
+    unpin(place, MIB);
+    assert!(all(again, MIB, 7), "the end of a pin takes nothing from a new owner");
+    heap::free(again);
+}
+
+#[test]
 fn no_store_is_lost_while_memory_is_parted_from_peers() {
     turn!();
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
