@@ -580,7 +580,7 @@ static void next_psns(void)
 	uint32_t mtu = 128u << vt_cfg_default(VT_RC).mtu, first = vt_a.info.psn, sq, rq;
 	static const uint32_t lengths[] = { 0, 8, 20000 };
 	uint32_t want = first;
-	bool packets = getenv("VERVAIN_LINK") && !strcmp(getenv("VERVAIN_LINK"), "roce");
+	bool packets = getenv("VT_PEER_NETNS") || (getenv("VERVAIN_LINK") && !strcmp(getenv("VERVAIN_LINK"), "roce"));
 	psns(&vt_a, &sq, &rq);
 	vt_check(sq == first && rq == vt_b.info.psn, "before any request: 0x%x, 0x%x", sq, rq);
 	for (int op = IBV_WR_RDMA_WRITE; op <= IBV_WR_RDMA_READ; op += IBV_WR_RDMA_READ - IBV_WR_RDMA_WRITE)
