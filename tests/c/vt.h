@@ -120,6 +120,7 @@ struct vt_cfg {
 	uint32_t qkey, mtu;
 	int32_t sq_sig_all;
 	int32_t one_cq;    /* receives report to the CQ of the sends too */
+	int32_t psn_off;   /* by how much sq_psn is not what the peer was told */
 	uint64_t send_ops; /* non-zero: ibv_create_qp_ex with these builders */
 };
 

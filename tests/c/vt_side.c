@@ -233,7 +233,7 @@ static int side_connect(struct vt_side *s, enum ibv_qp_state upto)
 	if (rc || upto < IBV_QPS_RTS)
 		return rc;
 	a.qp_state = IBV_QPS_RTS;
-	a.sq_psn = s->self.psn;
+	a.sq_psn = (s->self.psn + (uint32_t)c->psn_off) & 0xffffff;
 	a.timeout = (uint8_t)c->timeout;
 	a.retry_cnt = (uint8_t)c->retry_cnt;
 	a.rnr_retry = (uint8_t)c->rnr_retry;

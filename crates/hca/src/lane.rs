@@ -187,8 +187,10 @@ impl OwnedLane {
         unaim(self.shared);
         // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
         self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
+        let psn = self.shared.next_psn();
         let gate = self.shared.gate.load(Ordering::Relaxed);
         self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
+        psn.into_iter().for_each(|psn| self.shared.tell_psn(psn));
         // One that died between saying so and setting the ready bit would hide what its successors deliver.
         self.cq.look_at(self.ready_bit());
         self.shared.initiator.store(0, Ordering::Release);
@@ -273,6 +275,7 @@ fn clear(lane: &Lane) {
     lane.open.store(0, Ordering::Relaxed);
     lane.cut_off.store(0, Ordering::Relaxed);
     lane.key.store(0, Ordering::Relaxed);
+    lane.psn_base.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
     lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);

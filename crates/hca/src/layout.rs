@@ -3,6 +3,7 @@
 //! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
 //! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
+use crate::types::PSN_MASK;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
@@ -21,7 +22,7 @@ unsafe impl Shared for AtomicU64 {}
 /// Marks an arena ("VERVAIN" and a zero).
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
 /// Version of everything in this file; peers of another version are refused.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
@@ -229,7 +230,9 @@ pub struct QpShared {
     pub fault: AtomicU32,
     /// 1 when a message arrived while the QP was in RTR. Peers.
     pub established: AtomicU32,
-    _pad: [AtomicU32; 12],
+    /// `rq_psn`: the PSN of the first request that it takes (RC). Owner.
+    pub rq_psn: AtomicU32,
+    _pad: [AtomicU32; 11],
 }
 // SAFETY: atomics only.
 unsafe impl Shared for QpShared {}
@@ -247,7 +250,10 @@ pub struct Lane {
     _initiator: AtomicU32,
     /// Where in that memory, as users of the key name it; at most [`crate::memory::DIRECT_CHUNK`] bytes from there.
     pub addr: AtomicU64,
-    _line0: [AtomicU64; 5],
+    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and [`PSN_IS_KNOWN`].
+    /// A request of one packet that is carried out in one access keeps it.
+    pub psn_base: AtomicU32,
+    _line0: [AtomicU32; 9],
     // -- written by the initiator, on the line that the owner looks at --
     /// Receive completions published in the ring.
     pub produced: AtomicU32,
@@ -290,6 +296,26 @@ pub struct Lane {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for Lane {}
+
+/// The bit of [`Lane::psn_base`] that says that an initiator has written it.
+const PSN_IS_KNOWN: u32 = 1 << 31;
+
+impl Lane {
+    /// Tells the PSN that the initiator's next request begins with (24 bits). Outside of the mark of being in flight, by
+    /// whoever may write what is the initiator's.
+    #[inline]
+    pub fn tell_psn(&self, next: u32) {
+        let accesses = (self.gate.load(Ordering::Relaxed) >> 1) as u32;
+        self.psn_base.store((next.wrapping_sub(accesses) & PSN_MASK) | PSN_IS_KNOWN, Ordering::Relaxed);
+    }
+
+    /// That PSN; none before the first request.
+    pub fn next_psn(&self) -> Option<u32> {
+        let base = self.psn_base.load(Ordering::Relaxed);
+        let accesses = (self.gate.load(Ordering::Acquire) >> 1) as u32;
+        (base & PSN_IS_KNOWN != 0).then(|| base.wrapping_add(accesses) & PSN_MASK)
+    }
+}
 
 /// Completions that stand beside a lane's count too, so that one line tells all of a message that comes alone.
 pub const RECENT: usize = 2;

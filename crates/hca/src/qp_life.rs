@@ -187,6 +187,7 @@ impl Qp {
     fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
         if lane.is_free() && !lane.is_cut_off() {
             lane.reset();
+            lane.shared.psn_base.store(0, Ordering::Relaxed);
             return true;
         }
         let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;

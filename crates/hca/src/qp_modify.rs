@@ -8,7 +8,7 @@ use crate::link::Route;
 use crate::lock::OwnerGuard;
 use crate::qp::Qp;
 use crate::send_queue::Params;
-use crate::types::{AhAttr, QpAttr, QpState, access, attr};
+use crate::types::{AhAttr, PSN_MASK, QpAttr, QpState, access, attr};
 use std::sync::atomic::Ordering;
 
 /// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
@@ -113,6 +113,7 @@ impl Qp {
         let s = self.shared;
         s.dest_qpn.store(a.dest_qp_num, Ordering::Relaxed);
         s.qkey.store(a.qkey, Ordering::Relaxed);
+        s.rq_psn.store(a.rq_psn, Ordering::Relaxed);
         s.access.store(a.qp_access_flags, Ordering::Relaxed);
         s.min_rnr_timer.store(u32::from(a.min_rnr_timer), Ordering::Relaxed);
         s.max_dest_rd_atomic.store(u32::from(a.max_dest_rd_atomic), Ordering::Relaxed);
@@ -172,10 +173,10 @@ impl Qp {
         let mut a = *self.attr.lock();
         a.qp_state = self.state();
         a.cur_qp_state = a.qp_state;
-        if !matches!(a.qp_state, QpState::Reset | QpState::Init | QpState::Rtr) || self.is_far() {
+        if !matches!(a.qp_state, QpState::Reset | QpState::Init) {
             let (next, expected) = self.psns();
             a.sq_psn = if a.qp_state == QpState::Rtr { a.sq_psn } else { next };
-            a.rq_psn = expected.unwrap_or(a.rq_psn);
+            a.rq_psn = expected.or_else(|| self.expected_by_memory()).unwrap_or(a.rq_psn);
         }
         a.sq_draining = u8::from(a.qp_state == QpState::Sqd && self.is_draining());
         a
@@ -190,6 +191,11 @@ impl Qp {
             return unsafe { self.sq.held() }.psns();
         }
         self.lock_sq().psns()
+    }
+
+    /// The PSN that the one peer's next request begins with, as that has told. XRC targets do not know.
+    fn expected_by_memory(&self) -> Option<u32> {
+        self.lanes.lock().iter().find(|lane| lane.granted == 0)?.shared.next_psn()
     }
 }
 
@@ -236,6 +242,6 @@ fn apply(a: &mut QpAttr, new: &QpAttr, mask: u32) {
         a.ah.port_num = a.port_num;
     }
     a.qp_access_flags &= OF_QP;
-    a.rq_psn &= 0x00ff_ffff;
-    a.sq_psn &= 0x00ff_ffff;
+    a.rq_psn &= PSN_MASK;
+    a.sq_psn &= PSN_MASK;
 }

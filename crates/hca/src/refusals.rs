@@ -5,7 +5,7 @@ use crate::requester::Step;
 use crate::responder::{Nak, Target};
 use crate::send_queue::SendQueue;
 use crate::tally::Word;
-use crate::types::{now_ns, wc};
+use crate::types::{QpType, now_ns, wc};
 
 /// How soon a process that lets nobody in is asked again.
 const PAUSED_NS: u64 = 20_000;
@@ -131,11 +131,32 @@ impl SendQueue {
         Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
     }
 
+    /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
+    /// either way nothing acknowledges the request.
+    #[cold]
+    fn other_psn(&mut self, qp: &Qp, target: &Target) -> Step {
+        target.release();
+        if self.exec.deadline == 0 {
+            log::info!(
+                "QP {:#x}: QP {:#x} expects PSN {:#x}, not {:#x}: the rq_psn of one must be the sq_psn of the other",
+                qp.qp_num(),
+                self.params.dest_qpn,
+                target.expected_psn(),
+                self.next_psn()
+            );
+        }
+        self.exec.handshake_until = 0;
+        self.silence()
+    }
+
     #[cold]
     pub(crate) fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Target>, Step> {
         use crate::peers::Found;
         let reliable = qp.qp_type().is_reliable();
         match crate::peers::find(self.process, qp, &self.params, srqn) {
+            Found::Target(t) if qp.qp_type() == QpType::Rc && t.expected_psn() != self.next_psn() => {
+                Err(self.other_psn(qp, &t))
+            }
             Found::Target(t) => {
                 self.exec.deadline = 0;
                 Ok(t)

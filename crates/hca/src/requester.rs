@@ -157,6 +157,10 @@ impl SendQueue {
             Err(Stop::Local(status)) => (Step::Done(status), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, target, nak), nak != Nak::Silence),
         };
+        if !matches!(result.0, Step::Done(_)) {
+            // An access that was no request.
+            target.lane.tell_psn(self.next_psn());
+        }
         self.in_hand = None;
         result
     }

@@ -250,6 +250,11 @@ impl Target {
         }
     }
 
+    /// The PSN that the owner expects next (RC).
+    pub fn expected_psn(&self) -> u32 {
+        self.lane.next_psn().unwrap_or_else(|| self.qp.rq_psn.load(Ordering::Relaxed))
+    }
+
     /// Orders what the initiator has stored before what it looks at next, inside the mark.
     #[inline]
     pub fn barrier(&self) {

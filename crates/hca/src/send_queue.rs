@@ -15,7 +15,7 @@ use crate::responder::{LaneInHand, Target, WakeCall};
 use crate::send_ring::SendRing;
 use crate::short::Queued;
 use crate::tally::Word;
-use crate::types::{AhAttr, Opcode, QpCap, QpState, QpType, Sge, access, send_flags, wc};
+use crate::types::{AhAttr, Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use crate::ud::UdPeers;
 use crate::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
 use std::collections::HashMap;
@@ -407,7 +407,14 @@ impl SendQueue {
             qp.count_by_memory(opcode, self.wqes[i].length);
             self.count_psns(self.wqes[i].length);
         }
-        self.head = self.head.wrapping_add(1);
+        if status == wc::SUCCESS {
+            self.head = self.head.wrapping_add(1);
+            self.tell_psn();
+        } else {
+            // The peer has not taken it.
+            self.tell_psn();
+            self.head = self.head.wrapping_add(1);
+        }
         self.exec = Exec::default();
         if signaled {
             let byte_len = if opcode.answers() { self.wqes[i].length as u32 } else { 0 };
@@ -440,6 +447,21 @@ impl SendQueue {
     fn count_more_psns(&mut self, length: u64) {
         let packets = length.div_ceil(u64::from(self.params.mtu_bytes.max(1)));
         self.psn_ahead = self.psn_ahead.wrapping_add(packets as u32 - 1);
+        self.tell_psn();
+    }
+
+    /// Tells the peer what it may expect, where the number of accesses does not.
+    #[inline]
+    pub(crate) fn tell_psn(&self) {
+        if let Some(target) = &self.target {
+            target.lane.tell_psn(self.next_psn());
+        }
+    }
+
+    /// The PSN that the request at the head begins with, by memory.
+    #[inline]
+    pub(crate) fn next_psn(&self) -> u32 {
+        self.head.wrapping_add(self.psn_ahead) & PSN_MASK
     }
 
     /// The next request begins with the PSN of the attributes.
@@ -451,7 +473,7 @@ impl SendQueue {
     pub(crate) fn psns(&self) -> (u32, Option<u32>) {
         match self.far.as_ref().map(|far| far.psns()).or(self.last_psns) {
             Some(psns) => (psns.next.unwrap_or(self.params.sq_psn), Some(psns.expected)),
-            None => (self.head.wrapping_add(self.psn_ahead) & 0x00ff_ffff, None),
+            None => (self.next_psn(), None),
         }
     }
 
@@ -497,7 +519,7 @@ impl SendQueue {
             wc::REM_OP_ERR => "the peer's receive buffer or memory is not accessible",
             wc::RETRY_EXC_ERR => {
                 "nobody answers under that QP number: no process of this user on this host, or the QP not \
-                ready, in error or connected to another"
+                ready, in error, connected to another or expecting another PSN"
             }
             wc::RNR_RETRY_EXC_ERR => "the peer has no receive posted",
             _ => "error",
@@ -551,6 +573,8 @@ impl SendQueue {
         for t in self.target.iter().chain(self.xrc.values()) {
             t.leave();
         }
+        // What was begun was no request.
+        self.tell_psn();
         self.ud.leave_lanes();
     }
 

@@ -330,6 +330,9 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
+/// PSNs have 24 bits (IBA 9.2.1).
+pub const PSN_MASK: u32 = 0x00ff_ffff;
+
 /// `struct ibv_qp_attr`, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
