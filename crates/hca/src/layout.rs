@@ -250,7 +250,7 @@ pub struct Lane {
     _initiator: AtomicU32,
     /// Where in that memory, as users of the key name it; at most [`crate::memory::DIRECT_CHUNK`] bytes from there.
     pub addr: AtomicU64,
-    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and [`PSN_IS_KNOWN`].
+    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is clear until then.
     /// A request of one packet that is carried out in one access keeps it.
     pub psn_base: AtomicU32,
     _line0: [AtomicU32; 9],
