@@ -100,7 +100,7 @@ pub struct DeviceOptions {
     #[arg(long, value_name = "WAY", env = "VERVAIN_MEMORY")]
     pub memory: Option<MemoryWay>,
     /// Whether large and page-aligned memory is shared from birth, so that peers map it [default: auto]
-    #[arg(long, value_name = "SWITCH")]
+    #[arg(long, value_name = "WHERE")]
     pub share: Option<Sharing>,
     /// Whether memory that peers cannot map is moved to where they can while it is registered [default: off]
     #[arg(long, value_name = "SWITCH", env = "VERVAIN_ADOPT")]
@@ -166,7 +166,11 @@ words!(MemoryWay);
 
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
+    /// In a process that loads the verbs library, from that moment on
     Auto,
+    /// In every process, from its start
+    Always,
+    /// Nowhere
     Off,
 }
 words!(Sharing);

@@ -3,6 +3,8 @@
 
 use crate::error::{Error, Result};
 use crate::process::Process;
+use std::ffi::CStr;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use vervain_share::api::{self, Place, ShareApi};
 
@@ -23,9 +25,9 @@ impl Source {
     /// The source of this process; none without the preload or when `VERVAIN_SHARE` is `off`.
     pub(crate) fn find() -> Result<Option<Source>> {
         match std::env::var("VERVAIN_SHARE").as_deref() {
-            Err(_) | Ok("auto" | "") => {}
+            Err(_) | Ok("auto" | "always" | "") => {}
             Ok("off") => return Ok(None),
-            Ok(other) => return Err(Error::invalid(format!("VERVAIN_SHARE is '{other}'; it can be auto or off"))),
+            Ok(other) => return Err(Error::invalid(format!("VERVAIN_SHARE is '{other}'; it can be auto, always or off"))),
         }
         let offered = OFFERED.load(Ordering::Acquire);
         let found = if offered.is_null() { preloaded() } else { offered };
@@ -75,15 +77,27 @@ impl Source {
     }
 }
 
+/// A function that the preload has under a name of this project's own.
+fn preloads_function(name: &CStr) -> Option<NonNull<libc::c_void>> {
+    // SAFETY: looks a name up in the libraries that are loaded.
+    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+}
+
+/// The verbs library has been loaded: this process uses verbs, and is to have memory that peers can map from now on.
+pub fn process_uses_verbs() {
+    if let Some(symbol) = preloads_function(api::WAKE_SYMBOL) {
+        // SAFETY: the name is this project's own, and stands for a function of this type (`api::WAKE_SYMBOL`).
+        let wake = unsafe { std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn()>(symbol.as_ptr()) };
+        // SAFETY: it has no arguments, and may be called at any time.
+        unsafe { wake() };
+    }
+}
+
 /// The table of the preload, if there is one and sharing is on.
 fn preloaded() -> *mut ShareApi {
-    // SAFETY: looks a name up in the libraries that are loaded.
-    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, api::SYMBOL.as_ptr()) };
-    if symbol.is_null() {
-        return std::ptr::null_mut();
-    }
+    let Some(symbol) = preloads_function(api::SYMBOL) else { return std::ptr::null_mut() };
     // SAFETY: the name is this project's own, and stands for a function of this type (`api::SYMBOL`).
-    let table = unsafe { std::mem::transmute::<*mut libc::c_void, api::Entry>(symbol) };
+    let table = unsafe { std::mem::transmute::<*mut libc::c_void, api::Entry>(symbol.as_ptr()) };
     // SAFETY: it has no arguments.
     unsafe { table() }.cast_mut()
 }

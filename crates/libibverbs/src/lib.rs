@@ -3,6 +3,12 @@
 //!
 //! `tests/exports.rs` compares the built library with the list of Debian's v44 and with the nodes that came later.
 
+/// Called by the dynamic linker when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+// SAFETY: the linker calls each pointer of .init_array once, with arguments that this one does not take.
+static LOADED: extern "C" fn() = vervain_verbs::library_is_loaded;
+
 use vervain_symver::{export, is_false, minus_one, no_pointer, nothing, unsupported};
 
 export!(

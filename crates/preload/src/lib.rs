@@ -4,8 +4,8 @@
 //! /sys/class/infiniband and /dev/infiniband. The library puts the tree that `vervain run` made, $VERVAIN_SYSFS, in
 //! place of a few path prefixes; every other call passes through after a comparison of the first bytes.
 //!
-//! Memory: large allocations and mappings are shared from birth (`vervain-share`), unless VERVAIN_SHARE=off. The device
-//! finds out about them by [`vervain_share_v1`].
+//! Memory: in a process that has loaded the verbs library, large allocations and mappings are shared from birth
+//! (`vervain-share`), unless VERVAIN_SHARE=off. The device finds out about them by [`vervain_share_v1`].
 //!
 //! Libraries: what a program loads from a package that brings a libibverbs of its own gets Vervain's (`loading`).
 //!
@@ -39,6 +39,12 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
     vervain_share::device::api()
 }
 
+/// The verbs library has been loaded: this process gets memory that peers can map from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn vervain_share_wake_v1() {
+    vervain_share::wake();
+}
+
 /// The seam to the device's handler of faults (`signals`).
 ///
 /// # Safety
@@ -57,6 +63,9 @@ extern "C" fn prepare() {
     signals::resolve();
     descriptors::resolve();
     view::prepare();
+    if vervain_share::settings::from_the_start() {
+        vervain_share::wake();
+    }
     opening::resolve();
     files::resolve();
     status::resolve();

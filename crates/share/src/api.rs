@@ -9,6 +9,10 @@ pub const SYMBOL: &CStr = c"vervain_share_v1";
 /// The type of [`SYMBOL`].
 pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 
+/// The function of the preload library that the verbs library calls when it is loaded: `extern "C" fn()`. Memory is shared
+/// from then on.
+pub const WAKE_SYMBOL: &CStr = c"vervain_share_wake_v1";
+
 /// What [`ShareApi::version`] says.
 pub const VERSION: u32 = 2;
 

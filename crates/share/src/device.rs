@@ -13,6 +13,7 @@ static API: ShareApi =
 
 /// What the preload library's `vervain_share_v1` answers. Whoever asks has a device.
 pub fn api() -> *const ShareApi {
+    crate::wake();
     if !possible() {
         return std::ptr::null();
     }

@@ -22,7 +22,9 @@ pub mod marks;
 mod object;
 mod pins;
 pub mod program;
-mod settings;
+pub mod settings;
 mod state;
 pub mod status;
 pub mod sys;
+
+pub use state::wake;

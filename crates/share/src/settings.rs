@@ -1,5 +1,5 @@
 //! Whether memory is shared from birth in this process: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
-//! the resource limits say. Asked once, at the first request that is large enough.
+//! the resource limits say. Asked once, at the first large request of a process that uses verbs.
 
 use std::ffi::CStr;
 
@@ -66,6 +66,11 @@ fn variable(name: &CStr) -> Option<&'static [u8]> {
     Some(unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|v| !v.is_empty())
 }
 
+/// Whether memory is to be shared from the start, and not from the moment that the process loads the verbs library.
+pub fn from_the_start() -> bool {
+    variable(c"VERVAIN_SHARE") == Some(b"always")
+}
+
 /// One line on standard error, by a system call: no stdio inside of malloc.
 pub(crate) fn say(parts: &[&[u8]]) {
     let mut line = [0_u8; 512];
@@ -117,10 +122,10 @@ impl Settings {
     /// Reads variables, limits and the host. A wrong variable is told on standard error.
     pub(crate) fn read() -> Result<Settings, Off> {
         match variable(c"VERVAIN_SHARE") {
-            None | Some(b"auto") => {}
+            None | Some(b"auto" | b"always") => {}
             Some(b"off") => return Err(Off::Variable),
             Some(other) => {
-                say(&[b"vervain: VERVAIN_SHARE=", other, b" is neither auto nor off; memory is not shared from birth"]);
+                say(&[b"vervain: VERVAIN_SHARE=", other, b" is not auto, always or off; memory is not shared from birth"]);
                 return Err(Off::BadVariable);
             }
         }

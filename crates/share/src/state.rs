@@ -93,10 +93,13 @@ pub struct Heap {
     pub parked: RangeSet<usize>,
 }
 
-const UNKNOWN: u8 = 0;
-const ON: u8 = 1;
-const OFF: u8 = 2;
-static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// The process does not use verbs, as far as is known: nothing is served.
+const ASLEEP: u8 = 0;
+/// The first large request makes the heap.
+const AWAKE: u8 = 1;
+const ON: u8 = 2;
+const OFF: u8 = 3;
+static MODE: AtomicU8 = AtomicU8::new(ASLEEP);
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
 
 thread_local! {
@@ -136,10 +139,15 @@ impl Drop for Locked {
     }
 }
 
-/// Whether memory is shared from birth here, as far as is known: true before the first large request.
+/// Whether memory is shared from birth here, as far as is known: true from [`wake`] to the first large request.
 #[inline]
 pub fn possible() -> bool {
-    MODE.load(Ordering::Relaxed) != OFF
+    matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)
+}
+
+/// Memory is shared from now on, where settings and machine allow it.
+pub fn wake() {
+    let _ = MODE.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Whether there is a heap.
@@ -174,7 +182,7 @@ pub fn lock() -> Option<Locked> {
     }
     BUSY.set(true);
     let mut guard = HEAP.lock().unwrap_or_else(PoisonError::into_inner);
-    if MODE.load(Ordering::Relaxed) == UNKNOWN {
+    if MODE.load(Ordering::Relaxed) == AWAKE {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
             LEN.store(heap.object.len, Ordering::Relaxed);

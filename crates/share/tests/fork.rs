@@ -25,6 +25,7 @@ unsafe extern "C" fn after() {
 #[test]
 fn the_child_has_what_peers_wrote_before_the_gate_closed() {
     fork::register();
+    vervain_share::wake();
     let block = heap::alloc(1 << 20, 1, true);
     if block.is_null() {
         println!("skipped: {}", vervain_share::status::sentence());

@@ -16,6 +16,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// False, with a reason on the output, where there is no heap on this machine.
 fn heap_is_there() -> bool {
+    vervain_share::wake();
     let probe = heap::alloc(THRESHOLD, 1, false);
     if probe.is_null() {
         println!("skipped: {}", vervain_share::status::sentence());
