@@ -426,13 +426,121 @@ static void limits(void)
     wait(NULL);
 }
 
+static int failed_with(int result)
+{
+    return result == 0 ? 0 : errno;
+}
+
+// What has been unmapped is not there, and leaves nothing behind for what is mapped next.
+static void unmapped(void)
+{
+    size_t n = 4 * MIB;
+    unsigned char there[1024];
+    char *p = map(n);
+    memset(p, 'u', n);
+    munmap(p, n);
+    printf("unmapped %c %d", access_of(p), failed_with(mincore(p, n, there)));
+    printf(" %d", failed_with(msync(p, n, MS_ASYNC)));
+    printf(" %d", failed_with(mprotect(p, n, PROT_READ)));
+    printf(" %d", failed_with(madvise(p, n, MADV_DONTNEED)));
+    printf(" %d\n", failed_with(munmap(p, n)));
+    char *q = mmap(p, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    printf("at its place %d %d\n", q == p, q == p && all(q, n, 0));
+    munmap(q, n);
+    p = map(n);
+    munmap(p, n);
+    q = mmap(p, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    printf("at its place by a hint %d\n", q == p);
+    munmap(q, n);
+    for (int i = 0; i < 3; i++) {
+        p = map(n);
+        memset(p, 'x', n);
+        int guarded = madvise(p, 2 * PAGE, 102 /* MADV_GUARD_INSTALL, Linux 6.13 */);
+        printf("guard %d %c%c\n", guarded, access_of(p), access_of(p + 2 * PAGE));
+        munmap(p, n);
+        p = map(n);
+        printf("after it %d %c\n", all(p, n, 0), access_of(p));
+        munmap(p, n);
+    }
+}
+
+// MREMAP_DONTUNMAP of the heap's own and of what the program has put over it.
+static void left_behind(void)
+{
+    for (int over = 0; over < 2; over++) {
+        char *p = map(MIB);
+        if (over)
+            mmap(p, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memset(p, 'd', MIB);
+        char *q = mremap(p, 16 * PAGE, 16 * PAGE, MREMAP_MAYMOVE | 4 /* MREMAP_DONTUNMAP */, NULL);
+        printf("dontunmap %d %d %d %d\n", q != MAP_FAILED, all(q, 16 * PAGE, 'd'), all(p, 16 * PAGE, 0),
+               all(p + 16 * PAGE, MIB - 16 * PAGE, 'd'));
+        munmap(q, 16 * PAGE);
+        munmap(p, MIB);
+    }
+}
+
+// Many small blocks at page boundaries: they do not take a mapping each.
+static void many(void)
+{
+    enum { N = 70000 };
+    static char *p[N];
+    int bad = 0;
+    for (int i = 0; i < N; i++) {
+        if (posix_memalign((void **)&p[i], PAGE << i % 3, PAGE)) {
+            printf("memory for %d\n", i);
+            return;
+        }
+        bad += (uintptr_t)p[i] % (PAGE << i % 3) != 0;
+        *(int *)p[i] = i;
+    }
+    for (int i = 0; i < N; i += 2)
+        free(p[i]);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int lines = 0;
+    for (int c; (c = getc(maps)) != EOF;)
+        lines += c == '\n';
+    fclose(maps);
+    for (int i = 0; i < N; i += 2)
+        if (posix_memalign((void **)&p[i], PAGE, PAGE << i % 4) == 0)
+            memset(p[i], 1, PAGE << i % 4);
+    for (int i = 1; i < N; i += 2)
+        bad += *(int *)p[i] != i || malloc_usable_size(p[i]) < PAGE;
+    // What the program did to one of them is not there for the next.
+    mprotect(p[1], PAGE, PROT_NONE);
+    madvise(p[3], PAGE, MADV_DONTNEED);
+    bad += *p[3] != 0;
+    mprotect(p[1], PAGE, PROT_READ | PROT_WRITE);
+    bad += *(int *)p[1] != 1;
+    mprotect(p[5], PAGE, PROT_READ);
+    p[7] = realloc(p[7], 3 * PAGE);
+    bad += *(int *)p[7] != 7;
+    p[9] = realloc(p[9], MIB);
+    bad += *(int *)p[9] != 9;
+    mprotect(p[5], PAGE, PROT_READ | PROT_WRITE);
+    pid_t child = fork();
+    if (child == 0) {
+        int wrong = 0;
+        for (int i = 11; i < N; i += 2)
+            wrong += *(int *)p[i] != i;
+        for (int i = 11; i < N; i++)
+            free(p[i]);
+        _exit(wrong != 0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    for (int i = 0; i < N; i++)
+        free(p[i]);
+    printf("many %d, child %x, mappings %s\n", bad, status, lines < 1000 ? "few" : "many");
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     struct sigaction action = {.sa_handler = fault};
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
-    void (*cases[])(void) = {fresh, parts, advice, protection, moving, fixed, locking, blocks, limits};
+    void (*cases[])(void) = {fresh, parts, advice, protection, moving, fixed, locking, blocks, limits, unmapped, left_behind, many};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         printf("== %zu\n", i);
         cases[i]();

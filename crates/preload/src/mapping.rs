@@ -91,7 +91,13 @@ unsafe fn map(
     }
     // SAFETY: the caller's own arguments.
     let got = unsafe { real(addr, len, prot, flags, fd, offset) };
-    if shared && flags & libc::MAP_ANONYMOUS == 0 && got != libc::MAP_FAILED {
+    if got == libc::MAP_FAILED {
+        return got;
+    }
+    if maps::touches(got as usize, len) {
+        maps::taken(got as usize, len);
+    }
+    if shared && flags & libc::MAP_ANONYMOUS == 0 {
         program::mapped(got as usize, len, fd, offset as u64);
     }
     got

@@ -110,6 +110,7 @@ impl Heap {
         for start in starts {
             self.retire(start, out);
         }
+        self.free_parked_slots(&range, out);
     }
 }
 

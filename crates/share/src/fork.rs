@@ -240,6 +240,7 @@ impl Heap {
     fn become_child(&mut self, copy: Inherited) {
         self.pins.clear();
         self.parked.clear();
+        self.forget_parked_slots();
         let keep = self.blocks.iter().filter(|(_, b)| matches!(b.state, State::Live(_))).map(|(&s, &b)| (s, b));
         let live: Vec<_> = keep.collect();
         let parts = parts(self);

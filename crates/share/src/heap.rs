@@ -3,10 +3,12 @@
 //! A block that is freed keeps its pages for a second, or until newer ones fill the cache. That is what pays for pages
 //! of shared memory being dearer than private ones (docs/shared-memory.md has the measurements).
 
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
 use crate::object::Object;
+use crate::slab;
 use crate::state::{self, BASE, Block, GRANULE, Heap, Kind, LEN, State, lock};
 use crate::sys::{self, round_up};
 
@@ -211,7 +213,7 @@ impl Handle {
 pub(crate) fn serve(want: Want) -> Option<usize> {
     let (start, block, handle, expired) = {
         let mut heap = lock()?;
-        if want.room > heap.object.len / 2 {
+        if want.room > heap.object.len / 2 || want.len > heap.settings.largest {
             return None;
         }
         let limit = heap.settings.cache_limit;
@@ -219,7 +221,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
         let (start, block) = match heap.reuse(&want) {
             // Warm, mapped and nothing to do: one visit to the lock.
             Some((start, block))
-                if want.kind == Kind::Allocation && !want.zero && !block.shut && block.mapped >= want.len =>
+                if want.kind == Kind::Allocation && !want.zero && block.mapped >= want.len =>
             {
                 heap.blocks.insert(start, Block { state: State::Live(want.kind), ..block });
                 drop(heap);
@@ -227,9 +229,10 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
                 return Some(start);
             }
             Some(found) => found,
+            None if heap.blocks.len() >= heap.settings.most_blocks => return None,
             None => {
                 let start = heap.take_room(want.room, want.align)?;
-                let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, shut: false, state: State::Busy };
+                let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, state: State::Busy };
                 heap.blocks.insert(start, block);
                 (start, block)
             }
@@ -241,7 +244,9 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
         Ok(mapped) => mapped,
         Err(code) => {
             // Where something else lies the room stays unused for ever.
-            if code != libc::EEXIST {
+            if code == libc::EEXIST {
+                handle.punch(start, block.dirty);
+            } else {
                 release(vec![Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room }]);
             }
             return None;
@@ -251,17 +256,12 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
     let mut heap = lock()?;
     let dirty = block.dirty.max(mapped);
     let full = full.max(block.full);
-    heap.blocks.insert(start, Block { mapped, dirty, full, shut: false, state: State::Live(want.kind), ..block });
+    heap.blocks.insert(start, Block { mapped, dirty, full, state: State::Live(want.kind), ..block });
     Some(start)
 }
 
 /// Maps exactly (a mapping) or at least (an allocation) `want.len` bytes of a block; the bytes mapped, or an errno.
 fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usize, i32> {
-    if block.shut {
-        // SAFETY: nobody has the block.
-        unsafe { sys::mprotect(start, block.mapped, libc::PROT_READ | libc::PROT_WRITE) }
-            .map_err(|e| e.raw_os_error().unwrap_or(libc::ENOMEM))?;
-    }
     if block.mapped >= want.len {
         if want.kind == Kind::Mapping && block.mapped > want.len {
             // SAFETY: nobody has the block.
@@ -272,6 +272,12 @@ fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usiz
         return Ok(block.mapped);
     }
     extend(handle, start, block.mapped, want.len)?;
+    if block.full > block.mapped {
+        // Pages that were kept come back with one call, not with a fault each. An old kernel does not know it.
+        let len = round_up(block.full.min(want.len), sys::page()) - block.mapped;
+        // SAFETY: changes no contents.
+        let _ = unsafe { sys::madvise(start + block.mapped, len, libc::MADV_POPULATE_WRITE) };
+    }
     Ok(want.len)
 }
 
@@ -306,6 +312,10 @@ fn alloc_in(size: usize, room: usize, align: usize, zero: bool) -> *mut u8 {
         return ptr::null_mut();
     }
     let before = sys::errno();
+    if let Some(slot) = slab::alloc(size, align) {
+        sys::set_errno(before);
+        return slot as *mut u8;
+    }
     let len = round_up(size.max(1), GRANULE);
     let want = Want { len, room: class(len).max(room), align: align.max(1), zero, kind: Kind::Allocation };
     let got = serve(want);
@@ -326,13 +336,15 @@ pub fn free(addr: usize) {
     {
         let Some(mut heap) = lock() else { return };
         match heap.blocks.get(&addr) {
-            Some(Block { state: State::Live(Kind::Allocation), .. }) => {}
-            _ => {
-                drop(heap);
-                invalid(b"free()")
-            }
+            Some(Block { state: State::Live(Kind::Allocation), .. }) => heap.retire(addr, &mut out),
+            _ => match heap.live_slot(addr) {
+                Some(slot) => heap.free_slot(slot, &mut out),
+                None => {
+                    drop(heap);
+                    invalid(b"free()")
+                }
+            },
         }
-        heap.retire(addr, &mut out);
     }
     release(out);
     sys::set_errno(before);
@@ -340,10 +352,10 @@ pub fn free(addr: usize) {
 
 /// malloc_usable_size(3) of an address in the heap.
 pub fn usable(addr: usize) -> usize {
-    let Some(heap) = lock() else { return 0 };
+    let Some(mut heap) = lock() else { return 0 };
     match heap.blocks.get(&addr) {
         Some(block) if block.state == State::Live(Kind::Allocation) => block.mapped,
-        _ => 0,
+        _ => heap.live_slot(addr).map_or(0, |slot| slot.len()),
     }
 }
 
@@ -351,15 +363,17 @@ pub fn usable(addr: usize) -> usize {
 pub fn resize(addr: usize, size: usize) -> *mut u8 {
     let before = sys::errno();
     let (block, handle, plain) = {
-        let Some(heap) = lock() else { return ptr::null_mut() };
+        let Some(mut heap) = lock() else { return ptr::null_mut() };
         match heap.blocks.get(&addr) {
             Some(&block) if block.state == State::Live(Kind::Allocation) => {
                 let range = addr..addr + block.mapped;
                 (block, heap.handle(), !heap.marks.any(&range) && !heap.pins.any(&range))
             }
             _ => {
+                let slot = heap.live_slot(addr);
                 drop(heap);
-                invalid(b"realloc()")
+                let Some(slot) = slot else { invalid(b"realloc()") };
+                return resize_slot(&slot, size);
             }
         }
     };
@@ -398,6 +412,19 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
         free(addr);
     }
     sys::set_errno(before);
+    to
+}
+
+fn resize_slot(slot: &Range<usize>, size: usize) -> *mut u8 {
+    if size <= slot.len() {
+        return slot.start as *mut u8;
+    }
+    let to = alloc_in(size, 0, sys::page(), false);
+    if !to.is_null() {
+        // SAFETY: the program's slot is readable, the new block is larger.
+        unsafe { ptr::copy_nonoverlapping(slot.start as *const u8, to, slot.len()) };
+        free(slot.start);
+    }
     to
 }
 

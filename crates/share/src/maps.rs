@@ -148,6 +148,18 @@ impl Heap {
     }
 }
 
+/// A mapping that the kernel has put into the heap's range, at the program's hint.
+pub fn taken(addr: usize, len: usize) {
+    let _masked = sys::mask_signals();
+    let before = sys::errno();
+    let mut out = Vec::new();
+    if let Some(mut heap) = lock() {
+        heap.disturbed(&(addr..addr.saturating_add(len)), &mut out);
+    }
+    release(out);
+    sys::set_errno(before);
+}
+
 /// munmap(2) of a range that has bytes in the heap.
 ///
 /// # Safety
@@ -158,13 +170,11 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Option<Answer> {
     let mut out = Vec::new();
     let answer = {
         // Under the lock, so that no block of the range is taken into use meanwhile.
-        let mut heap = lock();
+        let heap = lock();
         let range = addr..addr.checked_add(round_up(len, page()))?;
-        let shut = heap.as_mut().is_some_and(|heap| heap.shut(&range, &mut out));
         // SAFETY: the caller's promise. This also unmaps what lies outside of the heap, and judges the arguments.
-        let answer = if shut { Ok(()) } else { unsafe { sys::munmap(addr, len) }.map_err(code) };
+        let answer = unsafe { sys::munmap(addr, len) }.map_err(code);
         if let Some(mut heap) = heap
-            && !shut
             && answer.is_ok()
         {
             heap.unmapped(range, &mut out);
@@ -177,25 +187,6 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Option<Answer> {
 }
 
 impl Heap {
-    /// A whole mapping without peculiarities is not unmapped but protected: the next one finds its page tables as well,
-    /// and to the program there is no difference but in /proc.
-    fn shut(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) -> bool {
-        let Some(block) = self.blocks.get(&range.start) else { return false };
-        let plain = block.state == State::Live(Kind::Mapping) && block.mapped == range.len();
-        if !plain || !self.settings.keep_unmapped || self.marks.any(range) || self.pins.any(range) {
-            return false;
-        }
-        // SAFETY: the program has given the range up.
-        if unsafe { sys::mprotect(range.start, range.len(), libc::PROT_NONE) }.is_err() {
-            return false;
-        }
-        if let Some(block) = self.blocks.get_mut(&range.start) {
-            block.shut = true;
-        }
-        self.retire(range.start, out);
-        true
-    }
-
     /// Cached blocks that something happens to from outside: never to be used again as they are.
     fn disturbed(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) {
         for start in self.overlapping(range, |state| matches!(state, State::Cached(_))) {
@@ -554,6 +545,9 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
         }
     }
     if keep {
+        // What is not the object's is emptied by the kernel.
+        // SAFETY: the contents have moved.
+        let _ = unsafe { sys::madvise(call.addr, call.len, libc::MADV_DONTNEED) };
         zap(call.addr..call.addr + call.len);
     } else {
         // SAFETY: the contents have moved.

@@ -99,6 +99,13 @@ impl Object {
         Ok(())
     }
 
+    /// Maps a part of the object once more where it, or something else of the program's, was mapped before.
+    pub fn map_again(&self, addr: usize, offset: usize, len: usize) -> io::Result<()> {
+        // SAFETY: the range is the heap's own, and nobody uses it.
+        unsafe { sys::munmap(addr, len) }?;
+        self.map(addr, offset, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
     /// Gives the pages of a range back to the machine; they read as zeros from now on.
     pub fn punch(&self, offset: usize, len: usize) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -11,7 +11,7 @@ use rangemap::RangeMap;
 
 use crate::api::{KIND_MEMFD, KIND_SYSV, Place};
 use crate::object::identity;
-use crate::state::possible;
+use crate::state::{lock, possible};
 use crate::sys::{self, page, round_up};
 
 /// A memfd or a segment that is mapped somewhere.
@@ -222,6 +222,10 @@ pub fn shared_anonymous(len: usize) -> Option<c_int> {
         return None;
     }
     let before = sys::errno();
+    if lock().is_none_or(|heap| len > heap.settings.largest) {
+        sys::set_errno(before);
+        return None;
+    }
     let object = crate::object::Object::create(round_up(len, page()), false).ok();
     sys::set_errno(before);
     object.map(|object| {

@@ -45,12 +45,14 @@ impl Off {
 pub struct Settings {
     /// Length of the heap object: twice the machine's memory, a power of two.
     pub heap_len: usize,
-    /// Bytes of freed memory that are kept for the next request: a sixteenth of the machine's memory.
+    /// Bytes of freed memory that are kept for the next request: a sixteenth of the memory that this process may have.
     pub cache_limit: usize,
+    /// Requests beyond this are the kernel's, which refuses them (overcommit_memory 0).
+    pub largest: usize,
     /// Bytes that a fork copies at most.
     pub fork_limit: usize,
-    /// Whether unmapped memory may stay in the address space: not where that is limited.
-    pub keep_unmapped: bool,
+    /// Blocks that there may be at once, each of which may take a mapping: half of what a process may have.
+    pub most_blocks: usize,
     /// Whether the host gives huge pages to shared memory that asks for them.
     pub huge: bool,
 }
@@ -99,14 +101,55 @@ fn bytes(text: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-/// Memory of the machine in bytes.
-fn machine_memory() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) as usize * sys::page() }
+/// Memory and swap of the machine in bytes.
+fn machine_memory() -> (usize, usize) {
+    // SAFETY: all zeros is a valid sysinfo.
+    let mut about: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `about` is writable; a call that cannot fail otherwise.
+    unsafe { libc::sysinfo(&raw mut about) };
+    let unit = (about.mem_unit as usize).max(1);
+    (about.totalram as usize * unit, about.totalswap as usize * unit)
+}
+
+/// What the control groups of this process leave it of the machine's memory (`memory.max`, in version 1
+/// `memory.limit_in_bytes`), by the usual places of their file systems.
+fn group_memory() -> Option<usize> {
+    let (text, n) = sys::read_small::<4096>(c"/proc/self/cgroup")?;
+    let lines = std::str::from_utf8(&text[..n]).ok()?.lines();
+    let limits = lines.filter_map(|line| {
+        // hierarchy:controllers:path
+        let mut fields = line.splitn(3, ':');
+        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        if id == "0" {
+            smallest_limit("/sys/fs/cgroup", path, "memory.max")
+        } else if controllers.split(',').any(|c| c == "memory") {
+            smallest_limit("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+        } else {
+            None
+        }
+    });
+    limits.min()
+}
+
+/// The smallest number that `file` has in a group and in those around it. In a container the path may be the host's, and only
+/// the last of them there.
+fn smallest_limit(root: &str, path: &str, file: &str) -> Option<usize> {
+    let above = std::path::Path::new(path.trim_start_matches('/')).ancestors();
+    let limits = above.filter_map(|group| {
+        let file = std::path::Path::new(root).join(group).join(file);
+        number(&std::ffi::CString::new(file.into_os_string().into_encoded_bytes()).ok()?)
+    });
+    limits.min()
 }
 
 fn first_byte(path: &CStr) -> Option<u8> {
     sys::read_small::<8>(path).map(|(bytes, _)| bytes[0])
+}
+
+/// The number that a file of /proc or of a control group has; `None` where it has none ("max") or is not there.
+fn number(path: &CStr) -> Option<usize> {
+    let (text, n) = sys::read_small::<32>(path)?;
+    std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
 }
 
 /// Whether shmem_enabled has one of the words that give huge pages to who asks.
@@ -129,7 +172,8 @@ impl Settings {
                 return Err(Off::BadVariable);
             }
         }
-        let memory = machine_memory();
+        let (machine, swap) = machine_memory();
+        let memory = machine.min(group_memory().unwrap_or(usize::MAX));
         let fork_limit = match variable(c"VERVAIN_FORK_LIMIT") {
             None => memory / 4,
             Some(text) => bytes(text).ok_or_else(|| {
@@ -141,17 +185,20 @@ impl Settings {
                 Off::BadVariable
             })?,
         };
-        if first_byte(c"/proc/sys/vm/overcommit_memory") == Some(b'2') {
-            return Err(Off::StrictOvercommit);
-        }
-        let heap_len = (2 * memory).next_power_of_two().min(1 << 43);
+        let largest = match first_byte(c"/proc/sys/vm/overcommit_memory") {
+            Some(b'2') => return Err(Off::StrictOvercommit),
+            Some(b'1') => usize::MAX,
+            _ => machine + swap,
+        };
+        let heap_len = (2 * machine).next_power_of_two().min(1 << 43);
         // Freed memory that is kept counts as well; a program that lives within a small limit has none to spare.
         let space = sys::limit(libc::RLIMIT_AS);
         if space.is_some_and(|limit| limit < 64 << 20) {
             return Err(Off::AddressSpaceLimit);
         }
+        let most_blocks = number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530) / 2;
         let cache_limit = (memory / 16).min(space.map_or(usize::MAX, |limit| limit as usize / 16));
-        Ok(Settings { heap_len, cache_limit, fork_limit, keep_unmapped: space.is_none(), huge: host_has_huge_pages() })
+        Ok(Settings { heap_len, cache_limit, fork_limit, largest, most_blocks, huge: host_has_huge_pages() })
     }
 }
 

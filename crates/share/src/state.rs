@@ -15,6 +15,7 @@ use crate::marks::{Marks, There};
 use crate::object::{self, HUGE, Object};
 use crate::pins::Pins;
 use crate::settings::{Off, Settings};
+use crate::slab::Slab;
 
 /// Blocks begin at multiples of this in the object.
 pub const GRANULE: usize = 64 << 10;
@@ -34,6 +35,8 @@ pub enum Kind {
     Allocation,
     /// mmap; ended by munmap of all its pages.
     Mapping,
+    /// Small allocations at page boundaries ([`Slab`]); ended when all are free.
+    Slab,
 }
 
 /// What a block is doing.
@@ -60,8 +63,6 @@ pub struct Block {
     pub dirty: usize,
     /// Bytes from its start that are known to have pages.
     pub full: usize,
-    /// What is mapped is protected against every access: the program has unmapped it.
-    pub shut: bool,
     /// See [`State`].
     pub state: State,
 }
@@ -85,6 +86,10 @@ pub struct Heap {
     pub by_age: VecDeque<(u64, usize)>,
     /// Sum of `dirty` of the cached blocks.
     pub cached: usize,
+    /// Blocks that are cut into slots, by address.
+    pub slabs: BTreeMap<usize, Slab>,
+    /// Those that have a free one: bytes of a slot, and address.
+    pub slabs_with_room: BTreeSet<(usize, usize)>,
     /// What is not plain memory.
     pub marks: Marks,
     /// What a device works on.
@@ -215,6 +220,8 @@ impl Heap {
             by_size: BTreeSet::new(),
             by_age: VecDeque::new(),
             cached: 0,
+            slabs: BTreeMap::new(),
+            slabs_with_room: BTreeSet::new(),
             marks: Marks::default(),
             pins: Pins::default(),
             parked: RangeSet::new(),

@@ -1,0 +1,199 @@
+//! Small blocks at page boundaries, as posix_memalign(3) gives them: slots of one size in a block of the heap. A block of
+//! its own for each would take a mapping each, of which a process may have 65,530 (vm.max_map_count).
+
+use std::ops::Range;
+
+use crate::heap::{self, Leaving, THRESHOLD, Want};
+use crate::state::{GRANULE, Heap, Kind, lock};
+use crate::sys::{page, round_up};
+
+/// Bytes of a slab.
+pub const LENGTH: usize = 1 << 20;
+
+/// Most slots: a page is 4 KiB at least.
+const MOST: usize = LENGTH / 4096;
+
+/// A set of slots.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slots([u64; MOST / 64]);
+
+impl Slots {
+    fn has(&self, i: usize) -> bool {
+        self.0[i / 64] >> (i % 64) & 1 != 0
+    }
+
+    fn set(&mut self, i: usize, on: bool) {
+        let bit = 1 << (i % 64);
+        if on {
+            self.0[i / 64] |= bit;
+        } else {
+            self.0[i / 64] &= !bit;
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    fn first_absent(&self) -> Option<usize> {
+        let word = self.0.iter().position(|&word| word != u64::MAX)?;
+        Some(word * 64 + self.0[word].trailing_ones() as usize)
+    }
+}
+
+/// A block cut into slots.
+#[derive(Debug)]
+pub struct Slab {
+    /// Bytes of a slot: whole pages.
+    slot: usize,
+    used: Slots,
+    /// Of the used ones those that the program has given back while a device works on them.
+    parked: Slots,
+}
+
+impl Slab {
+    fn slots(&self) -> usize {
+        LENGTH / self.slot
+    }
+}
+
+/// Bytes of the slot for such a request; none if it is not one for a slab.
+fn slot_for(size: usize, align: usize) -> Option<usize> {
+    let len = round_up(size.max(1), page());
+    if align < page() || align > GRANULE || size >= THRESHOLD {
+        return None;
+    }
+    // Four steps between two powers of two.
+    let slot = round_up(round_up(len, (len.next_power_of_two() / 8).max(page())), align);
+    (slot <= THRESHOLD).then_some(slot)
+}
+
+/// Memory of `size` bytes at a multiple of `align`, where that is a slot's.
+pub(crate) fn alloc(size: usize, align: usize) -> Option<usize> {
+    let slot = slot_for(size, align)?;
+    if let Some(got) = lock()?.take_slot(slot) {
+        return Some(got);
+    }
+    let want = Want { len: LENGTH, room: LENGTH, align: GRANULE, zero: false, kind: Kind::Slab };
+    let start = heap::serve(want)?;
+    let mut heap = lock()?;
+    heap.slabs.insert(start, Slab { slot, used: Slots::default(), parked: Slots::default() });
+    heap.slabs_with_room.insert((slot, start));
+    heap.take_slot(slot)
+}
+
+impl Heap {
+    fn take_slot(&mut self, slot: usize) -> Option<usize> {
+        let (_, start) = *self.slabs_with_room.range((slot, 0)..=(slot, usize::MAX)).next()?;
+        let slab = self.slabs.get_mut(&start)?;
+        let i = slab.used.first_absent().filter(|&i| i < slab.slots())?;
+        slab.used.set(i, true);
+        if slab.used.count() == slab.slots() {
+            self.slabs_with_room.remove(&(slot, start));
+        }
+        Some(start + i * slot)
+    }
+
+    /// The slab around an address, the number of the slot there and its range.
+    fn slot_at(&mut self, addr: usize) -> Option<(&mut Slab, usize, Range<usize>)> {
+        let (&start, slab) = self.slabs.range_mut(..=addr).next_back()?;
+        let i = (addr - start) / slab.slot;
+        let range = start + i * slab.slot..start + (i + 1) * slab.slot;
+        (addr < start + LENGTH && i < slab.slots()).then_some((slab, i, range))
+    }
+
+    /// The slot that begins at `addr`, if the program has it.
+    pub(crate) fn live_slot(&mut self, addr: usize) -> Option<Range<usize>> {
+        let (slab, i, range) = self.slot_at(addr)?;
+        (range.start == addr && slab.used.has(i) && !slab.parked.has(i)).then_some(range)
+    }
+
+    /// Takes a live slot back. If the machine refuses what that takes it stays unused for ever.
+    pub(crate) fn free_slot(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
+        if self.pins.any(&range) {
+            if let Some((slab, i, _)) = self.slot_at(range.start) {
+                slab.parked.set(i, true);
+            }
+            return;
+        }
+        if self.marks.any(&range) {
+            // Whatever the program did to it, the next one gets plain memory.
+            self.object.punch(range.start - self.base, range.len());
+            if self.object.map_again(range.start, range.start - self.base, range.len()).is_err() {
+                return;
+            }
+            self.marks.clear(range.clone());
+        }
+        let Some((slab, i, _)) = self.slot_at(range.start) else { return };
+        slab.used.set(i, false);
+        slab.parked.set(i, false);
+        let (slot, is_empty, start) = (slab.slot, slab.used.count() == 0, range.start - i * slab.slot);
+        if is_empty {
+            self.slabs.remove(&start);
+            self.slabs_with_room.remove(&(slot, start));
+            self.retire(start, out);
+        } else {
+            self.slabs_with_room.insert((slot, start));
+        }
+    }
+
+    /// Takes those back that the program has given back, and that no device works on any more.
+    pub(crate) fn free_parked_slots(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) {
+        let mut at = range.start;
+        while at < range.end {
+            let Some((slab, i, slot)) = self.slot_at(at) else { return };
+            let parked = slab.parked.has(i);
+            at = slot.end;
+            if parked {
+                self.free_slot(slot, out);
+            }
+        }
+    }
+
+    /// In a child of fork, which has no device.
+    pub(crate) fn forget_parked_slots(&mut self) {
+        for (&start, slab) in &mut self.slabs {
+            if slab.parked.count() != 0 {
+                slab.used.0.iter_mut().zip(&slab.parked.0).for_each(|(used, parked)| *used &= !parked);
+                slab.parked = Slots::default();
+                self.slabs_with_room.insert((slab.slot, start));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_hold_what_is_asked_for_at_its_alignment() {
+        for (size, align, want) in [
+            (0, 4096, Some(4096)),
+            (4096, 4096, Some(4096)),
+            (4097, 4096, Some(8192)),
+            (20_000, 4096, Some(20_480)),
+            (36_000, 4096, Some(40_960)),
+            (100_000, 4096, Some(114_688)),
+            (4096, 65_536, Some(65_536)),
+            (100_000, 65_536, Some(131_072)),
+            (131_072, 4096, None),
+            (4096, 131_072, None),
+            (100, 16, None),
+        ] {
+            assert_eq!(slot_for(size, align), want, "{size} at {align}");
+        }
+    }
+
+    #[test]
+    fn the_first_free_slot_is_found() {
+        let mut slots = Slots::default();
+        for i in 0..MOST {
+            assert_eq!(slots.first_absent(), Some(i));
+            slots.set(i, true);
+        }
+        assert_eq!((slots.first_absent(), slots.count()), (None, MOST));
+        slots.set(77, false);
+        assert_eq!((slots.first_absent(), slots.has(77), slots.has(78)), (Some(77), false, true));
+    }
+}
