@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,73 @@ static void shared(char *p)
     memset(p, 's', MIB);
 }
 
+// Children that live side by side, forked while the parent changes a little, much and gives memory back: each keeps what
+// was there when it was forked, whatever the others and the parent do.
+enum { KIDS = 12, LARGE = 8 * MIB };
+
+static char at_fork[KIDS];
+
+static int keeps(const char *p, int n)
+{
+    // Pages are changed one after the other; child n was forked when the first n had been.
+    for (int i = 0; i < KIDS; i++)
+        if (!all(p + i * PAGE, PAGE, i < n ? 'A' + i : 'p'))
+            return 0;
+    return all(p + LARGE / 2, LARGE / 4, at_fork[n]);
+}
+
+static void siblings(void)
+{
+    char *p = malloc(LARGE);
+    memset(p, 'p', LARGE);
+    int go[2];
+    if (pipe(go))
+        return;
+    pid_t pids[KIDS];
+    for (int n = 0; n < KIDS; n++) {
+        char quarter = n < 3 ? 'p' : n < 6 ? 0 : n < 9 ? 'x' : 'y';
+        if (quarter == 0)
+            madvise((void *)(((uintptr_t)p + LARGE / 2 + PAGE - 1) & -(uintptr_t)PAGE), LARGE / 4, MADV_DONTNEED);
+        else
+            memset(p + LARGE / 2, quarter, LARGE / 4 + PAGE);
+        memset(p + LARGE / 2, quarter, PAGE);
+        at_fork[n] = quarter;
+        fflush(stdout);
+        pids[n] = fork();
+        if (pids[n] == 0) {
+            char byte;
+            close(go[1]);
+            int wrong = !keeps(p, n);
+            memset(p + LARGE - MIB, n, MIB);
+            // The parent goes on, the siblings come.
+            while (read(go[0], &byte, 1) > 0)
+                ;
+            wrong += !keeps(p, n) || !all(p + LARGE - MIB, MIB, (char)n);
+            char *own = malloc(2 * MIB);
+            memset(own, n, 2 * MIB);
+            pid_t grandchild = fork();
+            if (grandchild == 0)
+                _exit(!keeps(p, n) || !all(own, 2 * MIB, (char)n));
+            int status = -1;
+            waitpid(grandchild, &status, 0);
+            wrong += status != 0;
+            madvise((void *)(((uintptr_t)p + PAGE - 1) & -(uintptr_t)PAGE), PAGE, MADV_DONTNEED);
+            free(own);
+            free(p);
+            _exit(wrong);
+        }
+        memset(p + n * PAGE, 'A' + n, PAGE);
+    }
+    close(go[0]);
+    close(go[1]);
+    for (int n = 0; n < KIDS; n++) {
+        int status = -1;
+        waitpid(pids[n], &status, 0);
+        printf("sibling %d: %x\n", n, status);
+    }
+    free(p);
+}
+
 static void *writer(void *arg)
 {
     volatile char *p = arg;
@@ -178,6 +246,7 @@ int main(int argc, char **argv)
     pthread_atfork(on_prepare, NULL, on_child);
     child("handlers", nothing, NULL);
 
+    siblings();
     p = malloc(MIB);
     char *busy = malloc(MIB);
     memset(p, 'p', MIB);

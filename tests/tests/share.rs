@@ -144,6 +144,30 @@ fn a_fork_beyond_the_limit_leaves_the_heap_out() {
 }
 
 #[test]
+fn children_that_live_together_share_a_copy() {
+    if !have(&["python3"]) || strict() {
+        return;
+    }
+    // Six children of 40 MB; the parent changes a page, or all of it, before each.
+    let script = "import os, sys\nx = bytearray(b'x' * 40_000_000)\nr, w = os.pipe()\npids = []\n\
+                  for i in range(6):\n\
+                  \x20   x[i * 5000] = i\n\
+                  \x20   if sys.argv[1] == 'all': x[:] = bytes([i]) * len(x)\n\
+                  \x20   p = os.fork()\n\
+                  \x20   if p == 0: os.close(w); os.read(r, 1); os._exit(x[i * 5000] != i)\n\
+                  \x20   pids.append(p)\n\
+                  os.close(w)\nprint('ended', [os.waitpid(p, 0)[1] for p in pids])";
+    let with_limit = |what: &str| {
+        let got = end(served("python3").args(["-c", script, what]).env("VERVAIN_FORK_LIMIT", "100M"));
+        assert!(got.success(), "{}", got.describe());
+        got.output
+    };
+    assert_eq!(with_limit("page").trim(), "ended [0, 0, 0, 0, 0, 0]");
+    let all = with_limit("all");
+    assert!(all.contains("ended [0, 0, 11, 11, 11, 11]") && all.contains("VERVAIN_FORK_LIMIT"), "{all}");
+}
+
+#[test]
 fn python_shares_work_among_processes() {
     if !have(&["python3"]) {
         return;

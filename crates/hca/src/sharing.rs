@@ -27,7 +27,9 @@ impl Source {
         match std::env::var("VERVAIN_SHARE").as_deref() {
             Err(_) | Ok("auto" | "always" | "") => {}
             Ok("off") => return Ok(None),
-            Ok(other) => return Err(Error::invalid(format!("VERVAIN_SHARE is '{other}'; it can be auto, always or off"))),
+            Ok(other) => {
+                return Err(Error::invalid(format!("VERVAIN_SHARE is '{other}'; it can be auto, always or off")));
+            }
         }
         let offered = OFFERED.load(Ordering::Acquire);
         let found = if offered.is_null() { preloaded() } else { offered };

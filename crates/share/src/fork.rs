@@ -1,5 +1,6 @@
 //! fork(2) made right. To the program the heap is private memory, so a child gets the contents of the moment of the
-//! fork, at the same addresses, in an object of its own, and the parent goes on with the old one.
+//! fork, at the same addresses, as private memory over a snapshot; the parent goes on with the object. Children that are forked
+//! one after the other share a snapshot, and get what has changed since.
 //!
 //! The copy is made in the parent, after the last of the program's own prepare handlers and before the process is
 //! duplicated, with the device's peers held off. Our handlers are the first ones registered, thus the innermost. A
@@ -7,12 +8,15 @@
 //! parent's.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rangemap::RangeSet;
+
 use crate::marks::{Mark, There};
-use crate::object::Object;
+use crate::object::{Object, raise};
 use crate::program;
 use crate::settings::say;
 use crate::state::{DESCRIPTOR, Heap, Locked, State, hold};
@@ -93,7 +97,7 @@ pub static REGISTER: AtomicUsize = AtomicUsize::new(0);
 pub unsafe extern "C" fn prepare() {
     call(&BEFORE);
     let Some(mut heap) = hold() else { return };
-    let copy = heap.heap().map_or(Inherited::None, |heap| snapshot(heap));
+    let copy = heap.heap().map_or(Inherited::None, snapshot);
     // SAFETY: this thread holds the lock.
     let between = unsafe { &mut *BETWEEN.0.get() };
     between.copy = copy;
@@ -108,7 +112,7 @@ pub unsafe extern "C" fn prepare() {
 pub unsafe extern "C" fn parent() {
     // SAFETY: as in `prepare`; without a locked heap there is nothing in it.
     let between = unsafe { &mut *BETWEEN.0.get() };
-    std::mem::replace(&mut between.copy, Inherited::None).discard();
+    std::mem::replace(&mut between.copy, Inherited::None).discard_with_lease();
     drop(between.table.take());
     drop(between.heap.take());
     call(&AFTER);
@@ -144,19 +148,175 @@ fn parts(heap: &Heap) -> Vec<(Range<usize>, Mark)> {
 enum Inherited {
     /// Nothing: more than the limit, or it could not be made.
     None,
-    /// An object that takes the place of the parent's.
-    Object(Object),
-    /// Where no object could be made: shared anonymous memory at that address, with the parts of the heap one after the
-    /// other. The child's memory becomes private.
-    Plain { at: usize, len: usize, data: Vec<(usize, usize)> },
+    /// The newest of the parent's snapshots, what has changed since it was made (other contents, and offsets and lengths
+    /// of what is zeros now), and the descriptor by which the child holds it.
+    Snapshot { changes: Packed, cleared: Vec<(usize, usize)>, lease: c_int },
+    /// Where no object could be made: everything.
+    Plain(Packed),
 }
 
 impl Inherited {
     fn discard(self) {
-        if let Inherited::Plain { at, len, .. } = self {
-            // SAFETY: mapped by `plain_copy`, known here only.
-            let _ = unsafe { sys::munmap(at, len) };
+        if let Inherited::Snapshot { changes: packed, .. } | Inherited::Plain(packed) = self {
+            packed.discard();
         }
+    }
+
+    /// In the parent: the child has its own.
+    fn discard_with_lease(self) {
+        if let Inherited::Snapshot { lease, .. } = self {
+            sys::close(lease);
+        }
+        self.discard();
+    }
+}
+
+/// Parts of the heap, one after the other in shared anonymous memory.
+#[derive(Default)]
+struct Packed {
+    at: usize,
+    len: usize,
+    /// Offsets in the object and lengths.
+    data: Vec<(usize, usize)>,
+}
+
+impl Packed {
+    fn new(heap: &Heap, data: Vec<(usize, usize)>) -> Option<Packed> {
+        let len = data.iter().map(|(_, n)| n).sum::<usize>();
+        if len == 0 {
+            return Some(Packed::default());
+        }
+        // SAFETY: a place of the kernel's choice.
+        let at = unsafe { sys::mmap(0, len, PROT_RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) }.ok()?;
+        let packed = Packed { at, len, data };
+        let mut to = at;
+        for &(offset, n) in &packed.data {
+            let copied = windows(offset, n, |from, n| {
+                let window = Window::of(&heap.object, from, n)?;
+                // SAFETY: room for the sum of all.
+                unsafe { std::ptr::copy_nonoverlapping(window.0.start as *const u8, to as *mut u8, n) };
+                to += n;
+                Some(())
+            });
+            if copied.is_none() {
+                packed.discard();
+                return None;
+            }
+        }
+        Some(packed)
+    }
+
+    /// Copies the parts to where they belong, but for what `may` not be written.
+    fn unpack(&self, base: usize, may: impl Fn(Range<usize>) -> bool) {
+        let mut from = self.at;
+        for &(offset, n) in &self.data {
+            let to = base + offset;
+            if may(to..to + n) {
+                // SAFETY: packed there by `new`, and mapped.
+                unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, n) };
+            }
+            from += n;
+        }
+    }
+
+    fn discard(self) {
+        if self.len > 0 {
+            // SAFETY: mapped by `new`, known here only.
+            let _ = unsafe { sys::munmap(self.at, self.len) };
+        }
+    }
+}
+
+/// A copy of the heap as it was at a fork. Children show it to themselves as private memory, so that all that are forked
+/// while the parent changes little have one copy between them.
+#[derive(Debug)]
+pub struct Snapshot {
+    object: Object,
+    data: RangeSet<usize>,
+    bytes: usize,
+}
+
+impl Snapshot {
+    fn new(heap: &Heap, data: &[(usize, usize)], bytes: usize) -> Option<Snapshot> {
+        let object = Object::create(heap.object.len, heap.settings.huge).ok()?;
+        let data =
+            data.iter().map(|&(offset, n)| copy_part(&heap.object, &object, offset, n).then_some(offset..offset + n));
+        Some(Snapshot { data: data.collect::<Option<_>>()?, object, bytes })
+    }
+
+    /// What has changed since: other contents, and what is zeros now. `None`: more than pays.
+    fn changes(&self, heap: &Heap, data: &[(usize, usize)], most: usize) -> Option<(Changes, Changes)> {
+        let now: RangeSet<usize> = data.iter().map(|&(offset, n)| offset..offset + n).collect();
+        let mut changed = RangeSet::new();
+        let mut total = 0;
+        for range in now.iter() {
+            for gap in self.data.gaps(range) {
+                total += gap.len();
+                changed.insert(gap);
+            }
+            for both in self.data.overlapping(range.clone()) {
+                let (start, end) = (both.start.max(range.start), both.end.min(range.end));
+                windows(start, end - start, |from, n| {
+                    let (ours, theirs) = (Window::of(&heap.object, from, n)?, Window::of(&self.object, from, n)?);
+                    let pages = ours.bytes().chunks(sys::page()).zip(theirs.bytes().chunks(sys::page()));
+                    for (i, _) in pages.enumerate().filter(|(_, (a, b))| a != b) {
+                        total += sys::page();
+                        changed.insert(from + i * sys::page()..(from + (i + 1) * sys::page()).min(from + n));
+                    }
+                    (total <= most).then_some(())
+                })?;
+            }
+            if total > most {
+                return None;
+            }
+        }
+        let cleared = self.data.iter().flat_map(|old| now.gaps(old).collect::<Vec<_>>());
+        let list = |range: Range<usize>| (range.start, range.len());
+        Some((changed.into_iter().map(list).collect(), cleared.map(list).collect()))
+    }
+
+    /// Whether a child has it.
+    fn is_in_use(&self) -> bool {
+        let mut lock = lock_of(libc::F_WRLCK);
+        // SAFETY: a descriptor, or none, which is refused; `lock` is writable.
+        let asked = unsafe { libc::fcntl(self.object.fd, libc::F_OFD_GETLK, &raw mut lock) };
+        asked == 0 && c_int::from(lock.l_type) != libc::F_UNLCK
+    }
+
+    /// A descriptor with a lock that lasts as long as any process has it: the child of the fork that follows, and those that it
+    /// forks. So the description of the file is one that the parent's own descriptor does not share. Without /proc there is none,
+    /// and the snapshot counts as unused.
+    fn lease(&self) -> c_int {
+        let mut path = [0_u8; 32];
+        let text = format!("/proc/self/fd/{}\0", self.object.fd);
+        path[..text.len()].copy_from_slice(text.as_bytes());
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        // SAFETY: a C string.
+        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) } as c_int;
+        if fd < 0 {
+            return fd;
+        }
+        let fd = raise(fd);
+        let lock = lock_of(libc::F_RDLCK);
+        // SAFETY: an open descriptor.
+        unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) };
+        fd
+    }
+}
+
+type Changes = Vec<(usize, usize)>;
+
+fn lock_of(kind: c_int) -> libc::flock {
+    // SAFETY: all zeros is a valid flock, of the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock
+}
+
+impl Heap {
+    /// Lets snapshots go that no child has any more.
+    pub(crate) fn drop_snapshots(&mut self) {
+        self.snapshots.retain(Snapshot::is_in_use);
     }
 }
 
@@ -166,77 +326,90 @@ fn resident(heap: &Heap) -> Vec<(usize, usize)> {
     parts.flat_map(|(part, _)| heap.object.resident(part.start - heap.base, part.len())).collect()
 }
 
-/// Copies what a child inherits.
-fn snapshot(heap: &Heap) -> Inherited {
+/// Copies what a child inherits, if it is not there already.
+fn snapshot(heap: &mut Heap) -> Inherited {
     let data = resident(heap);
     let total = data.iter().map(|(_, n)| n).sum::<usize>();
-    if total > heap.settings.fork_limit {
+    heap.drop_snapshots();
+    let most = (total / CHANGED).max(sys::page());
+    if let Some((changed, cleared)) = heap.snapshots.last().and_then(|last| last.changes(heap, &data, most))
+        && let Some(changes) = Packed::new(heap, changed)
+    {
+        let lease = heap.snapshots.last().map_or(-1, Snapshot::lease);
+        return Inherited::Snapshot { changes, cleared, lease };
+    }
+    if total + heap.snapshots.iter().map(|s| s.bytes).sum::<usize>() > heap.settings.fork_limit {
         say(&[b"vervain: fork without the shared heap: it is larger than VERVAIN_FORK_LIMIT"]);
         return Inherited::None;
     }
-    let made = Object::create(heap.object.len, heap.settings.huge).ok();
-    let copied = made.filter(|copy| data.iter().all(|&(offset, n)| copy_part(&heap.object, copy, offset, n)));
-    let copy = copied.map(Inherited::Object).or_else(|| plain_copy(heap, &data, total));
-    copy.unwrap_or_else(|| {
+    if let Some(made) = Snapshot::new(heap, &data, total) {
+        let lease = made.lease();
+        heap.snapshots.push(made);
+        return Inherited::Snapshot { changes: Packed::default(), cleared: Vec::new(), lease };
+    }
+    Packed::new(heap, data).map(Inherited::Plain).unwrap_or_else(|| {
         say(&[b"vervain: fork without the shared heap: it could not be copied"]);
         Inherited::None
     })
 }
 
-fn plain_copy(heap: &Heap, data: &[(usize, usize)], total: usize) -> Option<Inherited> {
-    let len = total.max(sys::page());
-    // SAFETY: a place of the kernel's choice.
-    let at = unsafe { sys::mmap(0, len, PROT_RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) }.ok()?;
-    let mut to = at;
-    for &(offset, n) in data {
-        // SAFETY: as above.
-        let window = unsafe { sys::mmap(0, n, libc::PROT_READ, libc::MAP_SHARED, heap.object.fd, offset as u64) };
-        let Ok(window) = window else {
-            Inherited::Plain { at, len, data: Vec::new() }.discard();
-            return None;
-        };
-        // SAFETY: `n` readable bytes, and room for the sum of all.
-        unsafe { std::ptr::copy_nonoverlapping(window as *const u8, to as *mut u8, n) };
-        // SAFETY: mapped above.
-        let _ = unsafe { sys::munmap(window, n) };
-        to += n;
-    }
-    Some(Inherited::Plain { at, len, data: data.to_vec() })
-}
+/// A child gets the changes since the last snapshot if they are at most this part of the whole; else a new one is made.
+const CHANGED: usize = 4;
 
 const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Copies a part of an object, past the protections that the program has set.
-fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
-    const WINDOW: usize = 64 << 20;
-    let mut at = offset;
-    while at < offset + len {
-        let n = (offset + len - at).min(WINDOW);
+/// A part of an object, readable past the protections that the program has set.
+struct Window(Range<usize>);
+
+impl Window {
+    fn of(object: &Object, offset: usize, len: usize) -> Option<Window> {
         // SAFETY: a place of the kernel's choice.
-        let Ok(window) = (unsafe { sys::mmap(0, n, libc::PROT_READ, libc::MAP_SHARED, from.fd, at as u64) }) else {
-            return false;
-        };
+        let at = unsafe { sys::mmap(0, len, libc::PROT_READ, libc::MAP_SHARED, object.fd, offset as u64) }.ok()?;
+        Some(Window(at..at + len))
+    }
+
+    /// Nobody stores there meanwhile whose stores the child is to have: peers are held off, other threads race with the
+    /// fork as ever.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped and readable as long as this lives.
+        unsafe { std::slice::from_raw_parts(self.0.start as *const u8, self.0.len()) }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`.
+        let _ = unsafe { sys::munmap(self.0.start, self.0.len()) };
+    }
+}
+
+/// Calls `f` with offset and length of each piece of a range that is small enough for a window; until it says None.
+fn windows(offset: usize, len: usize, mut f: impl FnMut(usize, usize) -> Option<()>) -> Option<()> {
+    const WINDOW: usize = 64 << 20;
+    (offset..offset + len).step_by(WINDOW).try_for_each(|at| f(at, (offset + len - at).min(WINDOW)))
+}
+
+/// Copies a part of an object.
+fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
+    let copy = |at: usize, n: usize| {
+        let window = Window::of(from, at, n)?;
         let mut done = 0;
         while done < n {
+            let rest = (window.0.start + done) as *const _;
             // SAFETY: `n` readable bytes.
-            let wrote = unsafe { libc::pwrite(to.fd, (window + done) as *const _, n - done, (at + done) as i64) };
+            let wrote = unsafe { libc::pwrite(to.fd, rest, n - done, (at + done) as i64) };
             if wrote <= 0 {
-                break;
+                return None;
             }
             done += wrote as usize;
         }
-        // SAFETY: mapped above.
-        let _ = unsafe { sys::munmap(window, n) };
-        if done < n {
-            return false;
-        }
-        at += n;
-    }
-    true
+        Some(())
+    };
+    windows(offset, len, copy).is_some()
 }
 
 impl Heap {
-    /// Puts the copy in the parent's place. Nothing of the parent's object is mapped here.
+    /// Puts the copy in the parent's place, as private memory. Nothing of the parent's object is mapped here.
     fn become_child(&mut self, copy: Inherited) {
         self.pins.clear();
         self.parked.clear();
@@ -245,26 +418,31 @@ impl Heap {
         let live: Vec<_> = keep.collect();
         let parts = parts(self);
         let len = self.object.len;
-        match copy {
-            Inherited::Object(object) => {
-                self.object = object;
-                for (part, mark) in parts {
-                    if self.object.map(part.start, part.start - self.base, part.len(), mark.prot).is_err() {
-                        self.marks.update(part, |m| m.there = There::Hole);
-                    }
+        let snapshots = std::mem::take(&mut self.snapshots);
+        // New blocks need an object of this process.
+        self.object = Object::create(len, self.settings.huge).unwrap_or_else(|_| Object::none(len));
+        match &copy {
+            Inherited::Snapshot { changes, cleared, .. } => {
+                if let Some(snapshot) = snapshots.last() {
+                    self.show(&parts, Some(&snapshot.object));
                 }
+                self.clear(&parts, cleared);
+                changes.unpack(self.base, |range| self.has(range));
             }
+            Inherited::Plain(packed) => {
+                self.show(&parts, None);
+                packed.unpack(self.base, |range| self.has(range));
+            }
+            // As after MADV_DONTFORK.
             Inherited::None => {
-                // As after MADV_DONTFORK. New blocks need an object all the same.
-                self.object = Object::create(len, self.settings.huge).unwrap_or_else(|_| Object::none(len));
-                for (part, _) in parts {
-                    self.marks.update(part, |m| m.there = There::Hole);
-                }
+                parts.iter().for_each(|(part, _)| self.marks.update(part.clone(), |m| m.there = There::Hole))
             }
-            Inherited::Plain { at, len: packed, data } => {
-                self.object = Object::none(len);
-                self.unpack(&parts, at, &data);
-                Inherited::Plain { at, len: packed, data }.discard();
+        }
+        copy.discard();
+        for (part, mark) in &parts {
+            if mark.prot != PROT_RW {
+                // SAFETY: as the program had it.
+                let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
             }
         }
         DESCRIPTOR.store(self.object.fd, Ordering::Relaxed);
@@ -287,34 +465,57 @@ impl Heap {
         self.by_age.clear();
         self.cached = 0;
     }
-    /// Makes private memory of `parts` and puts the contents there that were packed at `at`.
-    fn unpack(&mut self, parts: &[(Range<usize>, Mark)], at: usize, data: &[(usize, usize)]) {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        for (part, _) in parts {
-            let made =
+
+    /// Makes private, writable memory of `parts`: of an object's contents, or zeros.
+    fn show(&mut self, parts: &[(Range<usize>, Mark)], object: Option<&Object>) {
+        for (part, mark) in parts {
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+            let (range, offset) = ((part.start, part.len()), (part.start - self.base) as u64);
+            // What is wiped has no contents, and WIPEONFORK is for anonymous memory only.
+            let file = object.filter(|_| !mark.wipe);
+            let made = match file {
                 // SAFETY: NOREPLACE takes no range that somebody owns.
-                unsafe { sys::mmap(part.start, part.len(), PROT_RW, flags, -1, 0) }.is_ok_and(|got| got == part.start);
-            let there = if made { There::Foreign } else { There::Hole };
+                Some(object) => unsafe { sys::mmap(range.0, range.1, PROT_RW, flags, object.fd, offset) },
+                // SAFETY: as above.
+                None => unsafe { sys::mmap(range.0, range.1, PROT_RW, flags | libc::MAP_ANONYMOUS, -1, 0) },
+            };
+            if mark.wipe {
+                // SAFETY: changes no contents.
+                let _ = unsafe { sys::madvise(range.0, range.1, libc::MADV_WIPEONFORK) };
+            }
+            let there = match (made, file) {
+                (Ok(got), _) if got != part.start => There::Hole,
+                (Ok(_), Some(_)) => There::Copy,
+                (Ok(_), None) => There::Foreign,
+                (Err(_), _) => There::Hole,
+            };
             self.marks.update(part.clone(), |m| {
                 m.there = there;
                 m.odd = true;
             });
         }
-        let mut from = at;
-        for &(offset, n) in data {
-            let to = self.base + offset;
-            let gone = |(_, m): &(Range<usize>, Mark)| m.there == There::Hole;
-            if !self.marks.pieces(to..to + n).iter().any(gone) {
-                // SAFETY: packed there in `plain_copy`, and mapped above.
-                unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, n) };
+    }
+
+    /// Makes what is `cleared` in `parts` read as zeros.
+    fn clear(&mut self, parts: &[(Range<usize>, Mark)], cleared: &[(usize, usize)]) {
+        let parts: RangeSet<usize> = parts.iter().map(|(part, _)| part.clone()).collect();
+        for &(offset, n) in cleared {
+            let range = self.base + offset..self.base + offset + n;
+            for part in parts.overlapping(range.clone()) {
+                let part = part.start.max(range.start)..part.end.min(range.end);
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                if self.has(part.clone())
+                    // SAFETY: over private memory that was mapped just now.
+                    && unsafe { sys::mmap(part.start, part.len(), PROT_RW, flags, -1, 0) }.is_ok()
+                {
+                    self.marks.update(part, |m| m.there = There::Foreign);
+                }
             }
-            from += n;
         }
-        for (part, mark) in parts {
-            if mark.prot != PROT_RW {
-                // SAFETY: as the program had it.
-                let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
-            }
-        }
+    }
+
+    /// Whether all of a range is there.
+    fn has(&self, range: Range<usize>) -> bool {
+        self.marks.pieces(range).iter().all(|(_, m)| m.there != There::Hole)
     }
 }

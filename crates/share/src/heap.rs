@@ -81,7 +81,11 @@ impl Heap {
     /// Blocks to release: those kept too long, and the oldest while there are more than `limit` bytes.
     pub(crate) fn expired(&mut self, limit: usize) -> Vec<Leaving> {
         let mut out = Vec::new();
-        let now = if self.by_age.is_empty() { 0 } else { sys::now_ms() };
+        let now = if self.by_age.is_empty() && self.snapshots.is_empty() { 0 } else { sys::now_ms() };
+        if !self.snapshots.is_empty() && now.saturating_sub(self.snapshots_looked_at) >= KEEP_MS {
+            self.snapshots_looked_at = now;
+            self.drop_snapshots();
+        }
         while let Some(&(since, start)) = self.by_age.front() {
             let current = self.blocks.get(&start).is_some_and(|b| b.state == State::Cached(since));
             if current && now.saturating_sub(since) < KEEP_MS && self.cached <= limit {
@@ -220,9 +224,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
         let expired = heap.expired(limit);
         let (start, block) = match heap.reuse(&want) {
             // Warm, mapped and nothing to do: one visit to the lock.
-            Some((start, block))
-                if want.kind == Kind::Allocation && !want.zero && block.mapped >= want.len =>
-            {
+            Some((start, block)) if want.kind == Kind::Allocation && !want.zero && block.mapped >= want.len => {
                 heap.blocks.insert(start, Block { state: State::Live(want.kind), ..block });
                 drop(heap);
                 release(expired);

@@ -180,7 +180,7 @@ fn file_of(fd: c_int) -> Option<(u64, u64)> {
 }
 
 /// The same file under a higher number, where the limit on descriptors allows one.
-fn raise(low: c_int) -> c_int {
+pub(crate) fn raise(low: c_int) -> c_int {
     // SAFETY: an open descriptor.
     let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, HIGH_FD) };
     if high < 0 {

@@ -168,7 +168,11 @@ impl Settings {
             None | Some(b"auto" | b"always") => {}
             Some(b"off") => return Err(Off::Variable),
             Some(other) => {
-                say(&[b"vervain: VERVAIN_SHARE=", other, b" is not auto, always or off; memory is not shared from birth"]);
+                say(&[
+                    b"vervain: VERVAIN_SHARE=",
+                    other,
+                    b" is not auto, always or off; memory is not shared from birth",
+                ]);
                 return Err(Off::BadVariable);
             }
         }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use range_alloc::RangeAllocator;
 use rangemap::RangeSet;
 
+use crate::fork::Snapshot;
 use crate::marks::{Marks, There};
 use crate::object::{self, HUGE, Object};
 use crate::pins::Pins;
@@ -94,6 +95,10 @@ pub struct Heap {
     pub marks: Marks,
     /// What a device works on.
     pub pins: Pins,
+    /// Copies that children of fork have, the newest last.
+    pub snapshots: Vec<Snapshot>,
+    /// When it was looked last whether they do (ms).
+    pub snapshots_looked_at: u64,
     /// Pages without an address, kept for a device: punched at unpin.
     pub parked: RangeSet<usize>,
 }
@@ -224,6 +229,8 @@ impl Heap {
             slabs_with_room: BTreeSet::new(),
             marks: Marks::default(),
             pins: Pins::default(),
+            snapshots: Vec::new(),
+            snapshots_looked_at: 0,
             parked: RangeSet::new(),
         })
     }
