@@ -2,15 +2,20 @@
 // private memory and on memory that is shared from birth, the output must be the same.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -534,13 +539,67 @@ static void many(void)
     printf("many %d, child %x, mappings %s\n", bad, status, lines < 1000 ? "few" : "many");
 }
 
+// A filter that lets through what the C library's allocator needs, and kills for the rest. How it is set: by prctl(2), by
+// seccomp(2) through syscall(2), as libseccomp does.
+static int forbid(int by_syscall)
+{
+    static const unsigned allowed[] = {SYS_mmap, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise, SYS_mprotect, SYS_write,
+                                       SYS_exit, SYS_exit_group, SYS_newfstatat, SYS_futex, SYS_getrandom};
+    struct sock_filter filter[64];
+    unsigned short n = 0;
+    filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
+        filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = {n, filter};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    return by_syscall ? (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static void sandboxed(void)
+{
+    for (int by_syscall = 0; by_syscall < 2; by_syscall++) {
+        fflush(stdout);
+        pid_t pid = fork();
+        if (pid == 0) {
+            char *block = malloc(MIB), *kept = malloc(20 * MIB), *mapping = map(4 * MIB);
+            memset(block, 'b', MIB);
+            memset(kept, 'k', 20 * MIB);
+            memset(mapping, 'm', 4 * MIB);
+            errno = 0;
+            int set = syscall(SYS_close, -1) == -1 && errno == EBADF && forbid(by_syscall) == 0;
+            block = realloc(block, 3 * MIB);
+            int right = all(block, MIB, 'b');
+            madvise(mapping, MIB, MADV_DONTNEED);
+            right += all(mapping, MIB, 0) && all(mapping + MIB, MIB, 'm');
+            munmap(mapping, 4 * MIB);
+            mapping = map(4 * MIB);
+            right += all(mapping, 4 * MIB, 0);
+            free(kept);
+            kept = calloc(1, 20 * MIB);
+            right += all(kept, 20 * MIB, 0);
+            free(kept);
+            free(block);
+            block = aligned_alloc(PAGE, PAGE);
+            right += block && !((uintptr_t)block % PAGE);
+            free(block);
+            _exit(set * 10 + right);
+        }
+        int status = -1;
+        waitpid(pid, &status, 0);
+        printf("with a filter %d: %x\n", by_syscall, status);
+    }
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     struct sigaction action = {.sa_handler = fault};
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
-    void (*cases[])(void) = {fresh, parts, advice, protection, moving, fixed, locking, blocks, limits, unmapped, left_behind, many};
+    void (*cases[])(void) = {fresh, parts, advice, protection, moving, fixed, locking, blocks, limits, unmapped, left_behind, many, sandboxed};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         printf("== %zu\n", i);
         cases[i]();

@@ -10,7 +10,7 @@
 //! Libraries: what a program loads from a package that brings a libibverbs of its own gets Vervain's (`loading`).
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
-//! - `allocation`, `mapping`, `forking`, `signals` and `descriptors` are the functions of memory.
+//! - `allocation`, `mapping`, `forking`, `signals`, `descriptors` and `sandbox` are the functions of memory.
 //! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is
 //!   counted just now.
 //!
@@ -29,6 +29,7 @@ mod loading;
 mod mapping;
 mod opening;
 mod real;
+mod sandbox;
 mod signals;
 mod status;
 mod view;
@@ -62,6 +63,7 @@ extern "C" fn prepare() {
     forking::prepare();
     signals::resolve();
     descriptors::resolve();
+    sandbox::resolve();
     view::prepare();
     if vervain_share::settings::from_the_start() {
         vervain_share::wake();

@@ -19,7 +19,7 @@ use crate::marks::{Mark, There};
 use crate::object::{Object, raise};
 use crate::program;
 use crate::settings::say;
-use crate::state::{DESCRIPTOR, Heap, Locked, State, hold};
+use crate::state::{DESCRIPTOR, Heap, Locked, State, hold, stopped};
 use crate::sys;
 
 /// The device's functions, as addresses; 0: none.
@@ -328,6 +328,10 @@ fn resident(heap: &Heap) -> Vec<(usize, usize)> {
 
 /// Copies what a child inherits, if it is not there already.
 fn snapshot(heap: &mut Heap) -> Inherited {
+    if stopped() {
+        say(&[b"vervain: fork without the shared heap: the program has a seccomp filter"]);
+        return Inherited::None;
+    }
     let data = resident(heap);
     let total = data.iter().map(|(_, n)| n).sum::<usize>();
     heap.drop_snapshots();

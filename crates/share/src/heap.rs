@@ -132,7 +132,7 @@ impl Heap {
 
 /// Unmaps blocks and gives their pages back, outside of the lock: nobody else knows them any more.
 pub(crate) fn release(blocks: Vec<Leaving>) {
-    if blocks.is_empty() {
+    if blocks.is_empty() || state::stopped() {
         return;
     }
     let Some(object) = lock().map(|heap| heap.handle()) else { return };
@@ -285,6 +285,9 @@ fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usiz
 
 /// Maps the bytes `[mapped, len)` of a block; an errno when that is refused.
 pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -> Result<(), i32> {
+    if state::stopped() {
+        return Err(libc::ENOMEM);
+    }
     // Shared memory is no "data" to the kernel. Who lives with a limit gets what the C library gets.
     if sys::limit(libc::RLIMIT_DATA).is_some() {
         return Err(libc::ENOMEM);

@@ -28,4 +28,4 @@ mod state;
 pub mod status;
 pub mod sys;
 
-pub use state::wake;
+pub use state::{stop, wake};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::heap::{self, Handle, Leaving, THRESHOLD, Want, extend, owns, release, serve};
 use crate::marks::{Mark, PLAIN, There};
 use crate::settings::say;
-use crate::state::{BASE, Block, GRANULE, Heap, Kind, LEN, State, lock, possible};
+use crate::state::{BASE, Block, GRANULE, Heap, Kind, LEN, State, lock, possible, stopped};
 use crate::sys::{self, page, round_up};
 
 /// A system call's answer.
@@ -309,6 +309,9 @@ fn zap(range: Range<usize>) {
             for (piece, pinned) in heap.pins.split(piece) {
                 if pinned {
                     heap.part_from_device(piece, &mark);
+                } else if stopped() && mark.prot & libc::PROT_WRITE != 0 {
+                    // SAFETY: the program's range, whose contents it has given up.
+                    unsafe { std::ptr::write_bytes(piece.start as *mut u8, 0, piece.len()) };
                 } else if piece.start < dirty {
                     heap.object.punch(piece.start - heap.base, piece.len());
                 }

@@ -70,7 +70,7 @@ impl Object {
 
     /// Whether the descriptor still is this object.
     pub fn alive(&self) -> bool {
-        file_of(self.fd) == Some(self.file)
+        crate::state::stopped() || file_of(self.fd) == Some(self.file)
     }
 
     /// Maps a part of the object at `addr`, where nothing may be.
@@ -108,6 +108,9 @@ impl Object {
 
     /// Gives the pages of a range back to the machine; they read as zeros from now on.
     pub fn punch(&self, offset: usize, len: usize) {
+        if crate::state::stopped() {
+            return;
+        }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: plain numbers.
         let done = self.alive() && unsafe { libc::syscall(libc::SYS_fallocate, self.fd, mode, offset, len) } == 0;

@@ -109,6 +109,8 @@ const ASLEEP: u8 = 0;
 const AWAKE: u8 = 1;
 const ON: u8 = 2;
 const OFF: u8 = 3;
+/// The program may have forbidden itself the system calls of the heap: what is there stays as it is.
+const STOPPED: u8 = 4;
 static MODE: AtomicU8 = AtomicU8::new(ASLEEP);
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
 
@@ -163,12 +165,28 @@ pub fn wake() {
 /// Whether there is a heap.
 #[inline]
 pub fn exists() -> bool {
-    MODE.load(Ordering::Acquire) == ON
+    matches!(MODE.load(Ordering::Acquire), ON | STOPPED)
+}
+
+/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not make.
+pub fn stop() {
+    let stop = |mode| match mode {
+        ON => Some(STOPPED),
+        ASLEEP | AWAKE => Some(OFF),
+        _ => None,
+    };
+    let _ = MODE.fetch_update(Ordering::AcqRel, Ordering::Acquire, stop);
+}
+
+/// Whether that was said.
+#[inline]
+pub fn stopped() -> bool {
+    MODE.load(Ordering::Relaxed) == STOPPED
 }
 
 /// Holds the lock over a fork, whether there is a heap or not: another thread may be making it right now.
 pub fn hold() -> Option<Locked> {
-    if !possible() || BUSY.get() {
+    if !(possible() || exists()) || BUSY.get() {
         return None;
     }
     BUSY.set(true);
@@ -187,7 +205,7 @@ pub fn peek(look: impl FnOnce(&Heap)) {
 /// Locks the heap, which the first caller makes. `None` when sharing is off, or when this thread is inside already (an
 /// allocation of the table itself, or of a signal handler).
 pub fn lock() -> Option<Locked> {
-    if !possible() || BUSY.get() {
+    if !(possible() || exists()) || BUSY.get() {
         return None;
     }
     BUSY.set(true);

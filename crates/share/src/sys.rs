@@ -117,26 +117,30 @@ pub fn now_ms() -> u64 {
 
 /// While it lives, the thread gets no signals: a handler could end the thread inside of a lock, or call what is locked.
 #[must_use]
-pub struct Masked(u64);
+pub struct Masked(Option<u64>);
 
 /// Holds signals off. Two system calls, so not for malloc, where the C library's own locks have the same weakness.
 pub fn mask_signals() -> Masked {
+    if crate::state::stopped() {
+        return Masked(None);
+    }
     let mut old = 0_u64;
     // SAFETY: masks of 8 bytes, as the kernel has them.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const ALL, &raw mut old, 8) };
-    Masked(old)
+    Masked(Some(old))
 }
 
 static ALL: u64 = !0;
 
 impl Drop for Masked {
     fn drop(&mut self) {
+        let Some(old) = &self.0 else { return };
         // SAFETY: as above.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigprocmask,
                 libc::SIG_SETMASK,
-                &raw const self.0,
+                std::ptr::from_ref(old),
                 std::ptr::null_mut::<u64>(),
                 8,
             )
