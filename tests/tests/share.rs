@@ -168,6 +168,28 @@ fn children_that_live_together_share_a_copy() {
 }
 
 #[test]
+fn memory_that_will_be_adopted_has_huge_pages_where_shared_memory_has_none() {
+    if !have(&["python3"]) || strict() {
+        return;
+    }
+    let host = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    if !host.contains("[never]") && !host.contains("[deny]") {
+        eprintln!("skipped: this machine's shared memory has huge pages ({})", host.trim());
+        return;
+    }
+    let script = "import ctypes, mmap, sys\nm = mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                  if sys.argv[1] == 'used': m[:] = b'x' * len(m)\nm.madvise(14)\n\
+                  at = ctypes.addressof(ctypes.c_char.from_buffer(m)) + (4 << 20)\n\
+                  for line in open('/proc/self/maps'):\n\
+                  \x20   low, high = (int(x, 16) for x in line.split()[0].split('-'))\n\
+                  \x20   if low <= at < high: print('shared' if 'vervain-heap' in line else 'private', m[5 << 20])";
+    for (adopt, what, want) in [("off", "new", "shared 0"), ("on", "new", "private 0"), ("on", "used", "shared 120")] {
+        let got = end(served("python3").args(["-c", script, what]).env("VERVAIN_ADOPT", adopt));
+        assert_eq!(got.output.trim(), want, "{adopt}, {what}: {}", got.describe());
+    }
+}
+
+#[test]
 fn python_shares_work_among_processes() {
     if !have(&["python3"]) {
         return;

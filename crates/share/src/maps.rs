@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::heap::{self, Handle, Leaving, THRESHOLD, Want, extend, owns, release, serve};
 use crate::marks::{Mark, PLAIN, There};
+use crate::object::HUGE;
 use crate::settings::say;
 use crate::state::{BASE, Block, GRANULE, Heap, Kind, LEN, State, lock, possible, stopped};
 use crate::sys::{self, page, round_up};
@@ -272,6 +273,13 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             Some(fork_advice(range, advice))
         }
+        libc::MADV_HUGEPAGE => {
+            let answer = real(range.clone(), advice);
+            if answer.is_ok() {
+                give_huge_pages(range);
+            }
+            Some(answer.map(|()| 0))
+        }
         // For shared memory only; to the program this is private.
         libc::MADV_REMOVE if len == 0 && addr.is_multiple_of(page()) => Some(Ok(0)),
         libc::MADV_REMOVE => Some(Err(libc::EINVAL)),
@@ -282,6 +290,24 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
                 attributed(addr, len);
             }
             Some(answer.map(|()| 0))
+        }
+    }
+}
+
+/// Where shared memory has no huge pages on this machine, but memory that is registered is adopted: what is asked for them
+/// before it has contents becomes private memory, which has them.
+fn give_huge_pages(range: Range<usize>) {
+    let Some(mut heap) = lock() else { return };
+    if heap.settings.huge || !heap.settings.adopts {
+        return;
+    }
+    let range = heap.within(&(range.start.next_multiple_of(HUGE)..range.end & !(HUGE - 1)));
+    for (_, _, part) in heap.live_parts(&range) {
+        let is_plain = !heap.marks.any(&part) && !heap.pins.any(&part);
+        if is_plain && heap.object.resident(part.start - heap.base, part.len()).next().is_none() {
+            heap.part_from_device(part.clone(), &PLAIN);
+            // SAFETY: changes no contents.
+            let _ = unsafe { sys::madvise(part.start, part.len(), libc::MADV_HUGEPAGE) };
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Settings {
     pub fork_limit: usize,
     /// Blocks that there may be at once, each of which may take a mapping: half of what a process may have.
     pub most_blocks: usize,
+    /// Whether the device adopts private memory when it is registered (`VERVAIN_ADOPT`).
+    pub adopts: bool,
     /// Whether the host gives huge pages to shared memory that asks for them.
     pub huge: bool,
 }
@@ -200,9 +202,10 @@ impl Settings {
         if space.is_some_and(|limit| limit < 64 << 20) {
             return Err(Off::AddressSpaceLimit);
         }
+        let adopts = variable(c"VERVAIN_ADOPT") == Some(b"on");
         let most_blocks = number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530) / 2;
         let cache_limit = (memory / 16).min(space.map_or(usize::MAX, |limit| limit as usize / 16));
-        Ok(Settings { heap_len, cache_limit, fork_limit, largest, most_blocks, huge: host_has_huge_pages() })
+        Ok(Settings { heap_len, cache_limit, fork_limit, largest, most_blocks, adopts, huge: host_has_huge_pages() })
     }
 }
 
