@@ -68,6 +68,7 @@ enum {
     GUARD = 16,  // MADV_GUARD_INSTALL
     MAYBE = 32,  // after MADV_FREE: old or zero until it is written
     HUGE = 64,   // advice about huge pages: of no concern to contents, but it parts mappings
+    PLACED = 128, // the program has said where
     PARTS = SHARED | WIPE | NOFORK | LOCKED | HUGE, // what mappings differ by, with protection
 };
 
@@ -521,14 +522,21 @@ static const char *name_of(int code)
     return code ? strerrorname_np(code) : "success";
 }
 
+// What succeeds leaves errno alone, as the C library's system calls do.
+static void kept(const char *what, int code)
+{
+    if (code != 77 && allowed("errno"))
+        fail("%s: errno became %s though nothing failed", what, name_of(code));
+}
+
 // A system call that says 0, or -1 and why.
 static void expect(const char *what, int result, int want)
 {
     int got = errno;
     if (result != (want ? -1 : 0) || (want && got != want))
         fail("%s: %d %s, not %s", what, result, result ? name_of(got) : "", name_of(want));
-    if (!want && got != 77)
-        fail("%s: errno became %s though nothing failed", what, name_of(got));
+    if (!want)
+        kept(what, got);
 }
 
 static void expect_map(const char *what, const void *result, int want)
@@ -709,6 +717,7 @@ static void call_map(void)
     if (full(n))
         return;
     struct page like = fresh_page(prot, shared, n);
+    like.is |= hint ? PLACED : 0;
     say("mmap(%lx, %zu = %zu pages, %d, %x)", hint, bytes, n, prot, flags);
     errno = 77;
     void *got = mmap((void *)hint, bytes, prot, flags | MAP_ANONYMOUS, -1, 0);
@@ -716,8 +725,7 @@ static void call_map(void)
     say("= %p", got);
     if (got == MAP_FAILED || (uintptr_t)got % page)
         fail("mmap: %p %s", got, name_of(code));
-    if (code != 77)
-        fail("mmap: errno became %s though nothing failed", name_of(code));
+    kept("mmap", code);
     check_apart("mmap", (uintptr_t)got, bytes);
     note((uintptr_t)got, n, like);
     add_span((uintptr_t)got, n);
@@ -742,6 +750,7 @@ static void call_map_fixed(void)
     // An own place again, right after it was given up: nobody else could have taken it.
     int gap = w->threads == 1 && allowed("gap") && one_in(5);
     struct page like = fresh_page(prot, shared, r.n);
+    like.is |= PLACED;
     size_t bytes = bytes_of(r.n);
     if (gap) {
         say("munmap(%lx, %zu pages)", r.at, r.n);
@@ -755,8 +764,9 @@ static void call_map_fixed(void)
     errno = 77;
     void *got = mmap((void *)r.at, bytes, prot, flags | MAP_ANONYMOUS, -1, 0);
     int code = errno;
-    if ((uintptr_t)got != r.at || code != 77)
+    if ((uintptr_t)got != r.at)
         fail("mmap fixed: %p %s", got, name_of(code));
+    kept("mmap fixed", code);
     note(r.at, r.n, like);
     check_some(r.at, r.n);
 }
@@ -902,6 +912,22 @@ static const struct advice *some_advice(void)
     return (a->known && !*a->known) || !allowed(a->name) ? NULL : a;
 }
 
+// Findings about memory that the program has put at a place of its choice.
+static int placed_advice(int advice)
+{
+    switch (advice) {
+    case MADV_DONTFORK:
+    case MADV_DOFORK:
+    case MADV_WIPEONFORK:
+    case MADV_KEEPONFORK:
+        return allowed("placed-fork-advice");
+    case MADV_FREE:
+    case MADV_REMOVE:
+        return allowed("placed-free");
+    }
+    return 1;
+}
+
 static void call_advise(void)
 {
     struct range r;
@@ -909,7 +935,13 @@ static void call_advise(void)
     if (!a || !some_range(&r))
         return;
     // Guards of shared memory: what of them a child has is said nowhere.
-    if ((a->value == MADV_GUARD_INSTALL && has(&r, SHARED)))
+    if (a->value == MADV_GUARD_INSTALL && has(&r, SHARED))
+        return;
+    // It ends at what is locked, with what is before it thrown away.
+    int throws = a->value == MADV_DONTNEED || a->value == MADV_FREE;
+    if (throws && has(&r, LOCKED) && !(r.page->is & LOCKED) && !allowed("partly-locked"))
+        return;
+    if (has(&r, PLACED) && !placed_advice(a->value))
         return;
     size_t bytes = bytes_of(r.n);
     say("madvise(%lx, %zu = %zu pages, %s)", r.at, bytes, r.n, a->name);
@@ -1021,6 +1053,7 @@ static void call_hole(void)
     size_t from = one_in(3) ? 0 : any(r.n), n = one_in(3) ? r.n - from : 1 + any(r.n - from);
     if (n == r.n && !allowed("hole-whole"))
         return;
+    int placed = has(&r, PLACED);
     uintptr_t gap = r.at + from * page;
     say("munmap(%lx, %zu pages)", gap, n);
     errno = 77;
@@ -1032,7 +1065,9 @@ static void call_hole(void)
     switch (any(8)) {
     case 0:
     case 1: {
-        if (!a || a->value == MADV_GUARD_INSTALL)
+        if (!a || a->value == MADV_GUARD_INSTALL || (placed && !placed_advice(a->value)))
+            break;
+        if ((a->value == MADV_REMOVE || a->value == MADV_WIPEONFORK) && !allowed("hole-remove"))
             break;
         say("madvise(%lx, %zu pages, %s) with a hole", r.at, r.n, a->name);
         int want = advised(r.at, r.n, a->value);
@@ -1084,7 +1119,7 @@ static void call_hole(void)
 
 // The pages of a range have got to another place; `kept` is what mremap leaves of the old one. The new place has `n`
 // pages, of which those that are new have the attributes of the first.
-static void moved(struct range r, uintptr_t to, size_t n, int kept)
+static void moved(struct range r, uintptr_t to, size_t n, int kept, int placed)
 {
     static _Thread_local struct page copy[ROOM];
     struct page first = r.page[0];
@@ -1100,11 +1135,11 @@ static void moved(struct range r, uintptr_t to, size_t n, int kept)
     struct page like = first;
     like.id = new_id();
     like.token = 0;
-    like.is &= PARTS;
+    like.is = (uint8_t)((like.is & PARTS) | placed);
     struct page *p = note(to, n, like);
     for (size_t i = 0; i < n && i < r.n; i++) {
         p[i].token = copy[i].token;
-        p[i].is = copy[i].is;
+        p[i].is = (uint8_t)((copy[i].is & ~PLACED) | placed);
         p[i].offset = copy[i].offset;
     }
     add_span(to, n);
@@ -1115,7 +1150,9 @@ static void moved(struct range r, uintptr_t to, size_t n, int kept)
 static void call_remap(void)
 {
     struct range r;
-    if (!some_range(&r) || (has(&r, LOCKED) && w->locked * page * 2 > lock_limit))
+    if (!some_range(&r) || (has(&r, LOCKED) && (w->locked * page * 2 > lock_limit || !allowed("locked-remap"))))
+        return;
+    if (has(&r, PLACED) && !allowed("placed-remap"))
         return;
     int kind = (int)any(8);
     size_t new = kind < 2 ? 1 + any(r.n) : r.n + some_pages();
@@ -1144,23 +1181,23 @@ static void call_remap(void)
                 fail("mremap: %s", name_of(code));
         } else if (!uniform(&r)) {
             fail("mremap of pages that differ: %p", got);
-        } else if (code != 77) {
-            fail("mremap: errno became %s though nothing failed", name_of(code));
         } else if (got == old) {
+            kept("mremap", code);
             if (behind)
                 fail("mremap in place, over page %lx", (unsigned long)behind->at);
             struct page like = r.page[r.n - 1];
             like.token = 0;
-            like.is &= PARTS;
+            like.is &= PARTS | PLACED;
             like.offset++;
             check_apart("mremap", r.at + r.n * page, (new - r.n) * page);
             note(r.at + r.n * page, new - r.n, like);
             add_span(r.at, new);
         } else {
+            kept("mremap", code);
             if (!flags)
                 fail("mremap moved to %p", got);
             check_apart("mremap", (uintptr_t)got, new * page);
-            moved(r, (uintptr_t)got, new, 0);
+            moved(r, (uintptr_t)got, new, 0, 0);
             check_some((uintptr_t)got, new);
             check_gone(r.at, r.n);
         }
@@ -1175,8 +1212,9 @@ static void call_remap(void)
         say("mremap(%lx, %zu pages, %zu pages, %x)", r.at, r.n, new, flags);
         errno = 77;
         got = mremap(old, len, new * page, flags);
-        if (got != old || errno != 77)
+        if (got != old)
             fail("mremap in place: %p %s", got, name_of(errno));
+        kept("mremap in place", errno);
         if (new < r.n) {
             forget(r.at + new * page, r.n - new);
             check_gone(r.at + new * page, r.n - new);
@@ -1197,8 +1235,9 @@ static void call_remap(void)
             expect_map("mremap onto itself", got, EINVAL);
             break;
         }
-        if ((uintptr_t)got != to.at || errno != 77)
+        if ((uintptr_t)got != to.at)
             fail("mremap fixed: %p %s", got, name_of(errno));
+        kept("mremap fixed", errno);
         // The target's entries go first, which moves those of the source in the table.
         forget(to.at, to.n);
         r.page = find(r.at);
@@ -1206,10 +1245,10 @@ static void call_remap(void)
             uintptr_t rest = r.at + to.n * page;
             size_t n = r.n - to.n;
             r.n = to.n;
-            moved(r, to.at, to.n, 0);
+            moved(r, to.at, to.n, 0, PLACED);
             forget(rest, n);
         } else {
-            moved(r, to.at, to.n, 0);
+            moved(r, to.at, to.n, 0, PLACED);
         }
         check_some(to.at, to.n);
         check_gone(r.at, r.n);
@@ -1223,11 +1262,12 @@ static void call_remap(void)
         errno = 77;
         got = mremap(old, r.n * page, r.n * page, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
         say("= %p", got);
-        if (got == MAP_FAILED || errno != 77)
+        if (got == MAP_FAILED)
             fail("mremap dontunmap: %s", name_of(errno));
+        kept("mremap dontunmap", errno);
         check_apart("mremap", (uintptr_t)got, r.n * page);
         split(r.at, r.n);
-        moved(r, (uintptr_t)got, r.n, 1);
+        moved(r, (uintptr_t)got, r.n, 1, 0);
         check_some((uintptr_t)got, r.n);
         break;
     default: {
@@ -1247,6 +1287,7 @@ static void call_remap(void)
         check_apart("mremap", (uintptr_t)got, n * page);
         struct page like = *r.page;
         like.id = new_id();
+        like.is &= (uint8_t)~PLACED;
         note((uintptr_t)got, n, like);
         add_span((uintptr_t)got, n);
         check_some((uintptr_t)got, n);
@@ -1585,8 +1626,7 @@ static void call_heap(void)
         say("free(%p of %zu)", b->at, b->n);
         errno = 77;
         free(b->at);
-        if (errno != 77)
-            fail("free: errno became %s", name_of(errno));
+        kept("free", errno);
         b->at = NULL;
     }
 }
@@ -1612,8 +1652,8 @@ static pid_t start(void)
     // Without the handlers, where no other thread could have the allocator.
     errno = 77;
     pid_t pid = w->threads == 1 && one_in(6) && allowed("_Fork") ? _Fork() : fork();
-    if (pid >= 0 && errno != 77 && allowed("fork-errno"))
-        fail("fork: errno became %s in the %s", name_of(errno), pid ? "parent" : "child");
+    if (pid >= 0)
+        kept(pid ? "fork in the parent" : "fork in the child", errno);
     if (pid == 0) {
         alarm(30);
         w->depth++;
