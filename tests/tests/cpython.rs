@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Tests whose outcome differs, and why.
 const DIFFER: &[(&str, &str)] = &[(
     "test.test_subprocess.POSIXProcessTestCase.test_pass_fds_redirected",
-    "it lists all descriptors of a child, and finds the one of the shared heap",
+    "a child looks which of its descriptors are open, and finds that of its shared heap",
 )];
 
 /// Waits of a second and more, of which another test of the same kind is left.
