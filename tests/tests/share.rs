@@ -99,8 +99,8 @@ fn random_memory_calls_do_what_the_model_says() {
     // What holds without Vervain is what the model promises.
     run("bare", plain(&program), &[]);
     let known = KNOWN_DIFFERENCES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(",");
-    run("served", under_vervain(&program), &["--without", &known]);
-    run("beside a device", under_vervain(&program), &["--device", "--without", &known]);
+    run("served", under_vervain(&program), &["--without", known.as_str()]);
+    run("beside a device", under_vervain(&program), &["--device", "--without", known.as_str()]);
     failures.assert_none();
 }
 
