@@ -15,6 +15,14 @@ use crate::real::{real, reals, set_errno};
 
 reals! { mmap munmap mremap mprotect pkey_mprotect madvise mlock mlock2 shmat shmdt }
 
+/// `call` leaves errno alone when it succeeds, whatever it does meanwhile.
+fn answered(call: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
+    let before = sys::errno();
+    let answer = call();
+    sys::set_errno(before);
+    answer
+}
+
 fn pointer(answer: Answer) -> *mut c_void {
     match answer {
         Ok(addr) => addr as *mut c_void,
@@ -66,9 +74,14 @@ unsafe fn map(
         program::gone(at..at.saturating_add(len));
         if maps::touches(at, len) {
             // SAFETY: the caller's own arguments.
-            if let Some(answer) = unsafe { maps::map_over(at, len, prot, flags, fd, offset as u64) } {
+            if let Some(answer) = answered(|| unsafe { maps::map_over(at, len, prot, flags, fd, offset as u64) }) {
                 return pointer(answer);
             }
+        }
+    } else if at != 0 && maps::touches(at, len) {
+        // SAFETY: the caller's own arguments.
+        if let Some(answer) = answered(|| unsafe { maps::map_at(at, len, prot, flags, fd, offset as u64) }) {
+            return pointer(answer);
         }
     }
     // MAP_SHARED_VALIDATE is both bits.
@@ -91,13 +104,7 @@ unsafe fn map(
     }
     // SAFETY: the caller's own arguments.
     let got = unsafe { real(addr, len, prot, flags, fd, offset) };
-    if got == libc::MAP_FAILED {
-        return got;
-    }
-    if maps::touches(got as usize, len) {
-        maps::taken(got as usize, len);
-    }
-    if shared && flags & libc::MAP_ANONYMOUS == 0 {
+    if shared && flags & libc::MAP_ANONYMOUS == 0 && got != libc::MAP_FAILED {
         program::mapped(got as usize, len, fd, offset as u64);
     }
     got
@@ -138,7 +145,7 @@ unsafe fn unmap(real: Munmap, addr: *mut c_void, len: size_t) -> c_int {
     program::gone(at..at.saturating_add(len));
     if maps::touches(at, len) {
         // SAFETY: the caller's own arguments.
-        if let Some(answer) = unsafe { maps::unmap(at, len) } {
+        if let Some(answer) = answered(|| unsafe { maps::unmap(at, len) }) {
             return status(answer);
         }
     }
@@ -168,7 +175,7 @@ unsafe fn remap(
     let fixed = flags & libc::MREMAP_FIXED != 0;
     if heap::owns(at) || (fixed && maps::touches(new, new_len)) {
         // SAFETY: the caller's own arguments.
-        if let Some(answer) = unsafe { maps::remap(Remap { addr: at, len, new_len, flags, to: new }) } {
+        if let Some(answer) = answered(|| unsafe { maps::remap(Remap { addr: at, len, new_len, flags, to: new }) }) {
             return pointer(answer);
         }
     }
@@ -210,6 +217,10 @@ unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_
     let real = real!(mprotect: fn(*mut c_void, size_t, c_int) -> c_int);
     // SAFETY: the caller's own arguments.
     let result = unsafe { real(addr, len, prot) };
+    if result != 0 && crate::real::errno() == libc::ENOMEM && maps::touches(addr as usize, len) {
+        maps::protected_in_part(addr as usize, len, prot);
+        set_errno(libc::ENOMEM);
+    }
     afterwards(addr, len, result, |addr, len| maps::protected(addr, len, prot))
 }
 
@@ -230,7 +241,7 @@ unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
 unsafe fn advise(real: Madvise, addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if maps::touches(addr as usize, len) {
         // SAFETY: the caller's own arguments.
-        if let Some(answer) = unsafe { maps::advise(addr as usize, len, advice) } {
+        if let Some(answer) = answered(|| unsafe { maps::advise(addr as usize, len, advice) }) {
             return status(answer);
         }
     }

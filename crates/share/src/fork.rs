@@ -47,13 +47,15 @@ struct Between {
     heap: Option<Locked>,
     table: Option<MutexGuard<'static, program::Table>>,
     copy: Inherited,
+    /// Of the program: a fork that succeeds leaves it alone.
+    errno: c_int,
 }
 
 struct Slot(UnsafeCell<Between>);
 // SAFETY: written by the thread that forks only, which holds the heap's lock meanwhile.
 unsafe impl Sync for Slot {}
 
-static BETWEEN: Slot = Slot(UnsafeCell::new(Between { heap: None, table: None, copy: Inherited::None }));
+static BETWEEN: Slot = Slot(UnsafeCell::new(Between { heap: None, table: None, copy: Inherited::None, errno: 0 }));
 
 /// Registers the handlers, once: before there can be a heap, and before any other handler is registered.
 pub fn register() {
@@ -95,12 +97,14 @@ pub static REGISTER: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// To be followed by a fork and `parent` or `child`, in the same thread.
 pub unsafe extern "C" fn prepare() {
+    let errno = sys::errno();
     call(&BEFORE);
     let Some(mut heap) = hold() else { return };
     let copy = heap.heap().map_or(Inherited::None, snapshot);
     // SAFETY: this thread holds the lock.
     let between = unsafe { &mut *BETWEEN.0.get() };
     between.copy = copy;
+    between.errno = errno;
     between.heap = Some(heap);
     between.table = Some(program::table());
 }
@@ -114,8 +118,11 @@ pub unsafe extern "C" fn parent() {
     let between = unsafe { &mut *BETWEEN.0.get() };
     std::mem::replace(&mut between.copy, Inherited::None).discard_with_lease();
     drop(between.table.take());
-    drop(between.heap.take());
+    let held = between.heap.take();
+    let errno = held.as_ref().map(|_| between.errno);
+    drop(held);
     call(&AFTER);
+    errno.into_iter().for_each(sys::set_errno);
 }
 
 /// In the child.
@@ -132,6 +139,7 @@ pub unsafe extern "C" fn child() {
         && let Some(heap) = held.heap()
     {
         heap.become_child(copy);
+        sys::set_errno(between.errno);
     }
 }
 
@@ -462,6 +470,7 @@ impl Heap {
         for (start, room, state) in gone {
             if matches!(state, State::Cached(_) | State::Parked) {
                 self.blocks.remove(&start);
+                self.marks.clear(start..start + room);
                 self.give_room(start, room);
             }
         }

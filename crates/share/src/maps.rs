@@ -101,8 +101,7 @@ pub unsafe fn map_over(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c
     if let Ok(start) = answer
         && let Some(mut heap) = heap
     {
-        let put = |m: &mut Mark| *m = Mark { there: There::Foreign, prot, odd: true, ..PLAIN };
-        heap.replace(start..start + round_up(len, page()), put);
+        heap.note_foreign(start..start + round_up(len, page()), prot);
     }
     Some(answer)
 }
@@ -127,6 +126,17 @@ impl Heap {
         }
     }
 
+    /// The program's own mapping lies there now.
+    fn note_foreign(&mut self, range: Range<usize>, prot: c_int) {
+        self.replace(range, |m| *m = Mark { there: There::Foreign, prot, odd: true, ..PLAIN });
+    }
+
+    /// Whether what lies at `addr` is not the heap's: the program's own, or nothing.
+    fn is_foreign_at(&self, addr: usize) -> bool {
+        let live = self.live_parts(&(addr..addr + page()));
+        live.is_empty() || self.marks.pieces(addr..addr + page()).iter().any(|(_, m)| m.there == There::Foreign)
+    }
+
     /// Pages of live blocks go.
     fn incomplete(&mut self, range: &Range<usize>) {
         for start in self.overlapping(range, |state| matches!(state, State::Live(_))) {
@@ -149,16 +159,27 @@ impl Heap {
     }
 }
 
-/// A mapping that the kernel has put into the heap's range, at the program's hint.
-pub fn taken(addr: usize, len: usize) {
+/// mmap(2) with an address in the heap's range that is a hint, or not to be replaced.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn map_at(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: u64) -> Option<Answer> {
     let _masked = sys::mask_signals();
-    let before = sys::errno();
     let mut out = Vec::new();
-    if let Some(mut heap) = lock() {
-        heap.disturbed(&(addr..addr.saturating_add(len)), &mut out);
-    }
+    let answer = {
+        // Under the lock, so that nobody gives up the block around it before the mapping is noted.
+        let mut heap = lock()?;
+        // SAFETY: the caller's promise.
+        let answer = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) }.map_err(code);
+        if let Ok(start) = answer {
+            let range = start..start + round_up(len, page());
+            heap.disturbed(&range, &mut out);
+            heap.note_foreign(range, prot);
+        }
+        answer
+    };
     release(out);
-    sys::set_errno(before);
+    Some(answer)
 }
 
 /// munmap(2) of a range that has bytes in the heap.
@@ -222,6 +243,10 @@ impl Heap {
             let all = start..start + self.blocks[&start].mapped;
             let gone = |(_, m): &(Range<usize>, Mark)| m.there == There::Hole;
             if kind == Kind::Mapping && self.marks.pieces(all).iter().all(gone) {
+                // Nothing of it is there to be unmapped, and whatever comes there from now on is somebody else's.
+                if let Some(block) = self.blocks.get_mut(&start) {
+                    block.mapped = 0;
+                }
                 self.retire(start, out);
             }
         }
@@ -235,6 +260,23 @@ pub fn protected(addr: usize, len: usize, prot: c_int) {
         let range = heap.within(&(addr..addr + round_up(len, page())));
         for (_, _, part) in heap.live_parts(&range) {
             heap.marks.update(part, |m| m.prot = prot);
+        }
+    }
+}
+
+/// mprotect(2) has failed with ENOMEM: it has done what lies before the first hole.
+pub fn protected_in_part(addr: usize, len: usize, prot: c_int) {
+    let _masked = sys::mask_signals();
+    let Some(mut heap) = lock() else { return };
+    let mut at = addr;
+    let range = heap.within(&(addr..addr.saturating_add(round_up(len, page()))));
+    for (_, _, part) in heap.live_parts(&range) {
+        for (piece, mark) in heap.marks.pieces(part) {
+            if piece.start != at || mark.there == There::Hole {
+                return;
+            }
+            at = piece.end;
+            heap.marks.update(piece, |m| m.prot = prot);
         }
     }
 }
@@ -438,7 +480,8 @@ fn fork_advice(range: Range<usize>, advice: c_int) -> Answer {
     }
     for (_, _, part) in heap.live_parts(&inside) {
         if part.start != at {
-            answer = Err(libc::ENOMEM);
+            // The program's own mapping, or none.
+            answer = answer.and(real(at..part.start).map(|()| 0));
         }
         at = part.end;
         for (piece, mark) in heap.marks.pieces(part) {
@@ -454,7 +497,7 @@ fn fork_advice(range: Range<usize>, advice: c_int) -> Answer {
             }
         }
     }
-    if at != inside.end { Err(libc::ENOMEM) } else { answer }
+    if at < inside.end { answer.and(real(at..inside.end).map(|()| 0)) } else { answer }
 }
 
 /// What the arguments of mremap(2) are.
@@ -479,17 +522,27 @@ pub struct Remap {
 pub unsafe fn remap(call: Remap) -> Option<Answer> {
     let _masked = sys::mask_signals();
     let fixed = call.flags & libc::MREMAP_FIXED != 0;
-    if !owns(call.addr) {
+    let mut heap = lock();
+    let is_foreign = |heap: &Heap| call.addr.is_multiple_of(page()) && heap.is_foreign_at(call.addr);
+    if !owns(call.addr) || heap.as_deref().is_some_and(is_foreign) {
+        let prot = heap.as_ref().map_or(RW, |heap| heap.marks.pieces(call.addr..call.addr + 1)[0].1.prot);
         // SAFETY: the caller's promise.
         let answer = unsafe { real_remap(call) };
+        let mut out = Vec::new();
         if let Ok(start) = answer
-            && let Some(mut heap) = lock()
+            && let Some(heap) = &mut heap
         {
-            let put = |m: &mut Mark| *m = Mark { there: There::Foreign, odd: true, ..PLAIN };
-            heap.replace(start..start + round_up(call.new_len, page()), put);
+            let stays = call.len == 0 || call.flags & libc::MREMAP_DONTUNMAP != 0;
+            if !stays && start != call.addr {
+                heap.unmapped(call.addr..call.addr + round_up(call.len, page()), &mut out);
+            }
+            heap.note_foreign(start..start + round_up(call.new_len, page()), prot);
         }
+        drop(heap);
+        release(out);
         return Some(answer);
     }
+    drop(heap);
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
     let aligned = call.addr.is_multiple_of(page()) && (!fixed || call.to.is_multiple_of(page()));
