@@ -69,10 +69,8 @@ impl<'a> Table<'a> {
         let mut source = String::new();
         for Export { binding, node, answer, names } in &self.exports {
             let names = names.join(", ");
-            let _ = writeln!(
-                source,
-                "vervain_symver::export!({binding} \"{node}\" => vervain_symver::{answer}: {names});"
-            );
+            let _ =
+                writeln!(source, "vervain_symver::export!({binding} \"{node}\" => vervain_symver::{answer}: {names});");
         }
         source
     }
@@ -84,7 +82,8 @@ mod tests {
 
     #[test]
     fn a_table_becomes_nodes_and_exports() {
-        let table = Table::parse("# said of it\n\nnode A_1\n  compat no_pointer f\nnode A_2 after A_1\nis_false f g\n").unwrap();
+        let table = Table::parse("# said of it\n\nnode A_1\n  compat no_pointer f\nnode A_2 after A_1\nis_false f g\n")
+            .unwrap();
         assert_eq!(table.nodes(), [("A_1", ""), ("A_2", "A_1")]);
         assert_eq!(
             table.source(),
