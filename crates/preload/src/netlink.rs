@@ -12,8 +12,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{iovec, msghdr, size_t, sockaddr, sockaddr_nl, socklen_t, ssize_t};
+use vervain_counters::{OBJECTS, Word};
 use vervain_nldev::{Devices, NETLINK_RDMA, answer};
 
+use crate::counters;
 use crate::real::{errno, real, reals, set_errno};
 use crate::view;
 
@@ -130,8 +132,7 @@ fn taken(fd: c_int, request: &[u8]) -> ssize_t {
         set_errno(libc::EMSGSIZE);
         return -1;
     }
-    // By the hooks of this library, as the program itself would read it.
-    let answered = port_id(fd).and_then(|to| give(to, &answer(request, to, &Devices::read(Path::new("/sys")))));
+    let answered = port_id(fd).and_then(|to| give(to, &answer(request, to, &devices())));
     match answered {
         Some(()) => {
             set_errno(before);
@@ -140,6 +141,21 @@ fn taken(fd: c_int, request: &[u8]) -> ssize_t {
         // errno is that of the call that failed.
         None => -1,
     }
+}
+
+/// What is said of the devices: the view, read by this library's own hooks as the program would, and the objects.
+fn devices() -> Devices {
+    let mut devices = Devices::read(Path::new("/sys"));
+    let ports: usize = devices.0.iter().map(|device| device.ports.len()).sum();
+    let mut first = 0;
+    for device in &mut devices.0 {
+        if let Some(words) = counters::objects(first, ports) {
+            let count = |word: &Option<Word>| word.map_or(0, |word| words[word as usize]);
+            device.objects = OBJECTS.iter().map(|(name, word)| (*name, count(word))).collect();
+        }
+        first += device.ports.len();
+    }
+    devices
 }
 
 /// The number of the program's socket, which gets one now if it has none, as by its first send(2).
