@@ -279,7 +279,7 @@ fn counters(device: &Device, port: &Port) -> Attributes {
             [string(attr::STAT_HWCOUNTER_ENTRY_NAME, name), u64_attr(attr::STAT_HWCOUNTER_ENTRY_VALUE, *value)];
         nest(attr::STAT_HWCOUNTER_ENTRY, &inside)
     };
-    let entries: Vec<_> = port.hw_counters.iter().map(entry).collect();
+    let entries: Vec<_> = port.hw_counters().iter().map(entry).collect();
     all.push(nest(attr::STAT_HWCOUNTERS, &entries));
     all
 }
@@ -377,7 +377,8 @@ mod tests {
     /// What comes for it: the attributes of each message, and the error or 0 that ends them.
     fn ask(command: u16, flags: u16, attributes: &[DefaultNla]) -> (Vec<Reply>, Option<i32>) {
         let (mut replies, mut end) = (Vec::new(), None);
-        for datagram in answer(&request(command, flags, attributes), PORT_ID, &two()) {
+        let (_tree, devices) = two();
+        for datagram in answer(&request(command, flags, attributes), PORT_ID, &devices) {
             assert_eq!(end, None, "nothing comes after the end");
             let message = NetlinkMessage::<Reply>::deserialize(&datagram).unwrap();
             assert_eq!((message.header.sequence_number, message.header.port_number), (5, PORT_ID));
@@ -487,7 +488,7 @@ mod tests {
             .map(|c| (c.text(attr::STAT_HWCOUNTER_ENTRY_NAME), c.number(attr::STAT_HWCOUNTER_ENTRY_VALUE)))
             .collect();
         assert_eq!(counters, [("duplicate_request".into(), 3), ("sent_pkts".into(), 17)]);
-        let mut devices = two();
+        let (_tree, mut devices) = two();
         devices.0[0].objects = vec![("pd", 2), ("qp", 7)];
         let datagrams = answer(&request(command::RES_GET, NLM_F_DUMP, &[]), PORT_ID, &devices);
         let NetlinkPayload::InnerMessage(first) = NetlinkMessage::<Reply>::deserialize(&datagrams[0]).unwrap().payload
@@ -534,17 +535,17 @@ mod tests {
     #[test]
     fn two_requests_in_one_datagram_are_both_answered() {
         let both = [request(command::SYS_GET, NLM_F_ACK, &[]), request(command::GET, NLM_F_DUMP, &[])].concat();
-        assert_eq!(answer(&both, PORT_ID, &two()).len(), 2 + 4);
+        assert_eq!(answer(&both, PORT_ID, &two().1).len(), 2 + 4);
     }
 
     #[test]
     fn rubbish_is_not_answered() {
         let whole = request(command::GET, NLM_F_DUMP, &[u32_attr(attr::DEV_INDEX, 0)]);
         for end in 0..whole.len() {
-            assert_eq!(answer(&whole[..end], PORT_ID, &two()), Vec::<Vec<u8>>::new(), "{end} bytes");
+            assert_eq!(answer(&whole[..end], PORT_ID, &two().1), Vec::<Vec<u8>>::new(), "{end} bytes");
         }
         let mut long = whole.clone();
         long[0] = 0;
-        assert_eq!(answer(&long, PORT_ID, &two()), Vec::<Vec<u8>>::new(), "a length of 0 ends it");
+        assert_eq!(answer(&long, PORT_ID, &two().1), Vec::<Vec<u8>>::new(), "a length of 0 ends it");
     }
 }

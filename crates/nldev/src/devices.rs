@@ -1,7 +1,7 @@
 //! The facts, read from the files of sysfs.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The devices, by number.
@@ -65,8 +65,20 @@ pub struct Port {
     pub lmc: u8,
     /// The network interface behind it, and its number.
     pub netdev: Option<(String, u32)>,
-    /// What hw_counters has, by name.
-    pub hw_counters: Vec<(String, u64)>,
+    /// The directory of its counters.
+    pub counters: PathBuf,
+}
+
+impl Port {
+    /// What its counters are just now, by name. They are read when they are asked for, since each costs its sum.
+    pub fn hw_counters(&self) -> Vec<(String, u64)> {
+        let mut all: Vec<_> = names(&self.counters)
+            .into_iter()
+            .filter_map(|name| text(&self.counters.join(&name)).parse().ok().map(|value| (name, value)))
+            .collect();
+        all.sort();
+        all
+    }
 }
 
 impl Devices {
@@ -98,12 +110,6 @@ impl Devices {
 
 fn port(sys: &Path, device: &Path, number: u32) -> Port {
     let dir = device.join("ports").join(number.to_string());
-    let mut hw_counters: Vec<_> = names(&dir.join("hw_counters"))
-        .into_iter()
-        .filter_map(|name| Some((text(&dir.join("hw_counters").join(&name)).parse().ok()?, name)))
-        .map(|(value, name)| (name, value))
-        .collect();
-    hw_counters.sort();
     Port {
         number,
         infiniband: text(&dir.join("link_layer")) == "InfiniBand",
@@ -115,7 +121,7 @@ fn port(sys: &Path, device: &Path, number: u32) -> Port {
         sm_lid: hex(&text(&dir.join("sm_lid"))),
         lmc: leading(&text(&dir.join("lid_mask_count"))),
         netdev: netdev(sys, &dir),
-        hw_counters,
+        counters: dir.join("hw_counters"),
     }
 }
 
@@ -189,7 +195,7 @@ pub(crate) mod tests {
     }
 
     /// Two devices, one of Ethernet and one of InfiniBand, as `vervain run` shows them.
-    pub(crate) fn two() -> Devices {
+    pub(crate) fn two() -> (tempfile::TempDir, Devices) {
         let tree = tree(&[
             ("class/infiniband/vervain0/node_type", "1: CA\n"),
             ("class/infiniband/vervain0/fw_ver", "1.0\n"),
@@ -218,12 +224,13 @@ pub(crate) mod tests {
             ("class/infiniband/vervain2/ports/1/lid_mask_count", "2\n"),
             ("class/infiniband/vervain2/ports/1/cap_mask", "0x02010000\n"),
         ]);
-        Devices::read(tree.path())
+        let devices = Devices::read(tree.path());
+        (tree, devices)
     }
 
     #[test]
     fn the_files_of_sysfs_say_it_all() {
-        let Devices(devices) = two();
+        let (_tree, Devices(devices)) = two();
         let [ethernet, infiniband, tenth] = &devices[..] else { panic!("{devices:?}") };
         assert_eq!(
             (ethernet.name.as_str(), infiniband.name.as_str(), tenth.name.as_str()),
@@ -236,7 +243,7 @@ pub(crate) mod tests {
         let port = &ethernet.ports[0];
         assert_eq!((port.number, port.infiniband, port.state, port.phys_state), (1, false, 4, 5));
         assert_eq!(port.netdev, Some(("eth0".into(), 42)), "that of the first GID, by number");
-        assert_eq!(port.hw_counters, [("duplicate_request".into(), 3), ("sent_pkts".into(), 17)]);
+        assert_eq!(port.hw_counters(), [("duplicate_request".into(), 3), ("sent_pkts".into(), 17)]);
         assert_eq!(infiniband.chardev, None);
         let port = &infiniband.ports[0];
         assert_eq!((port.number, port.infiniband, port.lid, port.sm_lid, port.lmc), (1, true, 0x1a, 1, 2));
