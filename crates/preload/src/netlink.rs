@@ -83,7 +83,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
             let parts: *const iovec = m.msg_iov;
             for i in 0..m.msg_iovlen {
                 // SAFETY: msg_iov has msg_iovlen parts, each readable for as long as it says.
-                let part = unsafe { &*parts.add(i as usize) };
+                let part = unsafe { &*parts.add(i) };
                 // SAFETY: as above.
                 request.extend(unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) });
             }
