@@ -8,7 +8,7 @@ put() { # BUILT NAME
     mv -f "$dir/.$2.new" "$dir/$2"
 }
 mkdir -p "$dir"
-for name in ibverbs mlx5 efa; do
+for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
     put "lib$name.so" "lib$name.so.1"
     # NCCL opens the unversioned name first.
     ln -sfn "lib$name.so.1" "$dir/lib$name.so"

@@ -26,9 +26,17 @@ pub fn have_c() -> bool {
 /// # Panics
 /// When it does not compile without a warning.
 pub fn c_program(name: &str) -> PathBuf {
+    c_program_with(name, &[])
+}
+
+/// The same, linked with Vervain's `libraries` as well, such as `hns` for libhns.so.
+///
+/// # Panics
+/// When it does not compile without a warning.
+pub fn c_program_with(name: &str, libraries: &[&str]) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
+    built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name, libraries)).clone()
 }
 
 /// The library of `tests/c/stand_in_NAME.c`, in a directory of its own under the name `file` that a program asks for.
@@ -87,7 +95,7 @@ pub(crate) fn out_dir() -> PathBuf {
     dir.canonicalize().expect("the directory of the C programs")
 }
 
-fn compile(name: &str) -> PathBuf {
+fn compile(name: &str, libraries: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = vec![root.join("c").join(name).with_extension("c")];
     for entry in std::fs::read_dir(root.join("c")).expect("tests/c").flatten() {
@@ -97,7 +105,16 @@ fn compile(name: &str) -> PathBuf {
         }
     }
     sources.sort();
-    build("cc", name, &["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"], &sources)
+    let mut options = vec!["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"];
+    let ours: Vec<_> = libraries.iter().map(|library| format!("-l{library}")).collect();
+    let place = format!("-L{}", crate::libraries().display());
+    if !ours.is_empty() {
+        // They stand before the sources, where a linker that takes only what it needs would leave them out.
+        options.extend(["-Wl,--no-as-needed", &place]);
+        options.extend(ours.iter().map(String::as_str));
+        options.push("-Wl,--as-needed");
+    }
+    build("cc", name, &options, &sources)
 }
 
 fn build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> PathBuf {

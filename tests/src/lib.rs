@@ -14,7 +14,7 @@ pub mod netns;
 mod process;
 mod venv;
 
-pub use compile::{app_program, bench_program, c_program, have_c, mpi_program, stand_in};
+pub use compile::{app_program, bench_program, c_program, c_program_with, have_c, mpi_program, stand_in};
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};
 pub use process::{Finished, Job, free_port};
@@ -39,6 +39,14 @@ pub fn vervain() -> PathBuf {
 fn library(command: &Path) -> Option<PathBuf> {
     let dir = command.parent()?;
     [dir.join("lib/vervain"), dir.join("../lib/vervain")].into_iter().find(|lib| lib.join("libibverbs.so.1").exists())
+}
+
+/// The directory of Vervain's libraries.
+///
+/// # Panics
+/// When there is none.
+pub fn libraries() -> PathBuf {
+    library(&vervain()).expect("`vervain` has looked")
 }
 
 /// `vervain run -- program`, with none of this process's Vervain variables.

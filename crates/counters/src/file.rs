@@ -157,6 +157,10 @@ impl CountersFile {
             libc::madvise(address, before + bytes, libc::MADV_DONTFORK);
             address.cast::<u8>().add(before).cast::<Line>()
         };
+        for port in 0..self.ports.max(1) {
+            // SAFETY: the block has a line for each port.
+            unsafe { &*line.add(port) }.begin();
+        }
         Ok(Block(line))
     }
 }
@@ -174,6 +178,27 @@ fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
 /// The sums of the words of port `port` (counted over all devices, from 0) of `ports`, read from an open file. Takes no
 /// memory, for it is called where a program opens a file.
 pub fn sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
+    sums_of(fd, port, ports, |_| true)
+}
+
+/// The same over those blocks only that a process holds: for the words that count objects.
+pub fn held_sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
+    sums_of(fd, port, ports, |i| is_held(fd, i))
+}
+
+/// Whether a process has block `i`.
+fn is_held(fd: libc::c_int, i: usize) -> bool {
+    // SAFETY: a struct of integers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    (lock.l_start, lock.l_len) = (i as _, 1);
+    // SAFETY: the lock is a valid struct for the whole call.
+    let asked = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut lock) };
+    asked == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+fn sums_of(fd: libc::c_int, port: usize, ports: usize, counts: impl Fn(usize) -> bool) -> [u64; WORDS] {
     let mut words = [0_u64; WORDS];
     let mut line = [0_u64; WORDS];
     for i in 0..MOST_BLOCKS {
@@ -183,6 +208,9 @@ pub fn sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
         // The file ends with its last block.
         if n != size_of_val(&line) as isize {
             break;
+        }
+        if !counts(i) {
+            continue;
         }
         for (sum, word) in words.iter_mut().zip(line) {
             *sum = sum.wrapping_add(word);
@@ -238,6 +266,27 @@ mod tests {
         add(next.take().unwrap(), 0, Word::Sends, 6);
         assert_eq!(read(tmp.path(), 0, 1)[Word::Sends as usize], 11);
         assert_eq!(std::fs::metadata(tmp.path().join(crate::FILE)).unwrap().len(), PAGE as u64, "one block was enough");
+    }
+
+    #[test]
+    fn objects_are_those_of_processes_that_are_there() {
+        let tmp = tempfile::tempdir().unwrap();
+        let held =
+            || held_sums(File::open(tmp.path().join(crate::FILE)).unwrap().as_raw_fd(), 0, 1)[Word::Qps as usize];
+        let (one, other) = (CountersFile::open(tmp.path(), 1).unwrap(), CountersFile::open(tmp.path(), 1).unwrap());
+        let (here, there, third) = (one.take().unwrap(), one.take().unwrap(), other.take().unwrap());
+        add(here, 0, Word::Qps, 3);
+        // SAFETY: a block has one line at least.
+        unsafe { &*there.lines() }.subtract_one(Word::Qps);
+        add(third, 0, Word::Qps, 10);
+        assert_eq!(held(), 12, "what one thread has made, another destroys");
+        // SAFETY: nobody uses the block any more.
+        unsafe { libc::munmap(third.lines().cast_mut().cast(), PAGE) };
+        drop(other);
+        assert_eq!(held(), 2, "a process that has ended has none");
+        let next = CountersFile::open(tmp.path(), 1).unwrap();
+        next.take().unwrap();
+        assert_eq!(held(), 2, "and its block begins at none for the next");
     }
 
     #[test]

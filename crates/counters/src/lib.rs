@@ -7,26 +7,32 @@
 //! a counter's value is the sum over all blocks. A process holds its blocks by locks of the open file (fcntl(2),
 //! F_OFD_SETLK), which the kernel takes back however it ends.
 //!
+//! How many objects there are just now is counted there too: a thread that makes one adds one in its block, a thread that
+//! destroys one takes one away in its own. Those of a process that has ended are gone, so [`held_sums`] takes only blocks that
+//! somebody holds, and who takes a block over begins at none.
+//!
 //! The file is its user's own and written by programs under Vervain only. Its numbers are summed and shown, and nothing
 //! else depends on them.
 
 mod file;
 mod names;
 
-pub use file::{Block, CountersFile, sums};
-pub use names::{Counter, Directory, REAL, find, parse_placeholder, placeholder, sum};
+pub use file::{Block, CountersFile, held_sums, sums};
+pub use names::{Counter, Directory, OBJECTS, REAL, find, parse_placeholder, placeholder, sum};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file's name in the directory that `VERVAIN_SYSFS` names.
-pub const FILE: &str = "counters";
+///
+/// The number is that of its format, for programs of an earlier release may still run.
+pub const FILE: &str = "counters.2";
 
 /// The mode of the files that stand in a counter's place: readable, and told from others by the sticky bit, which means
 /// nothing for a file.
 pub const PLACEHOLDER_MODE: u32 = 0o1444;
 
 /// Words in a line.
-pub const WORDS: usize = 32;
+pub const WORDS: usize = 40;
 
 /// What is counted. The number is the place in a line and part of the file's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +96,22 @@ pub enum Word {
     Flushed,
     /// Receives that were flushed.
     FlushedReceives,
+    /// Objects that there are: protection domains. They are counted at the first port of their device.
+    Pds,
+    /// Completion queues.
+    Cqs,
+    /// Queue pairs.
+    Qps,
+    /// Memory regions.
+    Mrs,
+    /// Open devices.
+    Contexts,
+    /// Shared receive queues.
+    Srqs,
 }
+
+/// The words that count objects.
+pub(crate) const OF_OBJECTS: std::ops::RangeInclusive<usize> = Word::Pds as usize..=Word::Srqs as usize;
 
 /// The counters of one port in one block. Only the block's thread writes.
 #[repr(C, align(64))]
@@ -110,6 +131,18 @@ impl Line {
     pub fn add(&self, word: Word, n: u64) {
         let word = &self.words[word as usize];
         word.store(word.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Takes one away, of what another thread may have added. To be called by the thread that has the block.
+    pub fn subtract_one(&self, word: Word) {
+        self.add(word, u64::MAX);
+    }
+
+    /// No objects: the block's last process has ended with those that it had.
+    pub(crate) fn begin(&self) {
+        for word in OF_OBJECTS {
+            self.words[word].store(0, Ordering::Relaxed);
+        }
     }
 
     /// The value.

@@ -79,6 +79,18 @@ pub static REAL: &[Counter] = &[
     hw("req_remote_invalid_request", &[RemoteInvalid]),
 ];
 
+/// The kinds of objects, as `rdma resource` of iproute2 names them and in its order, and the word that counts each.
+pub const OBJECTS: &[(&str, Option<Word>)] = &[
+    ("pd", Some(Pds)),
+    ("cq", Some(Cqs)),
+    ("qp", Some(Qps)),
+    // Identifiers of librdmacm are not there.
+    ("cm_id", None),
+    ("mr", Some(Mrs)),
+    ("ctx", Some(Contexts)),
+    ("srq", Some(Srqs)),
+];
+
 /// The counter of that name; a name occurs in one directory only.
 pub fn find(name: &str) -> Option<&'static Counter> {
     REAL.iter().find(|counter| counter.name == name)

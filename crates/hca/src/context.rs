@@ -11,6 +11,7 @@ use crate::lock::OwnerLock;
 use crate::process::Process;
 use crate::qp::{Qp, QpInit};
 use crate::srq::{Srq, SrqInit};
+use crate::tally::{Counted, Word};
 use crate::types::{AhAttr, hca_clock_ns};
 use crate::window::Mw;
 use std::os::fd::RawFd;
@@ -30,13 +31,19 @@ pub struct Context {
     device: Arc<Device>,
     process: OwnerLock<&'static Process>,
     events: AsyncQueue,
+    _counted: Counted,
 }
 
 impl Context {
     /// Opens `device` in `process`. The link's crate offers this with its link wired in.
     pub fn open(device: &Arc<Device>, process: &'static Process) -> Result<Arc<Context>> {
         let process = OwnerLock::new(process);
-        let context = Arc::new(Context { device: Arc::clone(device), process, events: AsyncQueue::create()? });
+        let context = Arc::new(Context {
+            device: Arc::clone(device),
+            process,
+            events: AsyncQueue::create()?,
+            _counted: Counted::new(Word::Contexts, device),
+        });
         let mut all = OPEN.lock();
         all.retain(|c| c.strong_count() > 0);
         all.push(Arc::downgrade(&context));
@@ -86,7 +93,13 @@ impl Context {
     /// A protection domain.
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
         let process = self.process()?;
-        Ok(Arc::new(Pd { context: Arc::clone(self), process, number: process.next_pd(), users: AtomicU32::new(0) }))
+        Ok(Arc::new(Pd {
+            context: Arc::clone(self),
+            process,
+            number: process.next_pd(),
+            users: AtomicU32::new(0),
+            _counted: Counted::new(Word::Pds, &self.device),
+        }))
     }
 
     /// A completion channel.
@@ -210,6 +223,7 @@ pub struct Pd {
     pub(crate) process: &'static Process,
     pub(crate) number: u32,
     pub(crate) users: AtomicU32,
+    _counted: Counted,
 }
 
 impl Pd {

@@ -16,6 +16,7 @@ use crate::process::Process;
 use crate::qp::Qp;
 use crate::send_ring::SendRing;
 use crate::space::bits;
+use crate::tally::{Counted, Word};
 use crate::types::{Completion, event, hca_clock_ns};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -47,6 +48,7 @@ pub struct Cq {
     pending: OwnerLock<Vec<Arc<Qp>>>,
     pending_count: AtomicU32,
     pub(crate) channel_id: u32,
+    _counted: Counted,
 }
 
 /// A ring that every poll looks at, and how many looks were in vain since the last completion.
@@ -126,6 +128,7 @@ impl Cq {
                 pending: OwnerLock::default(),
                 pending_count: AtomicU32::new(0),
                 channel_id,
+                _counted: Counted::new(Word::Cqs, context.device()),
             }
         });
         if let Some(channel) = channel {

@@ -12,6 +12,7 @@ use crate::lock::OwnerLock;
 use crate::memory::DIRECT_CHUNK;
 use crate::objects::{Found, Pin};
 use crate::process::{self, Process};
+use crate::tally::{Counted, Word};
 use crate::types::access;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -180,6 +181,7 @@ pub struct Mr {
     pub(crate) windows: OwnerLock<Vec<u32>>,
     pub(crate) gone: AtomicBool,
     dm: Option<Arc<Dm>>,
+    _counted: Counted,
 }
 
 pub(crate) struct MrState {
@@ -271,6 +273,7 @@ impl Mr {
             windows: OwnerLock::default(),
             gone: AtomicBool::new(false),
             dm,
+            _counted: Counted::new(Word::Mrs, pd.device()),
         }))
     }
 

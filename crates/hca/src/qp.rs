@@ -20,7 +20,7 @@ use crate::send_queue::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
 use crate::send_ring::SendRing;
 use crate::short::{SHORT_BUDGET, Work};
 use crate::srq::Srq;
-use crate::tally::{Tally, Word};
+use crate::tally::{Counted, Tally, Word};
 use crate::types::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns};
 use crate::wqe::SendRequest;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -89,6 +89,7 @@ pub struct Qp {
     pub(crate) cookie: AtomicUsize,
     pub(crate) events: Arc<EventCount>,
     pub(crate) gone: AtomicBool,
+    _counted: Counted,
 }
 
 impl Qp {
@@ -182,6 +183,7 @@ impl Qp {
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
                 gone: AtomicBool::new(false),
+                _counted: Counted::new(Word::Qps, context.device()),
             }
         });
         qp.make_own_lane(offset)?;

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::numbers::Kind;
 use crate::process::Process;
 use crate::recv_queue::RecvQueue;
+use crate::tally::{Counted, Word};
 use crate::types::{Sge, event};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -38,6 +39,7 @@ pub struct Srq {
     pub(crate) users: AtomicU32,
     cookie: AtomicUsize,
     events: Arc<EventCount>,
+    _counted: Counted,
 }
 
 impl Srq {
@@ -71,6 +73,7 @@ impl Srq {
                 users: AtomicU32::new(0),
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
+                _counted: Counted::new(Word::Srqs, context.device()),
             }
         });
         pd.users.fetch_add(1, Ordering::Relaxed);

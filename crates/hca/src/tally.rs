@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 pub use vervain_counters::Word;
 use vervain_counters::{Block, CountersFile, Line};
 
+use crate::device::Device;
 use crate::types::Opcode;
 
 /// Ports of all devices at most: 16 devices with 4 each.
@@ -55,6 +56,33 @@ impl Tally {
         // SAFETY: every block has a line for each of PORTS ports, which do not become fewer while there are objects, and
         // NOWHERE has more; neither ever goes away while this thread has its address.
         unsafe { &*lines.byte_add(self.at.load(Ordering::Relaxed)) }
+    }
+}
+
+/// An object that is counted as long as it exists.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    kind: Word,
+    at: Tally,
+    /// The file of the process that made it: a forked child does not count its parent's objects.
+    file: usize,
+}
+
+impl Counted {
+    /// One more object of this kind at `device`.
+    pub(crate) fn new(kind: Word, device: &Device) -> Counted {
+        let at = Tally::default();
+        at.set(device.index(), device.ports(), 1);
+        at.add(kind, 1);
+        Counted { kind, at, file: FILE.load(Ordering::Acquire) as usize }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if FILE.load(Ordering::Acquire) as usize == self.file {
+            self.at.line().subtract_one(self.kind);
+        }
     }
 }
 

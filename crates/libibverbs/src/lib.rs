@@ -258,6 +258,34 @@ export!(
     ibv_cmd_resize_cq,
 );
 
+// What plugins of later releases import. No program does.
+export!(
+    default "IBVERBS_PRIVATE_65" => unsupported:
+    ibv_cmd_alloc_dmah,
+    ibv_cmd_create_comp_cntr,
+    ibv_cmd_create_cq_ex2,
+    ibv_cmd_destroy_comp_cntr,
+    ibv_cmd_export_dmabuf_fd,
+    ibv_cmd_free_dmah,
+    ibv_cmd_inc_comp_cntr,
+    ibv_cmd_inc_err_comp_cntr,
+    ibv_cmd_qp_attach_comp_cntr,
+    ibv_cmd_query_comp_cntr_caps,
+    ibv_cmd_query_port_speed,
+    ibv_cmd_read_comp_cntr,
+    ibv_cmd_read_err_comp_cntr,
+    ibv_cmd_reg_mr_ex,
+    ibv_cmd_set_comp_cntr,
+    ibv_cmd_set_err_comp_cntr,
+);
+export!(default "IBVERBS_PRIVATE_65" => no_pointer: ibv_dmabuf_heap_alloc, ibv_dmabuf_heap_cc_shared_init);
+export!(
+    default "IBVERBS_PRIVATE_65" => nothing:
+    ibv_dmabuf_heap_destroy,
+    ibv_dmabuf_heap_free,
+    verbs_register_driver_65,
+);
+
 // The one datum: a flag of rdma-core's that plugins may set, and that nobody here reads.
 std::arch::global_asm!(
     ".pushsection .bss.export,\"aw\",%nobits",

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::off_t;
-use vervain_counters::{PLACEHOLDER_MODE, WORDS, parse_placeholder, sum, sums};
+use vervain_counters::{PLACEHOLDER_MODE, WORDS, held_sums, parse_placeholder, sum, sums};
 
 use crate::real::{errno, set_errno};
 use crate::view;
@@ -115,19 +115,28 @@ fn name_of(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
 /// The value of the counter that a placeholder stands for. Takes no memory: a hook may run anywhere.
 fn value(placeholder: &[u8]) -> Option<u64> {
     let (port, ports, counter) = parse_placeholder(placeholder)?;
+    Some(sum(counter, &with_counts(|counts| sums(counts, port, ports))?))
+}
+
+/// The words that count the objects of the device whose first port is `port` of `ports`; None without a tree.
+pub fn objects(port: usize, ports: usize) -> Option<[u64; WORDS]> {
+    with_counts(|counts| held_sums(counts, port, ports))
+}
+
+/// What `f` makes of the file with the counts. Nobody has counted anything before that is there.
+fn with_counts(f: impl FnOnce(c_int) -> [u64; WORDS]) -> Option<[u64; WORDS]> {
     let counts = view::with_file_of_tree(vervain_counters::FILE, |path| {
         // Not by open, which is ours.
         // SAFETY: a C string.
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC) as c_int }
     })?;
-    let mut words = [0; WORDS];
-    // Nobody has counted anything before the file is there.
-    if counts >= 0 {
-        words = sums(counts, port, ports);
-        // SAFETY: opened above.
-        unsafe { libc::close(counts) };
+    if counts < 0 {
+        return Some([0; WORDS]);
     }
-    Some(sum(counter, &words))
+    let words = f(counts);
+    // SAFETY: opened above.
+    unsafe { libc::close(counts) };
+    Some(words)
 }
 
 /// Puts a file with `value` in the place of `fd`, which stays what it is where that cannot be made.

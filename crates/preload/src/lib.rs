@@ -1,8 +1,10 @@
-//! `libvervain_preload.so` stands before three groups of the C library's functions. It owns no device and no policy.
+//! `libvervain_preload.so` stands before four groups of the C library's functions. It owns no device and no policy.
 //!
 //! Paths: programs that look for RDMA devices beside the verbs (UCX, Mooncake, NCCL) find them under
 //! /sys/class/infiniband and /dev/infiniband. The library puts the tree that `vervain run` made, $VERVAIN_SYSFS, in
 //! place of a few path prefixes; every other call passes through after a comparison of the first bytes.
+//!
+//! Netlink: who asks the kernel for RDMA devices on a socket of NETLINK_RDMA is told of those in the tree (`netlink`).
 //!
 //! Memory: in a process that has loaded the verbs library, large allocations and mappings are shared from birth
 //! (`vervain-share`), unless VERVAIN_SHARE=off. The device finds out about them by [`vervain_share_v1`].
@@ -27,6 +29,7 @@ mod links;
 mod listing;
 mod loading;
 mod mapping;
+mod netlink;
 mod opening;
 mod real;
 mod sandbox;
@@ -74,6 +77,7 @@ extern "C" fn prepare() {
     links::resolve();
     listing::resolve();
     loading::resolve();
+    netlink::resolve();
 }
 
 // SAFETY: the dynamic linker calls each pointer of .init_array once, with arguments that `prepare` does not take.

@@ -19,7 +19,8 @@ use crate::real::{absent, errno, reals, set_errno};
 reals! { dlopen }
 
 /// The libraries that Vervain has its own of, by the names that programs link to.
-const LIBRARIES: [&str; 3] = ["libibverbs.so.1", "libmlx5.so.1", "libefa.so.1"];
+const LIBRARIES: [&str; 7] =
+    ["libibverbs.so.1", "libmlx5.so.1", "libmlx4.so.1", "libefa.so.1", "libhns.so.1", "libmana.so.1", "libionic.so.1"];
 
 /// Where the real dlopen goes on: its first argument, and itself. In the two registers of a returned pair.
 #[repr(C)]
@@ -112,8 +113,8 @@ fn library(name: &OsStr) -> Option<usize> {
 }
 
 /// Vervain's libraries, which lie beside this one; where one is missing, the program's own serves.
-fn ours() -> &'static [Option<CString>; 3] {
-    static OURS: OnceLock<[Option<CString>; 3]> = OnceLock::new();
+fn ours() -> &'static [Option<CString>; LIBRARIES.len()] {
+    static OURS: OnceLock<[Option<CString>; LIBRARIES.len()]> = OnceLock::new();
     OURS.get_or_init(|| {
         let directory = own_path().and_then(|path| Some(path.parent()?.to_owned()));
         LIBRARIES.map(|name| {

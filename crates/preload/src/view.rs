@@ -56,6 +56,11 @@ fn find_tree() -> Option<Tree> {
     Some(tree)
 }
 
+/// Whether there is a tree.
+pub fn is_shown() -> bool {
+    tree().is_some()
+}
+
 impl Tree {
     fn bytes(&self) -> &[u8] {
         &self.path[..self.length]

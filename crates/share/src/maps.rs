@@ -444,6 +444,31 @@ impl Heap {
     }
 }
 
+impl Heap {
+    /// Puts anonymous memory of the same contents in the place of a private copy. A store of another thread meanwhile may be
+    /// lost.
+    fn make_anonymous(&mut self, range: Range<usize>, mark: &Mark) -> Result<(), c_int> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a place of the kernel's choice.
+        let at = unsafe { sys::mmap(0, range.len(), RW, flags, -1, 0) }.map_err(code)?;
+        if mark.prot & libc::PROT_READ == 0 {
+            // SAFETY: the program is in this call about it.
+            let _ = unsafe { sys::mprotect(range.start, range.len(), RW) };
+        }
+        // SAFETY: both are mapped for these bytes, and do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(range.start as *const u8, at as *mut u8, range.len()) };
+        if mark.prot != RW {
+            // SAFETY: known here only.
+            let _ = unsafe { sys::mprotect(at, range.len(), mark.prot) };
+        }
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the place is the program's, which is to have the same there.
+        unsafe { real_remap(Remap { addr: at, len: range.len(), new_len: range.len(), flags, to: range.start }) }?;
+        self.marks.update(range, |m| m.there = There::Foreign);
+        Ok(())
+    }
+}
+
 /// Parts the program's memory in a range from the pages that a device's peers can reach, where it shows such pages. Its
 /// contents stay as they are at this moment.
 pub(crate) fn part_from_peers(range: Range<usize>) {
@@ -487,6 +512,11 @@ fn fork_advice(range: Range<usize>, advice: c_int) -> Answer {
         for (piece, mark) in heap.marks.pieces(part) {
             match mark.there {
                 There::Hole => answer = Err(libc::ENOMEM),
+                // For anonymous memory only, which it is to the program.
+                There::Copy if advice == libc::MADV_WIPEONFORK => {
+                    heap.make_anonymous(piece.clone(), &mark)?;
+                    real(piece)?;
+                }
                 There::Foreign | There::Copy => real(piece)?,
                 There::Object => heap.marks.update(piece, |m| match advice {
                     libc::MADV_DONTFORK => m.dont_fork = true,

@@ -7,14 +7,18 @@
 //! nodes. The linker must be lld, as rustc's own is on x86-64 Linux since 1.90: GNU ld refuses a second version script
 //! beside the one that rustc passes.
 //!
-//! Used by the thin cdylibs `libibverbs`, `libmlx5` and `libefa`. It knows nothing of verbs.
+//! Used by the thin cdylibs: `libibverbs`, and the stand-ins for rdma-core's provider libraries. Cargo builds one cdylib
+//! of a package, so each stand-in is a package; all that it has of its own is a [`Table`], and what turns that into a
+//! library lies in the directory stand-in beside this crate's source. It knows nothing of verbs.
 
 pub mod readelf;
 mod script;
+mod table;
 mod unsupported;
 
-pub use script::write_version_script;
-pub use unsupported::{is_false, minus_one, no_pointer, nothing, unsupported};
+pub use script::{write_stand_in, write_version_script};
+pub use table::{ANSWERS, Table};
+pub use unsupported::{is_false, minus_one, no_pointer, not_permitted, nothing, unsupported};
 
 /// Exports functions under versioned names.
 ///

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
 
+use crate::table::Table;
+
 /// Writes a version script that declares `nodes` (name, and the node it follows or "") and passes it, with `soname`, to
 /// the linker of the crate's cdylib.
 ///
@@ -14,13 +16,35 @@ use std::{env, fs};
 /// # Panics
 /// When cargo's variables are missing or the script cannot be written: there is no build then.
 pub fn write_version_script(soname: &str, nodes: &[(&str, &str)]) {
+    declare(soname, nodes);
+    println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// Makes a stand-in for a provider library out of `table`, a file of the package vervain-libNAME: exports.rs for the
+/// library's source to include, and the nodes for the linker. [`Table`] describes the file.
+///
+/// # Panics
+/// When the table cannot be read or understood, and where [`write_version_script`] does.
+pub fn write_stand_in(table: &str) {
+    let text = fs::read_to_string(table).unwrap_or_else(|e| panic!("{table}: {e}"));
+    let read = Table::parse(&text).unwrap_or_else(|e| panic!("{table}: {e}"));
+    fs::write(out_dir().join("exports.rs"), read.source()).expect("OUT_DIR can be written");
+    let package = env::var("CARGO_PKG_NAME").expect("CARGO_PKG_NAME is set by cargo");
+    declare(&format!("{}.so.1", package.trim_start_matches("vervain-")), &read.nodes());
+    println!("cargo:rerun-if-changed={table}");
+}
+
+fn declare(soname: &str, nodes: &[(&str, &str)]) {
     let mut script = String::new();
     for (node, parent) in nodes {
         let _ = writeln!(script, "{node} {{ }} {parent};");
     }
-    let path = PathBuf::from(env::var_os("OUT_DIR").expect("OUT_DIR is set by cargo")).join("versions.map");
+    let path = out_dir().join("versions.map");
     fs::write(&path, script).expect("OUT_DIR can be written");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", path.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
-    println!("cargo:rerun-if-changed=build.rs");
+}
+
+fn out_dir() -> PathBuf {
+    PathBuf::from(env::var_os("OUT_DIR").expect("OUT_DIR is set by cargo"))
 }

@@ -5,14 +5,24 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 fn set_errno() {
+    say(libc::EOPNOTSUPP);
+}
+
+fn say(errno: c_int) {
     // SAFETY: __errno_location returns this thread's errno, which lives as long as the thread.
-    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP }
+    unsafe { *libc::__errno_location() = errno }
 }
 
 /// Of functions that return an errno value.
 pub extern "C" fn unsupported() -> c_int {
     set_errno();
     libc::EOPNOTSUPP
+}
+
+/// Of functions that return an errno value, which is EPERM for an object of another provider's.
+pub extern "C" fn not_permitted() -> c_int {
+    say(libc::EPERM);
+    libc::EPERM
 }
 
 /// Of functions that return -1 and set errno; as wide as the widest of them (`ssize_t`).
@@ -40,7 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stand_in_says_eopnotsupp_in_its_own_way() {
+    fn every_answer_says_no_in_its_own_way() {
+        assert_eq!(not_permitted(), libc::EPERM);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
         assert_eq!(unsupported(), libc::EOPNOTSUPP);
         assert_eq!(minus_one(), -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
