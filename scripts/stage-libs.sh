@@ -14,3 +14,7 @@ for name in ibverbs mlx5 efa; do
     ln -sfn "lib$name.so.1" "$dir/lib$name.so"
 done
 put libvervain_preload.so libvervain_preload.so
+# What `vervain run` names to valgrind and to ThreadSanitizer.
+build=$(dirname "$0")/../packaging
+put valgrind.supp valgrind.supp
+put tsan.supp tsan.supp
