@@ -71,12 +71,15 @@ pub fn may_hold_pointers(start: *const u8, len: usize) {
     unsafe { register(start.cast(), len) };
 }
 
+/// `__tsan_acquire` and `__tsan_release`.
+type Touch = unsafe extern "C" fn(*mut c_void);
+
 /// ThreadSanitizer's `__tsan_acquire` and `__tsan_release` (sanitizer/tsan_interface.h), by which one thread's doings before
 /// the latter come before another's after the former, for the same address.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
-    acquire: unsafe extern "C" fn(*mut c_void),
-    release: unsafe extern "C" fn(*mut c_void),
+    acquire: Touch,
+    release: Touch,
 }
 
 impl Order {
@@ -86,8 +89,9 @@ impl Order {
         if acquire.is_null() || release.is_null() {
             return None;
         }
-        // SAFETY: the header has these types.
-        unsafe { Some(Order { acquire: std::mem::transmute(acquire), release: std::mem::transmute(release) }) }
+        // SAFETY: the header has this type for both.
+        let [acquire, release] = [acquire, release].map(|f| unsafe { std::mem::transmute::<*mut c_void, Touch>(f) });
+        Some(Order { acquire, release })
     }
 
     /// What other threads did before they released `at` comes before what this thread does now.
