@@ -298,9 +298,9 @@ static void case_overflow(void)
 {
 	open_looped(1);
 	operations();
-	volatile char *block = malloc(300000);
+	char *volatile block = malloc(300000);
 	block[300000] = 1;
-	free((void *)block);
+	free(block);
 	close_looped();
 }
 

@@ -1,7 +1,7 @@
 //! Sanitizers, memcheck, gdb and strace on a small verbs program (`tests/c/checked.c`): right traffic is left in peace, and
 //! each mistake of the program is found as it would be without a device. docs/sanitizers.md is the page for users.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -237,7 +237,7 @@ fn memchecks_options_of_the_user_hold() {
     assert_eq!(run.status.and_then(|s| s.code()), Some(33), "{}", run.describe());
 }
 
-fn gdb(commands: &[&str], program: &Path, cases: &[&str]) -> Option<Finished> {
+fn gdb(commands: &[&str], cases: &[&str]) -> Option<Finished> {
     if !have(&["gdb"]) || !have_c() {
         return None;
     }
@@ -246,7 +246,7 @@ fn gdb(commands: &[&str], program: &Path, cases: &[&str]) -> Option<Finished> {
     for line in ["set confirm off", "set debuginfod enabled off"].iter().chain(commands) {
         command.args(["-ex", line]);
     }
-    let run = end(command.arg("--args").arg(program).args(cases));
+    let run = end(command.arg("--args").arg(c_program("checked")).args(cases));
     if run.output.contains("Couldn't get registers") || run.output.contains("ptrace: Operation not permitted") {
         eprintln!("skipped: this machine forbids ptrace");
         return None;
@@ -256,7 +256,7 @@ fn gdb(commands: &[&str], program: &Path, cases: &[&str]) -> Option<Finished> {
 
 #[test]
 fn gdb_runs_a_program_without_a_stop_that_nobody_asked_for() {
-    let Some(run) = gdb(&["run"], &c_program("checked"), &RIGHT[..4]) else { return };
+    let Some(run) = gdb(&["run"], &RIGHT[..4]) else { return };
     assert!(run.output.contains("4 cases, 0 failed") && run.output.contains("exited normally"), "{}", run.describe());
     assert!(!run.output.contains("received signal"), "{}", run.describe());
 }
@@ -264,7 +264,7 @@ fn gdb_runs_a_program_without_a_stop_that_nobody_asked_for() {
 #[test]
 fn gdb_stops_at_breakpoints_and_steps_through_a_post() {
     let commands = ["break ibv_post_send", "run", "backtrace", "delete", "stepi 400", "info symbol $pc", "continue"];
-    let Some(run) = gdb(&commands, &c_program("checked"), &["looped"]) else { return };
+    let Some(run) = gdb(&commands, &["looped"]) else { return };
     for words in ["case_looped", "libibverbs.so.1", "1 cases, 0 failed", "exited normally"] {
         assert!(run.output.contains(words), "no {words:?}: {}", run.describe());
     }
@@ -272,7 +272,7 @@ fn gdb_stops_at_breakpoints_and_steps_through_a_post() {
 
 #[test]
 fn gdb_stops_where_the_program_faults() {
-    let Some(run) = gdb(&["run", "backtrace"], &c_program("checked"), &["null"]) else { return };
+    let Some(run) = gdb(&["run", "backtrace"], &["null"]) else { return };
     assert!(run.output.contains("received signal SIGSEGV") && run.output.contains("case_null"), "{}", run.describe());
 }
 
