@@ -298,9 +298,9 @@ static void case_overflow(void)
 {
 	open_looped(1);
 	operations();
-	char *volatile block = malloc(300000);
+	volatile char *volatile block = malloc(300000);
 	block[300000] = 1;
-	free(block);
+	free((void *)block);
 	close_looped();
 }
 
