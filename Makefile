@@ -19,7 +19,8 @@ DEMO_PACKAGES := ibverbs-utils perftest
 TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind \
     util-linux iproute2 nftables hostname tshark ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
     openmpi-bin libopenmpi-dev mpich libmpich-dev hpcc python3-mpi4py python3-numpy python3-pip \
-    python3-venv python3-yaml libnuma1 libcurl4 chromium libpython3.11-testsuite
+    python3-venv python3-yaml libnuma1 libcurl4 chromium libpython3.11-testsuite \
+    clang libclang-rt-dev llvm gdb strace
 BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin
 

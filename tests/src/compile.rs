@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::tool;
+use crate::{have, tool};
 
 /// Whether a C compiler and the header of libibverbs exist; prints what is missing.
 pub fn have_c() -> bool {
@@ -95,7 +95,46 @@ pub(crate) fn out_dir() -> PathBuf {
     dir.canonicalize().expect("the directory of the C programs")
 }
 
+/// The program of `tests/c/NAME.c` compiled by `compiler` with a sanitizer's options; none, and the reason printed, where the
+/// machine has no such compiler, or no runtime of the sanitizer for it.
+///
+/// # Panics
+/// When it does not compile without a warning.
+pub fn sanitized_program(compiler: &str, sanitizer: &[&str], name: &str) -> Option<PathBuf> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !have(&[compiler]) || !have_c() {
+        return None;
+    }
+    let options = [&OPTIONS[..], sanitizer].concat();
+    let as_named = format!("{name}-{compiler}{}", sanitizer.concat().replace(['=', '/', ','], "-"));
+    match try_build(compiler, &as_named, &options, &sources_of(name)) {
+        Ok(program) => Some(program),
+        // The linkers' words for a library that is not there: "cannot find -lasan", "cannot find /…/libclang_rt.asan.a".
+        Err(why) if why.lines().any(|line| line.contains("cannot find") && line.contains("san")) => {
+            eprintln!("skipped: {compiler} has no runtime for {}", sanitizer.join(" "));
+            None
+        }
+        Err(why) => panic!("{as_named} does not compile:\n{why}"),
+    }
+}
+
 fn compile(name: &str, libraries: &[&str]) -> PathBuf {
+    let mut options = OPTIONS.to_vec();
+    let ours: Vec<_> = libraries.iter().map(|library| format!("-l{library}")).collect();
+    let place = format!("-L{}", crate::libraries().display());
+    if !ours.is_empty() {
+        // They stand before the sources, where a linker that takes only what it needs would leave them out.
+        options.extend(["-Wl,--no-as-needed", &place]);
+        options.extend(ours.iter().map(String::as_str));
+        options.push("-Wl,--as-needed");
+    }
+    build("cc", name, &options, &sources_of(name))
+}
+
+const OPTIONS: [&str; 7] = ["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"];
+
+fn sources_of(name: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = vec![root.join("c").join(name).with_extension("c")];
     for entry in std::fs::read_dir(root.join("c")).expect("tests/c").flatten() {
@@ -105,19 +144,14 @@ fn compile(name: &str, libraries: &[&str]) -> PathBuf {
         }
     }
     sources.sort();
-    let mut options = vec!["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"];
-    let ours: Vec<_> = libraries.iter().map(|library| format!("-l{library}")).collect();
-    let place = format!("-L{}", crate::libraries().display());
-    if !ours.is_empty() {
-        // They stand before the sources, where a linker that takes only what it needs would leave them out.
-        options.extend(["-Wl,--no-as-needed", &place]);
-        options.extend(ours.iter().map(String::as_str));
-        options.push("-Wl,--as-needed");
-    }
-    build("cc", name, &options, &sources)
+    sources
 }
 
 fn build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> PathBuf {
+    try_build(compiler, name, options, sources).unwrap_or_else(|why| panic!("{name} does not compile:\n{why}"))
+}
+
+fn try_build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> Result<PathBuf, String> {
     let out_dir = out_dir();
     // Under a name of this process first: two runs at once do not execute each other's half-written file.
     let out = out_dir.join(name);
@@ -130,7 +164,9 @@ fn build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> P
         .args(["-lpthread", "-ldl", "-lm", "-libverbs"])
         .output()
         .unwrap_or_else(|e| panic!("{compiler}: {e}"));
-    assert!(result.status.success(), "{name} does not compile:\n{}", String::from_utf8_lossy(&result.stderr));
+    if !result.status.success() {
+        return Err(String::from_utf8_lossy(&result.stderr).into_owned());
+    }
     std::fs::rename(&partial, &out).expect("naming the compiled program");
-    out
+    Ok(out)
 }

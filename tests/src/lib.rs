@@ -14,7 +14,9 @@ pub mod netns;
 mod process;
 mod venv;
 
-pub use compile::{app_program, bench_program, c_program, c_program_with, have_c, mpi_program, stand_in};
+pub use compile::{
+    app_program, bench_program, c_program, c_program_with, have_c, mpi_program, sanitized_program, stand_in,
+};
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};
 pub use process::{Finished, Job, free_port};

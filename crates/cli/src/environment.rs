@@ -44,6 +44,49 @@ pub fn client_defaults(is_set: impl Fn(&str) -> bool) -> Variables {
     DEFAULTS.into_iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (name, value.into())).collect()
 }
 
+/// What checkers have to be told, beside what they are told already: a sanitizer's runtime that is linked into the program
+/// asks nobody else (`crates/preload/src/checkers.rs` answers the others), and valgrind reads files. An option that the user
+/// has set stays as it is.
+pub fn checkers(dir: &Path, current: impl Fn(&str) -> Option<OsString>) -> Variables {
+    let mut variables = Variables::new();
+    let mut add = |name: &'static str, option: &str, value: &OsStr, separator: u8| {
+        let had = current(name).unwrap_or_default();
+        if !contains(&had, option) {
+            let mut all = had.into_vec();
+            if !all.is_empty() {
+                all.push(separator);
+            }
+            all.extend_from_slice(option.as_bytes());
+            all.extend_from_slice(value.as_bytes());
+            variables.push((name, OsString::from_vec(all)));
+        }
+    };
+    add("ASAN_OPTIONS", "verify_asan_link_order=", OsStr::new("0"), b':');
+    // Neither has a way to write every path: blanks separate in both, and the quote ends.
+    let expressible = |path: &Path| !path.as_os_str().as_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b'"');
+    let tsan = dir.join(libs::TSAN_SUPPRESSIONS);
+    if tsan.is_file() && expressible(&tsan) {
+        let quoted = [b"\"", tsan.as_os_str().as_bytes(), b"\""].concat();
+        add("TSAN_OPTIONS", "suppressions=", OsStr::from_bytes(&quoted), b':');
+    }
+    let valgrind = dir.join(libs::VALGRIND_SUPPRESSIONS);
+    if valgrind.is_file() && expressible(&valgrind) {
+        let had = current("VALGRIND_OPTS").unwrap_or_default();
+        // Many files may be named, so only this one is looked for.
+        let option = [b"--suppressions=", valgrind.as_os_str().as_bytes()].concat();
+        if !had.as_bytes().split(u8::is_ascii_whitespace).any(|word| word == option) {
+            let parts = [had.as_bytes(), &option];
+            let words: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            variables.push(("VALGRIND_OPTS", OsString::from_vec(words.join(&b' '))));
+        }
+    }
+    variables
+}
+
+fn contains(text: &OsStr, part: &str) -> bool {
+    text.as_bytes().windows(part.len()).any(|window| window == part.as_bytes())
+}
+
 /// LD_LIBRARY_PATH with `dir` in front of what the user had.
 pub fn library_path(dir: &Path, current: Option<&OsStr>) -> OsString {
     in_front(dir.as_os_str(), current, b':')
@@ -87,6 +130,39 @@ mod tests {
             |set: &[&str]| client_defaults(|name| set.contains(&name)).into_iter().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(names(&[]), DEFAULTS.map(|(name, _)| name));
         assert_eq!(names(&["UCX_TLS", "OMPI_MCA_osc"]), ["OMPI_MCA_opal_common_ucx_devices", "OMPI_MCA_pml"]);
+    }
+
+    #[test]
+    fn checkers_are_told_beside_what_the_user_has_told_them() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path();
+        let of = |set: &[(&str, &str)]| {
+            let current = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value));
+            checkers(dir, current)
+                .into_iter()
+                .map(|(name, value)| format!("{name}={}", text(value)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), ["ASAN_OPTIONS=verify_asan_link_order=0"], "no file, no option");
+        for file in [libs::TSAN_SUPPRESSIONS, libs::VALGRIND_SUPPRESSIONS] {
+            std::fs::write(dir.join(file), "").unwrap();
+        }
+        let (tsan, valgrind) = (format!("suppressions=\"{}/tsan.supp\"", dir.display()), dir.join("valgrind.supp"));
+        let valgrind = format!("--suppressions={}", valgrind.display());
+        let all = |a: &str, t: &str, v: &str| {
+            [
+                format!("ASAN_OPTIONS={a}verify_asan_link_order=0"),
+                format!("TSAN_OPTIONS={t}{tsan}"),
+                format!("VALGRIND_OPTS={v}{valgrind}"),
+            ]
+        };
+        assert_eq!(of(&[]), all("", "", ""));
+        let had = [("ASAN_OPTIONS", "a=1"), ("TSAN_OPTIONS", "b=2"), ("VALGRIND_OPTS", "--suppressions=/c")];
+        assert_eq!(of(&had), all("a=1:", "b=2:", "--suppressions=/c "));
+        let own = [("ASAN_OPTIONS", "verify_asan_link_order=1"), ("TSAN_OPTIONS", "suppressions=/b")];
+        assert_eq!(of(&own), [format!("VALGRIND_OPTS={valgrind}")], "what the user has set stays");
+        let all_own = [own[0], own[1], ("VALGRIND_OPTS", valgrind.as_str())];
+        assert_eq!(of(&all_own), <[String; 0]>::default());
     }
 
     #[test]

@@ -17,8 +17,10 @@ use crate::cli::InventoryArgs;
 use crate::environment::Variables;
 use crate::output;
 
-/// Opening a device takes milliseconds; a library that is silent for so long never answers.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Opening a device takes milliseconds; a library that is silent for so long never answers. Under valgrind it takes seconds.
+fn patience() -> Duration {
+    Duration::from_secs(if vervain_share::checkers::valgrind() { 120 } else { 5 })
+}
 
 /// A device as a program sees it. GUIDs are in the `0000:0000:0000:0000` form of sysfs.
 #[derive(Serialize, Deserialize, Debug, Clone)]
@@ -114,10 +116,11 @@ fn read_to_end(child: &mut Child) -> Result<(Vec<u8>, String)> {
     }
     let mut got = [Vec::new(), Vec::new()];
     for _ in 0..2 {
-        let Ok((which, bytes)) = receiver.recv_timeout(PATIENCE) else {
+        let patience = patience();
+        let Ok((which, bytes)) = receiver.recv_timeout(patience) else {
             let _ = child.kill();
             let _ = child.wait();
-            bail!("the verbs library did not answer within {} s", PATIENCE.as_secs());
+            bail!("the verbs library did not answer within {} s", patience.as_secs());
         };
         got[which] = bytes.context("cannot read from the process that asks the verbs library")?;
     }

@@ -10,6 +10,10 @@ use anyhow::{Context, Result, bail};
 pub const LIBIBVERBS: &str = "libibverbs.so.1";
 /// The preload library's file in the library directory.
 pub const PRELOAD: &str = "libvervain_preload.so";
+/// ThreadSanitizer's suppressions in the library directory.
+pub const TSAN_SUPPRESSIONS: &str = "tsan.supp";
+/// Valgrind's suppressions there.
+pub const VALGRIND_SUPPRESSIONS: &str = "valgrind.supp";
 
 /// The library directory: `given`, else `lib/vervain` beside the command, else `../lib/vervain` (installed).
 pub fn directory(given: Option<&Path>) -> Result<PathBuf> {

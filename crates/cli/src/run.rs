@@ -74,6 +74,7 @@ pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variable
     let library_path = environment::library_path(&dir, env::var_os("LD_LIBRARY_PATH").as_deref());
     variables.insert(0, ("LD_LIBRARY_PATH", library_path));
     variables.extend(environment::client_defaults(|name| env::var_os(name).is_some()));
+    variables.extend(environment::checkers(&dir, |name| env::var_os(name)));
     Ok((dir, variables))
 }
 

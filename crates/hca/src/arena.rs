@@ -10,19 +10,36 @@ use crate::lock::OwnerLock;
 use crate::raw;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vervain_share::checkers;
 
-/// Sizes tried for a new arena, largest first: a limit on address space (RLIMIT_AS) leaves the smaller ones.
+/// Sizes tried for a new arena, largest first: a limit on address space (RLIMIT_AS) leaves the smaller ones. So does
+/// valgrind, where a program and all its peers have some 60 GiB.
 const SIZES: [u64; 4] = [64 << 30, 16 << 30, 2 << 30, 256 << 20];
+/// The largest of one's own under memcheck, which warns of every larger mapping.
+const CHECKED: u64 = 256 << 20;
+/// The largest piece of a peer's arena that is mapped under memcheck.
+const CHECKED_PEER: u64 = 2 << 30;
 /// Alignment of every allocation: one cache line.
 pub const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
+/// A mapping is opened for access in steps of this size.
+const STEP: u64 = 1 << 20;
+
 /// A mapping of an arena, one's own or a peer's. Everything in it is found by offset and checked on use.
+///
+/// It is closed to every access (PROT_NONE) beyond what has been asked for. A few MiB of the 64 GiB are in use, all near its
+/// start; whoever reads all memory that can be read, as memcheck's search for leaks and some garbage collectors do, would
+/// bring the rest to life.
 #[derive(Clone, Copy)]
 pub struct View {
     base: *mut u8,
     len: u64,
+    /// How far it is open, for all copies of this view; given back by `unmap`.
+    open: NonNull<AtomicU64>,
 }
 
 // SAFETY: a view is an address range; all access through it goes through atomics or explicitly synchronised copies.
@@ -33,15 +50,15 @@ unsafe impl Sync for View {}
 impl View {
     /// Maps `len` bytes of `fd` shared, readable and writable, kept out of forked children and core dumps.
     fn map(fd: RawFd, len: u64) -> Result<View> {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe { raw::map(std::ptr::null_mut(), len as usize, prot, flags, fd, 0) };
+        let base = unsafe { raw::map(std::ptr::null_mut(), len as usize, libc::PROT_NONE, flags, fd, 0) };
         if base.is_null() {
             return Err(Error::last_os("cannot map an arena"));
         }
         // SAFETY: the range was mapped just above.
         unsafe { raw::keep_private(base, len as usize) };
-        Ok(View { base: base.cast(), len })
+        Ok(View { base: base.cast(), len, open: NonNull::from(Box::leak(Box::default())) })
     }
 
     /// Maps a peer's arena from a descriptor it sent. Refused unless it is sealed against shrinking.
@@ -57,7 +74,17 @@ impl View {
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || stat.st_size < PAGE as i64 {
             return Err(Error::invalid("a peer sent an arena that is not a sealed memfd"));
         }
-        View::map(fd, stat.st_size as u64)
+        // All of it where there is room; else its beginning, and there lies what is in use.
+        let size = stat.st_size as u64;
+        let most = if checkers::memcheck() { size.min(CHECKED_PEER) } else { size };
+        let mut view = View::map(fd, most);
+        for smaller in SIZES.into_iter().filter(|smaller| *smaller < most) {
+            if view.is_ok() {
+                break;
+            }
+            view = View::map(fd, smaller);
+        }
+        view
     }
 
     /// Unmaps a peer's arena.
@@ -66,7 +93,15 @@ impl View {
     /// No reference into the view is used afterwards.
     pub unsafe fn unmap(self) {
         // SAFETY: the range came from `map`, and the caller gives up all references into it.
-        unsafe { raw::unmap(self.base.cast(), self.len as usize) };
+        unsafe {
+            raw::unmap(self.base.cast(), self.len as usize);
+            drop(Box::from_raw(self.open.as_ptr()));
+        }
+    }
+
+    /// Where it is mapped.
+    pub fn base(&self) -> *const u8 {
+        self.base
     }
 
     /// Bytes mapped.
@@ -82,11 +117,58 @@ impl View {
     /// The address of `offset`, if `[offset, offset + len)` lies inside.
     #[inline]
     pub fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
-        if offset.checked_add(len)? > self.len {
+        let end = offset.checked_add(len)?;
+        // SAFETY: lives as long as the mapping.
+        if end > unsafe { self.open.as_ref() }.load(Ordering::Acquire) && !self.open(end) {
             return None;
         }
         // SAFETY: the sum was just checked to stay inside the mapping.
         Some(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// Opens the mapping up to `end`; false beyond its own end, or when the kernel has no memory for that.
+    #[cold]
+    #[inline(never)]
+    fn open(&self, end: u64) -> bool {
+        if end > self.len {
+            return false;
+        }
+        // SAFETY: as in `at`.
+        let open = unsafe { self.open.as_ref() };
+        let (from, to) = (open.load(Ordering::Acquire), end.next_multiple_of(STEP).min(self.len));
+        // Whoever opens less at the same moment asks for what is open already.
+        if from < to {
+            // SAFETY: a part of this mapping, which nobody could use until now.
+            let done = unsafe {
+                raw::protect(
+                    self.base.add(from as usize).cast(),
+                    (to - from) as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                )
+            };
+            if !done {
+                return false;
+            }
+            open.fetch_max(to, Ordering::AcqRel);
+        }
+        true
+    }
+
+    /// Has `[offset, offset + len)`, whole pages, read only from now on; whether that was done.
+    pub(crate) fn read_only(&self, offset: u64, len: u64) -> bool {
+        self.protect(offset, len, libc::PROT_READ)
+    }
+
+    /// Ends that for the pages around `[offset, offset + len)`; whether that was done.
+    pub(crate) fn writable(&self, offset: u64, len: u64) -> bool {
+        let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));
+        self.protect(start, end - start, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn protect(&self, offset: u64, len: u64, prot: libc::c_int) -> bool {
+        let Some(at) = self.at(offset, len) else { return false };
+        // SAFETY: a part of this mapping, of which the callers know who writes there.
+        unsafe { raw::protect(at.cast(), len as usize, prot) }
     }
 
     /// The shared struct at `offset`, if it lies inside and is aligned. `T` holds atomics only, see `layout`.
@@ -124,7 +206,8 @@ impl Arena {
     /// Makes the arena; the first `header` bytes stay with the caller.
     pub fn create(header: u64) -> Result<Arena> {
         let mut last = None;
-        for size in SIZES {
+        let most = if checkers::memcheck() { CHECKED } else { SIZES[0] };
+        for size in SIZES.into_iter().filter(|size| *size <= most) {
             match Arena::create_sized(size, header) {
                 Ok(arena) => return Ok(arena),
                 Err(e) => last = Some(e),
@@ -214,6 +297,10 @@ impl Arena {
                 )
             };
             if rc == 0 {
+                // A part of the table that is read only as a whole there (`Space::new`).
+                if checkers::memcheck() && !self.view.writable(range.start, range.end - range.start) {
+                    return Err(Error::last_os("cannot open a part of the shared-memory arena"));
+                }
                 return Ok(());
             }
             let e = std::io::Error::last_os_error();
@@ -290,7 +377,6 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn a_released_block_reads_as_zero_when_allocated_again() {
@@ -307,6 +393,43 @@ mod tests {
             assert_eq!(arena.view().get::<AtomicU64>(b.offset()).unwrap().load(Ordering::Relaxed), 0);
             arena.release(b);
         }
+    }
+
+    /// Rights of the mapping at `at`, as in /proc/self/maps.
+    fn rights(at: *const u8) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let at = at as u64;
+        let of = |line: &str| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            (number(start)? <= at && at < number(end)?).then(|| rest[..3].to_owned())
+        };
+        maps.lines().find_map(of).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_nobody_has_asked_for_cannot_be_read() {
+        let arena = Arena::create(PAGE).unwrap();
+        let block = arena.alloc(5 * STEP).unwrap();
+        let views = [arena.view(), View::of_peer(arena.fd()).unwrap()];
+        for view in views {
+            // A copy of the view knows what was opened by another.
+            let copy = view;
+            let at = copy.at(block.offset(), block.len()).unwrap();
+            let open = (block.offset() + block.len()).next_multiple_of(STEP) as usize;
+            assert_eq!(rights(at), "rw-");
+            assert_eq!(rights(view.base().wrapping_add(open - 1)), "rw-");
+            assert_eq!(rights(view.base().wrapping_add(open)), "---");
+            assert_eq!(rights(view.base().wrapping_add(view.len() as usize - 1)), "---");
+            // What is asked for later is opened then.
+            let far = view.at(20 * STEP, 8).unwrap();
+            assert_eq!(rights(far), "rw-");
+            assert!(view.at(view.len(), 1).is_none());
+            assert_eq!(rights(view.base().wrapping_add(22 * STEP as usize)), "---");
+        }
+        // SAFETY: nothing refers to the second view.
+        unsafe { views[1].unmap() };
     }
 
     #[test]

@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_share::checkers;
 
 /// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -129,6 +130,9 @@ impl Process {
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
         let keys = arena.alloc_sparse((layout::KEYS * size_of::<layout::KeyEntry>()) as u64)?;
+        // Not the table of keys, which is large and has nothing but addresses of what is registered.
+        let rest = keys.offset() + keys.len();
+        checkers::may_hold_pointers(view.base().wrapping_add(rest as usize), (view.len() - rest) as usize);
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
         let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
         let objects = Objects::new(&arena, table.offset(), source, adopting)?;

@@ -21,6 +21,15 @@ pub(crate) unsafe fn map(
     if rc == -1 { std::ptr::null_mut() } else { rc as *mut c_void }
 }
 
+/// Gives `len` bytes other rights; whether that was done.
+///
+/// # Safety
+/// The range is of a mapping of the caller's, and nobody uses it in a way that it is closed to.
+pub(crate) unsafe fn protect(at: *mut c_void, len: usize, prot: c_int) -> bool {
+    // SAFETY: the caller vouches for the range.
+    unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot as c_long) == 0 }
+}
+
 /// Unmaps `len` bytes.
 ///
 /// # Safety

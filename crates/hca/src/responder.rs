@@ -529,6 +529,7 @@ impl Target {
         }
         let entry = self.space.keys.get((rkey >> 8) as usize).ok_or(Nak::RemoteAccess)?;
         let good = u64::from(rkey);
+        self.space.write_key(rkey);
         if entry.key.load(Ordering::Acquire) != good
             || entry.flags() & layout::KEY_WINDOW2 == 0
             || entry.qpn.load(Ordering::Relaxed) != self.qp.qpn.load(Ordering::Relaxed)

@@ -8,6 +8,7 @@ use crate::layout::{self, Header, KeyEntry, QpShared, RqShared};
 use crate::mapped::{Mapped, Wanted};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use vervain_share::checkers;
 
 /// `FUTEX_OWNER_DIED`: the kernel sets it in a robust mutex whose owner died (`man 2 get_robust_list`).
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
@@ -66,6 +67,10 @@ impl Space {
         let (Some(keys), Some(attention), Some(objects)) = (keys, attention, objects) else {
             return Err(Error::invalid("a peer's arena has tables outside of itself"));
         };
+        if checkers::memcheck() {
+            // Its leak search reads what can be written to, and would bring all 64 MiB of the table to life.
+            view.read_only(header.keys.load(Ordering::Relaxed), (layout::KEYS * size_of::<KeyEntry>()) as u64);
+        }
         // One's own objects need no second mapping.
         let mapped = Mapped::new(if own { &[] } else { objects });
         let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
@@ -240,6 +245,15 @@ impl Space {
         }
         self.ask_for(entry, offset, len)?;
         Some(Place::Remote(entry.host.load(Ordering::Relaxed).wrapping_add(offset)))
+    }
+
+    /// The entry of `key` is going to be written to, by a process that may not be its owner.
+    pub(crate) fn write_key(&self, key: u32) {
+        if checkers::memcheck() {
+            // Read only as a part of the table (`new`). What fails here faults there.
+            let offset = self.header.keys.load(Ordering::Relaxed) + u64::from(key >> 8) * size_of::<KeyEntry>() as u64;
+            self.view.writable(offset, size_of::<KeyEntry>() as u64);
+        }
     }
 
     /// Has the owner asked for the object that `entry` lies in, which is not mapped here; nobody waits for it. None when it

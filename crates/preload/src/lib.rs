@@ -11,6 +11,8 @@
 //!
 //! Libraries: what a program loads from a package that brings a libibverbs of its own gets Vervain's (`loading`).
 //!
+//! Sanitizers: what a runtime has to be told where this library is loaded (`checkers`).
+//!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
 //! - `allocation`, `mapping`, `forking`, `signals`, `descriptors` and `sandbox` are the functions of memory.
 //! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is
@@ -21,6 +23,7 @@
 //! static programs).
 
 mod allocation;
+mod checkers;
 mod counters;
 mod descriptors;
 mod files;

@@ -7,11 +7,12 @@
 //! - `heap` serves malloc and its kin, with `slab` for small blocks at page boundaries, `maps` mmap and its kin; `marks` remembers what the program did to ranges.
 //! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps,
 //!   `program` knows the program's own shared memory.
-//! - `faults` is the seam of the device's own handler of faults.
+//! - `faults` is the seam of the device's own handler of faults, `checkers` knows sanitizers and memcheck.
 //!
 //! docs/shared-memory.md says what is served and what it costs.
 
 pub mod api;
+pub mod checkers;
 pub mod device;
 pub mod dump;
 pub mod faults;

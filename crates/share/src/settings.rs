@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use crate::sys;
+use crate::{checkers, sys};
 
 /// Why memory is not shared from birth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Off {
     Variable,
     /// `VERVAIN_SHARE` or `VERVAIN_FORK_LIMIT` has a value that is none.
     BadVariable,
+    /// The program has a sanitizer, or runs under memcheck: those are the allocator, and decide where memory lies.
+    Checked,
     /// The kernel counts shared memory when it is touched (overcommit_memory 2): a full machine would be SIGBUS there.
     StrictOvercommit,
     /// RLIMIT_FSIZE forbids a file of that length.
@@ -28,6 +30,7 @@ impl Off {
         match self {
             Off::Variable => "VERVAIN_SHARE=off".into(),
             Off::BadVariable => "VERVAIN_SHARE or VERVAIN_FORK_LIMIT has a wrong value".into(),
+            Off::Checked => "the program has a sanitizer, or runs under memcheck".into(),
             Off::StrictOvercommit => {
                 "vm.overcommit_memory is 2, where shared memory on a full machine would end in SIGBUS".into()
             }
@@ -177,6 +180,9 @@ impl Settings {
                 ]);
                 return Err(Off::BadVariable);
             }
+        }
+        if checkers::sanitized() || checkers::memcheck() {
+            return Err(Off::Checked);
         }
         let (machine, swap) = machine_memory();
         let memory = machine.min(group_memory().unwrap_or(usize::MAX));

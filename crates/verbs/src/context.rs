@@ -13,7 +13,7 @@ use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
 use crate::object::{self, Handle, pointer_of, state};
-use crate::{cq, cq_ex, device_list, dm, mr, mw, pd, post, qp, query, srq, xrcd};
+use crate::{cq, cq_ex, device_list, dm, mr, mw, ordered, pd, post, qp, query, srq, xrcd};
 
 /// What all `ibv_context`s of one opening share: the one opened and those imported.
 pub(crate) struct Opening {
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 fn new_context(device: *mut ibv_device, opening: Arc<Opening>, file: OwnedFd) -> *mut ibv_context {
     let context = ibv_context {
         device,
-        ops: OPS,
+        ops: ordered::operations(OPS),
         cmd_fd: file.as_raw_fd(),
         async_fd: opening.hca.async_fd(),
         num_comp_vectors: opening.hca.device().limits().comp_vectors as c_int,

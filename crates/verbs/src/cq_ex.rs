@@ -10,6 +10,7 @@ use vervain_hca::{Completion, Error};
 use crate::abi::*;
 use crate::cq::{CqState, NewCq, new_cq};
 use crate::object::{pointer_of, state};
+use crate::ordered;
 
 /// What a completion can be asked for here. There are no VLANs, flow tags or tag matching.
 const SUPPORTED_WC_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN
@@ -61,9 +62,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 }
 
 fn set_operations(cq: &mut ibv_cq_ex) {
-    cq.start_poll = Some(start_poll);
-    cq.next_poll = Some(next_poll);
-    cq.end_poll = Some(end_poll);
+    let in_order = ordered::order().is_some();
+    cq.start_poll = Some(if in_order { start_poll_in_order } else { start_poll });
+    cq.next_poll = Some(if in_order { next_poll_in_order } else { next_poll });
+    cq.end_poll = Some(if in_order { end_poll_in_order } else { end_poll });
     cq.read_opcode = Some(read_opcode);
     cq.read_vendor_err = Some(read_vendor_err);
     cq.read_byte_len = Some(read_byte_len);
@@ -113,6 +115,38 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the client's CQ, whose lock `start_poll` took.
     unsafe { advance(cq, state(cq)) }
+}
+
+/// [`start_poll`] in a program with ThreadSanitizer.
+unsafe extern "C" fn start_poll_in_order(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the client's arguments.
+    unsafe { taken(cq, start_poll(cq, attr)) }
+}
+
+/// [`next_poll`] in a program with ThreadSanitizer.
+unsafe extern "C" fn next_poll_in_order(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the client's CQ, whose lock `start_poll` took.
+    unsafe { taken(cq, next_poll(cq)) }
+}
+
+/// [`end_poll`] in a program with ThreadSanitizer.
+unsafe extern "C" fn end_poll_in_order(cq: *mut ibv_cq_ex) {
+    // SAFETY: the client's CQ, whose lock `start_poll` took.
+    unsafe {
+        end_poll(cq);
+        // Or the compiler would jump to the unlock, which would then seem to be called by the program. The sanitizer has
+        // not seen this library lock.
+        core::arch::asm!("", options(nomem, nostack, preserves_flags));
+    }
+}
+
+/// Passes on what a poll said, and orders what comes after a completion.
+unsafe fn taken(cq: *mut ibv_cq_ex, found: c_int) -> c_int {
+    if found == 0 {
+        // SAFETY: the poll lock is held where there is a completion.
+        ordered::after_completion(cq, unsafe { current(cq) }.opcode);
+    }
+    found
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {

@@ -24,6 +24,7 @@ mod marshal;
 mod mr;
 mod mw;
 mod object;
+mod ordered;
 mod pd;
 mod post;
 mod qp;

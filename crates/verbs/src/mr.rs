@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use vervain_hca::lock::OwnerLock;
 use vervain_hca::{self as hca, Error};
+use vervain_share::checkers;
 
 use crate::abi::*;
 use crate::context::opening;
@@ -41,6 +42,13 @@ unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, hca: Arc<hca
     )
 }
 
+/// Where the device may write, memcheck is not to wait for a store of this program's: others store there without its knowing.
+fn device_writes(addr: *mut c_void, length: usize, access: c_uint) {
+    if access & IBV_ACCESS_LOCAL_WRITE != 0 {
+        checkers::written_by_others(addr.cast(), length);
+    }
+}
+
 /// Registers memory under addresses that begin at `iova`; all other ways to register come here.
 ///
 /// Access bits that a device may ignore, as relaxed ordering, are ignored: perftest sets one.
@@ -58,6 +66,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
             let context = &opening((*pd).context).hca;
             let mr =
                 context.reg_mr(hca_pd, addr.addr() as u64, length as u64, iova, access & !IBV_ACCESS_OPTIONAL_RANGE)?;
+            device_writes(addr, length, access);
             Ok(new_mr(pd, addr, length, mr))
         }
     })
@@ -173,6 +182,11 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             (*mr).addr = addr;
             (*mr).length = length;
         }
+        device_writes(
+            (*mr).addr,
+            (*mr).length,
+            if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 { access as c_uint } else { IBV_ACCESS_LOCAL_WRITE },
+        );
     }
     0
 }

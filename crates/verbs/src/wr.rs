@@ -13,6 +13,7 @@ use crate::abi::*;
 use crate::errno;
 use crate::mw::type_2_bind;
 use crate::object::failed;
+use crate::ordered;
 use crate::post::ud_dest;
 use crate::qp::{QpState, qp_state};
 
@@ -223,6 +224,15 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     }
 }
 
+/// The same in a program with ThreadSanitizer.
+unsafe extern "C" fn wr_complete_in_order(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the client's QP, after `wr_start`.
+    unsafe {
+        ordered::before_batch(qp);
+        wr_complete(qp)
+    }
+}
+
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the client's QP, after `wr_start`.
     unsafe {
@@ -393,7 +403,7 @@ pub(crate) fn set_operations(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_start = Some(wr_start);
-    qp.wr_complete = Some(wr_complete);
+    qp.wr_complete = Some(if ordered::order().is_some() { wr_complete_in_order } else { wr_complete });
     qp.wr_abort = Some(wr_abort);
     qp.wr_atomic_write = Some(wr_atomic_write);
     qp.wr_flush = Some(wr_flush);
