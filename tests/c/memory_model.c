@@ -663,6 +663,15 @@ static int uniform(const struct range *r)
     return 1;
 }
 
+// Whether advice about huge pages is all that its pages differ by.
+static int huge_in_part(const struct range *r)
+{
+    for (size_t i = 1; i < r->n; i++)
+        if (r->page[i].prot != r->page[0].prot || ((r->page[i].is ^ r->page[0].is) & PARTS & ~HUGE))
+            return 0;
+    return !uniform(r);
+}
+
 // Whether the kernel surely has it as one mapping.
 static int one_mapping(const struct range *r)
 {
@@ -1166,7 +1175,7 @@ static void call_remap(void)
     void *got, *old = (void *)r.at;
     size_t len = bytes_of(r.n);
     if (kind >= 2 && kind <= 4) {
-        if (!uniform(&r) && !allowed("differ"))
+        if (huge_in_part(&r) && !allowed("huge-in-part"))
             return;
         // Grows. Guards that are locked would have to be brought in.
         if (has(&r, LOCKED) && (has(&r, GUARD) || !(r.page->prot & PROT_READ) || has_beyond(&r)))

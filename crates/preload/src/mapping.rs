@@ -256,20 +256,28 @@ unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c
     unsafe { advise(real, addr, len, advice) }
 }
 
+/// The kernel has locked what it could where it says that it could not bring all pages in, or that there was a hole.
+fn locked(addr: *mut c_void, len: size_t, result: c_int) -> c_int {
+    if maps::touches(addr as usize, len) {
+        let before = crate::real::errno();
+        maps::attributed(addr as usize, len);
+        set_errno(before);
+    }
+    result
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mlock(addr: *mut c_void, len: size_t) -> c_int {
     let real = real!(mlock: fn(*mut c_void, size_t) -> c_int);
     // SAFETY: the caller's own arguments.
-    let result = unsafe { real(addr, len) };
-    afterwards(addr, len, result, maps::attributed)
+    locked(addr, len, unsafe { real(addr, len) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mlock2(addr: *mut c_void, len: size_t, flags: c_uint) -> c_int {
     let real = real!(mlock2: fn(*mut c_void, size_t, c_uint) -> c_int);
     // SAFETY: the caller's own arguments.
-    let result = unsafe { real(addr, len, flags) };
-    afterwards(addr, len, result, maps::attributed)
+    locked(addr, len, unsafe { real(addr, len, flags) })
 }
 
 /// # Safety

@@ -293,46 +293,140 @@ pub fn attributed(addr: usize, len: usize) {
     }
 }
 
+/// Linux 5.18.
+const MADV_DONTNEED_LOCKED: c_int = 24;
+/// Linux 6.13; of shared memory, and of files, 6.15.
+pub(crate) const MADV_GUARD_INSTALL: c_int = 102;
+const MADV_GUARD_REMOVE: c_int = 103;
+
+/// madvise(2) as such.
+fn kernel_advice(range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
+    // SAFETY: the caller of `advise` owns the range and wants this.
+    unsafe { sys::madvise(range.start, range.len(), advice) }.map_err(code)
+}
+
 /// madvise(2) of a range that has bytes in the heap.
 ///
 /// # Safety
 /// As the system call.
 pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
     let _masked = sys::mask_signals();
-    let range = addr..addr.checked_add(len)?;
-    // SAFETY: the caller's promise.
-    let real = |range: Range<usize>, advice| unsafe { sys::madvise(range.start, range.len(), advice) }.map_err(code);
-    match advice {
-        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
-            // The kernel judges the arguments, and takes the pages from outside of the heap.
-            let call = if advice == libc::MADV_FREE { libc::MADV_DONTNEED } else { advice };
-            let answer = real(range.clone(), call);
-            if answer.is_ok() || answer == Err(libc::ENOMEM) {
-                zap(addr..addr + round_up(len, page()));
-            }
-            Some(answer.map(|()| 0))
-        }
-        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-            Some(fork_advice(range, advice))
-        }
-        libc::MADV_HUGEPAGE => {
-            let answer = real(range.clone(), advice);
-            if answer.is_ok() {
-                give_huge_pages(range);
-            }
-            Some(answer.map(|()| 0))
-        }
-        // For shared memory only; to the program this is private.
-        libc::MADV_REMOVE if len == 0 && addr.is_multiple_of(page()) => Some(Ok(0)),
-        libc::MADV_REMOVE => Some(Err(libc::EINVAL)),
+    if len > isize::MAX as usize {
+        return None;
+    }
+    let range = addr..addr.checked_add(round_up(len, page()))?;
+    // What means something else to shared memory than to private.
+    let own: fn(&mut Heap, Range<usize>, &Mark, c_int) -> Result<(), c_int> = match advice {
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_FREE => Heap::throw_away,
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => Heap::inherit,
+        MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => Heap::guard,
+        // For shared memory only.
+        libc::MADV_REMOVE => |_, _, _, _| Err(libc::EINVAL),
         _ => {
-            let answer = real(range, advice);
-            // Advice about huge pages does no harm to the next owner, and numpy gives it for each array.
-            if answer.is_ok() && advice == libc::MADV_DONTDUMP {
-                attributed(addr, len);
+            let answer = kernel_advice(&range, advice);
+            match advice {
+                libc::MADV_HUGEPAGE if answer.is_ok() => give_huge_pages(range),
+                // Advice about huge pages does no harm to the next owner, and numpy gives it for each array.
+                libc::MADV_DONTDUMP if answer.is_ok() => attributed(addr, len),
+                _ => {}
             }
-            Some(answer.map(|()| 0))
+            return Some(answer.map(|()| 0));
         }
+    };
+    // The kernel judges what is no range.
+    if range.is_empty() || !addr.is_multiple_of(page()) {
+        return Some(kernel_advice(&(addr..addr + len), advice).map(|()| 0));
+    }
+    Some(lock()?.advise(range, advice, own).map(|()| 0))
+}
+
+impl Heap {
+    /// A range cut where the state changes, in order; no state where it is not the heap's to tell.
+    fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, Option<Mark>)> {
+        let mut all = Vec::new();
+        let mut at = range.start;
+        for (_, _, part) in self.live_parts(range) {
+            if at < part.start {
+                all.push((at..part.start, None));
+            }
+            at = part.end;
+            all.extend(self.marks.pieces(part).into_iter().map(|(piece, mark)| (piece, Some(mark))));
+        }
+        if at < range.end {
+            all.push((at..range.end, None));
+        }
+        all
+    }
+
+    /// As the kernel takes mapping after mapping: the first error ends it, but for a hole, which is told at the end.
+    fn advise(
+        &mut self,
+        range: Range<usize>,
+        advice: c_int,
+        own: fn(&mut Heap, Range<usize>, &Mark, c_int) -> Result<(), c_int>,
+    ) -> Result<(), c_int> {
+        let mut result = Ok(());
+        for (piece, mark) in self.parts(&range) {
+            let answer = match mark {
+                Some(Mark { there: There::Hole, .. }) => Err(libc::ENOMEM),
+                Some(mark) if mark.there != There::Foreign => own(self, piece, &mark, advice),
+                _ => kernel_advice(&piece, advice),
+            };
+            match answer {
+                Err(libc::ENOMEM) => result = answer,
+                other => other?,
+            }
+        }
+        result
+    }
+
+    /// MADV_DONTNEED and MADV_FREE.
+    fn throw_away(&mut self, range: Range<usize>, _mark: &Mark, advice: c_int) -> Result<(), c_int> {
+        let call = if advice == libc::MADV_FREE { libc::MADV_DONTNEED } else { advice };
+        match kernel_advice(&range, call) {
+            Ok(()) => self.zap(&range),
+            // Some of it is locked. What lies before that goes.
+            Err(libc::EINVAL) => {
+                for at in range.step_by(page()) {
+                    let one = at..at + page();
+                    kernel_advice(&one, call)?;
+                    self.zap(&one);
+                }
+            }
+            other => return other,
+        }
+        Ok(())
+    }
+
+    /// The advices about fork are kept here for the object's pages: to the kernel all of them are kept from children.
+    fn inherit(&mut self, range: Range<usize>, mark: &Mark, advice: c_int) -> Result<(), c_int> {
+        if mark.there == There::Object {
+            self.marks.update(range, |m| match advice {
+                libc::MADV_DONTFORK => m.dont_fork = true,
+                libc::MADV_DOFORK => m.dont_fork = false,
+                libc::MADV_WIPEONFORK => m.wipe = true,
+                _ => m.wipe = false,
+            });
+            return Ok(());
+        }
+        // For anonymous memory only, which a copy is to the program.
+        if advice == libc::MADV_WIPEONFORK {
+            self.make_anonymous(range.clone(), mark)?;
+        }
+        kernel_advice(&range, advice)
+    }
+
+    /// MADV_GUARD_INSTALL and MADV_GUARD_REMOVE. The contents go where guards come.
+    fn guard(&mut self, range: Range<usize>, _mark: &Mark, advice: c_int) -> Result<(), c_int> {
+        kernel_advice(&range, advice)?;
+        if advice == MADV_GUARD_INSTALL {
+            self.zap(&range);
+            // What a device works on has been replaced by private memory, which has none yet.
+            kernel_advice(&range, advice)?;
+        }
+        let installed = advice == MADV_GUARD_INSTALL;
+        self.marks.update(range, |m| m.guard = installed && m.there == There::Object);
+        Ok(())
     }
 }
 
@@ -354,34 +448,31 @@ fn give_huge_pages(range: Range<usize>) {
     }
 }
 
-/// Linux 5.18.
-const MADV_DONTNEED_LOCKED: c_int = 24;
-
-/// Makes the live part of a range read as zeros.
-fn zap(range: Range<usize>) {
-    let Some(mut heap) = lock() else { return };
-    let range = heap.within(&range);
-    heap.incomplete(&range);
-    for (start, _, part) in heap.live_parts(&range) {
-        let dirty = start + heap.blocks[&start].dirty;
-        for (piece, mark) in heap.marks.pieces(part) {
-            match mark.there {
-                There::Object => {}
-                // The kernel would show the object's page again.
-                There::Copy => {
-                    heap.part_from_device(piece, &mark);
-                    continue;
+impl Heap {
+    /// Makes the live part of a range read as zeros.
+    fn zap(&mut self, range: &Range<usize>) {
+        self.incomplete(range);
+        for (start, _, part) in self.live_parts(range) {
+            let dirty = start + self.blocks[&start].dirty;
+            for (piece, mark) in self.marks.pieces(part) {
+                match mark.there {
+                    There::Object => {}
+                    // The kernel would show the object's page again.
+                    There::Copy => {
+                        self.part_from_device(piece, &mark);
+                        continue;
+                    }
+                    There::Foreign | There::Hole => continue,
                 }
-                There::Foreign | There::Hole => continue,
-            }
-            for (piece, pinned) in heap.pins.split(piece) {
-                if pinned {
-                    heap.part_from_device(piece, &mark);
-                } else if stopped() && mark.prot & libc::PROT_WRITE != 0 {
-                    // SAFETY: the program's range, whose contents it has given up.
-                    unsafe { std::ptr::write_bytes(piece.start as *mut u8, 0, piece.len()) };
-                } else if piece.start < dirty {
-                    heap.object.punch(piece.start - heap.base, piece.len());
+                for (piece, pinned) in self.pins.split(piece) {
+                    if pinned {
+                        self.part_from_device(piece, &mark);
+                    } else if stopped() && mark.prot & libc::PROT_WRITE != 0 && !mark.guard {
+                        // SAFETY: the program's range, whose contents it has given up.
+                        unsafe { std::ptr::write_bytes(piece.start as *mut u8, 0, piece.len()) };
+                    } else if piece.start < dirty {
+                        self.object.punch(piece.start - self.base, piece.len());
+                    }
                 }
             }
         }
@@ -397,7 +488,10 @@ impl Heap {
         if unsafe { sys::mmap(range.start, range.len(), mark.prot, flags, -1, 0) }.is_err() {
             return;
         }
-        self.parted(range, There::Foreign, mark);
+        self.parted(range.clone(), There::Foreign, mark);
+        if mark.guard {
+            let _ = kernel_advice(&range, MADV_GUARD_INSTALL);
+        }
     }
 
     /// Private memory has been put in the place of pages that a device works on: the object keeps those until unpin.
@@ -416,6 +510,7 @@ impl Heap {
         self.marks.update(range, |m| {
             m.there = there;
             m.odd = true;
+            m.guard = false;
         });
     }
 
@@ -423,6 +518,10 @@ impl Heap {
     /// program's threads may use the memory meanwhile, and lose no store: until its page is copied each of them reads the
     /// object's, and stores only after the copy.
     fn copy_from_device(&mut self, range: Range<usize>, mark: &Mark) {
+        if mark.guard {
+            // Nothing is there to be read.
+            return self.part_from_device(range, mark);
+        }
         let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, (range.start - self.base) as u64);
         // SAFETY: shows what the range shows now.
         if unsafe { sys::mmap(range.start, range.len(), RW, flags, self.object.fd, offset) }.is_err() {
@@ -448,6 +547,10 @@ impl Heap {
     /// Puts anonymous memory of the same contents in the place of a private copy. A store of another thread meanwhile may be
     /// lost.
     fn make_anonymous(&mut self, range: Range<usize>, mark: &Mark) -> Result<(), c_int> {
+        if mark.guard {
+            self.part_from_device(range, mark);
+            return Ok(());
+        }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a place of the kernel's choice.
         let at = unsafe { sys::mmap(0, range.len(), RW, flags, -1, 0) }.map_err(code)?;
@@ -484,50 +587,6 @@ pub(crate) fn part_from_peers(range: Range<usize>) {
             }
         }
     }
-}
-
-/// The advices about fork are kept here for the object's pages: to the kernel all of them are kept from children.
-fn fork_advice(range: Range<usize>, advice: c_int) -> Answer {
-    if !range.start.is_multiple_of(page()) {
-        return Err(libc::EINVAL);
-    }
-    let Some(mut heap) = lock() else { return Err(libc::EINVAL) };
-    let range = range.start..round_up(range.end, page());
-    let inside = heap.within(&range);
-    let mut at = inside.start;
-    let mut answer = Ok(0);
-    // SAFETY: these advices change no contents.
-    let real = |range: Range<usize>| unsafe { sys::madvise(range.start, range.len(), advice) }.map_err(code);
-    for outside in [range.start..inside.start, inside.end..range.end] {
-        if !outside.is_empty() {
-            real(outside)?;
-        }
-    }
-    for (_, _, part) in heap.live_parts(&inside) {
-        if part.start != at {
-            // The program's own mapping, or none.
-            answer = answer.and(real(at..part.start).map(|()| 0));
-        }
-        at = part.end;
-        for (piece, mark) in heap.marks.pieces(part) {
-            match mark.there {
-                There::Hole => answer = Err(libc::ENOMEM),
-                // For anonymous memory only, which it is to the program.
-                There::Copy if advice == libc::MADV_WIPEONFORK => {
-                    heap.make_anonymous(piece.clone(), &mark)?;
-                    real(piece)?;
-                }
-                There::Foreign | There::Copy => real(piece)?,
-                There::Object => heap.marks.update(piece, |m| match advice {
-                    libc::MADV_DONTFORK => m.dont_fork = true,
-                    libc::MADV_DOFORK => m.dont_fork = false,
-                    libc::MADV_WIPEONFORK => m.wipe = true,
-                    _ => m.wipe = false,
-                }),
-            }
-        }
-    }
-    if at < inside.end { answer.and(real(at..inside.end).map(|()| 0)) } else { answer }
 }
 
 /// What the arguments of mremap(2) are.
@@ -611,7 +670,7 @@ pub unsafe fn remap(call: Remap) -> Option<Answer> {
 /// # Safety
 /// As `remap`; the arguments have been judged, lengths are whole pages.
 unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> Answer {
-    let (start, block, mark, handle, free) = {
+    let (start, block, mark, pieces, handle, free) = {
         let heap = lock().ok_or(libc::ENOMEM)?;
         let Some((start, &block)) = heap.block_at(call.addr) else { return Err(libc::EFAULT) };
         let range = call.addr..call.addr + call.len;
@@ -619,19 +678,30 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
             return Err(libc::EFAULT);
         }
         let pieces = heap.marks.pieces(range.clone());
-        // As the kernel, which takes one mapping at a time.
-        let [(_, mark)] = pieces[..] else { return Err(libc::EFAULT) };
-        if mark.there == There::Hole {
+        // As the kernel, which takes one mapping at a time; a guard does not part it.
+        let unguarded = |mark: &Mark| Mark { guard: false, ..*mark };
+        let mark = unguarded(&pieces[0].1);
+        if mark.there == There::Hole || pieces.iter().any(|(_, other)| unguarded(other) != mark) {
             return Err(libc::EFAULT);
         }
         // Pages that a device still works on may lie where the block would grow.
         let room = start + block.mapped..start + block.room;
         let free = range.end == room.start && !room.is_empty() && !heap.parked.overlaps(&room);
-        (start, block, mark, heap.handle(), free)
+        (start, block, mark, pieces, heap.handle(), free)
     };
+    let locked = mark.odd && is_locked(call.addr);
+    if locked != (mark.odd && is_locked(call.addr + call.len - page())) {
+        return Err(libc::EFAULT);
+    }
     if !fixed && !keep && free && mark.there == There::Object && call.addr + call.new_len <= start + block.room {
         let mapped = call.addr + call.new_len - start;
         if extend(&handle, start, block.mapped, mapped).is_ok() {
+            let behind = call.addr + call.len;
+            if locked && sys::mlock(behind, call.new_len - call.len).is_err() {
+                // SAFETY: nobody knows of it yet.
+                let _ = unsafe { sys::munmap(behind, call.new_len - call.len) };
+                return Err(libc::EAGAIN);
+            }
             grown(start, &block, mapped, &mark, &handle);
             return Ok(call.addr);
         }
@@ -641,7 +711,17 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
     }
     // SAFETY: the caller's promise.
     let to = unsafe { destination(&call, fixed) }?;
-    move_contents(&call, to, &mark, &handle);
+    if locked {
+        sys::munlock(call.addr, call.len);
+        if sys::mlock(to, call.new_len).is_err() {
+            let _ = sys::mlock(call.addr, call.len);
+            // SAFETY: made just now.
+            unsafe { unmap(to, call.new_len) };
+            return Err(libc::EAGAIN);
+        }
+        attributed(to, call.new_len);
+    }
+    move_contents(&call, to, &mark, &pieces, &handle);
     if mark.prot != RW {
         // SAFETY: fresh memory of the caller.
         let _ = unsafe { sys::mprotect(to, call.new_len, mark.prot) };
@@ -652,15 +732,19 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
     if (mark.dont_fork || mark.wipe) && owns(to) {
         for (advice, wanted) in [(libc::MADV_DONTFORK, mark.dont_fork), (libc::MADV_WIPEONFORK, mark.wipe)] {
             if wanted {
-                let _ = fork_advice(to..to + call.new_len, advice);
+                // SAFETY: changes no contents.
+                let _ = unsafe { advise(to, call.new_len, advice) };
             }
         }
     }
     if keep {
         // What is not the object's is emptied by the kernel.
         // SAFETY: the contents have moved.
-        let _ = unsafe { sys::madvise(call.addr, call.len, libc::MADV_DONTNEED) };
-        zap(call.addr..call.addr + call.len);
+        unsafe { advise(call.addr, call.len, MADV_DONTNEED_LOCKED) };
+        if pieces.iter().any(|(_, mark)| mark.guard) {
+            // SAFETY: as above.
+            unsafe { advise(call.addr, call.len, MADV_GUARD_REMOVE) };
+        }
     } else {
         // SAFETY: the contents have moved.
         unsafe { unmap(call.addr, call.len) };
@@ -716,18 +800,30 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
     unsafe { sys::mmap(0, call.new_len, RW, flags, -1, 0) }.map_err(code)
 }
 
-/// Copies what the old range has to the new one.
-fn move_contents(call: &Remap, to: usize, mark: &Mark, handle: &Handle) {
-    let n = call.len.min(call.new_len);
+/// Whether the page at `addr` is locked (mlock(2)): the kernel refuses to call such a one cold.
+fn is_locked(addr: usize) -> bool {
+    kernel_advice(&(addr..addr + page()), libc::MADV_COLD) == Err(libc::EINVAL)
+}
+
+/// Copies what the old range has to the new one, guards as guards.
+fn move_contents(call: &Remap, to: usize, mark: &Mark, pieces: &[(Range<usize>, Mark)], handle: &Handle) {
     if mark.prot & libc::PROT_READ == 0 {
         // SAFETY: the caller's range, which is about to be given up or emptied.
         let _ = unsafe { sys::mprotect(call.addr, call.len, RW) };
     }
-    if mark.there == There::Object {
-        handle.copy(call.addr, to, n);
-    } else {
-        // SAFETY: both ranges are mapped for `n` bytes, and do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(call.addr as *const u8, to as *mut u8, n) };
+    let end = call.addr + call.new_len;
+    for (piece, Mark { guard, .. }) in pieces.iter().filter(|(piece, _)| piece.start < end) {
+        let (n, to) = (piece.end.min(end) - piece.start, to + (piece.start - call.addr));
+        if *guard {
+            // SAFETY: fresh memory of the caller.
+            let answer = touches(to, n).then(|| unsafe { advise(to, n, MADV_GUARD_INSTALL) }).flatten();
+            let _ = answer.map_or_else(|| kernel_advice(&(to..to + n), MADV_GUARD_INSTALL), |answer| answer.map(drop));
+        } else if mark.there == There::Object {
+            handle.copy(piece.start, to, n);
+        } else {
+            // SAFETY: both ranges are mapped for `n` bytes, and do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(piece.start as *const u8, to as *mut u8, n) };
+        }
     }
     if mark.prot & libc::PROT_READ == 0 {
         // SAFETY: as above.

@@ -30,13 +30,21 @@ pub struct Mark {
     pub dont_fork: bool,
     /// MADV_WIPEONFORK.
     pub wipe: bool,
+    /// MADV_GUARD_INSTALL: whoever touches it gets SIGSEGV. Kept for the object's pages, and copies of them.
+    pub guard: bool,
     /// The kernel keeps an attribute that a new owner of the range must not inherit (a lock, DONTDUMP).
     pub odd: bool,
 }
 
 /// The state of a range without an entry.
-pub const PLAIN: Mark =
-    Mark { there: There::Object, prot: libc::PROT_READ | libc::PROT_WRITE, dont_fork: false, wipe: false, odd: false };
+pub const PLAIN: Mark = Mark {
+    there: There::Object,
+    prot: libc::PROT_READ | libc::PROT_WRITE,
+    dont_fork: false,
+    wipe: false,
+    guard: false,
+    odd: false,
+};
 
 /// Ranges and their states.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use rangemap::RangeMap;
 
@@ -41,7 +41,7 @@ static RANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// The table, locked.
 pub(crate) fn table() -> MutexGuard<'static, Table> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    sys::lock(&TABLE)
 }
 
 /// Whether anything is noted.

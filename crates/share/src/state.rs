@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use range_alloc::RangeAllocator;
 use rangemap::RangeSet;
@@ -17,6 +17,7 @@ use crate::object::{self, HUGE, Object};
 use crate::pins::Pins;
 use crate::settings::{Off, Settings};
 use crate::slab::Slab;
+use crate::sys;
 
 /// Blocks begin at multiples of this in the object.
 pub const GRANULE: usize = 64 << 10;
@@ -190,7 +191,7 @@ pub fn hold() -> Option<Locked> {
         return None;
     }
     BUSY.set(true);
-    Some(Locked(ManuallyDrop::new(HEAP.lock().unwrap_or_else(PoisonError::into_inner))))
+    Some(Locked(ManuallyDrop::new(sys::lock(&HEAP))))
 }
 
 /// Looks at the heap from a signal handler: not if anybody holds the lock.
@@ -209,7 +210,7 @@ pub fn lock() -> Option<Locked> {
         return None;
     }
     BUSY.set(true);
-    let mut guard = HEAP.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut guard = sys::lock(&HEAP);
     if MODE.load(Ordering::Relaxed) == AWAKE {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {

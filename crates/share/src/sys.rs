@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_long};
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Rounds up to a multiple of `unit`, a power of two.
 pub const fn round_up(n: usize, unit: usize) -> usize {
@@ -64,6 +65,18 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: c_int) -> io::Result<()> {
     answer(unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) }).map(drop)
 }
 
+/// mlock(2).
+pub fn mlock(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: changes no contents.
+    answer(unsafe { libc::syscall(libc::SYS_mlock, addr, len) }).map(drop)
+}
+
+/// munlock(2), without a word about errors.
+pub fn munlock(addr: usize, len: usize) {
+    // SAFETY: changes no contents.
+    unsafe { libc::syscall(libc::SYS_munlock, addr, len) };
+}
+
 /// close(2), without a word about errors.
 pub fn close(fd: c_int) {
     // SAFETY: the callers own the descriptor.
@@ -80,6 +93,20 @@ pub fn errno() -> c_int {
 pub fn set_errno(value: c_int) {
     // SAFETY: the calling thread's own errno.
     unsafe { *libc::__errno_location() = value };
+}
+
+/// Locks; whether another thread has to be waited for cannot be told from errno (the wait's is EAGAIN).
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            let before = errno();
+            let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            set_errno(before);
+            guard
+        }
+    }
 }
 
 /// The soft limit of a resource; `None` when unlimited.
