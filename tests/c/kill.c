@@ -299,8 +299,11 @@ static void stop_and_continue(void)
 		uint64_t before = healthy_last;
 		take_for(15000);
 		uint64_t got = healthy_last - before;
+		/* A busy machine may give the healthy peer no time; half of what a stopped peer is waited for is surely enough. */
+		for (uint64_t start = vt_now_us(); healthy_last == before && vt_now_us() - start < 1000000;)
+			take();
 		least = got < least ? got : least;
-		vt_check(got > 0, "round %d: the healthy peer stood still while the other was stopped", round);
+		vt_check(healthy_last > before, "round %d: the healthy peer stood still while the other was stopped", round);
 		kill(pid, SIGCONT);
 		uint64_t mark = victim_last, start = vt_now_us();
 		while (victim_last == mark && vt_now_us() - start < 5000000)

@@ -92,9 +92,10 @@ fn chromium(home: &Path, view: View, page: &Path) -> Command {
 }
 
 /// What the console said, line by line. Chromium logs all levels alike, and the pages say nothing at all; a request
-/// that their policy forbids is told there too.
+/// that their policy forbids is told there too. What its own pages (of a new tab) have to say is not asked.
 fn console(end: &Finished) -> Vec<&str> {
-    end.output.lines().filter(|line| line.contains(":CONSOLE")).collect()
+    let lines = end.output.lines().filter(|line| line.contains(":CONSOLE"));
+    lines.filter(|line| !line.contains(", source: chrome://")).collect()
 }
 
 /// A copy of the page with the probe in it.

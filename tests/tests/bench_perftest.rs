@@ -155,10 +155,13 @@ fn agree(measure: &str, pairs: &[(f64, f64)]) -> bool {
     (ratio - 1.0).abs() <= SHARE || apart <= SHARE
 }
 
-/// How far the middle half of the values is apart, as a share of the middle.
+/// How far the values are apart, as a share of the middle: the middle half, or a third of all where that is more. A machine
+/// that changes between two speeds may be at one of them for most of the rounds of one tool only.
 fn spread(values: Vec<f64>) -> f64 {
+    let all = |pick: fn(f64, f64) -> f64| values.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+    let whole = all(f64::max) - all(f64::min);
     let (low, middle, high) = quartiles(values);
-    (high - low) / middle
+    (high - low).max(whole / 3.0) / middle
 }
 
 fn quartiles(mut values: Vec<f64>) -> (f64, f64, f64) {
