@@ -184,7 +184,7 @@ words!(Switch);
 
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Leave LD_PRELOAD alone: no view of /sys/class/infiniband and /dev/infiniband
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, no memory shared from its allocation
     #[arg(long)]
     pub no_preload: bool,
     /// Print the environment and the libibverbs that the program gets
@@ -218,7 +218,7 @@ pub struct DoctorArgs {
 
 #[derive(Args, Debug)]
 pub struct EnvArgs {
-    /// Leave LD_PRELOAD alone: no view of /sys/class/infiniband and /dev/infiniband
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, no memory shared from its allocation
     #[arg(long)]
     pub no_preload: bool,
     /// For whom

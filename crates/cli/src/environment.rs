@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use crate::cli::DeviceOptions;
-use crate::libs;
+use crate::{libs, sysfs};
 
 /// Names and values in the order in which they are printed.
 pub type Variables = Vec<(&'static str, OsString)>;
@@ -100,7 +100,29 @@ pub fn preload(dir: &Path, current: Option<&OsStr>) -> OsString {
     let path = dir.join(libs::PRELOAD);
     let blank = path.as_os_str().as_bytes().iter().any(u8::is_ascii_whitespace);
     let entry = if blank { OsStr::new(libs::PRELOAD) } else { path.as_os_str() };
-    in_front(entry, current, b':')
+    in_front(entry, current.map(others_preloads).as_deref(), b':')
+}
+
+/// LD_PRELOAD and the name of the view's tree as they are without the preload, where a `vervain run` around this one has set
+/// them. What nobody has set is left out; an empty value stands for a variable that is to be unset.
+pub fn without_preload(current: impl Fn(&str) -> Option<OsString>) -> Variables {
+    let mut variables = Variables::new();
+    if let Some(had) = current("LD_PRELOAD") {
+        variables.push(("LD_PRELOAD", others_preloads(&had)));
+    }
+    if current(sysfs::VARIABLE).is_some() {
+        variables.push((sysfs::VARIABLE, OsString::new()));
+    }
+    variables
+}
+
+/// The entries of LD_PRELOAD that are not a Vervain's, of this directory or another: two would stand before each other.
+fn others_preloads(current: &OsStr) -> OsString {
+    let entries = current.as_bytes().split(|b| *b == b':' || b.is_ascii_whitespace());
+    let others = entries.filter(|entry| {
+        !entry.is_empty() && Path::new(OsStr::from_bytes(entry)).file_name() != Some(OsStr::new(libs::PRELOAD))
+    });
+    OsString::from_vec(others.collect::<Vec<_>>().join(&b':'))
 }
 
 /// `first`, then the entries of `rest` other than `first`; an unset or empty rest adds nothing (an empty entry in
@@ -184,8 +206,23 @@ mod tests {
         let had = OsStr::new("/usr/lib/libjemalloc.so.2 other.so");
         assert_eq!(
             text(preload(Path::new("/opt/v"), Some(had))),
-            "/opt/v/libvervain_preload.so:/usr/lib/libjemalloc.so.2 other.so"
+            "/opt/v/libvervain_preload.so:/usr/lib/libjemalloc.so.2:other.so"
         );
+        let nested = OsStr::new("/opt/w/libvervain_preload.so:other.so libvervain_preload.so");
+        assert_eq!(text(preload(Path::new("/opt/v"), Some(nested))), "/opt/v/libvervain_preload.so:other.so");
+    }
+
+    #[test]
+    fn without_the_preload_that_of_a_run_around_this_one_goes() {
+        let of = |set: &[(&str, &str)]| {
+            let current = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value));
+            without_preload(current).into_iter().map(|(n, v)| format!("{n}={}", text(v))).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), [""; 0]);
+        assert_eq!(of(&[("LD_PRELOAD", "a.so")]), ["LD_PRELOAD=a.so"]);
+        let outer = [("LD_PRELOAD", "/opt/v/libvervain_preload.so:a.so"), ("VERVAIN_SYSFS", "/run/x")];
+        assert_eq!(of(&outer), ["LD_PRELOAD=a.so", "VERVAIN_SYSFS="]);
+        assert_eq!(of(&[("LD_PRELOAD", "/opt/v/libvervain_preload.so")]), ["LD_PRELOAD="]);
     }
 
     #[test]

@@ -51,8 +51,16 @@ fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)
         explain(&program, executed.as_ref(), &dir, &variables);
     }
 
-    let error =
-        Command::new(&program).arg0(name).args(&args.command[1..]).envs(variables.iter().map(|(n, v)| (*n, v))).exec();
+    let mut command = Command::new(&program);
+    command.arg0(name).args(&args.command[1..]);
+    for (name, value) in &variables {
+        if value.is_empty() {
+            command.env_remove(name)
+        } else {
+            command.env(name, value)
+        };
+    }
+    let error = command.exec();
     Err((NOT_EXECUTABLE, cannot_execute(&program, &error)))
 }
 
@@ -70,6 +78,8 @@ pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variable
             Err(e) => output::note(&format!("warning: no view of /sys/class/infiniband: {e:#}")),
         }
         variables.push(("LD_PRELOAD", environment::preload(&dir, env::var_os("LD_PRELOAD").as_deref())));
+    } else {
+        variables.extend(environment::without_preload(|name| env::var_os(name)));
     }
     let library_path = environment::library_path(&dir, env::var_os("LD_LIBRARY_PATH").as_deref());
     variables.insert(0, ("LD_LIBRARY_PATH", library_path));

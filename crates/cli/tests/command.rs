@@ -101,6 +101,15 @@ fn without_the_preload_there_is_no_view() {
 }
 
 #[test]
+fn a_run_inside_a_run_can_be_without_the_preload() {
+    let inside =
+        [env!("CARGO_BIN_EXE_vervain"), "run", "--no-preload", "--lib-dir", lib_dir().to_str().unwrap(), "env"];
+    let text = stdout(&with_libs("run", &inside));
+    assert!(text.contains("LD_LIBRARY_PATH="), "{text}");
+    assert!(!text.contains("LD_PRELOAD=") && !text.contains("VERVAIN_SYSFS="), "{text}");
+}
+
+#[test]
 fn exit_status_and_signals_are_the_programs() {
     assert_eq!(with_libs("run", &["--", "sh", "-c", "exit 42"]).status.code(), Some(42));
     assert_eq!(with_libs("run", &["--", "sh", "-c", "kill -TERM $$"]).status.signal(), Some(libc::SIGTERM));

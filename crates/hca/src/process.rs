@@ -85,6 +85,7 @@ impl Process {
         CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
         if let Some(source) = process.objects.source() {
             source.guard_forks();
+            source.call_for_reaper();
         }
         Ok(process)
     }

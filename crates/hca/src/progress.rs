@@ -77,6 +77,7 @@ fn run(process: &'static Process) {
     let mut sleep = 0u32;
     let mut patience = Patience::for_requests();
     let (mut link_has_news, mut rounds) = (true, 0u32);
+    let mut reap_at = None;
     loop {
         let served = process.attend();
         rounds = rounds.wrapping_add(1);
@@ -97,9 +98,21 @@ fn run(process: &'static Process) {
             sleeping.store(0, Ordering::SeqCst);
             continue;
         }
+        let timeout = timeout.into_iter().chain(reap(process, &mut reap_at)).min();
         link_has_news = wait(process, timeout, watch_packets);
         sleeping.store(0, Ordering::SeqCst);
     }
+}
+
+/// Gives memory back that is kept for requests which do not come, where that is due; after this thread has said that it
+/// sleeps. Returns how long to sleep at most.
+fn reap(process: &Process, at: &mut Option<u64>) -> Option<u64> {
+    let source = process.objects.source()?;
+    let now = now_ns();
+    if at.is_none_or(|at| at <= now) {
+        *at = source.reap().map(|ns| now + ns);
+    }
+    at.map(|at| at - now)
 }
 
 /// Goes on with work that waits. Returns how long to sleep; none for ever.

@@ -77,6 +77,19 @@ impl Source {
         // SAFETY: registers two functions that may be called at any time from now on.
         unsafe { (self.0.set_fork_gate)(Some(before_fork), Some(after_fork)) };
     }
+
+    /// Has the progress thread woken when memory is kept for the next request.
+    pub(crate) fn call_for_reaper(&self) {
+        // SAFETY: registers a function that may be called at any time from now on, by any thread.
+        unsafe { (self.0.set_reaper)(Some(wake_reaper)) };
+    }
+
+    /// Gives memory back that was kept long enough; in how many ns to do so again, if anything is left.
+    pub(crate) fn reap(&self) -> Option<u64> {
+        // SAFETY: has no arguments.
+        let ms = unsafe { (self.0.reap)() };
+        (ms != u64::MAX).then(|| ms.saturating_mul(1_000_000))
+    }
 }
 
 /// A function that the preload has under a name of this project's own.
@@ -113,5 +126,11 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn after_fork() {
     if let Some(process) = Process::current() {
         process.resume();
+    }
+}
+
+unsafe extern "C" fn wake_reaper() {
+    if let Some(process) = Process::current() {
+        process.own.wake();
     }
 }

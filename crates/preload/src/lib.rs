@@ -15,6 +15,7 @@
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours.
 //! - `allocation`, `mapping`, `forking`, `signals`, `descriptors` and `sandbox` are the functions of memory.
+//! - `threads` finds the functions behind ours before there is a second thread.
 //! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is
 //!   counted just now.
 //!
@@ -38,7 +39,10 @@ mod real;
 mod sandbox;
 mod signals;
 mod status;
+mod threads;
 mod view;
+
+use std::sync::Once;
 
 /// The seam to the device: where memory lies in objects that peers can map. Null when sharing is off.
 #[unsafe(no_mangle)]
@@ -49,6 +53,7 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
 /// The verbs library has been loaded: this process gets memory that peers can map from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn vervain_share_wake_v1() {
+    resolve();
     vervain_share::wake();
 }
 
@@ -61,26 +66,37 @@ pub unsafe extern "C" fn vervain_faults_v1(exchange: vervain_share::faults::Exch
     vervain_share::faults::stand_before(exchange);
 }
 
-/// Finds everything while the program has one thread, so that a hook called from a signal handler or after vfork(2)
-/// only reads what is there. Hooks called before this, by the constructors of other libraries, find it themselves.
+/// What has to be there before the program's first instruction. Every process under `vervain run` pays for it, so the
+/// functions behind ours are left to whoever needs them (`resolve`).
 extern "C" fn prepare() {
-    allocation::resolve();
-    mapping::resolve();
     forking::prepare();
-    signals::resolve();
-    descriptors::resolve();
-    sandbox::resolve();
     view::prepare();
     if vervain_share::settings::from_the_start() {
-        vervain_share::wake();
+        vervain_share_wake_v1();
     }
-    opening::resolve();
-    files::resolve();
-    status::resolve();
-    links::resolve();
-    listing::resolve();
-    loading::resolve();
-    netlink::resolve();
+}
+
+/// Finds all functions behind ours. A program that starts no thread and loads nothing has each of them found at its first
+/// call, in a signal handler or after vfork(2) too, for dlsym(3) then only takes a lock that is this thread's or nobody's.
+/// Before the second thread all are found: another may hold that lock, in dlopen(3), and wait there for what this one calls.
+/// Before dlopen(3) too: a call between it and dlerror(3) must not be the one that looks something up.
+fn resolve() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        allocation::resolve();
+        mapping::resolve();
+        signals::resolve();
+        descriptors::resolve();
+        sandbox::resolve();
+        opening::resolve();
+        files::resolve();
+        status::resolve();
+        links::resolve();
+        listing::resolve();
+        loading::resolve();
+        netlink::resolve();
+        threads::resolve();
+    });
 }
 
 // SAFETY: the dynamic linker calls each pointer of .init_array once, with arguments that `prepare` does not take.

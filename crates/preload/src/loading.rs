@@ -58,6 +58,7 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
 
 /// What stands before the real dlopen.
 extern "C" fn opening(path: *const c_char, flags: c_int) -> Opening {
+    crate::resolve();
     let real = REAL.dlopen.get().cast_const();
     if real.is_null() {
         return Opening { path, function: no_dlopen as *const c_void };

@@ -35,6 +35,8 @@ impl Real {
         if found.is_null() {
             // SAFETY: as above.
             found = unsafe { libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), OLDEST_GLIBC.as_ptr()) };
+            // SAFETY: takes this thread's message away, which nobody but us has caused.
+            unsafe { libc::dlerror() };
         }
         self.function.store(found, Ordering::Release);
         set_errno(before);

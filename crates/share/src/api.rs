@@ -14,7 +14,7 @@ pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 pub const WAKE_SYMBOL: &CStr = c"vervain_share_wake_v1";
 
 /// What [`ShareApi::version`] says.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// [`Place::kind`]: a memfd that is sealed against shrinking.
 pub const KIND_MEMFD: u32 = 1;
@@ -60,4 +60,9 @@ pub struct ShareApi {
     /// stored in the object afterwards is not seen by the program. The pages of the object stay until unpin. Nothing
     /// happens where memory is the program's own shared mapping, for others that it shares it with would part from it.
     pub part: unsafe extern "C" fn(addr: usize, len: usize),
+    /// Sets what is called when memory is kept for the next request while none was before: `reap` is to be called. It may be
+    /// called by any thread, inside of free(3).
+    pub set_reaper: unsafe extern "C" fn(called: Option<unsafe extern "C" fn()>),
+    /// Gives memory back that was kept long enough. Returns in how many ms to call again; `u64::MAX`: when it is called for.
+    pub reap: unsafe extern "C" fn() -> u64,
 }

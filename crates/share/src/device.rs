@@ -8,8 +8,17 @@ use crate::program;
 use crate::state::{Heap, Locked, State, exists, lock, possible};
 use crate::sys::{self, page, round_up};
 
-static API: ShareApi =
-    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate, part };
+static API: ShareApi = ShareApi {
+    version: VERSION,
+    size: size_of::<ShareApi>() as u32,
+    find,
+    pin,
+    unpin,
+    set_fork_gate,
+    part,
+    set_reaper,
+    reap,
+};
 
 /// What the preload library's `vervain_share_v1` answers. Whoever asks has a device.
 pub fn api() -> *const ShareApi {
@@ -116,4 +125,12 @@ impl Heap {
 
 unsafe extern "C" fn set_fork_gate(before: Option<unsafe extern "C" fn()>, after: Option<unsafe extern "C" fn()>) {
     crate::fork::set_gate(before, after);
+}
+
+unsafe extern "C" fn set_reaper(called: Option<unsafe extern "C" fn()>) {
+    crate::reaper::set(called);
+}
+
+unsafe extern "C" fn reap() -> u64 {
+    crate::reaper::reap()
 }

@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rangemap::RangeSet;
 
+use crate::maps::MADV_GUARD_INSTALL;
 use crate::marks::{Mark, There};
 use crate::object::{Object, raise};
 use crate::program;
+use crate::reaper;
 use crate::settings::say;
 use crate::state::{DESCRIPTOR, Heap, Locked, State, hold, stopped};
 use crate::sys;
@@ -121,6 +123,7 @@ pub unsafe extern "C" fn parent() {
     let held = between.heap.take();
     let errno = held.as_ref().map(|_| between.errno);
     drop(held);
+    reaper::call();
     call(&AFTER);
     errno.into_iter().for_each(sys::set_errno);
 }
@@ -131,6 +134,7 @@ pub unsafe extern "C" fn parent() {
 /// After `prepare` in the thread that became the child.
 pub unsafe extern "C" fn child() {
     set_gate(None, None);
+    reaper::set(None);
     // SAFETY: this is the only thread, and it inherited the lock.
     let between = unsafe { &mut *BETWEEN.0.get() };
     let copy = std::mem::replace(&mut between.copy, Inherited::None);
@@ -357,6 +361,7 @@ fn snapshot(heap: &mut Heap) -> Inherited {
     if let Some(made) = Snapshot::new(heap, &data, total) {
         let lease = made.lease();
         heap.snapshots.push(made);
+        reaper::want();
         return Inherited::Snapshot { changes: Packed::default(), cleared: Vec::new(), lease };
     }
     Packed::new(heap, data).map(Inherited::Plain).unwrap_or_else(|| {
@@ -452,6 +457,10 @@ impl Heap {
         }
         copy.discard();
         for (part, mark) in &parts {
+            if mark.guard && !mark.wipe {
+                // SAFETY: nothing is in guarded memory.
+                let _ = unsafe { sys::madvise(part.start, part.len(), MADV_GUARD_INSTALL) };
+            }
             if mark.prot != PROT_RW {
                 // SAFETY: as the program had it.
                 let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
@@ -505,6 +514,7 @@ impl Heap {
             self.marks.update(part.clone(), |m| {
                 m.there = there;
                 m.odd = true;
+                m.guard &= there == There::Copy;
             });
         }
     }

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use crate::object::Object;
+use crate::reaper;
 use crate::slab;
 use crate::state::{self, BASE, Block, GRANULE, Heap, Kind, LEN, State, lock};
 use crate::sys::{self, round_up};
@@ -16,7 +17,7 @@ use crate::sys::{self, round_up};
 pub const THRESHOLD: usize = 128 << 10;
 
 /// How long freed memory is kept, in milliseconds.
-const KEEP_MS: u64 = 1000;
+pub(crate) const KEEP_MS: u64 = 1000;
 
 /// A block that had to move because it grew gets this many times the room that it needs.
 pub(crate) const GROWTH: usize = 8;
@@ -125,6 +126,7 @@ impl Heap {
         self.cached += block.dirty;
         self.by_size.insert((block.room, start));
         self.by_age.push_back((now, start));
+        reaper::want();
         let limit = self.settings.cache_limit;
         out.extend(self.expired(limit));
     }
@@ -132,6 +134,7 @@ impl Heap {
 
 /// Unmaps blocks and gives their pages back, outside of the lock: nobody else knows them any more.
 pub(crate) fn release(blocks: Vec<Leaving>) {
+    reaper::call();
     if blocks.is_empty() || state::stopped() {
         return;
     }

@@ -26,8 +26,24 @@ pub struct Object {
     unit: u64,
 }
 
-static API: ShareApi =
-    ShareApi { version: VERSION, size: size_of::<ShareApi>() as u32, find, pin, unpin, set_fork_gate, part };
+static API: ShareApi = ShareApi {
+    version: VERSION,
+    size: size_of::<ShareApi>() as u32,
+    find,
+    pin,
+    unpin,
+    set_fork_gate,
+    part,
+    set_reaper,
+    reap,
+};
+
+unsafe extern "C" fn set_reaper(_called: Option<unsafe extern "C" fn()>) {}
+
+/// Nothing is kept.
+unsafe extern "C" fn reap() -> u64 {
+    u64::MAX
+}
 
 unsafe extern "C" fn find(addr: usize, len: usize, out: *mut Place) -> i32 {
     let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
