@@ -4,11 +4,11 @@
 //!
 //! Every access happens between [`Target::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 
-use crate::barrier;
-use crate::completion::{publish, watched};
-use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
-use crate::recv_queue::{Receipt, RqView};
-use crate::space::{OWNER_DIED, Place, Space, plain_region};
+use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
+use crate::cq::completion::{publish, watched};
+use crate::host::barrier;
+use crate::process::peer::{OWNER_DIED, Place, Space, plain_region};
+use crate::rq::{Receipt, RqView};
 use crate::types::{QpState, QpType, access, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
@@ -61,8 +61,8 @@ impl WakeCall {
     /// Raises the event, if the program has asked for one.
     #[cold]
     pub(crate) fn make(self) {
-        let raise = || crate::events::raise(&self.space, self.cq, self.slot);
-        crate::arm::fire(self.cq, self.solicited_or_error, raise);
+        let raise = || crate::cq::peer_events::raise(&self.space, self.cq, self.slot);
+        crate::cq::notify::fire(self.cq, self.solicited_or_error, raise);
     }
 }
 
@@ -140,7 +140,7 @@ impl Target {
 
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
     pub fn withdraw(&self) -> bool {
-        use crate::layout::request::{DONE, IDLE, POSTED, WAITING};
+        use crate::arena::layout::request::{DONE, IDLE, POSTED, WAITING};
         if self.lane.initiator.load(Ordering::Acquire) != self.me {
             return false;
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::arena::{Arena, Block};
-use vervain_hca::space::Place;
+use vervain_hca::process::peer::Place;
 use vervain_hca::{Context, Mr, Pd, access};
 
 #[derive(Clone, Debug)]

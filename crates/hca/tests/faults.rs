@@ -6,7 +6,7 @@ use common::{INITIATORS_LIVE, TURN, bind, context, enter, foreign, poll, process
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use vervain_hca::layout::found;
+use vervain_hca::arena::layout::found;
 use vervain_hca::responder::Nak;
 use vervain_hca::{Context, Cq, Mr, Pd, QpAttr, QpState, Sge, SrqInit, access, attr, wc};
 
@@ -160,7 +160,9 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
     let mark = enter(&stopped);
     assert!(stopped.remote_memory(named, used.addr(), 8, access::REMOTE_WRITE).is_err(), "it is not bound");
     let entry = &process().own.keys[named as usize >> 8];
-    entry.domain.store(u64::from(vervain_hca::layout::KEY_WINDOW) << 32 | u64::from(entry.pd()), Ordering::SeqCst);
+    entry
+        .domain
+        .store(u64::from(vervain_hca::arena::layout::KEY_WINDOW) << 32 | u64::from(entry.pd()), Ordering::SeqCst);
     other.deregister().unwrap();
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
     stopped.release();

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::View;
-use vervain_hca::layout::{
+use vervain_hca::arena::layout::{
     CqShared, Header, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe, RqShared,
 };
-use vervain_hca::link::LaneRequest;
-use vervain_hca::mapped::{SLACK, Wanted, tidy};
-use vervain_hca::memory::{Direction, Policy, Way, aim, unaim, way};
-use vervain_hca::recv_queue::{Receipt, RqView};
+use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, unaim, way};
+use vervain_hca::process::imports::{SLACK, Wanted, tidy};
+use vervain_hca::process::link::LaneRequest;
+use vervain_hca::process::peer::{Place, Space};
 use vervain_hca::responder::{Nak, Seen, Target};
-use vervain_hca::space::{Place, Space};
+use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{QpAttr, QpCap, QpInit, QpState, QpType, Sge, SrqInit, access, attr, event, wc};
 
 /// The shared object, sparse and longer than one window.

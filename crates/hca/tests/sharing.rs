@@ -10,9 +10,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use vervain_hca::arena::View;
-use vervain_hca::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
-use vervain_hca::mapped::{Wanted, tidy};
-use vervain_hca::space::{Place, Space};
+use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
+use vervain_hca::process::imports::{Wanted, tidy};
+use vervain_hca::process::peer::{Place, Space};
 use vervain_hca::{Context, Mr, Pd, access};
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::MW_BIND;

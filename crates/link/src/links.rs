@@ -9,11 +9,11 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_hca::device::{Device, LinkChoice, is_multicast, is_this_host, link_choice};
-use vervain_hca::far::Sender;
-use vervain_hca::link::{Datagram, LaneReply, LaneRequest, Link, Member, Peer, Route};
-use vervain_hca::mapped::Wanted;
+use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::link::{Datagram, LaneReply, LaneRequest, Link, Member, Peer, Route};
+use vervain_hca::process::peer::Space;
 use vervain_hca::process::{LinkInit, Process, keep_from_children};
-use vervain_hca::space::Space;
+use vervain_hca::qp::remote::Sender;
 use vervain_hca::{AhAttr, Gid, Qp, QpAttr, Result};
 
 /// Both links.

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use std::sync::Arc;
 
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{self as hca, Error};
 use vervain_share::checkers;
 

@@ -6,12 +6,12 @@ pub mod fake_share;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use vervain_hca::layout::{INDEX_BITS, Lane};
-use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
-use vervain_hca::mapped::Wanted;
-use vervain_hca::recv_queue::Receipt;
+use vervain_hca::arena::layout::{INDEX_BITS, Lane};
+use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
+use vervain_hca::process::peer::Space;
 use vervain_hca::responder::{Seen, Target};
-use vervain_hca::space::Space;
+use vervain_hca::rq::Receipt;
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
     access, attr, devices,

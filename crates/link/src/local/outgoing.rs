@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
 use vervain_hca::arena::View;
-use vervain_hca::layout::slot_of;
-use vervain_hca::link::{LaneReply, LaneRequest, Peer};
-use vervain_hca::lock::OwnerLock;
-use vervain_hca::mapped::Wanted;
-use vervain_hca::space::Space;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::link::{LaneReply, LaneRequest, Peer};
+use vervain_hca::process::peer::Space;
 
 /// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
 const OUTSTANDING: usize = 64;
@@ -197,7 +197,7 @@ impl Outgoing {
                     kind::REFUSED => log::error!(
                         "the process of slot {slot} runs another version of Vervain (arena version {}, here {})",
                         message.args[0],
-                        vervain_hca::layout::VERSION
+                        vervain_hca::arena::layout::VERSION
                     ),
                     _ => {}
                 },
@@ -239,7 +239,7 @@ fn welcome(slot: u32, message: &Message, mut fds: Vec<rustix::fd::OwnedFd>, pid:
     if !slots_in(message).contains(&slot) {
         return Err(Error::invalid("it does not own that slot"));
     }
-    if !vervain_hca::wake::is_harmless(wake.as_fd()) {
+    if !vervain_hca::host::eventfd::is_harmless(wake.as_fd()) {
         return Err(Error::invalid("it sent something else than what wakes it"));
     }
     let space = Space::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;

@@ -18,11 +18,11 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use vervain_hca::far::{Had, Sends};
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
-use vervain_hca::patience::Patience;
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::spin_budget::Patience;
+use vervain_hca::host::tid::tid;
 use vervain_hca::process::Process;
-use vervain_hca::tid::tid;
+use vervain_hca::qp::remote::{Had, Sends};
 use vervain_hca::{Error, Result, now_ns};
 
 /// The progress thread comes by so often at first, and at last, while the program polls.
@@ -193,7 +193,7 @@ impl Engine {
         late
     }
 
-    /// What the progress thread does; see [`vervain_hca::link::Link::attend_packets`].
+    /// What the progress thread does; see [`vervain_hca::process::link::Link::attend_packets`].
     pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         let a = &self.attendance;
         a.thread.store(tid(), Ordering::Relaxed);

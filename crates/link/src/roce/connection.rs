@@ -11,7 +11,7 @@ use super::way_out::{Destination, Lanes, WayOut};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, mig};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, Service, Window};
 use vervain_wire::{Packet, opcode};

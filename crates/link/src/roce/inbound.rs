@@ -4,10 +4,10 @@
 use super::way_out::WayOut;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use vervain_hca::memory::{self, Direction, Pieces};
-use vervain_hca::recv_queue::Receipt;
+use vervain_hca::mr::transfer::{self, Direction, Pieces};
+use vervain_hca::process::peer::Place;
 use vervain_hca::responder::{self, Target};
-use vervain_hca::space::Place;
+use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, access, wc};
 use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
 
@@ -100,7 +100,7 @@ impl ResponderHost for Inbound<'_> {
         let _mark = target.enter_in_hand().map_err(nak)?;
         let at = Self::memory(target, rkey, addr, data.len() as u64, access::REMOTE_WRITE)?;
         // SAFETY: `memory` has checked `data.len()` bytes at `at` against the key, inside the mark.
-        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) }.map_err(|_| Nak::RemoteOperation)
+        unsafe { transfer::copy_direct(Direction::Write, at, &pieces(data), last) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
@@ -112,7 +112,7 @@ impl ResponderHost for Inbound<'_> {
         }
         let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
         // SAFETY: 8 aligned bytes, checked against the key inside the mark.
-        unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) }.map_err(|_| Nak::RemoteOperation)
+        unsafe { transfer::atomic(at, compare.is_some(), compare_add, swap) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -137,7 +137,7 @@ impl ResponderHost for Inbound<'_> {
             if let Place::Direct(at) = place {
                 let part = pieces(&data[done..done + n]);
                 // SAFETY: the receive's memory, `n` bytes, was just checked against its key, inside the mark.
-                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }
+                unsafe { transfer::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }
                     .map_err(|_| Nak::RemoteOperation)?;
             }
             done += n;

@@ -10,8 +10,8 @@ use super::way_out::{Destination, WayOut};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_hca::far::{PathAttr, Progress, Psns, Sender, Sends};
-use vervain_hca::memory::Pieces;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::qp::remote::{PathAttr, Progress, Psns, Sender, Sends};
 use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
     Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,

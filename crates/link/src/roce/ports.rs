@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::process::{Process, keep_from_children};
 use vervain_hca::{Error, Result, now_ns};
 use vervain_wire::UDP_PORT;

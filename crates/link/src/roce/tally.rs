@@ -1,6 +1,6 @@
 //! What the halves of a connection count by themselves, told to the counters that the device shows.
 
-use vervain_hca::tally::{Tally, Word};
+use vervain_hca::device::port_counters::{Tally, Word};
 use vervain_transport::{RequesterCounters, ResponderCounters};
 
 /// Tells what a responder has counted since the last call.

@@ -3,9 +3,9 @@
 use super::net::{self, SendBatch};
 use std::net::IpAddr;
 use vervain_hca::Grh;
-use vervain_hca::layout::slot_of;
-use vervain_hca::memory::Pieces;
-use vervain_hca::tally::{Tally, Word};
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::device::port_counters::{Tally, Word};
+use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
 

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_wire::icrc::Untold;
 

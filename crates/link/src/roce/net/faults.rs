@@ -6,7 +6,7 @@ use super::Datagram;
 use super::train::Way;
 use std::net::{IpAddr, SocketAddr};
 use vervain_fault::{Direction, Faults, Line, Nanos, VARIABLE};
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::types::now_ns;
 use vervain_hca::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::memory::Pieces;
+use vervain_hca::mr::transfer::Pieces;
 use vervain_wire::icrc::Untold;
 
 /// An address of this host that no other test uses: a process holds 1,024 of them.

@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use vervain_hca::layout::SLOTS;
+use vervain_hca::arena::layout::SLOTS;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use vervain_hca::layout::{SLOTS, SLOTS_PER_PROCESS};
+use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::{Error, Result};
 
 /// Bytes of a message in the vault, whatever they are; messages are found by their distance.

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strays::Origin;
 use sys::Private;
 use turn::Turn;
-use vervain_hca::layout::SLOTS_PER_PROCESS;
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::arena::layout::SLOTS_PER_PROCESS;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 

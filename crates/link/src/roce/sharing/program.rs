@@ -6,7 +6,7 @@ use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, 
 use libc::{sock_filter, sock_fprog};
 use std::io;
 use std::os::fd::BorrowedFd;
-use vervain_hca::layout::INDEX_BITS;
+use vervain_hca::arena::layout::INDEX_BITS;
 
 use super::SINK;
 use crate::roce::net::options;
@@ -65,7 +65,7 @@ pub fn attach(socket: BorrowedFd<'_>, program: &[sock_filter]) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vervain_hca::layout::SLOTS;
+    use vervain_hca::arena::layout::SLOTS;
 
     /// What the kernel would return for `payload`.
     fn run(program: &[sock_filter], payload: &[u8]) -> u32 {

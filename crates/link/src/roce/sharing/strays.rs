@@ -7,7 +7,7 @@ use super::door::{HEAD, MOST};
 use super::{Sharing, SlotOwner};
 use crate::roce::net::Datagram;
 use std::net::{IpAddr, SocketAddr};
-use vervain_hca::layout::slot_of;
+use vervain_hca::arena::layout::slot_of;
 
 /// Messages that are collected at once.
 const MESSAGES: usize = 16;
@@ -108,7 +108,7 @@ pub(super) fn packets(origin: Origin, bytes: &[u8]) -> impl Iterator<Item = Data
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vervain_hca::layout::INDEX_BITS;
+    use vervain_hca::arena::layout::INDEX_BITS;
 
     #[test]
     fn the_slot_of_a_packet_is_in_its_destination_qpn() {

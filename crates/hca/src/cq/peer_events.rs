@@ -1,0 +1,221 @@
+//! Completion events for another process, in one system call: an initiator that completes a receive on an armed CQ
+//! writes into the pipe of the CQ's channel itself. It asks for the pipe when it first needs it; until that is there,
+//! and whenever the pipe does not take the event, the owner's progress thread is asked to raise it.
+
+use crate::arena::layout::CqShared;
+use crate::cq::channel::CompChannel;
+use crate::host::lock::OwnerLock;
+use crate::process::Process;
+use crate::process::peer::Space;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Channels of this process by their numbers, which are never used again.
+static OWN: OwnerLock<Vec<(u32, Weak<CompChannel>)>> = OwnerLock::new(Vec::new());
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// Channels of one peer whose pipes are kept open here; events of others go through its progress thread.
+const MOST: usize = 64;
+
+/// A number for a new channel.
+pub(crate) fn new_number() -> u32 {
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+pub(crate) fn enter(channel: &Arc<CompChannel>) {
+    OWN.lock().push((channel.number, Arc::downgrade(channel)));
+}
+
+/// The channel is gone: peers that have its pipe may let it go.
+pub(crate) fn leave(number: u32, handed_out: bool) {
+    OWN.lock().retain(|(n, _)| *n != number);
+    if handed_out && let Some(process) = Process::current() {
+        process.link.channel_gone(number);
+    }
+}
+
+/// The channel with that number, for a peer that asks for its pipe. Called by the link.
+pub fn own_channel(number: u32) -> Option<Arc<CompChannel>> {
+    OWN.lock().iter().find(|(n, _)| *n == number).and_then(|(_, c)| c.upgrade())
+}
+
+/// A peer's channel, as its events are written from here.
+struct Pipe {
+    write: OwnedFd,
+    /// Kept so that the pipe has a reader as long as we may write: never a SIGPIPE.
+    _read: OwnedFd,
+}
+
+enum Known {
+    Asked,
+    Here(Arc<Pipe>),
+    Refused,
+}
+
+/// The channels of one peer.
+#[derive(Default)]
+pub struct PeerChannels {
+    known: OwnerLock<HashMap<u32, Known>>,
+}
+
+impl PeerChannels {
+    /// The peer's answer: both ends of the channel's pipe, or none when there is no such channel. Called by the link.
+    pub fn learn(&self, number: u32, ends: Option<[OwnedFd; 2]>) {
+        let known = match ends {
+            Some([read, write]) if is_pipe(&read, &write) => Known::Here(Arc::new(Pipe { write, _read: read })),
+            _ => Known::Refused,
+        };
+        self.known.lock().insert(number, known);
+    }
+
+    /// The channel is gone. Called by the link.
+    pub fn forget(&self, number: u32) {
+        self.known.lock().remove(&number);
+    }
+
+    fn pipe(&self, number: u32, ask: impl FnOnce() -> bool) -> Option<Arc<Pipe>> {
+        let mut known = self.known.lock();
+        match known.get(&number) {
+            Some(Known::Here(pipe)) => return Some(Arc::clone(pipe)),
+            Some(Known::Asked | Known::Refused) => return None,
+            None => {}
+        }
+        if known.values().filter(|k| !matches!(k, Known::Refused)).count() >= MOST {
+            return None;
+        }
+        known.insert(number, Known::Asked);
+        // The link has locks of its own, under which it calls `learn`.
+        drop(known);
+        if !ask() {
+            self.known.lock().remove(&number);
+        }
+        None
+    }
+}
+
+/// Raises the event of a CQ of `space`, whose process has the slot `slot`.
+pub(crate) fn raise(space: &Space, cq: &CqShared, slot: u32) {
+    let (channel, event) = (cq.channel.load(Ordering::Relaxed), cq.event.load(Ordering::Relaxed));
+    if channel == 0 {
+        return;
+    }
+    if space.is_own() {
+        if let Some(channel) = own_channel(channel) {
+            channel.post(event);
+        }
+        return;
+    }
+    let ask = || Process::current().is_some_and(|p| p.link.ask_channel(slot, channel));
+    if let Some(pipe) = space.channels.pipe(channel, ask)
+        && write_event(pipe.write.as_raw_fd(), event)
+    {
+        return;
+    }
+    cq.notify.store(1, Ordering::SeqCst);
+    space.raise(cq.attention.load(Ordering::Relaxed));
+}
+
+/// Writes the event of the CQ that has the number `event` in its channel; false when the pipe is full.
+pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
+    let message = u64::from(event);
+    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. Whoever writes holds the read
+    // end as well, so no SIGPIPE.
+    unsafe { libc::write(fd, (&raw const message).cast(), size_of::<u64>()) == size_of::<u64>() as isize }
+}
+
+/// Whether these are the two ends of one pipe, the second of which does not block.
+fn is_pipe(read: &OwnedFd, write: &OwnedFd) -> bool {
+    let look = |fd: &OwnedFd| {
+        // SAFETY: fills a struct on this stack, all of whose bytes may be zero; reads the flags of an open descriptor.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            let found = libc::fstat(fd.as_raw_fd(), &raw mut stat) == 0;
+            let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+            (found && stat.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some((stat.st_dev, stat.st_ino, flags))
+        }
+    };
+    let (Some((dev_r, ino_r, flags_r)), Some((dev_w, ino_w, flags_w))) = (look(read), look(write)) else {
+        return false;
+    };
+    (dev_r, ino_r) == (dev_w, ino_w)
+        && flags_r & libc::O_ACCMODE == libc::O_RDONLY
+        && flags_w & libc::O_ACCMODE == libc::O_WRONLY
+        && flags_w & libc::O_NONBLOCK != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(channel: &CompChannel) -> [OwnedFd; 2] {
+        channel.ends().map(|fd| fd.try_clone_to_owned().unwrap())
+    }
+
+    fn known(peers: &PeerChannels, number: u32) -> bool {
+        peers.pipe(number, || false).is_some()
+    }
+
+    #[test]
+    fn a_peer_writes_the_event_that_the_program_reads() {
+        let channel = CompChannel::create().unwrap();
+        let peers = PeerChannels::default();
+        peers.learn(channel.number, Some(ends(&channel)));
+        let pipe = peers.pipe(channel.number, || panic!("it is known")).unwrap();
+        assert!(write_event(pipe.write.as_raw_fd(), 7));
+        let mut message = [0u8; 8];
+        assert_eq!(read(channel.fd(), &mut message), 8);
+        assert_eq!(u64::from_ne_bytes(message), 7);
+    }
+
+    fn read(fd: RawFd, to: &mut [u8]) -> isize {
+        // SAFETY: reads at most as many bytes as the slice has.
+        unsafe { libc::read(fd, to.as_mut_ptr().cast(), to.len()) }
+    }
+
+    #[test]
+    fn the_channel_is_asked_for_once_and_not_beyond_the_limit() {
+        let peers = PeerChannels::default();
+        let asked = AtomicU32::new(0);
+        let ask = || asked.fetch_add(1, Ordering::Relaxed) < 1000;
+        (0..3).for_each(|_| assert!(peers.pipe(1, ask).is_none()));
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        (0..200).for_each(|n| assert!(peers.pipe(n, ask).is_none()));
+        assert_eq!(asked.load(Ordering::Relaxed), MOST as u32);
+        peers.forget(1);
+        assert!(peers.pipe(1, ask).is_none());
+        assert_eq!(asked.load(Ordering::Relaxed), MOST as u32 + 1);
+    }
+
+    #[test]
+    fn a_destroyed_channel_takes_events_without_harm_and_a_full_pipe_refuses_them() {
+        let channel = CompChannel::create().unwrap();
+        let (peers, number) = (PeerChannels::default(), channel.number);
+        peers.learn(number, Some(ends(&channel)));
+        let pipe = peers.pipe(number, || false).unwrap();
+        drop(channel);
+        assert!(own_channel(number).is_none());
+        let mut written = 0;
+        while write_event(pipe.write.as_raw_fd(), 1) {
+            written += 1;
+            assert!(written < 10_000_000, "a pipe takes events without end");
+        }
+        assert!(written > 100);
+        peers.forget(number);
+        assert!(!known(&peers, number));
+    }
+
+    #[test]
+    fn only_the_two_ends_of_one_pipe_are_taken() {
+        let (a, b) = (CompChannel::create().unwrap(), CompChannel::create().unwrap());
+        let peers = PeerChannels::default();
+        let [read, write] = ends(&a);
+        let [_, other] = ends(&b);
+        peers.learn(1, Some([write.try_clone().unwrap(), write.try_clone().unwrap()]));
+        peers.learn(2, Some([read.try_clone().unwrap(), other]));
+        peers.learn(3, Some([write.try_clone().unwrap(), read.try_clone().unwrap()]));
+        peers.learn(4, None);
+        peers.learn(5, Some([read, write]));
+        assert_eq!([1, 2, 3, 4, 5].map(|n| known(&peers, n)), [false, false, false, false, true]);
+    }
+}
