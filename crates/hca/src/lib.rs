@@ -41,7 +41,7 @@ pub use mr::Mr;
 pub use mr::dm::Dm;
 pub use mr::mw::Mw;
 pub use process::Process;
-pub use qp::sq::fast_path::Work;
+pub use qp::sq::fast_path::WorkRequest;
 pub use qp::sq::wqe::{Bind, Data, Flush, SendRequest, UdDest};
 pub use qp::{Poster, Qp, QpInit};
 pub use rq::srq::{Srq, SrqInit};

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::arena::{Arena, Block};
-use vervain_hca::process::peer::Place;
+use vervain_hca::process::peer::Location;
 use vervain_hca::{Context, Mr, Pd, access};
 
 #[derive(Clone, Debug)]
@@ -108,8 +108,8 @@ impl Keys {
         for (mr, addr, len, rights, _) in &self.live {
             let (key, pd) = (mr.rkey(), pd_of(mr.rkey()));
             let find = |addr, len, need| own.resolve(key, addr, len, need, pd, 0);
-            assert_eq!(find(*addr, *len, *rights), Some(Place::Direct(*addr as *mut u8)));
-            assert_eq!(find(addr + len, 0, *rights), Some(Place::Direct((addr + len) as *mut u8)));
+            assert_eq!(find(*addr, *len, *rights), Some(Location::Mapped(*addr as *mut u8)));
+            assert_eq!(find(addr + len, 0, *rights), Some(Location::Mapped((addr + len) as *mut u8)));
             for (a, l) in [(*addr, len + 1), (addr + 1, *len), (addr - 1, 1), (addr + len, 1), (*addr, u64::MAX)] {
                 assert_eq!(find(a, l, *rights), None, "{l} bytes at {a:#x} are not in {len} at {addr:#x}");
             }

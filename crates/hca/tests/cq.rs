@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::responder::{Nak, Target};
+use vervain_hca::responder::{Nak, Responder};
 use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, SrqInit, attr, event, wc};
 
 /// More than are kept hot.
@@ -43,7 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Side {
     qp: Arc<Qp>,
-    target: Target,
+    target: Responder,
     sent: VecDeque<u32>,
     posted: VecDeque<u64>,
 }
@@ -239,7 +239,7 @@ fn hunt(lanes: usize, seconds: f64) {
                 let _running = Running(running);
                 let mut r = Random(99 + thread as u64);
                 let mine: Vec<usize> = (0..qps.len()).filter(|i| i % 2 == thread % qps.len().min(2)).collect();
-                let targets: Vec<Target> = if mine.is_empty() || (qps.len() == 1 && thread == 1) {
+                let targets: Vec<Responder> = if mine.is_empty() || (qps.len() == 1 && thread == 1) {
                     Vec::new()
                 } else {
                     mine.iter().map(|&i| bind(&qps[i], foreign(i as u32 + 1))).collect()

@@ -189,7 +189,7 @@ fn all_that_stand_still_are_waited_for_at_the_same_time() {
     qps.iter().for_each(|qp| qp.destroy().unwrap());
     assert!(began.elapsed() < Duration::from_secs(12), "took {:?}", began.elapsed());
     marks.into_iter().zip(&targets).for_each(|(mark, target)| assert_eq!(target.leave_done(mark), Err(Nak::Silence)));
-    targets.iter().for_each(vervain_hca::responder::Target::release);
+    targets.iter().for_each(vervain_hca::responder::Responder::release);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use vervain_hca::arena::layout::{
 use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, unaim, way};
 use vervain_hca::process::imports::{SLACK, Wanted, tidy};
 use vervain_hca::process::link::LaneRequest;
-use vervain_hca::process::peer::{Place, Space};
-use vervain_hca::responder::{Nak, Seen, Target};
+use vervain_hca::process::peer::{Location, PeerProcess};
+use vervain_hca::responder::{Nak, QpIncarnation, Responder};
 use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{QpAttr, QpCap, QpInit, QpState, QpType, Sge, SrqInit, access, attr, event, wc};
 
@@ -206,9 +206,9 @@ impl Copied {
         view.get::<Header>(0).unwrap().alive[0].store(0, Ordering::Relaxed);
     }
 
-    fn space(&self, view: View) -> Option<Arc<Space>> {
+    fn space(&self, view: View) -> Option<Arc<PeerProcess>> {
         let wake = self.wake.try_clone().unwrap();
-        Space::new(view, false, std::process::id() as i32, wake).ok().map(Arc::new)
+        PeerProcess::new(view, false, std::process::id() as i32, wake).ok().map(Arc::new)
     }
 }
 
@@ -240,8 +240,8 @@ fn spoil(r: &mut Random, view: View, honest: &Honest) {
 }
 
 /// Memory that is said to be mapped must be, in the arena or in an object; one byte at each end is written.
-fn check(view: View, objects: &[std::ops::Range<u64>], place: Place, len: u64) {
-    if let Place::Direct(p) = place {
+fn check(view: View, objects: &[std::ops::Range<u64>], place: Location, len: u64) {
+    if let Location::Mapped(p) = place {
         let base = view.at(0, 0).unwrap() as u64;
         let at = p as u64;
         let in_arena = at.checked_sub(base).and_then(|o| o.checked_add(len)).is_some_and(|end| end <= view.len());
@@ -285,7 +285,7 @@ fn some_fd(r: &mut Random) -> Option<OwnedFd> {
 }
 
 /// What the link does with objects when the owner says so, and says anything.
-fn objects(space: &Space, honest: &Honest, r: &mut Random) {
+fn objects(space: &PeerProcess, honest: &Honest, r: &mut Random) {
     let o = honest.object;
     space.map_object(&o, Some(fake_share::descriptor(OBJECT_LEN)));
     let wild = Wanted {
@@ -304,7 +304,7 @@ fn objects(space: &Space, honest: &Honest, r: &mut Random) {
 }
 
 /// Everything that an initiator does in a peer's arena.
-fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
+fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
     let view = space.view;
     objects(space, honest, r);
     let mapped = mapped_objects();
@@ -326,8 +326,8 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
     for lane in lanes {
         // Whatever the QP behind the lane claims to be now is what was seen of it.
         let behind = view.get::<Lane>(lane).and_then(|l| view.get::<QpShared>(l.qp.load(Ordering::Relaxed)));
-        let seen = behind.map_or(Seen { qpn: 0, generation: 0 }, Seen::now);
-        let Some(target) = Target::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
+        let seen = behind.map_or(QpIncarnation { qpn: 0, generation: 0 }, QpIncarnation::now);
+        let Some(target) = Responder::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
         let mark = target.enter();
         let _ = target.has_receive();
         for round in 0..3u32 {

@@ -526,7 +526,7 @@ pub struct RqShared {
     /// 1 while receives may be taken. Owner.
     pub open: AtomicU32,
     /// 1 when there is one claimer at most: the queue of a connected QP. Owner, once.
-    pub alone: AtomicU32,
+    pub exclusive: AtomicU32,
     _line0: [AtomicU32; 2],
     /// Position after the last posted WQE. Owner.
     pub tail: AtomicU64,

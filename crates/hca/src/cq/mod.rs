@@ -384,7 +384,7 @@ impl Cq {
     #[inline]
     pub fn poll(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         match self.poll_rings(max, sink) {
-            0 if self.process.expects_packets() && self.process.is_to_look() => self.poll_packets(max, sink),
+            0 if self.process.expects_packets() && self.process.should_poll() => self.poll_packets(max, sink),
             n => {
                 if n > 0 && self.process.expects_packets() && self.process.count_look() {
                     // What a program sends without being acknowledged completes at once: it might never poll in vain.

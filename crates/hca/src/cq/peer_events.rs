@@ -6,7 +6,7 @@ use crate::arena::layout::CqShared;
 use crate::cq::channel::CompChannel;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
-use crate::process::peer::Space;
+use crate::process::peer::PeerProcess;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,7 +95,7 @@ impl PeerChannels {
 }
 
 /// Raises the event of a CQ of `space`, whose process has the slot `slot`.
-pub(crate) fn raise(space: &Space, cq: &CqShared, slot: u32) {
+pub(crate) fn raise(space: &PeerProcess, cq: &CqShared, slot: u32) {
     let (channel, event) = (cq.channel.load(Ordering::Relaxed), cq.event.load(Ordering::Relaxed));
     if channel == 0 {
         return;

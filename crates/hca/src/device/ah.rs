@@ -20,7 +20,7 @@ impl Ah {
         crate::qp::modify::check_address(pd.device(), attr, 0)?;
         // Once, as an HCA does: datagrams are posted often.
         let route = pd.process.link.route(pd.device().index(), attr);
-        if route == Route::Far {
+        if route == Route::Packets {
             pd.process.link.check_source(pd.process, pd.device().index(), attr)?;
             pd.process.link.resolve(pd.device().index(), attr)?;
         }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::mr::dm::Dm;
 use crate::mr::transfer::DIRECT_CHUNK;
-use crate::process::exports::{Found, Pin};
+use crate::process::exports::{ExportedRange, Pin};
 use crate::process::{self, Process};
 use crate::types::access;
 use std::collections::{HashMap, VecDeque};
@@ -266,7 +266,8 @@ impl Mr {
         let key = process.keys.take(process)?;
         let nothing = flags & KEY_NULL != 0;
         let partings = process.partings();
-        let Found { at, generation, pin } = if nothing { Found::NOWHERE } else { process.share(addr, length, access) };
+        let ExportedRange { at, generation, pin } =
+            if nothing { ExportedRange::NOWHERE } else { process.share(addr, length, access) };
         let named =
             Named { iova, len: length, host: addr, at, generation, access, pd: pd.number, flags, qpn: 0, parent: 0 };
         process.publish_key(key, named, partings);
@@ -401,9 +402,9 @@ impl Mr {
 #[inline]
 pub(crate) fn local_memory(process: &Process, lkey: u32, addr: u64, len: u64, need: u32, pd: u32) -> Option<*mut u8> {
     match process.own.resolve(lkey, addr, len, need, pd, 0)? {
-        crate::process::peer::Place::Direct(p) => Some(p),
-        crate::process::peer::Place::Null => Some(std::ptr::null_mut()),
-        crate::process::peer::Place::Remote(_) => None,
+        crate::process::peer::Location::Mapped(p) => Some(p),
+        crate::process::peer::Location::Null => Some(std::ptr::null_mut()),
+        crate::process::peer::Location::Unmapped(_) => None,
     }
 }
 

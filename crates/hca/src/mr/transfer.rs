@@ -7,7 +7,7 @@
 use crate::arena::layout::Lane;
 use crate::host::copy::bulk;
 use crate::host::guarded::{self, Access, Faulted};
-use crate::process::peer::{Place, Space};
+use crate::process::peer::{Location, PeerProcess};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
 
@@ -333,7 +333,7 @@ pub(crate) fn bring_in(direction: Direction, pieces: &Pieces) -> Result<(), Faul
 }
 
 /// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call.
-pub fn copy_vm(space: &Space, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
+pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     if space.is_dead() {
         return Err(Fault::Gone);
     }
@@ -354,7 +354,7 @@ pub fn copy_vm(space: &Space, lane: &Lane, direction: Direction, pieces: &Pieces
 }
 
 #[cold]
-fn vm_fault(space: &Space, direction: Direction, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
+fn vm_fault(space: &PeerProcess, direction: Direction, pieces: &Pieces, moved: isize) -> Result<(), Fault> {
     if moved < 0 {
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
@@ -409,7 +409,7 @@ pub enum Policy {
 
 /// Whether memory of `space` that is not mapped is reached by process_vm calls.
 #[inline]
-pub fn by_vm(space: &Space, policy: Policy) -> bool {
+pub fn by_vm(space: &PeerProcess, policy: Policy) -> bool {
     match policy {
         Policy::Auto => space.vm_allowed(),
         Policy::Vm => true,
@@ -419,12 +419,12 @@ pub fn by_vm(space: &Space, policy: Policy) -> bool {
 
 /// Chooses the way.
 #[inline]
-pub fn way(space: &Space, place: Place, policy: Policy) -> Way {
+pub fn way(space: &PeerProcess, place: Location, policy: Policy) -> Way {
     match place {
-        Place::Direct(p) => Way::Direct(p),
-        Place::Remote(host) if by_vm(space, policy) => Way::Vm(host),
-        Place::Remote(_) => Way::Owner,
-        Place::Null => Way::Null,
+        Location::Mapped(p) => Way::Direct(p),
+        Location::Unmapped(host) if by_vm(space, policy) => Way::Vm(host),
+        Location::Unmapped(_) => Way::Owner,
+        Location::Null => Way::Null,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::owner_copy::bounce::Stream;
 use crate::owner_copy::owner::result_of;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::{Step, Stop};
-use crate::responder::{Nak, Target};
+use crate::responder::{Nak, Responder};
 use crate::types::{access, now_ns, wc};
 use std::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ impl SendQueue {
     pub(crate) fn ask(
         &mut self,
         i: usize,
-        target: &Target,
+        target: &Responder,
         op: u32,
         remote: &Remote,
         n: u64,
@@ -88,7 +88,7 @@ impl SendQueue {
     }
 
     /// The request is answered.
-    fn over(&mut self, target: &Target) {
+    fn over(&mut self, target: &Responder) {
         target.lane.request.state.store(request::IDLE, Ordering::Relaxed);
         self.exec.asked = None;
         self.exec.deadline = 0;
@@ -99,7 +99,7 @@ impl SendQueue {
     fn request(
         &mut self,
         i: usize,
-        target: &Target,
+        target: &Responder,
         op: u32,
         remote: &Remote,
         n: u64,
@@ -137,13 +137,13 @@ impl SendQueue {
     }
 
     /// How the message goes through the bounce buffer, and where that lies.
-    fn stream(target: &Target, asked: &Asked) -> (Stream, u64) {
+    fn stream(target: &Responder, asked: &Asked) -> (Stream, u64) {
         let ring = target.lane.bounce_len.load(Ordering::Acquire);
         (Stream { len: asked.len, ring }, target.lane.bounce.load(Ordering::Acquire))
     }
 
     /// Bytes that this side can pass through next.
-    fn next(target: &Target, asked: &Asked) -> Result<u64, Nak> {
+    fn next(target: &Responder, asked: &Asked) -> Result<u64, Nak> {
         let (stream, _) = Self::stream(target, asked);
         let theirs = target.lane.request.taken.load(Ordering::SeqCst);
         match asked.op {
@@ -154,7 +154,7 @@ impl SendQueue {
     }
 
     /// Whether the owner finds something to do in the bounce buffer.
-    fn owner_can_pass(target: &Target, asked: &Asked) -> bool {
+    fn owner_can_pass(target: &Responder, asked: &Asked) -> bool {
         let (stream, _) = Self::stream(target, asked);
         let theirs = target.lane.request.taken.load(Ordering::SeqCst);
         let next = match asked.op {
@@ -166,7 +166,7 @@ impl SendQueue {
     }
 
     /// Passes through the bounce buffer what can be passed now.
-    fn pass(&mut self, i: usize, target: &Target, mut asked: Asked, budget: &mut u64) -> Result<Asked, Stop> {
+    fn pass(&mut self, i: usize, target: &Responder, mut asked: Asked, budget: &mut u64) -> Result<Asked, Stop> {
         let r = &target.lane.request;
         let (stream, bounce) = Self::stream(target, &asked);
         while *budget > 0 {
@@ -211,7 +211,7 @@ impl SendQueue {
     }
 
     /// The owner is slow: wait, but no longer than for a silent peer.
-    fn wait_for_owner(&mut self, target: &Target) -> Step {
+    fn wait_for_owner(&mut self, target: &Responder) -> Step {
         if self.deadline_passed() {
             self.exec.asked = None;
             target.withdraw();

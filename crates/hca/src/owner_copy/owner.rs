@@ -8,8 +8,8 @@ use crate::host::guarded::Access;
 use crate::mr::transfer::{Direction, Pieces, atomic, copy_direct, copy_tail_last};
 use crate::owner_copy::bounce::Stream;
 use crate::process::Process;
-use crate::process::peer::Place;
-use crate::responder::{Nak, Seen, Target};
+use crate::process::peer::Location;
+use crate::responder::{Nak, QpIncarnation, Responder};
 use crate::rq::lane::OwnedLane;
 use crate::types::{QpState, QpType, access, now_ns, wc};
 use std::ops::Range;
@@ -170,7 +170,7 @@ fn step(process: &Process, lane: &OwnedLane) -> Step {
 }
 
 /// The memory that the request names, all of it, found through the same checks that the initiator would make.
-fn memory(process: &Process, lane: &OwnedLane) -> Result<Place, Nak> {
+fn memory(process: &Process, lane: &OwnedLane) -> Result<Location, Nak> {
     let r = &lane.shared.request;
     let (key, addr, len) =
         (r.key.load(Ordering::Relaxed), r.addr.load(Ordering::Relaxed), r.len.load(Ordering::Relaxed));
@@ -186,8 +186,8 @@ fn memory(process: &Process, lane: &OwnedLane) -> Result<Place, Nak> {
     let pd =
         if local || of_srq { lane.rq.view.shared.pd.load(Ordering::Relaxed) } else { qp.pd.load(Ordering::Relaxed) };
     match process.own.resolve(key, addr, len, need, pd, lane.qp_num) {
-        Some(Place::Null) if local => Ok(Place::Null),
-        Some(Place::Direct(p)) => Ok(Place::Direct(p)),
+        Some(Location::Null) if local => Ok(Location::Null),
+        Some(Location::Mapped(p)) => Ok(Location::Mapped(p)),
         _ if local => Err(Nak::RemoteOperation),
         _ => Err(Nak::RemoteAccess),
     }
@@ -195,7 +195,7 @@ fn memory(process: &Process, lane: &OwnedLane) -> Result<Place, Nak> {
 
 fn fetch_atomic(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let r = &lane.shared.request;
-    let Place::Direct(at) = memory(process, lane)? else { return Ok(()) };
+    let Location::Mapped(at) = memory(process, lane)? else { return Ok(()) };
     if r.len.load(Ordering::Relaxed) != 8 || !(at as usize).is_multiple_of(8) {
         return Err(Nak::InvalidRequest);
     }
@@ -220,7 +220,7 @@ fn copy(process: &Process, lane: &OwnedLane) -> Result<Step, Nak> {
         return Ok(Step::Dry);
     }
     let last = done + n == stream.len;
-    if let Place::Direct(base) = place {
+    if let Location::Mapped(base) = place {
         let through = process.own.view.at(bounce.start + done % stream.ring, n).ok_or(Nak::RemoteOperation)?;
         let at = base.wrapping_add(done as usize);
         // SAFETY: `base` is registered memory of this process for the whole message, of which `done + n` is within;
@@ -259,8 +259,8 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let bounce = lane.bounce().filter(|b| total <= b.end - b.start).ok_or(Nak::RemoteOperation)?;
     let from = process.own.view.at(bounce.start, total).ok_or(Nak::RemoteOperation)?;
     let me = lane.shared.initiator.load(Ordering::Acquire);
-    let seen = Seen::now(process.own.qp(lane.qp_num).ok_or(Nak::Silence)?);
-    let target = Target::bind(&process.own, lane.offset, me, seen).ok_or(Nak::Silence)?;
+    let seen = QpIncarnation::now(process.own.qp(lane.qp_num).ok_or(Nak::Silence)?);
+    let target = Responder::bind(&process.own, lane.offset, me, seen).ok_or(Nak::Silence)?;
     let claimer = lane.rq.view.wqe(wqe).ok_or(Nak::InvalidRequest)?.claimer.load(Ordering::Acquire);
     if claimer != me as u32 {
         return Err(Nak::InvalidRequest);
@@ -272,7 +272,7 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
             target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
             return Ok(());
         };
-        if let Place::Direct(at) = place {
+        if let Location::Mapped(at) = place {
             let mut part = Pieces::new();
             part.push(from.wrapping_add(done as usize), n);
             // SAFETY: the place was just checked against its key; the bounce buffer holds `total` bytes.

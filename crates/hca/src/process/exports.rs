@@ -76,7 +76,7 @@ impl Pin {
 
 /// How peers find registered memory, for its key.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ExportedRange {
     /// `KeyEntry::at`.
     pub(crate) at: u64,
     /// `KeyEntry::generation`.
@@ -85,9 +85,9 @@ pub(crate) struct Found {
     pub(crate) pin: Option<Pin>,
 }
 
-impl Found {
+impl ExportedRange {
     /// Memory that peers cannot map.
-    pub(crate) const NOWHERE: Found = Found { at: NOT_SHARED, generation: 0, pin: None };
+    pub(crate) const NOWHERE: ExportedRange = ExportedRange { at: NOT_SHARED, generation: 0, pin: None };
 }
 
 /// An object that went with its last user.
@@ -148,24 +148,24 @@ impl Objects {
         place: &Place,
         len: u64,
         adopted: Adopted,
-    ) -> std::result::Result<Found, Adopted> {
+    ) -> std::result::Result<ExportedRange, Adopted> {
         let Some((number, generation)) = self.enter(arena, place, None) else { return Err(adopted) };
         let pin = Pin { number, identity: place.object, offset: place.offset, len, adopted: Some(adopted) };
-        Ok(Found { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) })
+        Ok(ExportedRange { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) })
     }
 
     /// Pins `[addr, addr + len)` where it lies, if that is in a shared object.
-    pub(crate) fn pin(&self, arena: &Arena, addr: u64, len: u64) -> Found {
-        let Some(source) = self.source.filter(|_| len != 0) else { return Found::NOWHERE };
-        let Some(place) = source.pin(addr, len) else { return Found::NOWHERE };
+    pub(crate) fn pin(&self, arena: &Arena, addr: u64, len: u64) -> ExportedRange {
+        let Some(source) = self.source.filter(|_| len != 0) else { return ExportedRange::NOWHERE };
+        let Some(place) = source.pin(addr, len) else { return ExportedRange::NOWHERE };
         let fits = place.offset.checked_add(len).is_some_and(|end| end <= place.object_len && end < 1 << OFFSET_BITS);
         let entered = if fits { self.enter(arena, &place, None) } else { None };
         let Some((number, generation)) = entered else {
             source.unpin(place.object, place.offset, len);
-            return Found::NOWHERE;
+            return ExportedRange::NOWHERE;
         };
         let pin = Pin { number, identity: place.object, offset: place.offset, len, adopted: None };
-        Found { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) }
+        ExportedRange { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) }
     }
 
     /// Ends a pin. Nobody reaches the memory through a key any more.

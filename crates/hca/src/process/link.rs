@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::Process;
 use crate::process::imports::Wanted;
-use crate::process::peer::Space;
+use crate::process::peer::PeerProcess;
 use crate::qp::Qp;
 use crate::qp::remote::Sender;
 use crate::types::{AhAttr, Gid, QpAttr};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Peer {
     /// Mapped.
-    Ready(Arc<Space>),
+    Ready(Arc<PeerProcess>),
     /// Asked for; the answer comes to the progress thread.
     Connecting,
     /// No process answers under that number.
@@ -28,14 +28,14 @@ pub enum Peer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
     /// To this host: its processes are reached by memory.
-    Near,
+    Memory,
     /// Away, in packets.
-    Far,
+    Packets,
     /// Both: a multicast group.
-    Everywhere,
+    Both,
     /// Nowhere.
     #[default]
-    Nowhere,
+    Unreachable,
 }
 
 /// A datagram that leaves in a packet.
@@ -117,9 +117,9 @@ pub trait Link: Any + Send + Sync {
     /// Tells the peers that completion channel `channel` of this process is gone.
     fn channel_gone(&self, _channel: u32) {}
 
-    /// Asks the owner of `space` for an object of shared memory; the answer ends in [`Space::map_object`]. Never waits; false
+    /// Asks the owner of `space` for an object of shared memory; the answer ends in [`PeerProcess::map_object`]. Never waits; false
     /// when it cannot be asked now.
-    fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool;
+    fn ask_for_object(&self, space: &PeerProcess, wanted: &Wanted) -> bool;
 
     /// An object of this process is withdrawn: peers that have it are told.
     fn object_withdrawn(&self, number: u32, generation: u32);
@@ -158,7 +158,7 @@ pub trait Link: Any + Send + Sync {
     }
 
     /// The reverse of [`Link::listen`] and of [`Link::connect`], when the QP is reset or destroyed.
-    fn deafen(&self, _qpn: u32) {}
+    fn unregister_qp(&self, _qpn: u32) {}
 
     /// Takes a datagram along; it leaves with the next [`Link::flush`] of the same thread. A time (CLOCK_MONOTONIC, ns) means
     /// that the peer has no room for it now: it is to be tried again then, or when the link calls [`Qp::go_on`].
@@ -188,7 +188,7 @@ pub trait Link: Any + Send + Sync {
 
     /// Says what is left to be said before the process ends: what a program has received is acknowledged, even if it ends
     /// at once.
-    fn farewell(&self) {}
+    fn shutdown(&self) {}
 
     /// A descriptor that is readable when packets have come; none before there is a port.
     fn packet_fd(&self) -> Option<RawFd> {

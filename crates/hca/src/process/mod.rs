@@ -23,10 +23,10 @@ use crate::mr::adopt::registration::Adopting;
 use crate::mr::pinnable::Mappings;
 use crate::mr::transfer::Policy;
 use crate::process::doorbell::AttentionTable;
-use crate::process::exports::{Found, Objects};
+use crate::process::exports::{ExportedRange, Objects};
 use crate::process::link::{LaneRequest, Link};
 use crate::process::packets::Packets;
-use crate::process::peer::Space;
+use crate::process::peer::PeerProcess;
 use crate::process::revocation::Revocation;
 use crate::process::share_api::Source;
 use crate::qp::Qp;
@@ -47,7 +47,7 @@ static PRIVATE_FDS: [AtomicU32; 4096] = [const { AtomicU32::new(0) }; 4096];
 pub struct Process {
     pub(crate) arena: Arena,
     /// This process as a peer of itself.
-    pub own: Arc<Space>,
+    pub own: Arc<PeerProcess>,
     pub(crate) keys: KeyTable,
     pub(crate) objects: Objects,
     pub(crate) mappings: Mappings,
@@ -165,7 +165,7 @@ impl Process {
         let wake = crate::host::eventfd::create()?;
         let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation: random };
         let link = make_link(&init)?;
-        let own = Arc::new(Space::new(view, true, std::process::id() as i32, wake)?);
+        let own = Arc::new(PeerProcess::new(view, true, std::process::id() as i32, wake)?);
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
@@ -358,13 +358,13 @@ impl Process {
 
     /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared object,
     /// where it is held.
-    pub(crate) fn share(&self, addr: u64, length: u64, access: u32) -> Found {
+    pub(crate) fn share(&self, addr: u64, length: u64, access: u32) -> ExportedRange {
         let view = self.arena.view();
         let base = view.at(0, 0).map_or(0, |p| p as u64);
         match addr.checked_sub(base) {
-            Some(offset) if view.at(offset, length).is_some() => Found { at: offset, generation: 0, pin: None },
+            Some(offset) if view.at(offset, length).is_some() => ExportedRange { at: offset, generation: 0, pin: None },
             _ => match self.objects.pin(&self.arena, addr, length) {
-                Found { pin: None, .. } => self.adopt(addr, length, access),
+                ExportedRange { pin: None, .. } => self.adopt(addr, length, access),
                 found => found,
             },
         }

@@ -39,7 +39,7 @@ impl Process {
     }
 
     /// Has the progress thread come by and see to packets.
-    pub fn want_packets_seen_to(&self) {
+    pub fn wake_for_packets(&self) {
         self.packets.wanted.store(true, Ordering::SeqCst);
         self.wake_progress();
     }
@@ -58,7 +58,7 @@ impl Process {
     }
 
     /// Of so many polls in vain one looks for packets, from now on: a power of two. Said by the link.
-    pub fn look_once_in(&self, polls: u32) {
+    pub fn set_poll_interval(&self, polls: u32) {
         let apart = polls.next_power_of_two() - 1;
         if self.packets.apart.load(Ordering::Relaxed) != apart {
             self.packets.apart.store(apart, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Process {
 
     /// A thread of the program has polled in vain; whether it is to look for packets.
     #[inline(always)]
-    pub(crate) fn is_to_look(&self) -> bool {
+    pub(crate) fn should_poll(&self) -> bool {
         self.count() & self.packets.apart.load(Ordering::Relaxed) == 0
     }
 
@@ -101,6 +101,6 @@ impl Process {
 
 extern "C" fn at_exit() {
     if let Some(process) = Process::current() {
-        process.link.farewell();
+        process.link.shutdown();
     }
 }

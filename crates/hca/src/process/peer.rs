@@ -14,7 +14,7 @@ use vervain_share::checkers;
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A process and its arena.
-pub struct Space {
+pub struct PeerProcess {
     /// The mapped arena.
     pub view: View,
     /// Its header.
@@ -35,18 +35,18 @@ pub struct Space {
 
 /// Where memory named by a key is, seen from the calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// Mapped here, and contiguous for [`crate::process::imports::SLACK`] bytes at least, if it is as long.
-    Direct(*mut u8),
+    Mapped(*mut u8),
     /// In the other process only, at this address of its own.
-    Remote(u64),
+    Unmapped(u64),
     /// The null MR.
     Null,
 }
 
-impl Space {
+impl PeerProcess {
     /// Takes a mapped arena for what it says it is; refused with one clear sentence when it is not an arena of this version.
-    pub fn new(view: View, own: bool, pid: i32, wake: OwnedFd) -> Result<Space> {
+    pub fn new(view: View, own: bool, pid: i32, wake: OwnedFd) -> Result<PeerProcess> {
         let header = view.get::<Header>(0).ok_or_else(|| Error::invalid("an arena is too small for its header"))?;
         if header.magic.load(Ordering::Acquire) != layout::MAGIC {
             return Err(Error::invalid("a peer's shared memory is not a Vervain arena"));
@@ -75,7 +75,7 @@ impl Space {
         let mapped = Mapped::new(if own { &[] } else { objects });
         let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
         let channels = PeerChannels::default();
-        Ok(Space { view, header, keys, attention, mapped, own, pid, wake, dead, vm, channels })
+        Ok(PeerProcess { view, header, keys, attention, mapped, own, pid, wake, dead, vm, channels })
     }
 
     /// Whether this is the calling process.
@@ -192,7 +192,7 @@ impl Space {
         if offset == 0 { None } else { self.view.get(offset) }
     }
 
-    /// Where byte `offset` of what `entry` names is mapped here, if it is; contiguous as [`Place::Direct`] says.
+    /// Where byte `offset` of what `entry` names is mapped here, if it is; contiguous as [`Location::Mapped`] says.
     #[inline(always)]
     pub(crate) fn mapped_at(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<*mut u8> {
         let at = entry.at.load(Ordering::Relaxed);
@@ -206,7 +206,7 @@ impl Space {
     /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and belongs to
     /// the protection domain (or, for a type 2 window, to the QP). IBA 10.6.3, 11.2.8, 9.7.4.1.5.
     #[inline]
-    pub fn resolve(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32, qpn: u32) -> Option<Place> {
+    pub fn resolve(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32, qpn: u32) -> Option<Location> {
         let entry = self.keys.get((key >> 8) as usize)?;
         if entry.key.load(Ordering::Acquire) != u64::from(key) {
             return None;
@@ -230,7 +230,7 @@ impl Space {
             }
         }
         if flags & layout::KEY_NULL != 0 {
-            return Some(Place::Null);
+            return Some(Location::Null);
         }
         let offset = addr.wrapping_sub(entry.iova.load(Ordering::Relaxed));
         let size = entry.len.load(Ordering::Relaxed);
@@ -238,13 +238,13 @@ impl Space {
             return None;
         }
         if self.own {
-            return Some(Place::Direct((entry.host.load(Ordering::Relaxed).wrapping_add(offset)) as *mut u8));
+            return Some(Location::Mapped((entry.host.load(Ordering::Relaxed).wrapping_add(offset)) as *mut u8));
         }
         if let Some(p) = self.mapped_at(entry, offset, len) {
-            return Some(Place::Direct(p));
+            return Some(Location::Mapped(p));
         }
         self.ask_for(entry, offset, len)?;
-        Some(Place::Remote(entry.host.load(Ordering::Relaxed).wrapping_add(offset)))
+        Some(Location::Unmapped(entry.host.load(Ordering::Relaxed).wrapping_add(offset)))
     }
 
     /// The entry of `key` is going to be written to, by a process that may not be its owner.
@@ -302,7 +302,7 @@ impl Space {
     }
 }
 
-/// The same as [`Space::resolve`] for the plain case, a region and not a window: its entry, and the offset of `addr` in it.
+/// The same as [`PeerProcess::resolve`] for the plain case, a region and not a window: its entry, and the offset of `addr` in it.
 /// None for all others and for what the key does not allow.
 #[inline(always)]
 pub(crate) fn plain_region(
@@ -325,7 +325,7 @@ pub(crate) fn plain_region(
     if offset > size || len > size - offset { None } else { Some((entry, offset)) }
 }
 
-impl Drop for Space {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         if !self.own {
             // SAFETY: whoever holds a reference into the arena holds this space too, so none is left.

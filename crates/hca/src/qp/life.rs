@@ -156,7 +156,7 @@ impl Qp {
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         self.settle_lanes();
-        self.process.link.deafen(self.number);
+        self.process.link.unregister_qp(self.number);
         // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
         if let Some(cq) = &self.recv_cq {
             cq.purge(self.number, None);

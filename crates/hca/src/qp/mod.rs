@@ -22,7 +22,7 @@ use crate::host::barrier;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::process::Process;
 use crate::process::doorbell::Attention;
-use crate::qp::sq::fast_path::{SHORT_BUDGET, Work};
+use crate::qp::sq::fast_path::{FAST_MAX_BYTES, WorkRequest};
 use crate::qp::sq::wqe::SendRequest;
 use crate::qp::sq::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
 use crate::rq::RecvQueue;
@@ -378,7 +378,7 @@ impl Qp {
     #[inline(always)]
     pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
         let mut sq = self.lock_sq();
-        sq.left = SHORT_BUDGET;
+        sq.left = FAST_MAX_BYTES;
         let mut poster = Poster { qp: self, sq: &mut sq, pushed: false };
         let r = f(&mut poster);
         if poster.pushed {
@@ -397,16 +397,16 @@ impl Qp {
             // The end of every batch leaves none.
             sq.failed_push = None;
         }
-        sq.left = SHORT_BUDGET;
+        sq.left = FAST_MAX_BYTES;
         sq.begin_batch();
     }
 
     /// Carries out a batch of one request at once, if it can be, and ends the batch; false if it has to be pushed.
     #[inline]
-    pub fn wr_complete_short(&self, opcode: Opcode, work: &impl Work) -> bool {
+    pub fn wr_complete_short(&self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
         let sq = unsafe { self.sq.held() };
-        let done = sq.nothing_pushed() && sq.failed_push.is_none() && sq.post_short(self, opcode, work);
+        let done = sq.nothing_pushed() && sq.failed_push.is_none() && sq.post_fast(self, opcode, work);
         if done {
             self.sq.raw().unlock();
         }
@@ -618,8 +618,8 @@ pub struct Poster<'a> {
 impl Poster<'_> {
     /// Carries a request out at once, if it can be; false if it has to be pushed.
     #[inline(always)]
-    pub fn short(&mut self, opcode: Opcode, work: &impl Work) -> bool {
-        self.sq.post_short(self.qp, opcode, work)
+    pub fn short(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
+        self.sq.post_fast(self.qp, opcode, work)
     }
 
     /// Pieces that a request may have.

@@ -157,7 +157,7 @@ impl Qp {
         }
         if named(attr::AV) {
             check_address(device, &new.ah, port)?;
-            let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Far);
+            let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Packets);
             if from == QpState::Sqd && new.ah != old.ah && (self.is_far() || leads_by_packets) {
                 return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));
             }

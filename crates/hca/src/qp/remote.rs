@@ -12,7 +12,7 @@ pub use crate::qp::sq::Progress;
 use crate::qp::sq::requester::Step;
 use crate::qp::sq::wqe::Flush;
 use crate::qp::sq::{LOOK_BUDGET, Params, SendQueue, local_need};
-use crate::responder::{Nak, Seen, Target};
+use crate::responder::{Nak, QpIncarnation, Responder};
 use crate::types::{AhAttr, Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
 use std::any::Any;
 use std::sync::Arc;
@@ -51,11 +51,11 @@ pub struct Psns {
 
 /// What became of a visit to a QP's sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Had {
+pub enum SenderAccess {
     /// It was there.
-    Sender,
+    Ran,
     /// The QP has none.
-    None,
+    NoSender,
     /// Another thread has the send queue, or the process is paused: come again.
     Busy,
 }
@@ -63,7 +63,7 @@ pub enum Had {
 /// A posted request, as a link sees it.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
-pub struct Posted {
+pub struct RemoteRequest {
     pub opcode: Opcode,
     pub length: u64,
     pub remote_addr: u64,
@@ -129,12 +129,12 @@ impl<'a> Sends<'a> {
 
     /// Request `n`, if it is posted and has not completed.
     #[inline]
-    pub fn get(&self, n: u32) -> Option<Posted> {
+    pub fn get(&self, n: u32) -> Option<RemoteRequest> {
         if n.wrapping_sub(self.sq.head) >= self.sq.tail.wrapping_sub(self.sq.head) {
             return None;
         }
         let w = &self.sq.wqes[self.sq.index(n)];
-        Some(Posted {
+        Some(RemoteRequest {
             opcode: w.opcode,
             length: w.length,
             remote_addr: w.remote_addr,
@@ -265,17 +265,17 @@ impl SendQueue {
 
 impl Qp {
     /// Runs `f` on the sending half of this QP, as send work.
-    pub fn with_sender(&self, f: impl FnOnce(&mut dyn Sender, &mut Sends<'_>) -> Progress) -> Had {
-        let Some(mut sq) = self.lock_sq_soon() else { return Had::Busy };
+    pub fn with_sender(&self, f: impl FnOnce(&mut dyn Sender, &mut Sends<'_>) -> Progress) -> SenderAccess {
+        let Some(mut sq) = self.lock_sq_soon() else { return SenderAccess::Busy };
         if sq.far.is_none() {
-            return Had::None;
+            return SenderAccess::NoSender;
         }
         match self.executing(&mut sq, |sq| sq.with_sender(self, f)).flatten() {
             Some(progress) => {
                 self.note_if_needed(&sq, progress);
-                Had::Sender
+                SenderAccess::Ran
             }
-            None => Had::Busy,
+            None => SenderAccess::Busy,
         }
     }
 
@@ -302,9 +302,9 @@ impl Qp {
 
     /// The way in for packets: a lane of this QP, or through this XRC target into SRQ `srqn`. Silence when there is none now;
     /// an invalid request when there is no such SRQ (IBA A14.4.3).
-    pub fn far_target(&self, srqn: u32) -> std::result::Result<Target, Nak> {
+    pub fn far_target(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
         let me = self.process.initiator_id(self.number | FAR, self.generation());
-        let seen = Seen::now(self.shared);
+        let seen = QpIncarnation::now(self.shared);
         let lane = match self.qp_type {
             QpType::Rc | QpType::Uc => self.shared.lane.load(Ordering::Acquire),
             QpType::Ud => self.make_lane(self.number | FAR, None).map_err(|_| Nak::Silence)?,
@@ -314,7 +314,7 @@ impl Qp {
             }
             QpType::XrcSend => return Err(Nak::Silence),
         };
-        Target::bind(&self.process.own, lane, me, seen).ok_or(Nak::Silence)
+        Responder::bind(&self.process.own, lane, me, seen).ok_or(Nak::Silence)
     }
 
     /// The responder has refused a packet in a way that ends the QP (IBA 9.9.3, class C).
@@ -346,7 +346,7 @@ impl Qp {
         if self.qp_type == QpType::Ud {
             return self.process.link.listen(self.process, &me).map(|()| None);
         }
-        if self.process.link.route(self.device_index(), &a.ah) != Route::Far {
+        if self.process.link.route(self.device_index(), &a.ah) != Route::Packets {
             return Ok(None);
         }
         let sender = self.process.link.connect(self.process, &me, a)?;

@@ -21,7 +21,7 @@ fn completed(position: u64) -> u32 {
 impl RqView {
     /// Takes the oldest receive. Only the holder of the QP's lane calls it.
     #[inline]
-    pub(crate) fn claim_alone(&self) -> Option<u32> {
+    pub(crate) fn claim_exclusive(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
         let wqe = (head & self.mask) as u32;
         if self.wqe(wqe)?.turn.load(Ordering::Acquire) != posted(head) {
@@ -33,7 +33,7 @@ impl RqView {
 
     /// Publishes the completion that was written into `wqe`, which the caller has claimed.
     #[inline]
-    pub(crate) fn complete_alone(&self, wqe: &RecvWqe) {
+    pub(crate) fn complete_exclusive(&self, wqe: &RecvWqe) {
         let turn = wqe.turn.load(Ordering::Relaxed);
         wqe.turn.store(turn | 1, Ordering::Release);
     }
@@ -41,7 +41,7 @@ impl RqView {
     /// Puts `wqe` back, which was claimed last and not completed: the message that it was for is dropped. Only the holder of
     /// the QP's lane calls it.
     #[cold]
-    pub(crate) fn unclaim_alone(&self, wqe: u32) {
+    pub(crate) fn unclaim_exclusive(&self, wqe: u32) {
         let last = self.shared.head.load(Ordering::Relaxed).wrapping_sub(1);
         let waits = || self.wqe(wqe).is_some_and(|w| w.turn.load(Ordering::Acquire) == posted(last));
         if (last & self.mask) as u32 == wqe && waits() {
@@ -53,7 +53,7 @@ impl RqView {
 impl RecvQueue {
     /// Posts one receive.
     #[inline]
-    pub(crate) fn post_alone(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub(crate) fn post_exclusive(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         let mut state = self.state.lock();
         let tail = state.tail;
         if tail - self.taken.load(Ordering::Acquire) >= u64::from(self.max_wr) {
@@ -89,7 +89,7 @@ impl RecvQueue {
     }
 
     /// Takes all that are posted: their cookies. Nobody is in flight, and what was completed has been taken.
-    pub(crate) fn flush_alone(&self) -> Vec<u64> {
+    pub(crate) fn flush_exclusive(&self) -> Vec<u64> {
         let state = self.state.lock();
         let taken = self.taken.load(Ordering::Relaxed);
         let cookie = |p: u64| self.wr_ids.get((p & self.view.mask) as usize).map(|id| id.load(Ordering::Relaxed));

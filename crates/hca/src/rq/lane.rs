@@ -56,7 +56,7 @@ impl OwnedLane {
         granted: u32,
     ) -> Result<Arc<OwnedLane>> {
         // The completions of a connected QP lie in the receives themselves.
-        let slots = if rq.view.alone { 1 } else { u64::from(rq.max_wr().max(1).next_power_of_two()) };
+        let slots = if rq.view.exclusive { 1 } else { u64::from(rq.max_wr().max(1).next_power_of_two()) };
         let ring_block = process.arena.alloc(slots * 4)?;
         let lane_block = match process.lane_block() {
             Ok(b) => b,
@@ -116,13 +116,13 @@ impl OwnedLane {
     /// Whether there is a completion to be taken.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        if self.rq.view.alone { self.rq.is_completed() } else { self.pending() != 0 }
+        if self.rq.view.exclusive { self.rq.is_completed() } else { self.pending() != 0 }
     }
 
     /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
     #[inline(never)]
     pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        if self.rq.view.alone { self.take_in_order(max, sink) } else { self.take_from_ring(max, sink) }
+        if self.rq.view.exclusive { self.take_in_order(max, sink) } else { self.take_from_ring(max, sink) }
     }
 
     #[inline]

@@ -56,7 +56,7 @@ pub struct RqView {
     stride: u32,
     count: u32,
     pub(crate) mask: u64,
-    pub(crate) alone: bool,
+    pub(crate) exclusive: bool,
 }
 
 impl RqView {
@@ -76,7 +76,7 @@ impl RqView {
             stride: shared.stride.load(Ordering::Relaxed),
             count: shared.count.load(Ordering::Relaxed),
             mask: slots as u64 - 1,
-            alone: shared.alone.load(Ordering::Relaxed) != 0,
+            exclusive: shared.exclusive.load(Ordering::Relaxed) != 0,
         })
     }
 
@@ -96,7 +96,7 @@ impl RqView {
         if self.shared.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        if self.alone { self.claim_alone() } else { self.claim_among_others(me) }
+        if self.exclusive { self.claim_exclusive() } else { self.claim_among_others(me) }
     }
 
     #[inline(never)]
@@ -131,7 +131,7 @@ impl RqView {
     #[inline]
     pub(crate) fn fetch_next(&self) {
         let head = self.shared.head.load(Ordering::Relaxed);
-        let next = if self.alone {
+        let next = if self.exclusive {
             (head & self.mask) as u32
         } else {
             let e = self.ring[head as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
@@ -290,13 +290,13 @@ impl State {
 }
 
 impl RecvQueue {
-    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `alone` when at most one initiator
+    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `exclusive` when at most one initiator
     /// takes from it.
-    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, alone: bool) -> Result<RecvQueue> {
+    pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, exclusive: bool) -> Result<RecvQueue> {
         // Where there is one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so that in a
         // full queue what is posted and what is claimed are not neighbours: claimers and owner would wait for each other's lines.
-        let slots = u64::from(max_wr.max(1).next_power_of_two()) << u32::from(!alone);
-        let count = if alone { slots as u32 } else { max_wr.max(1) + SPARE as u32 };
+        let slots = u64::from(max_wr.max(1).next_power_of_two()) << u32::from(!exclusive);
+        let count = if exclusive { slots as u32 } else { max_wr.max(1) + SPARE as u32 };
         let stride =
             (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
         let mut blocks = Vec::new();
@@ -319,7 +319,7 @@ impl RecvQueue {
         shared.count.store(count, Ordering::Relaxed);
         shared.max_sge.store(max_sge, Ordering::Relaxed);
         shared.pd.store(pd, Ordering::Relaxed);
-        shared.alone.store(u32::from(alone), Ordering::Relaxed);
+        shared.exclusive.store(u32::from(exclusive), Ordering::Relaxed);
         // Positions start after one lap, so that a zeroed entry is never taken for a posted one.
         shared.head.store(slots, Ordering::Relaxed);
         shared.tail.store(slots, Ordering::Relaxed);
@@ -329,7 +329,7 @@ impl RecvQueue {
         let state = State {
             free: (0..max_wr).rev().map(|i| i as u16).collect(),
             retired: Vec::new(),
-            spare: if alone { Vec::new() } else { (0..SPARE as u32).map(|i| (max_wr + i) as u16).collect() },
+            spare: if exclusive { Vec::new() } else { (0..SPARE as u32).map(|i| (max_wr + i) as u16).collect() },
             in_use: vec![false; count as usize],
             posted_at: vec![0; count as usize],
             tail: slots,
@@ -373,8 +373,8 @@ impl RecvQueue {
                 self.max_sge
             )));
         }
-        if self.view.alone {
-            return self.post_alone(wr_id, sges);
+        if self.view.exclusive {
+            return self.post_exclusive(wr_id, sges);
         }
         let mut state = self.state.lock();
         let Some(index) = state.free.pop().or_else(|| self.take_retired(&mut state)) else {
@@ -493,8 +493,8 @@ impl RecvQueue {
     /// Takes every receive still outstanding, claimed by whom ever or not, oldest first: the cookies, for flushing.
     /// Nobody may be in flight on the queue.
     pub fn flush(&self) -> Vec<u64> {
-        if self.view.alone {
-            return self.flush_alone();
+        if self.view.exclusive {
+            return self.flush_exclusive();
         }
         let mut state = self.state.lock();
         let order = self.outstanding(&state);

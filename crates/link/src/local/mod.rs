@@ -27,7 +27,7 @@ use vervain_hca::device::{Device, is_this_host};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::imports::{self, Wanted};
 use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
-use vervain_hca::process::peer::Space;
+use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::{LinkInit, Process, keep_from_children};
 use vervain_hca::{AhAttr, Error, Gid, Result};
 
@@ -268,7 +268,7 @@ impl Link for Local {
     }
 
     fn route(&self, _device: u32, ah: &AhAttr) -> Route {
-        if is_this_host(&self.devices, ah) { Route::Near } else { Route::Nowhere }
+        if is_this_host(&self.devices, ah) { Route::Memory } else { Route::Unreachable }
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
@@ -304,7 +304,7 @@ impl Link for Local {
         self.incoming.tell_all(&Message::new(kind::CHANNEL_GONE, &[channel], &[]));
     }
 
-    fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool {
+    fn ask_for_object(&self, space: &PeerProcess, wanted: &Wanted) -> bool {
         self.outgoing.object(space, wanted)
     }
 

@@ -2,7 +2,7 @@
 
 use super::inbound::{Targets, nak};
 use super::net::{Counters, Datagram as Arrived};
-use super::way_out::{Destination, WayOut};
+use super::packet_sink::{Destination, PacketSink};
 use super::{Engine, gid_of, ip_of};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ impl Datagrams {
     }
 
     /// It no longer does.
-    pub(super) fn deafen(&self, qpn: u32) {
+    pub(super) fn unregister_qp(&self, qpn: u32) {
         let listener = self.listeners.lock().remove(&qpn);
         if let Some(listener) = listener {
             let mut targets = listener.targets.lock();
@@ -114,13 +114,14 @@ impl Engine {
                 // It would come back to this host, and to nobody else.
                 return None;
             }
-            let _ = WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
+            let _ =
+                PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
             return None;
         }
         let pace = self.paces.with(remote, datagram.qpn);
         let mut paced = pace.lock(qp.qp_num(), now_ns());
         let _ = paced.push(
-            &mut WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
+            &mut PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
             &headers,
             datagram.data,
         );

@@ -1,12 +1,12 @@
 //! The responder's view of a QP of this process: what packets ask for is done by the device model's one responder, through
 //! a lane of the QP's own, with the checks that every initiator meets.
 
-use super::way_out::WayOut;
+use super::packet_sink::PacketSink;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
-use vervain_hca::process::peer::Place;
-use vervain_hca::responder::{self, Target};
+use vervain_hca::process::peer::Location;
+use vervain_hca::responder::{self, Responder};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, access, wc};
 use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
@@ -14,12 +14,12 @@ use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
 pub(super) struct Targets {
-    known: HashMap<u32, Target>,
+    known: HashMap<u32, Responder>,
 }
 
 impl Targets {
     /// The way into the QP, or over XRC into `srqn`.
-    pub(super) fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Target, Nak> {
+    pub(super) fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Responder, Nak> {
         // A lane is closed when its SRQ goes.
         if self.known.get(&srqn).is_none_or(|target| target.lane.open.load(Ordering::Relaxed) == 0) {
             if let Some(closed) = self.known.remove(&srqn) {
@@ -37,7 +37,7 @@ impl Targets {
 
     /// The thread that was at it ended in the middle.
     pub(super) fn leave(&self) {
-        self.known.values().for_each(Target::leave);
+        self.known.values().for_each(Responder::leave);
     }
 }
 
@@ -46,16 +46,16 @@ pub(super) struct Inbound<'a> {
     pub qp: &'a Qp,
     pub peer_qpn: u32,
     pub targets: &'a mut Targets,
-    pub out: WayOut<'a>,
+    pub out: PacketSink<'a>,
 }
 
 impl Inbound<'_> {
     /// The memory that a key names, as long as the target is entered.
-    fn memory(target: &Target, rkey: u32, addr: u64, len: u64, need: u32) -> Result<*mut u8, Nak> {
+    fn memory(target: &Responder, rkey: u32, addr: u64, len: u64, need: u32) -> Result<*mut u8, Nak> {
         match target.remote_memory(rkey, addr, len, need).map_err(nak)? {
-            Place::Direct(p) => Ok(p),
+            Location::Mapped(p) => Ok(p),
             // This process's own memory is all direct, and the null MR is for local use.
-            Place::Remote(_) | Place::Null => Err(Nak::RemoteAccess),
+            Location::Unmapped(_) | Location::Null => Err(Nak::RemoteAccess),
         }
     }
 
@@ -134,7 +134,7 @@ impl ResponderHost for Inbound<'_> {
             let left = (data.len() - done) as u64;
             let found = target.receive_memory(receive, offset + done as u64, left).map_err(nak)?;
             let (place, n) = found.map(|(place, n, ..)| (place, n as usize)).ok_or(Nak::RemoteOperation)?;
-            if let Place::Direct(at) = place {
+            if let Location::Mapped(at) = place {
                 let part = pieces(&data[done..done + n]);
                 // SAFETY: the receive's memory, `n` bytes, was just checked against its key, inside the mark.
                 unsafe { transfer::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }

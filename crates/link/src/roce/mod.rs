@@ -4,31 +4,31 @@
 //! view of a send queue, `inbound` the responder's view of a QP, `receive` leads packets to them, `attend` says which
 //! thread does so, and when. `pacing` and `starved` keep UC and UD messages from being lost when a receiver falls behind.
 
-mod attend;
 mod connection;
 mod datagrams;
-mod eagerness;
+mod idle_probe;
 mod inbound;
 mod inspect;
+mod no_receive;
 mod outbound;
 mod pacing;
+mod packet_sink;
+mod poll;
+mod poll_rate;
+mod port_counters;
 mod ports;
 mod receive;
-mod starved;
-mod tally;
 mod timers;
-mod watch;
-mod way_out;
 
 pub mod net;
-pub mod sharing;
+pub mod port_sharing;
 
-use attend::Attendance;
 use connection::{Connection, Path};
 use datagrams::Datagrams;
 use net::Reach;
 use outbound::Outbound;
 use pacing::Paces;
+use poll::Attendance;
 use ports::{LocalPort, Ports};
 use receive::Receiving;
 use std::collections::HashMap;
@@ -145,7 +145,7 @@ impl Roce {
             }
         }
         refused.filter(|_| !opened).map_or(Ok(()), |e| {
-            self.engine.datagrams.deafen(qp.qp_num());
+            self.engine.datagrams.unregister_qp(qp.qp_num());
             Err(e)
         })
     }
@@ -155,9 +155,9 @@ impl Roce {
         self.engine.addresses(device, ah).map_or(Ok(()), |(local, _)| self.engine.ports.check(process, local))
     }
 
-    /// See [`vervain_hca::process::link::Link::deafen`].
-    pub fn deafen(&self, qpn: u32) {
-        self.engine.datagrams.deafen(qpn);
+    /// See [`vervain_hca::process::link::Link::unregister_qp`].
+    pub fn unregister_qp(&self, qpn: u32) {
+        self.engine.datagrams.unregister_qp(qpn);
         let mut connections = self.engine.connections.lock();
         let connection = connections.remove(&qpn);
         self.engine.connected.store(connections.len(), Ordering::Relaxed);
@@ -204,9 +204,9 @@ impl Roce {
         self.engine.attend(process)
     }
 
-    /// See [`vervain_hca::process::link::Link::farewell`].
-    pub fn farewell(&self) {
-        self.engine.farewell();
+    /// See [`vervain_hca::process::link::Link::shutdown`].
+    pub fn shutdown(&self) {
+        self.engine.shutdown();
     }
 
     /// See [`vervain_hca::process::link::Link::packet_fd`].

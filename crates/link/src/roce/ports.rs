@@ -1,10 +1,10 @@
 //! The ports of this process: one for each local address that a QP has needed so far.
 
 use super::Address;
-use super::eagerness::Stillness;
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
-use super::sharing::Sharing;
+use super::poll_rate::Stillness;
+use super::port_sharing::Sharing;
 use crate::os_error;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use vervain_link::roce::net::{Datagram, Port, ReceiveBatch};
-use vervain_link::roce::sharing::{Sharing, Strays, slot_of_packet};
+use vervain_link::roce::port_sharing::{Sharing, Strays, slot_of_packet};
 
 /// Names address and slots of the process that is to be a member.
 pub const VARIABLE: &str = "VERVAIN_TEST_PORT_MEMBER";

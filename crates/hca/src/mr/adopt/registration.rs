@@ -7,7 +7,7 @@ use crate::arena::layout::{Lane, OBJECT_MEMFD, OFFSET_BITS};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
-use crate::process::exports::{Found, Withdrawn};
+use crate::process::exports::{ExportedRange, Withdrawn};
 use crate::types::access;
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,10 +75,10 @@ impl Process {
     }
 
     /// Adopts `[addr, addr + length)` for a registration with `access` rights.
-    pub(crate) fn adopt(&self, addr: u64, length: u64, rights: u32) -> Found {
-        let Some(adopting) = self.objects.adopting() else { return Found::NOWHERE };
+    pub(crate) fn adopt(&self, addr: u64, length: u64, rights: u32) -> ExportedRange {
+        let Some(adopting) = self.objects.adopting() else { return ExportedRange::NOWHERE };
         if rights & FOR_PEERS == 0 || length == 0 || length >= 1 << 47 {
-            return Found::NOWHERE;
+            return ExportedRange::NOWHERE;
         }
         let gate = self.close_gate();
         let adopted = adopting.adoption.adopt(addr as usize, length as usize);
@@ -87,7 +87,7 @@ impl Process {
             Ok(adopted) => adopted,
             Err(why) => {
                 log::info!("registration of {length} bytes at {addr:#x}: {why}");
-                return Found::NOWHERE;
+                return ExportedRange::NOWHERE;
             }
         };
         let object = &adopted.object;
@@ -102,7 +102,7 @@ impl Process {
         self.objects.hold(&self.arena, &place, length, adopted).unwrap_or_else(|adopted| {
             let _gate = self.close_gate();
             adopting.revert(adopted);
-            Found::NOWHERE
+            ExportedRange::NOWHERE
         })
     }
 

@@ -7,19 +7,19 @@
 
 use crate::host::guarded;
 use crate::mr::transfer::{self, DIRECT_CHUNK};
-use crate::process::peer::{Place, plain_region};
+use crate::process::peer::{Location, plain_region};
 use crate::qp::Qp;
 use crate::qp::sq::SendQueue;
-use crate::responder::{InFlight, Target, WakeCall};
+use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
 use crate::types::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
 use std::sync::atomic::Ordering;
 
 /// Bytes that one call moves the short way.
-pub(crate) const SHORT_BUDGET: u32 = DIRECT_CHUNK as u32;
+pub(crate) const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
 
 /// A work request as the program laid it out; each part is read when it is needed.
-pub trait Work {
+pub trait WorkRequest {
     /// The program's cookie.
     fn wr_id(&self) -> u64;
     /// `IBV_SEND_*`.
@@ -47,7 +47,7 @@ pub(crate) struct Queued {
     pub swap: u64,
 }
 
-impl Work for Queued {
+impl WorkRequest for Queued {
     fn wr_id(&self) -> u64 {
         self.wr_id
     }
@@ -83,7 +83,7 @@ struct Receive {
 }
 
 /// Operations that have a short way on a service, one bit for each opcode.
-pub(crate) fn short_ways(qp_type: QpType) -> u32 {
+pub(crate) fn fast_opcodes(qp_type: QpType) -> u32 {
     use Opcode::*;
     let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
     match qp_type {
@@ -96,15 +96,15 @@ pub(crate) fn short_ways(qp_type: QpType) -> u32 {
 impl SendQueue {
     /// Carries `w` out, from posting to its completion; false if it has to take the long way.
     #[inline(always)]
-    pub(crate) fn post_short(&mut self, qp: &Qp, opcode: Opcode, w: &impl Work) -> bool {
-        if self.short_ways >> opcode as u32 & 1 == 0 {
+    pub(crate) fn post_fast(&mut self, qp: &Qp, opcode: Opcode, w: &impl WorkRequest) -> bool {
+        if self.fast_opcodes >> opcode as u32 & 1 == 0 {
             return false;
         }
         if opcode == Opcode::Write { self.post_write(qp, w) } else { self.post_other(qp, opcode, w) }
     }
 
     #[inline(never)]
-    fn post_other(&mut self, qp: &Qp, opcode: Opcode, w: &impl Work) -> bool {
+    fn post_other(&mut self, qp: &Qp, opcode: Opcode, w: &impl WorkRequest) -> bool {
         match opcode {
             Opcode::Send | Opcode::SendImm => self.post_message(qp, w, opcode),
             Opcode::Read => self.post_read(qp, w),
@@ -113,7 +113,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn post_write(&mut self, qp: &Qp, w: &impl Work) -> bool {
+    fn post_write(&mut self, qp: &Qp, w: &impl WorkRequest) -> bool {
         let data = w.data();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
@@ -124,7 +124,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn write(&self, target: &Target, w: &impl Work, data: &Sge) -> Option<u32> {
+    fn write(&self, target: &Responder, w: &impl WorkRequest, data: &Sge) -> Option<u32> {
         let local = self.local(w, data, 0)?;
         // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
         if data.length > 0 {
@@ -138,7 +138,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_read(&mut self, qp: &Qp, w: &impl Work) -> bool {
+    fn post_read(&mut self, qp: &Qp, w: &impl WorkRequest) -> bool {
         let data = w.data();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
@@ -149,7 +149,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn read(&self, target: &Target, w: &impl Work, data: &Sge) -> Option<u32> {
+    fn read(&self, target: &Responder, w: &impl WorkRequest, data: &Sge) -> Option<u32> {
         let local = self.answer(w, data, target)?;
         if data.length > 0 {
             let (addr, rkey) = w.remote();
@@ -161,7 +161,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_atomic(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
+    fn post_atomic(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
         let mut unanswered = false;
         let (addr, rkey, ..) = w.atomic();
@@ -182,8 +182,8 @@ impl SendQueue {
     #[inline(always)]
     fn atomic(
         &self,
-        target: &Target,
-        w: &impl Work,
+        target: &Responder,
+        w: &impl WorkRequest,
         data: &Sge,
         compare_swap: bool,
         unanswered: &mut bool,
@@ -206,7 +206,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_message(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode) -> bool {
+    fn post_message(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
         let mut receive = Receive::default();
         let done = match self.begin_short(qp, &data, None) {
@@ -229,9 +229,9 @@ impl SendQueue {
     #[inline(always)]
     fn message(
         &self,
-        target: &Target,
+        target: &Responder,
         qp: &Qp,
-        w: &impl Work,
+        w: &impl WorkRequest,
         data: &Sge,
         with_imm: bool,
         receive: &mut Receive,
@@ -240,7 +240,8 @@ impl SendQueue {
         let wqe = target.claim().ok()?;
         receive.claimed = Some(wqe);
         if data.length > 0 {
-            let Ok(Some((Place::Direct(remote), room, ..))) = target.receive_memory(wqe, 0, data.length.into()) else {
+            let Ok(Some((Location::Mapped(remote), room, ..))) = target.receive_memory(wqe, 0, data.length.into())
+            else {
                 return None;
             };
             if room < u64::from(data.length) {
@@ -271,7 +272,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn advance_short(&mut self, qp: &Qp, i: usize) -> bool {
         let opcode = self.wqes[i].opcode;
-        if self.short_ways >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
+        if self.fast_opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
         }
         let (Some(w), Some(target)) = (self.queued(i), self.target.as_deref()) else { return false };
@@ -309,7 +310,7 @@ impl SendQueue {
         qp: &Qp,
         data: &Sge,
         remote: Option<(u64, u32)>,
-    ) -> Option<(&SendQueue, &Target, Option<InFlight<'_>>)> {
+    ) -> Option<(&SendQueue, &Responder, Option<InFlight<'_>>)> {
         if (self.room == 0 && !self.find_room())
             || data.length > self.left
             || qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32
@@ -341,7 +342,7 @@ impl SendQueue {
     /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
     /// waits for it, and finds each completion published and told, or neither.
     #[inline(always)]
-    fn end_short(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
+    fn end_short(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
         if let Some(fetched) = done {
             self.complete_short(qp, w, opcode, length, fetched);
         }
@@ -351,7 +352,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn complete_short(&mut self, qp: &Qp, w: &impl Work, opcode: Opcode, length: u32, fetched: u32) {
+    fn complete_short(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
         self.left -= length;
         self.room -= 1;
         let tail = self.tail.wrapping_add(1);
@@ -368,7 +369,7 @@ impl SendQueue {
 
     /// The local memory of `data`, checked for `need`; anything for a length of zero.
     #[inline(always)]
-    fn local(&self, w: &impl Work, data: &Sge, need: u32) -> Option<*mut u8> {
+    fn local(&self, w: &impl WorkRequest, data: &Sge, need: u32) -> Option<*mut u8> {
         if w.flags() & (send_flags::INLINE | send_flags::IP_CSUM) != 0 {
             let may = data.length <= self.max_inline() && w.flags() & send_flags::IP_CSUM == 0;
             return may.then_some(data.addr as *mut u8);
@@ -382,7 +383,7 @@ impl SendQueue {
 
     /// The same for an operation that is answered, if both QPs have room for its answer.
     #[inline(always)]
-    fn answer(&self, w: &impl Work, data: &Sge, target: &Target) -> Option<*mut u8> {
+    fn answer(&self, w: &impl WorkRequest, data: &Sge, target: &Responder) -> Option<*mut u8> {
         let may = w.flags() & send_flags::INLINE == 0
             && self.params.max_rd_atomic != 0
             && target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) != 0;

@@ -1,7 +1,7 @@
 //! The send queue and the requester: takes work requests in, and carries them out in order, the first ones inside
 //! `post_send`, the rest in pieces whenever the program polls or the progress thread looks (DESIGN decision 1).
 //!
-//! An RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Target`] → [`crate::mr::transfer`].
+//! An RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] → [`crate::mr::transfer`].
 
 pub mod fast_path;
 pub(crate) mod requester;
@@ -23,7 +23,7 @@ use crate::qp::sq::fast_path::Queued;
 use crate::qp::sq::requester::{Exec, Step};
 use crate::qp::sq::ud::UdPeers;
 use crate::qp::sq::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
-use crate::responder::{LaneInHand, Target, WakeCall};
+use crate::responder::{LaneGuard, Responder, WakeCall};
 use crate::types::{AhAttr, Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub(crate) struct SendQueue {
     /// What the program will poll.
     pub(crate) ring: Arc<SendRing>,
     /// Operations that may take the short way, one bit each.
-    pub(crate) short_ways: u32,
+    pub(crate) fast_opcodes: u32,
     /// How many requests may go the short way before the next look at the queue; 0 while anything waits.
     pub(crate) room: u32,
     /// Bytes that the call in hand may still move the short way.
@@ -90,11 +90,11 @@ pub(crate) struct SendQueue {
     pub(crate) owed: Vec<WakeCall>,
     pub(crate) params: Params,
     /// Boxed, so that moving it out and back for each request moves a pointer.
-    pub(crate) target: Option<Box<Target>>,
+    pub(crate) target: Option<Box<Responder>>,
     /// The lane of the target that is in use and so moved out, for the case that its thread ends.
-    pub(crate) in_hand: Option<LaneInHand>,
+    pub(crate) in_hand: Option<LaneGuard>,
     /// Lanes into XRC SRQs of the peer.
-    pub(crate) xrc: HashMap<u32, Box<Target>>,
+    pub(crate) xrc: HashMap<u32, Box<Responder>>,
     pub(crate) ud: UdPeers,
     /// The way to a peer that memory does not reach; and whether it is moved out just now, and still wanted back.
     pub(crate) far: Option<Box<dyn Sender>>,
@@ -140,7 +140,7 @@ impl SendQueue {
             tail: 0,
             ring,
             // The short way reads one piece of data, and asks nobody whether the QP takes any.
-            short_ways: if cap.max_send_sge > 0 { crate::qp::sq::fast_path::short_ways(qp_type) } else { 0 },
+            fast_opcodes: if cap.max_send_sge > 0 { crate::qp::sq::fast_path::fast_opcodes(qp_type) } else { 0 },
             room: 0,
             left: 0,
             allowed: allowed(qp_type),

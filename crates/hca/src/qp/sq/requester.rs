@@ -5,10 +5,10 @@
 use crate::arena::layout::request;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::owner_copy::initiator::{Asked, Remote};
-use crate::process::peer::Place;
+use crate::process::peer::Location;
 use crate::qp::Qp;
 use crate::qp::sq::{SendQueue, local_need};
-use crate::responder::{InFlight, Nak, Target};
+use crate::responder::{InFlight, Nak, Responder};
 use crate::rq::Receipt;
 use crate::types::{Opcode, QpType, access, now_ns, send_flags, wc};
 use std::sync::atomic::Ordering;
@@ -140,7 +140,7 @@ impl SendQueue {
 
     /// Goes on with the request at the head; what came of it, and whether the target is still good.
     #[inline]
-    fn attempt(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> (Step, bool) {
+    fn attempt(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
         let outcome = self.carry_out(qp, i, opcode, target, budget);
         let dropped = match &outcome {
@@ -166,7 +166,14 @@ impl SendQueue {
     }
 
     #[inline]
-    fn carry_out(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Target, budget: &mut u64) -> Result<(), Stop> {
+    fn carry_out(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        opcode: Opcode,
+        target: &Responder,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
         let total = self.wqes[i].length;
         // The local memory of a message that is moved in one go.
         let mut whole = Pieces::new();
@@ -206,7 +213,7 @@ impl SendQueue {
         qp: &Qp,
         i: usize,
         opcode: Opcode,
-        target: &Target,
+        target: &Responder,
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
@@ -233,7 +240,7 @@ impl SendQueue {
         }
         match known {
             // SAFETY: both sides were checked against their keys inside the in-flight mark.
-            Some(Place::Direct(p)) if whole.len() == total => unsafe {
+            Some(Location::Mapped(p)) if whole.len() == total => unsafe {
                 transfer::copy_direct(direction, p, whole, true)?;
                 *budget = budget.saturating_sub(total);
             },
@@ -251,9 +258,9 @@ impl SendQueue {
     fn rdma_long<'a>(
         &mut self,
         i: usize,
-        target: &'a Target,
+        target: &'a Responder,
         direction: Direction,
-        mut known: Option<Place>,
+        mut known: Option<Location>,
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
@@ -281,7 +288,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn deliver_immediate(&mut self, qp: &Qp, i: usize, target: &Target, wqe: u32) {
+    fn deliver_immediate(&mut self, qp: &Qp, i: usize, target: &Responder, wqe: u32) {
         let w = &self.wqes[i];
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
@@ -303,7 +310,7 @@ impl SendQueue {
         qp: &Qp,
         i: usize,
         opcode: Opcode,
-        target: &Target,
+        target: &Responder,
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
@@ -335,7 +342,7 @@ impl SendQueue {
             if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0, total) } else { Ok(None) };
         match known {
             Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
-            Ok(Some((Place::Direct(p), room, ..))) if room >= total => {
+            Ok(Some((Location::Mapped(p), room, ..))) if room >= total => {
                 // SAFETY: both sides were checked against their keys inside the in-flight mark.
                 let filled = unsafe { transfer::copy_direct(Direction::Write, p, whole, true) };
                 filled.map_err(|fault| self.not_filled(target, wqe, &receipt, fault.into()))?;
@@ -368,7 +375,7 @@ impl SendQueue {
     fn send_long<'a>(
         &mut self,
         i: usize,
-        target: &'a Target,
+        target: &'a Responder,
         wqe: u32,
         receipt: &Receipt,
         mut mark: InFlight<'a>,
@@ -403,7 +410,7 @@ impl SendQueue {
 
     /// The message was not moved into its receive: spoilt, if it is the receive's memory that is not there.
     #[cold]
-    fn not_filled(&mut self, target: &Target, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
+    fn not_filled(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
         match stop {
             Stop::Nak(Nak::RemoteOperation) => self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation),
             stop => stop,
@@ -412,7 +419,7 @@ impl SendQueue {
 
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
-    fn spoil(&mut self, target: &Target, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
+    fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
         target.spoil_receive(wqe, receipt, status);
         self.exec.claimed = None;
         Stop::Nak(nak)
@@ -420,7 +427,7 @@ impl SendQueue {
 
     /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
     #[inline]
-    fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Target, whole: &Pieces) -> Result<(), Stop> {
+    fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
         let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
@@ -439,7 +446,7 @@ impl SendQueue {
         }
         let old = match place? {
             // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
-            Place::Direct(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
+            Location::Mapped(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
                 let w = &self.wqes[i];
                 // SAFETY: the responder has just checked the word against its key, and the mark keeps it so.
                 unsafe { transfer::atomic(p, compare_swap, w.compare_add, w.swap) }.map_err(|_| Nak::RemoteOperation)?
@@ -463,7 +470,7 @@ impl SendQueue {
         &mut self,
         qp: &Qp,
         i: usize,
-        target: &Target,
+        target: &Responder,
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
@@ -476,7 +483,7 @@ impl SendQueue {
         }
         let mark = target.enter()?;
         let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
-        if let (Place::Direct(_), None) = (place, self.exec.asked) {
+        if let (Location::Mapped(_), None) = (place, self.exec.asked) {
             drop(mark);
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
@@ -488,7 +495,7 @@ impl SendQueue {
     /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
     /// (IBA annex A19.4.2).
     #[inline(never)]
-    fn flush_remote(&mut self, i: usize, target: &Target) -> Result<(), Stop> {
+    fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
         let w = &self.wqes[i];
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
@@ -502,10 +509,10 @@ impl SendQueue {
     fn chunk(
         &mut self,
         i: usize,
-        target: &Target,
+        target: &Responder,
         direction: Direction,
-        first: Place,
-        place: &dyn Fn() -> Result<Place, Nak>,
+        first: Location,
+        place: &dyn Fn() -> Result<Location, Nak>,
         room: u64,
         ends: bool,
         remote: &Remote,
@@ -552,9 +559,9 @@ impl SendQueue {
                 target.barrier();
                 // Memory that has been mapped meanwhile is still there.
                 let still = match place()? {
-                    Place::Remote(now) => now == host,
-                    Place::Direct(_) => true,
-                    Place::Null => false,
+                    Location::Unmapped(now) => now == host,
+                    Location::Mapped(_) => true,
+                    Location::Null => false,
                 };
                 if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Stop::Nak(Nak::Silence));
@@ -575,7 +582,7 @@ impl SendQueue {
     fn ask_chunk(
         &mut self,
         i: usize,
-        target: &Target,
+        target: &Responder,
         direction: Direction,
         remote: &Remote,
         n: u64,

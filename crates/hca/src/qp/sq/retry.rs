@@ -4,7 +4,7 @@ use crate::device::port_counters::Word;
 use crate::qp::Qp;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
-use crate::responder::{Nak, Target};
+use crate::responder::{Nak, Responder};
 use crate::types::{QpType, now_ns, wc};
 
 /// How soon a process that lets nobody in is asked again.
@@ -40,7 +40,7 @@ impl SendQueue {
     }
 
     #[cold]
-    pub(crate) fn refused(&mut self, qp: &Qp, target: &Target, nak: Nak) -> Step {
+    pub(crate) fn refused(&mut self, qp: &Qp, target: &Responder, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
@@ -69,7 +69,7 @@ impl SendQueue {
     /// IBA 9.7.5.2.8: wait for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
     /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
     #[cold]
-    pub(crate) fn receiver_not_ready(&mut self, qp: &Qp, target: &Target, code: u8) -> Step {
+    pub(crate) fn receiver_not_ready(&mut self, qp: &Qp, target: &Responder, code: u8) -> Step {
         let e = &mut self.exec;
         let now = now_ns();
         if e.rnr_until == 0 {
@@ -94,13 +94,13 @@ impl SendQueue {
     }
 
     /// What was moved so far is moved again from the start, as retransmission would.
-    pub(crate) fn start_over(&mut self, target: &Target) {
+    pub(crate) fn start_over(&mut self, target: &Responder) {
         self.forget_progress(target);
         target.release();
     }
 
     /// The same through the lane that it has.
-    fn forget_progress(&mut self, target: &Target) {
+    fn forget_progress(&mut self, target: &Responder) {
         if self.exec.asked.is_some() {
             target.withdraw();
         }
@@ -134,7 +134,7 @@ impl SendQueue {
     /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
     /// either way nothing acknowledges the request.
     #[cold]
-    fn other_psn(&mut self, qp: &Qp, target: &Target) -> Step {
+    fn other_psn(&mut self, qp: &Qp, target: &Responder) -> Step {
         target.release();
         if self.exec.deadline == 0 {
             log::info!(
@@ -150,24 +150,24 @@ impl SendQueue {
     }
 
     #[cold]
-    pub(crate) fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Target>, Step> {
-        use crate::qp::sq::resolve::Found;
+    pub(crate) fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Responder>, Step> {
+        use crate::qp::sq::resolve::Resolved;
         let reliable = qp.qp_type().is_reliable();
         match crate::qp::sq::resolve::find(self.process, qp, &self.params, srqn) {
-            Found::Target(t) if qp.qp_type() == QpType::Rc && t.expected_psn() != self.next_psn() => {
+            Resolved::Responder(t) if qp.qp_type() == QpType::Rc && t.expected_psn() != self.next_psn() => {
                 Err(self.other_psn(qp, &t))
             }
-            Found::Target(t) => {
+            Resolved::Responder(t) => {
                 self.exec.deadline = 0;
                 Ok(t)
             }
-            Found::Connecting => Err(self.connecting(reliable)),
-            Found::Nobody if reliable => {
+            Resolved::Connecting => Err(self.connecting(reliable)),
+            Resolved::Nobody if reliable => {
                 self.exec.handshake_until = 0;
                 Err(self.silence())
             }
-            Found::Nobody => Err(Step::Done(wc::SUCCESS)),
-            Found::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
+            Resolved::Nobody => Err(Step::Done(wc::SUCCESS)),
+            Resolved::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
         }
     }
 }

@@ -7,13 +7,13 @@ use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::link::{Datagram, Route};
-use crate::process::peer::Place;
+use crate::process::peer::Location;
 use crate::qp::Qp;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
-use crate::qp::sq::resolve::Found;
+use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::wqe::UdAddress;
-use crate::responder::{Nak, Target, WakeCall};
+use crate::responder::{Nak, Responder, WakeCall};
 use crate::rq::Receipt;
 use crate::types::{Opcode, now_ns, send_flags, wc};
 use std::collections::{HashMap, VecDeque};
@@ -28,7 +28,7 @@ const LOOK_NS: u64 = 100_000;
 /// Where a UD QP has sent to, and what waits to be sent.
 #[derive(Default)]
 pub(crate) struct UdPeers {
-    known: HashMap<u32, Target>,
+    known: HashMap<u32, Responder>,
     waiting: VecDeque<Kept>,
     /// Packets were made that have not been sent.
     left: bool,
@@ -66,7 +66,7 @@ impl UdPeers {
     }
 
     pub(crate) fn leave_lanes(&self) {
-        self.known.values().for_each(Target::leave);
+        self.known.values().for_each(Responder::leave);
     }
 
     pub(crate) fn disconnect(&mut self) {
@@ -104,7 +104,7 @@ impl SendQueue {
         let to = self.ud_addresses[i];
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
-        if matches!(to.route, Route::Far | Route::Everywhere) {
+        if matches!(to.route, Route::Packets | Route::Both) {
             let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
             let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
             let held_back_until = self.process.link.send_datagram(self.process, qp, &datagram);
@@ -116,7 +116,7 @@ impl SendQueue {
             }
         }
         let members = match to.route {
-            Route::Far | Route::Nowhere => Vec::new(),
+            Route::Packets | Route::Unreachable => Vec::new(),
             _ if to.qpn == MULTICAST_QPN => self.process.link.members(self.process, &to.ah.grh.dgid),
             _ => vec![to.qpn],
         };
@@ -173,11 +173,11 @@ impl SendQueue {
     fn deliver(&mut self, qp: &Qp, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
         if !self.ud.known.contains_key(&to.qpn) {
             match crate::qp::sq::resolve::find_ud(self.process, qp, &to.ah, to.qpn) {
-                Found::Target(t) => {
+                Resolved::Responder(t) => {
                     self.ud.known.insert(to.qpn, *t);
                 }
-                Found::Connecting => return false,
-                Found::Nobody | Found::NoSuchSrq => return true,
+                Resolved::Connecting => return false,
+                Resolved::Nobody | Resolved::NoSuchSrq => return true,
             }
         }
         let target = &self.ud.known[&to.qpn];
@@ -226,7 +226,7 @@ impl SendQueue {
 /// the payload ([`crate::device::grh`]). Called inside `Process::handle_packets`. Whether it was delivered; dropped for want of a receive
 /// or for its Q_Key otherwise.
 pub fn deliver(
-    target: &Target,
+    target: &Responder,
     header: &[u8; GRH_BYTES],
     data: &[u8],
     receipt: &Receipt,
@@ -247,7 +247,7 @@ pub fn deliver(
 /// The responder's side of a datagram (IBA 9.8.3.2): one visit, inside an in-flight mark, for a datagram is never longer than
 /// a packet.
 fn receive(
-    target: &Target,
+    target: &Responder,
     header: &[u8; GRH_BYTES],
     pieces: &Pieces,
     receipt: Receipt,
@@ -299,7 +299,7 @@ fn receive(
                 target.barrier();
                 // Memory that has been mapped meanwhile is still there.
                 let again = target.receive_memory(wqe, done, total - done);
-                let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Place::Direct(_)));
+                let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Location::Mapped(_)));
                 if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
                     return Err(Nak::Silence);
                 }
@@ -321,7 +321,7 @@ fn receive(
 
 /// A receive that was taken could not be filled.
 #[cold]
-fn not_received(target: &Target, wqe: u32, receipt: &Receipt, fault: Fault) -> Result<Outcome, Nak> {
+fn not_received(target: &Responder, wqe: u32, receipt: &Receipt, fault: Fault) -> Result<Outcome, Nak> {
     if fault == Fault::Gone {
         return Err(Nak::Silence);
     }
@@ -330,11 +330,11 @@ fn not_received(target: &Target, wqe: u32, receipt: &Receipt, fault: Fault) -> R
 }
 
 /// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
-fn all_mapped(target: &Target, wqe: u32, total: u64) -> bool {
+fn all_mapped(target: &Responder, wqe: u32, total: u64) -> bool {
     let mut done = 0;
     while done < total {
         match target.receive_memory(wqe, done, total - done) {
-            Ok(Some((Place::Direct(_) | Place::Null, room, ..))) => done += room,
+            Ok(Some((Location::Mapped(_) | Location::Null, room, ..))) => done += room,
             // What is wrong with the receive is found where it is filled.
             _ => return false,
         }
@@ -356,7 +356,7 @@ fn part_of(header: &[u8; GRH_BYTES], pieces: &Pieces, done: u64, room: u64, part
 
 /// Leaves the datagram in the lane's bounce buffer for the owner to finish; nobody waits for it.
 fn ask_owner(
-    target: &Target,
+    target: &Responder,
     wqe: u32,
     header: &[u8; GRH_BYTES],
     pieces: &Pieces,

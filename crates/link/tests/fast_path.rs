@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Data, Grh, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest,
-    Sge, Work, access, attr, devices, send_flags, wc,
+    Sge, WorkRequest, access, attr, devices, send_flags, wc,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -79,7 +79,7 @@ struct One {
     remote: (u64, u32),
 }
 
-impl Work for One {
+impl WorkRequest for One {
     fn wr_id(&self) -> u64 {
         self.wr_id
     }

@@ -1,9 +1,9 @@
 //! Strays: packets for a process slot of somebody else. The program that picks the socket sees only the first packet of
 //! a train, and a network card may make a train of packets that have nothing but sender and source port in common
-//! (generic receive offload). They are collected here and handed to their owners, many in one message, for a door holds
+//! (generic receive offload). They are collected here and handed to their owners, many in one message, for a mailbox holds
 //! few messages (net.unix.max_dgram_qlen).
 
-use super::door::{HEAD, MOST};
+use super::mailbox::{HEAD, MOST};
 use super::{Sharing, SlotOwner};
 use crate::roce::net::Datagram;
 use std::net::{IpAddr, SocketAddr};

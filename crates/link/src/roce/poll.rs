@@ -7,13 +7,13 @@
 
 use super::Engine;
 use super::connection::Connection;
-use super::eagerness::Eagerness;
+use super::idle_probe::{MOMENT_NS, Next, Watch};
 use super::net::sys::is_readable;
 use super::outbound::Outbound;
+use super::poll_rate::Eagerness;
 use super::ports::LocalPort;
 use super::receive::{Receiving, as_outbound};
 use super::timers::NEVER;
-use super::watch::{MOMENT_NS, Next, Watch};
 use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::host::tid::tid;
 use vervain_hca::process::Process;
-use vervain_hca::qp::remote::{Had, Sends};
+use vervain_hca::qp::remote::{SenderAccess, Sends};
 use vervain_hca::{Error, Result, now_ns};
 
 /// The progress thread comes by so often at first, and at last, while the program polls.
@@ -31,7 +31,7 @@ const LAST_TICK_NS: u64 = 400_000;
 /// The same if meanwhile nobody wanted it to: so long that an acknowledgement which the program leaves behind need not wake it.
 const CALM_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
 /// How long an acknowledgement may wait for a program that was at it a moment ago.
-pub(super) const COMPANY_NS: u64 = 20_000;
+pub(super) const ACK_DELAY_NS: u64 = 20_000;
 /// What "a moment ago" means.
 const RECENT_NS: u64 = 1_000_000;
 /// Between two looks whether a process is still paused.
@@ -68,7 +68,7 @@ impl Engine {
     pub(super) fn poll(&self, process: &'static Process) -> bool {
         self.send_kept();
         let (eagerness, connected) = (&self.attendance.eagerness, self.has_connections());
-        process.look_once_in(eagerness.polls_apart(connected));
+        process.set_poll_interval(eagerness.polls_apart(connected));
         if !eagerness.wants(connected, now_ns) {
             return false;
         }
@@ -110,7 +110,7 @@ impl Engine {
         // It says when it wakes and then looks here; so either it sees this, or this sees when it wakes.
         self.attendance.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
         if self.attendance.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
-            process.want_packets_seen_to();
+            process.wake_for_packets();
         }
     }
 
@@ -118,7 +118,7 @@ impl Engine {
     pub(super) fn kept(&self) {
         self.attendance.kept.store(true, Ordering::SeqCst);
         if let Some(process) = Process::current() {
-            process.look_once_in(1);
+            process.set_poll_interval(1);
             self.ensure(process, now_ns() + FIRST_TICK_NS);
         }
     }
@@ -134,7 +134,7 @@ impl Engine {
     pub(super) fn sends(&self) {
         self.attendance.eagerness.active();
         let Some(process) = Process::current() else { return };
-        process.look_once_in(1);
+        process.set_poll_interval(1);
         if tid() != self.attendance.thread.load(Ordering::Relaxed) {
             process.count_look();
         }
@@ -185,7 +185,7 @@ impl Engine {
                 |outbound: &mut Outbound, sends: &mut Sends<'_>| outbound.timeout(sends, now, is_taken_in, &mut late);
             // What is held may be its answer.
             let waits = is_taken_in && connection.held.load(Ordering::Relaxed) > 0;
-            if waits || qp.with_sender(as_outbound(&connection, call)) == Had::Busy {
+            if waits || qp.with_sender(as_outbound(&connection, call)) == SenderAccess::Busy {
                 self.timers.set(&connection, Some(now + FIRST_TICK_NS));
             }
         }
@@ -239,7 +239,7 @@ impl Engine {
             // A program that polls sees to it itself, if it goes on.
             let patient = match (polled, recent) {
                 (true, _) => LAST_TICK_NS,
-                (_, true) => COMPANY_NS,
+                (_, true) => ACK_DELAY_NS,
                 _ => 0,
             };
             if !polled && !waited_for {
@@ -339,7 +339,7 @@ impl Engine {
             let mut not_before = 0;
             let deadline = match self.receiving.try_lock() {
                 Some(mut rx) => {
-                    self.receive_patiently(&mut rx, COMPANY_NS, true, || is_readable(fd));
+                    self.receive_patiently(&mut rx, ACK_DELAY_NS, true, || is_readable(fd));
                     if is_readable(fd) {
                         self.leave(process, &mut rx);
                         break Ok(());

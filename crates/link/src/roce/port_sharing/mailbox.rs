@@ -1,8 +1,8 @@
-//! Doors: the datagram sockets, one for each process slot, by which members hear of each other. Their names tell who is
-//! there: the kernel takes a name back when its process ends. Who joins asks at a door for the vault; strays are put
-//! through the door of their owner. Every message carries the sender's user id, vouched for by the kernel.
+//! Mailboxes: the datagram sockets, one for each process slot, by which members hear of each other. Their names tell who is
+//! there: the kernel takes a name back when its process ends. Who joins asks at a mailbox for the descriptor store; strays are put
+//! through the mailbox of their owner. Every message carries the sender's user id, vouched for by the kernel.
 
-use super::strays::Origin;
+use super::misrouted::Origin;
 use super::sys::{self, Private, Received};
 use super::udp::to_wide;
 use super::{Names, VERSION};
@@ -30,14 +30,14 @@ pub enum Word {
         /// The effective user id, in the sender's user namespace.
         uid: u32,
     },
-    /// The answer: both ends of the vault come along.
+    /// The answer: both ends of the descriptor store come along.
     Welcome,
     /// The answer to somebody who cannot join: the user that the member sees itself as.
     Refused {
         /// The effective user id, in the sender's user namespace.
         uid: u32,
     },
-    /// Packets for the slot of this door; they follow.
+    /// Packets for the slot of this mailbox; they follow.
     Stray(Origin),
 }
 
@@ -98,12 +98,12 @@ fn open() -> std::result::Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
 }
 
-/// Whether the process that has `slot` is a member. `strange`: whose doors another user has opened.
+/// Whether the process that has `slot` is a member. `strange`: whose mailboxes another user has opened.
 pub fn is_live(names: &Names, strange: &BTreeSet<u32>, slot: u32) -> bool {
     if strange.contains(&slot) {
         return false;
     }
-    let connected = open().and_then(|socket| rustix::net::connect(&socket, &abstract_name(&names.door(slot))?));
+    let connected = open().and_then(|socket| rustix::net::connect(&socket, &abstract_name(&names.mailbox(slot))?));
     connected != Err(Errno::CONNREFUSED)
 }
 
@@ -111,25 +111,25 @@ fn abstract_name(name: &str) -> std::result::Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
-/// A door of this process.
-pub struct Door {
+/// A mailbox of this process.
+pub struct Mailbox {
     /// The slot that it is named after.
     pub slot: u32,
     socket: Private,
 }
 
-impl Door {
-    /// Opens the door of `slot`.
-    pub fn open(names: &Names, uid: u32, slot: u32) -> Result<Door> {
+impl Mailbox {
+    /// Opens the mailbox of `slot`.
+    pub fn open(names: &Names, uid: u32, slot: u32) -> Result<Mailbox> {
         let opened = open().and_then(|socket| {
             let socket = Private::keep(socket);
             rustix::net::sockopt::set_socket_passcred(&socket, true)?;
-            rustix::net::bind(&socket, &abstract_name(&names.door(slot))?)?;
-            Ok(Door { slot, socket })
+            rustix::net::bind(&socket, &abstract_name(&names.mailbox(slot))?)?;
+            Ok(Mailbox { slot, socket })
         });
         opened.map_err(|e| match e {
             Errno::ADDRINUSE => names
-                .taken_by_another(SocketType::DGRAM, &names.door(slot), uid)
+                .taken_by_another(SocketType::DGRAM, &names.mailbox(slot), uid)
                 .unwrap_or_else(|| names.error(libc::EADDRINUSE, &format!("process slot {slot} is taken there"))),
             e => names.error(e.raw_os_error(), &format!("no rendezvous socket: {}", io::Error::from(e))),
         })
@@ -140,23 +140,23 @@ impl Door {
         sys::receive(self.socket.as_fd(), bytes, 0)
     }
 
-    /// Puts a message through the door of another slot. Never waits: EAGAIN when that owner has too many to read,
+    /// Puts a message through the mailbox of another slot. Never waits: EAGAIN when that owner has too many to read,
     /// ECONNREFUSED when nobody has the slot.
     pub fn put(&self, names: &Names, slot: u32, word: Word, packets: &[u8]) -> std::result::Result<(), Errno> {
-        send(self.socket.as_fd(), Some(&names.door(slot)), word, packets, &[])
+        send(self.socket.as_fd(), Some(&names.mailbox(slot)), word, packets, &[])
     }
 }
 
-impl AsFd for Door {
+impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// Asks at the door of `slot`: the socket that the answer comes by, or None when nobody is there.
+/// Asks at the mailbox of `slot`: the socket that the answer comes by, or None when nobody is there.
 pub fn ask(names: &Names, uid: u32, slot: u32) -> std::result::Result<Option<Private>, Errno> {
     let caller = open()?;
-    match rustix::net::connect(&caller, &abstract_name(&names.door(slot))?) {
+    match rustix::net::connect(&caller, &abstract_name(&names.mailbox(slot))?) {
         Ok(()) => {}
         Err(Errno::CONNREFUSED) => return Ok(None),
         Err(e) => return Err(e),

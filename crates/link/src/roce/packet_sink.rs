@@ -61,7 +61,7 @@ impl Lanes {
 }
 
 /// A batch that is being filled for one peer.
-pub(super) struct WayOut<'a> {
+pub(super) struct PacketSink<'a> {
     pub batch: &'a mut SendBatch,
     pub to: Destination,
     /// Whose packets they are.
@@ -70,7 +70,7 @@ pub(super) struct WayOut<'a> {
     pub pushed: u32,
 }
 
-impl WayOut<'_> {
+impl PacketSink<'_> {
     /// Adds a packet; `from`, which is copied, is only read during this call.
     #[inline]
     pub(super) fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {

@@ -1,7 +1,7 @@
-//! Asking: who joins gets the vault from a member, whichever answers first. So one that runs is enough, though others
+//! Asking: who joins gets the descriptor store from a member, whichever answers first. So one that runs is enough, though others
 //! may be stopped.
 
-use super::door::{self, HEAD, Word};
+use super::mailbox::{self, HEAD, Word};
 use super::sys::{self, Private};
 use super::{Names, os_error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +22,7 @@ const MOST_ASKED: usize = 256;
 /// Between two questions to those who could not hear.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Gets the vault from a member. None when there is no member. The slots of `strange` have doors of another user, which is
+/// Gets the descriptor store from a member. None when there is no member. The slots of `strange` have mailboxes of another user, which is
 /// not asked.
 pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<Option<[OwnedFd; 2]>> {
     let begin = Instant::now();
@@ -35,7 +35,7 @@ pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<O
                 seen.push(slot);
                 continue;
             }
-            match door::ask(names, uid, slot) {
+            match mailbox::ask(names, uid, slot) {
                 Ok(None) => continue,
                 Ok(Some(socket)) => asked.push((slot, socket)),
                 // Its owner has too many messages to read.
@@ -45,13 +45,13 @@ pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<O
             seen.push(slot);
             // One after the other only as long as that leads somewhere.
             let wait = if begin.elapsed() < ONE_BY_ONE { FIRST_WAIT } else { Duration::ZERO };
-            if let Some(vault) = wait_for_answer(names, uid, &mut asked, wait)? {
-                return Ok(Some(vault));
+            if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
+                return Ok(Some(fd_store));
             }
         }
         // Those who are there but could not hear the question; it also needs a free descriptor on either side.
         to_ask = seen.clone();
-        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && door::is_live(names, strange, *slot));
+        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && mailbox::is_live(names, strange, *slot));
         if asked.is_empty() && to_ask.is_empty() {
             return Ok(None);
         }
@@ -60,8 +60,8 @@ pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<O
             return Err(no_answer(names));
         }
         let wait = if to_ask.is_empty() { left } else { left.min(FIRST_WAIT) };
-        if let Some(vault) = wait_for_answer(names, uid, &mut asked, wait)? {
-            return Ok(Some(vault));
+        if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
+            return Ok(Some(fd_store));
         }
         if asked.is_empty() {
             std::thread::sleep(NAP);
@@ -94,15 +94,15 @@ fn wait_for_answer(
         }
         for i in (0..asked.len()).rev().filter(|i| ready[*i]) {
             let (_, socket) = asked.swap_remove(i);
-            if let Some(vault) = read_answer(names, uid, &socket)? {
-                return Ok(Some(vault));
+            if let Some(fd_store) = read_answer(names, uid, &socket)? {
+                return Ok(Some(fd_store));
             }
         }
     }
     Ok(None)
 }
 
-/// The vault, if that is the answer; None when there is none and will not be.
+/// The descriptor store, if that is the answer; None when there is none and will not be.
 fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[OwnedFd; 2]>> {
     let mut head = [0; HEAD];
     let Ok(message) = sys::receive(socket.as_fd(), &mut head, 0) else { return Ok(None) };

@@ -1,14 +1,14 @@
 //! The group of sockets at one address. The kernel picks from it by index, and the last moves into the place of one
 //! that is closed; so none is ever closed while the group has a member: each also lies, as a descriptor in flight (`man
-//! 7 unix`, SCM_RIGHTS), in the queue of a socket pair that all members hold, the vault. Message k there is the socket
+//! 7 unix`, SCM_RIGHTS), in the queue of a socket pair that all members hold, the descriptor store. Message k there is the socket
 //! with index k. Which slots lead to which socket stands in the table, a memfd beside the sink in message 0.
 //!
-//! Whatever changes something has the turn ([`super::turn`]), and may be killed at any point of it. So a socket is in
-//! the vault before the table speaks of it, and whether an entry's process lives is asked of the kernel.
+//! Whatever changes something has the turn ([`super::group_lock`]), and may be killed at any point of it. So a socket is in
+//! the descriptor store before the table speaks of it, and whether an entry's process lives is asked of the kernel.
 
 use super::sys::{self, Private};
 use super::udp;
-use super::{Names, VERSION, door, program};
+use super::{Names, VERSION, mailbox, program};
 use crate::roce::net::options;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::{Error, Result};
 
-/// Bytes of a message in the vault, whatever they are; messages are found by their distance.
+/// Bytes of a message in the descriptor store, whatever they are; messages are found by their distance.
 const STRIDE: usize = 8;
 /// Room for descriptors in flight. The kernel gives what net.core.wmem_max allows; the default is enough for some 500.
 const VAULT_BYTES: i32 = 4 << 20;
@@ -33,12 +33,12 @@ const ENTRIES: usize = SLOTS as usize;
 
 /// What each member holds of the group.
 pub struct Group {
-    vault: [Private; 2],
+    fd_store: [Private; 2],
     sink: Private,
     table: Private,
 }
 
-/// The vault's ends: what goes in, and what is looked at.
+/// The descriptor store's ends: what goes in, and what is looked at.
 const IN: usize = 0;
 const OUT: usize = 1;
 
@@ -55,8 +55,11 @@ impl Group {
             let table = rustix::fs::memfd_create("vervain-port", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             rustix::fs::ftruncate(&table, (ENTRIES * ENTRY) as u64)?;
             rustix::fs::fcntl_add_seals(&table, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-            let group =
-                Group { vault: [put, look].map(Private::keep), sink: Private::keep(sink), table: Private::keep(table) };
+            let group = Group {
+                fd_store: [put, look].map(Private::keep),
+                sink: Private::keep(sink),
+                table: Private::keep(table),
+            };
             group.write(0, &[VERSION, 0, 0, 0])?;
             group.store(&[group.sink.as_fd(), group.table.as_fd()])?;
             Ok(group)
@@ -64,19 +67,19 @@ impl Group {
         made().map_err(|e| failure(names, &e))
     }
 
-    /// The group whose vault a member has handed over.
-    pub fn open(names: &Names, vault: [OwnedFd; 2]) -> Result<Group> {
-        let vault = vault.map(Private::keep);
-        let looked = look(&vault[OUT], 0).map_err(|e| failure(names, &e))?;
+    /// The group whose descriptor store a member has handed over.
+    pub fn open(names: &Names, fd_store: [OwnedFd; 2]) -> Result<Group> {
+        let fd_store = fd_store.map(Private::keep);
+        let looked = look(&fd_store[OUT], 0).map_err(|e| failure(names, &e))?;
         let Some([sink, table]) = looked.and_then(|fds| <[OwnedFd; 2]>::try_from(fds).ok()) else {
-            return Err(names.error(libc::EPROTO, "a member has handed over something else than a vault"));
+            return Err(names.error(libc::EPROTO, "a member has handed over something else than a fd_store"));
         };
-        Ok(Group { vault, sink: Private::keep(sink), table: Private::keep(table) })
+        Ok(Group { fd_store, sink: Private::keep(sink), table: Private::keep(table) })
     }
 
-    /// The vault, for somebody who joins.
-    pub fn vault(&self) -> [BorrowedFd<'_>; 2] {
-        [self.vault[IN].as_fd(), self.vault[OUT].as_fd()]
+    /// The descriptor store, for somebody who joins.
+    pub fn fd_store(&self) -> [BorrowedFd<'_>; 2] {
+        [self.fd_store[IN].as_fd(), self.fd_store[OUT].as_fd()]
     }
 
     /// Packets that the kernel dropped because nobody has their slot.
@@ -112,7 +115,7 @@ impl Group {
         Err(names.error(libc::ENOMEM, &format!("{} processes share the port", ENTRIES - 1)))
     }
 
-    /// Makes `slots`, whose doors the caller has opened, lead to the socket with this index, and to no other. Called with
+    /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index, and to no other. Called with
     /// the turn.
     pub fn lead(&self, names: &Names, strange: &BTreeSet<u32>, index: u32, slots: &[u32]) -> Result<()> {
         let mut entry = Entry::default();
@@ -123,7 +126,7 @@ impl Group {
         self.write(index as usize, &entry).map_err(|e| failure(names, &e))?;
         let mut entries = self.live_entries(names, strange)?;
         for (other, entry) in entries.iter_mut().enumerate().skip(1).filter(|(other, _)| *other != index as usize) {
-            // Its process ended since the look before: the doors behind which it would be alive are the caller's now.
+            // Its process ended since the look before: the mailboxes behind which it would be alive are the caller's now.
             if entry.iter().any(|slot| *slot != 0 && slots.contains(slot)) {
                 *entry = Entry::default();
                 self.write(other, entry).map_err(|e| failure(names, &e))?;
@@ -132,14 +135,14 @@ impl Group {
         self.route(names, &entries)
     }
 
-    /// The table without those that are gone, as it stands from now on. `strange`: slots whose doors another user has.
+    /// The table without those that are gone, as it stands from now on. `strange`: slots whose mailboxes another user has.
     fn live_entries(&self, names: &Names, strange: &BTreeSet<u32>) -> Result<Vec<Entry>> {
         let mut entries = self.entries().map_err(|e| failure(names, &e))?;
         if entries[0][0] != VERSION {
             return Err(names.other_version(entries[0][0]));
         }
         for (index, entry) in entries.iter_mut().enumerate().skip(1) {
-            if entry[0] != 0 && !door::is_live(names, strange, entry[0]) {
+            if entry[0] != 0 && !mailbox::is_live(names, strange, entry[0]) {
                 *entry = Entry::default();
                 self.write(index, entry).map_err(|e| failure(names, &e))?;
             }
@@ -161,7 +164,7 @@ impl Group {
 
     /// The socket with this index, if the group has as many.
     fn socket(&self, names: &Names, index: usize) -> Result<Option<OwnedFd>> {
-        let fds = look(&self.vault[OUT], index).map_err(|e| failure(names, &e))?;
+        let fds = look(&self.fd_store[OUT], index).map_err(|e| failure(names, &e))?;
         Ok(fds.and_then(|mut fds| fds.pop()))
     }
 
@@ -170,7 +173,7 @@ impl Group {
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(fds));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(&self.vault[IN], &[IoSlice::new(&[0; STRIDE])], &mut control, flags)?;
+        rustix::net::sendmsg(&self.fd_store[IN], &[IoSlice::new(&[0; STRIDE])], &mut control, flags)?;
         Ok(())
     }
 
@@ -192,11 +195,11 @@ impl Group {
     }
 }
 
-/// The descriptors of message `index` of the vault, which stay there.
-fn look(vault: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
+/// The descriptors of message `index` of the descriptor store, which stay there.
+fn look(fd_store: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
     // The distance belongs to the socket, not to this process; but so does the turn.
-    options::set(vault.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, &((index * STRIDE) as i32))?;
-    match sys::receive(vault.as_fd(), &mut [0; STRIDE], libc::MSG_PEEK) {
+    options::set(fd_store.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, &((index * STRIDE) as i32))?;
+    match sys::receive(fd_store.as_fd(), &mut [0; STRIDE], libc::MSG_PEEK) {
         // The kernel leaves out descriptors that this process has no place for, and no message is without.
         Ok(message) if message.fds.is_empty() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
         Ok(message) => Ok(Some(message.fds)),
@@ -208,7 +211,7 @@ fn look(vault: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
 fn failure(names: &Names, e: &io::Error) -> Error {
     let errno = e.raw_os_error().unwrap_or(libc::EIO);
     match errno {
-        // Descriptors in flight are limited per user (`man 7 unix`, ETOOMANYREFS), and by the room of the vault.
+        // Descriptors in flight are limited per user (`man 7 unix`, ETOOMANYREFS), and by the room of the descriptor store.
         libc::ETOOMANYREFS | libc::EAGAIN | libc::ENOBUFS => {
             names.error(errno, "too many processes share the port for the limit of open files or net.core.wmem_max")
         }
@@ -218,7 +221,7 @@ fn failure(names: &Names, e: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::door::Door;
+    use super::mailbox::Mailbox;
     use super::*;
 
     #[test]
@@ -227,14 +230,14 @@ mod tests {
         let group = Group::create(&names).unwrap();
         let (owner, other) = (1, 2);
         let (uid, none) = (rustix::process::geteuid().as_raw(), BTreeSet::new());
-        let _doors = [7, 8, 9].map(|slot| Door::open(&names, uid, slot).unwrap());
+        let _doors = [7, 8, 9].map(|slot| Mailbox::open(&names, uid, slot).unwrap());
         group.lead(&names, &none, owner, &[8, 9]).unwrap();
         group.lead(&names, &none, other, &[7]).unwrap();
-        // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the door of 8.
+        // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the mailbox of 8.
         group.lead(&names, &none, 3, &[8]).unwrap();
         let slots = || group.entries().unwrap()[1..5].iter().map(|e| e[0]).collect::<Vec<_>>();
         assert_eq!(slots(), [0, 7, 8, 0]);
-        // Another user has opened a door in the name of a member that has ended.
+        // Another user has opened a mailbox in the name of a member that has ended.
         group.lead(&names, &BTreeSet::from([7]), 3, &[8]).unwrap();
         assert_eq!(slots(), [0, 0, 8, 0]);
     }

@@ -104,13 +104,13 @@ impl Starved {
 
     /// Whether packets were kept since this was asked last: then the program is to get its turn.
     #[inline]
-    pub(super) fn take_grown(&mut self) -> bool {
+    pub(super) fn take_new(&mut self) -> bool {
         std::mem::take(&mut self.grown)
     }
 
     /// QP `qpn` has a receive.
     #[inline]
-    pub(super) fn is_fed(&mut self, qpn: u32) {
+    pub(super) fn has_receives(&mut self, qpn: u32) {
         if self.last_fed != Some(qpn) {
             self.fed.insert(qpn);
             self.last_fed = Some(qpn);

@@ -1,24 +1,26 @@
 //! How the processes of a user share UDP port 4791 of an address. Each has a socket there, bound with SO_REUSEPORT; a
 //! program in the kernel picks the socket by the process slot in the destination QPN (`program`). Which socket is
-//! which, and that it stays so when processes end, is `group`'s; how members hear of each other, `door`'s. There is no
+//! which, and that it stays so when processes end, is `group`'s; how members hear of each other, `mailbox`'s. There is no
 //! process that others depend on: whoever joins does all that is to be done, one at a time (`turn`).
 //!
 //! docs/port-sharing.md tells the whole story.
 
-mod asking;
-mod door;
 mod group;
+mod group_lock;
+mod join;
+mod mailbox;
+mod misrouted;
 mod program;
-mod strays;
 mod sys;
-mod turn;
 mod udp;
 
-pub use strays::{Strays, slot_of_packet};
+pub use misrouted::{Strays, slot_of_packet};
 
 use crate::roce::net::Datagram;
-use door::{Door, HEAD, MOST, Word};
 use group::Group;
+use group_lock::Turn;
+use mailbox::{HEAD, MOST, Mailbox, Word};
+use misrouted::Origin;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -27,20 +29,18 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use strays::Origin;
 use sys::Private;
-use turn::Turn;
 use vervain_hca::arena::layout::SLOTS_PER_PROCESS;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
-/// Version of the messages, the vault, the table and the options of the sockets. Processes of different versions do not
+/// Version of the messages, the descriptor store, the table and the options of the sockets. Processes of different versions do not
 /// share an address; that they can say so needs `HEAD` bytes with the version in the same place.
 const VERSION: u32 = 2;
 /// Index of the socket that nobody reads.
 const SINK: u32 = 0;
-/// Messages taken from a door in one visit.
+/// Messages taken from a mailbox in one visit.
 const MESSAGES: usize = 16;
 
 /// What has happened to strays, in packets.
@@ -82,8 +82,8 @@ impl Names {
         vervain_names::turn(self.at)
     }
 
-    fn door(&self, slot: u32) -> String {
-        vervain_names::door(self.at, slot)
+    fn mailbox(&self, slot: u32) -> String {
+        vervain_names::mailbox(self.at, slot)
     }
 
     fn error(&self, errno: i32, why: &str) -> Error {
@@ -105,10 +105,10 @@ impl Names {
         Some(self.error(libc::EADDRINUSE, &why))
     }
 
-    /// Slots whose doors another user has opened. Whoever has the turn asks this once: doors of this user open and close
+    /// Slots whose mailboxes another user has opened. Whoever has the turn asks this once: mailboxes of this user open and close
     /// meanwhile only where their processes end.
     fn strange_doors(&self, uid: u32) -> BTreeSet<u32> {
-        let prefix = vervain_names::doors(self.at);
+        let prefix = vervain_names::mailboxes(self.at);
         let holders = vervain_names::holders(SocketType::DGRAM, &prefix).unwrap_or_default();
         let others = holders.iter().filter(|holder| holder.uid.is_some_and(|of| of != uid));
         others.filter_map(|holder| holder.name.strip_prefix(&prefix)?.parse().ok()).collect()
@@ -131,8 +131,8 @@ pub struct Sharing {
     uid: u32,
     index: u32,
     epoll: Private,
-    /// One for each slot. Above the group, so that they go first: who has no door is taken for dead.
-    doors: [OnceLock<Door>; SLOTS_PER_PROCESS],
+    /// One for each slot. Above the group, so that they go first: who has no mailbox is taken for dead.
+    mailboxes: [OnceLock<Mailbox>; SLOTS_PER_PROCESS],
     group: Group,
     buffer: OwnerLock<Vec<u8>>,
     counters: Counters,
@@ -154,14 +154,14 @@ impl Sharing {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
         let _turn = Turn::take(&names, uid)?;
         let strange = names.strange_doors(uid);
-        let group = match asking::ask_members(&names, uid, &strange)? {
-            Some(vault) => Group::open(&names, vault)?,
+        let group = match join::ask_members(&names, uid, &strange)? {
+            Some(fd_store) => Group::open(&names, fd_store)?,
             None => Group::create(&names)?,
         };
         let (index, socket) = group.take_place(&names, &strange, bind)?;
-        let (epoll, doors) = (Private::keep(epoll), Default::default());
+        let (epoll, mailboxes) = (Private::keep(epoll), Default::default());
         let (buffer, counters) = (OwnerLock::default(), Counters::default());
-        let sharing = Sharing { names, uid, index, epoll, doors, group, buffer, counters };
+        let sharing = Sharing { names, uid, index, epoll, mailboxes, group, buffer, counters };
         for slot in slots {
             sharing.open_door(*slot)?;
         }
@@ -173,23 +173,23 @@ impl Sharing {
     pub fn add_slot(&self, slot: u32) -> Result<()> {
         let _turn = Turn::take(&self.names, self.uid)?;
         self.open_door(slot)?;
-        let slots: Vec<u32> = self.doors().map(|door| door.slot).collect();
+        let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
         self.group.lead(&self.names, &self.names.strange_doors(self.uid), self.index, &slots)
     }
 
-    fn doors(&self) -> impl Iterator<Item = &Door> {
-        self.doors.iter().map_while(OnceLock::get)
+    fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {
+        self.mailboxes.iter().map_while(OnceLock::get)
     }
 
     fn open_door(&self, slot: u32) -> Result<()> {
-        let door = Door::open(&self.names, self.uid, slot)?;
+        let mailbox = Mailbox::open(&self.names, self.uid, slot)?;
         let token = epoll::EventData::new_u64(u64::from(slot));
-        let Some(place) = self.doors.iter().find(|place| place.get().is_none()) else {
+        let Some(place) = self.mailboxes.iter().find(|place| place.get().is_none()) else {
             return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
         };
-        epoll::add(&self.epoll, &door, token, epoll::EventFlags::IN).map_err(|e| os_error(&self.names, e))?;
+        epoll::add(&self.epoll, &mailbox, token, epoll::EventFlags::IN).map_err(|e| os_error(&self.names, e))?;
         // Only who has the turn fills a place.
-        let _ = place.set(door);
+        let _ = place.set(mailbox);
         Ok(())
     }
 
@@ -202,13 +202,13 @@ impl Sharing {
     pub fn handle_events(&self, adopt: &mut dyn FnMut(&Datagram<'_>)) {
         let mut buffer = self.buffer.lock();
         buffer.resize(MOST, 0);
-        for door in self.doors() {
+        for mailbox in self.mailboxes() {
             for _ in 0..MESSAGES {
-                let Ok(message) = door.receive(&mut buffer) else { break };
+                let Ok(message) = mailbox.receive(&mut buffer) else { break };
                 let Some((head, packets)) = buffer[..message.length].split_first_chunk::<HEAD>() else { continue };
                 match Word::of(head) {
                     (Some(Word::Stray(origin)), _) if message.uid == Some(self.uid) => {
-                        for packet in strays::packets(origin, packets) {
+                        for packet in misrouted::packets(origin, packets) {
                             // What is not ours is not handed on: it would go round and round.
                             if slot_of_packet(packet.bytes).is_some_and(|slot| self.owns(slot)) {
                                 self.counters.adopted.add(1);
@@ -218,13 +218,13 @@ impl Sharing {
                     }
                     (Some(Word::Ask { uid }), _) if message.uid == Some(self.uid) && uid == self.uid => {
                         if let Some(to) = message.fds.first() {
-                            door::answer(to, Word::Welcome, &self.group.vault());
+                            mailbox::answer(to, Word::Welcome, &self.group.fd_store());
                         }
                     }
                     // Another user's stray has no descriptor.
                     _ => {
                         if let Some(to) = message.fds.first() {
-                            door::answer(to, Word::Refused { uid: self.uid }, &[]);
+                            mailbox::answer(to, Word::Refused { uid: self.uid }, &[]);
                         }
                     }
                 }
@@ -234,12 +234,12 @@ impl Sharing {
 
     /// Whether packets for `slot` are for this process.
     pub fn owns(&self, slot: u32) -> bool {
-        self.doors().any(|door| door.slot == slot)
+        self.mailboxes().any(|mailbox| mailbox.slot == slot)
     }
 
     fn put(&self, slot: u32, origin: Origin, packets: &[u8]) -> SlotOwner {
-        let Some(door) = self.doors().next() else { return SlotOwner::IsNobody };
-        match door.put(&self.names, slot, Word::Stray(origin), packets) {
+        let Some(mailbox) = self.mailboxes().next() else { return SlotOwner::IsNobody };
+        match mailbox.put(&self.names, slot, Word::Stray(origin), packets) {
             Ok(()) => SlotOwner::Took,
             Err(Errno::CONNREFUSED) => SlotOwner::IsNobody,
             Err(_) => SlotOwner::IsBusy,
