@@ -32,8 +32,9 @@ pub mod rq;
 pub mod types;
 
 pub use cq::Cq;
-pub use cq::channel::{AsyncEvent, CompChannel, Element};
+pub use cq::channel::CompChannel;
 pub use device::ah::Ah;
+pub use device::async_events::{AsyncEvent, Element};
 pub use device::context::{Context, Pd, Xrcd};
 pub use device::{Device, devices};
 pub use error::{Error, Result};

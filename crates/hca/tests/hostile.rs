@@ -13,7 +13,7 @@ use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{
     CqShared, Header, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe, RqShared,
 };
-use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, unaim, way};
+use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted, tidy};
 use vervain_hca::process::link::LaneRequest;
 use vervain_hca::process::peer::{Location, PeerProcess};
@@ -354,7 +354,7 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
                     check(view, &mapped, place, len);
                     if let Way::Vm(host) = way(space, place, Policy::Auto) {
                         aim(target.lane, Direction::Write, host, len, true);
-                        unaim(target.lane);
+                        target.lane.unaim();
                     }
                 }
             }

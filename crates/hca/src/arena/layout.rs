@@ -40,6 +40,9 @@ pub const OBJECTS: usize = 4096;
 pub const HEAP: u32 = 1;
 /// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
 pub const OFFSET_BITS: u32 = 48;
+/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP of
+/// the same number, which may send to itself by memory.
+pub const BY_PACKETS: u32 = 1 << 24;
 /// Objects that can ask their owner for attention.
 pub const ATTENTION: usize = 1 << 17;
 /// Ready bits of a CQ; lanes beyond share bits.
@@ -293,6 +296,16 @@ pub struct Lane {
     pub iov: [Iov; IOVS],
     /// Work for the owner's progress thread.
     pub request: Request,
+}
+
+impl Lane {
+    /// Takes the address away that the initiator's process_vm call is aimed at; what is in flight afterwards is in the kernel
+    /// already.
+    pub fn unaim(&self) {
+        for iov in &self.iov {
+            iov.len.store(0, Ordering::SeqCst);
+        }
+    }
 }
 // SAFETY: atomics only.
 unsafe impl Shared for Lane {}

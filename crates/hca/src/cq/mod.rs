@@ -19,7 +19,7 @@ use crate::host::barrier;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::yield_policy::Courtesy;
 use crate::process::Process;
-use crate::process::doorbell::Attention;
+use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::bits;
 use crate::qp::Qp;
 use crate::rq::lane::OwnedLane;
@@ -42,7 +42,7 @@ pub struct Cq {
     queue: OwnerLock<Queue>,
     channel: Option<Arc<CompChannel>>,
     cookie: AtomicUsize,
-    pub(crate) events: Arc<crate::cq::channel::EventCount>,
+    pub(crate) events: Arc<crate::device::async_events::EventCount>,
     /// QPs and SRQs that report here.
     pub(crate) users: AtomicU32,
     ignore_overrun: bool,
@@ -116,7 +116,7 @@ impl Cq {
             let channel_id = channel.map_or(0, |c| c.register(weak.clone()));
             shared.event.store(channel_id, Ordering::Relaxed);
             shared.channel.store(channel.map_or(0, |c| c.number), Ordering::Relaxed);
-            shared.attention.store(process.attention.add(Attention::Cq(weak.clone())), Ordering::Relaxed);
+            shared.attention.store(process.attention.add(weak.clone()), Ordering::Relaxed);
             Cq {
                 context: Arc::clone(context),
                 process,
@@ -292,23 +292,13 @@ impl Cq {
         if self.ignore_overrun || self.failed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.context.raise(event::CQ_ERR, crate::cq::channel::Element::Cq(self.cookie()), &self.events);
+        self.context.raise(event::CQ_ERR, crate::device::async_events::Element::Cq(self.cookie()), &self.events);
         self.process.fail_users_of(self);
     }
 
     /// Whether it overran.
     pub fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
-    }
-
-    /// What peers asked for: an event, or notice of an overrun.
-    pub(crate) fn attend(&self) {
-        if self.shared.notify.swap(0, Ordering::SeqCst) != 0 {
-            self.raise_event();
-        }
-        if self.shared.overrun.swap(0, Ordering::SeqCst) != 0 {
-            self.overrun();
-        }
     }
 
     // ---- rings -----------------------------------------------------------------------------------------------------
@@ -634,7 +624,7 @@ impl Cq {
         if self.users.load(Ordering::Acquire) != 0 {
             return Err(Error::busy("the completion queue is in use by QPs or SRQs"));
         }
-        self.context.forget_events(crate::cq::channel::Element::Cq(self.cookie()));
+        self.context.forget_events(crate::device::async_events::Element::Cq(self.cookie()));
         self.events.wait();
         if let Some(channel) = &self.channel {
             channel.unregister(self.channel_id);
@@ -685,4 +675,20 @@ fn capacity_for(cqe: u32) -> Result<u32> {
         )));
     }
     Ok(((cqe + 1).next_power_of_two() - 1).min(crate::device::LIMITS.max_cqe))
+}
+
+impl Attend for Cq {
+    /// What peers asked for: an event, or notice of an overrun.
+    fn attend(&self, by: Looker) -> Looked {
+        if by == Looker::Poll {
+            return Looked::NotHere;
+        }
+        if self.shared.notify.swap(0, Ordering::SeqCst) != 0 {
+            self.raise_event();
+        }
+        if self.shared.overrun.swap(0, Ordering::SeqCst) != 0 {
+            self.overrun();
+        }
+        Looked::Done
+    }
 }

@@ -1,11 +1,25 @@
 //! Address handles (IBA 11.2.2).
 
+use crate::device::Device;
 use crate::device::context::Pd;
-use crate::error::Result;
-use crate::process::link::Route;
+use crate::error::{Error, Result};
 use crate::types::AhAttr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Where an address leads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    /// To this host: its processes are reached by memory.
+    Memory,
+    /// Away, in packets.
+    Packets,
+    /// Both: a multicast group.
+    Both,
+    /// Nowhere.
+    #[default]
+    Unreachable,
+}
 
 /// Where a datagram goes.
 pub struct Ah {
@@ -17,7 +31,7 @@ pub struct Ah {
 impl Ah {
     pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
         pd.process.check()?;
-        crate::qp::modify::check_address(pd.device(), attr, 0)?;
+        check_address(pd.device(), attr, 0)?;
         // Once, as an HCA does: datagrams are posted often.
         let route = pd.process.link.route(pd.device().index(), attr);
         if route == Route::Packets {
@@ -45,4 +59,19 @@ impl Ah {
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// An address that the port can use: Ethernet needs a GRH, and the source GID must exist (IBA 11.2.2.1, annex A17.4).
+pub(crate) fn check_address(device: &Device, ah: &AhAttr, port: u8) -> Result<()> {
+    let port = if ah.port_num == 0 { port } else { ah.port_num };
+    if port == 0 || port > device.ports() {
+        return Err(Error::invalid(format!("the address names port {port}")));
+    }
+    if device.is_ethernet() && !ah.is_global {
+        return Err(Error::invalid("on Ethernet an address needs a GID (is_global); perftest: -x, pingpong: -g"));
+    }
+    if ah.is_global && device.gid(port, u32::from(ah.grh.sgid_index)).map_or(true, |g| g == [0; 16]) {
+        return Err(Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)));
+    }
+    Ok(())
 }

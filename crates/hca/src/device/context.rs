@@ -1,9 +1,10 @@
 //! An opened device and the small objects under it: protection domains and XRC domains.
 
 use crate::cq::Cq;
-use crate::cq::channel::{AsyncEvent, AsyncQueue, CompChannel, Element, EventCount};
+use crate::cq::channel::CompChannel;
 use crate::device::Device;
 use crate::device::ah::Ah;
+use crate::device::async_events::{AsyncEvent, AsyncQueue, Element, EventCount};
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;

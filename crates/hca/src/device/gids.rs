@@ -7,7 +7,7 @@
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
 
-use crate::cq::channel::{Element, EventCount};
+use crate::device::async_events::{Element, EventCount};
 use crate::device::{GidEntry, GidType, LIMITS};
 use crate::error::{Error, Result};
 use crate::host::lock::{OwnerGuard, OwnerLock};

@@ -3,6 +3,7 @@
 //! port comes from `gids`.
 
 pub mod ah;
+pub mod async_events;
 pub mod context;
 pub mod gids;
 pub mod grh;

@@ -305,13 +305,6 @@ pub fn aim(lane: &Lane, direction: Direction, host: u64, len: u64, last: bool) {
     lane.iov[1].len.store(tail, Ordering::Relaxed);
 }
 
-/// Takes the address away again; what is in flight afterwards is in the kernel already.
-pub fn unaim(lane: &Lane) {
-    for iov in &lane.iov {
-        iov.len.store(0, Ordering::SeqCst);
-    }
-}
-
 /// Brings in the pages of `pieces` for a process_vm call, which would else wait for one, on a slow disk or a userfaultfd,
 /// while it holds the peer's: a store into memory that its owner has given back meanwhile.
 pub(crate) fn bring_in(direction: Direction, pieces: &Pieces) -> Result<(), Fault> {

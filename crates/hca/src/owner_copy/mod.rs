@@ -2,5 +2,4 @@
 //! process moves the bytes, through a bounce buffer in the lane. The initiator's side, the owner's, and the buffer.
 
 pub(crate) mod bounce;
-pub(crate) mod initiator;
 pub(crate) mod owner;

@@ -8,6 +8,7 @@ use crate::host::guarded::Access;
 use crate::mr::transfer::{Direction, Pieces, atomic, copy_direct, copy_tail_last};
 use crate::owner_copy::bounce::Stream;
 use crate::process::Process;
+use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::Location;
 use crate::responder::{Nak, QpIncarnation, Responder};
 use crate::rq::lane::OwnedLane;
@@ -40,7 +41,7 @@ pub fn result_of(status: u32) -> Result<(), Nak> {
 
 /// How long one turn at a request may last.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
+struct Turn {
     /// Bytes after which others get their turn.
     pub bytes: u64,
     /// How long to look out for the initiator's next piece before leaving it alone, in nanoseconds.
@@ -69,9 +70,17 @@ enum Step {
     Gone,
 }
 
+impl Attend for OwnedLane {
+    fn attend(&self, by: Looker) -> Looked {
+        let turn = if by == Looker::Progress { Turn::PROGRESS } else { Turn::POLL };
+        serve(self.process, self, turn);
+        Looked::Served
+    }
+}
+
 /// Carries out the request that waits in `lane`, if one does. Each piece is moved under the process's serving lock, so
 /// that a revocation can wait for it; between two pieces the next one is checked anew.
-pub(crate) fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
+fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     let _one_at_a_time = lane.server.lock();
     let r = &lane.shared.request;
     if r.state.compare_exchange(request::POSTED, request::RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_err() {

@@ -1,33 +1,45 @@
 //! Objects that peers may call on: each has a number, its owner a bitmap (`Header::attention`).
 
 use crate::arena::layout::ATTENTION;
-use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
-use crate::owner_copy::owner::{Turn, serve};
-use crate::process::Process;
-use crate::qp::Qp;
-use crate::rq::lane::OwnedLane;
-use crate::rq::srq::Srq;
 use std::sync::Weak;
 
-/// Objects that peers may ask to be looked at.
-pub(crate) enum Attention {
-    Qp(Weak<Qp>),
-    Cq(Weak<Cq>),
-    Srq(Weak<Srq>),
-    Lane(Weak<OwnedLane>),
+/// Who looks at an object that was called on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looker {
+    /// The progress thread, which may wait for locks.
+    Progress,
+    /// A thread of the program that polls a CQ, and may hold locks itself.
+    Poll,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// All is done.
+    Done,
+    /// An initiator's request was carried out.
+    Served,
+    /// Only the progress thread may do it.
+    NotHere,
+}
+
+/// An object that peers may call on.
+pub(crate) trait Attend: Send + Sync {
+    /// Does what peers have asked for.
+    fn attend(&self, by: Looker) -> Looked;
 }
 
 /// Objects by attention number.
 #[derive(Default)]
 pub(crate) struct AttentionTable {
-    table: OwnerLock<(Vec<Option<Attention>>, Vec<u32>)>,
+    table: OwnerLock<(Vec<Option<Weak<dyn Attend>>>, Vec<u32>)>,
 }
 
 impl AttentionTable {
     /// A number for an object. Beyond the table they are shared with nobody: number 0 is never handed out.
-    pub(crate) fn add(&self, object: Attention) -> u32 {
+    pub(crate) fn add(&self, object: Weak<dyn Attend>) -> u32 {
         let mut t = self.table.lock();
         if let Some(n) = t.1.pop() {
             t.0[n as usize] = Some(object);
@@ -58,40 +70,10 @@ impl AttentionTable {
         }
     }
 
-    /// Has the object do what it was asked for; says whether it is a lane.
-    pub(crate) fn call(&self, number: u32, process: &Process) -> bool {
-        let (mut qp, mut cq, mut srq, mut lane) = (None, None, None, None);
-        match self.table.lock().0.get(number as usize) {
-            Some(Some(Attention::Qp(q))) => qp = q.upgrade(),
-            Some(Some(Attention::Cq(c))) => cq = c.upgrade(),
-            Some(Some(Attention::Srq(s))) => srq = s.upgrade(),
-            Some(Some(Attention::Lane(l))) => lane = l.upgrade(),
-            _ => {}
-        }
-        if let Some(q) = qp {
-            q.attend();
-        }
-        if let Some(c) = cq {
-            c.attend();
-        }
-        if let Some(s) = srq {
-            s.attend();
-        }
-        if let Some(l) = &lane {
-            serve(process, l, Turn::PROGRESS);
-        }
-        lane.is_some()
-    }
-
-    pub(crate) fn call_lane(&self, number: u32, process: &Process) -> bool {
-        let lane = match self.table.lock().0.get(number as usize) {
-            Some(Some(Attention::Lane(l))) => l.upgrade(),
-            Some(Some(_)) => return false,
-            _ => None,
-        };
-        if let Some(lane) = lane {
-            serve(process, &lane, Turn::POLL);
-        }
-        true
+    /// Has the object do what it was asked for.
+    pub(crate) fn call(&self, number: u32, by: Looker) -> Looked {
+        // Not under the lock, where the last holder of an object would end it.
+        let object = self.table.lock().0.get(number as usize).and_then(Option::as_ref).and_then(Weak::upgrade);
+        object.map_or(Looked::Done, |object| object.attend(by))
     }
 }

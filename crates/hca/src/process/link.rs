@@ -1,6 +1,7 @@
 //! What the device model asks of a link: the way to the process that owns a QP. The mechanism stands in this crate; links
 //! only find peers and map their arenas (crate `vervain-link`).
 
+use crate::device::ah::Route;
 use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::Process;
@@ -22,20 +23,6 @@ pub enum Peer {
     Connecting,
     /// No process answers under that number.
     Absent,
-}
-
-/// Where an address leads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Route {
-    /// To this host: its processes are reached by memory.
-    Memory,
-    /// Away, in packets.
-    Packets,
-    /// Both: a multicast group.
-    Both,
-    /// Nowhere.
-    #[default]
-    Unreachable,
 }
 
 /// A datagram that leaves in a packet.
@@ -109,7 +96,7 @@ pub trait Link: Any + Send + Sync {
     fn forget_lanes(&self, initiator: u32);
 
     /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The
-    /// answer goes to [`crate::cq::peer_events::PeerChannels::learn`]. A link that cannot pass descriptors leaves it at this.
+    /// answer goes to [`crate::process::peer_channels::PeerChannels::learn`]. A link that cannot pass descriptors leaves it at this.
     fn ask_channel(&self, _slot: u32, _channel: u32) -> bool {
         false
     }

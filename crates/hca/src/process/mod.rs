@@ -7,6 +7,7 @@ pub mod imports;
 pub mod link;
 pub(crate) mod packets;
 pub mod peer;
+pub mod peer_channels;
 pub(crate) mod progress;
 pub(crate) mod revocation;
 pub mod share_api;
@@ -22,7 +23,7 @@ use crate::mr::KeyTable;
 use crate::mr::adopt::registration::Adopting;
 use crate::mr::pinnable::Mappings;
 use crate::mr::transfer::Policy;
-use crate::process::doorbell::AttentionTable;
+use crate::process::doorbell::{AttentionTable, Looked, Looker};
 use crate::process::exports::{ExportedRange, Objects};
 use crate::process::link::{LaneRequest, Link};
 use crate::process::packets::Packets;
@@ -388,7 +389,7 @@ impl Process {
     pub(crate) fn initiator_lives(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
         let slot = layout::slot_of(qpn);
-        if qpn & crate::qp::remote::FAR != 0 {
+        if qpn & layout::BY_PACKETS != 0 {
             // Packets are received by this process itself.
             return true;
         }
@@ -477,7 +478,7 @@ impl Process {
         self.own.take_attention(|n| numbers.push(n));
         let mut served = false;
         for n in numbers {
-            served |= self.attention.call(n, self);
+            served |= self.attention.call(n, Looker::Progress) == Looked::Served;
         }
         served
     }
@@ -489,7 +490,7 @@ impl Process {
         self.own.take_attention(|n| lanes.push(n));
         let mut rest = false;
         for n in lanes {
-            if !self.attention.call_lane(n, self) {
+            if self.attention.call(n, Looker::Poll) == Looked::NotHere {
                 // Events and flushes take locks that the polling thread may hold.
                 let words = self.own.clone();
                 words.raise(n);

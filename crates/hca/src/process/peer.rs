@@ -3,9 +3,9 @@
 
 use crate::arena::View;
 use crate::arena::layout::{self, Header, KeyEntry, QpShared, RqShared};
-use crate::cq::peer_events::PeerChannels;
 use crate::error::{Error, Result};
 use crate::process::imports::{Mapped, Wanted};
+use crate::process::peer_channels::PeerChannels;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use vervain_share::checkers;

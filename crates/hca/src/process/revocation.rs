@@ -4,14 +4,13 @@
 //! count, and the program's memory is parted from the pages that it may still write to.
 
 use crate::arena::Block;
+use crate::arena::layout::BY_PACKETS;
 use crate::arena::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
 use crate::host::barrier;
 use crate::host::lock::OwnerLock;
 use crate::mr::Named;
-use crate::mr::transfer::unaim;
 use crate::process::Process;
 use crate::process::exports::Pin;
-use crate::qp::remote::FAR;
 use crate::rq::lane::OwnedLane;
 use crate::types::now_ns;
 use std::ops::Range;
@@ -189,7 +188,7 @@ impl Process {
     /// Whether a QP of this process is the initiator, by memory.
     fn is_own_initiator(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
-        qpn & FAR == 0 && self.owns_slot(layout::slot_of(qpn))
+        qpn & BY_PACKETS == 0 && self.owns_slot(layout::slot_of(qpn))
     }
 
     /// Cuts off initiators that stand still. Where the program goes on using memory that one of them may be writing to, in the
@@ -211,7 +210,7 @@ impl Process {
             // What is published and not seen after this does not count for its initiator either.
             barrier::heavy();
             for (lane, _) in &stuck {
-                unaim(lane.shared);
+                lane.shared.unaim();
                 log_cut_off(lane.shared.initiator.load(Ordering::Relaxed) as u32);
                 // It may have begun something else meanwhile, the last thing that it could begin.
                 let mark = lane.shared.gate.load(Ordering::Acquire);

@@ -3,9 +3,10 @@
 
 use crate::arena::Block;
 use crate::arena::numbers::Kind;
-use crate::cq::channel::Element;
+use crate::device::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
+use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::qp::Qp;
 use crate::qp::sq::{LOOK_BUDGET, SendQueue};
 use crate::rq::lane::OwnedLane;
@@ -67,7 +68,7 @@ impl Qp {
             return Vec::new();
         }
         let peer = match lane.granted {
-            0 if self.is_far() => self.number | crate::qp::remote::FAR,
+            0 if self.is_far() => self.number | crate::arena::layout::BY_PACKETS,
             0 => self.shared.dest_qpn.load(Ordering::Relaxed),
             granted => granted,
         };
@@ -103,24 +104,6 @@ impl Qp {
         self.enter_error(&mut sq);
         drop(sq);
         self.raise(event);
-    }
-
-    /// What peers have done to this QP: communication established, or an error.
-    pub(crate) fn attend(&self) {
-        if self.shared.established.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && self.qp_type.is_connected()
-        {
-            self.raise(event::COMM_EST);
-        }
-        let fault = self.shared.fault.swap(0, Ordering::SeqCst);
-        if fault != 0 && self.state() == QpState::Err {
-            let mut sq = self.lock_sq();
-            self.enter_error(&mut sq);
-            drop(sq);
-            if fault != u32::MAX {
-                self.raise(fault - 1);
-            }
-        }
     }
 
     /// The initiator of `lane`, QP `qpn`, has ended with its process.
@@ -308,5 +291,29 @@ impl Drop for Qp {
         if let Some(block) = self.block.lock().take() {
             self.process.release(block);
         }
+    }
+}
+
+impl Attend for Qp {
+    /// What peers have done to this QP: communication established, or an error.
+    fn attend(&self, by: Looker) -> Looked {
+        if by == Looker::Poll {
+            return Looked::NotHere;
+        }
+        if self.shared.established.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && self.qp_type.is_connected()
+        {
+            self.raise(event::COMM_EST);
+        }
+        let fault = self.shared.fault.swap(0, Ordering::SeqCst);
+        if fault != 0 && self.state() == QpState::Err {
+            let mut sq = self.lock_sq();
+            self.enter_error(&mut sq);
+            drop(sq);
+            if fault != u32::MAX {
+                self.raise(fault - 1);
+            }
+        }
+        Looked::Done
     }
 }

@@ -11,17 +11,16 @@ use crate::arena::Block;
 use crate::arena::layout::QpShared;
 use crate::arena::numbers::Kind;
 use crate::cq::Cq;
-use crate::cq::channel::{Element, EventCount};
 use crate::cq::completion::Source;
 use crate::cq::send_ring::SendRing;
 use crate::device::LIMITS;
+use crate::device::async_events::{Element, EventCount};
 use crate::device::context::{Context, Pd, Xrcd};
 use crate::device::port_counters::{Counted, Tally, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::process::Process;
-use crate::process::doorbell::Attention;
 use crate::qp::sq::fast_path::{FAST_MAX_BYTES, WorkRequest};
 use crate::qp::sq::wqe::SendRequest;
 use crate::qp::sq::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
@@ -155,7 +154,7 @@ impl Qp {
         let sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all, send_cq);
         let ring = Arc::clone(&sq.ring);
         let qp = Arc::new_cyclic(|me: &Weak<Qp>| {
-            shared.attention.store(process.attention.add(Attention::Qp(me.clone())), Ordering::Relaxed);
+            shared.attention.store(process.attention.add(me.clone()), Ordering::Relaxed);
             Qp {
                 process,
                 context: Arc::clone(context),

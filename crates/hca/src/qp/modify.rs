@@ -1,14 +1,14 @@
 //! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
 //! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
 
+use crate::device::ah::Route;
 use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerGuard;
-use crate::process::link::Route;
 use crate::qp::Qp;
 use crate::qp::remote::Sender;
 use crate::qp::sq::Params;
-use crate::types::{AhAttr, PSN_MASK, QpAttr, QpState, access, attr};
+use crate::types::{PSN_MASK, QpAttr, QpState, access, attr};
 use std::sync::atomic::Ordering;
 
 /// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
@@ -156,7 +156,7 @@ impl Qp {
             return refuse("the destination QP number");
         }
         if named(attr::AV) {
-            check_address(device, &new.ah, port)?;
+            crate::device::ah::check_address(device, &new.ah, port)?;
             let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Packets);
             if from == QpState::Sqd && new.ah != old.ah && (self.is_far() || leads_by_packets) {
                 return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));
@@ -197,21 +197,6 @@ impl Qp {
     fn expected_by_memory(&self) -> Option<u32> {
         self.lanes.lock().iter().find(|lane| lane.granted == 0)?.shared.next_psn()
     }
-}
-
-/// An address that the port can use: Ethernet needs a GRH, and the source GID must exist (IBA 11.2.2.1, annex A17.4).
-pub(crate) fn check_address(device: &crate::device::Device, ah: &AhAttr, port: u8) -> Result<()> {
-    let port = if ah.port_num == 0 { port } else { ah.port_num };
-    if port == 0 || port > device.ports() {
-        return Err(Error::invalid(format!("the address names port {port}")));
-    }
-    if device.is_ethernet() && !ah.is_global {
-        return Err(Error::invalid("on Ethernet an address needs a GID (is_global); perftest: -x, pingpong: -g"));
-    }
-    if ah.is_global && device.gid(port, u32::from(ah.grh.sgid_index)).map_or(true, |g| g == [0; 16]) {
-        return Err(Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)));
-    }
-    Ok(())
 }
 
 /// Copies the attributes that `mask` names.

@@ -2,11 +2,12 @@
 //! link gets the send queue in hand ([`Sends`]); receiving, it acts on this process's own QPs through the one responder,
 //! as an initiator of this process ([`Qp::far_target`]). What a packet is, only the link knows.
 
+use crate::arena::layout::BY_PACKETS;
 use crate::device::LIMITS;
+use crate::device::ah::Route;
 use crate::error::Result;
 use crate::host::lock::OwnerGuard;
 use crate::mr::transfer::{self, Direction, Pieces};
-use crate::process::link::Route;
 use crate::qp::Qp;
 pub use crate::qp::sq::Progress;
 use crate::qp::sq::requester::Step;
@@ -18,9 +19,6 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP of
-/// the same number, which may send to itself by memory.
-pub(crate) const FAR: u32 = 1 << 24;
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;
 
@@ -303,14 +301,14 @@ impl Qp {
     /// The way in for packets: a lane of this QP, or through this XRC target into SRQ `srqn`. Silence when there is none now;
     /// an invalid request when there is no such SRQ (IBA A14.4.3).
     pub fn far_target(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
-        let me = self.process.initiator_id(self.number | FAR, self.generation());
+        let me = self.process.initiator_id(self.number | BY_PACKETS, self.generation());
         let seen = QpIncarnation::now(self.shared);
         let lane = match self.qp_type {
             QpType::Rc | QpType::Uc => self.shared.lane.load(Ordering::Acquire),
-            QpType::Ud => self.make_lane(self.number | FAR, None).map_err(|_| Nak::Silence)?,
+            QpType::Ud => self.make_lane(self.number | BY_PACKETS, None).map_err(|_| Nak::Silence)?,
             QpType::XrcRecv => {
                 let srq = self.xrcd().and_then(|xrcd| xrcd.srq(srqn)).ok_or(Nak::InvalidRequest)?;
-                self.make_lane(self.number | FAR, Some(&srq)).map_err(|_| Nak::Silence)?
+                self.make_lane(self.number | BY_PACKETS, Some(&srq)).map_err(|_| Nak::Silence)?
             }
             QpType::XrcSend => return Err(Nak::Silence),
         };

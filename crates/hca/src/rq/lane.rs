@@ -7,9 +7,7 @@ use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
-use crate::mr::transfer::unaim;
 use crate::process::Process;
-use crate::process::doorbell::Attention;
 use crate::rq::{Receipt, RecvQueue};
 use crate::types::{Completion, now_ns};
 use std::ops::Range;
@@ -18,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 /// A lane of this process.
 pub struct OwnedLane {
-    process: &'static Process,
+    pub(crate) process: &'static Process,
     /// Shared part.
     pub shared: &'static Lane,
     ring: &'static [AtomicU32],
@@ -78,7 +76,7 @@ impl OwnedLane {
         shared.rq.store(rq.offset, Ordering::Relaxed);
         shared.open.store(1, Ordering::Release);
         let lane = Arc::new_cyclic(|weak: &Weak<OwnedLane>| {
-            shared.attention.store(process.attention.add(Attention::Lane(weak.clone())), Ordering::Relaxed);
+            shared.attention.store(process.attention.add(weak.clone()), Ordering::Relaxed);
             OwnedLane {
                 process,
                 shared,
@@ -184,7 +182,7 @@ impl OwnedLane {
 
     /// Frees the lane for another initiator. The last one has given it back, or its process has ended.
     pub(crate) fn reset(&self) {
-        unaim(self.shared);
+        self.shared.unaim();
         // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
         self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
         let psn = self.shared.next_psn();
@@ -281,7 +279,7 @@ fn clear(lane: &Lane) {
     lane.bounce.store(0, Ordering::Relaxed);
     lane.bounce_len.store(0, Ordering::Relaxed);
     lane.request.state.store(request::IDLE, Ordering::Relaxed);
-    unaim(lane);
+    lane.unaim();
     // Until now it was nobody's, see [`NOBODY`].
     lane.initiator.store(0, Ordering::Release);
 }

@@ -2,13 +2,13 @@
 
 use crate::arena::numbers::Kind;
 use crate::cq::Cq;
-use crate::cq::channel::{Element, EventCount};
 use crate::device::LIMITS;
+use crate::device::async_events::{Element, EventCount};
 use crate::device::context::{Context, Pd, Xrcd};
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::process::Process;
-use crate::process::doorbell::Attention;
+use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::rq::RecvQueue;
 use crate::types::{Sge, event};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ impl Srq {
         rq.view.shared.xrcd.store(init.xrc.map_or(0, |(x, _)| x.id), Ordering::Relaxed);
         rq.view.shared.limit.store(init.srq_limit, Ordering::Relaxed);
         let srq = Arc::new_cyclic(|me: &Weak<Srq>| {
-            let number_of_attention = process.attention.add(Attention::Srq(me.clone()));
+            let number_of_attention = process.attention.add(me.clone());
             rq.view.shared.attention.store(number_of_attention, Ordering::Relaxed);
             Srq {
                 process,
@@ -150,13 +150,6 @@ impl Srq {
         self.context.raise(event::SRQ_LIMIT_REACHED, element, &self.events);
     }
 
-    /// What peers have done: taken the queue below its limit.
-    pub(crate) fn attend(&self) {
-        if self.rq.view.shared.limit_reached.swap(0, Ordering::SeqCst) != 0 {
-            self.raise_limit();
-        }
-    }
-
     /// Destroys it; EBUSY while QPs use it. Waits until its async events were acknowledged.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         if !self.process.is_current() {
@@ -181,5 +174,18 @@ impl Srq {
         self.events.wait();
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Attend for Srq {
+    /// What peers have done: taken the queue below its limit.
+    fn attend(&self, by: Looker) -> Looked {
+        if by == Looker::Poll {
+            return Looked::NotHere;
+        }
+        if self.rq.view.shared.limit_reached.swap(0, Ordering::SeqCst) != 0 {
+            self.raise_limit();
+        }
+        Looked::Done
     }
 }

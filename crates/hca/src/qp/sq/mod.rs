@@ -4,6 +4,7 @@
 //! An RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] → [`crate::mr::transfer`].
 
 pub mod fast_path;
+pub(crate) mod owner_copy;
 pub(crate) mod requester;
 pub(crate) mod resolve;
 pub(crate) mod retry;

@@ -4,9 +4,9 @@
 
 use crate::arena::layout::request;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
-use crate::owner_copy::initiator::{Asked, Remote};
 use crate::process::peer::Location;
 use crate::qp::Qp;
+use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{InFlight, Nak, Responder};
 use crate::rq::Receipt;

@@ -1,8 +1,9 @@
 //! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
 
 use crate::arena::layout::{QpShared, RqShared, slot_of};
+use crate::device::ah::Route;
 use crate::process::Process;
-use crate::process::link::{LaneReply, LaneRequest, Peer, Route};
+use crate::process::link::{LaneReply, LaneRequest, Peer};
 use crate::process::peer::PeerProcess;
 use crate::qp::Qp;
 use crate::qp::sq::Params;

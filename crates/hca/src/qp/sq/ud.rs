@@ -3,10 +3,11 @@
 //! stopped process does not hold up the others. In packets the link may hold it back for a while.
 
 use crate::arena::layout::{MULTICAST_QPN, request};
+use crate::device::ah::Route;
 use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
-use crate::process::link::{Datagram, Route};
+use crate::process::link::Datagram;
 use crate::process::peer::Location;
 use crate::qp::Qp;
 use crate::qp::sq::SendQueue;

@@ -1,9 +1,9 @@
 //! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it.
 
 use crate::device::ah::Ah;
+use crate::device::ah::Route;
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
-use crate::process::link::Route;
 use crate::types::{AhAttr, Opcode, Sge};
 use std::sync::Arc;
 
