@@ -8,8 +8,9 @@
 //! - [`types`] and `error`: the words of the specification, and what is said when something is refused.
 //! - [`host`]: the machine under the device. It knows nothing of verbs.
 //! - [`arena`]: the memory of a process that its peers map, and what lies in it.
-//! - [`device`]: what the host offers, contexts and address handles.
+//! - [`device`]: what the host offers.
 //! - [`process`]: this process and its peers: doorbells, shared objects, revocation, the progress thread, the link.
+//! - [`context`]: opened devices, protection domains, address handles, async events.
 //! - [`cq`], [`rq`] and [`mr`]: completion queues, receive queues with the lanes into them, memory.
 //! - [`responder`]: what an operation does at the far side. `owner_copy`: where the owner of the memory has to do it.
 //! - [`qp`]: queue pairs, with the send queue and its requester in [`qp::sq`].
@@ -19,6 +20,7 @@
 //! [`responder`] with [`mr::transfer`] (checks at the far side and the copy).
 
 pub mod arena;
+pub mod context;
 pub mod cq;
 pub mod device;
 mod error;
@@ -31,11 +33,11 @@ pub mod responder;
 pub mod rq;
 pub mod types;
 
+pub use context::ah::Ah;
+pub use context::async_events::{AsyncEvent, Element};
+pub use context::{Context, Pd};
 pub use cq::Cq;
 pub use cq::channel::CompChannel;
-pub use device::ah::Ah;
-pub use device::async_events::{AsyncEvent, Element};
-pub use device::context::{Context, Pd, Xrcd};
 pub use device::{Device, devices};
 pub use error::{Error, Result};
 pub use mr::Mr;
@@ -46,4 +48,5 @@ pub use qp::sq::fast_path::WorkRequest;
 pub use qp::sq::wqe::{Bind, Data, Flush, SendRequest, UdDest};
 pub use qp::{Poster, Qp, QpInit};
 pub use rq::srq::{Srq, SrqInit};
+pub use rq::xrcd::Xrcd;
 pub use types::*;

@@ -60,7 +60,7 @@ fn registered_memory_is_adopted_while_a_registration_needs_it() {
     let pd = context.alloc_pd().unwrap();
     let register = |memory: &[u8], rights| -> Arc<Mr> {
         let addr = memory.as_ptr() as u64;
-        context.reg_mr(&pd, addr, memory.len() as u64, addr, rights).unwrap()
+        Mr::register(&pd, addr, memory.len() as u64, addr, rights).unwrap()
     };
     let mine = memory(1);
 

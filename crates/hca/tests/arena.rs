@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::arena::{Arena, Block};
 use vervain_hca::process::peer::Location;
-use vervain_hca::{Context, Mr, Pd, access};
+use vervain_hca::{Context, Cq, Mr, Pd, access};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -145,7 +145,7 @@ proptest! {
             match what {
                 0..=3 => {
                     let pd = offset as usize % 2;
-                    let mr = k.context.reg_mr(&k.pds[pd], addr, len, addr, rights).unwrap();
+                    let mr = Mr::register(&k.pds[pd], addr, len, addr, rights).unwrap();
                     prop_assert_eq!(mr.lkey(), mr.rkey());
                     prop_assert!(k.live.iter().all(|(m, ..)| m.rkey() >> 8 != mr.rkey() >> 8), "an index in use");
                     prop_assert!(!k.stale.contains(&mr.rkey()), "a key that was used before");
@@ -199,7 +199,7 @@ fn an_index_that_is_used_again_gives_another_key() {
     let addr = memory.as_ptr() as u64;
     let mut seen = HashSet::new();
     for _ in 0..2_000 {
-        let mr = context.reg_mr(&pd, addr, 64, addr, access::LOCAL_WRITE).unwrap();
+        let mr = Mr::register(&pd, addr, 64, addr, access::LOCAL_WRITE).unwrap();
         assert!(seen.insert(mr.rkey()), "the key {:#x} came twice", mr.rkey());
         mr.deregister().unwrap();
     }
@@ -211,14 +211,14 @@ fn an_index_that_is_used_again_gives_another_key() {
 fn a_region_ends_only_when_no_peer_is_in_flight() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
     let qp = common::receiver(&context, &pd, &cq, None, 4);
     let target = common::bind(&qp, common::foreign(1));
     let memory = [0u64; 8];
     let addr = memory.as_ptr() as u64;
     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
     for _ in 0..20 {
-        let mr = context.reg_mr(&pd, addr, 64, addr, rights).unwrap();
+        let mr = Mr::register(&pd, addr, 64, addr, rights).unwrap();
         let gone = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|s| {
             let mark = common::enter(&target);

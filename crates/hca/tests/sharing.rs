@@ -13,7 +13,7 @@ use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
 use vervain_hca::process::imports::{Wanted, tidy};
 use vervain_hca::process::peer::{Location, PeerProcess};
-use vervain_hca::{Context, Mr, Pd, access};
+use vervain_hca::{Context, Cq, Mr, Pd, access};
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::MW_BIND;
 
@@ -32,7 +32,7 @@ fn owner() -> Owner {
 
 impl Owner {
     fn register(&self, addr: usize, len: u64) -> Arc<Mr> {
-        self.context.reg_mr(&self.pd, addr as u64, len, addr as u64, ALL).unwrap()
+        Mr::register(&self.pd, addr as u64, len, addr as u64, ALL).unwrap()
     }
 }
 
@@ -162,7 +162,7 @@ fn memory_stays_pinned_while_a_stopped_initiator_may_write_to_it() {
     let owner = owner();
     INITIATORS_LIVE.store(true, Ordering::Relaxed);
     let base = fake_share::memfd(c"vt", 8192, true);
-    let cq = owner.context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&owner.context, 16, None, 0, 0, false, false).unwrap();
     let qp = receiver(&owner.context, &owner.pd, &cq, None, 4);
     let target = bind(&qp, foreign(1));
     let mark = target.enter().expect("the QP receives");

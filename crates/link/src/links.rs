@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use vervain_hca::device::ah::Route;
+use vervain_hca::context::ah::Route;
 use vervain_hca::device::{Device, LinkChoice, is_multicast, is_this_host, link_choice};
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::link::{Datagram, LaneReply, LaneRequest, Link, Member, Peer};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Grh, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest,
-    Sge, WorkRequest, access, attr, devices, send_flags, wc,
+    AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    SendRequest, Sge, WorkRequest, access, attr, devices, send_flags, wc,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -25,7 +25,7 @@ fn qp(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: QpType, cap: 
         sq_sig_all: false,
         cookie: 0,
     };
-    context.create_qp(Some(pd), &init).unwrap()
+    Qp::create(&context, Some(pd), &init).unwrap()
 }
 
 fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {
@@ -119,13 +119,13 @@ fn post(qp: &Qp, opcode: Opcode, one: &One) -> Result<(), vervain_hca::Error> {
 fn the_short_way_takes_no_more_pieces_than_the_queue() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
     let a = qp(&context, &pd, &cq, QpType::Rc, QpCap { max_send_sge: 0, ..CAP });
     let b = qp(&context, &pd, &cq, QpType::Rc, CAP);
     connect(&context, &a, &b);
     let words = vec![0u64; 64];
     let at = words.as_ptr() as u64;
-    let mr = context.reg_mr(&pd, at, 512, at, ALL).unwrap();
+    let mr = Mr::register(&pd, at, 512, at, ALL).unwrap();
     let data = |length| Sge { addr: at, length, lkey: mr.lkey() };
     b.post_recv(1, &[data(64)]).unwrap();
     b.post_recv(2, &[data(64)]).unwrap();
@@ -142,17 +142,17 @@ fn the_short_way_takes_no_more_pieces_than_the_queue() {
 fn a_message_that_uc_drops_half_way_leaves_its_receive_to_the_next() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
     let (a, b) = (qp(&context, &pd, &cq, QpType::Uc, CAP), qp(&context, &pd, &cq, QpType::Uc, CAP));
     connect(&context, &a, &b);
     const LONG: usize = 4 << 20;
     let (from, to) = (vec![1u8; LONG], vec![0u8; LONG]);
     let (at, there) = (from.as_ptr() as u64, to.as_ptr() as u64);
-    let here = context.reg_mr(&pd, at, LONG as u64, at, ALL).unwrap();
-    let away = context.reg_mr(&pd, there, LONG as u64, there, ALL).unwrap();
+    let here = Mr::register(&pd, at, LONG as u64, at, ALL).unwrap();
+    let away = Mr::register(&pd, there, LONG as u64, there, ALL).unwrap();
     let small = [0u64; 8];
     let small_at = small.as_ptr() as u64;
-    let kept = context.reg_mr(&pd, small_at, 64, small_at, ALL).unwrap();
+    let kept = Mr::register(&pd, small_at, 64, small_at, ALL).unwrap();
     b.post_recv(1, &[Sge { addr: small_at, length: 64, lkey: kept.lkey() }]).unwrap();
     b.post_recv(2, &[Sge { addr: small_at, length: 64, lkey: kept.lkey() }]).unwrap();
     let data = [Sge { addr: at, length: LONG as u32, lkey: here.lkey() }];
@@ -195,12 +195,12 @@ fn counting_begins_between_two_completions() {
     let pd = context.alloc_pd().unwrap();
     let words = vec![0u64; 64];
     let at = words.as_ptr() as u64;
-    let mr = context.reg_mr(&pd, at, 512, at, ALL).unwrap();
+    let mr = Mr::register(&pd, at, 512, at, ALL).unwrap();
     let data = Sge { addr: at, length: 8, lkey: mr.lkey() };
     let write = One { wr_id: 1, flags: send_flags::SIGNALED, data, remote: (at + 64, mr.rkey()) };
     for round in 0..ROUNDS {
-        let cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
-        let peer_cq = context.create_cq(63, None, 0, 0, false, false).unwrap();
+        let cq = Cq::create(&context, 63, None, 0, 0, false, false).unwrap();
+        let peer_cq = Cq::create(&context, 63, None, 0, 0, false, false).unwrap();
         let (a, b) = (qp(&context, &pd, &cq, QpType::Rc, CAP), qp(&context, &pd, &peer_cq, QpType::Rc, CAP));
         connect(&context, &a, &b);
         let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -1,9 +1,10 @@
 //! Completion channels (`man ibv_create_comp_channel`). A channel is a pipe, so that it can be polled, put in epoll and made
 //! non-blocking; a new event is a new write, and so a fresh edge.
 
+use crate::context::Context;
+use crate::context::async_events::read_message;
 use crate::cq::Cq;
 use crate::cq::peer_events::write_event;
-use crate::device::async_events::read_message;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
@@ -47,7 +48,13 @@ struct Registered {
 }
 
 impl CompChannel {
-    pub(crate) fn create() -> Result<Arc<CompChannel>> {
+    /// Makes a channel of `context`.
+    pub fn create(context: &Context) -> Result<Arc<CompChannel>> {
+        context.process()?;
+        CompChannel::new()
+    }
+
+    pub(crate) fn new() -> Result<Arc<CompChannel>> {
         let (read, write) = pipe()?;
         let channel = Arc::new(CompChannel {
             process: Process::current(),

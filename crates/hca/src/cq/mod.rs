@@ -9,10 +9,10 @@ pub(crate) mod send_ring;
 
 use crate::arena::Block;
 use crate::arena::layout::{CqShared, READY_BITS, arm, watch};
+use crate::context::Context;
 use crate::cq::channel::CompChannel;
 use crate::cq::completion::{Source, set_ready, watched};
 use crate::cq::send_ring::SendRing;
-use crate::device::context::Context;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
@@ -42,7 +42,7 @@ pub struct Cq {
     queue: OwnerLock<Queue>,
     channel: Option<Arc<CompChannel>>,
     cookie: AtomicUsize,
-    pub(crate) events: Arc<crate::device::async_events::EventCount>,
+    pub(crate) events: Arc<crate::context::async_events::EventCount>,
     /// QPs and SRQs that report here.
     pub(crate) users: AtomicU32,
     ignore_overrun: bool,
@@ -96,14 +96,20 @@ impl Queue {
 }
 
 impl Cq {
-    pub(crate) fn create(
+    /// A completion queue of at least `cqe` entries (`man ibv_create_cq`). `timestamps` makes completions carry the time at
+    /// which they were made.
+    pub fn create(
         context: &Arc<Context>,
         cqe: u32,
         channel: Option<&Arc<CompChannel>>,
+        comp_vector: u32,
         cookie: usize,
         ignore_overrun: bool,
         timestamps: bool,
     ) -> Result<Arc<Cq>> {
+        if comp_vector >= crate::device::LIMITS.comp_vectors {
+            return Err(Error::invalid(format!("there is no completion vector {comp_vector}")));
+        }
         let process = context.process()?;
         channel.map_or(Ok(()), |channel| channel.check())?;
         process.attention.check_room()?;
@@ -292,7 +298,7 @@ impl Cq {
         if self.ignore_overrun || self.failed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.context.raise(event::CQ_ERR, crate::device::async_events::Element::Cq(self.cookie()), &self.events);
+        self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
         self.process.fail_users_of(self);
     }
 
@@ -624,7 +630,7 @@ impl Cq {
         if self.users.load(Ordering::Acquire) != 0 {
             return Err(Error::busy("the completion queue is in use by QPs or SRQs"));
         }
-        self.context.forget_events(crate::device::async_events::Element::Cq(self.cookie()));
+        self.context.forget_events(crate::context::async_events::Element::Cq(self.cookie()));
         self.events.wait();
         if let Some(channel) = &self.channel {
             channel.unregister(self.channel_id);

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_peer_writes_the_event_that_the_program_reads() {
-        let channel = CompChannel::create().unwrap();
+        let channel = CompChannel::new().unwrap();
         let peers = PeerChannels::default();
         peers.learn(channel.number, Some(ends(&channel)));
         let pipe = peers.pipe(channel.number, || panic!("it is known")).unwrap();
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_destroyed_channel_takes_events_without_harm_and_a_full_pipe_refuses_them() {
-        let channel = CompChannel::create().unwrap();
+        let channel = CompChannel::new().unwrap();
         let (peers, number) = (PeerChannels::default(), channel.number);
         peers.learn(number, Some(ends(&channel)));
         let pipe = peers.pipe(number, || false).unwrap();
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn only_the_two_ends_of_one_pipe_are_taken() {
-        let (a, b) = (CompChannel::create().unwrap(), CompChannel::create().unwrap());
+        let (a, b) = (CompChannel::new().unwrap(), CompChannel::new().unwrap());
         let peers = PeerChannels::default();
         let [read, write] = ends(&a);
         let [_, other] = ends(&b);

@@ -1,5 +1,6 @@
 //! The GID table of the Ethernet ports and the interface that stands behind them, kept up to date with the host's network,
-//! and the async events that tell programs of a change. The link hears of changes (netlink) and calls [`refresh`].
+//! and the async events that a change is. The link hears of changes (netlink) and calls
+//! [`crate::context::network_changed`].
 //!
 //! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
 //!   entry, which is its own again when it comes back.
@@ -7,14 +8,12 @@
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
 
-use crate::device::async_events::{Element, EventCount};
 use crate::device::{GidEntry, GidType, LIMITS};
 use crate::error::{Error, Result};
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::network::{Interface, interfaces};
 use crate::types::{Gid, event};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
@@ -171,23 +170,11 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     guard
 }
 
-/// Looks at the network again and tells every open device whose ports it lies behind what has changed. Called by the link
-/// when it begins to listen for changes, and at each.
-pub fn refresh() {
-    let Some(changes) = table().as_mut().map(|t| t.update(&interfaces(), wanted().as_deref())) else { return };
-    let events: Vec<u32> = changes.events().collect();
-    if events.is_empty() {
-        return;
-    }
-    log::info!("the network has changed: port {}", if changes.now.up { "up" } else { "down" });
-    let unacknowledged = Arc::new(EventCount::default());
-    for context in crate::device::context::open_ones() {
-        let device = context.device();
-        let concerned = |e: &&u32| device.follows_network() || device.is_ethernet() && **e == event::GID_CHANGE;
-        for port in 1..=device.ports() {
-            events.iter().filter(concerned).for_each(|e| context.raise(*e, Element::Port(port), &unacknowledged));
-        }
-    }
+/// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and whether
+/// they are up now.
+pub(crate) fn look_again() -> (Vec<u32>, bool) {
+    let changes = table().as_mut().map(|t| t.update(&interfaces(), wanted().as_deref()));
+    changes.map_or((Vec::new(), false), |changes| (changes.events().collect(), changes.now.up))
 }
 
 /// State and MTU of the line.

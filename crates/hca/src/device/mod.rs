@@ -2,9 +2,6 @@
 //! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). What the network says of a
 //! port comes from `gids`.
 
-pub mod ah;
-pub mod async_events;
-pub mod context;
 pub mod gids;
 pub mod grh;
 pub mod port_counters;

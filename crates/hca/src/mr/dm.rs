@@ -1,7 +1,7 @@
 //! Device memory: memory of the arena, which every peer has mapped (`man ibv_alloc_dm`).
 
 use crate::arena::Block;
-use crate::device::context::Context;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
@@ -18,7 +18,8 @@ pub struct Dm {
 }
 
 impl Dm {
-    pub(crate) fn alloc(context: &Arc<Context>, length: u64, log_align: u32) -> Result<Arc<Dm>> {
+    /// Device memory of `length` bytes (`man ibv_alloc_dm`).
+    pub fn alloc(context: &Arc<Context>, length: u64, log_align: u32) -> Result<Arc<Dm>> {
         let process = context.process()?;
         if length == 0 || length > crate::device::LIMITS.max_dm_size {
             return Err(Error::invalid(format!(

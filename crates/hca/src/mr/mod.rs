@@ -11,7 +11,7 @@ pub(crate) mod pinnable;
 pub mod transfer;
 
 use crate::arena::layout::{self, KEY_NULL, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
-use crate::device::context::Pd;
+use crate::context::Pd;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
@@ -225,7 +225,8 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
 }
 
 impl Mr {
-    pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
+    /// A memory region whose users name its memory from `iova` on (`man ibv_reg_mr_iova`).
+    pub fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
         let access = checked_access(access)?;
         checked_range(addr, length)?;
         pd.process.check()?;
@@ -234,11 +235,13 @@ impl Mr {
         Self::make(pd, addr, length, iova, access, 0, None)
     }
 
-    pub(crate) fn null(pd: &Arc<Pd>) -> Result<Arc<Mr>> {
+    /// The region that reads as zeros and swallows writes (`man ibv_alloc_null_mr`).
+    pub fn null(pd: &Arc<Pd>) -> Result<Arc<Mr>> {
         Self::make(pd, 0, u64::MAX, 0, access::LOCAL_WRITE, KEY_NULL, None)
     }
 
-    pub(crate) fn of_dm(pd: &Arc<Pd>, dm: &Arc<Dm>, offset: u64, length: u64, access: u32) -> Result<Arc<Mr>> {
+    /// A region over device memory (`man ibv_reg_dm_mr`).
+    pub fn of_dm(pd: &Arc<Pd>, dm: &Arc<Dm>, offset: u64, length: u64, access: u32) -> Result<Arc<Mr>> {
         let access = checked_access(access)?;
         if access & access::ZERO_BASED == 0 {
             return Err(Error::invalid("device memory is registered zero-based (IBV_ACCESS_ZERO_BASED)"));

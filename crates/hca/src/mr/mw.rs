@@ -1,7 +1,7 @@
 //! Memory windows: narrower keys over a region, bound and invalidated by work requests (IBA 10.6.6.2, 10.6.7).
 
 use crate::arena::layout::{KEY_WINDOW, KEY_WINDOW2, NOT_SHARED};
-use crate::device::context::Pd;
+use crate::context::Pd;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::mr::{Mr, Named};
@@ -23,7 +23,8 @@ pub struct Mw {
 }
 
 impl Mw {
-    pub(crate) fn alloc(pd: &Arc<Pd>, mw_type: u32) -> Result<Arc<Mw>> {
+    /// A memory window of type 1 or 2 (`man ibv_alloc_mw`).
+    pub fn alloc(pd: &Arc<Pd>, mw_type: u32) -> Result<Arc<Mw>> {
         if mw_type != 1 && mw_type != 2 {
             return Err(Error::invalid(format!("memory window type {mw_type}; there are types 1 and 2")));
         }

@@ -34,28 +34,35 @@ pub(crate) trait Attend: Send + Sync {
 /// Objects by attention number.
 #[derive(Default)]
 pub(crate) struct AttentionTable {
-    table: OwnerLock<(Vec<Option<Weak<dyn Attend>>>, Vec<u32>)>,
+    table: OwnerLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    objects: Vec<Option<Weak<dyn Attend>>>,
+    /// Numbers that were given back.
+    free: Vec<u32>,
 }
 
 impl AttentionTable {
     /// A number for an object. Beyond the table they are shared with nobody: number 0 is never handed out.
     pub(crate) fn add(&self, object: Weak<dyn Attend>) -> u32 {
         let mut t = self.table.lock();
-        if let Some(n) = t.1.pop() {
-            t.0[n as usize] = Some(object);
+        if let Some(n) = t.free.pop() {
+            t.objects[n as usize] = Some(object);
             return n;
         }
-        if t.0.is_empty() {
-            t.0.push(None);
+        if t.objects.is_empty() {
+            t.objects.push(None);
         }
-        t.0.push(Some(object));
-        t.0.len() as u32 - 1
+        t.objects.push(Some(object));
+        t.objects.len() as u32 - 1
     }
 
     /// ENOMEM when there are no numbers for another object and its lane: beyond the table, numbers would stand for two.
     pub(crate) fn check_room(&self) -> Result<()> {
         let t = self.table.lock();
-        if t.0.len() + 4 > ATTENTION && t.1.len() < 4 {
+        if t.objects.len() + 4 > ATTENTION && t.free.len() < 4 {
             return Err(Error::no_memory("this process has all the QPs, CQs and SRQs that it can have"));
         }
         Ok(())
@@ -63,17 +70,17 @@ impl AttentionTable {
 
     pub(crate) fn remove(&self, number: u32) {
         let mut t = self.table.lock();
-        if let Some(entry) = t.0.get_mut(number as usize)
+        if let Some(entry) = t.objects.get_mut(number as usize)
             && entry.take().is_some()
         {
-            t.1.push(number);
+            t.free.push(number);
         }
     }
 
     /// Has the object do what it was asked for.
     pub(crate) fn call(&self, number: u32, by: Looker) -> Looked {
         // Not under the lock, where the last holder of an object would end it.
-        let object = self.table.lock().0.get(number as usize).and_then(Option::as_ref).and_then(Weak::upgrade);
+        let object = self.table.lock().objects.get(number as usize).and_then(Option::as_ref).and_then(Weak::upgrade);
         object.map_or(Looked::Done, |object| object.attend(by))
     }
 }

@@ -1,7 +1,7 @@
 //! What the device model asks of a link: the way to the process that owns a QP. The mechanism stands in this crate; links
 //! only find peers and map their arenas (crate `vervain-link`).
 
-use crate::device::ah::Route;
+use crate::context::ah::Route;
 use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::Process;

@@ -3,7 +3,7 @@
 
 use crate::arena::Block;
 use crate::arena::numbers::Kind;
-use crate::device::async_events::Element;
+use crate::context::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::process::doorbell::{Attend, Looked, Looker};

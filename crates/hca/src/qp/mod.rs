@@ -10,12 +10,12 @@ pub(crate) mod state;
 use crate::arena::Block;
 use crate::arena::layout::QpShared;
 use crate::arena::numbers::Kind;
+use crate::context::async_events::{Element, EventCount};
+use crate::context::{Context, Pd};
 use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::cq::send_ring::SendRing;
 use crate::device::LIMITS;
-use crate::device::async_events::{Element, EventCount};
-use crate::device::context::{Context, Pd, Xrcd};
 use crate::device::port_counters::{Counted, Tally, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
@@ -27,6 +27,7 @@ use crate::qp::sq::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
 use crate::rq::RecvQueue;
 use crate::rq::lane::OwnedLane;
 use crate::rq::srq::Srq;
+use crate::rq::xrcd::Xrcd;
 use crate::types::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -98,7 +99,17 @@ pub struct Qp {
 }
 
 impl Qp {
-    pub(crate) fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
+    /// The XRC target `qpn` of this process in `xrcd`, once more (`man ibv_open_qp`).
+    pub fn open(context: &Context, xrcd: &Xrcd, qpn: u32) -> Result<Arc<Qp>> {
+        context
+            .process()?
+            .find_qp(qpn)
+            .filter(|qp| qp.shared.xrcd.load(Ordering::Relaxed) == xrcd.id)
+            .ok_or_else(|| Error::invalid(format!("the XRC domain has no target QP {qpn:#x} in this process")))
+    }
+
+    /// Makes a QP, of a PD or of an XRC domain (`man ibv_create_qp_ex`).
+    pub fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
         let process = context.process()?;
         pd.map_or(Ok(()), |pd| pd.process.check())?;
         init.srq.map_or(Ok(()), |srq| srq.check())?;

@@ -1,7 +1,7 @@
 //! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
 //! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
 
-use crate::device::ah::Route;
+use crate::context::ah::Route;
 use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerGuard;
@@ -156,7 +156,7 @@ impl Qp {
             return refuse("the destination QP number");
         }
         if named(attr::AV) {
-            crate::device::ah::check_address(device, &new.ah, port)?;
+            crate::context::ah::check_address(device, &new.ah, port)?;
             let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Packets);
             if from == QpState::Sqd && new.ah != old.ah && (self.is_far() || leads_by_packets) {
                 return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));

@@ -3,8 +3,8 @@
 //! as an initiator of this process ([`Qp::far_target`]). What a packet is, only the link knows.
 
 use crate::arena::layout::BY_PACKETS;
+use crate::context::ah::Route;
 use crate::device::LIMITS;
-use crate::device::ah::Route;
 use crate::error::Result;
 use crate::host::lock::OwnerGuard;
 use crate::mr::transfer::{self, Direction, Pieces};

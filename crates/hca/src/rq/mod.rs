@@ -9,6 +9,7 @@
 pub(crate) mod exclusive;
 pub mod lane;
 pub mod srq;
+pub mod xrcd;
 
 use crate::arena::layout::{Completed, RecvWqe, RqShared, WqeSge};
 use crate::arena::{Block, View};

@@ -1,15 +1,16 @@
 //! Shared receive queues (IBA 10.2.9), basic and XRC.
 
 use crate::arena::numbers::Kind;
+use crate::context::async_events::{Element, EventCount};
+use crate::context::{Context, Pd};
 use crate::cq::Cq;
 use crate::device::LIMITS;
-use crate::device::async_events::{Element, EventCount};
-use crate::device::context::{Context, Pd, Xrcd};
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::rq::RecvQueue;
+use crate::rq::xrcd::Xrcd;
 use crate::types::{Sge, event};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -43,7 +44,8 @@ pub struct Srq {
 }
 
 impl Srq {
-    pub(crate) fn create(context: &Arc<Context>, pd: &Arc<Pd>, init: &SrqInit<'_>) -> Result<Arc<Srq>> {
+    /// A shared receive queue (`man ibv_create_srq_ex`).
+    pub fn create(context: &Arc<Context>, pd: &Arc<Pd>, init: &SrqInit<'_>) -> Result<Arc<Srq>> {
         let process = context.process()?;
         pd.process.check()?;
         init.xrc.map_or(Ok(()), |(_, cq)| cq.process.check())?;

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::arena::layout::{INDEX_BITS, Lane};
-use vervain_hca::device::ah::Route;
+use vervain_hca::context::ah::Route;
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer};
 use vervain_hca::process::peer::PeerProcess;
@@ -114,7 +114,7 @@ pub fn receiver(
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = context.create_qp(Some(pd), &init).unwrap();
+    let qp = Qp::create(&context, Some(pd), &init).unwrap();
     to_rtr(context, &qp);
     qp
 }

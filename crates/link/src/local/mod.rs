@@ -23,7 +23,7 @@ use socket::{Message, Socket, kind};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
-use vervain_hca::device::ah::Route;
+use vervain_hca::context::ah::Route;
 use vervain_hca::device::{Device, is_this_host};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::imports::{self, Wanted};

@@ -1,7 +1,7 @@
 //! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
 
 use crate::arena::layout::{QpShared, RqShared, slot_of};
-use crate::device::ah::Route;
+use crate::context::ah::Route;
 use crate::process::Process;
 use crate::process::link::{LaneReply, LaneRequest, Peer};
 use crate::process::peer::PeerProcess;

@@ -3,7 +3,7 @@
 //! stopped process does not hold up the others. In packets the link may hold it back for a while.
 
 use crate::arena::layout::{MULTICAST_QPN, request};
-use crate::device::ah::Route;
+use crate::context::ah::Route;
 use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};

@@ -1,7 +1,7 @@
 //! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it.
 
-use crate::device::ah::Ah;
-use crate::device::ah::Route;
+use crate::context::ah::Ah;
+use crate::context::ah::Route;
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
 use crate::types::{AhAttr, Opcode, Sge};

@@ -1,7 +1,7 @@
 //! Address handles (IBA 11.2.2).
 
+use crate::context::Pd;
 use crate::device::Device;
-use crate::device::context::Pd;
 use crate::error::{Error, Result};
 use crate::types::AhAttr;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ pub struct Ah {
 }
 
 impl Ah {
-    pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
+    /// An address handle (`man ibv_create_ah`).
+    pub fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
         pd.process.check()?;
         check_address(pd.device(), attr, 0)?;
         // Once, as an HCA does: datagrams are posted often.
