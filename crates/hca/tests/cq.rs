@@ -64,7 +64,7 @@ const CAPACITY: u32 = 63;
 
 impl Case {
     fn new(context: &Arc<Context>, pd: &Arc<Pd>) -> Case {
-        let cq = Cq::create(&context, CAPACITY, None, 0, 0, false, false).unwrap();
+        let cq = Cq::create(context, CAPACITY, None, 0, 0, false, false).unwrap();
         let sides = (0..LANES)
             .map(|i| {
                 let qp = receiver(context, pd, &cq, None, DEPTH);

@@ -140,7 +140,7 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
     let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 4);
     let (mut a, mut b) = (vec![0u8; 8192], vec![0u8; 8192]);
-    let (used, other) = (register(&pd, &mut a), register(&context, &pd, &mut b));
+    let (used, other) = (register(&pd, &mut a), register(&pd, &mut b));
     qp.post_recv(1, &[Sge { addr: used.addr(), length: 64, lkey: used.lkey() }]).unwrap();
     let stopped = bind(&qp, foreign(1));
     for visit in 0..2 {

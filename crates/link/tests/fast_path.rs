@@ -25,7 +25,7 @@ fn qp(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: QpType, cap: 
         sq_sig_all: false,
         cookie: 0,
     };
-    Qp::create(&context, Some(pd), &init).unwrap()
+    Qp::create(context, Some(pd), &init).unwrap()
 }
 
 fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {

@@ -14,7 +14,7 @@ struct Side {
 
 fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
     let pd = context.alloc_pd().unwrap();
-    let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
     let init = QpInit {
         qp_type,
@@ -26,7 +26,7 @@ fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = Qp::create(&context, Some(&pd), &init).unwrap();
+    let qp = Qp::create(context, Some(&pd), &init).unwrap();
     Side { pd, cq, qp }
 }
 

@@ -46,7 +46,7 @@ impl Memory {
 }
 
 fn side(context: &Arc<Context>, pd: &Arc<Pd>) -> Side {
-    let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 8, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 64 };
     let init = QpInit {
         qp_type: QpType::Rc,
@@ -58,7 +58,7 @@ fn side(context: &Arc<Context>, pd: &Arc<Pd>) -> Side {
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = Qp::create(&context, Some(pd), &init).unwrap();
+    let qp = Qp::create(context, Some(pd), &init).unwrap();
     Side { cq, qp }
 }
 

@@ -114,7 +114,7 @@ pub fn receiver(
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = Qp::create(&context, Some(pd), &init).unwrap();
+    let qp = Qp::create(context, Some(pd), &init).unwrap();
     to_rtr(context, &qp);
     qp
 }

@@ -235,14 +235,14 @@ impl World {
 impl Pair {
     fn new(context: &Arc<Context>, kind: QpType) -> Pair {
         let pd = context.alloc_pd().unwrap();
-        let cq = || Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
+        let cq = || Cq::create(context, 64, None, 0, 0, false, false).unwrap();
         let (send_cq, recv_cq) = (cq(), cq());
         let is_xrc = kind == QpType::XrcSend;
-        let xrcd = is_xrc.then(|| Xrcd::open(&context, None, libc::O_CREAT).unwrap());
+        let xrcd = is_xrc.then(|| Xrcd::open(context, None, libc::O_CREAT).unwrap());
         let srq = xrcd.as_ref().map(|xrcd| {
             let xrc = Some((xrcd, &recv_cq));
             let init = SrqInit { max_wr: RECEIVES as u32, max_sge: 1, srq_limit: 0, cookie: 0, xrc };
-            Srq::create(&context, &pd, &init).unwrap()
+            Srq::create(context, &pd, &init).unwrap()
         });
         let create = |qp_type, recv_cq| {
             let max_recv = if is_xrc { 0 } else { RECEIVES as u32 };
@@ -264,7 +264,7 @@ impl Pair {
                 sq_sig_all: false,
                 cookie: 0,
             };
-            Qp::create(&context, if targets { None } else { Some(&pd) }, &init).unwrap()
+            Qp::create(context, if targets { None } else { Some(&pd) }, &init).unwrap()
         };
         let a = create(kind, &send_cq);
         let b = create(if is_xrc { QpType::XrcRecv } else { kind }, &recv_cq);
