@@ -5,7 +5,7 @@
 //!
 //! The rooms, each of which uses those above it only:
 //!
-//! - [`types`] and `error`: the words of the specification, and what is said when something is refused.
+//! - `error`: what is said when something is refused; the words of the specification are the crate `vervain-iba`.
 //! - [`host`]: the machine under the device. It knows nothing of verbs.
 //! - [`arena`]: the memory of a process that its peers map, and what lies in it.
 //! - [`device`]: what the host offers.
@@ -31,7 +31,6 @@ pub mod process;
 pub mod qp;
 pub mod responder;
 pub mod rq;
-pub mod types;
 
 pub use context::ah::Ah;
 pub use context::async_events::{AsyncEvent, Element};
@@ -40,6 +39,7 @@ pub use cq::Cq;
 pub use cq::channel::CompChannel;
 pub use device::{Device, devices};
 pub use error::{Error, Result};
+pub use host::clock::{hca_clock_ns, now_ns};
 pub use mr::Mr;
 pub use mr::dm::Dm;
 pub use mr::mw::Mw;
@@ -49,4 +49,4 @@ pub use qp::sq::wqe::{Bind, Data, Flush, SendRequest, UdDest};
 pub use qp::{Poster, Qp, QpInit};
 pub use rq::srq::{Srq, SrqInit};
 pub use rq::xrcd::Xrcd;
-pub use types::*;
+pub use vervain_iba::*;

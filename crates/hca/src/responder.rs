@@ -9,9 +9,9 @@ use crate::cq::completion::{publish, watched};
 use crate::host::barrier;
 use crate::process::peer::{Location, OWNER_DIED, PeerProcess, plain_region};
 use crate::rq::{Receipt, RqView};
-use crate::types::{QpState, QpType, access, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use vervain_iba::{QpState, QpType, access, event, wc};
 
 /// Why the responder refuses, as an acknowledgement would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,7 +94,7 @@ proptest! {
 }
 
 struct Keys {
-    context: Arc<Context>,
+    _context: Arc<Context>,
     pds: [Arc<Pd>; 2],
     memory: Vec<u64>,
     live: Vec<(Arc<Mr>, u64, u64, u32, usize)>,
@@ -138,7 +138,7 @@ proptest! {
     ) {
         let context = context();
         let pds = [context.alloc_pd().unwrap(), context.alloc_pd().unwrap()];
-        let mut k = Keys { context, pds, memory: vec![0; 1024], live: Vec::new(), stale: HashSet::new() };
+        let mut k = Keys { _context: context, pds, memory: vec![0; 1024], live: Vec::new(), stale: HashSet::new() };
         for (what, which, offset, len, rights) in ops {
             let addr = k.memory.as_ptr() as u64 + 8 + offset;
             let rights = if rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 { rights | 1 } else { rights };

@@ -3,8 +3,8 @@
 //! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
 //! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
-use crate::types::PSN_MASK;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use vervain_iba::PSN_MASK;
 
 /// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
 ///

@@ -3,9 +3,9 @@
 use crate::context::Pd;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::types::AhAttr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_iba::AhAttr;
 
 /// Where an address leads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,12 +7,13 @@ use crate::context::async_events::{AsyncEvent, AsyncQueue, Element, EventCount};
 use crate::device::Device;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
+use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
-use crate::types::{event, hca_clock_ns};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_iba::event;
 
 /// Every open device.
 static OPEN: OwnerLock<Vec<Weak<Context>>> = OwnerLock::new(Vec::new());

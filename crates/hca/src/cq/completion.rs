@@ -4,9 +4,9 @@ use crate::arena::layout::{CqShared, READY_BITS, arm, found, watch};
 use crate::cq::send_ring::SendRing;
 use crate::host::barrier;
 use crate::rq::lane::OwnedLane;
-use crate::types::Completion;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use vervain_iba::Completion;
 
 /// A ring that completions are taken from.
 #[derive(Clone)]

@@ -16,6 +16,7 @@ use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
+use crate::host::clock::hca_clock_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::yield_policy::Courtesy;
 use crate::process::Process;
@@ -23,10 +24,10 @@ use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::bits;
 use crate::qp::Qp;
 use crate::rq::lane::OwnedLane;
-use crate::types::{Completion, event, hca_clock_ns};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
+use vervain_iba::{Completion, event};
 
 /// Empty looks at a watched ring before another may take its place.
 const COOL_AFTER: u32 = 4096;
@@ -200,7 +201,7 @@ impl Cq {
         if self.timestamps {
             completion.timestamp = hca_clock_ns();
         }
-        let error = completion.status != crate::types::wc::SUCCESS;
+        let error = completion.status != vervain_iba::wc::SUCCESS;
         {
             let mut q = self.queue.lock();
             let capacity = self.shared.capacity.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! which it must expect anyway: an event says that the queue is worth a look.
 
 use crate::arena::layout::{CqShared, arm};
-use crate::types::now_ns;
+use crate::host::clock::now_ns;
 use std::sync::atomic::Ordering;
 
 /// How long one who fires is waited for: a write to a pipe that wakes a thread takes some 10 µs on a virtual machine.

@@ -12,8 +12,8 @@ use crate::device::{GidEntry, GidType, LIMITS};
 use crate::error::{Error, Result};
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::network::{Interface, interfaces};
-use crate::types::{Gid, event};
 use std::net::IpAddr;
+use vervain_iba::{Gid, event};
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;

@@ -1,7 +1,7 @@
 //! The 40 bytes in front of a received datagram: a Global Routing Header, or on RoCE v2 over IPv4 twenty undefined bytes
 //! and an IPv4 header (IBA 8.3, annex A17.4.5.1).
 
-use crate::types::Gid;
+use vervain_iba::Gid;
 
 /// Bytes that a UD receive has in front of the data.
 pub const GRH_BYTES: usize = 40;

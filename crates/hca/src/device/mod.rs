@@ -8,8 +8,8 @@ pub mod port_counters;
 
 use crate::device::gids::Line;
 use crate::error::{Error, Result};
-use crate::types::{AhAttr, Gid};
 use std::sync::{Arc, OnceLock};
+use vervain_iba::{AhAttr, Gid};
 
 /// What a device can do; enforced where the objects are made. Names as in `struct ibv_device_attr`.
 #[allow(missing_docs)]

@@ -9,7 +9,7 @@ pub use vervain_counters::Word;
 use vervain_counters::{Block, CountersFile, Line};
 
 use crate::device::Device;
-use crate::types::Opcode;
+use vervain_iba::Opcode;
 
 /// Ports of all devices at most: 16 devices with 4 each.
 const MOST_PORTS: usize = 64;

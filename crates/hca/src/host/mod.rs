@@ -2,6 +2,7 @@
 //! barriers, waking and waiting, and what the kernel says of the network.
 
 pub(crate) mod barrier;
+pub mod clock;
 pub mod copy;
 pub mod eventfd;
 pub(crate) mod faults;

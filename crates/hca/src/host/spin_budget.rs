@@ -1,6 +1,6 @@
 //! How long to look out for what comes soon before sleeping until it does.
 
-use crate::types::now_ns;
+use crate::host::clock::now_ns;
 
 /// Where something has just come there is often more soon: how long to look out for it before sleeping, since waking costs
 /// some ten times more than taking it. Longer while that pays, hardly at all when it does not.

@@ -7,7 +7,7 @@
 //! that helped makes them frequent again. Whoever offers seldom loses the CPU by the tick, at any moment, also where it holds
 //! no lock. A program's only thread has none that spins for it, and many such programs on few CPUs need each other's turns.
 
-use crate::types::now_ns;
+use crate::host::clock::now_ns;
 
 /// How many polls in vain pass between two looks at the clock.
 const PATIENT_POLLS: u32 = 64;

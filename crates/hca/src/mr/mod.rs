@@ -19,11 +19,11 @@ use crate::mr::dm::Dm;
 use crate::mr::transfer::DIRECT_CHUNK;
 use crate::process::exports::{ExportedRange, Pin};
 use crate::process::{self, Process};
-use crate::types::access;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use vervain_iba::access;
 
 /// Entries whose pages are committed together: a page of the table.
 const COMMIT: usize = 64;

@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::mr::{Mr, Named};
 use crate::process::Process;
-use crate::types::access;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use vervain_iba::access;
 
 /// A memory window, type 1 or 2.
 pub struct Mw {

@@ -4,8 +4,8 @@
 
 use crate::error::{Error, Result};
 use crate::host::guarded;
-use crate::types::access;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use vervain_iba::access;
 
 /// `struct procmap_query` of <linux/fs.h>.
 #[repr(C)]

@@ -3,6 +3,7 @@
 //! checks that the initiator would make.
 
 use crate::arena::layout::{Request, request};
+use crate::host::clock::now_ns;
 use crate::host::copy::bulk;
 use crate::host::guarded::Access;
 use crate::mr::transfer::{Direction, Pieces, atomic, copy_direct, copy_tail_last};
@@ -12,10 +13,10 @@ use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::Location;
 use crate::responder::{Nak, QpIncarnation, Responder};
 use crate::rq::lane::OwnedLane;
-use crate::types::{QpState, QpType, access, now_ns, wc};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vervain_iba::{QpState, QpType, access, wc};
 
 /// `Request::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {

@@ -9,10 +9,10 @@ use crate::process::imports::Wanted;
 use crate::process::peer::PeerProcess;
 use crate::qp::Qp;
 use crate::qp::remote::Sender;
-use crate::types::{AhAttr, Gid, QpAttr};
 use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use vervain_iba::{AhAttr, Gid, QpAttr};
 
 /// Where a peer process stands.
 #[derive(Clone)]

@@ -380,7 +380,7 @@ impl Process {
     pub(crate) fn fail_users_of(&self, cq: &Cq) {
         for qp in self.live_qps() {
             if qp.reports_to(cq) {
-                qp.fail(crate::types::event::QP_FATAL);
+                qp.fail(vervain_iba::event::QP_FATAL);
             }
         }
     }

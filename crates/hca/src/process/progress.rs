@@ -2,11 +2,11 @@
 //! (DESIGN decision 6). While the program polls, it keeps away.
 
 use crate::error::{Error, Result};
+use crate::host::clock::now_ns;
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::qp::sq::Progress;
-use crate::types::now_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

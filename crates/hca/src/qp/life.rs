@@ -10,9 +10,9 @@ use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::qp::Qp;
 use crate::qp::sq::{LOOK_BUDGET, SendQueue};
 use crate::rq::lane::OwnedLane;
-use crate::types::{Completion, Gid, QpState, QpType, event, wc};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
 
 impl Qp {
     // ---- errors ----------------------------------------------------------------------------------------------------

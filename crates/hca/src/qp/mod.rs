@@ -19,6 +19,7 @@ use crate::device::LIMITS;
 use crate::device::port_counters::{Counted, Tally, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
+use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::process::Process;
 use crate::qp::sq::fast_path::{FAST_MAX_BYTES, WorkRequest};
@@ -28,9 +29,9 @@ use crate::rq::RecvQueue;
 use crate::rq::lane::OwnedLane;
 use crate::rq::srq::Srq;
 use crate::rq::xrcd::Xrcd;
-use crate::types::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event, now_ns};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_iba::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
 
 /// How soon send work is looked at again while the process is paused.
 const PAUSED_NS: u64 = 20_000;

@@ -8,8 +8,8 @@ use crate::host::lock::OwnerGuard;
 use crate::qp::Qp;
 use crate::qp::remote::Sender;
 use crate::qp::sq::Params;
-use crate::types::{PSN_MASK, QpAttr, QpState, access, attr};
 use std::sync::atomic::Ordering;
+use vervain_iba::{PSN_MASK, QpAttr, QpState, access, attr};
 
 /// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
 const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;

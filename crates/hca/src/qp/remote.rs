@@ -14,10 +14,10 @@ use crate::qp::sq::requester::Step;
 use crate::qp::sq::wqe::Flush;
 use crate::qp::sq::{LOOK_BUDGET, Params, SendQueue, local_need};
 use crate::responder::{Nak, QpIncarnation, Responder};
-use crate::types::{AhAttr, Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_iba::{AhAttr, Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
 
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;

@@ -1,14 +1,14 @@
 //! The QP state machine: which transitions exist, and which attributes each needs and allows (IBA 11.2.5.2, table 91).
 
 use crate::error::{Error, Result};
-use crate::types::QpState::{Err as Failed, Init, Reset, Rtr, Rts, Sqd, Sqe};
-use crate::types::QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
-use crate::types::attr::{
+use vervain_iba::QpState::{Err as Failed, Init, Reset, Rtr, Rts, Sqd, Sqe};
+use vervain_iba::QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
+use vervain_iba::attr::{
     ACCESS_FLAGS, ALT_PATH, AV, CUR_STATE, DEST_QPN, EN_SQD_ASYNC_NOTIFY, MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC,
     MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, STATE,
     TIMEOUT,
 };
-use crate::types::{QpState, QpType};
+use vervain_iba::{QpState, QpType};
 
 /// Attributes that a transition needs, and others that it allows. None when there is no such transition.
 fn masks(t: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {

@@ -5,8 +5,8 @@
 use crate::arena::layout::RecvWqe;
 use crate::error::{Error, Result};
 use crate::rq::{RecvQueue, RqView};
-use crate::types::{Completion, Sge};
 use std::sync::atomic::Ordering;
+use vervain_iba::{Completion, Sge};
 
 /// [`RecvWqe::turn`] of a receive that was posted at `position`, and waits.
 fn posted(position: u64) -> u32 {

@@ -6,13 +6,14 @@ use crate::arena::layout::{Lane, RECENT, found, request};
 use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::error::Result;
+use crate::host::clock::now_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::rq::{Receipt, RecvQueue};
-use crate::types::{Completion, now_ns};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
+use vervain_iba::Completion;
 
 /// A lane of this process.
 pub struct OwnedLane {

@@ -15,11 +15,12 @@ use crate::arena::layout::{Completed, RecvWqe, RqShared, WqeSge};
 use crate::arena::{Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
+use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::peer::help;
-use crate::types::{Completion, Sge, hca_clock_ns};
 use std::sync::atomic::{AtomicU64, Ordering};
+use vervain_iba::{Completion, Sge};
 
 const POSITION_MASK: u64 = 0xff_ffff;
 /// Longest ring: entries have 16 bits for the WQE index.

@@ -11,9 +11,9 @@ use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::rq::RecvQueue;
 use crate::rq::xrcd::Xrcd;
-use crate::types::{Sge, event};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_iba::{Sge, event};
 
 /// What an SRQ is made of.
 pub struct SrqInit<'a> {

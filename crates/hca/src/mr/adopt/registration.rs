@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::exports::{ExportedRange, Withdrawn};
-use crate::types::access;
 use std::ops::Range;
 use std::sync::Arc;
+use vervain_iba::access;
 use vervain_share::api::Place;
 
 /// What peers may do to memory that is registered with it; memory without it is only read, by its own process.

@@ -12,8 +12,8 @@ use crate::qp::Qp;
 use crate::qp::sq::SendQueue;
 use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
-use crate::types::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
 use std::sync::atomic::Ordering;
+use vervain_iba::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
 
 /// Bytes that one call moves the short way.
 pub(crate) const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;

@@ -25,10 +25,10 @@ use crate::qp::sq::requester::{Exec, Step};
 use crate::qp::sq::ud::UdPeers;
 use crate::qp::sq::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
 use crate::responder::{LaneGuard, Responder, WakeCall};
-use crate::types::{AhAttr, Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_iba::{AhAttr, Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 
 /// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;

@@ -3,14 +3,15 @@
 //! inside a call.
 
 use crate::arena::layout::request;
+use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Pieces};
 use crate::owner_copy::bounce::Stream;
 use crate::owner_copy::owner::result_of;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::{Step, Stop};
 use crate::responder::{Nak, Responder};
-use crate::types::{access, now_ns, wc};
 use std::sync::atomic::Ordering;
+use vervain_iba::{access, wc};
 
 /// How soon a request is looked at again.
 const FIRST_LOOK_NS: u64 = 20_000;

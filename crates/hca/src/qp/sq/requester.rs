@@ -3,6 +3,7 @@
 //! silence becomes retries.
 
 use crate::arena::layout::request;
+use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::process::peer::Location;
 use crate::qp::Qp;
@@ -10,8 +11,8 @@ use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{InFlight, Nak, Responder};
 use crate::rq::Receipt;
-use crate::types::{Opcode, QpType, access, now_ns, send_flags, wc};
 use std::sync::atomic::Ordering;
+use vervain_iba::{Opcode, QpType, access, send_flags, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;

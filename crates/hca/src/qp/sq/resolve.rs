@@ -8,9 +8,9 @@ use crate::process::peer::PeerProcess;
 use crate::qp::Qp;
 use crate::qp::sq::Params;
 use crate::responder::{QpIncarnation, Responder};
-use crate::types::{AhAttr, QpState, QpType};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_iba::{AhAttr, QpState, QpType};
 
 /// What was found.
 pub(crate) enum Resolved {

@@ -1,32 +1,23 @@
 //! What becomes of a request that is refused or not answered (IBA 9.7.5.2.8, 9.7.6.1.3): a status, or another try later.
 
 use crate::device::port_counters::Word;
+use crate::host::clock::now_ns;
 use crate::qp::Qp;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
 use crate::responder::{Nak, Responder};
-use crate::types::{QpType, now_ns, wc};
+use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
+use vervain_iba::{QpType, wc};
 
 /// How soon a process that lets nobody in is asked again.
 const PAUSED_NS: u64 = 20_000;
 /// How long a handshake may take on top of the QP's own timeout.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
-/// min_rnr_timer codes in units of 10 µs (IBA table 45).
-const RNR_TIMER: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-    6144, 8192, 12288, 16384, 24576, 32768, 49152,
-];
-
-/// Nanoseconds of a min_rnr_timer code.
-pub(crate) fn rnr_timer_ns(code: u8) -> u64 {
-    u64::from(RNR_TIMER[usize::from(code & 31)]) * 10_000
-}
-
 /// How long a silent peer is tried: the first attempt and `retry_cnt` more, each `4.096 µs × 2^timeout` (IBA 9.7.6.1.3).
 /// None for timeout 0, which waits for ever.
 pub(crate) fn retry_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
-    (timeout != 0).then(|| (4096u64 << timeout.min(31)) * (u64::from(retry_cnt) + 1))
+    ack_timeout_ns(timeout).map(|ns| ns * (u64::from(retry_cnt) + 1))
 }
 
 impl SendQueue {

@@ -6,6 +6,7 @@ use crate::arena::layout::{MULTICAST_QPN, request};
 use crate::context::ah::Route;
 use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
+use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::link::Datagram;
 use crate::process::peer::Location;
@@ -16,9 +17,9 @@ use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::wqe::UdAddress;
 use crate::responder::{Nak, Responder, WakeCall};
 use crate::rq::Receipt;
-use crate::types::{Opcode, now_ns, send_flags, wc};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
+use vervain_iba::{Opcode, send_flags, wc};
 
 /// How long a message is kept for a process that does not answer.
 const KEEP_NS: u64 = 1_000_000_000;

@@ -4,8 +4,8 @@ use crate::context::ah::Ah;
 use crate::context::ah::Route;
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
-use crate::types::{AhAttr, Opcode, Sge};
 use std::sync::Arc;
+use vervain_iba::{AhAttr, Opcode, Sge};
 
 /// One send work request, as the ABI hands it over. Everything borrowed is only read during the call.
 pub struct SendRequest<'a> {

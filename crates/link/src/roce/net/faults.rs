@@ -7,7 +7,7 @@ use super::train::Way;
 use std::net::{IpAddr, SocketAddr};
 use vervain_fault::{Direction, Faults, Line, Nanos, VARIABLE};
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
-use vervain_hca::types::now_ns;
+use vervain_hca::now_ns;
 use vervain_hca::{Error, Result};
 
 /// What is known of a received packet but its bytes.

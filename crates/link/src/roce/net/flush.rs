@@ -14,7 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use vervain_hca::device::port_counters::{FIRST, Word};
-use vervain_hca::types::now_ns;
+use vervain_hca::now_ns;
 use vervain_wire::icrc::Untold;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 

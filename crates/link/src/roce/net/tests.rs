@@ -292,7 +292,7 @@ fn faults_at_the_receiver_meet_the_packets_of_a_train_one_by_one() {
 #[test]
 fn late_packets_tell_when_they_are_due() {
     let (from, to) = (port_with("delay=20ms:send_only@1"), port_with("rx.delay=20ms:send_only@1"));
-    let begin = vervain_hca::types::now_ns();
+    let begin = vervain_hca::now_ns();
     send(&mut SendBatch::new(from.clone()), &to, &[8]);
     assert_eq!(from.counters().sent_packets.get(), 0);
     let due = from.next_release().unwrap();

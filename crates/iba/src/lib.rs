@@ -1,5 +1,10 @@
-//! The field's own words as Rust types: the numbers are those of the InfiniBand verbs (IBA vol. 1 ch. 11, `verbs.h`), so
-//! that the C ABI passes them through unchanged.
+//! The words of the InfiniBand specification as Rust types: the numbers are those of the InfiniBand verbs (IBA vol. 1 ch. 11,
+//! `verbs.h`), so that the C ABI passes them through unchanged; and the timers that requester and responder agree on ([`timer`]).
+//! Device model and transport use one set of them.
+
+#![forbid(unsafe_code)]
+
+pub mod timer;
 
 /// A 128-bit global identifier.
 pub type Gid = [u8; 16];
@@ -429,21 +434,4 @@ pub struct Completion {
     pub pkey_index: u16,
     /// When the operation completed: nanoseconds of CLOCK_MONOTONIC_RAW, this HCA's 1 GHz clock.
     pub timestamp: u64,
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC_RAW: the HCA's free-running clock.
-pub fn hca_clock_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_RAW)
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC, for timers.
-pub fn now_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
-}
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills the timespec on this stack; these clocks always exist.
-    unsafe { libc::clock_gettime(clock, &raw mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
