@@ -15,6 +15,7 @@ use crate::network::{Interface, interfaces};
 use crate::types::{Gid, event};
 use std::net::IpAddr;
 use std::sync::Arc;
+use vervain_config::{Config, INTERFACE};
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
@@ -50,9 +51,8 @@ pub(crate) fn mtu_of(interface_mtu: u32) -> u32 {
 }
 
 /// The interfaces whose addresses become GIDs: those that `VERVAIN_INTERFACE` names, else all.
-fn wanted() -> Option<Vec<String>> {
-    let names = std::env::var("VERVAIN_INTERFACE").unwrap_or_default();
-    (!names.is_empty()).then(|| names.split(',').map(|name| name.trim().to_owned()).collect())
+fn wanted() -> Option<&'static [String]> {
+    Config::of_process().ok()?.interfaces.as_deref()
 }
 
 /// Whether `VERVAIN_INTERFACE` names interfaces that exist.
@@ -64,7 +64,8 @@ pub(crate) fn check_interfaces() -> Result<()> {
         Some(_) => {
             let names: Vec<_> = all.iter().map(|i| i.name.as_str()).collect();
             let names = names.join(", ");
-            Err(Error::invalid(format!("VERVAIN_INTERFACE is '{}'; it can be some of {names}", wanted.join(","))))
+            let variable = INTERFACE.name();
+            Err(Error::invalid(format!("{variable} is '{}'; it can be some of {names}", wanted.join(","))))
         }
     }
 }
@@ -165,7 +166,7 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     let mut guard = TABLE.lock();
     if guard.is_none() {
         let mut table = Table::default();
-        table.update(&interfaces(), wanted().as_deref());
+        table.update(&interfaces(), wanted());
         *guard = Some(table);
     }
     guard
@@ -174,7 +175,7 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
 /// Looks at the network again and tells every open device whose ports it lies behind what has changed. Called by the link
 /// when it begins to listen for changes, and at each.
 pub fn refresh() {
-    let Some(changes) = table().as_mut().map(|t| t.update(&interfaces(), wanted().as_deref())) else { return };
+    let Some(changes) = table().as_mut().map(|t| t.update(&interfaces(), wanted())) else { return };
     let events: Vec<u32> = changes.events().collect();
     if events.is_empty() {
         return;
