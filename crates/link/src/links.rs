@@ -8,8 +8,9 @@ use rustix::event::epoll;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use vervain_config::Config;
 use vervain_hca::context::ah::Route;
-use vervain_hca::device::{Device, LinkChoice, is_multicast, is_this_host, link_choice};
+use vervain_hca::device::{Device, LinkChoice, is_multicast, is_this_host};
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::link::{Datagram, LaneReply, LaneRequest, Link, Member, Peer};
 use vervain_hca::process::peer::PeerProcess;
@@ -30,7 +31,7 @@ pub struct Links {
 impl Links {
     /// Makes the links of a process that has no slot yet.
     pub fn new(init: &LinkInit) -> Result<Links> {
-        let choice = link_choice()?;
+        let choice = Config::of_process()?.link;
         let devices = vervain_hca::devices()?;
         let (local, roce) = (Local::new(init)?, Roce::new(&devices, choice == LinkChoice::Roce)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use vervain_config::{Config, MemoryWay, Share};
 
 use super::{Finding, Status};
 use crate::libs;
@@ -11,23 +12,22 @@ use crate::sharing::{self, Serving};
 
 /// Memory that the preload serves from sealed memfds.
 pub fn from_birth(lib_dir: Option<&Path>) -> Finding {
-    let setting = std::env::var("VERVAIN_SHARE").ok();
+    let share = Config::of_process().map_or(Share::Auto, |config| config.share);
     let preload = libs::directory(lib_dir).map(|dir| dir.join(libs::PRELOAD));
-    judge_from_birth(setting.as_deref(), preload.and_then(|p| sharing::under(&p)))
+    judge_from_birth(share, preload.and_then(|p| sharing::under(&p)))
 }
 
 const FROM_BIRTH: &str = "shared from birth";
 const FROM_BIRTH_COST: &str = "memory that programs allocate is not mapped by peers: each operation between processes costs a \
                                system call, or waits for a thread of the owner";
 
-fn judge_from_birth(setting: Option<&str>, serving: Result<Serving>) -> Finding {
+fn judge_from_birth(share: Share, serving: Result<Serving>) -> Finding {
     let lack = |found: &str, remedy| Finding::with(Status::Slower, FROM_BIRTH, found, FROM_BIRTH_COST, remedy);
-    let off = setting == Some("off");
     match serving {
         Ok(Serving::Served) => {
             Finding::ok(FROM_BIRTH, "in force: peers map large allocations of programs under `vervain run`")
         }
-        Ok(_) if off => lack("off: VERVAIN_SHARE is off", "unset VERVAIN_SHARE"),
+        Ok(_) if share == Share::Off => lack("off: VERVAIN_SHARE is off", "unset VERVAIN_SHARE"),
         Ok(Serving::Off) => lack(
             "off: the preload is loaded but serves no memory from memfds",
             "VERVAIN_LOG=info says why; see memfd and seals, and the limits below",
@@ -86,10 +86,10 @@ fn attach_a_segment() -> Result<()> {
 /// Copies by the owner, which need nothing of the machine.
 pub fn owner_copies() -> Finding {
     const CHECK: &str = "owner copies";
-    let found = match std::env::var("VERVAIN_MEMORY").as_deref() {
-        Ok("vm") => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
-        Ok("owner") => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
-        _ => "work; for atomics on memory that is not mapped, and where process_vm is refused",
+    let found = match Config::of_process().map_or(MemoryWay::Auto, |config| config.memory) {
+        MemoryWay::Vm => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
+        MemoryWay::Owner => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
+        MemoryWay::Auto => "work; for atomics on memory that is not mapped, and where process_vm is refused",
     };
     Finding::ok(CHECK, found)
 }
@@ -100,12 +100,12 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_says_by_what() {
-        let f = judge_from_birth(Some("off"), Ok(Serving::Off));
+        let f = judge_from_birth(Share::Off, Ok(Serving::Off));
         assert_eq!(f.status, Status::Slower);
         assert!(f.found.contains("VERVAIN_SHARE"), "{}", f.found);
-        assert_eq!(judge_from_birth(None, Ok(Serving::Served)).status, Status::Ok);
-        assert!(judge_from_birth(None, Ok(Serving::Absent)).found.contains("does not share"));
-        assert!(judge_from_birth(None, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
+        assert_eq!(judge_from_birth(Share::Auto, Ok(Serving::Served)).status, Status::Ok);
+        assert!(judge_from_birth(Share::Auto, Ok(Serving::Absent)).found.contains("does not share"));
+        assert!(judge_from_birth(Share::Auto, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::network::{Interface, interfaces};
 use std::net::IpAddr;
+use vervain_config::{Config, INTERFACE};
 use vervain_iba::{Gid, event};
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
@@ -49,9 +50,8 @@ pub(crate) fn mtu_of(interface_mtu: u32) -> u32 {
 }
 
 /// The interfaces whose addresses become GIDs: those that `VERVAIN_INTERFACE` names, else all.
-fn wanted() -> Option<Vec<String>> {
-    let names = std::env::var("VERVAIN_INTERFACE").unwrap_or_default();
-    (!names.is_empty()).then(|| names.split(',').map(|name| name.trim().to_owned()).collect())
+fn wanted() -> Option<&'static [String]> {
+    Config::of_process().ok()?.interfaces.as_deref()
 }
 
 /// Whether `VERVAIN_INTERFACE` names interfaces that exist.
@@ -63,7 +63,8 @@ pub(crate) fn check_interfaces() -> Result<()> {
         Some(_) => {
             let names: Vec<_> = all.iter().map(|i| i.name.as_str()).collect();
             let names = names.join(", ");
-            Err(Error::invalid(format!("VERVAIN_INTERFACE is '{}'; it can be some of {names}", wanted.join(","))))
+            let variable = INTERFACE.name();
+            Err(Error::invalid(format!("{variable} is '{}'; it can be some of {names}", wanted.join(","))))
         }
     }
 }
@@ -164,7 +165,7 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     let mut guard = TABLE.lock();
     if guard.is_none() {
         let mut table = Table::default();
-        table.update(&interfaces(), wanted().as_deref());
+        table.update(&interfaces(), wanted());
         *guard = Some(table);
     }
     guard
@@ -173,7 +174,7 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
 /// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and whether
 /// they are up now.
 pub(crate) fn look_again() -> (Vec<u32>, bool) {
-    let changes = table().as_mut().map(|t| t.update(&interfaces(), wanted().as_deref()));
+    let changes = table().as_mut().map(|t| t.update(&interfaces(), wanted()));
     changes.map_or((Vec::new(), false), |changes| (changes.events().collect(), changes.now.up))
 }
 

@@ -9,6 +9,8 @@ pub mod port_counters;
 use crate::device::gids::Line;
 use crate::error::{Error, Result};
 use std::sync::{Arc, OnceLock};
+use vervain_config::{Config, LINK, LINK_LAYER};
+pub use vervain_config::{LinkChoice, LinkLayer};
 use vervain_iba::{AhAttr, Gid};
 
 /// What a device can do; enforced where the objects are made. Names as in `struct ibv_device_attr`.
@@ -77,36 +79,6 @@ pub(crate) const MTU_4096: u32 = 5;
 /// The default P_Key, full membership.
 const PKEY: u16 = 0xffff;
 
-/// What the ports speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkLayer {
-    /// RoCE v2: addresses are GIDs.
-    Ethernet,
-    /// InfiniBand: addresses are LIDs, GIDs optional.
-    Infiniband,
-}
-
-/// How QPs reach their peers (`VERVAIN_LINK`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkChoice {
-    /// Processes of this user on this host by memory, others by packets.
-    Auto,
-    /// By memory only.
-    Local,
-    /// By packets only.
-    Roce,
-}
-
-/// The value of `VERVAIN_LINK`.
-pub fn link_choice() -> Result<LinkChoice> {
-    match std::env::var("VERVAIN_LINK").as_deref() {
-        Err(_) | Ok("" | "auto") => Ok(LinkChoice::Auto),
-        Ok("local") => Ok(LinkChoice::Local),
-        Ok("roce") => Ok(LinkChoice::Roce),
-        Ok(other) => Err(Error::invalid(format!("VERVAIN_LINK is '{other}'; it can be auto, local or roce"))),
-    }
-}
-
 /// Type of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidType {
@@ -168,30 +140,21 @@ pub struct Device {
 
 /// The devices, as the environment configures them. The error is one sentence about the wrong setting.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
-    check_log_level()?;
-    let count = setting("VERVAIN_DEVICES", 1, 16)?;
-    let ports = setting("VERVAIN_PORTS", 1, 4)?;
-    let link_layer = match std::env::var("VERVAIN_LINK_LAYER").as_deref() {
-        Err(_) | Ok("" | "ethernet") => LinkLayer::Ethernet,
-        Ok("infiniband") => LinkLayer::Infiniband,
-        Ok(other) => {
-            return Err(Error::invalid(format!("VERVAIN_LINK_LAYER is '{other}'; it can be ethernet or infiniband")));
-        }
-    };
-    let link = link_choice()?;
+    let config = Config::of_process()?;
+    let (ports, link_layer, link) = (config.ports as u8, config.link_layer, config.link);
     if link == LinkChoice::Roce && link_layer == LinkLayer::Infiniband {
-        let no_gids = "VERVAIN_LINK is 'roce', which needs the GIDs of VERVAIN_LINK_LAYER=ethernet";
-        return Err(Error::invalid(no_gids));
+        let (link, link_layer) = (LINK.name(), LINK_LAYER.name());
+        return Err(Error::invalid(format!("{link} is 'roce', which needs the GIDs of {link_layer}=ethernet")));
     }
     gids::check_interfaces()?;
-    Ok((0..count)
+    Ok((0..config.devices)
         .map(|index| {
             Arc::new(Device {
                 name: format!("vervain{index}"),
                 uverbs: format!("uverbs{index}"),
                 index,
                 guid: host_guid() | u64::from(index) << 8,
-                ports: ports as u8,
+                ports,
                 link_layer,
                 link,
             })
@@ -200,29 +163,8 @@ pub fn devices() -> Result<Vec<Arc<Device>>> {
 }
 
 /// The number of ports of all devices.
-pub(crate) fn port_count() -> Result<u32> {
-    Ok(setting("VERVAIN_DEVICES", 1, 16)? * setting("VERVAIN_PORTS", 1, 4)?)
-}
-
-fn check_log_level() -> Result<()> {
-    match std::env::var("VERVAIN_LOG") {
-        Ok(text) if !text.is_empty() && text.parse::<log::LevelFilter>().is_err() => {
-            let levels = "off, error, warn, info, debug or trace";
-            Err(Error::invalid(format!("VERVAIN_LOG is '{text}'; it can be {levels}")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn setting(name: &str, default: u32, most: u32) -> Result<u32> {
-    match std::env::var(name) {
-        Err(_) => Ok(default),
-        Ok(text) if text.is_empty() => Ok(default),
-        Ok(text) => match text.parse() {
-            Ok(n) if (1..=most).contains(&n) => Ok(n),
-            _ => Err(Error::invalid(format!("{name} is '{text}'; it can be 1 to {most}"))),
-        },
-    }
+pub(crate) fn port_count(config: &Config) -> u32 {
+    config.devices * config.ports
 }
 
 /// A GUID that stays the same on this host: locally administered, the rest from the machine's identity. Its last two bytes

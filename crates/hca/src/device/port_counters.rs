@@ -3,8 +3,8 @@
 
 use crate::host::tid;
 use std::cell::Cell;
-use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use vervain_config::Config;
 pub use vervain_counters::Word;
 use vervain_counters::{Block, CountersFile, Line};
 
@@ -97,18 +97,18 @@ pub(crate) fn by_memory(opcode: Opcode) -> Word {
     }
 }
 
-/// Opens the file of a process that begins; `ports` is the number of ports of all devices.
-pub(crate) fn start(ports: u32) {
+/// Opens the file of a process that begins.
+pub(crate) fn start(config: &Config) {
     // Already there, where the process could not be made the last time.
     if !FILE.load(Ordering::Acquire).is_null() {
         return;
     }
-    let ports = ports.clamp(1, MOST_PORTS as u32);
-    let directory = std::env::var_os("VERVAIN_SYSFS").filter(|d| Path::new(d).is_absolute());
-    let file = directory.and_then(|d| match CountersFile::open(Path::new(&d), ports as usize) {
+    let ports = crate::device::port_count(config).clamp(1, MOST_PORTS as u32);
+    let directory = config.sysfs.as_ref().filter(|directory| directory.is_absolute());
+    let file = directory.and_then(|d| match CountersFile::open(d, ports as usize) {
         Ok(file) => Some(file),
         Err(e) => {
-            log::info!("nothing is counted: {}: {e}", Path::new(&d).join(vervain_counters::FILE).display());
+            log::info!("nothing is counted: {}: {e}", d.join(vervain_counters::FILE).display());
             None
         }
     });

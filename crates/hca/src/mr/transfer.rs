@@ -10,6 +10,8 @@ use crate::host::guarded::{self, Access, Faulted};
 use crate::process::peer::{Location, PeerProcess};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
+/// Which ways this process may use.
+pub use vervain_config::MemoryWay as Policy;
 
 /// Most pieces of local memory in one transfer: the device's max_sge and one for a header.
 pub const MAX_PIECES: usize = 34;
@@ -387,17 +389,6 @@ pub enum Way {
     Owner,
     /// Nowhere: the null MR.
     Null,
-}
-
-/// Which ways this process may use (`VERVAIN_MEMORY`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The best that works.
-    Auto,
-    /// No owner copies: where the kernel refuses process_vm calls, the operation fails (remote operation error).
-    Vm,
-    /// Owner copies only, for what is not mapped.
-    Owner,
 }
 
 /// Whether memory of `space` that is not mapped is reached by process_vm calls.

@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_config::Config;
 use vervain_share::checkers;
 
 /// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
@@ -127,17 +128,10 @@ impl Process {
     }
 
     fn create(make_link: MakeLink) -> Result<Process> {
-        let policy = match std::env::var("VERVAIN_MEMORY").as_deref() {
-            Err(_) | Ok("auto" | "") => Policy::Auto,
-            Ok("vm") => Policy::Vm,
-            Ok("owner") => Policy::Owner,
-            Ok(other) => {
-                return Err(Error::invalid(format!("VERVAIN_MEMORY is '{other}'; it can be auto, vm or owner")));
-            }
-        };
-        let source = Source::find()?;
-        crate::device::port_counters::start(crate::device::port_count()?);
-        let adopting = Adopting::from_environment()?;
+        let config = Config::of_process()?;
+        let source = Source::find(config);
+        crate::device::port_counters::start(config);
+        let adopting = Adopting::new(config);
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
@@ -183,7 +177,7 @@ impl Process {
             pending: OwnerLock::default(),
             serving: OwnerLock::default(),
             incarnation: random,
-            policy,
+            policy: config.memory,
             next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
             revocation: Revocation::default(),

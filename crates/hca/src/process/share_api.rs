@@ -1,11 +1,11 @@
 //! The seam to whoever serves this process's memory from shared objects: the preload under `vervain run`
 //! (`vervain-share`, found by `dlsym`), or a test. It answers where a range lies and keeps it there while it is registered.
 
-use crate::error::{Error, Result};
 use crate::process::Process;
 use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use vervain_config::{Config, Share};
 use vervain_share::api::{self, Place, ShareApi};
 
 /// What [`offer`] was given.
@@ -23,27 +23,23 @@ pub(crate) struct Source(&'static ShareApi);
 
 impl Source {
     /// The source of this process; none without the preload or when `VERVAIN_SHARE` is `off`.
-    pub(crate) fn find() -> Result<Option<Source>> {
-        match std::env::var("VERVAIN_SHARE").as_deref() {
-            Err(_) | Ok("auto" | "always" | "") => {}
-            Ok("off") => return Ok(None),
-            Ok(other) => {
-                return Err(Error::invalid(format!("VERVAIN_SHARE is '{other}'; it can be auto, always or off")));
-            }
+    pub(crate) fn find(config: &Config) -> Option<Source> {
+        if config.share == Share::Off {
+            return None;
         }
         let offered = OFFERED.load(Ordering::Acquire);
         let found = if offered.is_null() { preloaded() } else { offered };
         // SAFETY: null, or the table of a library that is never unloaded (preloaded, or offered as static).
-        let Some(table) = (unsafe { found.as_ref() }) else { return Ok(None) };
+        let table = unsafe { found.as_ref() }?;
         if table.version != api::VERSION || (table.size as usize) < size_of::<ShareApi>() {
             log::error!(
                 "the preload's shared memory speaks version {}, this library {}: use one Vervain for both",
                 table.version,
                 api::VERSION
             );
-            return Ok(None);
+            return None;
         }
-        Ok(Some(Source(table)))
+        Some(Source(table))
     }
 
     /// Where a range lies now.

@@ -4,12 +4,12 @@
 use super::sys::NoSignals;
 use super::{Adopted, Adoption, Object};
 use crate::arena::layout::{Lane, OBJECT_MEMFD, OFFSET_BITS};
-use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::exports::{ExportedRange, Withdrawn};
 use std::ops::Range;
 use std::sync::Arc;
+use vervain_config::{ADOPT, Config};
 use vervain_iba::access;
 use vervain_share::api::Place;
 
@@ -27,17 +27,15 @@ pub(crate) struct Adopting {
 
 impl Adopting {
     /// What `VERVAIN_ADOPT` asks for. Where the kernel refuses, adoption is off, and the log says why.
-    pub(crate) fn from_environment() -> Result<Option<Adopting>> {
-        match std::env::var("VERVAIN_ADOPT").as_deref() {
-            Err(_) | Ok("off" | "") => return Ok(None),
-            Ok("on") => {}
-            Ok(other) => return Err(Error::invalid(format!("VERVAIN_ADOPT is '{other}'; it can be on or off"))),
+    pub(crate) fn new(config: &Config) -> Option<Adopting> {
+        if !config.adopt {
+            return None;
         }
         match Adoption::new() {
-            Ok(adoption) => Ok(Some(Adopting { adoption, kept: OwnerLock::default() })),
+            Ok(adoption) => Some(Adopting { adoption, kept: OwnerLock::default() }),
             Err(why) => {
-                log::warn!("VERVAIN_ADOPT=on has no effect: {why}");
-                Ok(None)
+                log::warn!("{}=on has no effect: {why}", ADOPT.name());
+                None
             }
         }
     }
