@@ -93,13 +93,13 @@ pub struct DeviceOptions {
     /// Network interfaces whose addresses become GIDs, separated by commas [default: all]
     #[arg(long, value_name = "NAMES", env = "VERVAIN_INTERFACE")]
     pub interface: Option<String>,
-    /// What the library tells on standard error [default: warn]
+    /// Messages on standard error; info explains every failed call [default: warn]
     #[arg(long, value_name = "LEVEL", env = "VERVAIN_LOG")]
     pub log: Option<LogLevel>,
     /// How a peer's memory may be reached [default: auto]
     #[arg(long, value_name = "WAY", env = "VERVAIN_MEMORY")]
     pub memory: Option<MemoryWay>,
-    /// Whether large and page-aligned memory is shared from birth, so that peers map it [default: auto]
+    /// Whether large and page-aligned memory is allocated from shared memory, so that peers map it [default: auto]
     #[arg(long, value_name = "WHERE")]
     pub share: Option<Sharing>,
     /// Whether memory that peers cannot map is moved to where they can while it is registered [default: off]
@@ -184,7 +184,7 @@ words!(Switch);
 
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, no memory shared from its allocation
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
     /// Print the environment and the libibverbs that the program gets
@@ -218,7 +218,7 @@ pub struct DoctorArgs {
 
 #[derive(Args, Debug)]
 pub struct EnvArgs {
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, no memory shared from its allocation
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
     /// For whom

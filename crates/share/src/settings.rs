@@ -1,11 +1,11 @@
-//! Whether memory is shared from birth in this process: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
+//! Whether this process allocates from shared memory: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
 //! the resource limits say. Asked once, at the first large request of a process that uses verbs.
 
 use std::ffi::CStr;
 
 use crate::{checkers, sys};
 
-/// Why memory is not shared from birth.
+/// Why nothing is allocated from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {
     /// `VERVAIN_SHARE=off`.
@@ -176,7 +176,7 @@ impl Settings {
                 say(&[
                     b"vervain: VERVAIN_SHARE=",
                     other,
-                    b" is not auto, always or off; memory is not shared from birth",
+                    b" is not auto, always or off; nothing is allocated from shared memory",
                 ]);
                 return Err(Off::BadVariable);
             }
@@ -192,7 +192,7 @@ impl Settings {
                 say(&[
                     b"vervain: VERVAIN_FORK_LIMIT=",
                     text,
-                    b" is not a number of bytes (512M, 4G); memory is not shared from birth",
+                    b" is not a number of bytes (512M, 4G); nothing is allocated from shared memory",
                 ]);
                 Off::BadVariable
             })?,
