@@ -24,7 +24,7 @@ TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-d
 BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin
 
-.PHONY: all build demo test soak bench install clean fmt lint doc toolchain packages-demo packages-test packages-bench
+.PHONY: all build demo test soak bench results install clean fmt lint doc toolchain packages-demo packages-test packages-bench
 all: build
 
 build: toolchain
@@ -44,6 +44,10 @@ soak: toolchain
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
+
+# The tables of docs/results.md and README.md anew, from the files of runs that they name.
+results: toolchain
+	$(CARGO) run --profile checked --package vervain-benches -- render
 
 install: build
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/vervain" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"

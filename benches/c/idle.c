@@ -5,8 +5,8 @@
  *   idle SECONDS
  *
  * The library is loaded by dlopen, so that its own pages are counted too. Prints one line of numbers:
- * ms to list and open, KiB (PSS) added by loading and opening, KiB added by opening alone, ms of processor time in
- * SECONDS of sleep, threads.
+ * ms to list and open, KiB (PSS) added by loading and opening, KiB added by opening alone, KiB of private pages written
+ * by both, ms of processor time in SECONDS of sleep, threads.
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -37,6 +37,11 @@ static long pss_kib(void)
 	return field("/proc/self/smaps_rollup", "Pss:");
 }
 
+static long written_kib(void)
+{
+	return field("/proc/self/smaps_rollup", "Private_Dirty:");
+}
+
 static double cpu_ms(void)
 {
 	struct timespec t;
@@ -48,7 +53,7 @@ int main(int argc, char **argv)
 {
 	long seconds = argc > 1 ? atol(argv[1]) : 2;
 	pss_kib(); /* the first call brings in stdio's own pages */
-	long bare = pss_kib();
+	long bare = pss_kib(), bare_written = written_kib();
 	void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!library) {
 		fprintf(stderr, "idle: %s\n", dlerror());
@@ -69,11 +74,12 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	usleep(50000); /* let what opening has started come to rest */
-	long opened = pss_kib();
+	long opened = pss_kib(), written = written_kib();
 
 	double before = cpu_ms();
 	sleep((unsigned)seconds);
 	double idle = cpu_ms() - before;
-	printf("%.4f %ld %ld %.4f %ld\n", opening, opened - bare, opened - loaded, idle, field("/proc/self/status", "Threads:"));
+	printf("%.4f %ld %ld %ld %.4f %ld\n", opening, opened - bare, opened - loaded, written - bare_written, idle,
+	       field("/proc/self/status", "Threads:"));
 	return 0;
 }

@@ -1,15 +1,16 @@
 //! The machine that the numbers belong to, and the two processors that the measured processes are kept on. Says what
 //! makes numbers comparable; nothing that names the host, its user or its paths.
 
+use std::fmt;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Facts that go into the report.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor, as the kernel names it.
     pub cpu: String,
@@ -31,6 +32,23 @@ pub struct Machine {
     pub date: String,
     /// Version of these benchmarks, and so of Vervain.
     pub vervain: String,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Vervain {} on {} ({} processors, {}), Linux {} {}, load {:.1}, {}",
+            self.vervain,
+            self.cpu,
+            self.cpus,
+            self.caches.join(", "),
+            self.kernel,
+            self.architecture,
+            self.load,
+            self.date
+        )
+    }
 }
 
 /// Asks the machine.

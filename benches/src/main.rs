@@ -1,6 +1,6 @@
 //! `make bench`: Vervain's speed beside the raw operations that bound it and beside its peers, in one run. Prints
-//! tables, marks each target met or missed, and writes the numbers to `benches/results/`. A missed target is no
-//! failure of the run.
+//! tables, marks each target met or missed, and writes the numbers to `docs/results.json` and from there into the
+//! documents. A missed target is no failure of the run.
 
 mod atomics;
 mod between;
@@ -18,6 +18,7 @@ mod perftest;
 mod process;
 mod raw_udp;
 mod registration;
+mod render;
 mod report;
 mod roce;
 mod rounds;
@@ -43,8 +44,10 @@ use crate::setup::{Setup, package_directory};
 /// machine that others use too. Needs perftest, a C compiler and libibverbs-dev; ucx_perftest, Open MPI, MPICH,
 /// numpy and valgrind for the parts that use them.
 #[derive(Parser, Debug)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Options {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     /// Fewer rounds and sizes: a rough picture in under three minutes
     #[arg(long)]
     quick: bool,
@@ -57,9 +60,15 @@ struct Options {
     /// The vervain command to measure [default: target/release/vervain]
     #[arg(long, value_name = "PATH")]
     vervain: Option<PathBuf>,
-    /// Where to write the numbers [default: benches/results/latest.json, if all was measured]
+    /// Where to write the numbers [default: docs/results.json, if all was measured; then the tables are written anew]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Instead {
+    /// Measure nothing: write the tables of docs/results.md and README.md anew, from the files of runs that they name
+    Render,
 }
 
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +143,9 @@ impl Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    if let Some(Instead::Render) = options.instead {
+        return render::documents();
+    }
     let rounds = options.rounds.map_or(if options.quick { 3 } else { 7 }, usize::from);
     let machine = machine::describe();
     let setup = Setup::new(options.vervain.clone(), rounds, options.quick)?;
@@ -149,13 +161,14 @@ fn main() -> Result<()> {
     }
     report.seconds = started.elapsed().as_secs();
     report.print_verdict();
-    let output = match options.output {
-        None if options.only.is_empty() => Some(package_directory()?.join("results/latest.json")),
-        named => named,
-    };
-    if let Some(output) = output {
+    if let Some(output) = options.output {
         report.save(&output)?;
         println!("Numbers: {}", output.display());
+    } else if options.only.is_empty() {
+        let output = package_directory()?.join("../docs/results.json");
+        report.save(&output)?;
+        println!("Numbers: {}", output.display());
+        render::documents()?;
     }
     Ok(())
 }

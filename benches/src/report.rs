@@ -1,17 +1,19 @@
-//! What was measured and what was promised: rows, sections, and the file that is kept. `table` prints them.
+//! What was measured and what was promised: rows, sections, and the file that is kept. `table` prints them, `render` puts
+//! them into the documents.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::stats::{Summary, differences, ratios};
 use crate::table;
 
 /// The whole run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Where it was measured.
     pub machine: Machine,
@@ -24,23 +26,23 @@ pub struct Report {
 }
 
 /// Rows that belong together.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Section {
     /// Heading.
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     /// How it was measured, in a sentence or two.
-    pub how: &'static str,
+    pub how: Cow<'static, str>,
     /// The numbers.
     pub rows: Vec<Row>,
     /// What was not measured, and why.
     pub skipped: Vec<String>,
     /// How the rows are printed.
-    #[serde(skip)]
     pub layout: Layout,
 }
 
 /// How a section is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Layout {
     /// A line for each row.
     List,
@@ -49,7 +51,7 @@ pub enum Layout {
 }
 
 /// Units of what is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Nanoseconds.
@@ -69,7 +71,7 @@ pub enum Unit {
 }
 
 /// One measurement, with the raw one beside it if there is one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What it is.
     pub what: String,
@@ -90,10 +92,10 @@ pub struct Row {
 }
 
 /// The raw operation measured alternately with ours.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Beside {
     /// What it is.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// Its value.
     pub value: Summary,
     /// Ours divided by it, round by round.
@@ -103,7 +105,7 @@ pub struct Beside {
 }
 
 /// A promise about the median of `ours`, of the ratio or of the difference.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// Ours at most this.
@@ -134,7 +136,7 @@ impl Row {
         raw: &[f64],
     ) -> Option<Row> {
         let beside = Beside {
-            what: raw_what,
+            what: Cow::Borrowed(raw_what),
             value: Summary::of(raw)?,
             ratio: Summary::of(&ratios(ours, raw))?,
             difference: Summary::of(&differences(ours, raw))?,
@@ -187,12 +189,12 @@ impl Section {
             Ok(rows) => (rows, Vec::new()),
             Err(e) => (Vec::new(), vec![format!("{e:#}")]),
         };
-        Section { title, how, rows, skipped, layout: Layout::List }
+        Section { title: title.into(), how: how.into(), rows, skipped, layout: Layout::List }
     }
 
     /// A section with a column for each thing beside Vervain; `skipped` says which are not there.
     pub fn grid(title: &'static str, how: &'static str, rows: Vec<Row>, skipped: Vec<String>) -> Section {
-        Section { title, how, rows, skipped, layout: Layout::Grid }
+        Section { title: title.into(), how: how.into(), rows, skipped, layout: Layout::Grid }
     }
 
     /// Prints the section.
@@ -201,47 +203,42 @@ impl Section {
         if !self.rows.is_empty() {
             println!("{}", table::of(self));
         }
-        for row in &self.rows {
-            row.note.iter().for_each(|note| println!("  {}: {note}", row.full_name(self.layout)));
-        }
+        self.remarks().for_each(|remark| println!("  {remark}"));
+    }
+
+    /// What stands below the table: remarks on rows, what bounds those that missed their target, what is not there.
+    pub fn remarks(&self) -> impl Iterator<Item = String> {
+        let note = |row: &Row| Some(format!("{}: {}", row.full_name(self.layout), row.note.as_ref()?));
         let missed = self.rows.iter().filter(|row| row.met == Some(false));
         let mut limits: Vec<&String> = missed.filter_map(|row| row.limit.as_ref()).collect();
         limits.dedup();
-        for limit in limits {
-            println!("  the limit where missed: {limit}");
-        }
-        for what in &self.skipped {
-            println!("  not measured: {what}");
-        }
+        let limits = limits.into_iter().map(|limit| format!("the limit where missed: {limit}"));
+        let skipped = self.skipped.iter().map(|what| format!("not measured: {what}"));
+        self.rows.iter().filter_map(note).chain(limits).chain(skipped)
     }
 }
 
 impl Report {
     /// Prints what the machine is.
     pub fn print_head(machine: &Machine) {
-        println!(
-            "Vervain {} on {} ({} processors, {}), Linux {} {}, load {:.1}, {}",
-            machine.vervain,
-            machine.cpu,
-            machine.cpus,
-            machine.caches.join(", "),
-            machine.kernel,
-            machine.architecture,
-            machine.load,
-            machine.date
-        );
+        println!("{machine}");
         println!("Each value is the median of the rounds, with the lowest and the highest in brackets.");
+    }
+
+    /// How many promises were kept, of how many.
+    pub fn verdict(&self) -> (usize, usize) {
+        let verdicts: Vec<bool> = self.sections.iter().flat_map(|s| &s.rows).filter_map(|row| row.met).collect();
+        (verdicts.iter().filter(|met| **met).count(), verdicts.len())
     }
 
     /// Prints how many promises were kept, and what was reached where one was not.
     pub fn print_verdict(&self) {
-        let verdicts: Vec<bool> = self.sections.iter().flat_map(|s| &s.rows).filter_map(|row| row.met).collect();
-        if verdicts.is_empty() {
+        let (met, promised) = self.verdict();
+        if promised == 0 {
             println!("\nNothing with a target was measured.");
             return;
         }
-        let met = verdicts.iter().filter(|met| **met).count();
-        println!("\n{met} of {} targets met, in {} s.", verdicts.len(), self.seconds);
+        println!("\n{met} of {promised} targets met, in {} s.", self.seconds);
         for section in &self.sections {
             let mut missed = section.rows.iter().filter(|row| row.met == Some(false)).peekable();
             if missed.peek().is_some() {
@@ -251,7 +248,7 @@ impl Report {
                 println!("  {}: {}", row.full_name(section.layout), table::against_target(row));
             }
         }
-        let skipped = self.sections.iter().flat_map(|s| s.skipped.iter().map(move |why| (s.title, why)));
+        let skipped = self.sections.iter().flat_map(|s| s.skipped.iter().map(move |why| (&s.title, why)));
         for (title, why) in skipped {
             println!("not measured in \"{title}\": {why}");
         }
@@ -265,6 +262,12 @@ impl Report {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Reads the report of a run.
+    pub fn load(path: &Path) -> Result<Report> {
+        let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not the file of a run", path.display()))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Medians and spreads of a handful of rounds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What several rounds gave: the middle one, and the lowest and highest.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The middle value, or the mean of the two middle ones.
     pub median: f64,

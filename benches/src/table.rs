@@ -1,37 +1,61 @@
 //! Prints sections as tables, values with their units and spreads.
 
+use std::ops::Range;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use crate::report::{Layout, Row, Section, Target, Unit};
 use crate::stats::Summary;
 
-/// The table of a section.
+/// What stands in the table of a section, wherever it is shown.
+pub struct Cells {
+    /// Of each column.
+    pub head: Vec<String>,
+    /// As many cells in each as in the head; a line break parts what is better read in two lines.
+    pub lines: Vec<Vec<String>>,
+    /// The columns that hold numbers.
+    numbers: Range<usize>,
+}
+
+/// The table of a section, for a terminal.
 pub fn of(section: &Section) -> Table {
+    let cells = cells_of(section);
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    match section.layout {
-        Layout::List => list(&mut table, &section.rows),
-        Layout::Grid => grid(&mut table, &section.rows),
+    table.set_header(cells.head);
+    table.add_rows(cells.lines);
+    for column in table.column_iter_mut().skip(cells.numbers.start).take(cells.numbers.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }
 
-fn list(table: &mut Table, rows: &[Row]) {
+/// The cells of a section.
+pub fn cells_of(section: &Section) -> Cells {
+    match section.layout {
+        Layout::List => list(&section.rows),
+        Layout::Grid => grid(&section.rows),
+    }
+}
+
+fn list(rows: &[Row]) -> Cells {
     let compared = rows.iter().any(|row| row.beside.is_some());
     let promised = rows.iter().any(|row| row.target.is_some());
     let shown = [true, true, compared, compared, promised, promised];
     let pick =
         |cells: [String; 6]| cells.into_iter().zip(shown).filter(|(_, s)| *s).map(|(c, _)| c).collect::<Vec<_>>();
-    table.set_header(pick(["measured", "Vervain", "beside it", "against it", "target", ""].map(String::from)));
-    for row in rows {
-        table.add_row(pick(cells(row)));
-    }
-    for column in table.column_iter_mut().skip(1).take(if compared { 3 } else { 1 }) {
-        column.set_cell_alignment(CellAlignment::Right);
+    Cells {
+        head: pick(HEAD.map(String::from)),
+        lines: rows.iter().map(|row| pick(line(row))).collect(),
+        numbers: 1..if compared { 4 } else { 2 },
     }
 }
 
-fn cells(row: &Row) -> [String; 6] {
+/// What the cells of a line are.
+pub const HEAD: [&str; 6] = ["measured", "Vervain", "beside it", "against it", "target", ""];
+
+/// A row by itself.
+pub fn line(row: &Row) -> [String; 6] {
     let beside = row.beside.as_ref();
     [
         row.what.clone(),
@@ -44,19 +68,20 @@ fn cells(row: &Row) -> [String; 6] {
 }
 
 /// One line for each name; a cell has the other's value and Vervain's ratio to it.
-fn grid(table: &mut Table, rows: &[Row]) {
+fn grid(rows: &[Row]) -> Cells {
     let mut names: Vec<&str> = Vec::new();
     let mut others: Vec<&str> = Vec::new();
     for row in rows {
         if !names.contains(&row.what.as_str()) {
             names.push(&row.what);
         }
-        if let Some(beside) = row.beside.as_ref().filter(|b| !others.contains(&b.what)) {
-            others.push(beside.what);
+        if let Some(beside) = row.beside.as_ref().filter(|b| !others.contains(&&*b.what)) {
+            others.push(&beside.what);
         }
     }
     let head = ["", "Vervain"].into_iter().chain(others.iter().copied());
-    table.set_header(head.map(String::from));
+    let head: Vec<String> = head.map(String::from).collect();
+    let mut lines = Vec::new();
     for name in names {
         let of_name = || rows.iter().filter(|row| row.what == name);
         let ours = of_name().next().map(|row| on_two_lines(&row.ours, row.unit));
@@ -65,20 +90,20 @@ fn grid(table: &mut Table, rows: &[Row]) {
             let row = of_name().find(|row| row.beside.as_ref().is_some_and(|b| b.what == *other));
             line.push(row.map(grid_cell).unwrap_or_default());
         }
-        table.add_row(line);
+        lines.push(line);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    Cells { numbers: 1..head.len(), head, lines }
 }
 
 fn grid_cell(row: &Row) -> String {
     let Some(beside) = &row.beside else { return String::new() };
-    let mark = match row.met {
-        Some(false) => " MISSED",
-        _ => "",
+    let against = match (row.target, verdict(row)) {
+        (None, _) => String::new(),
+        (Some(Target::RatioAtMost(most)), verdict) => format!(", ≤ {most} {verdict}"),
+        (Some(Target::RatioAtLeast(least)), verdict) => format!(", ≥ {least} {verdict}"),
+        (Some(target), verdict) => format!(", {} {verdict}", promise(target, row.unit)),
     };
-    format!("{}\n× {:.2}{mark}", on_two_lines(&beside.value, row.unit), beside.ratio.median)
+    format!("{}\n× {:.2}{against}", on_two_lines(&beside.value, row.unit), beside.ratio.median)
 }
 
 fn on_two_lines(s: &Summary, unit: Unit) -> String {

@@ -1,5 +1,5 @@
 // What children of fork see of large memory, and what they do not change: as share_maps, the output must be the same on
-// private memory and on memory that is shared from birth.
+// private memory and on memory that is allocated from shared memory.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

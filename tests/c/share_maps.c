@@ -1,5 +1,5 @@
 // What programs do with large memory: every case prints what it saw, and nothing that depends on addresses. Run on
-// private memory and on memory that is shared from birth, the output must be the same.
+// private memory and on memory that is allocated from shared memory, the output must be the same.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

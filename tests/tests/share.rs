@@ -1,4 +1,4 @@
-//! Memory that is shared from birth, in whole programs: whatever they do with it, they see what they would see on
+//! Memory that is allocated from shared memory, in whole programs: whatever they do with it, they see what they would see on
 //! private memory. The differential programs print what they see; their output under `vervain run` must be that of a
 //! plain run.
 

@@ -90,7 +90,7 @@ pub struct DeviceOptions {
 
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, no memory shared from its allocation
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
     /// Print the environment and the libibverbs that the program gets
@@ -127,7 +127,7 @@ pub struct EnvArgs {
     /// List Vervain's variables with their values, defaults and meaning; --format json has more
     #[arg(long, conflicts_with = "no_preload")]
     pub list: bool,
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, no memory shared from its allocation
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
     /// For whom

@@ -1,4 +1,4 @@
-//! Whether memory that a program allocates is shared from birth, tried in a child process that has the preload: it
+//! Whether programs allocate from shared memory, tried in a child process that has the preload: it
 //! allocates, and asks the preload where the memory lies.
 
 use std::ffi::OsString;

@@ -6,7 +6,7 @@
 //!
 //! Netlink: who asks the kernel for RDMA devices on a socket of NETLINK_RDMA is told of those in the tree (`netlink`).
 //!
-//! Memory: in a process that has loaded the verbs library, large allocations and mappings are shared from birth
+//! Memory: in a process that has loaded the verbs library, large allocations and mappings come from shared memory
 //! (`vervain-share`), unless VERVAIN_SHARE=off. The device finds out about them by [`vervain_share_v1`].
 //!
 //! Libraries: what a program loads from a package that brings a libibverbs of its own gets Vervain's (`loading`).

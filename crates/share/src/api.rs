@@ -1,4 +1,4 @@
-//! The seam between memory that is shared from birth and the device: one C symbol, found by dlsym, so that neither
+//! The seam between allocation from shared memory and the device: one C symbol, found by dlsym, so that neither
 //! library is linked to the other. Who changes a struct raises [`VERSION`].
 
 use std::ffi::CStr;

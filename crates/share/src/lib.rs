@@ -1,4 +1,4 @@
-//! Memory that is shared from birth (DESIGN decision 4a): large allocations and anonymous mappings live on a sealed
+//! Allocation from shared memory (DESIGN decision 4a): large allocations and anonymous mappings live on a sealed
 //! memfd, so that a peer on the same host can map them and an RDMA write is one copy. The preload library hooks the C
 //! library's functions and calls this crate; the device asks it where memory lies (`api`, `device`). It knows nothing
 //! of verbs.

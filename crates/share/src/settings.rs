@@ -1,4 +1,4 @@
-//! Whether memory is shared from birth in this process: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
+//! Whether this process allocates from shared memory: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
 //! the resource limits say. Asked once, at the first large request of a process that uses verbs.
 
 use std::ffi::CStr;
@@ -8,7 +8,7 @@ use vervain_config::{ADOPT, FORK_LIMIT, SHARE, Share, Switch, Variable, bytes};
 
 use crate::{checkers, sys};
 
-/// Why memory is not shared from birth.
+/// Why nothing is allocated from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {
     /// `VERVAIN_SHARE=off`.
@@ -105,7 +105,7 @@ fn asked<T>(variable: &'static Variable, of: impl Fn(&[u8]) -> Option<T>) -> Res
         let Some(value) = value else { return Ok(None) };
         of(value).map(Some).ok_or_else(|| {
             let mut line = Line { bytes: [0; 512], used: 0 };
-            let _ = write!(line, "vervain: {}; memory is not shared from birth", variable.wrong(value));
+            let _ = write!(line, "vervain: {}; nothing is allocated from shared memory", variable.wrong(value));
             say(&[&line.bytes[..line.used]]);
             Off::BadVariable
         })

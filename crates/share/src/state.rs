@@ -152,7 +152,7 @@ impl Drop for Locked {
     }
 }
 
-/// Whether memory is shared from birth here, as far as is known: true from [`wake`] to the first large request.
+/// Whether memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first large request.
 #[inline]
 pub fn possible() -> bool {
     matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)

@@ -1,4 +1,4 @@
-//! One sentence for `vervain doctor`: whether memory is shared from birth here, and why not.
+//! One sentence for `vervain doctor`: whether programs allocate from shared memory here, and why not.
 
 use crate::heap::THRESHOLD;
 use crate::object::Object;
@@ -6,7 +6,7 @@ use crate::settings::Settings;
 
 /// What is in force for a process with this process's environment, limits and kernel.
 pub fn sentence() -> String {
-    let off = |why: crate::settings::Off| format!("memory is not shared from birth: {}", why.reason());
+    let off = |why: crate::settings::Off| format!("nothing is allocated from shared memory: {}", why.reason());
     let settings = match Settings::read() {
         Ok(settings) => settings,
         Err(why) => return off(why),
@@ -16,7 +16,7 @@ pub fn sentence() -> String {
     }
     let pages = if settings.huge { "huge pages where a block has room for them" } else { "small pages only" };
     format!(
-        "memory is shared from birth: allocations and anonymous mappings from {} KiB, and page-aligned ones, in a \
+        "allocated from shared memory: blocks and anonymous mappings from {} KiB, and page-aligned ones, in a \
          sealed memfd of up to {} GiB, {pages}",
         THRESHOLD >> 10,
         settings.heap_len >> 30

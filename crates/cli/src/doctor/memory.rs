@@ -11,21 +11,22 @@ use crate::libs;
 use crate::sharing::{self, Serving};
 
 /// Memory that the preload serves from sealed memfds.
-pub fn from_birth(lib_dir: Option<&Path>) -> Finding {
+pub fn allocated_shared(lib_dir: Option<&Path>) -> Finding {
     let share = Config::of_process().map_or(Share::Auto, |config| config.share);
     let preload = libs::directory(lib_dir).map(|dir| dir.join(libs::PRELOAD));
-    judge_from_birth(share, preload.and_then(|p| sharing::under(&p)))
+    judge_allocated_shared(share, preload.and_then(|p| sharing::under(&p)))
 }
 
-const FROM_BIRTH: &str = "shared from birth";
-const FROM_BIRTH_COST: &str = "memory that programs allocate is not mapped by peers: each operation between processes costs a \
-                               system call, or waits for a thread of the owner";
+const ALLOCATED_SHARED: &str = "allocated from shared memory";
+const ALLOCATED_SHARED_COST: &str = "memory that programs allocate is not mapped by peers: each operation between \
+                                     processes costs a system call, or waits for a thread of the owner";
 
-fn judge_from_birth(share: Share, serving: Result<Serving>) -> Finding {
-    let lack = |found: &str, remedy| Finding::with(Status::Slower, FROM_BIRTH, found, FROM_BIRTH_COST, remedy);
+fn judge_allocated_shared(share: Share, serving: Result<Serving>) -> Finding {
+    let lack =
+        |found: &str, remedy| Finding::with(Status::Slower, ALLOCATED_SHARED, found, ALLOCATED_SHARED_COST, remedy);
     match serving {
         Ok(Serving::Served) => {
-            Finding::ok(FROM_BIRTH, "in force: peers map large allocations of programs under `vervain run`")
+            Finding::ok(ALLOCATED_SHARED, "in force: peers map large allocations of programs under `vervain run`")
         }
         Ok(_) if share == Share::Off => lack("off: VERVAIN_SHARE is off", "unset VERVAIN_SHARE"),
         Ok(Serving::Off) => lack(
@@ -100,12 +101,12 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_says_by_what() {
-        let f = judge_from_birth(Share::Off, Ok(Serving::Off));
+        let f = judge_allocated_shared(Share::Off, Ok(Serving::Off));
         assert_eq!(f.status, Status::Slower);
         assert!(f.found.contains("VERVAIN_SHARE"), "{}", f.found);
-        assert_eq!(judge_from_birth(Share::Auto, Ok(Serving::Served)).status, Status::Ok);
-        assert!(judge_from_birth(Share::Auto, Ok(Serving::Absent)).found.contains("does not share"));
-        assert!(judge_from_birth(Share::Auto, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
+        assert_eq!(judge_allocated_shared(Share::Auto, Ok(Serving::Served)).status, Status::Ok);
+        assert!(judge_allocated_shared(Share::Auto, Ok(Serving::Absent)).found.contains("does not share"));
+        assert!(judge_allocated_shared(Share::Auto, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
     }
 
     #[test]

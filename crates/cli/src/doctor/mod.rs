@@ -70,7 +70,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         access::memfd(),
         access::rendezvous(),
         access::names(),
-        memory::from_birth(args.lib_dir.as_deref()),
+        memory::allocated_shared(args.lib_dir.as_deref()),
         memory::programs_own(),
         access::process_vm(),
         memory::owner_copies(),
