@@ -1,6 +1,6 @@
 //! The unmodified clients and the C programs between two hosts, over a cable that carries a path MTU of 1024, by IPv4 and IPv6.
-//! The hosts are network namespaces; where they cannot be made, the tests say so and pass. Other networks are in
-//! `tests/clients/tests/networks.rs`.
+//! The hosts are network namespaces; where they cannot be made, the tests are skipped. Other networks, and each line of perftest's,
+//! are in `tests/clients/tests/networks.rs`.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn ping_pongs_over_ipv6() {
 
 #[test]
 fn perftest_over_a_cable_of_1500_bytes() {
-    matrix(Wire::Cable(1500), PERFTEST, 0, usize::MAX);
+    matrix(Wire::Cable(1500), PERFTEST, 0, 3);
 }
 
 #[test]
