@@ -1,5 +1,5 @@
 //! mpi4py's own tests: Debian's module for Open MPI, the tests from the source distribution of the same version on
-//! PyPI, over UCX confined to verbs. `tests/data/mpi4py.txt` says which are left out, and why.
+//! PyPI, over UCX confined to verbs. `tests/clients/data/mpi4py.txt` says which are left out, and why.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

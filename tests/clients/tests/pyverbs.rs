@@ -1,5 +1,5 @@
 //! The tests of pyverbs, rdma-core's own test-suite, unmodified as Debian 12 ships them: each does what
-//! `tests/data/pyverbs.txt` says, by memory and in packets.
+//! `tests/clients/data/pyverbs.txt` says, by memory and in packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
