@@ -4,41 +4,52 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 PROFILE_DIR := target/release
 LIBS    := $(PROFILE_DIR)/lib/vervain
-MSRV    := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-# cargo may be installed and not in PATH: a fresh rustup, sudo, cron.
-CARGO ?= $(or $(shell command -v cargo 2>/dev/null),$(wildcard $(HOME)/.cargo/bin/cargo))
-ifneq ($(CARGO),)
-export PATH := $(dir $(CARGO)):$(PATH)
-endif
+# Finds cargo, or sets one up below target/.
+CARGO ?= scripts/cargo.sh
+export CARGO
 # The libraries are looked for beside the command, so the build directory is the default one.
 unexport CARGO_TARGET_DIR
 
+# What building takes; where cargo is missing, what getting it takes.
+BUILD_PACKAGES = gcc libc6-dev $(shell scripts/cargo.sh --needs)
 DEMO_PACKAGES := ibverbs-utils perftest
-TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev gcc libc6-dev binutils python3 valgrind \
-    util-linux iproute2 nftables hostname tshark ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
+# For `make test`, what a visitor's machine is soon given.
+TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev binutils python3 valgrind libc6-dbg util-linux iproute2 nftables \
+    hostname tshark python3-scapy curl
+# For `make test-clients`, the rest.
+CLIENT_PACKAGES := $(TEST_PACKAGES) librdmacm-dev ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
     openmpi-bin libopenmpi-dev mpich libmpich-dev hpcc python3-mpi4py python3-numpy python3-pip \
-    python3-venv python3-yaml libnuma1 libcurl4 chromium libpython3.11-testsuite \
+    python3-venv python3-yaml libnuma1 libcurl4 chromium \
+    libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace
-BENCH_PACKAGES := perftest libibverbs-dev gcc libc6-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
+BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin
 
-.PHONY: all build demo test soak bench results install clean fmt lint doc toolchain packages-demo packages-test packages-bench
+.PHONY: all build demo test test-clients soak bench results install clean fmt lint doc toolchain \
+    packages-demo packages-test packages-test-clients packages-bench
+# cargo uses all processors by itself; the packages come before it.
+.NOTPARALLEL:
 all: build
 
-build: toolchain
-	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests
+build:
+	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests
 	@scripts/stage-libs.sh $(PROFILE_DIR) $(LIBS)
 
 demo: packages-demo build
 	@scripts/demo.sh $(PROFILE_DIR)/vervain
 
+# Device, links, protocols, command, ping-pongs, perftest: minutes.
 test: packages-test build
-	$(CARGO) test --profile checked --workspace --no-fail-fast
+	@scripts/test.sh $@ --workspace --exclude vervain-client-tests
+
+# MPI, UCX, HPCC, pyverbs, wheels, browser, containers, sanitizers, further networks.
+test-clients: packages-test-clients build
+	@scripts/test.sh $@ --package vervain-client-tests
 
 # The simulation of the transport for SECONDS; with SEED that one seed only, its packets printed.
-soak: toolchain
+soak:
 	VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
 	    --package vervain-transport --test simulation -- --ignored --exact --nocapture soak
 
@@ -60,28 +71,31 @@ install: build
 	install -d "$(DESTDIR)$(PREFIX)/share/doc/vervain"
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE "$(DESTDIR)$(PREFIX)/share/doc/vervain"
 
-clean: toolchain
-	$(CARGO) clean
+clean:
+	rm -rf target
 
-fmt: toolchain
+fmt:
 	$(CARGO) fmt --all
 
 # In the profile of the tests, as `doc`: what both need is built once.
-lint: toolchain
+lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --profile checked --workspace --all-targets -- -D warnings
 
-doc: toolchain
+doc:
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --profile checked --workspace --no-deps
 
 toolchain:
-	@scripts/check-toolchain.sh "$(CARGO)" "$(MSRV)"
+	@scripts/cargo.sh --set-up
 
 packages-demo:
-	@scripts/need-packages.sh $(DEMO_PACKAGES)
+	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(DEMO_PACKAGES)'
 
 packages-test:
-	@scripts/need-packages.sh $(TEST_PACKAGES)
+	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(TEST_PACKAGES)'
+
+packages-test-clients:
+	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(CLIENT_PACKAGES)'
 
 packages-bench:
-	@scripts/need-packages.sh $(BENCH_PACKAGES)
+	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(BENCH_PACKAGES)'

@@ -23,6 +23,8 @@ mkdir -p "$copy/crates"
 cp Cargo.lock "$copy"
 sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
 cp -r crates/wire crates/fault crates/transport "$copy/crates"
+mkdir "$copy/tests"
+cp -r tests/skip "$copy/tests"
 
 # build FILE: makes the test binary of the copy; its path.
 build() {

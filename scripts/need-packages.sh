@@ -1,33 +1,59 @@
 #!/bin/sh
-# need-packages.sh PACKAGE...: installs the Debian packages that are missing, where this user may; else prints the line
-# to type and succeeds, so that what is possible goes on.
+# need-packages.sh 'PACKAGE...': installs the Debian packages that are missing, where this user may; else prints the line
+# to type and succeeds, so that what is possible goes on. ONE|OTHER is the first of them that the distribution has.
 set -eu
+# shellcheck disable=SC2086 # a list of words
+set -- $*
 command -v dpkg-query >/dev/null || {
     echo "vervain: no dpkg here; these Debian packages, by whatever name, are needed: $*" >&2
     exit 0
 }
+installed() { [ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null || true)" = "install ok installed" ]; }
+one_of() {
+    for one in $(echo "$1" | tr '|' ' '); do
+        if installed "$one"; then return 0; fi
+    done
+    return 1
+}
 missing=
-for package in "$@"; do
-    status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
-    [ "$status" = "install ok installed" ] || missing="$missing $package"
-done
+for package in "$@"; do one_of "$package" || missing="$missing $package"; done
 [ -n "$missing" ] || exit 0
-# shellcheck disable=SC2086 # a list of words
-set -- $missing
 if [ "$(id -u)" = 0 ]; then
     as_root="env"
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root="sudo -n env"
 else
-    echo "vervain: missing, and this user may not install it. Type:  sudo apt-get install -y $*" >&2
+    as_root=
+fi
+# A fresh machine's package lists may be absent.
+# What is installed is known without lists, but not whence.
+lists() { apt-cache show libc6 2>/dev/null | grep -q ^Filename; }
+[ -z "$as_root" ] || lists || $as_root apt-get update -q >/dev/null 2>&1 || true
+if lists; then known=yes; else known=; fi
+chosen=
+for package in $missing; do
+    found=
+    for one in $(echo "$package" | tr '|' ' '); do
+        if [ -z "$known" ] || [ -n "$(apt-cache show "$one" 2>/dev/null)" ]; then found=$one; break; fi
+    done
+    # One that this release does not have would keep apt-get from installing the others.
+    if [ -n "$found" ]; then chosen="$chosen $found"; else echo "vervain: there is no package $package here" >&2; fi
+done
+[ -n "$chosen" ] || exit 0
+# shellcheck disable=SC2086 # a list of words
+set -- $chosen
+if [ -z "$as_root" ]; then
+    if command -v sudo >/dev/null; then type="Type:  sudo"; else type="Type, as root: "; fi
+    echo "vervain: missing, and this user may not install it. $type apt-get install -y $*" >&2
     exit 0
 fi
 echo "vervain: installing $*"
+# Nothing that is there is to go.
 install_all() {
-    $as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+    $as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends --no-remove "$@"
 }
-# A fresh machine's package lists may be absent or stale.
-install_all "$@" >/dev/null 2>&1 || { $as_root apt-get update -q >/dev/null && install_all "$@"; } || {
-    echo "vervain: apt-get failed. Type:  sudo apt-get install -y $*" >&2
+# The lists may be stale.
+install_all "$@" >/dev/null 2>&1 || { $as_root apt-get update -q >/dev/null && install_all "$@" >/dev/null; } || {
+    echo "vervain: apt-get failed. Type, as root:  apt-get install -y $*" >&2
     exit 0
 }

@@ -1,4 +1,4 @@
-/* A program for sanitizers, memcheck and debuggers to look at (tests/tests/sanitizers.rs). The cases of traffic are right and
+/* A program for sanitizers, memcheck and debuggers to look at (tests/clients/tests/sanitizers.rs). The cases of traffic are right and
  * must be left in peace; each case after them does its traffic too, and then makes one mistake, which must be found. Memory
  * is large and malloc'd, as Vervain would share it. */
 #define _GNU_SOURCE

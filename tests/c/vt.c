@@ -56,16 +56,27 @@ void vt_note(const char *fmt, ...)
 	fflush(stdout);
 }
 
+static _Noreturn void abandon(const char *word, const char *fmt, va_list ap)
+{
+	printf("%s %s: ", word, case_name);
+	vprintf(fmt, ap);
+	printf("\n");
+	case_skipped = true;
+	longjmp(vt_abandon, 1);
+}
+
 void vt_skip(const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	printf("skip %s: ", case_name);
-	vprintf(fmt, ap);
-	printf("\n");
-	va_end(ap);
-	case_skipped = true;
-	longjmp(vt_abandon, 1);
+	abandon("skip", fmt, ap);
+}
+
+void vt_does_not_apply(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	abandon("note", fmt, ap);
 }
 
 bool vt_end(void)

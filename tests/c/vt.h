@@ -61,8 +61,10 @@ void vt_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* For programs whose cases are rows of a table: each row is reported on its own line under this name. */
 void vt_begin(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 bool vt_end(void);
-/* Ends the case as not applicable, with the reason. */
+/* Ends the case for what the machine lacks, which counts as a skipped test. */
 void vt_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+/* Ends a case that has nothing to say in this kind of run. */
+void vt_does_not_apply(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* A failed check is printed and the case goes on. */
 #define vt_check(cond, ...)                                                                                                \

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::{have, tool};
+use crate::{Finished, have, skip, tool};
 
 /// Whether a C compiler and the header of libibverbs exist; prints what is missing.
 pub fn have_c() -> bool {
@@ -17,7 +17,7 @@ pub fn have_c() -> bool {
         (_, false) => "infiniband/verbs.h (package libibverbs-dev)",
         _ => return true,
     };
-    eprintln!("skipped: this machine has no {missing}");
+    skip(format_args!("this machine has no {missing}"));
     false
 }
 
@@ -37,6 +37,33 @@ pub fn c_program_with(name: &str, libraries: &[&str]) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     built.get_or_insert_with(HashMap::new).entry(name.to_owned()).or_insert_with(|| compile(name, libraries)).clone()
+}
+
+/// Why a C program's run failed, if it did: its last line counts the cases, its exit status says whether all held. Cases that
+/// it has skipped, for what the machine lacks, are skips of the test.
+pub fn failure(end: &Finished) -> Option<String> {
+    for line in end.output.lines() {
+        if let Some(what) = line.strip_prefix("skip ") {
+            skip(what);
+        } else if line.starts_with("note ") {
+            println!("{line}");
+        }
+    }
+    if end.success() && end.output.contains(" cases, 0 failed") {
+        return None;
+    }
+    let bad: Vec<_> = end.output.lines().filter(|l| l.starts_with("FAIL") || l.starts_with("seed")).collect();
+    Some(format!("{}\n{}", bad.join("\n"), end.describe()))
+}
+
+/// Fails the test when a C program's run failed.
+///
+/// # Panics
+/// When it did.
+pub fn must_hold(end: &Finished) {
+    if let Some(why) = failure(end) {
+        panic!("{why}");
+    }
 }
 
 /// The library of `tests/c/stand_in_NAME.c`, in a directory of its own under the name `file` that a program asks for.
@@ -112,7 +139,7 @@ pub fn sanitized_program(compiler: &str, sanitizer: &[&str], name: &str) -> Opti
         Ok(program) => Some(program),
         // The linkers' words for a library that is not there: "cannot find -lasan", "cannot find /…/libclang_rt.asan.a".
         Err(why) if why.lines().any(|line| line.contains("cannot find") && line.contains("san")) => {
-            eprintln!("skipped: {compiler} has no runtime for {}", sanitizer.join(" "));
+            skip(format_args!("{compiler} has no runtime for {}", sanitizer.join(" ")));
             None
         }
         Err(why) => panic!("{as_named} does not compile:\n{why}"),

@@ -124,7 +124,7 @@ impl Limits {
         tried.args(self.privileges()).arg("true");
         let end = Job::start(&mut tried).finish(LIMIT);
         if !end.success() {
-            eprintln!("skipped: this user cannot make such a container: {}", end.describe());
+            crate::skip(format_args!("this user cannot make such a container: {}", end.describe()));
         }
         end.success()
     }

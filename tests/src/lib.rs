@@ -2,25 +2,30 @@
 //! process group of their own, pairs servers with clients, compiles the C programs of `tests/c`, and makes Python environments.
 //!
 //! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
-//! a test pass with a printed reason; a product that was not built makes it fail with one sentence.
+//! a test a skipped one, with the reason ([`skip`]); a product that was not built makes it fail with one sentence.
 
 pub mod callgrind;
 mod compile;
 pub mod container;
 pub mod counters;
 mod leftovers;
+pub mod matrix;
 pub mod mpi;
 pub mod netns;
+pub mod pairs;
 mod process;
 mod venv;
+pub mod wire;
 
 pub use compile::{
-    app_program, bench_program, c_program, c_program_with, have_c, mpi_program, sanitized_program, stand_in,
+    app_program, bench_program, c_program, c_program_with, failure, have_c, mpi_program, must_hold, sanitized_program,
+    stand_in,
 };
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};
 pub use process::{Finished, Job, free_port};
 pub use venv::python_with;
+pub use vervain_skip::skip;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -98,7 +103,7 @@ pub fn tool(name: &str) -> Option<PathBuf> {
 pub fn have(tools: &[&str]) -> bool {
     let missing: Vec<_> = tools.iter().filter(|t| tool(t).is_none()).copied().collect();
     if !missing.is_empty() {
-        eprintln!("skipped: this machine has no {}", missing.join(", "));
+        skip(format_args!("this machine has no {}", missing.join(", ")));
     }
     missing.is_empty()
 }

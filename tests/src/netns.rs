@@ -252,7 +252,7 @@ fn rights() -> Option<Rights> {
         [("-nu", false), ("-Urnu", true)].into_iter().find(|(o, _)| can(o)).map(|(_, user)| Rights { user })
     });
     if rights.is_none() {
-        eprintln!("skipped: this user may not make network namespaces (run as root, or allow user namespaces)");
+        crate::skip("this user may not make network namespaces (run as root, or allow user namespaces)");
     }
     rights
 }

@@ -20,7 +20,7 @@ pub fn python_with(packages: &[&str]) -> Option<PathBuf> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(python) = tool("python3") else {
-        eprintln!("skipped: this machine has no python3");
+        crate::skip("this machine has no python3");
         return None;
     };
     let version = Command::new(&python).arg("--version").output().map(|o| o.stdout).unwrap_or_default();
@@ -32,7 +32,7 @@ pub fn python_with(packages: &[&str]) -> Option<PathBuf> {
     if !made.is_dir() {
         std::fs::create_dir_all(&root).expect("a directory for Python environments");
         if let Err(why) = make(&python, &partial, packages) {
-            eprintln!("skipped: no {}: {why}", packages.join(", "));
+            crate::skip(format_args!("no {}: {why}", packages.join(", ")));
             let _ = std::fs::remove_dir_all(&partial);
             return None;
         }

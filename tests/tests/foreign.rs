@@ -1,8 +1,6 @@
 //! Peers that are not Vervain: `tests/python/foreign.py` makes packets from the IP header on as RNICs and soft-RoCE do, and
 //! an ordinary UDP socket cannot. `tests/c/answer` answers them.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

@@ -1,13 +1,11 @@
 //! Networks that lose packets and fail: packets dropped by nftables between two hosts, at random or by opcode; cables
 //! pulled, peers killed, hosts gone. What fails deterministically, by a seed, is tested by the simulation of `transport`.
 
-mod common;
-
 use std::time::Duration;
 
-use common::wire::{Wire, across, failure, must_hold, run_across};
 use vervain_tests::netns::Network;
-use vervain_tests::{Failures, Job, alone, have, have_c};
+use vervain_tests::wire::{Wire, across, run_across};
+use vervain_tests::{Failures, Job, alone, failure, have, have_c, must_hold};
 
 const WIRE: Wire = Wire::Cable(1500);
 

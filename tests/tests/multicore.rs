@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, Leftovers, alone, c_program, have_c, under_vervain, way};
+use vervain_tests::{Failures, Job, Leftovers, alone, c_program, failure, have_c, under_vervain, way};
 
-/// Runs a program once for each way; its last line counts the cases, its exit status says whether all held.
+/// Runs a program once for each way.
 fn on_each_way(program: &str, cases: &[&str], ways: &[&str], limit: u64) {
     if !have_c() {
         return;
@@ -17,11 +17,8 @@ fn on_each_way(program: &str, cases: &[&str], ways: &[&str], limit: u64) {
         let mut command = under_vervain(c_program(program));
         command.args(cases).envs(way(name));
         let end = Job::start(&mut command).finish(Duration::from_secs(limit));
-        for line in end.output.lines().filter(|l| l.starts_with("note ") || l.starts_with("skip ")) {
-            println!("{name}: {line}");
-        }
-        if !end.success() || !end.output.contains(" cases, 0 failed") {
-            failures.add(&format!("{program} {cases:?} {name}"), end.describe());
+        if let Some(why) = failure(&end) {
+            failures.add(&format!("{program} {cases:?} {name}"), why);
         }
     }
     let left = before.new_ones();

@@ -1,17 +1,15 @@
 //! What leaves the host: every packet of many programs is captured between two hosts, dissected by tshark as RoCE v2, and
 //! its ICRC recomputed by a program that shares no code with Vervain (`tests/python/icrc.py`).
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::wire::{Wire, across, must_hold};
-use common::{complaint, pair_between, words};
 use vervain_tests::netns::{Host, Network};
-use vervain_tests::{Failures, Finished, Job, alone, have, have_c, tool};
+use vervain_tests::pairs::{complaint, pair_between, words};
+use vervain_tests::wire::{Wire, across};
+use vervain_tests::{Failures, Finished, Job, alone, have, have_c, must_hold, tool};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// From the start of a capture to its end.

@@ -1,12 +1,10 @@
 //! Debian's perftest, server and client unmodified: every tool over every transport it knows, and its options. perftest
 //! does not look at the data (the C programs do); here the exit status, the absence of errors and a result row count.
 
-mod common;
-
 use std::time::Duration;
 
-use common::matrix::{PERFTEST, lines};
-use common::{complaint, each_line, loopback_gid, pair, words};
+use vervain_tests::matrix::{PERFTEST, lines};
+use vervain_tests::pairs::{complaint, each_line, loopback_gid, pair, words};
 use vervain_tests::{Failures, alone, have, way};
 
 const LIMIT: Duration = Duration::from_secs(60);

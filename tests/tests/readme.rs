@@ -1,7 +1,5 @@
 //! README.md: it stays short, what it points to is there, and its commands work as they are written.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -134,7 +132,7 @@ fn the_commands_of_two_hosts_run() {
     let address = network.second().v4;
     let server = network.second().enter(&shell(&first.replace(ADDRESS, address), home.path()));
     let client = network.first().enter(&shell(&second.replace(ADDRESS, address), home.path()));
-    for end in <[_; 2]>::from(common::serve(server, client, PORT, LIMIT)) {
+    for end in <[_; 2]>::from(vervain_tests::pairs::serve(server, client, PORT, LIMIT)) {
         assert!(end.success(), "{}", end.describe());
         assert!(end.output.contains("65536"), "no result in {}", end.describe());
     }

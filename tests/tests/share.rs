@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Finished, Job, c_program, have, have_c, tool, under_vervain};
+use vervain_tests::{Failures, Finished, Job, c_program, have, have_c, skip, tool, under_vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -106,7 +106,7 @@ fn places(arguments: &[&str], vars: &[(&str, &str)]) -> [String; 5] {
 fn strict() -> bool {
     let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|s| s.trim() == "2");
     if strict {
-        eprintln!("skipped: vm.overcommit_memory is 2");
+        skip("vm.overcommit_memory is 2");
     }
     strict
 }
@@ -213,7 +213,7 @@ fn memory_that_will_be_adopted_has_huge_pages_where_shared_memory_has_none() {
     }
     let host = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     if !host.contains("[never]") && !host.contains("[deny]") {
-        eprintln!("skipped: this machine's shared memory has huge pages ({})", host.trim());
+        skip(format_args!("this machine's shared memory has huge pages ({})", host.trim()));
         return;
     }
     let script = "import ctypes, mmap, sys\nm = mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
@@ -244,43 +244,6 @@ fn python_shares_work_among_processes() {
     assert_eq!(got.output, expected.output);
 }
 
-#[test]
-fn numpy_computes_the_same() {
-    if !have(&["python3"]) {
-        return;
-    }
-    if !end(plain(tool("python3").expect("asked for")).args(["-c", "import numpy"])).success() {
-        eprintln!("skipped: this machine has no numpy");
-        return;
-    }
-    let script = "import numpy as np\na = np.arange(1 << 22, dtype=float).reshape(2048, 2048)\n\
-                  for _ in range(20): a[1:-1, 1:-1] = (a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:]) / 4\n\
-                  print(float(a.sum()), float(np.linalg.norm(a[:300, :300] @ a[:300, :300])))";
-    let expected = end(plain(tool("python3").expect("asked for")).args(["-c", script]));
-    let got = end(served("python3").args(["-c", script]));
-    assert!(expected.success() && got.success(), "{}", got.describe());
-    assert_eq!(got.output, expected.output);
-}
-
-#[test]
-fn a_jvm_collects_its_garbage() {
-    if !have(&["java", "javac"]) {
-        return;
-    }
-    let dir = tempdir("jvm");
-    let source = "public class Share { public static void main(String[] a) throws Exception { long s = 0; \
-                  for (int i = 0; i < 2000; i++) { byte[] b = new byte[300000 + i]; b[i] = 1; s += b.length + b[i]; } \
-                  java.nio.ByteBuffer d = java.nio.ByteBuffer.allocateDirect(8 << 20); d.put(5, (byte) 3); \
-                  Process p = new ProcessBuilder(\"echo\", \"child\").inheritIO().start(); p.waitFor(); \
-                  System.out.println(\"sum \" + s + \" \" + d.get(5)); } }";
-    std::fs::write(dir.join("Share.java"), source).expect("a source file");
-    let compiled = end(plain(tool("javac").expect("asked for")).arg(dir.join("Share.java")));
-    assert!(compiled.success(), "{}", compiled.describe());
-    let got = end(served("java").args(["-Xmx64m", "-cp"]).arg(&dir).arg("Share"));
-    let _ = std::fs::remove_dir_all(&dir);
-    assert!(got.success() && got.output.contains("sum 602001000 3"), "{}", got.describe());
-}
-
 /// A program under `vervain run` whose memory is shared although it does not use verbs.
 fn served(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = under_vervain(program);
@@ -303,7 +266,7 @@ fn a_core_dump_has_the_data_and_not_the_holes() {
     }
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.trim() != "core" {
-        eprintln!("skipped: core dumps go to {}", pattern.trim());
+        skip(format_args!("core dumps go to {}", pattern.trim()));
         return;
     }
     let dir = tempdir("core");
@@ -314,7 +277,7 @@ fn a_core_dump_has_the_data_and_not_the_holes() {
     });
     let Some(core) = core else {
         let _ = std::fs::remove_dir_all(&dir);
-        eprintln!("skipped: this machine writes no core dumps ({})", got.describe());
+        skip(format_args!("this machine writes no core dumps ({})", got.describe()));
         return;
     };
     let blocks = core.metadata().expect("the core").blocks() * 512;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use vervain_tests::netns::{Host, Network};
-use vervain_tests::{Failures, Finished, Job, alone, have, unswayed, vervain};
+use vervain_tests::{Failures, Finished, Job, alone, have, skip, unswayed, vervain};
 
 const NOBODY: u32 = 65534;
 const SLOTS: u32 = 1022;
@@ -64,7 +64,7 @@ impl World {
     fn new() -> Option<World> {
         // SAFETY: asks for a number.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can act as another user");
+            skip("only root can act as another user");
             return None;
         }
         if !have(&["ibv_rc_pingpong", "ibv_ud_pingpong"]) {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OFFSET_BITS};
 use vervain_hca::mr::adopt::Adoption;
 use vervain_hca::{Mr, access};
+use vervain_skip::skip;
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
 const LEN: usize = 64 << 10;
@@ -52,7 +53,7 @@ fn as_peer(mr: &Mr) -> Option<&'static mut [u8]> {
 #[test]
 fn registered_memory_is_adopted_while_a_registration_needs_it() {
     if let Err(why) = Adoption::new() {
-        return eprintln!("skipped: {why}");
+        return skip(why);
     }
     // SAFETY: the only test of this program, and no other thread runs yet that reads the environment.
     unsafe { std::env::set_var("VERVAIN_ADOPT", "on") };

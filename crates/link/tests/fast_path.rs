@@ -140,6 +140,12 @@ fn the_short_way_takes_no_more_pieces_than_the_queue() {
 
 #[test]
 fn a_message_that_uc_drops_half_way_leaves_its_receive_to_the_next() {
+    // The progress thread may move the whole message before its memory is gone; not each time.
+    assert!((0..100).any(|_| a_message_is_dropped_half_way()), "no message was still on its way when its memory went");
+}
+
+/// One try; false where the message was faster.
+fn a_message_is_dropped_half_way() -> bool {
     let context = context();
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
@@ -170,8 +176,7 @@ fn a_message_that_uc_drops_half_way_leaves_its_receive_to_the_next() {
     away.deregister().unwrap();
     let c = wait(&cq);
     if c.opcode == wc::OP_RECV_RDMA_WITH_IMM {
-        eprintln!("skipped: the progress thread was faster");
-        return;
+        return false;
     }
     assert_eq!((c.wr_id, c.status), (10, wc::SUCCESS));
     let hello = One {
@@ -185,6 +190,7 @@ fn a_message_that_uc_drops_half_way_leaves_its_receive_to_the_next() {
     let mut ids = [x.wr_id, y.wr_id];
     ids.sort_unstable();
     assert_eq!((ids, x.status, y.status), ([1, 11], wc::SUCCESS, wc::SUCCESS));
+    true
 }
 
 /// A CQ that begins to count while completions flow has counted each once: as many as fit do not overrun it.

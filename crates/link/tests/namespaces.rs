@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vervain_hca::mr::transfer::Pieces;
 use vervain_link::roce::net::{Outgoing, Port, ReceiveBatch, SendBatch, TooLarge};
+use vervain_skip::skip;
 use vervain_wire::icrc::{Flow, Untold};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -48,7 +49,7 @@ fn between_namespaces(mtu: u32, sides: [Side; 2]) -> bool {
     let root = unsafe { libc::geteuid() } == 0;
     let has_ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     if !root || !has_ip {
-        eprintln!("skipped: needs root and ip (Debian: iproute2)");
+        skip("needs root and ip (Debian: iproute2)");
         return false;
     }
     let (to_first, from_second) = channel();
@@ -88,7 +89,7 @@ fn leave_for_own_namespace() -> bool {
     // SAFETY: no memory is involved.
     let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     if !left {
-        eprintln!("skipped: no network namespace: {}", std::io::Error::last_os_error());
+        skip(format_args!("no network namespace: {}", std::io::Error::last_os_error()));
     }
     left
 }

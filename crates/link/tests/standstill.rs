@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vervain_hca::{Data, Opcode, QpAttr, QpState, QpType, SendRequest, attr, send_flags, wc};
+use vervain_skip::skip;
 use world::{Pair, RECEIVE, World, alone};
 
 /// Many times an ACK timeout of [`impatient`].
@@ -126,7 +127,7 @@ fn a_request_behind_which_a_thread_stands_still_is_not_unanswered() {
         let (pair, datagrams) = (impatient(&world), world.pair(QpType::Ud));
         let receive = datagrams.receives.addr() + 4 * RECEIVE as u64;
         // SAFETY: receives of 16 KiB, of which the one in the middle is used once more.
-        let Some(trap) = (unsafe { Trap::set(receive) }) else { return println!("skipped: no userfaultfd") };
+        let Some(trap) = (unsafe { Trap::set(receive) }) else { return skip("no userfaultfd") };
         std::thread::scope(|scope| {
             let polls = scope.spawn(|| {
                 poll_for_a_while(pair);

@@ -7,6 +7,7 @@ use vervain_share::api::{KIND_MEMFD, Place, ShareApi};
 use vervain_share::heap::{self, THRESHOLD};
 use vervain_share::maps::{self, Remap};
 use vervain_share::{device, program, sys};
+use vervain_skip::skip;
 
 const MIB: usize = 1 << 20;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -19,7 +20,7 @@ fn heap_is_there() -> bool {
     vervain_share::wake();
     let probe = heap::alloc(THRESHOLD, 1, false);
     if probe.is_null() {
-        println!("skipped: {}", vervain_share::status::sentence());
+        skip(vervain_share::status::sentence());
         return false;
     }
     heap::free(probe as usize);

@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use vervain_skip::skip;
 use vervain_wire::icrc::Flow;
 use vervain_wire::opcode::{self, *};
 use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS, Reth, UDP_PORT};
@@ -136,12 +137,12 @@ fn capture(name: &str, packets: &[Vec<u8>]) -> PathBuf {
 /// Runs a program; None with a message when it is not there.
 fn run(command: &mut Command, wanted: &str) -> Option<String> {
     let Ok(Output { status, stdout, stderr }) = command.output() else {
-        println!("skipped: {wanted} is not installed");
+        skip(format_args!("{wanted} is not installed"));
         return None;
     };
     let stderr = String::from_utf8_lossy(&stderr);
     if stderr.contains("No module named") {
-        println!("skipped: {wanted} is not installed");
+        skip(format_args!("{wanted} is not installed"));
         return None;
     }
     assert!(status.success(), "{wanted}: {stderr}");

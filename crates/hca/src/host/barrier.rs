@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn one_of_two_sides_sees_the_other() {
         if !register() {
-            eprintln!("skipped: the kernel has no expedited membarrier");
+            vervain_skip::skip("the kernel has no expedited membarrier");
             return;
         }
         static X: AtomicU64 = AtomicU64::new(0);

@@ -8,12 +8,13 @@ mod pages;
 
 use std::ops::Range;
 use vervain_hca::mr::adopt::Adoption;
+use vervain_skip::skip;
 
 const PAGE: usize = 4096;
 
 /// None, with a line that says why, where this process cannot adopt.
 fn adoption() -> Option<Adoption> {
-    Adoption::new().inspect_err(|e| eprintln!("skipped: {e}")).ok()
+    Adoption::new().inspect_err(|e| skip(e)).ok()
 }
 
 /// Private anonymous memory between two pages that nobody may touch, so that the kernel joins it with nothing else.

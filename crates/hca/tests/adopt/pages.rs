@@ -3,6 +3,7 @@
 use crate::{Memory, Numbers, PAGE, adoption, fork, wait};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_hca::mr::adopt::{Adopted, Adoption};
+use vervain_skip::skip;
 
 fn peer_bytes(adopted: &Adopted, len: usize) -> &'static mut [u8] {
     let (fd, offset) = (adopted.object.fd(), adopted.offset);
@@ -186,7 +187,7 @@ fn pages_shared_with_a_forked_child_are_adopted_and_the_child_keeps_its_own() {
 fn pages_merged_by_ksm_are_adopted() {
     let Some(adoption) = adoption() else { return };
     if std::fs::read_to_string("/sys/kernel/mm/ksm/run").is_ok_and(|run| run.trim() != "1") {
-        return eprintln!("skipped: KSM does not run (/sys/kernel/mm/ksm/run)");
+        return skip("KSM does not run (/sys/kernel/mm/ksm/run)");
     }
     let memory = Memory::new(16 * PAGE);
     memory.bytes().fill(0x5a);
@@ -195,7 +196,7 @@ fn pages_merged_by_ksm_are_adopted() {
     let merged = || std::fs::read_to_string("/proc/self/ksm_merging_pages").is_ok_and(|n| n.trim() != "0");
     let mut looks = (0..100).map(|_| std::thread::sleep(std::time::Duration::from_millis(100)));
     if !looks.any(|()| merged()) {
-        return eprintln!("skipped: KSM merges nothing");
+        return skip("KSM merges nothing");
     }
     let adopted = adoption.adopt(memory.base, memory.len).unwrap();
     peer_bytes(&adopted, PAGE).fill(0xa5);
@@ -242,7 +243,7 @@ fn locked_memory_is_refused_and_stays_locked() {
     fill(&memory);
     // SAFETY: a plain call.
     if unsafe { libc::mlock(memory.base as *const _, memory.len) } != 0 {
-        return eprintln!("skipped: mlock is refused");
+        return skip("mlock is refused");
     }
     refused(&adoption, &memory, "locked");
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -260,7 +261,7 @@ fn pinned_memory_is_refused_and_adopted_when_the_pin_is_gone() {
     // SAFETY: the parameters are 120 bytes.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) } as i32;
     if ring < 0 {
-        return eprintln!("skipped: io_uring is refused");
+        return skip("io_uring is refused");
     }
     let buffer = libc::iovec { iov_base: (memory.base + 5 * PAGE) as *mut _, iov_len: 100 };
     const REGISTER_BUFFERS: u32 = 0;

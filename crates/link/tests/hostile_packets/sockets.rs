@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use vervain_skip::skip;
 use vervain_wire::UDP_PORT;
 
 /// Datagrams that are sent before their arrival is waited for.
@@ -59,7 +60,7 @@ fn what_comes_through_the_kernel_changes_nothing_but_its_counter() {
 fn another_user_of_this_host_can_neither_share_the_port_nor_change_anything() {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: needs root, to become somebody else");
+        skip("needs root, to become somebody else");
         return;
     }
     alone("sockets::another_user_of_this_host_can_neither_share_the_port_nor_change_anything", || {

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use vervain_link::roce::net::Port;
 use vervain_link::roce::port_sharing::Sharing;
+use vervain_skip::skip;
 
 /// The reason why a process cannot join.
 fn refusal(mut process: Member) -> String {
@@ -68,7 +69,7 @@ fn an_uninvited_first_is_refused_too() {
 fn one_user_at_a_time_has_the_port() {
     let _turn = turn();
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can start processes of another user");
+        skip("only root can start processes of another user");
         return;
     }
     let at = address();
@@ -104,7 +105,7 @@ fn start_as_user(at: SocketAddr, slot: u32) -> Option<Member> {
 fn apart(arguments: &[&str]) -> Option<Command> {
     let allowed = Command::new("unshare").args(arguments).arg("true").output().is_ok_and(|o| o.status.success());
     if !allowed {
-        println!("skipped: unshare {} does not work here", arguments.join(" "));
+        skip(format_args!("unshare {} does not work here", arguments.join(" ")));
         return None;
     }
     let mut command = Command::new("unshare");
@@ -206,7 +207,7 @@ fn ipv6_addresses_are_shared_in_the_same_way() {
         Ok(socket)
     };
     if let Err(e) = UdpSocket::bind("[::1]:0") {
-        println!("skipped: no IPv6 here: {e}");
+        skip(format_args!("no IPv6 here: {e}"));
         return;
     }
     let (first, socket) = Sharing::join(at, &[1], &bind).unwrap();

@@ -7,6 +7,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use vervain_skip::skip;
 
 const NOBODY: u32 = 65534;
 /// What a stranger may cost; a join takes some milliseconds.
@@ -15,7 +16,7 @@ const AT_MOST: Duration = Duration::from_secs(3);
 /// Runs this as another user; None, with a message, where that is not allowed.
 fn as_nobody<T: Send>(make: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can act as another user");
+        skip("only root can act as another user");
         return None;
     }
     let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);

@@ -1,11 +1,11 @@
 //! mpi4py's own tests: Debian's module for Open MPI, the tests from the source distribution of the same version on
-//! PyPI, over UCX confined to verbs. `tests/data/mpi4py.txt` says which are left out, and why.
+//! PyPI, over UCX confined to verbs. `tests/clients/data/mpi4py.txt` says which are left out, and why.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, OPEN_MPI, alone, have};
+use vervain_tests::{Failures, Job, OPEN_MPI, alone, have, skip};
 
 /// Debian's module is for Debian's Python, whichever other one comes first in `$PATH`.
 const PYTHON: &str = "/usr/bin/python3";
@@ -54,7 +54,7 @@ fn sources() -> Option<PathBuf> {
     let version = python("import mpi4py; print(mpi4py.__version__)").ok()?;
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
     if version != VERSION {
-        eprintln!("skipped: this machine has no python3-mpi4py {VERSION} of Debian 12; it has '{version}'");
+        skip(format_args!("this machine has no python3-mpi4py {VERSION} of Debian 12; it has '{version}'"));
         return None;
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mpi4py");
@@ -65,7 +65,7 @@ fn sources() -> Option<PathBuf> {
         pip.args(["-m", "pip", "download", "--retries", "1", "--timeout", "15", "--no-deps", "--no-binary", "mpi4py"]);
         let end = Job::start(pip.arg(format!("mpi4py=={VERSION}")).arg("--dest").arg(&folder)).finish(LIMIT);
         if !end.success() || !archive.exists() {
-            eprintln!("skipped: pip cannot download mpi4py's source distribution\n{}", end.describe());
+            skip(format_args!("pip cannot download mpi4py's source distribution\n{}", end.describe()));
             return None;
         }
     }

@@ -1,12 +1,9 @@
-//! The unmodified programs of Debian's ibverbs-utils and infiniband-diags, and other readers of sysfs: what they print
-//! about the device; and the ping-pongs over every transport, polling and sleeping, by GID and by LID.
-
-mod common;
+//! The unmodified programs of Debian's ibverbs-utils, and shells that read sysfs: what they print about the device; and the ping-pongs over every transport, polling and sleeping, by GID and by LID.
 
 use std::time::Duration;
 
-use common::matrix::{PING_PONGS, lines};
-use common::{complaint, loopback_gid, pair, words};
+use vervain_tests::matrix::{PING_PONGS, lines};
+use vervain_tests::pairs::{complaint, loopback_gid, pair, words};
 use vervain_tests::{Failures, Job, have, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -86,53 +83,6 @@ fn ibv_devinfo_prints_lids_on_infiniband() {
     assert!(run.output.contains("fe80:"), "{}", run.describe());
 }
 
-#[test]
-fn ibstat_and_ibstatus_print_what_the_device_says() {
-    if !have(&["ibstat", "ibstatus"]) {
-        return;
-    }
-    let vars = [("VERVAIN_PORTS", "2"), ("VERVAIN_DEVICES", "2"), ("VERVAIN_LINK_LAYER", "infiniband")];
-    for (tool, device, fields) in [
-        (
-            "ibstat",
-            "vervain1",
-            &["CA 'vervain1'", "CA type: Vervain", "Number of ports: 2", "Hardware version: 0", "State: Active"][..],
-        ),
-        (
-            "ibstatus",
-            "vervain1:2",
-            &["device 'vervain1' port 2", "state: 4: ACTIVE", "rate: 100 Gb/sec (4X EDR)", "link_layer: InfiniBand"],
-        ),
-        // Without a name ibstatus enters the directory of the devices.
-        ("ibstatus", "", &["device 'vervain0' port 1", "device 'vervain1' port 2", "phys state: 5: LinkUp"]),
-    ] {
-        let mut command = under_vervain(tool);
-        let run = Job::start(command.args(words(device)).envs(vars)).finish(LIMIT);
-        let plain = words(&run.output).join(" ");
-        assert!(run.success() && fields.iter().all(|f| plain.contains(f)), "{fields:?}: {}", run.describe());
-    }
-}
-
-#[test]
-fn ibstat_lists_devices_ports_and_the_link_layer() {
-    if !have(&["ibstat"]) {
-        return;
-    }
-    let vars = [("VERVAIN_PORTS", "2"), ("VERVAIN_DEVICES", "2")];
-    let ibstat = |args: &str| {
-        let run = Job::start(under_vervain("ibstat").args(words(args)).envs(vars)).finish(LIMIT);
-        assert!(run.success(), "{}", run.describe());
-        run.output
-    };
-    assert_eq!(words(&ibstat("-l")), ["vervain0", "vervain1"]);
-    // The second half of each port's first GID.
-    let guids = words(&ibstat("-p"));
-    assert!(guids.len() == 4 && guids.iter().all(|g| g.starts_with("0x") && g.len() == 18), "{guids:?}");
-    assert!(!ibstat("-s").contains("State:"));
-    let port = ibstat("vervain1 2");
-    assert!(port.contains("Link layer: Ethernet") && port.contains("Physical state: LinkUp"), "{port}");
-}
-
 /// What Mellanox's ibdev2netdev does, in the shell: which network interface stands behind a port.
 const IBDEV2NETDEV: &str = r#"
 for port in /sys/class/infiniband/*/ports/*; do
@@ -181,21 +131,6 @@ fn sysfs_says_what_the_verbs_say() {
     let byte = |at: &str| u8::from_str_radix(at, 16).expect("a byte in hexadecimal");
     let address = [&high[..2], &high[2..], &low[..2], &low[2..]].map(|b| byte(b).to_string()).join(".");
     assert!(run.output.contains(&format!("::ffff:{address}, RoCE v2")), "{gid}: {}", run.describe());
-}
-
-#[test]
-fn programs_that_speak_to_the_fabrics_manager_say_what_is_missing() {
-    let tools = ["ibaddr", "perfquery", "sminfo", "smpquery nodeinfo 1", "ibnetdiscover", "iblinkinfo", "saquery"];
-    for line in tools {
-        let [tool, args @ ..] = &words(line)[..] else { continue };
-        if !have(&[tool]) {
-            continue;
-        }
-        let run = Job::start(under_vervain(tool).args(args).envs(INFINIBAND.iter().copied())).finish(LIMIT);
-        // By themselves, not by a signal, and in words.
-        let clean = run.status.and_then(|s| s.code()).is_some_and(|code| code != 0);
-        assert!(clean && run.output.contains("is ib_umad module loaded?"), "{}", run.describe());
-    }
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! The counters of /sys/class/infiniband: they count what passes, by memory and in packets, of all processes, at once, and keep
 //! it when a process is killed; and every way of opening a file finds them.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{pair, words};
 use vervain_tests::counters::Counters;
+use vervain_tests::pairs::{pair, words};
 use vervain_tests::{Job, c_program, free_port, have, have_c, way};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vervain_tests::counters::Counters;
-use vervain_tests::{Finished, Job, alone, python_with, under_vervain, way};
+use vervain_tests::{Finished, Job, alone, python_with, skip, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -26,7 +26,7 @@ fn run(packages: &[&str], script: &str, link: &str, args: &[&str], vars: &[(&str
     command.arg("-B").arg(script).args(args).envs(counters.variables()).envs(vars.iter().copied());
     let end = Job::start(&mut command).finish(LIMIT);
     if let Some(library) = missing(&end.output) {
-        eprintln!("skipped: {} needs {library}, which this machine lacks", packages[0]);
+        skip(format_args!("{} needs {library}, which this machine lacks", packages[0]));
         return None;
     }
     assert!(end.success(), "{link} {args:?} {vars:?}: {}", end.describe());

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use vervain_tests::{Job, free_port, have, under_vervain, unswayed, vervain};
+use vervain_tests::{Job, free_port, have, skip, under_vervain, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Rounds before the first verdict, and before the last.
@@ -95,9 +95,9 @@ fn its_numbers_are_perftests() {
         // Other work makes the two differ, and each of them from itself.
         let own = [pairs.iter().map(|p| p.0).collect(), pairs.iter().map(|p| p.1).collect()].map(spread);
         if high - low > 2.0 * SHARE || own.iter().any(|own| *own > SHARE) {
-            eprintln!(
-                "skipped: this machine is too restless to compare them: {line}; by themselves they vary by {own:.2?}"
-            );
+            skip(format_args!(
+                "this machine is too restless to compare them: {line}; by themselves they vary by {own:.2?}"
+            ));
         } else {
             apart.push(format!("{line}: {pairs:.1?}"));
         }

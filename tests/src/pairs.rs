@@ -1,20 +1,14 @@
-//! Shared by the test binaries: the device's addresses and pairs of an unmodified server and client.
-
-#[allow(dead_code)]
-pub mod matrix;
-#[allow(dead_code)]
-pub mod wire;
+//! Pairs of an unmodified server and client, the device's addresses for them, and what they complain about.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use vervain_tests::netns::Network;
-use vervain_tests::{Failures, Finished, Job, free_port, under_vervain};
+use crate::netns::Network;
+use crate::{Failures, Finished, Job, free_port, under_vervain};
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
-#[allow(dead_code)]
 pub fn loopback_gid() -> u32 {
     let run = Job::start(under_vervain("ibv_devinfo").arg("-v")).finish(Duration::from_secs(20));
     run.output
@@ -26,7 +20,6 @@ pub fn loopback_gid() -> u32 {
 
 /// Runs `tool` as server and, with a host at the end, as client, both under Vervain with the same variables, and gives
 /// both ends. Both must end within `limit`.
-#[allow(dead_code)]
 pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration) -> (Finished, Finished) {
     let port = free_port();
     let server = side(tool, args, vars, port);
@@ -36,7 +29,6 @@ pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration)
 }
 
 /// The same between the two hosts of a network.
-#[allow(dead_code)]
 pub fn pair_between(
     network: &Network,
     tool: &str,
@@ -52,7 +44,6 @@ pub fn pair_between(
 }
 
 /// Starts a server and, when it listens on the TCP port, its client.
-#[allow(dead_code)]
 pub fn serve(mut server: Command, mut client: Command, port: u16, limit: Duration) -> (Finished, Finished) {
     let mut server = Job::start(&mut server);
     if !server.listens(port, limit) {
@@ -80,7 +71,6 @@ fn side(tool: &str, args: &[String], vars: &[(&str, &str)], port: u16) -> Comman
 /// Runs `one`, which says what went wrong, for each line of options of `tool`: several at once where that is mostly waiting,
 /// for the clients of the tools for bandwidth sleep a second before they speak to their server. Of the others, whose ends
 /// spin, two pairs on two cores would wait for each other's time slices.
-#[allow(dead_code)]
 pub fn each_line(tool: &str, lines: &[&str], failures: &mut Failures, one: impl Fn(&str) -> Vec<String> + Sync) {
     let at_once = if tool.ends_with("_bw") { 4 } else { 1 };
     let (next, all) = (AtomicUsize::new(0), Mutex::new(failures));
@@ -103,7 +93,6 @@ const COMPLAINTS: &[&str] =
     &["Completion with error", "completion with error", "Failed", "Couldn't", "Unable", "error", "Conflicting"];
 
 /// What went wrong at either end of a pair.
-#[allow(dead_code)]
 pub fn complaint(tool: &str, server: &Finished, client: &Finished) -> Vec<String> {
     let ping_pong = tool.starts_with("ibv_");
     let bad = |end: &Finished| {
@@ -128,7 +117,6 @@ fn has_row(run: &Finished) -> bool {
 }
 
 /// Splits a line of arguments at spaces.
-#[allow(dead_code)]
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }

@@ -1,11 +1,9 @@
 //! UCX over Vervain: `ucx_info` finds the device, and `ucx_perftest` does everything that UCX can do over verbs, by memory
 //! and in packets.
 
-mod common;
-
 use std::time::Duration;
 
-use common::pair;
+use vervain_tests::pairs::pair;
 use vervain_tests::{Failures, Job, alone, have, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,8 +1,6 @@
 //! The files under `examples/`, as far as they can be tried without an engine: YAML is parsed and its parts must fit, the
 //! steps of the workflow and the commands of the two pods are run, the Dockerfile's packages must exist.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +8,15 @@ use std::time::Duration;
 
 use vervain_tests::container::{Container, Limits, VERVAIN, docker_refuses};
 use vervain_tests::netns::Network;
-use vervain_tests::{Finished, Job, alone, have, have_c, unswayed, vervain};
+use vervain_tests::pairs::complaint;
+use vervain_tests::{Finished, Job, alone, have, have_c, skip, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// perftest's own, which the manifest names.
 const PORT: u16 = 18515;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the source tree")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the source tree")
 }
 
 /// A directory with the scripts of the examples; None with a printed reason.
@@ -29,10 +28,10 @@ fn scripts() -> Option<tempfile::TempDir> {
     // Debian's own, whose modules are Debian's packages.
     let python = if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" };
     let mut command = Command::new(python);
-    command.arg(root().join("tests/python/examples.py")).arg(root().join("examples")).arg(out.path());
+    command.arg(root().join("tests/clients/python/examples.py")).arg(root().join("examples")).arg(out.path());
     let end = Job::start(&mut command).finish(LIMIT);
     if end.status.and_then(|status| status.code()) == Some(77) {
-        eprintln!("skipped: this Python has no yaml (package python3-yaml)");
+        skip("this Python has no yaml (package python3-yaml)");
         return None;
     }
     must_succeed(&end);
@@ -84,7 +83,7 @@ fn has_pyverbs() -> bool {
     let import = Command::new("/usr/bin/python3").args(["-c", "import pyverbs.qp"]).output();
     let has = import.is_ok_and(|end| end.status.success());
     if !has {
-        eprintln!("skipped: no pyverbs (package python3-pyverbs)");
+        skip("no pyverbs (package python3-pyverbs)");
     }
     has
 }
@@ -111,7 +110,7 @@ fn the_pods_of_the_manifest_measure() {
     assert!(serving.listens(PORT, LIMIT), "{}", serving.finish(Duration::ZERO).describe());
     let end = run("rdma-client", &client).finish(LIMIT);
     let served = serving.finish(LIMIT);
-    let complaints = common::complaint("ib_write_bw", &served, &end);
+    let complaints = complaint("ib_write_bw", &served, &end);
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     assert!(network.first().datagrams_sent() > 0, "the pods do not talk in packets");
 }

@@ -1,12 +1,12 @@
 //! The tests of pyverbs, rdma-core's own test-suite, unmodified as Debian 12 ships them: each does what
-//! `tests/data/pyverbs.txt` says, by memory and in packets.
+//! `tests/clients/data/pyverbs.txt` says, by memory and in packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, under_vervain, way};
+use vervain_tests::{Failures, Job, skip, under_vervain, way};
 
 /// Where the package rdma-core puts them.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
@@ -117,7 +117,7 @@ fn have_tests() -> bool {
     } else {
         return true;
     };
-    eprintln!("skipped: this machine has no {missing}");
+    skip(format_args!("this machine has no {missing}"));
     false
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use vervain_tests::{
-    Failures, Finished, Job, c_program, have, have_c, sanitized_program, under_vervain, unswayed, vervain, way,
+    Failures, Finished, Job, c_program, have, have_c, sanitized_program, skip, under_vervain, unswayed, vervain, way,
 };
 
 /// Memcheck's search for leaks once took three minutes; all of this takes seconds.
@@ -247,7 +247,7 @@ fn gdb(commands: &[&str], cases: &[&str]) -> Option<Finished> {
     }
     let run = end(command.arg("--args").arg(c_program("checked")).args(cases));
     if run.output.contains("Couldn't get registers") || run.output.contains("ptrace: Operation not permitted") {
-        eprintln!("skipped: this machine forbids ptrace");
+        skip("this machine forbids ptrace");
         return None;
     }
     Some(run)
@@ -285,7 +285,7 @@ fn strace_follows_all_threads_and_children() {
     let mut command = under_vervain("strace");
     let run = end(command.args(["-f", "-o"]).arg(&record).arg(c_program("checked")).args(&RIGHT[..4]));
     if run.output.contains("Operation not permitted") && !run.success() {
-        eprintln!("skipped: this machine forbids ptrace");
+        skip("this machine forbids ptrace");
         return;
     }
     assert!(run.success() && run.output.contains("4 cases, 0 failed"), "{}", run.describe());

@@ -1,4 +1,4 @@
-"""Takes the examples apart for tests/tests/examples.rs: checks that their parts fit together and writes the commands in them
+"""Takes the examples apart for tests/clients/tests/examples.rs: checks that their parts fit together and writes the commands in them
 to DIRECTORY, one shell script each. Exit status 77: this Python has no yaml.
 
     examples.py EXAMPLES DIRECTORY

@@ -1,14 +1,13 @@
 //! Containers, without an engine (`vervain_tests::container`): data byte for byte between processes of one, of two in a pod,
 //! and of two with networks of their own, under each limit that engines set; stock clients between two.
 
-mod common;
-
 use std::process::Command;
 use std::time::Duration;
 
 use vervain_tests::container::{Container, Limits, PROGRAMS, docker_refuses, podman_refuses};
 use vervain_tests::netns::{Host, Network};
-use vervain_tests::{Failures, Finished, Job, alone, c_program, free_port, have, have_c, under_vervain};
+use vervain_tests::pairs::{complaint, serve};
+use vervain_tests::{Failures, Finished, Job, alone, c_program, failure, free_port, have, have_c, skip, under_vervain};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const PORT: &str = "5047";
@@ -69,7 +68,7 @@ fn data(here: &Container, there: Option<(&Container, &Host)>, cases: &[&str], va
 
 fn judge(what: &str, end: &Finished, failures: &mut Failures) {
     println!("{what}: {:.2} s", end.took.as_secs_f64());
-    if let Some(why) = common::wire::failure(end) {
+    if let Some(why) = failure(end) {
         failures.add(what, why);
     }
 }
@@ -165,9 +164,9 @@ fn stock_clients_run_between_containers() {
             let mut args: Vec<_> = args.iter().map(String::as_str).collect();
             let server = there.under_vervain(tool, &args, &[]);
             args.push(network.second().v4);
-            let (server, client) = common::serve(server, here.under_vervain(tool, &args, &[]), port, LIMIT);
+            let (server, client) = serve(server, here.under_vervain(tool, &args, &[]), port, LIMIT);
             println!("{what}: {tool}: {:.2} s", client.took.as_secs_f64());
-            for why in common::complaint(tool, &server, &client) {
+            for why in complaint(tool, &server, &client) {
                 failures.add(&format!("{what}: {tool}"), why);
             }
         }
@@ -225,7 +224,7 @@ fn where_nothing_can_work_a_sentence_says_so() {
 fn have_user_namespaces() -> bool {
     let can = Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|status| status.success());
     if !can {
-        eprintln!("skipped: this user may not make user namespaces");
+        skip("this user may not make user namespaces");
     }
     can
 }

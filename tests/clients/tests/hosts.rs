@@ -14,7 +14,7 @@ const PARTS: &[&str] = &["point", "collective", "onesided"];
 
 /// What makes a launcher start ranks over there, but for the list of hosts.
 fn remote_start(mpi: &Mpi) -> Vec<String> {
-    let ssh = concat!(env!("CARGO_MANIFEST_DIR"), "/mpi/ssh.sh").to_owned();
+    let ssh = concat!(env!("CARGO_MANIFEST_DIR"), "/../mpi/ssh.sh").to_owned();
     let words: &[&str] = if mpi.launcher == OPEN_MPI.launcher {
         // Its own variables it carries over, others only when told.
         &["-x", "UCX_TLS", "--mca", "plm_rsh_agent"]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, under_vervain};
+use vervain_tests::{Failures, Job, skip, under_vervain};
 
 /// Debian's tests are for Debian's Python, whichever other one comes first in `$PATH`.
 const PYTHON: &str = "/usr/bin/python3";
@@ -64,7 +64,7 @@ impl Run {
 fn same_as_without(module: &str, options: &[&str], at_least: usize) {
     let there = Command::new(PYTHON).args(["-c", &format!("import test.{module}")]).output();
     if !there.is_ok_and(|o| o.status.success()) {
-        eprintln!("skipped: this machine has no tests of CPython (package libpython3.11-testsuite)");
+        skip("this machine has no tests of CPython (package libpython3.11-testsuite)");
         return;
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cpython-{module}-{}", std::process::id()));

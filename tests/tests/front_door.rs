@@ -1,0 +1,229 @@
+//! What `make` does before and after cargo, on a machine that has nothing: `scripts/cargo.sh` sets up a Rust of the pinned version,
+//! from a stand-in for its host on the loopback, and changes nothing outside of the tree; `scripts/test.sh` counts tests.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use vervain_tests::{Finished, Job, have, tool};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the scripts call; no cargo, no rustup, no compiler.
+const TOOLS: &[&str] = &[
+    "sh",
+    "sed",
+    "tr",
+    "cut",
+    "sort",
+    "head",
+    "uname",
+    "dirname",
+    "mkdir",
+    "chmod",
+    "cat",
+    "sha256sum",
+    "curl",
+    "touch",
+];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the source tree")
+}
+
+fn program(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a directory")).expect("the directory of a program");
+    fs::write(path, text).expect("a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its permissions");
+}
+
+/// A machine of its own: a tree, a home and a PATH.
+struct Machine(TempDir);
+
+impl Machine {
+    fn new() -> Option<Machine> {
+        if !have(TOOLS) {
+            return None;
+        }
+        let machine = Machine(tempfile::tempdir().expect("a directory"));
+        for directory in ["tree/scripts", "home", "bin"] {
+            fs::create_dir_all(machine.at(directory)).expect("a directory");
+        }
+        for file in ["Cargo.toml", "rust-toolchain.toml", "scripts/cargo.sh"] {
+            fs::copy(source().join(file), machine.at("tree").join(file)).expect("a file of the tree");
+        }
+        for name in TOOLS {
+            symlink(tool(name).expect("it was asked for"), machine.at("bin").join(name)).expect("a tool");
+        }
+        Some(machine)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    /// Puts a rustc of this version, and a cargo that says that it is its, into a directory.
+    fn rust(&self, directory: &str, version: &str) {
+        for name in ["rustc", "cargo"] {
+            let text = format!("#!/bin/sh\necho \"{name} {version} (of {directory})\" \"$@\"\n");
+            program(&self.at(directory).join(name), &text);
+        }
+    }
+
+    fn cargo(&self, words: &[&str], host: &str) -> Finished {
+        let mut command = Command::new(self.at("tree/scripts/cargo.sh"));
+        command.args(words).env_clear().env("HOME", self.at("home")).env("PATH", self.at("bin"));
+        command.env("RUSTUP_UPDATE_ROOT", format!("{host}/rustup"));
+        Job::start(&mut command).finish(LIMIT)
+    }
+}
+
+fn field(file: &str, name: &str) -> String {
+    let text = fs::read_to_string(source().join(file)).expect("a file of the tree");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} = "))).expect("the field");
+    line.trim_matches('"').to_owned()
+}
+
+/// A host of downloads on the loopback, whose rustup-init makes a cargo where rustup would put it; `sum` is what it says that
+/// the file's SHA-256 is, if not the right one. Ends with the test's process.
+fn host(sum: Option<&str>) -> String {
+    let init = "#!/bin/sh\nset -eu\nfor word; do version=$previous; case $word in --profile) break; esac; previous=$word; done\n\
+                bin=$RUSTUP_HOME/toolchains/$version-$(uname -m)-unknown-linux-gnu/bin\nmkdir -p \"$bin\" \"$CARGO_HOME\"\n\
+                echo '#!/bin/sh' > \"$bin/cargo\"\necho 'echo pinned \"$@\"' >> \"$bin/cargo\"\nchmod +x \"$bin/cargo\"\n\
+                echo \"$@\" > \"$RUSTUP_HOME/words\"\n";
+    let init = init.replace("for word;", "previous=\nfor word;");
+    let mut hashes = Command::new("sha256sum");
+    let mut hashes =
+        hashes.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().expect("hash");
+    hashes.stdin.take().expect("a pipe").write_all(init.as_bytes()).expect("what to hash");
+    let Output { stdout, .. } = hashes.wait_with_output().expect("a hash");
+    let sum = sum.map_or_else(|| String::from_utf8_lossy(&stdout)[..64].to_owned(), str::to_owned);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut request = [0; 2048];
+            let count = client.read(&mut request).unwrap_or(0);
+            let line = String::from_utf8_lossy(&request[..count]);
+            let path = line.split_whitespace().nth(1).unwrap_or_default();
+            let (status, body) = match path.rsplit('/').next() {
+                Some("rustup-init") => ("200 OK", init.as_str()),
+                Some("rustup-init.sha256") => ("200 OK", sum.as_str()),
+                _ => ("404 Not Found", ""),
+            };
+            let head = format!("HTTP/1.0 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = client.write_all((head + body).as_bytes());
+        }
+    });
+    format!("http://{address}")
+}
+
+/// A host that does not answer: a port that nobody listens on.
+const NO_HOST: &str = "http://127.0.0.1:1";
+
+#[test]
+fn a_machine_without_cargo_gets_the_pinned_one_below_target_and_nothing_elsewhere() {
+    let Some(machine) = Machine::new() else { return };
+    let host = host(None);
+    let first = machine.cargo(&["--version"], &host);
+    assert!(first.success() && first.output.ends_with("pinned --version\n"), "{}", first.describe());
+    assert!(first.output.contains("setting up Rust"), "{}", first.describe());
+    let words =
+        fs::read_to_string(machine.at("tree/target/toolchain/rustup/words")).expect("what rustup-init was told");
+    let pinned = field("rust-toolchain.toml", "channel");
+    let told = format!(
+        "-y --no-modify-path --default-toolchain {pinned} --profile minimal --component clippy --component rustfmt"
+    );
+    assert_eq!(words.trim(), told);
+    assert_eq!(fs::read_dir(machine.at("home")).expect("the home").count(), 0);
+    // The second time nothing is downloaded, and nothing said.
+    let again = machine.cargo(&["fmt", "--all"], NO_HOST);
+    assert_eq!(again.output, "pinned fmt --all\n");
+    assert_eq!(machine.cargo(&["--needs"], NO_HOST).output, "");
+}
+
+#[test]
+fn where_nothing_can_be_downloaded_one_sentence_says_what_to_type() {
+    let Some(machine) = Machine::new() else { return };
+    for (host, why) in [(NO_HOST.to_owned(), "onnect"), (host(Some(&"0".repeat(64))), "did NOT match")] {
+        let end = machine.cargo(&["build"], &host);
+        let [first, sentence] = end.output.lines().collect::<Vec<_>>()[..] else { panic!("{}", end.describe()) };
+        assert!(!end.success() && first.contains("setting up Rust"), "{}", end.describe());
+        assert!(sentence.contains(why) && sentence.ends_with("type:  make toolchain"), "{}", end.describe());
+    }
+    fs::remove_file(machine.at("bin/curl")).expect("curl is there");
+    let end = machine.cargo(&["build"], NO_HOST);
+    assert!(!end.success() && end.output.ends_with("apt-get install -y curl ca-certificates\n"), "{}", end.describe());
+    assert_eq!(end.output.lines().count(), 1, "{}", end.describe());
+    assert_eq!(machine.cargo(&["--needs"], NO_HOST).output, "rustup|curl ca-certificates\n");
+}
+
+#[test]
+fn a_cargo_that_is_new_enough_is_taken_from_the_path_or_the_home() {
+    let Some(machine) = Machine::new() else { return };
+    let oldest = field("Cargo.toml", "rust-version");
+    machine.rust("home/.cargo/bin", &format!("{oldest}.0"));
+    assert!(machine.cargo(&["--set-up"], NO_HOST).output.is_empty());
+    assert!(machine.cargo(&["fmt"], NO_HOST).output.contains("of home/.cargo/bin) fmt"));
+    // 1.9 is older than 1.90, and a distribution's is not replaced.
+    machine.rust("bin", "1.9.0");
+    assert!(machine.cargo(&["fmt"], NO_HOST).output.contains("of home/.cargo/bin) fmt"));
+    fs::remove_dir_all(machine.at("home/.cargo")).expect("the cargo of the home");
+    assert!(machine.cargo(&["fmt"], NO_HOST).output.contains("setting up Rust"));
+    assert_eq!(machine.cargo(&["--needs"], NO_HOST).output, "curl ca-certificates\n");
+    machine.rust("bin", "1.100.0-nightly");
+    assert!(machine.cargo(&["fmt"], NO_HOST).output.contains("of bin) fmt"));
+    // Cargo is there; what links is not.
+    let end = machine.cargo(&["build"], NO_HOST);
+    assert!(!end.success() && end.output.contains("apt-get install -y gcc libc6-dev"), "{}", end.describe());
+}
+
+/// `scripts/test.sh` with a cargo that prints this and ends with this status; its last lines, from the first skip on.
+fn counted(printed: &str, skipped: &str, status: i32) -> (Finished, Vec<String>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::create_dir_all(dir.path().join("scripts")).expect("a directory");
+    fs::copy(source().join("scripts/test.sh"), dir.path().join("scripts/test.sh")).expect("the script");
+    fs::write(dir.path().join("printed"), printed).expect("what it prints");
+    fs::write(dir.path().join("skipped"), skipped).expect("what it skips");
+    let text = format!("#!/bin/sh\ncat printed\ncat skipped >> \"$VERVAIN_TESTS_SKIPPED\"\nexit {status}\n");
+    program(&dir.path().join("cargo"), &text);
+    let mut command = Command::new(dir.path().join("scripts/test.sh"));
+    let end = Job::start(command.arg("test").env("CARGO", dir.path().join("cargo"))).finish(LIMIT);
+    let lines: Vec<_> = end.output.strip_prefix(printed).unwrap_or_default().lines().map(str::to_owned).collect();
+    (end, lines)
+}
+
+#[test]
+fn the_last_lines_count_tests_over_all_programs_and_name_those_that_failed_or_were_skipped() {
+    let printed = "   Compiling x v0.1.0\n     Running unittests src/lib.rs (target/checked/deps/vervain_x-0123456789abcdef)\n\n\
+        running 2 tests\ntest a::b ... ok\ntest a::c ... ok\n\n\
+        test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
+        \x20    Running tests/y.rs (target/checked/deps/y-0123456789abcdef)\n\nrunning 3 tests\ntest one ... ok\n\
+        test two ... FAILED\ntest three ... ok\n\nfailures:\n\n---- two stdout ----\ntest inner ... FAILED\n\
+        test result: FAILED. 7 passed; 9 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
+        failures:\n    two\n\n\
+        test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
+        \x20    Running tests/z.rs (target/checked/deps/z-0123456789abcdef)\n\nrunning 1 test\n\
+        error: test failed, to rerun pass `-p x --test z`\n   Doc-tests x\n\nrunning 0 tests\n\n\
+        test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+    let skipped = "y::three\tno compiler\ny::three\tno nft\ny::two\tno ip\n";
+    let (end, lines) = counted(printed, skipped, 101);
+    let expected = ["", "skipped  y::three: no compiler", "FAILED   y::two", "FAILED   z: ended before its tests did"];
+    assert_eq!(lines[..4], expected, "{}", end.describe());
+    assert!(lines[4].starts_with("make test: 3 passed, 2 failed, 1 skipped, in 0 min "), "{}", end.describe());
+    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (5, Some(101)));
+}
+
+#[test]
+fn a_build_that_fails_is_a_failure_and_success_is_the_status_of_cargo() {
+    let (end, lines) = counted("error: could not compile `x`\n", "", 101);
+    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (3, Some(101)), "{}", end.describe());
+    assert_eq!(lines[1], "FAILED   cargo, with status 101: see above");
+    let (end, lines) = counted("", "", 0);
+    assert!(end.success() && lines[1].starts_with("make test: 0 passed, 0 failed, 0 skipped"), "{}", end.describe());
+}
