@@ -91,6 +91,15 @@ static void send_recv(void)
 	await(recv_cq, 1);
 }
 
+/* Beside what the program does for a write, which is taken off. */
+static void poll_empty(void)
+{
+	struct ibv_wc wc;
+	nothing();
+	if (ibv_poll_cq(recv_cq, 1, &wc))
+		die("a completion of nothing");
+}
+
 static const struct operation {
 	const char *name;
 	void (*run)(void);
@@ -103,6 +112,7 @@ static const struct operation {
 	{ "send-recv", send_recv },
 	{ "fetch-add", fetch_add },
 	{ "compare-swap", compare_swap },
+	{ "poll-empty", poll_empty },
 };
 
 static void open_looped_qp(void)

@@ -1,4 +1,4 @@
-//! Instructions of one write, counted by callgrind, as the test of the same name counts them and with its bound.
+//! Instructions of one operation, counted by callgrind, as the test of the same name counts them and with its bound.
 
 use anyhow::{Error, Result, ensure};
 use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, per_operation};
@@ -9,7 +9,7 @@ use crate::setup::{Setup, is_installed};
 /// The count.
 pub fn section(setup: &Setup) -> Section {
     Section::new(
-        "One process: instructions of one 8-byte RDMA Write, post and poll",
+        "One process: instructions of one operation of 8 bytes, post and poll",
         "callgrind's counts of two runs of different length, subtracted and divided; the library alone, and the program's \
          own loop around it.",
         rows(setup),
@@ -20,13 +20,11 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
     ensure!(is_installed("valgrind"), "valgrind is not installed (Debian: apt install valgrind)");
     let looped = setup.program("looped")?;
     let mut rows = Vec::new();
-    for ((operation, at_most), what) in
-        INSTRUCTIONS_AT_MOST.into_iter().zip(["ibv_post_send and ibv_poll_cq", "inline, by ibv_wr_*"])
-    {
+    for (operation, at_most) in INSTRUCTIONS_AT_MOST {
         let (count, program) =
             per_operation(|| setup.under_vervain(&[], "valgrind"), &looped, operation).map_err(Error::msg)?;
         let bound = Target::AtMost(at_most);
-        let row = Row::new(what, Unit::Instructions, &[count]).map(|row| row.target(bound));
+        let row = Row::new(operation, Unit::Instructions, &[count]).map(|row| row.target(bound));
         rows.extend(
             row.map(|row| row.note(format!("the program around it: {program:.0}; the test fails above the bound"))),
         );

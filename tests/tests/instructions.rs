@@ -4,7 +4,7 @@ use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, per_operation};
 use vervain_tests::{bench_program, have, have_c, under_vervain};
 
 #[test]
-fn a_looped_write_takes_no_more_instructions_than_its_bound() {
+fn operations_take_no_more_instructions_than_their_bounds() {
     if !have(&["valgrind"]) || !have_c() {
         return;
     }

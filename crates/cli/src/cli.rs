@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::settings::Settings;
+
 /// RDMA without RDMA hardware.
 ///
 /// Put `vervain run --` in front of a program that uses libibverbs and it finds an RDMA device: no RNIC, no kernel
@@ -39,7 +41,7 @@ pub enum Command {
     ///
     /// Each line is tried, not guessed. Exit status: 0 Vervain can run here, even if slower; 1 it cannot.
     Doctor(DoctorArgs),
-    /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI
+    /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI, or all that there are
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
     /// Measure any verbs device, with interference, and see it
@@ -72,115 +74,19 @@ Examples:
   eval \"$(vervain env)\"                            bash, zsh, sh
   vervain env --format fish | source               fish
   vervain env --format github >> \"$GITHUB_ENV\"     GitHub Actions
-  vervain env --format docker >> Dockerfile";
+  vervain env --format docker >> Dockerfile
+  vervain env --list                               what each variable is for, and what it is now";
 
-/// What the devices look like. Each is passed to the library in the variable that its help names.
+/// What the devices look like. Each option but the last stands for a variable, which the library reads.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Device options")]
 pub struct DeviceOptions {
-    /// Number of devices, 1 to 16 [default: 1]
-    #[arg(long, value_name = "N", env = "VERVAIN_DEVICES", value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub devices: Option<u8>,
-    /// Number of ports of each device, 1 to 4 [default: 1]
-    #[arg(long, value_name = "N", env = "VERVAIN_PORTS", value_parser = clap::value_parser!(u8).range(1..=4))]
-    pub ports: Option<u8>,
-    /// Link layer of the ports [default: ethernet]
-    #[arg(long, value_name = "LAYER", env = "VERVAIN_LINK_LAYER")]
-    pub link_layer: Option<LinkLayer>,
-    /// How peers are reached [default: auto]
-    #[arg(long, value_name = "LINK", env = "VERVAIN_LINK")]
-    pub link: Option<Link>,
-    /// Network interfaces whose addresses become GIDs, separated by commas [default: all]
-    #[arg(long, value_name = "NAMES", env = "VERVAIN_INTERFACE")]
-    pub interface: Option<String>,
-    /// Messages on standard error; info explains every failed call [default: warn]
-    #[arg(long, value_name = "LEVEL", env = "VERVAIN_LOG")]
-    pub log: Option<LogLevel>,
-    /// How a peer's memory may be reached [default: auto]
-    #[arg(long, value_name = "WAY", env = "VERVAIN_MEMORY")]
-    pub memory: Option<MemoryWay>,
-    /// Whether large and page-aligned memory is allocated from shared memory, so that peers map it [default: auto]
-    #[arg(long, value_name = "WHERE")]
-    pub share: Option<Sharing>,
-    /// Whether memory that peers cannot map is moved to where they can while it is registered [default: off]
-    #[arg(long, value_name = "SWITCH", env = "VERVAIN_ADOPT")]
-    pub adopt: Option<Switch>,
+    #[command(flatten)]
+    pub settings: Settings,
     /// Directory of Vervain's libraries, where it is not beside the command
     #[arg(long, value_name = "DIR")]
     pub lib_dir: Option<PathBuf>,
 }
-
-/// Gives a value enum the word that the command line and the environment variable share.
-macro_rules! words {
-    ($t:ty) => {
-        impl $t {
-            /// The word on the command line and in the environment variable.
-            pub fn word(self) -> String {
-                self.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
-            }
-        }
-    };
-}
-
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkLayer {
-    /// RoCE v2: GIDs from the host's addresses
-    Ethernet,
-    /// LIDs, an SM LID and fe80:: GIDs
-    Infiniband,
-}
-words!(LinkLayer);
-
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
-    /// Processes of this user on this host by memory, all others by RoCE v2 packets
-    Auto,
-    /// By memory only; no packet leaves the program
-    Local,
-    /// By RoCE v2 packets only, on this host too
-    Roce,
-}
-words!(Link);
-
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-words!(LogLevel);
-
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryWay {
-    /// The best that the memory and the machine allow
-    Auto,
-    /// process_vm_readv and process_vm_writev at best
-    Vm,
-    /// The owner of the memory copies
-    Owner,
-}
-words!(MemoryWay);
-
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    /// In a process that loads the verbs library, from that moment on
-    Auto,
-    /// In every process, from its start
-    Always,
-    /// Nowhere
-    Off,
-}
-words!(Sharing);
-
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Switch {
-    On,
-    Off,
-}
-words!(Switch);
 
 #[derive(Args, Debug)]
 pub struct RunArgs {
@@ -218,6 +124,9 @@ pub struct DoctorArgs {
 
 #[derive(Args, Debug)]
 pub struct EnvArgs {
+    /// List Vervain's variables with their values, defaults and meaning; --format json has more
+    #[arg(long, conflicts_with = "no_preload")]
+    pub list: bool,
     /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
@@ -284,7 +193,7 @@ mod tests {
         let cli =
             Cli::try_parse_from(["vervain", "run", "--devices", "2", "--", "prog", "--devices", "99", "-v"]).unwrap();
         let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!(run.device.devices, Some(2));
+        assert_eq!(run.device.settings.variables(), [("VERVAIN_DEVICES", "2".into())]);
         assert!(!run.verbose);
         assert_eq!(run.command, ["prog", "--devices", "99", "-v"]);
     }
@@ -302,12 +211,5 @@ mod tests {
         for bad in [["--devices", "0"], ["--devices", "17"], ["--ports", "5"], ["--link-layer", "token-ring"]] {
             assert!(Cli::try_parse_from(["vervain", "devices", bad[0], bad[1]]).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn words_are_those_of_the_environment() {
-        assert_eq!(LinkLayer::Infiniband.word(), "infiniband");
-        assert_eq!(LogLevel::Off.word(), "off");
-        assert_eq!(MemoryWay::Vm.word(), "vm");
     }
 }

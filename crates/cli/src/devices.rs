@@ -6,14 +6,16 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use comfy_table::{Table, presets};
+use vervain_config::Variable;
 
 use crate::cli::DevicesArgs;
 use crate::inventory::{self, Device, Gid, Port};
-use crate::{environment, libs, output};
+use crate::{libs, output, settings};
 
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
     let dir = libs::directory(args.device.lib_dir.as_deref())?;
-    let variables = environment::device_variables(&args.device);
+    settings::tell_unknown();
+    let variables = args.device.settings.in_force(Variable::value)?;
     let devices = inventory::query(&dir.join(libs::LIBIBVERBS), &variables, false)?;
     if args.json {
         return output::print(&(serde_json::to_string_pretty(&devices)? + "\n"));

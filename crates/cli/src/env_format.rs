@@ -1,20 +1,29 @@
-//! `vervain env`: the variables of `vervain run` in the form of a shell, a Dockerfile, GitHub Actions or JSON.
+//! `vervain env`: the variables of `vervain run` in the form of a shell, a Dockerfile, GitHub Actions or JSON; and the list
+//! of all variables.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use vervain_config::{Setter, Syntax, TABLE, Variable};
 
 use crate::cli::{EnvArgs, EnvFormat};
-use crate::environment::{self, Variables};
+use crate::environment::Variables;
+use crate::settings::{self, Settings};
 use crate::{libs, output, run};
 
 pub fn env(args: &EnvArgs) -> Result<ExitCode> {
+    if args.list {
+        return list(args);
+    }
     if args.format == EnvFormat::Docker {
         // An image is for other machines: nothing of this one's addresses and of its environment belongs in it.
         let dir = libs::directory(args.device.lib_dir.as_deref())?;
-        return output::print(&docker(&dir, &environment::device_variables(&args.device))?);
+        return output::print(&docker(&dir, &args.device.settings.variables())?);
     }
     let (_, variables) = run::prepare(&args.device, !args.no_preload)?;
     output::print(&match args.format {
@@ -27,6 +36,65 @@ pub fn env(args: &EnvArgs) -> Result<ExitCode> {
         }
         _ => lines(&variables, |name, value| format!("export {name}={}", sh_quote(value)))?,
     })
+}
+
+/// A variable in the list.
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    option: Option<String>,
+    /// What it is for a program under `vervain run` with these options.
+    value: Option<String>,
+    default: &'static str,
+    meaning: &'static str,
+    /// What it can be.
+    values: String,
+    /// What each word means, where it is one of some words.
+    words: Vec<(&'static str, &'static str)>,
+    read_by: Vec<&'static str>,
+}
+
+fn list(args: &EnvArgs) -> Result<ExitCode> {
+    let json = match args.format {
+        EnvFormat::Sh => false,
+        EnvFormat::Json => true,
+        _ => bail!("--list has no form but a table, and JSON with --format json"),
+    };
+    let listed = listed(&args.device.settings, Variable::value);
+    output::print(&if json { serde_json::to_string_pretty(&listed)? + "\n" } else { table(&listed) })?;
+    settings::tell_unknown();
+    args.device.settings.in_force(Variable::value)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The variables but those of the tests.
+fn listed(settings: &Settings, current: impl Fn(&Variable) -> Option<OsString>) -> Vec<Listed> {
+    let of_users = TABLE.into_iter().filter(|variable| variable.setter != Setter::Tester);
+    let describe = |variable: &'static Variable| Listed {
+        name: variable.name(),
+        option: variable.option.map(|option| format!("--{}", option.long)),
+        value: settings.value(variable, &current).map(|value| value.to_string_lossy().into_owned()),
+        default: variable.default,
+        meaning: variable.meaning,
+        values: variable.syntax.to_string(),
+        words: match variable.syntax {
+            Syntax::Words(words) => words.iter().map(|choice| (choice.word, choice.meaning)).collect(),
+            _ => Vec::new(),
+        },
+        read_by: variable.readers.iter().map(|reader| reader.word()).collect(),
+    };
+    of_users.map(describe).collect()
+}
+
+fn table(listed: &[Listed]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(["variable", "value", "default", "meaning"]);
+    for l in listed {
+        let value = l.value.as_deref().unwrap_or("-");
+        table.add_row([l.name, value, l.default, &format!("{}: {}", l.meaning, l.values)]);
+    }
+    format!("{table}\n")
 }
 
 /// The values as text on one line; anything else has no place in these formats.

@@ -4,27 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use crate::cli::DeviceOptions;
-use crate::{libs, sysfs};
+use vervain_config::SYSFS;
+
+use crate::libs;
 
 /// Names and values in the order in which they are printed.
 pub type Variables = Vec<(&'static str, OsString)>;
-
-/// The device options as the library reads them; an option that was not given stays unset.
-pub fn device_variables(options: &DeviceOptions) -> Variables {
-    let mut vars = Variables::new();
-    let mut set = |name, value: Option<String>| vars.extend(value.map(|v| (name, v.into())));
-    set("VERVAIN_DEVICES", options.devices.map(|n| n.to_string()));
-    set("VERVAIN_PORTS", options.ports.map(|n| n.to_string()));
-    set("VERVAIN_LINK_LAYER", options.link_layer.map(|l| l.word()));
-    set("VERVAIN_LINK", options.link.map(|l| l.word()));
-    set("VERVAIN_INTERFACE", options.interface.clone());
-    set("VERVAIN_LOG", options.log.map(|l| l.word()));
-    set("VERVAIN_MEMORY", options.memory.map(|w| w.word()));
-    set("VERVAIN_SHARE", options.share.map(|s| s.word()));
-    set("VERVAIN_ADOPT", options.adopt.map(|s| s.word()));
-    vars
-}
 
 /// What makes communication libraries use the device where nobody has told them what to use: they prefer shared memory of
 /// their own inside a host, and to many an adapter that is not Mellanox's is no reason to look for verbs. A variable that is
@@ -110,8 +95,8 @@ pub fn without_preload(current: impl Fn(&str) -> Option<OsString>) -> Variables 
     if let Some(had) = current("LD_PRELOAD") {
         variables.push(("LD_PRELOAD", others_preloads(&had)));
     }
-    if current(sysfs::VARIABLE).is_some() {
-        variables.push((sysfs::VARIABLE, OsString::new()));
+    if current(SYSFS.name()).is_some() {
+        variables.push((SYSFS.name(), OsString::new()));
     }
     variables
 }
@@ -140,7 +125,6 @@ fn in_front(first: &OsStr, rest: Option<&OsStr>, separator: u8) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{LinkLayer, MemoryWay};
 
     fn text(s: OsString) -> String {
         s.into_string().unwrap()
@@ -228,24 +212,5 @@ mod tests {
     #[test]
     fn a_blank_in_the_directory_leaves_the_bare_name() {
         assert_eq!(text(preload(Path::new("/opt/my libs"), None)), "libvervain_preload.so");
-    }
-
-    #[test]
-    fn only_given_options_become_variables() {
-        let options = DeviceOptions {
-            devices: Some(2),
-            link_layer: Some(LinkLayer::Infiniband),
-            memory: Some(MemoryWay::Owner),
-            ..DeviceOptions::default()
-        };
-        let vars: Vec<_> = device_variables(&options).into_iter().map(|(n, v)| (n, text(v))).collect();
-        assert_eq!(
-            vars,
-            [
-                ("VERVAIN_DEVICES", "2".to_owned()),
-                ("VERVAIN_LINK_LAYER", "infiniband".to_owned()),
-                ("VERVAIN_MEMORY", "owner".to_owned())
-            ]
-        );
     }
 }

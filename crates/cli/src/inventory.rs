@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use vervain_config::{LOG, LogLevel};
 use vervain_rdma::abi::{IBV_LINK_LAYER_ETHERNET, ibv_port_attr};
 use vervain_rdma::{GidEntry, GidType, Library};
 
 use crate::cli::InventoryArgs;
 use crate::environment::Variables;
-use crate::output;
+use crate::{output, settings};
 
 /// Opening a device takes milliseconds; a library that is silent for so long never answers. Under valgrind it takes seconds.
 fn patience() -> Duration {
@@ -78,6 +79,8 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
         .arg("inventory")
         .arg(library)
         .envs(variables.iter().map(|(n, v)| (*n, v)))
+        // What it says on standard error is only looked at where it fails, and then that must be there.
+        .envs(quiet.then(|| (LOG.name(), LogLevel::Error.word())))
         // The library asked is the one named; a preload of the user's has no part in it.
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
@@ -88,7 +91,11 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
     let (json, complaint) = read_to_end(&mut child)?;
     let status = child.wait().context("cannot wait for the process that asks the verbs library")?;
     if !status.success() {
-        bail!("{} did not list its devices ({status}): {}", library.display(), reason(&complaint));
+        let reason = reason(&complaint);
+        if let Some(wrong) = settings::told_by_the_library(reason) {
+            return Err(wrong.into());
+        }
+        bail!("{} did not list its devices ({status}): {reason}", library.display());
     }
     serde_json::from_slice(&json).context("the process that asks the verbs library gave no JSON")
 }

@@ -1,5 +1,6 @@
 //! The `vervain` command. This file only parses the command line, calls the subcommand and turns what it returns into an
-//! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line (clap). `vervain run` becomes the
+//! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line (clap) or a
+//! wrong variable. `vervain run` becomes the
 //! program it starts; its own errors are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
 
 mod bench;
@@ -16,6 +17,7 @@ mod probe;
 mod program;
 mod prune;
 mod run;
+mod settings;
 mod sharing;
 mod sysfs;
 
@@ -41,6 +43,6 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         output::complain(&error);
-        ExitCode::FAILURE
+        if error.is::<settings::WrongSetting>() { ExitCode::from(run::WRONG_SETTING) } else { ExitCode::FAILURE }
     })
 }

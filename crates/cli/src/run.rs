@@ -9,12 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
+use vervain_config::{SYSFS, Variable};
 
 use crate::cli::{DeviceOptions, RunArgs};
 use crate::environment::{self, Variables};
 use crate::program::{self, Executed, NotRunnable};
+use crate::settings::{self, WrongSetting};
 use crate::{inventory, libs, output, sysfs};
 
+/// Exit status where a variable is wrong, as where an option is.
+pub const WRONG_SETTING: u8 = 2;
 /// Exit status where Vervain itself failed, as env(1) has it.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -38,7 +42,8 @@ fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)
         let status = if matches!(e, NotRunnable::NotFound(_)) { NOT_FOUND } else { NOT_EXECUTABLE };
         (status, anyhow::anyhow!("{e}"))
     })?;
-    let (dir, variables) = prepare(&args.device, !args.no_preload).map_err(|e| (FAILED, e))?;
+    let (dir, variables) = prepare(&args.device, !args.no_preload)
+        .map_err(|e| (if e.is::<WrongSetting>() { WRONG_SETTING } else { FAILED }, e))?;
 
     let executed = program::executed(&program, path.as_deref());
     for obstacle in executed.iter().flat_map(|e| e.obstacles(&dir)) {
@@ -67,14 +72,15 @@ fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)
 /// The library directory and all variables for a program, with the sysfs view made if it is wanted.
 pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variables)> {
     let dir = libs::directory(options.lib_dir.as_deref())?;
-    let mut variables = environment::device_variables(options);
+    settings::tell_unknown();
+    let mut variables = options.settings.in_force(Variable::value)?;
     if view && dir.join(libs::PRELOAD).is_file() {
         // A program that only uses libibverbs does not need the view, so its absence is told and borne.
         let tree = inventory::query(&dir.join(libs::LIBIBVERBS), &variables, true).and_then(|d| sysfs::tree(&d));
         match tree {
-            Ok(tree) => variables.push((sysfs::VARIABLE, tree.into())),
+            Ok(tree) => variables.push((SYSFS.name(), tree.into())),
             // A setting that is wrong; the program would be told the same.
-            Err(e) if format!("{e:#}").contains(": VERVAIN_") => return Err(e),
+            Err(e) if e.is::<WrongSetting>() => return Err(e),
             Err(e) => output::note(&format!("warning: no view of /sys/class/infiniband: {e:#}")),
         }
         variables.push(("LD_PRELOAD", environment::preload(&dir, env::var_os("LD_PRELOAD").as_deref())));

@@ -17,9 +17,6 @@ use anyhow::{Context, Result, ensure};
 use crate::inventory::{Device, Port};
 use crate::prune;
 
-/// The variable that tells the preload library where the tree is.
-pub const VARIABLE: &str = "VERVAIN_SYSFS";
-
 /// A file's content or a link's target.
 #[derive(Debug, PartialEq, Eq)]
 enum Node {

@@ -1,6 +1,7 @@
 //! The `vervain` binary as a user meets it: exit statuses, the environment of the program, and what it prints. A small
 //! libibverbs in C stands for the library, so that nothing but the command is tested here.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
@@ -29,23 +30,18 @@ fn lib_dir() -> &'static Path {
     })
 }
 
+/// The tester's settings.
+fn vervains() -> impl Iterator<Item = OsString> {
+    std::env::vars_os().map(|(name, _)| name).filter(|name| name.as_encoded_bytes().starts_with(b"VERVAIN_"))
+}
+
 /// The command, with a runtime directory of its own and none of the tester's settings.
 fn vervain(args: &[&str]) -> (Command, TempDir) {
     let runtime = tempfile::tempdir().unwrap();
     fs::set_permissions(runtime.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vervain"));
     command.args(args).env("XDG_RUNTIME_DIR", runtime.path()).stdin(Stdio::null());
-    for name in [
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "VERVAIN_DEVICES",
-        "VERVAIN_PORTS",
-        "VERVAIN_LINK_LAYER",
-        "VERVAIN_LOG",
-        "VERVAIN_MEMORY",
-        "VERVAIN_ADOPT",
-        "VERVAIN_SYSFS",
-    ] {
+    for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "SYSFS_PATH"].map(Into::into).into_iter().chain(vervains()) {
         command.env_remove(name);
     }
     (command, runtime)
@@ -185,9 +181,77 @@ fn a_library_that_hangs_is_given_up() {
 fn a_wrong_option_value_is_2_and_names_the_range() {
     let output = with_libs("run", &["--devices", "17", "true"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("17 is not in 1..=16"), "{}", stderr(&output));
-    let (mut command, _runtime) = vervain(&["devices"]);
-    assert_eq!(command.env("VERVAIN_LINK_LAYER", "token-ring").status().unwrap().code(), Some(2));
+    let said = "invalid value '17' for '--devices <N>': it can be 1 to 16";
+    assert!(stderr(&output).contains(said), "{}", stderr(&output));
+}
+
+#[test]
+fn a_wrong_variable_is_2_and_one_sentence() {
+    for (name, value, can_be) in [
+        ("VERVAIN_LINK_LAYER", "token-ring", "ethernet or infiniband"),
+        ("VERVAIN_SHARE", "maybe", "auto, always or off"),
+        ("VERVAIN_FORK_LIMIT", "lots", "a number of bytes, such as 4096, 512M or 4G"),
+    ] {
+        for subcommand in [&["run", "true"][..], &["devices"], &["env"], &["env", "--list"]] {
+            let (mut command, _runtime) = vervain(&[subcommand[0], "--lib-dir", lib_dir().to_str().unwrap()]);
+            let output = command.args(&subcommand[1..]).env(name, value).output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{subcommand:?}");
+            assert_eq!(
+                stderr(&output),
+                format!("vervain: {name} is '{value}'; it can be {can_be}\n"),
+                "{subcommand:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_option_comes_before_its_variable_and_an_empty_variable_counts_as_none() {
+    let (mut command, _runtime) = vervain(&["run", "--link", "local", "--lib-dir", lib_dir().to_str().unwrap()]);
+    command.env("VERVAIN_LINK", "air").env("VERVAIN_LINK_LAYER", "").args(["--", "sh", "-c", "echo $VERVAIN_LINK"]);
+    let output = command.output().unwrap();
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("local\n", ""));
+}
+
+#[test]
+fn what_the_library_says_of_a_variable_is_the_commands_word_too() {
+    let (mut command, _runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "--", "echo", "ran"]);
+    let output = command.env("FAKE_VERBS", "refuse").env("VERVAIN_LOG", "off").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr(&output), "vervain: VERVAIN_INTERFACE is 'x'; it can be some of lo\n");
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn a_variable_that_nobody_reads_is_told_with_the_one_that_was_meant() {
+    let (mut command, _runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "--", "echo", "ran"]);
+    let output = command.env("VERVAIN_DEVCIES", "2").output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    let said = "vervain: warning: there is no variable VERVAIN_DEVCIES; did you mean VERVAIN_DEVICES?\n";
+    assert_eq!(stderr(&output), said);
+}
+
+#[test]
+fn the_list_has_each_variable_with_its_value_and_its_default() {
+    let list = |args: &[&str]| {
+        let (mut command, _runtime) = vervain(&["env", "--list"]);
+        stdout(&command.env("VERVAIN_LINK", "local").args(args).output().unwrap())
+    };
+    let json: serde_json::Value = serde_json::from_str(&list(&["--format", "json", "--ports", "2"])).unwrap();
+    let of = |name: &str, what: &str| {
+        let variable = json.as_array().unwrap().iter().find(|variable| variable["name"] == name);
+        variable.unwrap_or_else(|| panic!("no {name}"))[what].clone()
+    };
+    assert_eq!((of("VERVAIN_LINK", "value"), of("VERVAIN_LINK", "default")), ("local".into(), "auto".into()));
+    assert_eq!((of("VERVAIN_PORTS", "value"), of("VERVAIN_PORTS", "option")), ("2".into(), "--ports".into()));
+    assert_eq!(of("VERVAIN_DEVICES", "value"), serde_json::Value::Null);
+    assert_eq!(of("VERVAIN_LINK", "words")[2][0], "roce");
+    let table = list(&[]);
+    let row = table.lines().find(|line| line.contains("VERVAIN_LINK ")).unwrap();
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(cells[1..4], ["VERVAIN_LINK", "local", "auto"], "{table}");
+    assert!(row.contains("How peers are reached: auto, local or roce"), "{table}");
+    assert!(!table.contains("VERVAIN_BIN"), "what only tests read is not for users");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 // A libibverbs with one device, for tests of the command alone: the eight calls that it makes, with <infiniband/verbs.h>
-// giving the layouts. FAKE_VERBS=hang and =fail make it misbehave; VERVAIN_DEVICES=2 gives a second device.
+// giving the layouts. FAKE_VERBS=hang, =fail and =refuse make it misbehave; VERVAIN_DEVICES=2 gives a second device.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,11 +15,18 @@ static struct ibv_context contexts[2];
 struct ibv_device **fake_list(int *count) __asm__("ibv_get_device_list");
 struct ibv_device **fake_list(int *count)
 {
-	const char *mode = getenv("FAKE_VERBS"), *n = getenv("VERVAIN_DEVICES");
+	const char *mode = getenv("FAKE_VERBS"), *n = getenv("VERVAIN_DEVICES"), *log = getenv("VERVAIN_LOG");
 	if (mode && !strcmp(mode, "hang"))
 		pause();
 	if (mode && !strcmp(mode, "fail")) {
 		errno = ENOSYS;
+		return NULL;
+	}
+	// As the library does at a wrong variable, unless it is told to be silent.
+	if (mode && !strcmp(mode, "refuse")) {
+		if (log && strcmp(log, "off"))
+			fputs("[ERROR vervain] no device: VERVAIN_INTERFACE is 'x'; it can be some of lo\n", stderr);
+		errno = EINVAL;
 		return NULL;
 	}
 	*count = n ? atoi(n) : 1;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::Nanos;
 use crate::chance::Probability;
 use crate::rule::{Action, Direction, Rule};
 use crate::selector::Selector;
 use crate::units::{self, Span};
-use crate::{Nanos, VARIABLE};
 
 /// How late a packet is that others are to overtake, unless the user says.
 const REORDER: Span<Nanos> = Span { low: 20_000, high: 1_000_000 };
@@ -68,7 +68,7 @@ pub struct Unclear {
 
 impl fmt::Display for Unclear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{VARIABLE}: \"{}\" is not understood: wanted {}", self.item, self.wanted)
+        write!(f, "\"{}\" is not understood: wanted {}", self.item, self.wanted)
     }
 }
 
@@ -228,10 +228,7 @@ mod tests {
     #[test]
     fn an_error_names_the_item_and_what_could_stand_there() {
         let error = "drop=1%,delay=3".parse::<Faults>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "VERVAIN_FAULTS: \"delay=3\" is not understood: wanted a time, as in 5ms or 100us..2ms"
-        );
+        assert_eq!(error.to_string(), "\"delay=3\" is not understood: wanted a time, as in 5ms or 100us..2ms");
         for text in [
             "drop",
             "drop=",

@@ -16,8 +16,5 @@ pub use config::{Faults, Unclear};
 pub use line::{Counts, Course, Line};
 pub use rule::Direction;
 
-/// The environment variable that users set. See [`Faults`] for what it may hold.
-pub const VARIABLE: &str = "VERVAIN_FAULTS";
-
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;

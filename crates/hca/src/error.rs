@@ -58,6 +58,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// A variable of the environment has a value that it cannot have.
+impl From<&vervain_config::Wrong<'_>> for Error {
+    fn from(wrong: &vervain_config::Wrong<'_>) -> Self {
+        Self::invalid(wrong.to_string())
+    }
+}
+
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
         Self::new(e.raw_os_error().unwrap_or(libc::EIO), e.to_string())

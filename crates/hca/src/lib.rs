@@ -3,89 +3,50 @@
 //!
 //! This crate knows neither C structs (crate `vervain-verbs`) nor sockets and packets (crate `vervain-link`).
 //!
+//! The rooms, each of which uses those above it only:
+//!
+//! - `error`: what is said when something is refused; the words of the specification are the crate `vervain-iba`.
+//! - [`host`]: the machine under the device. It knows nothing of verbs.
+//! - [`arena`]: the memory of a process that its peers map, and what lies in it.
+//! - [`device`]: what the host offers.
+//! - [`process`]: this process and its peers: doorbells, shared objects, revocation, the progress thread, the link.
+//! - [`context`]: opened devices, protection domains, address handles, async events.
+//! - [`cq`], [`rq`] and [`mr`]: completion queues, receive queues with the lanes into them, memory.
+//! - [`responder`]: what an operation does at the far side. `owner_copy`: where the owner of the memory has to do it.
+//! - [`qp`]: queue pairs, with the send queue and its requester in [`qp::sq`].
+//!
 //! To follow an RDMA Write from `ibv_post_send` to the peer's memory, read: `vervain-verbs`' `post` (C work request to
-//! [`wqe::SendRequest`]), [`short`] (what is done at once; the long way is `send_queue` and `requester`) and [`responder`]
-//! with [`memory`] (checks at the far side and the copy).
+//! [`SendRequest`]), [`qp::sq::fast_path`] (what is done at once; the long way is `qp::sq` and its `requester`) and
+//! [`responder`] with [`mr::transfer`] (checks at the far side and the copy).
 
-pub mod adopt;
-pub mod ah;
 pub mod arena;
-mod arm;
-mod attention;
-mod barrier;
-pub mod channel;
-mod completion;
 pub mod context;
-pub mod copy;
-mod courtesy;
 pub mod cq;
 pub mod device;
-pub mod dm;
 mod error;
-pub mod events;
-pub mod far;
-mod faults;
-mod free_ranges;
-pub mod gids;
-pub mod grh;
-pub mod guarded;
-pub mod keys;
-pub mod lane;
-pub mod layout;
-pub mod link;
-pub mod lock;
-pub mod mapped;
-pub mod memory;
-mod network;
-mod numbers;
-mod objects;
-mod own_queue;
+pub mod host;
+pub mod mr;
 mod owner_copy;
-mod packets;
-pub mod patience;
-mod peers;
-mod pinnable;
 pub mod process;
-mod progress;
 pub mod qp;
-mod qp_life;
-mod qp_modify;
-mod qp_state;
-mod raw;
-pub mod recv_queue;
-mod refusals;
-mod requester;
 pub mod responder;
-mod revocation;
-mod send_queue;
-mod send_ring;
-mod service;
-pub mod sharing;
-pub mod short;
-pub mod space;
-pub mod srq;
-mod stream;
-mod sysv;
-pub mod tally;
-pub mod tid;
-pub mod types;
-pub mod ud;
-pub mod wake;
-pub mod window;
-pub mod wqe;
+pub mod rq;
 
-pub use ah::Ah;
-pub use channel::{AsyncEvent, CompChannel, Element};
-pub use context::{Context, Pd, Xrcd};
+pub use context::ah::Ah;
+pub use context::async_events::{AsyncEvent, Element};
+pub use context::{Context, Pd};
 pub use cq::Cq;
+pub use cq::channel::CompChannel;
 pub use device::{Device, devices};
-pub use dm::Dm;
 pub use error::{Error, Result};
-pub use keys::Mr;
+pub use host::clock::{hca_clock_ns, now_ns};
+pub use mr::Mr;
+pub use mr::dm::Dm;
+pub use mr::mw::Mw;
 pub use process::Process;
+pub use qp::sq::fast_path::WorkRequest;
+pub use qp::sq::wqe::{Bind, Data, Flush, SendRequest, UdDest};
 pub use qp::{Poster, Qp, QpInit};
-pub use short::Work;
-pub use srq::{Srq, SrqInit};
-pub use types::*;
-pub use window::Mw;
-pub use wqe::{Bind, Data, Flush, SendRequest, UdDest};
+pub use rq::srq::{Srq, SrqInit};
+pub use rq::xrcd::Xrcd;
+pub use vervain_iba::*;

@@ -2,16 +2,16 @@
 //! and the memory at the other end. Whoever initiates runs it: a thread of a peer process through shared memory, a thread
 //! of the same process on a looped QP.
 //!
-//! Every access happens between [`Target::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
+//! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 
-use crate::barrier;
-use crate::completion::{publish, watched};
-use crate::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
-use crate::recv_queue::{Receipt, RqView};
-use crate::space::{OWNER_DIED, Place, Space, plain_region};
-use crate::types::{QpState, QpType, access, event, wc};
+use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
+use crate::cq::completion::{publish, watched};
+use crate::host::barrier;
+use crate::process::peer::{Location, OWNER_DIED, PeerProcess, plain_region};
+use crate::rq::{Receipt, RqView};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use vervain_iba::{QpState, QpType, access, event, wc};
 
 /// Why the responder refuses, as an acknowledgement would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +32,18 @@ pub enum Nak {
 
 /// A QP as it was when somebody decided to use it: a number and how many resets it has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct QpIncarnation {
     /// QP number.
     pub qpn: u32,
     /// Resets.
     pub generation: u32,
 }
 
-impl Seen {
+impl QpIncarnation {
     /// How `qp` is now. To be read before anything else of it that matters.
-    pub fn now(qp: &QpShared) -> Seen {
+    pub fn now(qp: &QpShared) -> QpIncarnation {
         let generation = qp.generation.load(Ordering::SeqCst);
-        Seen { qpn: qp.qpn.load(Ordering::SeqCst), generation }
+        QpIncarnation { qpn: qp.qpn.load(Ordering::SeqCst), generation }
     }
 }
 
@@ -51,7 +51,7 @@ impl Seen {
 #[must_use]
 pub(crate) struct WakeCall {
     /// Keeps the memory that `cq` lies in.
-    space: Arc<Space>,
+    space: Arc<PeerProcess>,
     cq: &'static CqShared,
     slot: u32,
     solicited_or_error: bool,
@@ -61,16 +61,16 @@ impl WakeCall {
     /// Raises the event, if the program has asked for one.
     #[cold]
     pub(crate) fn make(self) {
-        let raise = || crate::events::raise(&self.space, self.cq, self.slot);
-        crate::arm::fire(self.cq, self.solicited_or_error, raise);
+        let raise = || crate::cq::peer_events::raise(&self.space, self.cq, self.slot);
+        crate::cq::notify::fire(self.cq, self.solicited_or_error, raise);
     }
 }
 
 /// A QP to deliver to, through one lane of it.
 #[derive(Clone)]
-pub struct Target {
+pub struct Responder {
     /// The process that owns it.
-    pub space: Arc<Space>,
+    pub space: Arc<PeerProcess>,
     /// The lane.
     pub lane: &'static Lane,
     /// The QP.
@@ -92,10 +92,10 @@ pub struct Target {
     full_barrier: bool,
 }
 
-impl Target {
+impl Responder {
     /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into the QP that was `seen` before. None while someone else has it, or when
     /// what is found there does not hold together.
-    pub fn bind(space: &Arc<Space>, lane_offset: u64, me: u64, seen: Seen) -> Option<Target> {
+    pub fn bind(space: &Arc<PeerProcess>, lane_offset: u64, me: u64, seen: QpIncarnation) -> Option<Responder> {
         let view = space.view;
         let lane = view.get::<Lane>(lane_offset)?;
         let qp = view.get::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
@@ -124,7 +124,20 @@ impl Target {
         }
         let full_barrier = space.needs_full_barrier();
         let (header, keys, own) = (space.header, space.keys, space.is_own());
-        Some(Target { space: Arc::clone(space), lane, qp, rq, cq, ring, header, keys, own, qp_type, me, full_barrier })
+        Some(Responder {
+            space: Arc::clone(space),
+            lane,
+            qp,
+            rq,
+            cq,
+            ring,
+            header,
+            keys,
+            own,
+            qp_type,
+            me,
+            full_barrier,
+        })
     }
 
     /// Gives the lane back. Nobody of the initiator is in flight on it.
@@ -134,13 +147,13 @@ impl Target {
 
     /// What is enough to leave and give back the lane when the target itself is lost.
     #[inline]
-    pub fn in_hand(&self) -> LaneInHand {
-        LaneInHand { lane: self.lane, me: self.me }
+    pub fn in_hand(&self) -> LaneGuard {
+        LaneGuard { lane: self.lane, me: self.me }
     }
 
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
     pub fn withdraw(&self) -> bool {
-        use crate::layout::request::{DONE, IDLE, POSTED, WAITING};
+        use crate::arena::layout::request::{DONE, IDLE, POSTED, WAITING};
         if self.lane.initiator.load(Ordering::Acquire) != self.me {
             return false;
         }
@@ -188,7 +201,7 @@ impl Target {
         }
     }
 
-    /// [`Target::enter`] with the memory already named that is touched next, for [`Target::mapped`].
+    /// [`Responder::enter`] with the memory already named that is touched next, for [`Responder::mapped`].
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
         let lane = self.lane;
@@ -196,7 +209,7 @@ impl Target {
         self.enter_by(lane)
     }
 
-    /// [`Target::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
+    /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
         let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
         self.lane.gate.store(gate, Ordering::Relaxed);
@@ -208,12 +221,12 @@ impl Target {
         }
     }
 
-    /// [`Target::unclaim`] there.
+    /// [`Responder::unclaim`] there.
     pub fn unclaim_in_hand(&self, wqe: u32) {
-        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.alone)
+        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.exclusive)
             && let Ok(_mark) = self.enter_in_hand()
         {
-            rq.unclaim_alone(wqe);
+            rq.unclaim_exclusive(wqe);
         }
     }
 
@@ -223,7 +236,7 @@ impl Target {
         self.qp.established.load(Ordering::Relaxed) != 0
     }
 
-    /// [`Target::enter`] where not everything is as it is most of the time.
+    /// [`Responder::enter`] where not everything is as it is most of the time.
     #[cold]
     #[inline(never)]
     fn not_as_usual(&self) -> Option<Nak> {
@@ -295,7 +308,7 @@ impl Target {
 
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
     #[inline]
-    pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Place, Nak> {
+    pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Location, Nak> {
         if !self.name_next(rkey, addr) {
             return Err(Nak::Silence);
         }
@@ -309,12 +322,12 @@ impl Target {
         }
         self.space
             .resolve(rkey, addr, len, need, self.pd(), self.qp.qpn.load(Ordering::Relaxed))
-            .filter(|place| *place != Place::Null)
+            .filter(|place| *place != Location::Null)
             .ok_or(Nak::RemoteAccess)
     }
 
     /// The same for the plain case: a connected QP, a region that is mapped here. None for all others and for refusals. The
-    /// caller came by [`Target::enter_at`].
+    /// caller came by [`Responder::enter_at`].
     #[inline(always)]
     pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
         if self.qp.access.load(Ordering::Relaxed) & need != need {
@@ -368,10 +381,10 @@ impl Target {
     /// claim from too it stays claimed until the QP goes to ERR.
     #[cold]
     pub fn unclaim(&self, wqe: u32) {
-        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.alone)
+        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.exclusive)
             && let Ok(_mark) = self.enter()
         {
-            rq.unclaim_alone(wqe);
+            rq.unclaim_exclusive(wqe);
         }
     }
 
@@ -395,7 +408,12 @@ impl Target {
     /// its end. Only what is stored is held against the key: a receive may be longer than its region. Silence once the lane
     /// was cut off, for the receive is no longer the caller's.
     #[inline]
-    pub fn receive_memory(&self, wqe: u32, mut offset: u64, most: u64) -> Result<Option<(Place, u64, u32, u64)>, Nak> {
+    pub fn receive_memory(
+        &self,
+        wqe: u32,
+        mut offset: u64,
+        most: u64,
+    ) -> Result<Option<(Location, u64, u32, u64)>, Nak> {
         let Some(rq) = &self.rq else { return Ok(None) };
         let pd = rq.shared.pd.load(Ordering::Relaxed);
         for sge in rq.sges(wqe).unwrap_or(&[]) {
@@ -441,8 +459,8 @@ impl Target {
         }
         receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let produced = lane.produced.load(Ordering::Relaxed);
-        if rq.alone {
-            rq.complete_alone(w);
+        if rq.exclusive {
+            rq.complete_exclusive(w);
         } else {
             self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
             // Not before the last count: see `OwnedLane::recent`.
@@ -564,12 +582,12 @@ fn name(lane: &Lane, key: u32, addr: u64) {
 
 /// A lane and who has it.
 #[derive(Clone, Copy)]
-pub struct LaneInHand {
+pub struct LaneGuard {
     lane: &'static Lane,
     me: u64,
 }
 
-impl LaneInHand {
+impl LaneGuard {
     /// Ends a mark whose thread is gone.
     pub fn leave(&self) {
         if self.lane.initiator.load(Ordering::Acquire) == self.me {

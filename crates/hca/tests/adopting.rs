@@ -6,8 +6,8 @@ use common::{context, process};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_hca::adopt::Adoption;
-use vervain_hca::layout::{KeyEntry, NOT_SHARED, OFFSET_BITS};
+use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OFFSET_BITS};
+use vervain_hca::mr::adopt::Adoption;
 use vervain_hca::{Mr, access};
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
@@ -60,7 +60,7 @@ fn registered_memory_is_adopted_while_a_registration_needs_it() {
     let pd = context.alloc_pd().unwrap();
     let register = |memory: &[u8], rights| -> Arc<Mr> {
         let addr = memory.as_ptr() as u64;
-        context.reg_mr(&pd, addr, memory.len() as u64, addr, rights).unwrap()
+        Mr::register(&pd, addr, memory.len() as u64, addr, rights).unwrap()
     };
     let mine = memory(1);
 

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::arena::{Arena, Block};
-use vervain_hca::space::Place;
-use vervain_hca::{Context, Mr, Pd, access};
+use vervain_hca::process::peer::Location;
+use vervain_hca::{Context, Cq, Mr, Pd, access};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -94,7 +94,7 @@ proptest! {
 }
 
 struct Keys {
-    context: Arc<Context>,
+    _context: Arc<Context>,
     pds: [Arc<Pd>; 2],
     memory: Vec<u64>,
     live: Vec<(Arc<Mr>, u64, u64, u32, usize)>,
@@ -108,8 +108,8 @@ impl Keys {
         for (mr, addr, len, rights, _) in &self.live {
             let (key, pd) = (mr.rkey(), pd_of(mr.rkey()));
             let find = |addr, len, need| own.resolve(key, addr, len, need, pd, 0);
-            assert_eq!(find(*addr, *len, *rights), Some(Place::Direct(*addr as *mut u8)));
-            assert_eq!(find(addr + len, 0, *rights), Some(Place::Direct((addr + len) as *mut u8)));
+            assert_eq!(find(*addr, *len, *rights), Some(Location::Mapped(*addr as *mut u8)));
+            assert_eq!(find(addr + len, 0, *rights), Some(Location::Mapped((addr + len) as *mut u8)));
             for (a, l) in [(*addr, len + 1), (addr + 1, *len), (addr - 1, 1), (addr + len, 1), (*addr, u64::MAX)] {
                 assert_eq!(find(a, l, *rights), None, "{l} bytes at {a:#x} are not in {len} at {addr:#x}");
             }
@@ -138,14 +138,14 @@ proptest! {
     ) {
         let context = context();
         let pds = [context.alloc_pd().unwrap(), context.alloc_pd().unwrap()];
-        let mut k = Keys { context, pds, memory: vec![0; 1024], live: Vec::new(), stale: HashSet::new() };
+        let mut k = Keys { _context: context, pds, memory: vec![0; 1024], live: Vec::new(), stale: HashSet::new() };
         for (what, which, offset, len, rights) in ops {
             let addr = k.memory.as_ptr() as u64 + 8 + offset;
             let rights = if rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 { rights | 1 } else { rights };
             match what {
                 0..=3 => {
                     let pd = offset as usize % 2;
-                    let mr = k.context.reg_mr(&k.pds[pd], addr, len, addr, rights).unwrap();
+                    let mr = Mr::register(&k.pds[pd], addr, len, addr, rights).unwrap();
                     prop_assert_eq!(mr.lkey(), mr.rkey());
                     prop_assert!(k.live.iter().all(|(m, ..)| m.rkey() >> 8 != mr.rkey() >> 8), "an index in use");
                     prop_assert!(!k.stale.contains(&mr.rkey()), "a key that was used before");
@@ -199,7 +199,7 @@ fn an_index_that_is_used_again_gives_another_key() {
     let addr = memory.as_ptr() as u64;
     let mut seen = HashSet::new();
     for _ in 0..2_000 {
-        let mr = context.reg_mr(&pd, addr, 64, addr, access::LOCAL_WRITE).unwrap();
+        let mr = Mr::register(&pd, addr, 64, addr, access::LOCAL_WRITE).unwrap();
         assert!(seen.insert(mr.rkey()), "the key {:#x} came twice", mr.rkey());
         mr.deregister().unwrap();
     }
@@ -211,14 +211,14 @@ fn an_index_that_is_used_again_gives_another_key() {
 fn a_region_ends_only_when_no_peer_is_in_flight() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
     let qp = common::receiver(&context, &pd, &cq, None, 4);
     let target = common::bind(&qp, common::foreign(1));
     let memory = [0u64; 8];
     let addr = memory.as_ptr() as u64;
     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
     for _ in 0..20 {
-        let mr = context.reg_mr(&pd, addr, 64, addr, rights).unwrap();
+        let mr = Mr::register(&pd, addr, 64, addr, rights).unwrap();
         let gone = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|s| {
             let mark = common::enter(&target);

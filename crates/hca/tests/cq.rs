@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::responder::{Nak, Target};
-use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, SrqInit, attr, event, wc};
+use vervain_hca::responder::{Nak, Responder};
+use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, Srq, SrqInit, attr, event, wc};
 
 /// More than are kept hot.
 const LANES: usize = 11;
@@ -43,7 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Side {
     qp: Arc<Qp>,
-    target: Target,
+    target: Responder,
     sent: VecDeque<u32>,
     posted: VecDeque<u64>,
 }
@@ -64,7 +64,7 @@ const CAPACITY: u32 = 63;
 
 impl Case {
     fn new(context: &Arc<Context>, pd: &Arc<Pd>) -> Case {
-        let cq = context.create_cq(CAPACITY, None, 0, 0, false, false).unwrap();
+        let cq = Cq::create(context, CAPACITY, None, 0, 0, false, false).unwrap();
         let sides = (0..LANES)
             .map(|i| {
                 let qp = receiver(context, pd, &cq, None, DEPTH);
@@ -173,7 +173,7 @@ proptest! {
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let context = context();
         let pd = context.alloc_pd().unwrap();
-        let cq = context.create_cq(cqe, None, 0, 5, ignore, false).unwrap();
+        let cq = Cq::create(&context, cqe, None, 0, 5, ignore, false).unwrap();
         let fits = cq.cqe();
         let own = own.min(fits);
         let qp = receiver(&context, &pd, &cq, None, 64);
@@ -226,7 +226,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn hunt(lanes: usize, seconds: f64) {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(255, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 255, None, 0, 0, false, false).unwrap();
     let qps: Vec<_> = (0..lanes).map(|_| receiver(&context, &pd, &cq, None, 4)).collect();
     let seen: Vec<AtomicU32> = (0..lanes).map(|_| AtomicU32::new(0)).collect();
     let stop = AtomicBool::new(false);
@@ -239,7 +239,7 @@ fn hunt(lanes: usize, seconds: f64) {
                 let _running = Running(running);
                 let mut r = Random(99 + thread as u64);
                 let mine: Vec<usize> = (0..qps.len()).filter(|i| i % 2 == thread % qps.len().min(2)).collect();
-                let targets: Vec<Target> = if mine.is_empty() || (qps.len() == 1 && thread == 1) {
+                let targets: Vec<Responder> = if mine.is_empty() || (qps.len() == 1 && thread == 1) {
                     Vec::new()
                 } else {
                     mine.iter().map(|&i| bind(&qps[i], foreign(i as u32 + 1))).collect()
@@ -298,9 +298,9 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
     const CLAIMERS: usize = 3;
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(1023, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 1023, None, 0, 0, false, false).unwrap();
     let init = SrqInit { max_wr: 16, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
-    let srq = context.create_srq(&pd, &init).unwrap();
+    let srq = Srq::create(&context, &pd, &init).unwrap();
     let qps: Vec<_> = (0..CLAIMERS).map(|_| receiver(&context, &pd, &cq, Some(&srq), 0)).collect();
     let next_id = AtomicU64::new(16);
     (0..16).for_each(|id| srq.post_recv(id, &[]).unwrap());

@@ -6,9 +6,9 @@ use common::{INITIATORS_LIVE, TURN, bind, context, enter, foreign, poll, process
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use vervain_hca::layout::found;
+use vervain_hca::arena::layout::found;
 use vervain_hca::responder::Nak;
-use vervain_hca::{Context, Cq, Mr, Pd, QpAttr, QpState, Sge, SrqInit, access, attr, wc};
+use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, access, attr, wc};
 
 /// What every test has of its own, and its turn.
 struct Owner {
@@ -21,7 +21,7 @@ struct Owner {
 fn owner() -> Owner {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let context = context();
-    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(255, None, 0, 0, false, false).unwrap());
+    let (pd, cq) = (context.alloc_pd().unwrap(), Cq::create(&context, 255, None, 0, 0, false, false).unwrap());
     Owner { context, pd, cq, _turn: turn }
 }
 
@@ -75,9 +75,9 @@ fn one_that_was_cut_off_completes_no_receive_of_the_next_connection() {
     stopped.release();
 }
 
-fn register(context: &Arc<Context>, pd: &Arc<Pd>, memory: &mut [u8]) -> Arc<Mr> {
+fn register(pd: &Arc<Pd>, memory: &mut [u8]) -> Arc<Mr> {
     let (addr, len) = (memory.as_mut_ptr() as u64, memory.len() as u64);
-    context.reg_mr(pd, addr, len, addr, access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ).unwrap()
+    Mr::register(pd, addr, len, addr, access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ).unwrap()
 }
 
 fn to_err(qp: &vervain_hca::Qp) {
@@ -89,7 +89,7 @@ fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
     let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 4);
     let mut memory = vec![0u8; 8192];
-    let mr = register(&context, &pd, &mut memory);
+    let mr = register(&pd, &mut memory);
     for wr_id in 1..3 {
         qp.post_recv(wr_id, &[Sge { addr: mr.addr(), length: 64, lkey: mr.lkey() }]).unwrap();
     }
@@ -140,7 +140,7 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
     let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 4);
     let (mut a, mut b) = (vec![0u8; 8192], vec![0u8; 8192]);
-    let (used, other) = (register(&context, &pd, &mut a), register(&context, &pd, &mut b));
+    let (used, other) = (register(&pd, &mut a), register(&pd, &mut b));
     qp.post_recv(1, &[Sge { addr: used.addr(), length: 64, lkey: used.lkey() }]).unwrap();
     let stopped = bind(&qp, foreign(1));
     for visit in 0..2 {
@@ -149,18 +149,20 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
             0 => drop(stopped.remote_memory(used.rkey(), used.addr(), 8, access::REMOTE_WRITE).unwrap()),
             _ => drop(stopped.receive_memory(stopped.claim().unwrap(), 0, 64).unwrap()),
         }
-        let again = register(&context, &pd, &mut vec![0u8; 4096]);
+        let again = register(&pd, &mut vec![0u8; 4096]);
         again.rereg(4, None, 0, 0, access::LOCAL_WRITE).unwrap();
         again.deregister().unwrap();
         assert_eq!(stopped.leave_done(mark), Ok(()), "nobody took anything away from it");
     }
     // A window hides what lies under it, and may have been invalidated by a peer: whoever names one is waited for.
-    let window = context.alloc_mw(&pd, 2).unwrap();
+    let window = Mw::alloc(&pd, 2).unwrap();
     let named = window.rkey();
     let mark = enter(&stopped);
     assert!(stopped.remote_memory(named, used.addr(), 8, access::REMOTE_WRITE).is_err(), "it is not bound");
     let entry = &process().own.keys[named as usize >> 8];
-    entry.domain.store(u64::from(vervain_hca::layout::KEY_WINDOW) << 32 | u64::from(entry.pd()), Ordering::SeqCst);
+    entry
+        .domain
+        .store(u64::from(vervain_hca::arena::layout::KEY_WINDOW) << 32 | u64::from(entry.pd()), Ordering::SeqCst);
     other.deregister().unwrap();
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
     stopped.release();
@@ -174,7 +176,7 @@ fn all_that_stand_still_are_waited_for_at_the_same_time() {
     const STOPPED: u32 = 8;
     let Owner { context, pd, cq, _turn } = owner();
     let mut memory = vec![0u8; 8192];
-    let mr = register(&context, &pd, &mut memory);
+    let mr = register(&pd, &mut memory);
     let qps: Vec<_> = (0..STOPPED).map(|_| receiver(&context, &pd, &cq, None, 1)).collect();
     let targets: Vec<_> = qps.iter().zip(1..).map(|(qp, i)| bind(qp, foreign(i))).collect();
     let marks: Vec<_> = targets.iter().map(enter).collect();
@@ -187,14 +189,14 @@ fn all_that_stand_still_are_waited_for_at_the_same_time() {
     qps.iter().for_each(|qp| qp.destroy().unwrap());
     assert!(began.elapsed() < Duration::from_secs(12), "took {:?}", began.elapsed());
     marks.into_iter().zip(&targets).for_each(|(mark, target)| assert_eq!(target.leave_done(mark), Err(Nak::Silence)));
-    targets.iter().for_each(vervain_hca::responder::Target::release);
+    targets.iter().for_each(vervain_hca::responder::Responder::release);
 }
 
 #[test]
 fn a_shared_queue_gives_back_what_was_taken_and_keeps_its_room() {
     let Owner { context, pd, cq, _turn } = owner();
     let init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
-    let srq = context.create_srq(&pd, &init).unwrap();
+    let srq = Srq::create(&context, &pd, &init).unwrap();
     let qp = receiver(&context, &pd, &cq, Some(&srq), 0);
     for wr_id in 0..4 {
         srq.post_recv(wr_id, &[]).unwrap();

@@ -10,16 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::View;
-use vervain_hca::layout::{
+use vervain_hca::arena::layout::{
     CqShared, Header, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe, RqShared,
 };
-use vervain_hca::link::LaneRequest;
-use vervain_hca::mapped::{SLACK, Wanted, tidy};
-use vervain_hca::memory::{Direction, Policy, Way, aim, unaim, way};
-use vervain_hca::recv_queue::{Receipt, RqView};
-use vervain_hca::responder::{Nak, Seen, Target};
-use vervain_hca::space::{Place, Space};
-use vervain_hca::{QpAttr, QpCap, QpInit, QpState, QpType, Sge, SrqInit, access, attr, event, wc};
+use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
+use vervain_hca::process::imports::{SLACK, Wanted, tidy};
+use vervain_hca::process::link::LaneRequest;
+use vervain_hca::process::peer::{Location, PeerProcess};
+use vervain_hca::responder::{Nak, QpIncarnation, Responder};
+use vervain_hca::rq::{Receipt, RqView};
+use vervain_hca::{
+    Cq, Dm, Mr, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Sge, Srq, SrqInit, Xrcd, access, attr, event, wc,
+};
 
 /// The shared object, sparse and longer than one window.
 const OBJECT: &std::ffi::CStr = c"hostile-object";
@@ -73,11 +75,11 @@ fn memfd(name: &std::ffi::CStr, size: u64) -> OwnedFd {
 fn honest() -> Honest {
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(64, None, 0, 0, false, true).unwrap();
+    let cq = Cq::create(&context, 64, None, 0, 0, false, true).unwrap();
     let srq_init = SrqInit { max_wr: 8, max_sge: 2, srq_limit: 2, cookie: 0, xrc: None };
-    let srq = context.create_srq(&pd, &srq_init).unwrap();
-    let xrcd = context.open_xrcd(None, libc::O_CREAT).unwrap();
-    let xsrq = context.create_srq(&pd, &SrqInit { xrc: Some((&xrcd, &cq)), ..srq_init }).unwrap();
+    let srq = Srq::create(&context, &pd, &srq_init).unwrap();
+    let xrcd = Xrcd::open(&context, None, libc::O_CREAT).unwrap();
+    let xsrq = Srq::create(&context, &pd, &SrqInit { xrc: Some((&xrcd, &cq)), ..srq_init }).unwrap();
     let rc = receiver(&context, &pd, &cq, None, 8);
     let on_srq = receiver(&context, &pd, &cq, Some(&srq), 0);
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 2, max_inline_data: 0 };
@@ -91,18 +93,18 @@ fn honest() -> Honest {
         sq_sig_all: false,
         cookie: 0,
     };
-    let ud = context.create_qp(Some(&pd), &init).unwrap();
+    let ud = Qp::create(&context, Some(&pd), &init).unwrap();
     let new = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
     ud.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::QKEY).unwrap();
     ud.modify(&QpAttr { qp_state: QpState::Rtr, ..new }, attr::STATE).unwrap();
     let buffer = vec![0u64; 1024];
     let addr = buffer.as_ptr() as u64;
     let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-    let heap = context.reg_mr(&pd, addr, 8192, addr, all).unwrap();
-    let dm = context.alloc_dm(8192, 0).unwrap();
-    let in_arena = context.reg_dm_mr(&pd, &dm, 0, 8192, all | access::ZERO_BASED).unwrap();
+    let heap = Mr::register(&pd, addr, 8192, addr, all).unwrap();
+    let dm = Dm::alloc(&context, 8192, 0).unwrap();
+    let in_arena = Mr::of_dm(&pd, &dm, 0, 8192, all | access::ZERO_BASED).unwrap();
     let shared_at = fake_share::memfd(OBJECT, OBJECT_LEN, true) as u64;
-    let shared = context.reg_mr(&pd, shared_at + 4096, 8192, 0x7000, all).unwrap();
+    let shared = Mr::register(&pd, shared_at + 4096, 8192, 0x7000, all).unwrap();
     for i in 0..8 {
         let sges =
             [Sge { addr: 64 * i, length: 16, lkey: in_arena.lkey() }, Sge { addr, length: 16, lkey: heap.lkey() }];
@@ -206,9 +208,9 @@ impl Copied {
         view.get::<Header>(0).unwrap().alive[0].store(0, Ordering::Relaxed);
     }
 
-    fn space(&self, view: View) -> Option<Arc<Space>> {
+    fn space(&self, view: View) -> Option<Arc<PeerProcess>> {
         let wake = self.wake.try_clone().unwrap();
-        Space::new(view, false, std::process::id() as i32, wake).ok().map(Arc::new)
+        PeerProcess::new(view, false, std::process::id() as i32, wake).ok().map(Arc::new)
     }
 }
 
@@ -240,8 +242,8 @@ fn spoil(r: &mut Random, view: View, honest: &Honest) {
 }
 
 /// Memory that is said to be mapped must be, in the arena or in an object; one byte at each end is written.
-fn check(view: View, objects: &[std::ops::Range<u64>], place: Place, len: u64) {
-    if let Place::Direct(p) = place {
+fn check(view: View, objects: &[std::ops::Range<u64>], place: Location, len: u64) {
+    if let Location::Mapped(p) = place {
         let base = view.at(0, 0).unwrap() as u64;
         let at = p as u64;
         let in_arena = at.checked_sub(base).and_then(|o| o.checked_add(len)).is_some_and(|end| end <= view.len());
@@ -285,7 +287,7 @@ fn some_fd(r: &mut Random) -> Option<OwnedFd> {
 }
 
 /// What the link does with objects when the owner says so, and says anything.
-fn objects(space: &Space, honest: &Honest, r: &mut Random) {
+fn objects(space: &PeerProcess, honest: &Honest, r: &mut Random) {
     let o = honest.object;
     space.map_object(&o, Some(fake_share::descriptor(OBJECT_LEN)));
     let wild = Wanted {
@@ -304,7 +306,7 @@ fn objects(space: &Space, honest: &Honest, r: &mut Random) {
 }
 
 /// Everything that an initiator does in a peer's arena.
-fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
+fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
     let view = space.view;
     objects(space, honest, r);
     let mapped = mapped_objects();
@@ -326,8 +328,8 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
     for lane in lanes {
         // Whatever the QP behind the lane claims to be now is what was seen of it.
         let behind = view.get::<Lane>(lane).and_then(|l| view.get::<QpShared>(l.qp.load(Ordering::Relaxed)));
-        let seen = behind.map_or(Seen { qpn: 0, generation: 0 }, Seen::now);
-        let Some(target) = Target::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
+        let seen = behind.map_or(QpIncarnation { qpn: 0, generation: 0 }, QpIncarnation::now);
+        let Some(target) = Responder::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
         let mark = target.enter();
         let _ = target.has_receive();
         for round in 0..3u32 {
@@ -354,7 +356,7 @@ fn visit(space: &Arc<Space>, honest: &Honest, r: &mut Random) {
                     check(view, &mapped, place, len);
                     if let Way::Vm(host) = way(space, place, Policy::Auto) {
                         aim(target.lane, Direction::Write, host, len, true);
-                        unaim(target.lane);
+                        target.lane.unaim();
                     }
                 }
             }
@@ -521,9 +523,9 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
     for seed in 1..=600u64 {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         guarded(seed, || {
-            let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+            let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
             let srq_init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
-            let srq = context.create_srq(&pd, &srq_init).unwrap();
+            let srq = Srq::create(&context, &pd, &srq_init).unwrap();
             let qp = receiver(&context, &pd, &cq, (seed % 2 == 0).then_some(&srq), 4);
             let post = |id| if seed % 2 == 0 { srq.post_recv(id, &[]) } else { qp.post_recv(id, &[]) };
             (0..4).for_each(|id| post(id).unwrap());
@@ -579,7 +581,7 @@ fn a_published_index_that_no_receive_has_is_not_believed() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
     let qp = receiver(&context, &pd, &cq, None, 4);
     qp.post_recv(1, &[]).unwrap();
     let target = bind(&qp, foreign(1));

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use vervain_hca::recv_queue::RecvQueue;
+use vervain_hca::rq::RecvQueue;
 
 #[derive(Clone, Debug)]
 enum Op {

@@ -10,10 +10,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use vervain_hca::arena::View;
-use vervain_hca::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
-use vervain_hca::mapped::{Wanted, tidy};
-use vervain_hca::space::{Place, Space};
-use vervain_hca::{Context, Mr, Pd, access};
+use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
+use vervain_hca::process::imports::{Wanted, tidy};
+use vervain_hca::process::peer::{Location, PeerProcess};
+use vervain_hca::{Context, Cq, Mr, Pd, access};
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::MW_BIND;
 
@@ -32,7 +32,7 @@ fn owner() -> Owner {
 
 impl Owner {
     fn register(&self, addr: usize, len: u64) -> Arc<Mr> {
-        self.context.reg_mr(&self.pd, addr as u64, len, addr as u64, ALL).unwrap()
+        Mr::register(&self.pd, addr as u64, len, addr as u64, ALL).unwrap()
     }
 }
 
@@ -162,7 +162,7 @@ fn memory_stays_pinned_while_a_stopped_initiator_may_write_to_it() {
     let owner = owner();
     INITIATORS_LIVE.store(true, Ordering::Relaxed);
     let base = fake_share::memfd(c"vt", 8192, true);
-    let cq = owner.context.create_cq(16, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&owner.context, 16, None, 0, 0, false, false).unwrap();
     let qp = receiver(&owner.context, &owner.pd, &cq, None, 4);
     let target = bind(&qp, foreign(1));
     let mark = target.enter().expect("the QP receives");
@@ -180,11 +180,11 @@ fn memory_stays_pinned_while_a_stopped_initiator_may_write_to_it() {
 }
 
 /// This process as a peer would see it.
-fn seen_from_afar() -> Space {
+fn seen_from_afar() -> PeerProcess {
     let view = View::of_peer(ARENA_FD.load(Ordering::Relaxed)).unwrap();
     // SAFETY: a fresh descriptor, owned at once.
     let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-    Space::new(view, false, std::process::id() as i32, wake).unwrap()
+    PeerProcess::new(view, false, std::process::id() as i32, wake).unwrap()
 }
 
 /// An object of the owner, one key that leads to it, and the word that stands in it.
@@ -247,16 +247,16 @@ fn no_order_of_messages_makes_a_key_lead_to_another_object() {
                 let place =
                     space.resolve(l.mr.rkey(), l.base as u64 + 4096, 8, access::REMOTE_WRITE, owner.pd.handle(), 0);
                 match place.expect("the key is good") {
-                    Place::Direct(p) => {
+                    Location::Mapped(p) => {
                         direct += 1;
                         // SAFETY: mapped, as the space says.
                         assert_eq!(unsafe { p.cast::<u64>().read_volatile() }, l.word, "seed {seed:#x}");
                     }
-                    Place::Remote(host) => {
+                    Location::Unmapped(host) => {
                         remote += 1;
                         assert_eq!(host, l.base as u64 + 4096);
                     }
-                    Place::Null => panic!("no key of the null MR was made"),
+                    Location::Null => panic!("no key of the null MR was made"),
                 }
             }
         }

@@ -6,8 +6,10 @@ pub mod local;
 pub mod roce;
 mod user;
 
+use log::LevelFilter;
 use std::any::Any;
 use std::sync::{Arc, Once};
+use vervain_config::LogLevel;
 use vervain_hca::{Context, Device, Process, Result};
 
 /// Opens a device, with the links that this host has.
@@ -28,9 +30,14 @@ pub fn roce_link() -> Option<&'static roce::Roce> {
 pub fn start_logging() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let level = std::env::var("VERVAIN_LOG").unwrap_or_default();
-        // A wrong level is refused with a sentence by the list of devices; that sentence must be seen.
-        let level = level.parse().unwrap_or(log::LevelFilter::Warn);
+        let level = match vervain_config::log_level() {
+            LogLevel::Off => LevelFilter::Off,
+            LogLevel::Error => LevelFilter::Error,
+            LogLevel::Warn => LevelFilter::Warn,
+            LogLevel::Info => LevelFilter::Info,
+            LogLevel::Debug => LevelFilter::Debug,
+            LogLevel::Trace => LevelFilter::Trace,
+        };
         let _ = env_logger::Builder::new().filter_level(level).format_timestamp_micros().try_init();
     });
 }

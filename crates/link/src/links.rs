@@ -8,12 +8,14 @@ use rustix::event::epoll;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use vervain_hca::device::{Device, LinkChoice, is_multicast, is_this_host, link_choice};
-use vervain_hca::far::Sender;
-use vervain_hca::link::{Datagram, LaneReply, LaneRequest, Link, Member, Peer, Route};
-use vervain_hca::mapped::Wanted;
+use vervain_config::Config;
+use vervain_hca::context::ah::Route;
+use vervain_hca::device::{Device, LinkChoice, is_multicast, is_this_host};
+use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::link::{Datagram, LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::{LinkInit, Process, keep_from_children};
-use vervain_hca::space::Space;
+use vervain_hca::qp::remote::Sender;
 use vervain_hca::{AhAttr, Gid, Qp, QpAttr, Result};
 
 /// Both links.
@@ -29,7 +31,7 @@ pub struct Links {
 impl Links {
     /// Makes the links of a process that has no slot yet.
     pub fn new(init: &LinkInit) -> Result<Links> {
-        let choice = link_choice()?;
+        let choice = Config::of_process()?.link;
         let devices = vervain_hca::devices()?;
         let (local, roce) = (Local::new(init)?, Roce::new(&devices, choice == LinkChoice::Roce)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
@@ -67,11 +69,11 @@ impl Link for Links {
         let roce = self.devices.get(device as usize).is_some_and(|d| d.is_ethernet());
         let here = is_this_host(&self.devices, ah);
         match self.choice {
-            LinkChoice::Roce if roce => Route::Far,
-            LinkChoice::Auto if roce && is_multicast(&ah.grh.dgid) => Route::Everywhere,
-            _ if here => Route::Near,
-            LinkChoice::Auto if roce => Route::Far,
-            _ => Route::Nowhere,
+            LinkChoice::Roce if roce => Route::Packets,
+            LinkChoice::Auto if roce && is_multicast(&ah.grh.dgid) => Route::Both,
+            _ if here => Route::Memory,
+            LinkChoice::Auto if roce => Route::Packets,
+            _ => Route::Unreachable,
         }
     }
 
@@ -103,7 +105,7 @@ impl Link for Links {
         self.local.channel_gone(channel);
     }
 
-    fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool {
+    fn ask_for_object(&self, space: &PeerProcess, wanted: &Wanted) -> bool {
         self.local.ask_for_object(space, wanted)
     }
 
@@ -147,8 +149,8 @@ impl Link for Links {
         self.roce.check_source(process, device, ah)
     }
 
-    fn deafen(&self, qpn: u32) {
-        self.roce.deafen(qpn);
+    fn unregister_qp(&self, qpn: u32) {
+        self.roce.unregister_qp(qpn);
     }
 
     fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
@@ -171,8 +173,8 @@ impl Link for Links {
         self.roce.attend(process)
     }
 
-    fn farewell(&self) {
-        self.roce.farewell();
+    fn shutdown(&self) {
+        self.roce.shutdown();
     }
 
     fn packet_fd(&self) -> Option<RawFd> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Grh, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest,
-    Sge, access, attr, devices, event, send_flags, wc,
+    AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    SendRequest, Sge, access, attr, devices, event, send_flags, wc,
 };
 
 struct Side {
@@ -14,7 +14,7 @@ struct Side {
 
 fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
     let init = QpInit {
         qp_type,
@@ -26,7 +26,7 @@ fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = context.create_qp(Some(&pd), &init).unwrap();
+    let qp = Qp::create(context, Some(&pd), &init).unwrap();
     Side { pd, cq, qp }
 }
 
@@ -89,13 +89,13 @@ const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_REA
 
 #[test]
 fn write_read_and_atomics_move_the_right_bytes() {
-    let (context, a, b) = pair();
+    let (_context, a, b) = pair();
     let mut ours = vec![0u64; 4096];
     let mut theirs = vec![0u64; 4096];
     ours.iter_mut().enumerate().for_each(|(i, w)| *w = i as u64 * 3);
     let len = 4096 * 8;
-    let ma = context.reg_mr(&a.pd, ours.as_ptr() as u64, len, ours.as_ptr() as u64, ALL).unwrap();
-    let mb = context.reg_mr(&b.pd, theirs.as_ptr() as u64, len, theirs.as_ptr() as u64, ALL).unwrap();
+    let ma = Mr::register(&a.pd, ours.as_ptr() as u64, len, ours.as_ptr() as u64, ALL).unwrap();
+    let mb = Mr::register(&b.pd, theirs.as_ptr() as u64, len, theirs.as_ptr() as u64, ALL).unwrap();
     let sge = [Sge { addr: ours.as_ptr() as u64, length: len as u32, lkey: ma.lkey() }];
     let base = SendRequest {
         flags: send_flags::SIGNALED,
@@ -133,9 +133,9 @@ fn write_read_and_atomics_move_the_right_bytes() {
 
 #[test]
 fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
-    let (context, a, b) = pair();
+    let (_context, a, b) = pair();
     let buffer = [0u8; 64];
-    let mb = context.reg_mr(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
+    let mb = Mr::register(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     b.qp.post_recv(77, &[Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }]).unwrap();
     let hello: &[u8] = b"hello";
     let inline = [hello];
@@ -161,7 +161,7 @@ fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
 fn a_bad_rkey_stops_both_sides_and_raises_an_access_error() {
     let (context, a, b) = pair();
     let buffer = [0u8; 64];
-    let ma = context.reg_mr(&a.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
+    let ma = Mr::register(&a.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     let sge = [Sge { addr: buffer.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
     post(&a.qp, &SendRequest { opcode: Opcode::Write, rkey: 0xdead, data: Data::Sges(&sge), ..SendRequest::default() });
     assert_eq!(wait(&a.cq).status, wc::REM_ACCESS_ERR);
@@ -189,7 +189,7 @@ fn a_fast_sender_and_a_slow_receiver_lose_nothing() {
     let (a, b) = (side(&context, QpType::Rc), side(&context, QpType::Rc));
     connect(&context, &a, &b, 7);
     let buffer = [0u8; 64];
-    let mb = context.reg_mr(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
+    let mb = Mr::register(&b.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     let sge = [Sge { addr: buffer.as_ptr() as u64, length: 64, lkey: mb.lkey() }];
     const N: u64 = 50_000;
     for i in 0..16 {

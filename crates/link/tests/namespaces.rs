@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vervain_hca::memory::Pieces;
+use vervain_hca::mr::transfer::Pieces;
 use vervain_link::roce::net::{Outgoing, Port, ReceiveBatch, SendBatch, TooLarge};
 use vervain_wire::icrc::{Flow, Untold};
 

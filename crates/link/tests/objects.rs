@@ -27,7 +27,7 @@ struct Side {
 fn side() -> Side {
     let context = vervain_link::open(&devices().unwrap()[0]).unwrap();
     let pd = context.alloc_pd().unwrap();
-    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
     let init = QpInit {
         qp_type: QpType::Rc,
@@ -39,7 +39,7 @@ fn side() -> Side {
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = context.create_qp(Some(&pd), &init).unwrap();
+    let qp = Qp::create(&context, Some(&pd), &init).unwrap();
     Side { context, pd, cq, qp }
 }
 
@@ -125,7 +125,7 @@ fn owner() {
             "register" => {
                 let s = side.as_ref().unwrap();
                 let at = (addr as u64) + number(1);
-                let new = s.context.reg_mr(&s.pd, at, number(2), at, ALL).unwrap();
+                let new = Mr::register(&s.pd, at, number(2), at, ALL).unwrap();
                 let key = new.rkey();
                 mr = Some(new);
                 u64::from(key)
@@ -225,7 +225,7 @@ impl Initiator {
         let side = side();
         let buffer = vec![0u64; 1 << 18];
         let at = buffer.as_ptr() as u64;
-        let mr = side.context.reg_mr(&side.pd, at, (buffer.len() * 8) as u64, at, ALL).unwrap();
+        let mr = Mr::register(&side.pd, at, (buffer.len() * 8) as u64, at, ALL).unwrap();
         owner.ask(&format!("connect {}", side.qp.qp_num()));
         side.connect(owner.qpn);
         Initiator { side, buffer, mr }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::{
-    AhAttr, Bind, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    AhAttr, Bind, Completion, Context, Cq, Data, Grh, Mr, Mw, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
     SendRequest, Sge, access, attr, devices, send_flags, wc,
 };
 
@@ -46,7 +46,7 @@ impl Memory {
 }
 
 fn side(context: &Arc<Context>, pd: &Arc<Pd>) -> Side {
-    let cq = context.create_cq(64, None, 0, 0, false, false).unwrap();
+    let cq = Cq::create(context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 8, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 64 };
     let init = QpInit {
         qp_type: QpType::Rc,
@@ -58,7 +58,7 @@ fn side(context: &Arc<Context>, pd: &Arc<Pd>) -> Side {
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = context.create_qp(Some(pd), &init).unwrap();
+    let qp = Qp::create(context, Some(pd), &init).unwrap();
     Side { cq, qp }
 }
 
@@ -170,7 +170,7 @@ fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side,
     connect(&context, &a.qp, &b.qp);
     let (from, to) = (Memory::new(), Memory::new());
     from.fill(0x1111_1111_1111_1111);
-    let ma = context.reg_mr(&pd, from.addr(), LEN as u64, from.addr(), access::LOCAL_WRITE).unwrap();
+    let ma = Mr::register(&pd, from.addr(), LEN as u64, from.addr(), access::LOCAL_WRITE).unwrap();
     let shared = Shared { addr: AtomicU64::new(to.addr()), ..Shared::default() };
     let mut cycles = 0u64;
     std::thread::scope(|s| {
@@ -217,8 +217,8 @@ fn must_rest(memory: &Memory, cycle: u64) {
 
 #[test]
 fn deregistered_memory_never_changes_again() {
-    against_a_writer(4.0, |context, pd, _, shared, memory, cycle| {
-        let mr = context.reg_mr(pd, memory.addr(), LEN as u64, memory.addr(), REMOTE).unwrap();
+    against_a_writer(4.0, |_, pd, _, shared, memory, cycle| {
+        let mr = Mr::register(pd, memory.addr(), LEN as u64, memory.addr(), REMOTE).unwrap();
         shared.key.store(mr.rkey(), Ordering::Release);
         let_write(shared, cycle);
         mr.deregister().unwrap();
@@ -229,8 +229,8 @@ fn deregistered_memory_never_changes_again() {
 #[test]
 fn reregistered_memory_changes_only_as_its_new_registration_says() {
     let (elsewhere, kept) = (Memory::new(), std::sync::OnceLock::new());
-    against_a_writer(4.0, |context, pd, _, shared, memory, cycle| {
-        let mr = kept.get_or_init(|| context.reg_mr(pd, memory.addr(), LEN as u64, memory.addr(), REMOTE).unwrap());
+    against_a_writer(4.0, |_, pd, _, shared, memory, cycle| {
+        let mr = kept.get_or_init(|| Mr::register(pd, memory.addr(), LEN as u64, memory.addr(), REMOTE).unwrap());
         shared.key.store(mr.rkey(), Ordering::Release);
         let_write(shared, cycle);
         if cycle % 2 == 0 {
@@ -249,13 +249,13 @@ fn reregistered_memory_changes_only_as_its_new_registration_says() {
 #[test]
 fn memory_behind_an_invalidated_or_freed_window_never_changes_again() {
     let kept = std::sync::OnceLock::new();
-    against_a_writer(4.0, |context, pd, b, shared, memory, cycle| {
+    against_a_writer(4.0, |_, pd, b, shared, memory, cycle| {
         let mr: &Arc<Mr> = kept.get_or_init(|| {
             let rights = REMOTE | access::MW_BIND;
-            context.reg_mr(pd, memory.addr(), LEN as u64, memory.addr(), rights).unwrap()
+            Mr::register(pd, memory.addr(), LEN as u64, memory.addr(), rights).unwrap()
         });
         let mw_type = if cycle % 3 == 0 { 1 } else { 2 };
-        let mw = context.alloc_mw(pd, mw_type).unwrap();
+        let mw = Mw::alloc(pd, mw_type).unwrap();
         let new_rkey = if mw_type == 1 { mw.next_rkey() } else { mw.rkey() & !0xff | cycle as u32 & 0xff };
         let work = |opcode, rkey| SendRequest {
             opcode,
@@ -308,10 +308,10 @@ fn a_key_that_a_window_had_is_not_soon_the_key_of_something_else() {
     let (a, b) = (side(&context, &pd), side(&context, &pd));
     connect(&context, &a.qp, &b.qp);
     let memory = Memory::new();
-    let mr = context.reg_mr(&pd, memory.addr(), 64, memory.addr(), REMOTE | access::MW_BIND).unwrap();
+    let mr = Mr::register(&pd, memory.addr(), 64, memory.addr(), REMOTE | access::MW_BIND).unwrap();
     let mut stale = std::collections::HashSet::new();
     for round in 0..120 {
-        let mw = context.alloc_mw(&pd, 1).unwrap();
+        let mw = Mw::alloc(&pd, 1).unwrap();
         assert!(stale.insert(mw.rkey()), "the key {:#x} was a window's before", mw.rkey());
         for _ in 0..round % 3 {
             let new_rkey = mw.next_rkey();

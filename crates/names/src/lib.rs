@@ -26,16 +26,16 @@ pub fn turn(at: SocketAddr) -> String {
 }
 
 /// Where the member of the group that has slot `slot` gets messages; datagrams.
-pub fn door(at: SocketAddr, slot: u32) -> String {
-    format!("{}{slot}", doors(at))
+pub fn mailbox(at: SocketAddr, slot: u32) -> String {
+    format!("{}{slot}", mailboxes(at))
 }
 
-/// What the names of all doors of an address begin with.
-pub fn doors(at: SocketAddr) -> String {
+/// What the names of all mailboxes of an address begin with.
+pub fn mailboxes(at: SocketAddr) -> String {
     format!("{UDP}{at}/")
 }
 
-/// What the names of turns and doors of all addresses begin with.
+/// What the names of turns and mailboxes of all addresses begin with.
 pub const UDP: &str = "vervain/udp/";
 
 /// What can be done about names that another user has.

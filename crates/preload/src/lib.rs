@@ -53,6 +53,7 @@ pub extern "C" fn vervain_share_v1() -> *const vervain_share::api::ShareApi {
 /// The verbs library has been loaded: this process gets memory that peers can map from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn vervain_share_wake_v1() {
+    forking::prepare();
     resolve();
     vervain_share::wake();
 }
@@ -69,7 +70,6 @@ pub unsafe extern "C" fn vervain_faults_v1(exchange: vervain_share::faults::Exch
 /// What has to be there before the program's first instruction. Every process under `vervain run` pays for it, so the
 /// functions behind ours are left to whoever needs them (`resolve`).
 extern "C" fn prepare() {
-    forking::prepare();
     view::prepare();
     if vervain_share::settings::from_the_start() {
         vervain_share_wake_v1();

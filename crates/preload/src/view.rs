@@ -40,20 +40,16 @@ fn tree() -> Option<&'static Tree> {
 }
 
 fn find_tree() -> Option<Tree> {
-    // SAFETY: the name is a C string; the answer is only read here, before the program could change its environment.
-    let value = unsafe { libc::getenv(c"VERVAIN_SYSFS".as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: getenv's answer is a C string.
-    let bytes = unsafe { CStr::from_ptr(value) }.to_bytes();
-    let length = bytes.iter().rposition(|&b| b != b'/')? + 1;
-    let mut tree = Tree { path: [0; PATH_MAX], length };
-    if bytes[0] != b'/' || length > PATH_MAX / 2 {
-        return None;
-    }
-    tree.path[..length].copy_from_slice(&bytes[..length]);
-    Some(tree)
+    vervain_config::SYSFS.look(|value| {
+        let bytes = value?;
+        let length = bytes.iter().rposition(|&b| b != b'/')? + 1;
+        let mut tree = Tree { path: [0; PATH_MAX], length };
+        if bytes[0] != b'/' || length > PATH_MAX / 2 {
+            return None;
+        }
+        tree.path[..length].copy_from_slice(&bytes[..length]);
+        Some(tree)
+    })
 }
 
 /// Whether there is a tree.

@@ -469,7 +469,7 @@ impl Heap {
         DESCRIPTOR.store(self.object.fd, Ordering::Relaxed);
         for (start, block) in &live {
             for (part, mark) in self.marks.pieces(*start..start + block.mapped) {
-                if mark.there == There::Object && mark.dont_fork {
+                if matches!(mark.there, There::Object | There::Copy) && mark.dont_fork {
                     self.marks.update(part, |m| m.there = There::Hole);
                 }
             }

@@ -400,20 +400,20 @@ impl Heap {
 
     /// The advices about fork are kept here for the object's pages: to the kernel all of them are kept from children.
     fn inherit(&mut self, range: Range<usize>, mark: &Mark, advice: c_int) -> Result<(), c_int> {
-        if mark.there == There::Object {
-            self.marks.update(range, |m| match advice {
-                libc::MADV_DONTFORK => m.dont_fork = true,
-                libc::MADV_DOFORK => m.dont_fork = false,
-                libc::MADV_WIPEONFORK => m.wipe = true,
-                _ => m.wipe = false,
-            });
-            return Ok(());
+        if mark.there == There::Copy {
+            // For anonymous memory only, which a copy is to the program.
+            if advice == libc::MADV_WIPEONFORK {
+                self.make_anonymous(range.clone(), mark)?;
+            }
+            kernel_advice(&range, advice)?;
         }
-        // For anonymous memory only, which a copy is to the program.
-        if advice == libc::MADV_WIPEONFORK {
-            self.make_anonymous(range.clone(), mark)?;
-        }
-        kernel_advice(&range, advice)
+        self.marks.update(range, |m| match advice {
+            libc::MADV_DONTFORK => m.dont_fork = true,
+            libc::MADV_DOFORK => m.dont_fork = false,
+            libc::MADV_WIPEONFORK => m.wipe = true,
+            _ => m.wipe = false,
+        });
+        Ok(())
     }
 
     /// MADV_GUARD_INSTALL and MADV_GUARD_REMOVE. The contents go where guards come.

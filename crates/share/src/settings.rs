@@ -2,6 +2,9 @@
 //! the resource limits say. Asked once, at the first large request of a process that uses verbs.
 
 use std::ffi::CStr;
+use std::fmt::{self, Write};
+
+use vervain_config::{ADOPT, FORK_LIMIT, SHARE, Share, Switch, Variable, bytes};
 
 use crate::{checkers, sys};
 
@@ -62,20 +65,9 @@ pub struct Settings {
     pub huge: bool,
 }
 
-/// The value of a variable, if it is set and not empty.
-fn variable(name: &CStr) -> Option<&'static [u8]> {
-    // SAFETY: the name is a C string; the answer is only looked at before the program runs on.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: getenv's answer is a C string.
-    Some(unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|v| !v.is_empty())
-}
-
 /// Whether memory is to be shared from the start, and not from the moment that the process loads the verbs library.
 pub fn from_the_start() -> bool {
-    variable(c"VERVAIN_SHARE") == Some(b"always")
+    SHARE.look(|value| value.and_then(Share::of)) == Some(Share::Always)
 }
 
 /// One line on standard error, by a system call: no stdio inside of malloc.
@@ -91,19 +83,33 @@ pub(crate) fn say(parts: &[&[u8]]) {
     unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), used) };
 }
 
-/// Bytes, with a suffix of K, M, G or T if wanted; `None` for anything else.
-fn bytes(text: &[u8]) -> Option<usize> {
-    let (digits, shift) = match text.last()? {
-        b'K' | b'k' => (&text[..text.len() - 1], 10),
-        b'M' | b'm' => (&text[..text.len() - 1], 20),
-        b'G' | b'g' => (&text[..text.len() - 1], 30),
-        b'T' | b't' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
+/// A line of [`say`] that is put together, as much of it as has room.
+struct Line {
+    bytes: [u8; 512],
+    used: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.used..];
+        let n = text.len().min(room.len());
+        room[..n].copy_from_slice(&text.as_bytes()[..n]);
+        self.used += n;
+        Ok(())
     }
-    std::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+/// What a variable asks for; `None` where it is not set. That it is wrong is told on standard error.
+fn asked<T>(variable: &'static Variable, of: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, Off> {
+    variable.look(|value| {
+        let Some(value) = value else { return Ok(None) };
+        of(value).map(Some).ok_or_else(|| {
+            let mut line = Line { bytes: [0; 512], used: 0 };
+            let _ = write!(line, "vervain: {}; nothing is allocated from shared memory", variable.wrong(value));
+            say(&[&line.bytes[..line.used]]);
+            Off::BadVariable
+        })
+    })
 }
 
 /// Memory and swap of the machine in bytes.
@@ -169,34 +175,15 @@ fn host_has_huge_pages() -> bool {
 impl Settings {
     /// Reads variables, limits and the host. A wrong variable is told on standard error.
     pub(crate) fn read() -> Result<Settings, Off> {
-        match variable(c"VERVAIN_SHARE") {
-            None | Some(b"auto" | b"always") => {}
-            Some(b"off") => return Err(Off::Variable),
-            Some(other) => {
-                say(&[
-                    b"vervain: VERVAIN_SHARE=",
-                    other,
-                    b" is not auto, always or off; nothing is allocated from shared memory",
-                ]);
-                return Err(Off::BadVariable);
-            }
+        if asked(&SHARE, Share::of)? == Some(Share::Off) {
+            return Err(Off::Variable);
         }
         if checkers::sanitized() || checkers::memcheck() {
             return Err(Off::Checked);
         }
         let (machine, swap) = machine_memory();
         let memory = machine.min(group_memory().unwrap_or(usize::MAX));
-        let fork_limit = match variable(c"VERVAIN_FORK_LIMIT") {
-            None => memory / 4,
-            Some(text) => bytes(text).ok_or_else(|| {
-                say(&[
-                    b"vervain: VERVAIN_FORK_LIMIT=",
-                    text,
-                    b" is not a number of bytes (512M, 4G); nothing is allocated from shared memory",
-                ]);
-                Off::BadVariable
-            })?,
-        };
+        let fork_limit = asked(&FORK_LIMIT, bytes)?.unwrap_or(memory / 4);
         let largest = match first_byte(c"/proc/sys/vm/overcommit_memory") {
             Some(b'2') => return Err(Off::StrictOvercommit),
             Some(b'1') => usize::MAX,
@@ -208,24 +195,9 @@ impl Settings {
         if space.is_some_and(|limit| limit < 64 << 20) {
             return Err(Off::AddressSpaceLimit);
         }
-        let adopts = variable(c"VERVAIN_ADOPT") == Some(b"on");
+        let adopts = ADOPT.look(|value| value.and_then(Switch::of)) == Some(Switch::On);
         let most_blocks = number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530) / 2;
         let cache_limit = (memory / 16).min(space.map_or(usize::MAX, |limit| limit as usize / 16));
         Ok(Settings { heap_len, cache_limit, fork_limit, largest, most_blocks, adopts, huge: host_has_huge_pages() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read_with_and_without_a_suffix() {
-        assert_eq!(bytes(b"4096"), Some(4096));
-        assert_eq!(bytes(b"512M"), Some(512 << 20));
-        assert_eq!(bytes(b"0"), Some(0));
-        for wrong in [&b"G"[..], b"", b"-1", b"1.5G", b"4GB", b"99999999999T"] {
-            assert_eq!(bytes(wrong), None);
-        }
     }
 }

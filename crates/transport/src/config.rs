@@ -65,10 +65,7 @@ pub struct RequesterConfig {
 impl RequesterConfig {
     /// How long an answer is waited for before a retry, in nanoseconds; 0 for ever.
     pub fn ack_timeout(&self) -> Nanos {
-        match self.timeout {
-            0 => 0,
-            code => (LENIENCE * (4096 << code.min(31))).max(SHORTEST_TIMEOUT),
-        }
+        vervain_iba::timer::ack_timeout_ns(self.timeout).map_or(0, |ns| (LENIENCE * ns).max(SHORTEST_TIMEOUT))
     }
 }
 

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     pointer_of(|| {
         // SAFETY: the client's PD and attributes.
         let (context, hca_pd, attr) = unsafe { (opening_of(pd)?, hca_pd(pd)?, ah_attr_from_c(&*attr)) };
-        let hca = context.1.hca.create_ah(hca_pd, &attr)?;
+        let hca = hca::Ah::create(hca_pd, &attr)?;
         // SAFETY: the client's PD.
         let state = AhState { hca, _pd: unsafe { use_pd(pd) } };
         Ok(object::new(ibv_ah { context: context.0, pd, handle: context.1.handle() }, state))

@@ -18,7 +18,7 @@ impl Handle for ibv_comp_channel {
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer_of(|| {
         // SAFETY: the client's context.
-        let hca = unsafe { opening(context) }.hca.create_comp_channel()?;
+        let hca = hca::CompChannel::create(unsafe { &opening(context).hca })?;
         Ok(object::new(ibv_comp_channel { context, fd: hca.fd(), refcnt: 0 }, hca))
     })
 }

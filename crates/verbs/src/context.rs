@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;

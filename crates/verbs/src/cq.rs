@@ -54,8 +54,15 @@ pub(crate) unsafe fn new_cq(context: *mut ibv_context, new: &NewCq) -> Result<*m
     // SAFETY: as above.
     let channel = (!new.channel.is_null()).then(|| unsafe { state(new.channel) });
     let blank = Blank::<ibv_cq_ex>::new();
-    let hca =
-        opening.hca.create_cq(new.cqe, channel, new.comp_vector, blank.cookie(), new.ignore_overrun, new.timestamps)?;
+    let hca = hca::Cq::create(
+        &opening.hca,
+        new.cqe,
+        channel,
+        new.comp_vector,
+        blank.cookie(),
+        new.ignore_overrun,
+        new.timestamps,
+    )?;
     if channel.is_some() {
         // SAFETY: the client's channel; the count is for its eyes only.
         unsafe { (*new.channel).refcnt += 1 };

@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut i
         if attr.comp_mask != 0 {
             return Err(Error::invalid("ibv_alloc_dm_attr has no optional fields"));
         }
-        let hca = opening.hca.alloc_dm(attr.length as u64, attr.log_align_req)?;
+        let hca = hca::Dm::alloc(&opening.hca, attr.length as u64, attr.log_align_req)?;
         let handle = opening.handle();
         opening.dms.insert(handle, &hca);
         Ok(new_dm(context, handle, hca))

@@ -57,5 +57,5 @@ pub use sysfs::*;
 
 /// What is done when the library is loaded, before the program's own code runs or its dlopen(3) returns.
 pub extern "C" fn library_is_loaded() {
-    vervain_hca::sharing::process_uses_verbs();
+    vervain_hca::process::share_api::process_uses_verbs();
 }

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use std::sync::Arc;
 
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{self as hca, Error};
 use vervain_share::checkers;
 
@@ -63,9 +63,13 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         // SAFETY: the client's PD.
         unsafe {
             let hca_pd = hca_pd(pd)?;
-            let context = &opening((*pd).context).hca;
-            let mr =
-                context.reg_mr(hca_pd, addr.addr() as u64, length as u64, iova, access & !IBV_ACCESS_OPTIONAL_RANGE)?;
+            let mr = hca::Mr::register(
+                hca_pd,
+                addr.addr() as u64,
+                length as u64,
+                iova,
+                access & !IBV_ACCESS_OPTIONAL_RANGE,
+            )?;
             device_writes(addr, length, access);
             Ok(new_mr(pd, addr, length, mr))
         }
@@ -116,7 +120,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer_of(|| {
         // SAFETY: the client's PD.
         unsafe {
-            let mr = opening((*pd).context).hca.null_mr(hca_pd(pd)?)?;
+            let mr = hca::Mr::null(hca_pd(pd)?)?;
             Ok(new_mr(pd, ptr::null_mut(), 0, mr))
         }
     })
@@ -137,7 +141,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         // SAFETY: the client's PD and device memory.
         unsafe {
-            let mr = opening((*pd).context).hca.reg_dm_mr(hca_pd(pd)?, state(dm), dm_offset, length as u64, access)?;
+            let mr = hca::Mr::of_dm(hca_pd(pd)?, state(dm), dm_offset, length as u64, access)?;
             Ok(new_mr(pd, ptr::null_mut(), length, mr))
         }
     })

@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) 
         let context = unsafe { (*pd).context };
         // SAFETY: as above, and its context.
         let (opening, hca_pd) = unsafe { (opening(context), hca_pd(pd)?) };
-        let hca = opening.hca.alloc_mw(hca_pd, mw_type)?;
+        let hca = hca::Mw::alloc(hca_pd, mw_type)?;
         let (rkey, handle) = (hca.rkey(), opening.handle());
         // SAFETY: the client's PD.
         let state = MwState { hca, _pd: unsafe { use_pd(pd) } };

@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn post_send(
 /// A C work request with at most one piece of data.
 struct Posted<'a>(&'a ibv_send_wr);
 
-impl hca::Work for Posted<'_> {
+impl hca::WorkRequest for Posted<'_> {
     #[inline(always)]
     fn wr_id(&self) -> u64 {
         self.0.wr_id
@@ -132,7 +132,7 @@ fn short_of_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
 /// A C work request whose data was gathered.
 struct Gathered<'a>(Posted<'a>, Sge);
 
-impl hca::Work for Gathered<'_> {
+impl hca::WorkRequest for Gathered<'_> {
     fn wr_id(&self) -> u64 {
         self.0.wr_id()
     }

@@ -104,7 +104,8 @@ unsafe fn new_qp(
         }
         let hca_pd = if is_target { None } else { Some(hca_pd(pd)?) };
         let blank = Blank::<ibv_qp_ex>::new();
-        let hca = opening.hca.create_qp(
+        let hca = hca::Qp::create(
+            &opening.hca,
             hca_pd,
             &hca::QpInit {
                 qp_type: hca_type,
@@ -202,7 +203,7 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ib
                 return Err(Error::invalid("ibv_open_qp needs the number, domain and type of an XRC target"));
             }
             let blank = Blank::<ibv_qp_ex>::new();
-            let hca = opening(context).hca.open_qp(hca_xrcd((*attr).xrcd)?, (*attr).qp_num)?;
+            let hca = hca::Qp::open(&opening(context).hca, hca_xrcd((*attr).xrcd)?, (*attr).qp_num)?;
             let mut init: ibv_qp_init_attr = object::zeros();
             init.qp_type = IBV_QPT_XRC_RECV;
             if mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {

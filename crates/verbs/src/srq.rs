@@ -48,7 +48,7 @@ unsafe fn new_srq(
         cookie: blank.cookie(),
         xrc,
     };
-    let hca = opening.hca.create_srq(hca_pd, &init)?;
+    let hca = hca::Srq::create(&opening.hca, hca_pd, &init)?;
     (attr.max_wr, attr.max_sge, _) = hca.query();
     // SAFETY: integers, pointers and pthread objects.
     let mut c: ibv_srq = unsafe { object::zeros() };

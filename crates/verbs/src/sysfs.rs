@@ -2,13 +2,14 @@
 //! /sys/class/infiniband; this file only opens them.
 
 use core::ffi::{CStr, c_char, c_int};
-use std::env;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::OnceLock;
+
+use vervain_config::{Config, SYSFS_PATH};
 
 use crate::errno;
 
@@ -20,8 +21,9 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     let path = PATH.get_or_init(|| {
         // SAFETY: both calls only read the process's credentials.
         let trusted = unsafe { libc::getuid() == libc::geteuid() };
-        env::var_os("SYSFS_PATH")
-            .filter(|_| trusted)
+        trusted
+            .then(|| SYSFS_PATH.value())
+            .flatten()
             .and_then(|p| {
                 let mut p = p.into_vec();
                 p.truncate(p.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1));
@@ -52,14 +54,16 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 
 /// Warns where `vervain run` was on another host: a launcher of MPI may bring its variables here, and not its files.
 pub(crate) fn warn_of_absent_view() {
-    if let Some(why) = absent_view(env::var_os("VERVAIN_SYSFS").as_deref().map(Path::new)) {
+    // Where a variable is wrong, that is what has to be said.
+    let Ok(config) = Config::of_process() else { return };
+    if let Some(why) = absent_view(config.sysfs.as_deref()) {
         log::warn!("{why}");
     }
 }
 
 /// What is wrong where the tree that `vervain run` made for the preload is not there.
 fn absent_view(tree: Option<&Path>) -> Option<String> {
-    let tree = tree.filter(|tree| !tree.as_os_str().is_empty() && !tree.is_dir())?;
+    let tree = tree.filter(|tree| !tree.is_dir())?;
     Some(format!(
         "no {} on this host, so programs that look for devices in /sys or /dev find none: start the program by `vervain \
          run` on each host (mpirun ... vervain run -- PROGRAM)",
@@ -82,6 +86,7 @@ fn terminate(buf: &mut [u8], len: usize) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::env;
 
     #[test]
     fn a_file_is_read_as_a_string_without_its_newline() {
@@ -115,7 +120,6 @@ mod tests {
         let said = absent_view(Some(Path::new("/nowhere/sysfs-1"))).unwrap();
         assert!(said.contains("/nowhere/sysfs-1") && said.contains("vervain run"), "{said}");
         assert_eq!(absent_view(None), None);
-        assert_eq!(absent_view(Some(Path::new(""))), None);
         assert_eq!(absent_view(Some(Path::new("/"))), None);
     }
 }

@@ -133,7 +133,7 @@ impl Batch {
 }
 
 /// A batch of one request, which most are, so that it can be carried out without being kept.
-impl hca::Work for Batch {
+impl hca::WorkRequest for Batch {
     #[inline(always)]
     fn wr_id(&self) -> u64 {
         self.request.wr_id

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use vervain_hca as hca;
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 
 /// By QP number, the cookies of the handles.
 fn handles() -> OwnerGuard<'static, BTreeMap<u32, Vec<usize>>> {

@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(context: *mut ibv_context, attr: *mut 
             return Err(Error::invalid("ibv_open_xrcd needs fd and oflags, and knows nothing else"));
         }
         let fd = (attr.fd != -1).then_some(attr.fd);
-        let hca = opening.hca.open_xrcd(fd, attr.oflags)?;
+        let hca = hca::Xrcd::open(&opening.hca, fd, attr.oflags)?;
         Ok(object::new(ibv_xrcd { context }, hca))
     })
 }

@@ -1,11 +1,11 @@
-//! What the AETH says: the syndrome (IBA table 44), RNR timers (table 45) and end-to-end credits (table 46).
+//! What the AETH says: the syndrome (IBA table 44) and end-to-end credits (table 46).
 
 /// A syndrome, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Acknowledge, with the encoded credit count: see [`credits`].
     Ack(u8),
-    /// Receiver not ready, with the encoded delay: see [`rnr_delay`].
+    /// Receiver not ready, with the encoded delay: IBA table 45.
     RnrNak(u8),
     /// Refused.
     Nak(NakCode),
@@ -76,18 +76,6 @@ pub fn credit_code(receives: u32) -> u8 {
     (CREDITS.partition_point(|&count| u32::from(count) <= receives) - 1) as u8
 }
 
-/// IBA table 45, in units of 10 µs.
-static RNR_DELAYS: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-    6144, 8192, 12288, 16384, 24576, 32768, 49152,
-];
-
-/// Nanoseconds that an RNR NAK timer code stands for: 10 µs (code 1) to 655.36 ms (code 0).
-#[inline]
-pub fn rnr_delay(code: u8) -> u64 {
-    u64::from(RNR_DELAYS[(code & 0x1f) as usize]) * 10_000
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,18 +114,6 @@ mod tests {
             let code = credit_code(receives);
             assert!(credits(code).unwrap() <= receives);
             assert!(code == 30 || credits(code + 1).unwrap() > receives);
-        }
-    }
-
-    /// From code 4 on the table has the steps of the credit table; the ends are IBA's.
-    #[test]
-    fn rnr_delays_are_those_of_table_45() {
-        assert_eq!(rnr_delay(0), 655_360_000);
-        assert_eq!(rnr_delay(1), 10_000);
-        assert_eq!(rnr_delay(12), 640_000);
-        assert_eq!(rnr_delay(31), 491_520_000);
-        for code in 1..31 {
-            assert_eq!(rnr_delay(code), u64::from(credits(code).unwrap()) * 10_000);
         }
     }
 }

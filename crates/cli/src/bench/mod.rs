@@ -16,9 +16,10 @@ use vervain_bench::plan::{self, Plan};
 use vervain_bench::results::Results;
 use vervain_bench::run::{Launcher, Options, Outcome, Route, Setup};
 use vervain_bench::{compare, run, serve, worker};
+use vervain_config::{LINK, LinkChoice, Variable};
 
 use self::cli::{BenchArgs, BenchCommand, CompareArgs, PlansArgs, ReportArgs, RunArgs, ServeArgs, Verbs, Which};
-use crate::environment::{self, Variables};
+use crate::environment::Variables;
 use crate::inventory::{self, Device};
 use crate::{libs, output};
 
@@ -173,7 +174,7 @@ impl Workers {
             devices.iter().find(wanted).cloned()
         };
         if which.verbs != Verbs::Vervain {
-            let options = environment::device_variables(&which.options);
+            let options = which.options.settings.in_force(Variable::value)?;
             // By its bare name, as a program that links it has it found.
             let found = inventory::query(Path::new(libs::LIBIBVERBS), &options, true);
             if let Some(device) = found.as_ref().ok().and_then(|devices| fits(devices)) {
@@ -202,15 +203,15 @@ impl Workers {
         let mut command = Command::new(&self.exe);
         command.args(["bench", "worker"]).envs(self.variables.iter().map(|(n, v)| (n, v)));
         if route == Route::Packets {
-            command.env("VERVAIN_LINK", "roce");
+            command.env(LINK.name(), LinkChoice::Roce.word());
         }
         command
     }
 
     fn launcher(self) -> Launcher {
-        let local = |name: &str| env::var_os(name).is_some_and(|v| v == "local");
-        let by_memory_only = self.variables.iter().any(|(n, v)| n == "VERVAIN_LINK" && v == "local");
-        let packets = self.ours && !by_memory_only && !local("VERVAIN_LINK");
+        let link = self.variables.iter().find(|(name, _)| name == LINK.name());
+        let by_memory_only = link.is_some_and(|(_, v)| LinkChoice::of(v.as_encoded_bytes()) == Some(LinkChoice::Local));
+        let packets = self.ours && !by_memory_only;
         Launcher {
             packets: packets.then(|| "RoCE v2 packets between two processes of this host (VERVAIN_LINK=roce)".into()),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -1,6 +1,7 @@
 //! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on this
 //! machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::thread::available_parallelism;
@@ -8,16 +9,21 @@ use std::thread::available_parallelism;
 use anyhow::{Result, ensure};
 use rustix::mm::{UserfaultfdFlags, userfaultfd as open_userfaultfd};
 use rustix::process::{Resource, Rlimit, getrlimit};
+use vervain_config::{Config, Setter, TABLE, Variable};
 
 use super::access::read;
 use super::{Finding, Status};
 use crate::environment::Variables;
+use crate::settings::{self, WrongSetting};
 use crate::{inventory, libs};
 
 /// Descriptors that a process keeps for each peer process: its arena, its memory, its wake pipe.
 const DESCRIPTORS_PER_PEER: u64 = 3;
 /// What the program itself and the device need, roughly.
 const DESCRIPTORS_OWN: u64 = 64;
+
+/// What helps where a variable is wrong.
+const ANOTHER_VALUE: &str = "unset the variable, or give it a value that it can have";
 
 /// The libraries beside the command, and whether they list a device.
 pub fn libraries(given: Option<&Path>) -> Finding {
@@ -31,14 +37,38 @@ pub fn libraries(given: Option<&Path>) -> Finding {
     };
     match listed() {
         Ok(found) => Finding::ok(CHECK, found),
-        Err(e) => Finding::with(
-            Status::Broken,
-            CHECK,
-            format!("{e:#}"),
-            "programs find no device",
-            "`make build`, or `make install` and the installed command",
-        ),
+        Err(e) => {
+            let remedy = if e.is::<WrongSetting>() {
+                ANOTHER_VALUE
+            } else {
+                "`make build`, or `make install` and the installed command"
+            };
+            Finding::with(Status::Broken, CHECK, format!("{e:#}"), "programs find no device", remedy)
+        }
     }
+}
+
+/// What the environment asks for.
+pub fn variables() -> Finding {
+    let set = TABLE.into_iter().filter(|variable| variable.setter == Setter::User);
+    let set: Vec<_> = set.filter_map(|variable| Some((variable, variable.value()?))).collect();
+    judge_variables(&set, &settings::unknown(std::env::vars_os().map(|(name, _)| name)))
+}
+
+fn judge_variables(set: &[(&'static Variable, OsString)], unknown: &[String]) -> Finding {
+    const CHECK: &str = "variables";
+    let wrong = set.iter().filter_map(|(variable, value)| variable.check(value.as_encoded_bytes()).err());
+    let wrong: Vec<_> = wrong.map(|wrong| wrong.to_string()).collect();
+    if !wrong.is_empty() {
+        let cost = "`vervain run` starts no program, and the library has no device";
+        return Finding::with(Status::Broken, CHECK, wrong.join("; "), cost, ANOTHER_VALUE);
+    }
+    if !unknown.is_empty() {
+        let remedy = "names as in `vervain env --list`";
+        return Finding::with(Status::Note, CHECK, unknown.join("; "), "they have no effect", remedy);
+    }
+    let set: Vec<_> = set.iter().map(|(variable, value)| format!("{}={}", variable.name(), value.display())).collect();
+    Finding::ok(CHECK, if set.is_empty() { "none is set: the defaults hold".to_owned() } else { set.join(", ") })
 }
 
 /// userfaultfd, for adoption of registered memory.
@@ -54,7 +84,7 @@ pub fn userfaultfd() -> Finding {
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok();
     let found = |what| format!("{what} (vm.unprivileged_userfaultfd {sysctl}, /dev/userfaultfd {})", yes(device));
     if try_flags(UserfaultfdFlags::empty()) || device {
-        let adopted = std::env::var("VERVAIN_ADOPT").is_ok_and(|value| value == "on");
+        let adopted = Config::of_process().is_ok_and(|config| config.adopt);
         return Finding::ok(
             CHECK,
             found(if adopted { "works; VERVAIN_ADOPT is on" } else { "works; VERVAIN_ADOPT is off" }),

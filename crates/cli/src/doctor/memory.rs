@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use vervain_config::{Config, MemoryWay, Share};
 
 use super::{Finding, Status};
 use crate::libs;
@@ -11,24 +12,23 @@ use crate::sharing::{self, Serving};
 
 /// Memory that the preload serves from sealed memfds.
 pub fn allocated_shared(lib_dir: Option<&Path>) -> Finding {
-    let setting = std::env::var("VERVAIN_SHARE").ok();
+    let share = Config::of_process().map_or(Share::Auto, |config| config.share);
     let preload = libs::directory(lib_dir).map(|dir| dir.join(libs::PRELOAD));
-    judge_allocated_shared(setting.as_deref(), preload.and_then(|p| sharing::under(&p)))
+    judge_allocated_shared(share, preload.and_then(|p| sharing::under(&p)))
 }
 
 const ALLOCATED_SHARED: &str = "allocated from shared memory";
 const ALLOCATED_SHARED_COST: &str = "memory that programs allocate is not mapped by peers: each operation between \
                                      processes costs a system call, or waits for a thread of the owner";
 
-fn judge_allocated_shared(setting: Option<&str>, serving: Result<Serving>) -> Finding {
+fn judge_allocated_shared(share: Share, serving: Result<Serving>) -> Finding {
     let lack =
         |found: &str, remedy| Finding::with(Status::Slower, ALLOCATED_SHARED, found, ALLOCATED_SHARED_COST, remedy);
-    let off = setting == Some("off");
     match serving {
         Ok(Serving::Served) => {
             Finding::ok(ALLOCATED_SHARED, "in force: peers map large allocations of programs under `vervain run`")
         }
-        Ok(_) if off => lack("off: VERVAIN_SHARE is off", "unset VERVAIN_SHARE"),
+        Ok(_) if share == Share::Off => lack("off: VERVAIN_SHARE is off", "unset VERVAIN_SHARE"),
         Ok(Serving::Off) => lack(
             "off: the preload is loaded but serves no memory from memfds",
             "VERVAIN_LOG=info says why; see memfd and seals, and the limits below",
@@ -87,10 +87,10 @@ fn attach_a_segment() -> Result<()> {
 /// Copies by the owner, which need nothing of the machine.
 pub fn owner_copies() -> Finding {
     const CHECK: &str = "owner copies";
-    let found = match std::env::var("VERVAIN_MEMORY").as_deref() {
-        Ok("vm") => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
-        Ok("owner") => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
-        _ => "work; for atomics on memory that is not mapped, and where process_vm is refused",
+    let found = match Config::of_process().map_or(MemoryWay::Auto, |config| config.memory) {
+        MemoryWay::Vm => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
+        MemoryWay::Owner => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
+        MemoryWay::Auto => "work; for atomics on memory that is not mapped, and where process_vm is refused",
     };
     Finding::ok(CHECK, found)
 }
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_says_by_what() {
-        let f = judge_allocated_shared(Some("off"), Ok(Serving::Off));
+        let f = judge_allocated_shared(Share::Off, Ok(Serving::Off));
         assert_eq!(f.status, Status::Slower);
         assert!(f.found.contains("VERVAIN_SHARE"), "{}", f.found);
-        assert_eq!(judge_allocated_shared(None, Ok(Serving::Served)).status, Status::Ok);
-        assert!(judge_allocated_shared(None, Ok(Serving::Absent)).found.contains("does not share"));
-        assert!(judge_allocated_shared(None, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
+        assert_eq!(judge_allocated_shared(Share::Auto, Ok(Serving::Served)).status, Status::Ok);
+        assert!(judge_allocated_shared(Share::Auto, Ok(Serving::Absent)).found.contains("does not share"));
+        assert!(judge_allocated_shared(Share::Auto, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
     }
 
     #[test]

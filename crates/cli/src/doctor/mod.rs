@@ -66,6 +66,7 @@ struct Report {
 pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     let findings = vec![
         machine::libraries(args.lib_dir.as_deref()),
+        machine::variables(),
         access::memfd(),
         access::rendezvous(),
         access::names(),

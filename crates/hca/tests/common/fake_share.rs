@@ -5,7 +5,7 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use vervain_hca::sharing::offer;
+use vervain_hca::process::share_api::offer;
 use vervain_share::api::{KIND_MEMFD, KIND_SYSV, Place, ShareApi, VERSION};
 
 static OBJECTS: Mutex<Vec<Object>> = Mutex::new(Vec::new());

@@ -6,12 +6,13 @@ pub mod fake_share;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use vervain_hca::layout::{INDEX_BITS, Lane};
-use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
-use vervain_hca::mapped::Wanted;
-use vervain_hca::recv_queue::Receipt;
-use vervain_hca::responder::{Seen, Target};
-use vervain_hca::space::Space;
+use vervain_hca::arena::layout::{INDEX_BITS, Lane};
+use vervain_hca::context::ah::Route;
+use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::process::peer::PeerProcess;
+use vervain_hca::responder::{QpIncarnation, Responder};
+use vervain_hca::rq::Receipt;
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
     access, attr, devices,
@@ -43,7 +44,7 @@ impl Link for NoLink {
     }
     fn handle_events(&self, _: &'static Process) {}
     fn route(&self, _: u32, _: &AhAttr) -> Route {
-        Route::Near
+        Route::Memory
     }
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
         if process.owns_slot(slot) { Peer::Ready(Arc::clone(&process.own)) } else { Peer::Absent }
@@ -56,7 +57,7 @@ impl Link for NoLink {
     }
     fn forget_lane(&self, _: &LaneRequest) {}
     fn forget_lanes(&self, _: u32) {}
-    fn ask_for_object(&self, _: &Space, wanted: &Wanted) -> bool {
+    fn ask_for_object(&self, _: &PeerProcess, wanted: &Wanted) -> bool {
         ASKED.lock().unwrap().push(*wanted);
         true
     }
@@ -113,7 +114,7 @@ pub fn receiver(
         sq_sig_all: false,
         cookie: 0,
     };
-    let qp = context.create_qp(Some(pd), &init).unwrap();
+    let qp = Qp::create(context, Some(pd), &init).unwrap();
     to_rtr(context, &qp);
     qp
 }
@@ -140,20 +141,20 @@ pub fn to_rtr(context: &Arc<Context>, qp: &Arc<Qp>) {
 }
 
 /// The target of foreign initiator `qpn` on the QP's own lane.
-pub fn bind(qp: &Qp, qpn: u32) -> Target {
+pub fn bind(qp: &Qp, qpn: u32) -> Responder {
     let own = &process().own;
     let shared = own.qp(qp.qp_num()).unwrap();
-    let (lane, seen) = (shared.lane.load(Ordering::Acquire), Seen::now(shared));
-    Target::bind(own, lane, 7 << 32 | u64::from(qpn), seen).expect("the lane is free")
+    let (lane, seen) = (shared.lane.load(Ordering::Acquire), QpIncarnation::now(shared));
+    Responder::bind(own, lane, 7 << 32 | u64::from(qpn), seen).expect("the lane is free")
 }
 
 /// The lane behind a target.
-pub fn lane(target: &Target) -> &'static Lane {
+pub fn lane(target: &Responder) -> &'static Lane {
     target.lane
 }
 
 /// Publishes claimed receive `wqe` as a message with immediate `imm`.
-pub fn publish(target: &Target, wqe: u32, imm: u32) {
+pub fn publish(target: &Responder, wqe: u32, imm: u32) {
     target.complete_receive(wqe, &Receipt { opcode: 128, imm, byte_len: 0, ..Receipt::default() }, false);
 }
 
@@ -186,7 +187,7 @@ impl Random {
 pub static TURN: Mutex<()> = Mutex::new(());
 
 /// Enters a lane; waits while another test of this process pauses it.
-pub fn enter(target: &Target) -> vervain_hca::responder::InFlight<'_> {
+pub fn enter(target: &Responder) -> vervain_hca::responder::InFlight<'_> {
     loop {
         match target.enter() {
             Ok(mark) => return mark,

@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::Gid;
-use vervain_hca::layout::slot_of;
-use vervain_hca::link::{Link, Member, Peer};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
+use vervain_hca::process::link::{Link, Member, Peer};
 
 /// How long the others' word is waited for; one that is stopped hears of it when it goes on.
 const PATIENCE: Duration = Duration::from_millis(200);

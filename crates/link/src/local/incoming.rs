@@ -6,10 +6,10 @@ use super::{Identity, slots_in};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
-use vervain_hca::layout::VERSION;
-use vervain_hca::link::LaneRequest;
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::arena::layout::VERSION;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
+use vervain_hca::process::link::LaneRequest;
 
 #[derive(Default)]
 pub(super) struct Incoming {
@@ -92,7 +92,7 @@ impl Incoming {
                 self.reply(id, &Message::new(kind::LANE_REPLY, &args, &[lane.unwrap_or(0)]), &[]);
             }
             kind::CHANNEL => {
-                let channel = vervain_hca::events::own_channel(m.args[0]);
+                let channel = vervain_hca::cq::peer_events::own_channel(m.args[0]);
                 let ends = channel.as_ref().map(|c| c.ends());
                 self.reply(
                     id,

@@ -22,13 +22,14 @@ use rustix::net::SocketType;
 use socket::{Message, Socket, kind};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
+use vervain_hca::context::ah::Route;
 use vervain_hca::device::{Device, is_this_host};
-use vervain_hca::layout::{SLOTS, SLOTS_PER_PROCESS};
-use vervain_hca::link::{LaneReply, LaneRequest, Link, Member, Peer, Route};
-use vervain_hca::lock::OwnerLock;
-use vervain_hca::mapped::{self, Wanted};
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::process::imports::{self, Wanted};
+use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::{LinkInit, Process, keep_from_children};
-use vervain_hca::space::Space;
 use vervain_hca::{AhAttr, Error, Gid, Result};
 
 /// Whose event an epoll entry is.
@@ -78,7 +79,7 @@ impl Identity {
     /// The greeting, also used to tell of new slots.
     fn message(&self, kind: u32) -> Message {
         let mut args = [0u32; 5];
-        args[0] = vervain_hca::layout::VERSION;
+        args[0] = vervain_hca::arena::layout::VERSION;
         for (to, slot) in args[1..].iter_mut().zip(self.slots.lock().iter()) {
             *to = *slot;
         }
@@ -251,7 +252,7 @@ impl Link for Local {
             if self.outgoing.has_ended() {
                 self.outgoing.sweep();
             }
-            mapped::tidy(process);
+            imports::tidy(process);
             return;
         }
         for event in &events {
@@ -263,12 +264,12 @@ impl Link for Local {
             }
         }
         self.outgoing.sweep();
-        mapped::tidy(process);
+        imports::tidy(process);
         process.wake_waiting();
     }
 
     fn route(&self, _device: u32, ah: &AhAttr) -> Route {
-        if is_this_host(&self.devices, ah) { Route::Near } else { Route::Nowhere }
+        if is_this_host(&self.devices, ah) { Route::Memory } else { Route::Unreachable }
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
@@ -304,7 +305,7 @@ impl Link for Local {
         self.incoming.tell_all(&Message::new(kind::CHANNEL_GONE, &[channel], &[]));
     }
 
-    fn ask_for_object(&self, space: &Space, wanted: &Wanted) -> bool {
+    fn ask_for_object(&self, space: &PeerProcess, wanted: &Wanted) -> bool {
         self.outgoing.object(space, wanted)
     }
 

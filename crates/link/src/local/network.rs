@@ -19,7 +19,7 @@ impl Watch {
         // NETLINK_ROUTE is protocol 0.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
-        vervain_hca::gids::refresh();
+        vervain_hca::context::network_changed();
         Ok(Watch(socket))
     }
 
@@ -28,7 +28,7 @@ impl Watch {
         let mut buffer = [0u8; 64];
         // NOBUFS: some were lost, one more reason to look.
         while let Ok(_) | Err(Errno::INTR | Errno::NOBUFS) = recv(&self.0, &mut buffer, RecvFlags::TRUNC) {}
-        vervain_hca::gids::refresh();
+        vervain_hca::context::network_changed();
     }
 }
 

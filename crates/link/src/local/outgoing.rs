@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
 use vervain_hca::arena::View;
-use vervain_hca::layout::slot_of;
-use vervain_hca::link::{LaneReply, LaneRequest, Peer};
-use vervain_hca::lock::OwnerLock;
-use vervain_hca::mapped::Wanted;
-use vervain_hca::space::Space;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::link::{LaneReply, LaneRequest, Peer};
+use vervain_hca::process::peer::PeerProcess;
 
 /// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
 const OUTSTANDING: usize = 64;
@@ -27,13 +27,13 @@ struct State {
     peers: HashMap<u32, Connection>,
     lanes: HashMap<LaneRequest, LaneReply>,
     /// Processes that have ended, until what was mapped of them is let go.
-    ended: Vec<Arc<Space>>,
+    ended: Vec<Arc<PeerProcess>>,
 }
 
 struct Connection {
     socket: Socket,
     pid: i32,
-    space: Option<Arc<Space>>,
+    space: Option<Arc<PeerProcess>>,
     asked: usize,
 }
 
@@ -99,7 +99,7 @@ impl Outgoing {
     }
 
     /// Asks the owner of `space` for an object; whether it could.
-    pub(super) fn object(&self, space: &Space, wanted: &Wanted) -> bool {
+    pub(super) fn object(&self, space: &PeerProcess, wanted: &Wanted) -> bool {
         let state = self.state.lock();
         let owner = state.peers.values().find(|c| c.space.as_deref().is_some_and(|s| std::ptr::eq(s, space)));
         owner.is_some_and(|c| c.socket.send(&ask(wanted), &[]).is_ok())
@@ -197,7 +197,7 @@ impl Outgoing {
                     kind::REFUSED => log::error!(
                         "the process of slot {slot} runs another version of Vervain (arena version {}, here {})",
                         message.args[0],
-                        vervain_hca::layout::VERSION
+                        vervain_hca::arena::layout::VERSION
                     ),
                     _ => {}
                 },
@@ -230,7 +230,12 @@ impl State {
 }
 
 /// Maps the arena that came with a welcome, after checking that it is the one it claims to be.
-fn welcome(slot: u32, message: &Message, mut fds: Vec<rustix::fd::OwnedFd>, pid: i32) -> vervain_hca::Result<Space> {
+fn welcome(
+    slot: u32,
+    message: &Message,
+    mut fds: Vec<rustix::fd::OwnedFd>,
+    pid: i32,
+) -> vervain_hca::Result<PeerProcess> {
     use std::sync::atomic::Ordering::Relaxed;
     use vervain_hca::Error;
     let (Some(wake), Some(arena)) = (fds.pop(), fds.pop()) else {
@@ -239,10 +244,10 @@ fn welcome(slot: u32, message: &Message, mut fds: Vec<rustix::fd::OwnedFd>, pid:
     if !slots_in(message).contains(&slot) {
         return Err(Error::invalid("it does not own that slot"));
     }
-    if !vervain_hca::wake::is_harmless(wake.as_fd()) {
+    if !vervain_hca::host::eventfd::is_harmless(wake.as_fd()) {
         return Err(Error::invalid("it sent something else than what wakes it"));
     }
-    let space = Space::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;
+    let space = PeerProcess::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;
     if space.header.incarnation.iter().map(|w| w.load(Relaxed)).ne(message.wide[..2].iter().copied()) {
         return Err(Error::invalid("its arena belongs to another process"));
     }

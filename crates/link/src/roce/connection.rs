@@ -4,14 +4,14 @@
 use super::inbound::{Inbound, Targets};
 use super::net::SendBatch;
 use super::pacing::Pace;
+use super::packet_sink::{Destination, Lanes, PacketSink};
+use super::port_counters;
 use super::ports::LocalPort;
-use super::tally;
 use super::timers::NEVER;
-use super::way_out::{Destination, Lanes, WayOut};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, mig};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, Service, Window};
 use vervain_wire::{Packet, opcode};
@@ -84,7 +84,7 @@ pub(super) struct Path {
     pub is_vervain: AtomicBool,
     /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message by one
     /// may answer it by another, as over XRC it always does.
-    owing: OwnerLock<Vec<Weak<Connection>>>,
+    acks_due: OwnerLock<Vec<Weak<Connection>>>,
     any_owes: AtomicBool,
     /// What waits of the peer's packets.
     pub waiting: Waiting,
@@ -95,7 +95,7 @@ impl Path {
         Path {
             window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)),
             is_vervain: AtomicBool::new(false),
-            owing: OwnerLock::default(),
+            acks_due: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
             waiting: Waiting::default(),
         }
@@ -106,19 +106,19 @@ impl Path {
         let path = &connection.path;
         // Each connection holds it once.
         if Arc::strong_count(path) > 1 && !connection.owes.swap(true, Ordering::Relaxed) {
-            path.owing.lock().push(Arc::downgrade(connection));
+            path.acks_due.lock().push(Arc::downgrade(connection));
             path.any_owes.store(true, Ordering::Relaxed);
         }
     }
 
     /// Those that have been about to owe something since the last call.
-    pub(super) fn take_owing(&self) -> Vec<Arc<Connection>> {
+    pub(super) fn take_acks_due(&self) -> Vec<Arc<Connection>> {
         if !self.any_owes.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        let mut owing = self.owing.lock();
+        let mut acks_due = self.acks_due.lock();
         self.any_owes.store(false, Ordering::Relaxed);
-        let taken: Vec<_> = owing.drain(..).filter_map(|connection| connection.upgrade()).collect();
+        let taken: Vec<_> = acks_due.drain(..).filter_map(|connection| connection.upgrade()).collect();
         taken.iter().for_each(|connection| connection.owes.store(false, Ordering::Relaxed));
         taken
     }
@@ -246,7 +246,7 @@ impl Connection {
             && replying.responder.has_ack_due()
         {
             let Replying { responder, targets, .. } = &mut *replying;
-            let out = WayOut { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
+            let out = PacketSink { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
             responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
             batch.flush();
         }
@@ -271,9 +271,9 @@ impl Connection {
             return None;
         }
         let Replying { responder, told, targets } = &mut *replying;
-        let out = WayOut { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
+        let out = PacketSink { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
         let result = f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
-        tally::of_responder(&qp.tally, responder.counters(), told);
+        port_counters::of_responder(&qp.tally, responder.counters(), told);
         Some(result)
     }
 

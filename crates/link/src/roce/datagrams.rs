@@ -2,21 +2,22 @@
 
 use super::inbound::{Targets, nak};
 use super::net::{Counters, Datagram as Arrived};
-use super::way_out::{Destination, WayOut};
+use super::packet_sink::{Destination, PacketSink};
 use super::{Engine, gid_of, ip_of};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_hca::gids::is_of_this_host;
-use vervain_hca::grh;
-use vervain_hca::layout::MULTICAST_QPN;
-use vervain_hca::link::Datagram;
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::arena::layout::MULTICAST_QPN;
+use vervain_hca::device::gids::is_of_this_host;
+use vervain_hca::device::grh;
+use vervain_hca::device::port_counters::Word;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::recv_queue::Receipt;
-use vervain_hca::tally::Word;
-use vervain_hca::{Gid, Qp, QpType, Result, now_ns, ud, wc};
+use vervain_hca::process::link::Datagram;
+use vervain_hca::qp::sq::ud;
+use vervain_hca::rq::Receipt;
+use vervain_hca::{Gid, Qp, QpType, Result, now_ns, wc};
 use vervain_transport::{Nak, Nanos};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
@@ -45,7 +46,7 @@ impl Datagrams {
     }
 
     /// It no longer does.
-    pub(super) fn deafen(&self, qpn: u32) {
+    pub(super) fn unregister_qp(&self, qpn: u32) {
         let listener = self.listeners.lock().remove(&qpn);
         if let Some(listener) = listener {
             let mut targets = listener.targets.lock();
@@ -113,13 +114,14 @@ impl Engine {
                 // It would come back to this host, and to nobody else.
                 return None;
             }
-            let _ = WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
+            let _ =
+                PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
             return None;
         }
         let pace = self.paces.with(remote, datagram.qpn);
         let mut paced = pace.lock(qp.qp_num(), now_ns());
         let _ = paced.push(
-            &mut WayOut { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
+            &mut PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
             &headers,
             datagram.data,
         );

@@ -1,25 +1,25 @@
 //! The responder's view of a QP of this process: what packets ask for is done by the device model's one responder, through
 //! a lane of the QP's own, with the checks that every initiator meets.
 
-use super::way_out::WayOut;
+use super::packet_sink::PacketSink;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use vervain_hca::memory::{self, Direction, Pieces};
-use vervain_hca::recv_queue::Receipt;
-use vervain_hca::responder::{self, Target};
-use vervain_hca::space::Place;
+use vervain_hca::mr::transfer::{self, Direction, Pieces};
+use vervain_hca::process::peer::Location;
+use vervain_hca::responder::{self, Responder};
+use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, access, wc};
 use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
 pub(super) struct Targets {
-    known: HashMap<u32, Target>,
+    known: HashMap<u32, Responder>,
 }
 
 impl Targets {
     /// The way into the QP, or over XRC into `srqn`.
-    pub(super) fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Target, Nak> {
+    pub(super) fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Responder, Nak> {
         // A lane is closed when its SRQ goes.
         if self.known.get(&srqn).is_none_or(|target| target.lane.open.load(Ordering::Relaxed) == 0) {
             if let Some(closed) = self.known.remove(&srqn) {
@@ -37,7 +37,7 @@ impl Targets {
 
     /// The thread that was at it ended in the middle.
     pub(super) fn leave(&self) {
-        self.known.values().for_each(Target::leave);
+        self.known.values().for_each(Responder::leave);
     }
 }
 
@@ -46,16 +46,16 @@ pub(super) struct Inbound<'a> {
     pub qp: &'a Qp,
     pub peer_qpn: u32,
     pub targets: &'a mut Targets,
-    pub out: WayOut<'a>,
+    pub out: PacketSink<'a>,
 }
 
 impl Inbound<'_> {
     /// The memory that a key names, as long as the target is entered.
-    fn memory(target: &Target, rkey: u32, addr: u64, len: u64, need: u32) -> Result<*mut u8, Nak> {
+    fn memory(target: &Responder, rkey: u32, addr: u64, len: u64, need: u32) -> Result<*mut u8, Nak> {
         match target.remote_memory(rkey, addr, len, need).map_err(nak)? {
-            Place::Direct(p) => Ok(p),
+            Location::Mapped(p) => Ok(p),
             // This process's own memory is all direct, and the null MR is for local use.
-            Place::Remote(_) | Place::Null => Err(Nak::RemoteAccess),
+            Location::Unmapped(_) | Location::Null => Err(Nak::RemoteAccess),
         }
     }
 
@@ -100,7 +100,7 @@ impl ResponderHost for Inbound<'_> {
         let _mark = target.enter_in_hand().map_err(nak)?;
         let at = Self::memory(target, rkey, addr, data.len() as u64, access::REMOTE_WRITE)?;
         // SAFETY: `memory` has checked `data.len()` bytes at `at` against the key, inside the mark.
-        unsafe { memory::copy_direct(Direction::Write, at, &pieces(data), last) }.map_err(|_| Nak::RemoteOperation)
+        unsafe { transfer::copy_direct(Direction::Write, at, &pieces(data), last) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
@@ -112,7 +112,7 @@ impl ResponderHost for Inbound<'_> {
         }
         let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
         // SAFETY: 8 aligned bytes, checked against the key inside the mark.
-        unsafe { memory::atomic(at, compare.is_some(), compare_add, swap) }.map_err(|_| Nak::RemoteOperation)
+        unsafe { transfer::atomic(at, compare.is_some(), compare_add, swap) }.map_err(|_| Nak::RemoteOperation)
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -134,10 +134,10 @@ impl ResponderHost for Inbound<'_> {
             let left = (data.len() - done) as u64;
             let found = target.receive_memory(receive, offset + done as u64, left).map_err(nak)?;
             let (place, n) = found.map(|(place, n, ..)| (place, n as usize)).ok_or(Nak::RemoteOperation)?;
-            if let Place::Direct(at) = place {
+            if let Location::Mapped(at) = place {
                 let part = pieces(&data[done..done + n]);
                 // SAFETY: the receive's memory, `n` bytes, was just checked against its key, inside the mark.
-                unsafe { memory::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }
+                unsafe { transfer::copy_direct(Direction::Write, at, &part, last && done + n == data.len()) }
                     .map_err(|_| Nak::RemoteOperation)?;
             }
             done += n;

@@ -5,8 +5,8 @@ use super::receive::{Receiving, as_outbound};
 use super::{Engine, LocalPort, Roce};
 use std::net::IpAddr;
 use std::sync::Arc;
-use vervain_hca::far::Progress;
-use vervain_hca::layout::slot_of;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::qp::remote::Progress;
 use vervain_transport::{RequesterCounters, ResponderCounters};
 
 impl Roce {

@@ -4,31 +4,31 @@
 //! view of a send queue, `inbound` the responder's view of a QP, `receive` leads packets to them, `attend` says which
 //! thread does so, and when. `pacing` and `starved` keep UC and UD messages from being lost when a receiver falls behind.
 
-mod attend;
 mod connection;
 mod datagrams;
-mod eagerness;
+mod idle_probe;
 mod inbound;
 mod inspect;
+mod no_receive;
 mod outbound;
 mod pacing;
+mod packet_sink;
+mod poll;
+mod poll_rate;
+mod port_counters;
 mod ports;
 mod receive;
-mod starved;
-mod tally;
 mod timers;
-mod watch;
-mod way_out;
 
 pub mod net;
-pub mod sharing;
+pub mod port_sharing;
 
-use attend::Attendance;
 use connection::{Connection, Path};
 use datagrams::Datagrams;
 use net::Reach;
 use outbound::Outbound;
 use pacing::Paces;
+use poll::Attendance;
 use ports::{LocalPort, Ports};
 use receive::Receiving;
 use std::collections::HashMap;
@@ -38,10 +38,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use timers::Timers;
 use vervain_hca::device::Device;
-use vervain_hca::far::Sender;
-use vervain_hca::link::Datagram;
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
+use vervain_hca::process::link::Datagram;
+use vervain_hca::qp::remote::Sender;
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, QpType, Result};
 
 /// The link of one process.
@@ -105,7 +105,7 @@ impl Roce {
         self.engine.adopt_strays();
     }
 
-    /// See [`vervain_hca::link::Link::connect`].
+    /// See [`vervain_hca::process::link::Link::connect`].
     pub fn connect(&self, process: &'static Process, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Box<dyn Sender>> {
         let engine = &self.engine;
         let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
@@ -121,13 +121,13 @@ impl Roce {
         Ok(Box::new(Outbound::new(Arc::clone(engine), connection)))
     }
 
-    /// See [`vervain_hca::link::Link::resolve`].
+    /// See [`vervain_hca::process::link::Link::resolve`].
     pub fn resolve(&self, device: u32, ah: &AhAttr) -> Result<()> {
         let (local, remote) = self.engine.addresses(device, ah)?;
         self.engine.reach.check(local.ip, local.interface, remote)
     }
 
-    /// See [`vervain_hca::link::Link::listen`].
+    /// See [`vervain_hca::process::link::Link::listen`].
     pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) -> Result<()> {
         self.engine.datagrams.listen(qp);
         let (mut opened, mut refused) = (false, None);
@@ -145,19 +145,19 @@ impl Roce {
             }
         }
         refused.filter(|_| !opened).map_or(Ok(()), |e| {
-            self.engine.datagrams.deafen(qp.qp_num());
+            self.engine.datagrams.unregister_qp(qp.qp_num());
             Err(e)
         })
     }
 
-    /// See [`vervain_hca::link::Link::check_source`].
+    /// See [`vervain_hca::process::link::Link::check_source`].
     pub fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
         self.engine.addresses(device, ah).map_or(Ok(()), |(local, _)| self.engine.ports.check(process, local))
     }
 
-    /// See [`vervain_hca::link::Link::deafen`].
-    pub fn deafen(&self, qpn: u32) {
-        self.engine.datagrams.deafen(qpn);
+    /// See [`vervain_hca::process::link::Link::unregister_qp`].
+    pub fn unregister_qp(&self, qpn: u32) {
+        self.engine.datagrams.unregister_qp(qpn);
         let mut connections = self.engine.connections.lock();
         let connection = connections.remove(&qpn);
         self.engine.connected.store(connections.len(), Ordering::Relaxed);
@@ -169,47 +169,47 @@ impl Roce {
         }
     }
 
-    /// See [`vervain_hca::link::Link::send_datagram`].
+    /// See [`vervain_hca::process::link::Link::send_datagram`].
     pub fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
         self.engine.send_datagram(process, qp, datagram)
     }
 
-    /// See [`vervain_hca::link::Link::flush`].
+    /// See [`vervain_hca::process::link::Link::flush`].
     pub fn flush(&self) {
         self.engine.ports.each(LocalPort::flush);
     }
 
-    /// See [`vervain_hca::link::Link::join`].
+    /// See [`vervain_hca::process::link::Link::join`].
     pub fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {
         self.engine.join(process, group, qpn)
     }
 
-    /// See [`vervain_hca::link::Link::leave`].
+    /// See [`vervain_hca::process::link::Link::leave`].
     pub fn leave(&self, group: &Gid, qpn: u32) {
         self.engine.leave_group(group, qpn);
     }
 
-    /// See [`vervain_hca::link::Link::poll_packets`].
+    /// See [`vervain_hca::process::link::Link::poll_packets`].
     pub fn poll(&self, process: &'static Process) -> bool {
         self.engine.poll(process)
     }
 
-    /// See [`vervain_hca::link::Link::wait_for`].
+    /// See [`vervain_hca::process::link::Link::wait_for`].
     pub fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
         self.engine.wait_for(process, fd)
     }
 
-    /// See [`vervain_hca::link::Link::attend_packets`].
+    /// See [`vervain_hca::process::link::Link::attend_packets`].
     pub fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         self.engine.attend(process)
     }
 
-    /// See [`vervain_hca::link::Link::farewell`].
-    pub fn farewell(&self) {
-        self.engine.farewell();
+    /// See [`vervain_hca::process::link::Link::shutdown`].
+    pub fn shutdown(&self) {
+        self.engine.shutdown();
     }
 
-    /// See [`vervain_hca::link::Link::packet_fd`].
+    /// See [`vervain_hca::process::link::Link::packet_fd`].
     pub fn packet_fd(&self) -> Option<RawFd> {
         self.engine.ports.packet_fd()
     }
@@ -248,7 +248,7 @@ impl Engine {
 
     /// The path to the process that has QP `qpn` at `remote`.
     fn path(&self, remote: IpAddr, qpn: u32, mtu: u32) -> Arc<Path> {
-        let slot = vervain_hca::layout::slot_of(qpn);
+        let slot = vervain_hca::arena::layout::slot_of(qpn);
         let mut paths = self.paths.lock();
         if let Some(path) = paths.get(&(remote, slot)).and_then(Weak::upgrade) {
             return path;

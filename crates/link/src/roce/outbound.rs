@@ -5,13 +5,13 @@ use super::connection::{Connection, PKEY};
 use super::inbound::wc_status;
 use super::net::SendBatch;
 use super::pacing::Paced;
-use super::tally;
-use super::way_out::{Destination, WayOut};
+use super::packet_sink::{Destination, PacketSink};
+use super::port_counters;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_hca::far::{PathAttr, Progress, Psns, Sender, Sends};
-use vervain_hca::memory::Pieces;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::qp::remote::{PathAttr, Progress, Psns, Sender, Sends};
 use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
     Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
@@ -25,7 +25,7 @@ const BUDGET: u32 = 96;
 
 /// Why a requester goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Occasion {
+enum Trigger {
     /// The program has posted, or a limit that is not the requester's own has gone.
     Post,
     /// Whoever receives has a packet for it, and sends what follows from all packets of a look together.
@@ -70,7 +70,7 @@ impl Outbound {
 
     /// A packet that answers a request of this QP.
     pub(super) fn response(&mut self, sends: &mut Sends<'_>, now: Nanos, packet: &Packet<'_>) -> Progress {
-        self.run(sends, now, Occasion::Packet, |requester, window, host| {
+        self.run(sends, now, Trigger::Packet, |requester, window, host| {
             requester.handle_packet(now, packet, window, host);
         })
     }
@@ -84,7 +84,7 @@ impl Outbound {
         is_taken_in: bool,
         late: &mut bool,
     ) -> Progress {
-        self.run(sends, now, Occasion::Timeout, |requester, window, host| {
+        self.run(sends, now, Trigger::Timeout, |requester, window, host| {
             let is_late = requester.next_timeout().is_some_and(|at| at <= now);
             if is_late && is_taken_in {
                 requester.handle_timeout(now, window, host);
@@ -103,7 +103,7 @@ impl Outbound {
         &mut self,
         sends: &mut Sends<'_>,
         now: Nanos,
-        occasion: Occasion,
+        occasion: Trigger,
         f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
     ) -> Progress {
         let Outbound { connection, requester, told, skipped, begun, spread, .. } = self;
@@ -124,17 +124,17 @@ impl Outbound {
         }
         let Some(requester) = requester else { return Progress::Idle };
         let qp = sends.qp();
-        let posting = occasion == Occasion::Post;
+        let posting = occasion == Trigger::Post;
         let (mut f, was_idle) = (Some(f), requester.is_idle());
         if was_idle {
             *spread = connection.lanes.of(sends.get(begun.get()).map_or(0, |posted| posted.length));
         }
         let to = Destination { spread: *spread, ..connection.to };
         let mut held_back_until = None;
-        let owing = if posting { owing(connection) } else { Vec::new() };
+        let acks_due = if posting { acks_due(connection) } else { Vec::new() };
         let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
             connection.answer_along(sends.qp(), batch, to.spread);
-            owing.iter().for_each(|(connection, qp)| connection.answer_along(qp, batch, to.spread));
+            acks_due.iter().for_each(|(connection, qp)| connection.answer_along(qp, batch, to.spread));
         };
         let sent = loop {
             let mut window = connection.path.window.lock();
@@ -149,13 +149,13 @@ impl Outbound {
                 (true, false) => Place::Behind,
             };
             // Other QPs may owe some too, of which a train takes one.
-            let with_last = place == Place::WithLast && owing.is_empty() && connection.port.port.takes_trains();
+            let with_last = place == Place::WithLast && acks_due.is_empty() && connection.port.port.takes_trains();
             if place != Place::Behind && !with_last {
                 acknowledge(sends, &mut batch);
             }
             let with_last = with_last && connection.owes_acknowledgement();
             let tally = &qp.tally;
-            let mut out = WayOut { batch: &mut batch, to, tally, pushed: 0 };
+            let mut out = PacketSink { batch: &mut batch, to, tally, pushed: 0 };
             let paced_in_hand = paced.as_mut();
             let mut host = Requests {
                 sends,
@@ -185,7 +185,7 @@ impl Outbound {
                 // one alone. So can the beginning of a train that the next call goes on with. A poll that finds nothing sends
                 // them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
-                if occasion == Occasion::Packet {
+                if occasion == Trigger::Packet {
                     self.engine.kept_for_look();
                 } else if !may_wait || !connection.port.keep() {
                     connection.port.flush_batch(out.batch);
@@ -206,7 +206,7 @@ impl Outbound {
             *skipped = skipped.wrapping_add(1);
             begun.set(sends.head());
         };
-        tally::of_requester(&qp.tally, requester.counters(), told);
+        port_counters::of_requester(&qp.tally, requester.counters(), told);
         self.engine.sends();
         self.engine.set_timer(connection, requester.next_timeout());
         match held_back_until {
@@ -219,9 +219,9 @@ impl Outbound {
 
 /// Other QPs of the path that may owe the peer an acknowledgement.
 #[inline]
-fn owing(connection: &Arc<Connection>) -> Vec<(Arc<Connection>, Arc<Qp>)> {
-    let owing = connection.path.take_owing().into_iter();
-    let others = owing.filter(|other| !Arc::ptr_eq(other, connection));
+fn acks_due(connection: &Arc<Connection>) -> Vec<(Arc<Connection>, Arc<Qp>)> {
+    let acks_due = connection.path.take_acks_due().into_iter();
+    let others = acks_due.filter(|other| !Arc::ptr_eq(other, connection));
     others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
@@ -288,7 +288,7 @@ impl Sender for Outbound {
 
     fn advance(&mut self, sends: &mut Sends<'_>) -> Progress {
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        self.run(sends, now_ns(), Occasion::Post, |_, _, _| ())
+        self.run(sends, now_ns(), Trigger::Post, |_, _, _| ())
     }
 
     fn psns(&self) -> Psns {
@@ -317,7 +317,7 @@ struct Requests<'a, 's, 'b, 'p> {
     sends: &'a mut Sends<'s>,
     skipped: u32,
     begun: &'a Cell<u32>,
-    out: &'a mut WayOut<'b>,
+    out: &'a mut PacketSink<'b>,
     /// Over UC.
     paced: Option<&'a mut Paced<'p>>,
     /// Packets that may still be sent.

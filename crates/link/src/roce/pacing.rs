@@ -5,16 +5,16 @@ use super::Engine;
 use super::connection::PKEY;
 use super::inbound::pieces;
 use super::net::{Counters, Datagram};
+use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
-use super::way_out::{Destination, WayOut};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
-use vervain_hca::layout::slot_of;
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
-use vervain_hca::memory::Pieces;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::device::port_counters::FIRST;
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::now_ns;
-use vervain_hca::tally::FIRST;
 use vervain_hca::{Grh, Qp};
 use vervain_transport::{Nanos, Pacer, Refused, Service, pacer};
 use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, opcode};
@@ -118,7 +118,7 @@ pub(super) struct Paced<'a> {
 impl Paced<'_> {
     /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit for it.
     #[inline]
-    pub(super) fn push(&mut self, out: &mut WayOut<'_>, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
+    pub(super) fn push(&mut self, out: &mut PacketSink<'_>, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         let length = opcode::headers_len(headers.bth.opcode) + from.len() as usize + ICRC_LEN;
         let (cost, now) = (pacer::cost(length), self.now);
         let pacer = &mut self.state.pacer;
@@ -143,7 +143,7 @@ impl Paced<'_> {
     }
 
     #[inline(never)]
-    fn probe(&mut self, out: &mut WayOut<'_>, like: &Headers, sequence: u32) -> Result<(), Refused> {
+    fn probe(&mut self, out: &mut PacketSink<'_>, like: &Headers, sequence: u32) -> Result<(), Refused> {
         // A datagram's Q_Key shows that its sender may send there.
         let deth = Deth { qkey: like.deth.map_or(0, |deth| deth.qkey), source_qpn: self.source_qpn };
         out.push(&headers(opcode::PROBE, deth, like.bth.dest_qpn, sequence), &pieces(&[0; 4]))
@@ -221,7 +221,7 @@ impl Engine {
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
         let to = Destination::new(from, &Grh::default());
         let mut batch = port.batch();
-        let mut out = WayOut { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
+        let mut out = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
         out.push(&headers, &pieces(&credit.to_be_bytes())).is_ok()
     }
 

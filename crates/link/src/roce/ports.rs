@@ -1,10 +1,10 @@
 //! The ports of this process: one for each local address that a QP has needed so far.
 
 use super::Address;
-use super::eagerness::Stillness;
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
-use super::sharing::Sharing;
+use super::poll_rate::Stillness;
+use super::port_sharing::Sharing;
 use crate::os_error;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::process::{Process, keep_from_children};
 use vervain_hca::{Error, Result, now_ns};
 use vervain_wire::UDP_PORT;

@@ -2,23 +2,23 @@
 //! check changes nothing but a counter, and nothing is answered to it.
 
 use super::Engine;
-use super::attend::COMPANY_NS;
 use super::connection::Connection;
 use super::net::{Datagram, ReceiveBatch};
+use super::no_receive::{Starved, takes_receive};
 use super::outbound::Outbound;
 use super::pacing::Senders;
+use super::poll::ACK_DELAY_NS;
+use super::port_sharing::{Strays, slot_of_packet};
 use super::ports::LocalPort;
-use super::sharing::{Strays, slot_of_packet};
-use super::starved::{Starved, takes_receive};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vervain_hca::far::{Had, Progress, Sender, Sends};
-use vervain_hca::layout::{MULTICAST_QPN, slot_of};
-use vervain_hca::patience::Patience;
+use vervain_hca::arena::layout::{MULTICAST_QPN, slot_of};
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
-use vervain_hca::tally::{FIRST, Word};
+use vervain_hca::qp::remote::{Progress, Sender, SenderAccess, Sends};
 use vervain_hca::{Qp, QpState, QpType, now_ns};
 use vervain_transport::{Nanos, Service, pacer};
 use vervain_wire::{Packet, opcode, parse};
@@ -228,8 +228,8 @@ impl Engine {
                 if !strays.is_empty() {
                     strays.flush(&ports[i].sharing);
                 }
-                let starved = found.starved.take_grown();
-                let waits_long = !found.due.is_empty() && now.saturating_sub(found.due_since) > COMPANY_NS;
+                let starved = found.starved.take_new();
+                let waits_long = !found.due.is_empty() && now.saturating_sub(found.due_since) > ACK_DELAY_NS;
                 if found.urgent || found.unanswered >= UNANSWERED || waits_long {
                     self.answer(rx);
                 }
@@ -383,7 +383,7 @@ impl Engine {
         if service == opcode::Service::Ud {
             let waits = !again && found.starved.holds(bth.dest_qpn) || !self.datagram(counters, datagram, packet);
             if !waits {
-                found.starved.is_fed(bth.dest_qpn);
+                found.starved.has_receives(bth.dest_qpn);
             } else if again || !found.starved.keep(now, port, datagram, bth.dest_qpn, sender(source_qpn)) {
                 counters.no_receive.add(1);
                 FIRST.add(Word::OutOfBuffer, 1);
@@ -421,7 +421,7 @@ impl Engine {
             let takes = takes_receive(bth.opcode);
             let lacks = takes && qp.lacks_receive();
             if takes && !lacks {
-                found.starved.is_fed(bth.dest_qpn);
+                found.starved.has_receives(bth.dest_qpn);
             }
             let is_early = !again && (lacks || found.starved.holds(bth.dest_qpn));
             if is_early && found.starved.keep(now, port, datagram, bth.dest_qpn, sender(connection.peer_qpn)) {
@@ -439,7 +439,7 @@ impl Engine {
             // Before the program can know of the message, and answer it.
             connection.path.is_vervain.store(true, Ordering::Relaxed);
         }
-        if has_to_wait(&connection, now) || self.deliver(&qp, &connection, found, now, packet) == Had::Busy {
+        if has_to_wait(&connection, now) || self.deliver(&qp, &connection, found, now, packet) == SenderAccess::Busy {
             found.hold(Held { connection: Arc::clone(&connection), bytes: datagram.bytes.to_vec(), since: now });
         }
         found.last = Some(connection);
@@ -453,10 +453,10 @@ impl Engine {
         found: &mut Found,
         now: Nanos,
         packet: &Packet<'_>,
-    ) -> Had {
+    ) -> SenderAccess {
         if opcode::is_request(packet.headers.bth.opcode) {
             self.request(qp, connection, found, now, packet);
-            return Had::Sender;
+            return SenderAccess::Ran;
         }
         qp.with_sender(as_outbound(connection, |outbound, sends| outbound.response(sends, now, packet)))
     }
@@ -470,7 +470,8 @@ impl Engine {
             if connection.is_closed() {
                 continue;
             }
-            if has_to_wait(connection, now) || self.deliver(&qp, connection, found, now, &packet) == Had::Busy {
+            if has_to_wait(connection, now) || self.deliver(&qp, connection, found, now, &packet) == SenderAccess::Busy
+            {
                 found.hold(held);
             }
         }
@@ -535,7 +536,7 @@ impl Engine {
 
     /// Acknowledges what can be acknowledged at once, when the process ends: whoever ends it may have been interrupted in
     /// the middle of anything.
-    pub(super) fn farewell(&self) {
+    pub(super) fn shutdown(&self) {
         if let Some(rx) = self.receiving.try_lock() {
             for connection in &rx.found.due {
                 if let Some(qp) = connection.qp.upgrade() {

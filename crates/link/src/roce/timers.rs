@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;

@@ -16,7 +16,7 @@ use rxe::{Kind, Rxe, THEIR_QPN, THERE};
 use side::{Side, poll};
 use std::iter;
 use std::time::{Duration, Instant};
-use vervain_hca::{Data, Opcode, QpType, SendRequest, UdDest};
+use vervain_hca::{Ah, Data, Opcode, QpType, SendRequest, UdDest};
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, Syndrome, credit_code};
 use vervain_wire::{Headers, opcode};
 use world::{FIRST_PSN, MAX_READS, MTU, QKEY, World, address_of, alone, connect_to};
@@ -268,7 +268,7 @@ fn nothing_but_messages(qp_type: QpType, service: u8) {
     let rxe = Rxe::new(&side);
     let there = address_of(&world.context, THERE);
     connect_to(&side.qp, there, THEIR_QPN);
-    let ah = (qp_type == QpType::Ud).then(|| world.context.create_ah(&side.pd, &there).unwrap());
+    let ah = (qp_type == QpType::Ud).then(|| Ah::create(&side.pd, &there).unwrap());
     let to = || ah.as_ref().map(|ah| UdDest { ah, qpn: THEIR_QPN, qkey: QKEY });
     (0..MESSAGES).for_each(|n| side.post(n, to()));
     let messages: Vec<_> = (0..MESSAGES).map(|_| next(&rxe, &side)).collect();

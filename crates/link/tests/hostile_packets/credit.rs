@@ -8,7 +8,7 @@ use super::world::{HERE, QKEY, World, address_of, alone, connect_to, resident};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use vervain_hca::{QpType, UdDest};
+use vervain_hca::{Ah, QpType, UdDest};
 use vervain_wire::icrc::Flow;
 use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 
@@ -287,7 +287,7 @@ fn overrun(qp_type: QpType) {
     let [a, b] = [1, RECEIVES as u32].map(|receives| Side::new(&world.context, qp_type, receives));
     connect_to(&a.qp, here, b.qp.qp_num());
     connect_to(&b.qp, here, a.qp.qp_num());
-    let ah = (qp_type == QpType::Ud).then(|| a.context.create_ah(&a.pd, &here).unwrap());
+    let ah = (qp_type == QpType::Ud).then(|| Ah::create(&a.pd, &here).unwrap());
     let send = |n| a.post(n, ah.as_ref().map(|ah| UdDest { ah, qpn: b.qp.qp_num(), qkey: QKEY }));
     // To a QP that never had a receive nothing comes, now or later.
     let dropped = || world.roce.port(HERE).unwrap().counters().no_receive.get();

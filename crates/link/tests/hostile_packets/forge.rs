@@ -3,7 +3,7 @@
 use super::world::{FIRST_PSN, HERE, MTU, QKEY, World};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use vervain_hca::QpType;
-use vervain_hca::layout::{INDEX_BITS, PER_SLOT, slot_of};
+use vervain_hca::arena::layout::{INDEX_BITS, PER_SLOT, slot_of};
 use vervain_wire::icrc::Flow;
 use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS, Reth, UDP_PORT, opcode, parse};
 

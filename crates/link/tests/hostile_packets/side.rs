@@ -28,8 +28,8 @@ pub struct Side {
 impl Side {
     pub fn new(context: &Arc<Context>, qp_type: QpType, receives: u32) -> Side {
         let pd = context.alloc_pd().unwrap();
-        let channel = context.create_comp_channel().unwrap();
-        let cq = || context.create_cq(1024, Some(&channel), 0, 0, false, false).unwrap();
+        let channel = CompChannel::create(context).unwrap();
+        let cq = || Cq::create(context, 1024, Some(&channel), 0, 0, false, false).unwrap();
         let (sent, received) = (cq(), cq());
         let cap =
             QpCap { max_send_wr: 512, max_recv_wr: receives, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
@@ -43,10 +43,10 @@ impl Side {
             sq_sig_all: true,
             cookie: 0,
         };
-        let qp = context.create_qp(Some(&pd), &init).unwrap();
+        let qp = Qp::create(context, Some(&pd), &init).unwrap();
         let memory = vec![7u8; MEMORY];
         let at = memory.as_ptr() as u64;
-        let mr = context.reg_mr(&pd, at, memory.len() as u64, at, RIGHTS).unwrap();
+        let mr = Mr::register(&pd, at, memory.len() as u64, at, RIGHTS).unwrap();
         Side { context: Arc::clone(context), pd, qp, channel, sent, received, memory, mr }
     }
 

@@ -79,10 +79,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    fn new(context: &Arc<Context>, pd: &Arc<Pd>, len: usize) -> Memory {
+    fn new(pd: &Arc<Pd>, len: usize) -> Memory {
         let bytes: Box<[u8]> = (0..len).map(pattern).collect();
         let at = bytes.as_ptr() as u64;
-        let mr = context.reg_mr(pd, at, len as u64, at, ALL).unwrap();
+        let mr = Mr::register(pd, at, len as u64, at, ALL).unwrap();
         Memory { bytes, mr }
     }
 
@@ -235,14 +235,14 @@ impl World {
 impl Pair {
     fn new(context: &Arc<Context>, kind: QpType) -> Pair {
         let pd = context.alloc_pd().unwrap();
-        let cq = || context.create_cq(64, None, 0, 0, false, false).unwrap();
+        let cq = || Cq::create(context, 64, None, 0, 0, false, false).unwrap();
         let (send_cq, recv_cq) = (cq(), cq());
         let is_xrc = kind == QpType::XrcSend;
-        let xrcd = is_xrc.then(|| context.open_xrcd(None, libc::O_CREAT).unwrap());
+        let xrcd = is_xrc.then(|| Xrcd::open(context, None, libc::O_CREAT).unwrap());
         let srq = xrcd.as_ref().map(|xrcd| {
             let xrc = Some((xrcd, &recv_cq));
             let init = SrqInit { max_wr: RECEIVES as u32, max_sge: 1, srq_limit: 0, cookie: 0, xrc };
-            context.create_srq(&pd, &init).unwrap()
+            Srq::create(context, &pd, &init).unwrap()
         });
         let create = |qp_type, recv_cq| {
             let max_recv = if is_xrc { 0 } else { RECEIVES as u32 };
@@ -264,15 +264,15 @@ impl Pair {
                 sq_sig_all: false,
                 cookie: 0,
             };
-            context.create_qp(if targets { None } else { Some(&pd) }, &init).unwrap()
+            Qp::create(context, if targets { None } else { Some(&pd) }, &init).unwrap()
         };
         let a = create(kind, &send_cq);
         let b = create(if is_xrc { QpType::XrcRecv } else { kind }, &recv_cq);
         connect(context, &a, b.qp_num());
         connect(context, &b, a.qp_num());
-        let memory = Memory::new(context, &pd, MEMORY);
-        let receives = Memory::new(context, &pd, RECEIVE * RECEIVES as usize);
-        let ah = (kind == QpType::Ud).then(|| context.create_ah(&pd, &address(context)).unwrap());
+        let memory = Memory::new(&pd, MEMORY);
+        let receives = Memory::new(&pd, RECEIVE * RECEIVES as usize);
+        let ah = (kind == QpType::Ud).then(|| Ah::create(&pd, &address(context)).unwrap());
         let pair = Pair { kind, a, b, srq, send_cq, recv_cq, memory, receives, next: 0, messages: 0, ah, xrcd };
         (0..RECEIVES).for_each(|n| pair.post(n));
         pair

@@ -148,7 +148,7 @@ fn one_that_runs_is_enough_to_let_others_in() {
     let mut another = member(at, 5);
     traffic.open(5, another.pid());
     traffic.flows(5);
-    // With all of them stopped, nobody can hand out the vault.
+    // With all of them stopped, nobody can hand out the descriptor store.
     for (slot, member) in [(4, &members[3].1), (5, &another)] {
         traffic.close(slot);
         member.signal(libc::SIGSTOP);
@@ -181,7 +181,7 @@ fn a_process_that_becomes_another_program_has_left() {
     for sequence in 0..20 {
         socket.send_to(&packet(8, sequence), at).unwrap();
     }
-    // The program is another one as soon as its door is shut; until then the slot is taken.
+    // The program is another one as soon as its mailbox is shut; until then the slot is taken.
     let end = Instant::now() + Duration::from_secs(20);
     let mut heir = loop {
         let mut heir = Member::start(at, &[8], None);

@@ -117,7 +117,7 @@ fn a_train_for_several_processes_reaches_all_of_them() {
     for train in 0..trains {
         let bytes: Vec<u8> = (0..order.len()).flat_map(|i| packet(order[i], train * 100 + i as u64)).collect();
         socket.send_to(&bytes, at).unwrap();
-        // One after the other, for a door takes but a few messages.
+        // One after the other, for a mailbox takes but a few messages.
         let mut answers = HashSet::new();
         for _ in 0..order.len() - 1 {
             let mut bytes = [0; member::PACKET];

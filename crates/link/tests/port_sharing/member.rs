@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use vervain_link::roce::net::{Datagram, Port, ReceiveBatch};
-use vervain_link::roce::sharing::{Sharing, Strays, slot_of_packet};
+use vervain_link::roce::port_sharing::{Sharing, Strays, slot_of_packet};
 
 /// Names address and slots of the process that is to be a member.
 pub const VARIABLE: &str = "VERVAIN_TEST_PORT_MEMBER";
@@ -24,7 +24,7 @@ pub const ADOPTED: u32 = 1;
 /// A packet with number `sequence` for `slot`.
 pub fn packet(slot: u32, sequence: u64) -> [u8; PACKET] {
     let mut bytes = [0; PACKET];
-    let qpn = slot << vervain_hca::layout::INDEX_BITS | (sequence as u32 & 0x3fff);
+    let qpn = slot << vervain_hca::arena::layout::INDEX_BITS | (sequence as u32 & 0x3fff);
     bytes[4..8].copy_from_slice(&(0xff00_0000 | qpn).to_be_bytes());
     bytes[12..16].copy_from_slice(&slot.to_ne_bytes());
     bytes[16..24].copy_from_slice(&sequence.to_ne_bytes());

@@ -5,7 +5,7 @@ use super::{member, turn};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use vervain_link::roce::net::Port;
-use vervain_link::roce::sharing::Sharing;
+use vervain_link::roce::port_sharing::Sharing;
 
 /// The reason why a process cannot join.
 fn refusal(mut process: Member) -> String {

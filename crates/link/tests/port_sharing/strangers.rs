@@ -55,19 +55,19 @@ fn doors_of_another_user_are_not_asked_and_nobody_waits_for_them() {
     let _turn = turn();
     let at = address();
     let free = [7, 9];
-    let squat = || (1..1023).filter(|slot| !free.contains(slot)).map(|slot| door(at, slot)).collect::<Vec<_>>();
-    let Some(doors) = as_nobody(squat) else { return };
+    let squat = || (1..1023).filter(|slot| !free.contains(slot)).map(|slot| mailbox(at, slot)).collect::<Vec<_>>();
+    let Some(mailboxes) = as_nobody(squat) else { return };
     let begin = Instant::now();
     let members = free.map(|slot| member(at, slot));
     assert!(begin.elapsed() < AT_MOST, "{:?}", begin.elapsed());
     let said = refusal(at);
     assert!(said.contains(&format!("another user has the name @vervain/udp/{at}/5 ")), "{said}");
-    drop(doors);
+    drop(mailboxes);
     member(at, 5);
     drop(members);
 }
 
-fn door(at: SocketAddr, slot: u32) -> OwnedFd {
+fn mailbox(at: SocketAddr, slot: u32) -> OwnedFd {
     named(SocketType::DGRAM, &format!("vervain/udp/{at}/{slot}"))
 }
 

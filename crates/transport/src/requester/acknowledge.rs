@@ -76,7 +76,9 @@ impl Requester {
             }
             // A NAK acknowledges everything before its PSN (IBA 9.7.5.1).
             Some(_) if !self.advance(now, psn, window, host) => return self.overtaken(now, window),
-            Some(Syndrome::RnrNak(code)) => return self.not_ready(now, aeth::rnr_delay(code), window, host),
+            Some(Syndrome::RnrNak(code)) => {
+                return self.not_ready(now, vervain_iba::timer::rnr_timer_ns(code), window, host);
+            }
             Some(Syndrome::Nak(NakCode::Sequence)) => {
                 self.counters.sequence_naks += u64::from(self.missing(now, window));
                 return;

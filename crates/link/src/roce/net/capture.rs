@@ -8,12 +8,10 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use vervain_hca::lock::OwnerLock;
+use vervain_config::{Config, PCAP};
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_wire::icrc::Untold;
-
-/// The file's name; `%p` in it stands for the process id.
-const VARIABLE: &str = "VERVAIN_PCAP";
 
 /// The magic number of files whose times are in nanoseconds.
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -43,14 +41,12 @@ impl Capture {
     /// The capture that the environment asks for; None for none. The error is a sentence on the file.
     pub fn from_environment() -> Result<Option<&'static Capture>> {
         static CAPTURE: OnceLock<Result<Option<Capture>>> = OnceLock::new();
-        let opened = CAPTURE.get_or_init(|| match std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) {
-            Some(name) => Capture::create(&name.to_string_lossy()).map(Some),
-            None => Ok(None),
-        });
+        let name = Config::of_process()?.pcap.as_deref();
+        let opened = CAPTURE.get_or_init(|| name.map(Capture::create).transpose());
         opened.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
-    /// Begins the file `name`.
+    /// Begins the file `name`; `%p` in it stands for the process id.
     pub fn create(name: &str) -> Result<Capture> {
         let name = name.replace("%p", &std::process::id().to_string());
         let opened = File::options().write(true).create(true).truncate(false).open(&name);
@@ -59,7 +55,7 @@ impl Capture {
         file.try_lock().map_err(|_| {
             Error::new(
                 libc::EBUSY,
-                format!("{VARIABLE}: another process writes {name}; %p in a name is the process id"),
+                format!("{}: another process writes {name}; %p in a name is the process id", PCAP.name()),
             )
         })?;
         let capture = Capture(OwnerLock::new(file));
@@ -124,5 +120,5 @@ impl Captured<'_> {
 }
 
 fn refusal(name: &str, e: &io::Error) -> Error {
-    Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("{VARIABLE}: {name}: {e}"))
+    Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("{}: {name}: {e}", PCAP.name()))
 }

@@ -5,9 +5,10 @@
 use super::Datagram;
 use super::train::Way;
 use std::net::{IpAddr, SocketAddr};
-use vervain_fault::{Direction, Faults, Line, Nanos, VARIABLE};
-use vervain_hca::lock::{OwnerGuard, OwnerLock};
-use vervain_hca::types::now_ns;
+use vervain_config::{Config, FAULTS};
+use vervain_fault::{Direction, Faults, Line, Nanos};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::now_ns;
 use vervain_hca::{Error, Result};
 
 /// What is known of a received packet but its bytes.
@@ -38,13 +39,12 @@ pub struct Lines {
 impl Lines {
     /// As the environment asks for them; None for no faults. The error is a sentence on what is wrong with the variable.
     pub fn from_environment() -> Result<Option<Lines>> {
-        let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
-        Lines::new(&text.to_string_lossy())
+        Config::of_process()?.faults.as_deref().map_or(Ok(None), Lines::new)
     }
 
     /// With the faults of `text`.
     pub fn new(text: &str) -> Result<Option<Lines>> {
-        let faults: Faults = text.parse().map_err(|e| Error::invalid(format!("{e}")))?;
+        let faults: Faults = text.parse().map_err(|e| Error::invalid(format!("{}: {e}", FAULTS.name())))?;
         let lines = Lines { transmit: line(&faults, Direction::Transmit), receive: line(&faults, Direction::Receive) };
         Ok((lines.transmit.is_some() || lines.receive.is_some()).then_some(lines))
     }

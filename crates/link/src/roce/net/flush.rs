@@ -13,8 +13,8 @@ use libc::{iovec, mmsghdr};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use vervain_hca::tally::{FIRST, Word};
-use vervain_hca::types::now_ns;
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::now_ns;
 use vervain_wire::icrc::Untold;
 use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 

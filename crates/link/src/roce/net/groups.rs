@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::forget_private_fd;
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;

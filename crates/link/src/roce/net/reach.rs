@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use vervain_hca::lock::OwnerLock;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
 

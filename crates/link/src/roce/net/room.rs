@@ -1,6 +1,6 @@
 //! The bytes of a batch.
 
-use vervain_hca::guarded::Access;
+use vervain_hca::host::guarded::Access;
 
 /// Bytes that are filled from the front.
 pub struct Room {
@@ -40,7 +40,7 @@ impl Room {
             return Ok(());
         }
         // SAFETY: the caller vouches for the source; the target is as long.
-        unsafe { vervain_hca::copy::bulk(from, room.as_mut_ptr(), length, false) }
+        unsafe { vervain_hca::host::copy::bulk(from, room.as_mut_ptr(), length, false) }
     }
 
     fn next(&mut self, length: usize) -> &mut [u8] {

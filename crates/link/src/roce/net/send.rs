@@ -13,9 +13,9 @@ use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
 use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use vervain_hca::guarded::Access;
-use vervain_hca::memory::Pieces;
-use vervain_hca::tally::{FIRST, Word};
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::host::guarded::Access;
+use vervain_hca::mr::transfer::Pieces;
 use vervain_wire::{BTH_LEN, ICRC_LEN};
 
 /// Bytes in a batch: a full train, and small ones to others.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::memory::Pieces;
+use vervain_hca::mr::transfer::Pieces;
 use vervain_wire::icrc::Untold;
 
 /// An address of this host that no other test uses: a process holds 1,024 of them.
@@ -292,7 +292,7 @@ fn faults_at_the_receiver_meet_the_packets_of_a_train_one_by_one() {
 #[test]
 fn late_packets_tell_when_they_are_due() {
     let (from, to) = (port_with("delay=20ms:send_only@1"), port_with("rx.delay=20ms:send_only@1"));
-    let begin = vervain_hca::types::now_ns();
+    let begin = vervain_hca::now_ns();
     send(&mut SendBatch::new(from.clone()), &to, &[8]);
     assert_eq!(from.counters().sent_packets.get(), 0);
     let due = from.next_release().unwrap();

@@ -1,0 +1,175 @@
+//! What the environment asks of the library, read once.
+
+use crate::choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
+use crate::table::{ADOPT, DEVICES, FAULTS, INTERFACE, LINK, LINK_LAYER, LOG, MEMORY, PCAP, PORTS, SHARE, SYSFS};
+use crate::variable::{Variable, Wrong};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// What the environment asks of the library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Number of devices.
+    pub devices: u32,
+    /// Ports of each device.
+    pub ports: u32,
+    /// What the ports speak.
+    pub link_layer: LinkLayer,
+    /// How peers are reached.
+    pub link: LinkChoice,
+    /// The network interfaces that count; `None` for all.
+    pub interfaces: Option<Vec<String>>,
+    /// How a peer's memory that is not mapped is reached.
+    pub memory: MemoryWay,
+    /// Which processes allocate from shared memory.
+    pub share: Share,
+    /// Whether private memory is moved onto shared pages while it is registered.
+    pub adopt: bool,
+    /// Faults made on purpose on packets, as they are written.
+    pub faults: Option<String>,
+    /// The file that packets are written to, as it is written.
+    pub pcap: Option<String>,
+    /// The tree that `vervain run` made for the preload.
+    pub sysfs: Option<PathBuf>,
+}
+
+/// What is read of a process's environment.
+struct Process {
+    log: LogLevel,
+    config: Result<Config, Wrong<'static>>,
+}
+
+impl Process {
+    fn get() -> &'static Process {
+        static PROCESS: OnceLock<Process> = OnceLock::new();
+        PROCESS.get_or_init(|| Process {
+            log: parsed(&LOG, &Variable::value, LogLevel::of).unwrap_or(LogLevel::Warn),
+            config: Config::read(Variable::value),
+        })
+    }
+}
+
+/// How much this process tells, from [`Config::of_process`]'s first call on. What says that a variable is wrong must be seen
+/// where that variable is this one.
+pub fn log_level() -> LogLevel {
+    Process::get().log
+}
+
+impl Config {
+    /// What this process's environment asked for at the first call.
+    ///
+    /// # Errors
+    /// The first variable with a value that cannot be.
+    pub fn of_process() -> Result<&'static Config, &'static Wrong<'static>> {
+        Process::get().config.as_ref()
+    }
+
+    /// What variables ask for that have the values of `get`.
+    ///
+    /// # Errors
+    /// The first variable with a value that cannot be.
+    pub fn read(get: impl Fn(&Variable) -> Option<OsString>) -> Result<Config, Wrong<'static>> {
+        let get = |variable: &Variable| get(variable).filter(|value| !value.is_empty());
+        let text = |variable| get(variable).map(|value| value.to_string_lossy().into_owned());
+        let number = |variable: &'static Variable| parsed(variable, &get, |value| variable.syntax.number(value));
+        parsed(&LOG, &get, LogLevel::of)?;
+        Ok(Config {
+            devices: number(&DEVICES)?,
+            ports: number(&PORTS)?,
+            link_layer: parsed(&LINK_LAYER, &get, LinkLayer::of)?,
+            link: parsed(&LINK, &get, LinkChoice::of)?,
+            interfaces: text(&INTERFACE).map(|names| names.split(',').map(|name| name.trim().to_owned()).collect()),
+            memory: parsed(&MEMORY, &get, MemoryWay::of)?,
+            share: parsed(&SHARE, &get, Share::of)?,
+            adopt: parsed(&ADOPT, &get, Switch::of)? == Switch::On,
+            faults: text(&FAULTS),
+            pcap: text(&PCAP),
+            sysfs: get(&SYSFS).map(PathBuf::from),
+        })
+    }
+}
+
+/// What `of` makes of the value, or of the default.
+fn parsed<T>(
+    variable: &'static Variable,
+    get: &impl Fn(&Variable) -> Option<OsString>,
+    of: impl Fn(&[u8]) -> Option<T>,
+) -> Result<T, Wrong<'static>> {
+    let value = get(variable);
+    let value = value.as_ref().map_or(variable.default.as_bytes(), |value| value.as_bytes());
+    of(value).ok_or_else(|| variable.wrong(value).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(set: &[(&str, &str)]) -> Result<Config, String> {
+        let get = |variable: &Variable| set.iter().find(|(name, _)| *name == variable.name()).map(|(_, v)| (*v).into());
+        Config::read(get).map_err(|wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn nothing_that_is_set_is_the_defaults() {
+        let defaults = Config {
+            devices: 1,
+            ports: 1,
+            link_layer: LinkLayer::Ethernet,
+            link: LinkChoice::Auto,
+            interfaces: None,
+            memory: MemoryWay::Auto,
+            share: Share::Auto,
+            adopt: false,
+            faults: None,
+            pcap: None,
+            sysfs: None,
+        };
+        assert_eq!(of(&[]).as_ref(), Ok(&defaults));
+        let empty = crate::TABLE.map(|variable| (variable.name(), ""));
+        assert_eq!(of(&empty), Ok(defaults), "an empty value counts as none");
+    }
+
+    #[test]
+    fn each_variable_is_heard() {
+        let config = of(&[
+            ("VERVAIN_DEVICES", "3"),
+            ("VERVAIN_PORTS", "4"),
+            ("VERVAIN_LINK_LAYER", "infiniband"),
+            ("VERVAIN_LINK", "Local"),
+            ("VERVAIN_INTERFACE", "eth0, lo"),
+            ("VERVAIN_MEMORY", "owner"),
+            ("VERVAIN_SHARE", "off"),
+            ("VERVAIN_ADOPT", "on"),
+            ("VERVAIN_FAULTS", "drop=1%"),
+            ("VERVAIN_PCAP", "/tmp/x"),
+            ("VERVAIN_SYSFS", "/tmp/y"),
+        ]);
+        let wanted = Config {
+            devices: 3,
+            ports: 4,
+            link_layer: LinkLayer::Infiniband,
+            link: LinkChoice::Local,
+            interfaces: Some(vec!["eth0".into(), "lo".into()]),
+            memory: MemoryWay::Owner,
+            share: Share::Off,
+            adopt: true,
+            faults: Some("drop=1%".into()),
+            pcap: Some("/tmp/x".into()),
+            sysfs: Some("/tmp/y".into()),
+        };
+        assert_eq!(config, Ok(wanted));
+    }
+
+    #[test]
+    fn each_variable_that_has_wrong_values_is_refused() {
+        for variable in crate::TABLE.into_iter().filter(|v| v.readers.contains(&crate::Reader::Library)) {
+            if matches!(variable.syntax, crate::Syntax::Text(_)) {
+                continue;
+            }
+            let said = of(&[(variable.name(), "nonsense")]);
+            assert_eq!(said, Err(format!("{} is 'nonsense'; it can be {}", variable.name(), variable.syntax)));
+        }
+    }
+}

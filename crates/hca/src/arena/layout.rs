@@ -1,0 +1,619 @@
+//! What lies in an arena: the structs that processes share, each line marked with its writer.
+//!
+//! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
+//! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use vervain_iba::PSN_MASK;
+
+/// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
+///
+/// # Safety
+/// `repr(C)`, made of atomics (or arrays and structs of such) only, without padding that is read.
+pub unsafe trait Shared {}
+
+// SAFETY: an atomic integer is valid for any bytes.
+unsafe impl Shared for AtomicU8 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU64 {}
+
+/// Marks an arena ("VERVAIN" and a zero).
+pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
+/// Version of everything in this file; peers of another version are refused.
+pub const VERSION: u32 = 5;
+
+/// Bits of a QPN or SRQN that count inside a process slot.
+pub const INDEX_BITS: u32 = 14;
+/// Objects per process slot.
+pub const PER_SLOT: usize = 1 << INDEX_BITS;
+/// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never occur.
+pub const SLOTS: u32 = 1 << (24 - INDEX_BITS);
+/// Slots that one process may hold: 65,536 QPs.
+pub const SLOTS_PER_PROCESS: usize = 4;
+/// Memory keys per process: 24-bit index space of the key would allow more; this bounds the table.
+pub const KEYS: usize = 1 << 20;
+/// Shared objects per process: what peers may map of its memory. Number 0 stands for the arena.
+pub const OBJECTS: usize = 4096;
+/// Number of the object that large allocations are served from; it is never withdrawn.
+pub const HEAP: u32 = 1;
+/// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
+pub const OFFSET_BITS: u32 = 48;
+/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP of
+/// the same number, which may send to itself by memory.
+pub const BY_PACKETS: u32 = 1 << 24;
+/// Objects that can ask their owner for attention.
+pub const ATTENTION: usize = 1 << 17;
+/// Ready bits of a CQ; lanes beyond share bits.
+pub const READY_BITS: usize = 4096;
+/// The QPN that stands for a multicast group (IBA 11.2.5).
+pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
+/// The process slot of a QPN or SRQN.
+#[inline]
+pub fn slot_of(number: u32) -> u32 {
+    (number & 0x00ff_ffff) >> INDEX_BITS
+}
+
+/// The index inside its slot of a QPN or SRQN.
+#[inline]
+pub fn index_of(number: u32) -> usize {
+    (number as usize) & (PER_SLOT - 1)
+}
+
+/// Start of every arena.
+#[repr(C, align(64))]
+pub struct Header {
+    /// [`MAGIC`]. Owner, once, last.
+    pub magic: AtomicU64,
+    /// [`VERSION`]. Owner, once.
+    pub version: AtomicU32,
+    /// The owner's process id in its own pid namespace, for messages only. Owner, once.
+    pub pid: AtomicU32,
+    /// Random identity of this process image. Owner, once.
+    pub incarnation: [AtomicU64; 2],
+    /// Offset of the key table, [`KeyEntry`] × [`KEYS`]. Owner, once.
+    pub keys: AtomicU64,
+    /// Offset of the attention words. Owner, once.
+    pub attention: AtomicU64,
+    /// Offset of the table of shared objects, [`ObjectEntry`] × [`OBJECTS`]. Owner, once.
+    pub objects: AtomicU64,
+    _line0: AtomicU64,
+    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
+    pub alive: [AtomicU64; 6],
+    /// Not 0 while nobody may begin to touch this process's memory or queues (`Process::pause`). Owner.
+    pub paused: AtomicU32,
+    /// 1 when the owner interrupts all CPUs before it looks for who is in flight (`barrier::heavy`), so that initiators
+    /// may mark themselves with a plain store. Owner, once.
+    pub heavy: AtomicU32,
+    _line1: AtomicU64,
+    /// The slots this process holds. Owner.
+    pub slots: [SlotEntry; SLOTS_PER_PROCESS],
+    _line2: [AtomicU64; 12],
+    /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets, anyone
+    /// takes.
+    pub sleeping: AtomicU32,
+    /// 1 when a bit of `attention_summary` may be set. Peers set, owner takes.
+    pub attention_any: AtomicU32,
+    _line3: [AtomicU32; 14],
+    /// One bit per attention word. Peers set, owner takes.
+    pub attention_summary: [AtomicU64; ATTENTION / 64 / 64],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Header {}
+
+/// One process slot and its tables.
+#[repr(C)]
+pub struct SlotEntry {
+    /// Slot number, 0 while unused.
+    pub slot: AtomicU32,
+    _pad: AtomicU32,
+    /// Offset of the QP table: [`AtomicU64`] × [`PER_SLOT`], each the offset of a [`QpShared`] or 0.
+    pub qps: AtomicU64,
+    /// Offset of the XRC SRQ table: each the offset of an [`RqShared`] or 0.
+    pub srqs: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for SlotEntry {}
+
+/// Bit of [`KeyEntry::flags`]: a memory window, not a region.
+pub const KEY_WINDOW: u32 = 1;
+/// Bit of [`KeyEntry::flags`]: the null MR: reads zeros, drops writes, local use only.
+pub const KEY_NULL: u32 = 2;
+/// Bit of [`KeyEntry::flags`]: a type 2 window, bound to [`KeyEntry::qpn`].
+pub const KEY_WINDOW2: u32 = 4;
+/// [`KeyEntry::at`] of memory that peers cannot map.
+pub const NOT_SHARED: u64 = !0;
+
+/// A memory region or window. All fields but `key` change only while the key is invalid and drained.
+#[repr(C, align(64))]
+pub struct KeyEntry {
+    /// The key, which is never 0, or 0 while it is not good. Owner; for a type 2 window a peer's Send with Invalidate too, by
+    /// CAS.
+    pub key: AtomicU64,
+    /// First address that users of the key name. Owner.
+    pub iova: AtomicU64,
+    /// Bytes. Owner.
+    pub len: AtomicU64,
+    /// Where that address is in the owner's address space. Owner.
+    pub host: AtomicU64,
+    /// Where peers find it: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
+    pub at: AtomicU64,
+    /// The protection domain, and `KEY_*` flags in the high half: of a plain region one comparison tells both. Owner.
+    pub domain: AtomicU64,
+    /// `IBV_ACCESS_*`. Owner.
+    pub access: AtomicU32,
+    /// The QP a type 2 window is bound to. Owner.
+    pub qpn: AtomicU32,
+    /// For a window: the key of the region under it, which must be good too. Owner.
+    pub parent: AtomicU32,
+    /// [`ObjectEntry::generation`] of the object meant by `at`: a mapping of another is not used for it. Owner.
+    pub generation: AtomicU32,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for KeyEntry {}
+
+impl KeyEntry {
+    /// The protection domain.
+    #[inline]
+    pub fn pd(&self) -> u32 {
+        self.domain.load(Ordering::Relaxed) as u32
+    }
+
+    /// `KEY_*` flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        (self.domain.load(Ordering::Relaxed) >> 32) as u32
+    }
+}
+
+/// [`ObjectEntry::kind`]: a memfd sealed against shrinking; its descriptor is asked for over the link.
+pub const OBJECT_MEMFD: u32 = 1;
+/// [`ObjectEntry::kind`]: a System V segment, attached by its number.
+pub const OBJECT_SYSV: u32 = 2;
+
+/// A piece of the owner's memory that peers may map. Its number may be used again for another, with another generation;
+/// an entry changes only when no key leads to it and nobody who saw such a key is in flight.
+#[repr(C, align(64))]
+pub struct ObjectEntry {
+    /// Which object this is; no two objects of a process have the same. 0 for none. Owner, last.
+    pub generation: AtomicU32,
+    /// `OBJECT_*`. Owner.
+    pub kind: AtomicU32,
+    /// The identity that the owner knows it by, for messages only. Owner.
+    pub identity: AtomicU64,
+    /// Bytes; may grow. Owner.
+    pub length: AtomicU64,
+    /// Of a segment: its number. Owner.
+    pub shmid: AtomicU32,
+    /// Of a segment: the user that made it. Owner.
+    pub cuid: AtomicU32,
+    /// Of a segment: the IPC namespace in which the number means it. Owner.
+    pub ipc_namespace: AtomicU64,
+    /// Of a segment: the time of its last change, in seconds, as IPC_STAT tells it. Owner.
+    pub ctime: AtomicU64,
+    _pad: [AtomicU64; 2],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for ObjectEntry {}
+
+/// The part of a QP that initiators read.
+#[repr(C, align(64))]
+pub struct QpShared {
+    /// `enum ibv_qp_state`. Owner; an initiator may CAS a receiving state to ERR together with [`QpShared::fault`].
+    pub state: AtomicU32,
+    /// Counts resets: work begun before a reset must not go on after it. Owner.
+    pub generation: AtomicU32,
+    /// The QP number. Owner, once.
+    pub qpn: AtomicU32,
+    /// `enum ibv_qp_type`. Owner, once.
+    pub qp_type: AtomicU32,
+    /// Protection domain. Owner, once.
+    pub pd: AtomicU32,
+    /// The connected peer's QPN (RC, UC, XRC). Owner.
+    pub dest_qpn: AtomicU32,
+    /// Q_Key (UD). Owner.
+    pub qkey: AtomicU32,
+    /// `qp_access_flags`. Owner.
+    pub access: AtomicU32,
+    /// Encoded min_rnr_timer. Owner.
+    pub min_rnr_timer: AtomicU32,
+    /// `max_dest_rd_atomic`. Owner.
+    pub max_dest_rd_atomic: AtomicU32,
+    /// Offset of the [`Lane`] of the connected initiator (RC, UC). Owner, once.
+    pub lane: AtomicU64,
+    /// XRC domain. Owner, once.
+    pub xrcd: AtomicU64,
+    /// Slot and port of the device: `device << 8 | port`. Owner.
+    pub port: AtomicU32,
+    /// This QP's attention number. Owner, once.
+    pub attention: AtomicU32,
+    /// Set by an initiator that moved the QP to ERR: the async event to raise, plus 1, or 0. Peers.
+    pub fault: AtomicU32,
+    /// 1 when a message arrived while the QP was in RTR. Peers.
+    pub established: AtomicU32,
+    /// `rq_psn`: the PSN of the first request that it takes (RC). Owner.
+    pub rq_psn: AtomicU32,
+    _pad: [AtomicU32; 11],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for QpShared {}
+
+/// How one initiator reaches one QP: its in-flight mark, its receive completions and its requests to the owner.
+/// RC, UC and XRC target QPs have one; UD QPs and XRC SRQs one for each initiating QP.
+#[repr(C, align(64))]
+pub struct Lane {
+    // -- written by the initiator --
+    /// In flight: 0, or an odd count while the initiator touches the owner's memory or queues.
+    pub gate: AtomicU64,
+    /// The key of the memory that the initiator touches, named before it looks the key up; that of its last access while
+    /// it is elsewhere.
+    pub key: AtomicU32,
+    _initiator: AtomicU32,
+    /// Where in that memory, as users of the key name it; at most [`crate::mr::transfer::DIRECT_CHUNK`] bytes from there.
+    pub addr: AtomicU64,
+    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is clear until then.
+    /// A request of one packet that is carried out in one access keeps it.
+    pub psn_base: AtomicU32,
+    _line0: [AtomicU32; 9],
+    // -- written by the initiator, on the line that the owner looks at --
+    /// Receive completions published in the ring.
+    pub produced: AtomicU32,
+    _pad: AtomicU32,
+    /// The completions that were published last, by their number modulo [`RECENT`].
+    pub recent: [RecentReceive; RECENT],
+    // -- written by the owner --
+    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
+    /// initiator's process has ended. Until then nobody else writes what is the initiator's.
+    pub initiator: AtomicU64,
+    /// 1 once the owner has waited in vain for an initiator in flight: what that does afterwards does not count. Owner.
+    pub cut_off: AtomicU32,
+    /// How the owner finds what is published here: see [`found`].
+    pub mode: AtomicU32,
+    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.
+    pub ring: AtomicU64,
+    /// Ring size less one. Owner, once.
+    pub mask: AtomicU32,
+    /// This lane's bit in its CQ's ready bitmap. Owner, once.
+    pub ready_bit: AtomicU32,
+    /// Offset of the [`CqShared`] that gets the receive completions. Owner, once.
+    pub cq: AtomicU64,
+    /// Offset of the QP. Owner, once.
+    pub qp: AtomicU64,
+    /// Where its receives come from: offset of an [`RqShared`], the QP's own or an SRQ. Owner, once.
+    pub rq: AtomicU64,
+    /// Attention number, for requests. Owner, once.
+    pub attention: AtomicU32,
+    /// 0 once the owner has taken the lane away from its initiator. Owner.
+    pub open: AtomicU32,
+    /// Offset of the bounce buffer for owner copies, 0 until asked for. Owner.
+    pub bounce: AtomicU64,
+    /// Its bytes. Owner.
+    pub bounce_len: AtomicU64,
+    /// Remote addresses for process_vm calls. They lie here, in the owner's arena, so that the owner can take them away
+    /// from an initiator that was stopped between its last check and the system call: the kernel reads them inside it.
+    pub iov: [Iov; IOVS],
+    /// Work for the owner's progress thread.
+    pub request: Request,
+}
+
+impl Lane {
+    /// Takes the address away that the initiator's process_vm call is aimed at; what is in flight afterwards is in the kernel
+    /// already.
+    pub fn unaim(&self) {
+        for iov in &self.iov {
+            iov.len.store(0, Ordering::SeqCst);
+        }
+    }
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Lane {}
+
+/// The bit of [`Lane::psn_base`] that says that an initiator has written it.
+const PSN_IS_KNOWN: u32 = 1 << 31;
+
+impl Lane {
+    /// Tells the PSN that the initiator's next request begins with (24 bits). Outside of the mark of being in flight, by
+    /// whoever may write what is the initiator's.
+    #[inline]
+    pub fn tell_psn(&self, next: u32) {
+        let accesses = (self.gate.load(Ordering::Relaxed) >> 1) as u32;
+        self.psn_base.store((next.wrapping_sub(accesses) & PSN_MASK) | PSN_IS_KNOWN, Ordering::Relaxed);
+    }
+
+    /// That PSN; none before the first request.
+    pub fn next_psn(&self) -> Option<u32> {
+        let base = self.psn_base.load(Ordering::Relaxed);
+        let accesses = (self.gate.load(Ordering::Acquire) >> 1) as u32;
+        (base & PSN_IS_KNOWN != 0).then(|| base.wrapping_add(accesses) & PSN_MASK)
+    }
+}
+
+/// Completions that stand beside a lane's count too, so that one line tells all of a message that comes alone.
+pub const RECENT: usize = 2;
+
+/// An entry of a lane's ring, and the completion of that receive, but for the time.
+#[repr(C)]
+pub struct RecentReceive {
+    /// Index of the WQE.
+    pub wqe: AtomicU32,
+    /// As in the WQE.
+    pub completed: Completed,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for RecentReceive {}
+
+/// The completion of a receive, written by its claimer.
+#[repr(C)]
+pub struct Completed {
+    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above.
+    pub status_opcode: AtomicU32,
+    /// Bytes received.
+    pub byte_len: AtomicU32,
+    /// Immediate data as on the wire, or the invalidated key.
+    pub imm: AtomicU32,
+    /// The sender's QPN.
+    pub src_qp: AtomicU32,
+    /// `IBV_WC_*` flags; bit 31 set for a solicited event.
+    pub wc_flags: AtomicU32,
+    /// The sender's LID in the low half, then service level and path bits.
+    pub slid_sl: AtomicU32,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Completed {}
+
+/// How the owner of a CQ finds what a lane has published ([`Lane::mode`]).
+pub mod found {
+    /// By the lane's ready bit, which is not set. The initiator sets it, by CAS of this word to [`SIGNALLED`].
+    pub const QUIET: u32 = 0;
+    /// By the lane's ready bit, which is set or about to be. The owner goes back to [`QUIET`].
+    pub const SIGNALLED: u32 = 1;
+    /// The owner looks at the lane by itself; the initiator does nothing. Owner.
+    pub const WATCHED: u32 = 2;
+}
+
+/// Bits of [`CqShared::watch`].
+pub mod watch {
+    /// More completions may come than fit: each is counted.
+    pub const COUNT: u32 = 1;
+    /// The program has asked for events: whoever completes looks at [`super::CqShared::armed`].
+    pub const EVENTS: u32 = 2;
+}
+
+/// Remote pieces of one process_vm call.
+pub const IOVS: usize = 2;
+
+/// A `struct iovec` whose fields both sides may write.
+#[repr(C)]
+pub struct Iov {
+    /// Address in the owner's address space.
+    pub base: AtomicU64,
+    /// Bytes; the owner stores 0 to revoke.
+    pub len: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Iov {}
+
+/// [`Request::state`] values.
+pub mod request {
+    /// Nothing asked.
+    pub const IDLE: u32 = 0;
+    /// The initiator asks.
+    pub const POSTED: u32 = 1;
+    /// The owner is at it.
+    pub const RUNNING: u32 = 2;
+    /// Done; the result may be read.
+    pub const DONE: u32 = 3;
+    /// Begun, and the owner waits for the other side of the bounce buffer; whoever fills or empties it posts again.
+    pub const WAITING: u32 = 4;
+    /// Copy from memory of the initiator, through the bounce buffer, into memory of the owner.
+    pub const WRITE: u32 = 1;
+    /// The other way.
+    pub const READ: u32 = 2;
+    /// Compare and swap.
+    pub const COMPARE_SWAP: u32 = 3;
+    /// Fetch and add.
+    pub const FETCH_ADD: u32 = 4;
+    /// Only provide a bounce buffer of `len` bytes, if there is none that is as large.
+    pub const BOUNCE: u32 = 5;
+    /// Finish a datagram: copy the bounce buffer into receive WQE `key` and publish it; `local` marks it solicited.
+    pub const DATAGRAM: u32 = 6;
+    /// Bytes of a bounce buffer, and of the longest message that goes through it in one piece.
+    pub const BOUNCE_BYTES: u64 = 64 << 10;
+    /// The same for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's
+    /// speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner wakes.
+    pub const LARGE_BOUNCE_BYTES: u64 = 512 << 10;
+    /// Bytes that a longer message is moved by: both sides copy at once, one a piece behind the other.
+    pub const PIECE_BYTES: u64 = 32 << 10;
+    /// The same of a lane for datagrams: a payload of one MTU and its header.
+    pub const DATAGRAM_BYTES: u64 = 8 << 10;
+}
+
+/// One request to the owner (DESIGN decision 4d). Written by the initiator while IDLE or DONE. A copy is a stream: the
+/// bounce buffer is a ring, `moved` and `taken` count the bytes that either side has put in or taken out.
+#[repr(C, align(64))]
+pub struct Request {
+    /// See [`request`]. Both.
+    pub state: AtomicU32,
+    /// Which operation.
+    pub op: AtomicU32,
+    /// The key that covers the address; an lkey of the owner when `local` is set.
+    pub key: AtomicU32,
+    /// 1 when the owner's own receive WQE names the memory.
+    pub local: AtomicU32,
+    /// Address as users of the key name it.
+    pub addr: AtomicU64,
+    /// Bytes in all.
+    pub len: AtomicU64,
+    /// Compare value, or the addend.
+    pub compare: AtomicU64,
+    /// Swap value.
+    pub swap: AtomicU64,
+    /// Bytes that the initiator has put into the bounce buffer (write) or taken out (read). Initiator.
+    pub moved: AtomicU64,
+    _line0: AtomicU64,
+    /// The same of the owner. The initiator sets it to 0 with a new request. Owner.
+    pub taken: AtomicU64,
+    /// The word before an atomic. Owner.
+    pub result: AtomicU64,
+    /// 0, or [`crate::responder::Nak`] as a number. Owner.
+    pub status: AtomicU32,
+    _line1: [AtomicU32; 11],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Request {}
+
+/// [`CqShared::armed`] values.
+pub mod arm {
+    /// No notification wanted.
+    pub const NONE: u32 = 0;
+    /// For any completion.
+    pub const ANY: u32 = 1;
+    /// For a solicited one.
+    pub const SOLICITED: u32 = 2;
+    /// Bit beside these: somebody is about to raise the event.
+    pub const FIRING: u32 = 4;
+}
+
+/// The part of a CQ that initiators touch.
+#[repr(C, align(64))]
+pub struct CqShared {
+    /// Completions published in all rings, while [`watch::COUNT`] is set. Whoever completes.
+    pub produced: AtomicU64,
+    _line0: [AtomicU64; 7],
+    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
+    pub watch: AtomicU32,
+    /// See [`arm`]. Owner arms, whoever notifies takes.
+    pub armed: AtomicU32,
+    /// Attention number. Owner, once.
+    pub attention: AtomicU32,
+    /// 1 when a peer cannot write into the channel and the owner must raise the event. Peers.
+    pub notify: AtomicU32,
+    /// 1 when more completions came than fit. Peers.
+    pub overrun: AtomicU32,
+    /// 1 when completions are to carry the time they were made. Owner, once.
+    pub timestamps: AtomicU32,
+    /// Number of the completion channel, 0 for none. Owner, once.
+    pub channel: AtomicU32,
+    /// What is written into the channel for this CQ. Owner, once.
+    pub event: AtomicU32,
+    _line1: [AtomicU32; 8],
+    /// Completions that the owner has taken out of rings, while they are counted. Owner.
+    pub consumed: AtomicU64,
+    /// Capacity. Owner.
+    pub capacity: AtomicU64,
+    /// Completions waiting in the owner's own queue. Owner.
+    pub local: AtomicU64,
+    _line2: [AtomicU64; 5],
+    /// One bit for each word of `ready`. Peers set, owner takes.
+    pub summary: AtomicU64,
+    _line3: [AtomicU64; 7],
+    /// One bit for each lane (folded) with something to poll. Peers set, owner takes.
+    pub ready: [AtomicU64; READY_BITS / 64],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for CqShared {}
+
+/// A receive queue, a QP's own or an SRQ.
+#[repr(C, align(64))]
+pub struct RqShared {
+    /// Offset of the ring: [`AtomicU64`] × (`mask` + 1). Owner, once.
+    pub ring: AtomicU64,
+    /// Offset of the WQEs. Owner, once.
+    pub wqes: AtomicU64,
+    /// Bytes from one WQE to the next. Owner, once.
+    pub stride: AtomicU32,
+    /// Ring size less one. Owner, once.
+    pub mask: AtomicU32,
+    /// Number of WQEs. Owner, once.
+    pub count: AtomicU32,
+    /// Most SGEs in a WQE. Owner, once.
+    pub max_sge: AtomicU32,
+    /// Protection domain of the WQEs' keys. Owner, once.
+    pub pd: AtomicU32,
+    /// Attention number. Owner, once.
+    pub attention: AtomicU32,
+    /// XRC domain, 0 for none. Owner, once.
+    pub xrcd: AtomicU64,
+    /// 1 while receives may be taken. Owner.
+    pub open: AtomicU32,
+    /// 1 when there is one claimer at most: the queue of a connected QP. Owner, once.
+    pub exclusive: AtomicU32,
+    _line0: [AtomicU32; 2],
+    /// Position after the last posted WQE. Owner.
+    pub tail: AtomicU64,
+    _line1: [AtomicU64; 7],
+    /// First position not known to be claimed. Claimers.
+    pub head: AtomicU64,
+    _line2: [AtomicU64; 7],
+    /// SRQ limit, 0 unarmed. Owner arms, the claimer that crosses it takes.
+    pub limit: AtomicU32,
+    /// 1 when a claimer crossed the limit. Claimers.
+    pub limit_reached: AtomicU32,
+    _line3: [AtomicU32; 14],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for RqShared {}
+
+/// Head of a receive WQE; its SGEs (address, then length and key) follow, the first one in the same cache line.
+#[repr(C)]
+pub struct RecvWqe {
+    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `own_queue`). The
+    /// owner posts, the claimer completes.
+    pub turn: AtomicU32,
+    /// SGEs in use. Owner.
+    pub num_sge: AtomicU32,
+    /// In a queue with several claimers: QPN of the initiator that holds this WQE, 0 for none. Claimer.
+    pub claimer: AtomicU32,
+    /// The completion. Claimer.
+    pub completed: Completed,
+    _pad: AtomicU32,
+    /// Nanoseconds of CLOCK_MONOTONIC_RAW when the completion was made.
+    pub timestamp: AtomicU64,
+    /// SGEs.
+    pub sges: [WqeSge; 0],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for RecvWqe {}
+
+/// An SGE in shared memory.
+#[repr(C)]
+pub struct WqeSge {
+    /// Address.
+    pub addr: AtomicU64,
+    /// Length in the low half, lkey in the high half.
+    pub len_key: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for WqeSge {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stay_where_their_writers_expect_them() {
+        assert_eq!(size_of::<KeyEntry>(), 64);
+        assert_eq!(size_of::<ObjectEntry>(), 64);
+        assert_eq!(size_of::<RecvWqe>() + size_of::<WqeSge>(), 64);
+        assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
+        assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
+        assert_eq!(std::mem::offset_of!(Lane, produced), 64);
+        assert_eq!(std::mem::offset_of!(Lane, recent) % 8, 0);
+        assert_eq!(std::mem::offset_of!(Lane, initiator), 128);
+        assert_eq!(std::mem::offset_of!(Request, taken), 64);
+        assert_eq!(std::mem::offset_of!(CqShared, watch), 64);
+        assert_eq!(std::mem::offset_of!(CqShared, consumed), 128);
+        assert_eq!(std::mem::offset_of!(CqShared, summary), 192);
+        assert_eq!(std::mem::offset_of!(RqShared, tail), 64);
+        assert_eq!(std::mem::offset_of!(RqShared, head), 128);
+        assert_eq!(std::mem::offset_of!(RqShared, limit), 192);
+    }
+
+    #[test]
+    fn numbers_split_into_slot_and_index() {
+        let qpn = 5 << INDEX_BITS | 77;
+        assert_eq!((slot_of(qpn), index_of(qpn)), (5, 77));
+    }
+}

@@ -1,0 +1,78 @@
+//! Address handles (IBA 11.2.2).
+
+use crate::context::Pd;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_iba::AhAttr;
+
+/// Where an address leads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    /// To this host: its processes are reached by memory.
+    Memory,
+    /// Away, in packets.
+    Packets,
+    /// Both: a multicast group.
+    Both,
+    /// Nowhere.
+    #[default]
+    Unreachable,
+}
+
+/// Where a datagram goes.
+pub struct Ah {
+    pd: Arc<Pd>,
+    attr: AhAttr,
+    route: Route,
+}
+
+impl Ah {
+    /// An address handle (`man ibv_create_ah`).
+    pub fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
+        pd.process.check()?;
+        check_address(pd.device(), attr, 0)?;
+        // Once, as an HCA does: datagrams are posted often.
+        let route = pd.process.link.route(pd.device().index(), attr);
+        if route == Route::Packets {
+            pd.process.link.check_source(pd.process, pd.device().index(), attr)?;
+            pd.process.link.resolve(pd.device().index(), attr)?;
+        }
+        pd.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Ah { pd: Arc::clone(pd), attr: *attr, route }))
+    }
+
+    /// The address.
+    #[inline]
+    pub fn attr(&self) -> &AhAttr {
+        &self.attr
+    }
+
+    /// Where it leads.
+    #[inline]
+    pub(crate) fn route(&self) -> Route {
+        self.route
+    }
+
+    /// Destroys it. Datagrams posted with it are not affected: they carry the address.
+    pub fn destroy(&self) -> Result<()> {
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// An address that the port can use: Ethernet needs a GRH, and the source GID must exist (IBA 11.2.2.1, annex A17.4).
+pub(crate) fn check_address(device: &Device, ah: &AhAttr, port: u8) -> Result<()> {
+    let port = if ah.port_num == 0 { port } else { ah.port_num };
+    if port == 0 || port > device.ports() {
+        return Err(Error::invalid(format!("the address names port {port}")));
+    }
+    if device.is_ethernet() && !ah.is_global {
+        return Err(Error::invalid("on Ethernet an address needs a GID (is_global); perftest: -x, pingpong: -g"));
+    }
+    if ah.is_global && device.gid(port, u32::from(ah.grh.sgid_index)).map_or(true, |g| g == [0; 16]) {
+        return Err(Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)));
+    }
+    Ok(())
+}

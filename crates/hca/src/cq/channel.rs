@@ -1,0 +1,142 @@
+//! Completion channels (`man ibv_create_comp_channel`). A channel is a pipe, so that it can be polled, put in epoll and made
+//! non-blocking; a new event is a new write, and so a fresh edge.
+
+use crate::context::Context;
+use crate::context::async_events::read_message;
+use crate::cq::Cq;
+use crate::cq::peer_events::write_event;
+use crate::error::{Error, Result};
+use crate::host::lock::OwnerLock;
+use crate::process::Process;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A pipe whose write end never blocks.
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: fills the two descriptors, which are owned at once; fcntl changes the write end's own description only.
+    unsafe {
+        if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(Error::last_os("cannot make an event pipe"));
+        }
+        libc::fcntl(fds[1], libc::F_SETFL, libc::O_NONBLOCK);
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// A completion channel.
+pub struct CompChannel {
+    /// The process that made it.
+    process: Option<&'static Process>,
+    /// Its number, by which peers ask for it.
+    pub(crate) number: u32,
+    handed_out: AtomicBool,
+    read: OwnedFd,
+    write: OwnedFd,
+    cqs: OwnerLock<Registered>,
+    pub(crate) users: AtomicU32,
+}
+
+#[derive(Default)]
+struct Registered {
+    cqs: Vec<(u32, Weak<Cq>)>,
+    next: u32,
+    /// Events that found the pipe full.
+    backlog: VecDeque<u32>,
+}
+
+impl CompChannel {
+    /// Makes a channel of `context`.
+    pub fn create(context: &Context) -> Result<Arc<CompChannel>> {
+        context.process()?;
+        CompChannel::new()
+    }
+
+    pub(crate) fn new() -> Result<Arc<CompChannel>> {
+        let (read, write) = pipe()?;
+        let channel = Arc::new(CompChannel {
+            process: Process::current(),
+            number: crate::cq::peer_events::new_number(),
+            handed_out: AtomicBool::new(false),
+            read,
+            write,
+            cqs: OwnerLock::default(),
+            users: AtomicU32::new(0),
+        });
+        crate::cq::peer_events::enter(&channel);
+        Ok(channel)
+    }
+
+    /// EIO in a forked child that did not make it.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.process.map_or(Ok(()), Process::check)
+    }
+
+    /// Both ends of its pipe, for a peer that writes events itself (`events`). Called by the link.
+    pub fn ends(&self) -> [BorrowedFd<'_>; 2] {
+        self.handed_out.store(true, Ordering::Relaxed);
+        [self.read.as_fd(), self.write.as_fd()]
+    }
+
+    /// The descriptor to poll.
+    pub fn fd(&self) -> RawFd {
+        self.read.as_raw_fd()
+    }
+
+    pub(crate) fn register(&self, cq: Weak<Cq>) -> u32 {
+        let mut r = self.cqs.lock();
+        r.next += 1;
+        let id = r.next;
+        r.cqs.push((id, cq));
+        id
+    }
+
+    pub(crate) fn unregister(&self, id: u32) {
+        self.cqs.lock().cqs.retain(|(i, _)| *i != id);
+    }
+
+    pub(crate) fn post(&self, id: u32) {
+        if !write_event(self.write.as_raw_fd(), id) {
+            self.cqs.lock().backlog.push_back(id);
+        }
+    }
+
+    /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man ibv_get_cq_event`).
+    pub fn next_event(&self) -> Result<usize> {
+        loop {
+            if let Some(process) = Process::current().filter(|p| p.expects_packets()) {
+                process.link.wait_for(process, self.read.as_raw_fd())?;
+            }
+            let id: u64 = read_message(self.read.as_raw_fd())?;
+            let mut r = self.cqs.lock();
+            if let Some(waiting) = r.backlog.pop_front()
+                && !write_event(self.write.as_raw_fd(), waiting)
+            {
+                r.backlog.push_front(waiting);
+            }
+            // An event of a CQ that was destroyed meanwhile is nobody's.
+            if let Some(cq) = r.cqs.iter().find(|(i, _)| u64::from(*i) == id).and_then(|(_, cq)| cq.upgrade()) {
+                cq.events.completions.fetch_add(1, Ordering::Release);
+                drop(r);
+                cq.event_got();
+                return Ok(cq.cookie());
+            }
+        }
+    }
+
+    /// Destroys it; EBUSY while CQs report here.
+    pub fn destroy(&self) -> Result<()> {
+        if self.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::busy("the completion channel is in use by completion queues"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        crate::cq::peer_events::leave(self.number, self.handed_out.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,701 @@
+//! Completion queues. Completions lie in the rings of those that made them (`completion`): the lanes of initiators, and one
+//! ring for each QP's own work. They are merged when the program polls.
+
+pub mod channel;
+pub(crate) mod completion;
+pub(crate) mod notify;
+pub mod peer_events;
+pub(crate) mod send_ring;
+
+use crate::arena::Block;
+use crate::arena::layout::{CqShared, READY_BITS, arm, watch};
+use crate::context::Context;
+use crate::cq::channel::CompChannel;
+use crate::cq::completion::{Source, set_ready, watched};
+use crate::cq::send_ring::SendRing;
+use crate::device::port_counters::{Counted, Word};
+use crate::error::{Error, Result};
+use crate::host::barrier;
+use crate::host::clock::hca_clock_ns;
+use crate::host::lock::{OwnerGuard, OwnerLock};
+use crate::host::yield_policy::Courtesy;
+use crate::process::Process;
+use crate::process::doorbell::{Attend, Looked, Looker};
+use crate::process::peer::bits;
+use crate::qp::Qp;
+use crate::rq::lane::OwnedLane;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
+use vervain_iba::{Completion, event};
+
+/// Empty looks at a watched ring before another may take its place.
+const COOL_AFTER: u32 = 4096;
+/// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
+const WATCHED: usize = 8;
+
+/// A completion queue.
+pub struct Cq {
+    pub(crate) context: Arc<Context>,
+    pub(crate) process: &'static Process,
+    pub(crate) shared: &'static CqShared,
+    block: OwnerLock<Option<Block>>,
+    queue: OwnerLock<Queue>,
+    channel: Option<Arc<CompChannel>>,
+    cookie: AtomicUsize,
+    pub(crate) events: Arc<crate::context::async_events::EventCount>,
+    /// QPs and SRQs that report here.
+    pub(crate) users: AtomicU32,
+    ignore_overrun: bool,
+    failed: AtomicBool,
+    /// [`watch::COUNT`] is set. Changes under the queue's lock.
+    counts: AtomicBool,
+    timestamps: bool,
+    /// QPs whose send queues hold work that polling has to advance.
+    pending: OwnerLock<Vec<Arc<Qp>>>,
+    pending_count: AtomicU32,
+    pub(crate) channel_id: u32,
+    _counted: Counted,
+}
+
+/// A ring that every poll looks at, and how many looks were in vain since the last completion.
+struct Watched {
+    source: Source,
+    idle: u32,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Flushed receives, and what lanes that were closed had delivered before.
+    local: VecDeque<Completion>,
+    /// Rings of QPs whose receives are flushed in `local`, and up to which completion they come before it.
+    before_local: Vec<(Arc<SendRing>, u32)>,
+    sources: Vec<Vec<Source>>,
+    watched: Vec<Watched>,
+    next_bit: u32,
+    courtesy: Courtesy,
+    unwatched_first: bool,
+    /// There is something in `local`, or the rings that are not watched come first.
+    aside: bool,
+    /// The program has polled since it got or asked for an event, and asked since it got one.
+    polled: bool,
+    asked: bool,
+    /// Completions that the send and receive queues reporting here can make at once.
+    bound: u64,
+    /// How many QPs report the receives of each shared queue here.
+    shared_queues: HashMap<usize, u32>,
+}
+
+impl Queue {
+    fn in_rings(&self) -> u64 {
+        self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
+    }
+
+    fn holds_any(&self) -> bool {
+        !self.local.is_empty() || self.in_rings() > 0
+    }
+}
+
+impl Cq {
+    /// A completion queue of at least `cqe` entries (`man ibv_create_cq`). `timestamps` makes completions carry the time at
+    /// which they were made.
+    pub fn create(
+        context: &Arc<Context>,
+        cqe: u32,
+        channel: Option<&Arc<CompChannel>>,
+        comp_vector: u32,
+        cookie: usize,
+        ignore_overrun: bool,
+        timestamps: bool,
+    ) -> Result<Arc<Cq>> {
+        if comp_vector >= crate::device::LIMITS.comp_vectors {
+            return Err(Error::invalid(format!("there is no completion vector {comp_vector}")));
+        }
+        let process = context.process()?;
+        channel.map_or(Ok(()), |channel| channel.check())?;
+        process.attention.check_room()?;
+        let capacity = capacity_for(cqe)?;
+        let block = process.arena.alloc(size_of::<CqShared>() as u64)?;
+        let shared = process.arena.view().get::<CqShared>(block.offset()).expect("just allocated");
+        shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
+        shared.timestamps.store(u32::from(timestamps), Ordering::Relaxed);
+        let cq = Arc::new_cyclic(|weak: &Weak<Cq>| {
+            let channel_id = channel.map_or(0, |c| c.register(weak.clone()));
+            shared.event.store(channel_id, Ordering::Relaxed);
+            shared.channel.store(channel.map_or(0, |c| c.number), Ordering::Relaxed);
+            shared.attention.store(process.attention.add(weak.clone()), Ordering::Relaxed);
+            Cq {
+                context: Arc::clone(context),
+                process,
+                shared,
+                block: OwnerLock::new(Some(block)),
+                queue: OwnerLock::default(),
+                channel: channel.cloned(),
+                cookie: AtomicUsize::new(cookie),
+                events: Arc::default(),
+                users: AtomicU32::new(0),
+                ignore_overrun,
+                failed: AtomicBool::new(false),
+                counts: AtomicBool::new(false),
+                timestamps,
+                pending: OwnerLock::default(),
+                pending_count: AtomicU32::new(0),
+                channel_id,
+                _counted: Counted::new(Word::Cqs, context.device()),
+            }
+        });
+        if let Some(channel) = channel {
+            channel.users.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(cq)
+    }
+
+    /// Offset of the shared part.
+    pub(crate) fn offset(&self) -> u64 {
+        self.block.lock().as_ref().map_or(0, Block::offset)
+    }
+
+    /// Completions that fit.
+    pub fn cqe(&self) -> u32 {
+        self.shared.capacity.load(Ordering::Relaxed) as u32
+    }
+
+    pub(crate) fn has_timestamps(&self) -> bool {
+        self.timestamps
+    }
+
+    /// The program's cookie.
+    pub fn cookie(&self) -> usize {
+        self.cookie.load(Ordering::Relaxed)
+    }
+
+    /// Changes the cookie.
+    pub fn set_cookie(&self, cookie: usize) {
+        self.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// The channel that gets its events.
+    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
+        self.channel.as_ref()
+    }
+
+    // ---- producing -------------------------------------------------------------------------------------------------
+
+    /// A completion of the process's own work was pushed into its ring, and the CQ asked to be told.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tell(&self, solicited_or_error: bool) {
+        let news = watched(self.shared);
+        if news.overrun && !self.ignore_overrun {
+            // The caller holds a send queue; the progress thread breaks the news.
+            self.shared.overrun.store(1, Ordering::SeqCst);
+            self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
+        }
+        if news.event {
+            crate::cq::notify::fire(self.shared, solicited_or_error, || self.raise_event());
+        }
+    }
+
+    /// Adds a completion that has no ring: a flushed receive.
+    pub(crate) fn push(&self, mut completion: Completion) {
+        if self.timestamps {
+            completion.timestamp = hca_clock_ns();
+        }
+        let error = completion.status != vervain_iba::wc::SUCCESS;
+        {
+            let mut q = self.queue.lock();
+            let capacity = self.shared.capacity.load(Ordering::Relaxed);
+            let local = q.local.len() as u64;
+            // The rings are added up only where they could make the difference.
+            if local + q.bound >= capacity && local + q.in_rings() >= capacity && !self.ignore_overrun {
+                drop(q);
+                self.shared.overrun.store(1, Ordering::SeqCst);
+                self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
+                return;
+            }
+            q.local.push_back(completion);
+            q.aside = true;
+            self.shared.local.store(local + 1, Ordering::Relaxed);
+        }
+        if self.shared.watch.load(Ordering::SeqCst) & watch::EVENTS != 0 {
+            crate::cq::notify::fire(self.shared, error, || self.raise_event());
+        }
+    }
+
+    /// An initiator has died: tells the program of what it may have told nobody.
+    pub(crate) fn rescue(&self) {
+        let q = self.queue.lock();
+        let waiting = q.holds_any();
+        drop(q);
+        crate::cq::notify::rescue(self.shared, waiting, || self.raise_event());
+    }
+
+    /// Queues that report here can make `n` more completions, of a queue that is shared under `key` if that is given.
+    pub(crate) fn expect(&self, n: u64, key: Option<usize>) {
+        let mut q = self.queue.lock();
+        if let Some(key) = key {
+            let users = q.shared_queues.entry(key).or_default();
+            *users += 1;
+            if *users > 1 {
+                return;
+            }
+        }
+        q.bound += n;
+        drop(q);
+        self.count_if_needed();
+    }
+
+    /// The reverse of [`Cq::expect`].
+    pub(crate) fn expect_no_more(&self, n: u64, key: Option<usize>) {
+        let mut q = self.queue.lock();
+        if let Some(key) = key
+            && let Some(users) = q.shared_queues.get_mut(&key)
+        {
+            *users -= 1;
+            if *users > 0 {
+                return;
+            }
+            q.shared_queues.remove(&key);
+        }
+        q.bound = q.bound.saturating_sub(n);
+    }
+
+    /// A CQ that is as large as all queues that report to it cannot overrun, and nobody counts. For any other, each
+    /// completion is counted from now on.
+    fn count_if_needed(&self) {
+        let is_needed = |q: &Queue| q.bound > self.shared.capacity.load(Ordering::Relaxed);
+        let counts = || self.counts.load(Ordering::Relaxed);
+        if counts() || !is_needed(&self.queue.lock()) {
+            return;
+        }
+        // Nobody completes anything here while the count begins.
+        let gate = self.process.close_gate_where(|lane| lane.cq.load(Ordering::Relaxed) == self.offset());
+        let q = self.queue.lock();
+        if !counts() {
+            self.shared.consumed.store(0, Ordering::Relaxed);
+            self.shared.produced.store(q.in_rings(), Ordering::Relaxed);
+            self.counts.store(true, Ordering::Relaxed);
+            self.shared.watch.fetch_or(watch::COUNT, Ordering::SeqCst);
+        }
+        drop(q);
+        drop(gate);
+    }
+
+    /// While this is held, counting does not begin, and nobody polls.
+    pub(crate) fn hold_count(&self) -> impl Drop {
+        self.queue.lock()
+    }
+
+    /// Puts an event into the completion channel.
+    pub(crate) fn raise_event(&self) {
+        if let Some(channel) = &self.channel {
+            channel.post(self.channel_id);
+        }
+    }
+
+    /// More completions than fit: the CQ is in error, and so is every QP that reports here (IBA 11.6.3.3).
+    #[cold]
+    pub(crate) fn overrun(&self) {
+        if self.ignore_overrun || self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
+        self.process.fail_users_of(self);
+    }
+
+    /// Whether it overran.
+    pub fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    // ---- rings -----------------------------------------------------------------------------------------------------
+
+    /// The ready bit for one more ring.
+    pub(crate) fn next_ready_bit(&self) -> u32 {
+        let mut q = self.queue.lock();
+        let bit = q.next_bit;
+        q.next_bit = (bit + 1) % READY_BITS as u32;
+        bit
+    }
+
+    /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it did.
+    pub(crate) fn look_at(&self, ready_bit: u32) {
+        set_ready(self.shared, ready_bit);
+    }
+
+    pub(crate) fn add_source(&self, source: Source) {
+        let mut q = self.queue.lock();
+        let bit = source.ready_bit() as usize;
+        if q.sources.len() <= bit {
+            q.sources.resize_with(bit + 1, Vec::new);
+        }
+        if q.watched.len() < WATCHED {
+            source.begin_watching();
+            q.watched.push(Watched { source: source.clone(), idle: 0 });
+        }
+        q.sources[bit].push(source);
+    }
+
+    pub(crate) fn remove_source(&self, source: &Source) {
+        let mut q = self.queue.lock();
+        // What is left in it will not be polled.
+        self.count_consumed(source.pending() as usize);
+        if let Some(list) = q.sources.get_mut(source.ready_bit() as usize) {
+            list.retain(|s| !s.is(source));
+        }
+        q.watched.retain(|w| !w.source.is(source));
+    }
+
+    /// Moves what `lane` has published into the own queue, so that flushes come after it.
+    pub(crate) fn settle_lane(&self, lane: &OwnedLane) {
+        let mut q = self.queue.lock();
+        let n = lane.take(usize::MAX, &mut |c| q.local.push_back(*c));
+        q.aside |= n > 0;
+        self.count_consumed(n);
+        self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Has the next polls take what lies in `ring` before what is pushed from now on: the error that moved a QP to ERR
+    /// comes before the flushed receives of that QP, as from an adapter, whose CQ is one queue.
+    pub(crate) fn sends_first(&self, ring: &Arc<SendRing>) {
+        if ring.pending() == 0 {
+            return;
+        }
+        let mut q = self.queue.lock();
+        q.before_local.retain(|(r, _)| !Arc::ptr_eq(r, ring));
+        q.before_local.push((Arc::clone(ring), ring.produced()));
+        q.aside = true;
+    }
+
+    #[inline]
+    fn count_consumed(&self, n: usize) {
+        if self.counts.load(Ordering::Relaxed) {
+            let consumed = &self.shared.consumed;
+            consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(n as u64), Ordering::Relaxed);
+        }
+    }
+
+    // ---- polling ---------------------------------------------------------------------------------------------------
+
+    /// Hands up to `max` completions to `sink`, oldest first per QP; returns how many. `man ibv_poll_cq`.
+    #[inline]
+    pub fn poll(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        match self.poll_rings(max, sink) {
+            0 if self.process.expects_packets() && self.process.should_poll() => self.poll_packets(max, sink),
+            n => {
+                if n > 0 && self.process.expects_packets() && self.process.count_look() {
+                    // What a program sends without being acknowledged completes at once: it might never poll in vain.
+                    self.process.poll_packets();
+                }
+                n
+            }
+        }
+    }
+
+    /// The same after a look for packets (who polls makes progress, `docs/roce-link.md`).
+    #[cold]
+    #[inline(never)]
+    fn poll_packets(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        if self.process.poll_packets() { self.poll_rings(max, sink) } else { 0 }
+    }
+
+    #[inline(always)]
+    fn poll_rings(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        if self.pending_count.load(Ordering::Relaxed) != 0 {
+            self.advance_pending();
+        }
+        let mut guard = self.queue.lock();
+        let q = &mut *guard;
+        let mut n = 0;
+        if q.aside {
+            n = self.poll_aside(q, max, sink);
+        }
+        let mut served = None;
+        for (k, Watched { source, idle }) in q.watched.iter_mut().enumerate() {
+            if !source.is_ready() {
+                *idle += 1;
+                continue;
+            }
+            let got = source.take(max - n, sink);
+            *idle = 0;
+            self.count_consumed(got);
+            n += got;
+            if n >= max {
+                served = Some(k);
+                break;
+            }
+        }
+        if let Some(k) = served
+            && q.watched.len() > 1
+        {
+            // The others come first the next time.
+            q.watched.rotate_left(k + 1);
+        }
+        if self.shared.summary.load(Ordering::SeqCst) != 0 {
+            if n < max {
+                n += self.poll_ready(q, max - n, sink);
+            } else {
+                // Those that are always busy do not starve the rest.
+                (q.unwatched_first, q.aside) = (true, true);
+            }
+        }
+        q.polled = true;
+        if n > 0 {
+            q.courtesy.found();
+            return n;
+        }
+        self.polled_in_vain(guard);
+        0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
+        let offer = queue.courtesy.in_vain(crate::host::tid::tid());
+        drop(queue);
+        if self.process.own.wants_attention() {
+            self.process.attend_from_poll();
+        }
+        if offer {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are
+    /// not watched.
+    #[cold]
+    #[inline(never)]
+    fn poll_aside(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut n = 0;
+        q.before_local.retain(|(ring, until)| {
+            let got = ring.take(ring.pending_until(*until).min(max - n), sink);
+            self.count_consumed(got);
+            n += got;
+            ring.pending_until(*until) > 0
+        });
+        if q.before_local.is_empty() {
+            let rest = q.local.len().min(max - n);
+            q.local.drain(..rest).for_each(|c| sink(&c));
+            n += rest;
+        }
+        self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+        q.aside = !q.local.is_empty() || !q.before_local.is_empty();
+        if std::mem::take(&mut q.unwatched_first) {
+            n += self.poll_ready(q, max - n, sink);
+        }
+        n
+    }
+
+    #[inline(never)]
+    fn poll_ready(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        let mut n = 0;
+        for w in bits(self.shared.summary.swap(0, Ordering::SeqCst)) {
+            let word = &self.shared.ready[w as usize];
+            for b in bits(word.swap(0, Ordering::SeqCst)) {
+                let bit = (w * 64 + b) as usize;
+                let Queue { sources, watched, .. } = q;
+                for source in sources.get(bit).into_iter().flatten() {
+                    if n < max {
+                        let got = source.take(max - n, sink);
+                        self.count_consumed(got);
+                        n += got;
+                    }
+                    if !watch_if_room(watched, source) && !source.rest() {
+                        // More came meanwhile, or did not fit: keep the ring findable.
+                        word.fetch_or(1 << b, Ordering::SeqCst);
+                        self.shared.summary.fetch_or(1 << w, Ordering::SeqCst);
+                    }
+                }
+            }
+        }
+        n
+    }
+
+    // ---- send queues that wait -------------------------------------------------------------------------------------
+
+    pub(crate) fn add_pending(&self, qp: &Arc<Qp>) {
+        self.pending.lock().push(Arc::clone(qp));
+        self.pending_count.fetch_add(1, Ordering::Release);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn advance_pending(&self) {
+        let qps: Vec<Arc<Qp>> = match self.pending.try_lock() {
+            Some(p) => p.clone(),
+            None => return,
+        };
+        for qp in qps {
+            qp.advance_if_free();
+            self.drop_if_idle(&qp);
+        }
+    }
+
+    pub(crate) fn drop_if_idle(&self, qp: &Arc<Qp>) {
+        if qp.has_pending() {
+            return;
+        }
+        let mut pending = self.pending.lock();
+        if let Some(i) = pending.iter().position(|p| Arc::ptr_eq(p, qp))
+            && qp.clear_listed()
+        {
+            pending.swap_remove(i);
+            self.pending_count.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    // ---- the rest --------------------------------------------------------------------------------------------------
+
+    /// Asks for an event at the next completion, or the next solicited one (`man ibv_req_notify_cq`). A request for any
+    /// completion is not weakened by a later one for solicited ones.
+    ///
+    /// After an event, programs ask for the next one and then poll. UCX polls, asks and sleeps: for it what has come
+    /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has polled.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        if self.shared.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
+            self.shared.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
+            // From here on whoever completes looks at the request below, or has published before it.
+            barrier::heavy();
+        }
+        let armed = crate::cq::notify::set(self.shared, solicited_only);
+        fence(Ordering::SeqCst);
+        if self.holds_untold(armed) && !solicited_only {
+            crate::cq::notify::fire(self.shared, false, || self.raise_event());
+        }
+        if self.pending_count.load(Ordering::Relaxed) != 0 {
+            // The program is about to sleep; from now on the progress thread does the work.
+            self.process.hand_over();
+        }
+        Ok(())
+    }
+
+    /// The program has got an event of this queue.
+    pub(crate) fn event_got(&self) {
+        let mut q = self.queue.lock();
+        (q.polled, q.asked) = (false, false);
+    }
+
+    /// Whether there are completions that came since the program looked for them, and no event that tells of them: `armed`
+    /// is what was left of its request before this one.
+    fn holds_untold(&self, armed: u32) -> bool {
+        let mut q = self.queue.lock();
+        let (polled, asked) = (std::mem::take(&mut q.polled), std::mem::replace(&mut q.asked, true));
+        let granted = asked && (armed == arm::NONE || armed & arm::FIRING != 0);
+        // Rings are added up only where there is a sign of something, which may have been taken since.
+        let signs = || q.aside || self.shared.summary.load(Ordering::SeqCst) != 0;
+        let is_ready = |watched: &Watched| watched.source.is_ready();
+        polled && !granted && (q.watched.iter().any(is_ready) || signs() && q.holds_any())
+    }
+
+    /// Changes the capacity; EINVAL when it is out of range or smaller than what waits (`man ibv_resize_cq`).
+    pub fn resize(&self, cqe: u32) -> Result<()> {
+        let capacity = capacity_for(cqe)?;
+        let q = self.queue.lock();
+        if q.in_rings() + q.local.len() as u64 > u64::from(capacity) {
+            return Err(Error::invalid("the completion queue holds more completions than the new size"));
+        }
+        self.shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
+        drop(q);
+        self.count_if_needed();
+        Ok(())
+    }
+
+    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP). The caller holds its
+    /// send queue, whose ring is `ring`.
+    pub(crate) fn purge(&self, qpn: u32, ring: Option<&SendRing>) {
+        let mut q = self.queue.lock();
+        q.local.retain(|c| c.qp_num != qpn);
+        self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
+        if let Some(ring) = ring {
+            self.count_consumed(ring.pending() as usize);
+            ring.clear();
+            q.before_local.retain(|(r, _)| !std::ptr::eq(&**r, ring));
+        }
+    }
+
+    /// Acknowledges an async event about this CQ.
+    pub fn ack_async_event(&self) {
+        self.events.ack();
+    }
+
+    /// Acknowledges `n` events.
+    pub fn ack_events(&self, n: u32) {
+        self.events.ack_completions(n);
+    }
+
+    /// Destroys it; EBUSY while QPs or SRQs use it. Waits until every reported event was acknowledged.
+    pub fn destroy(&self) -> Result<()> {
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        if self.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::busy("the completion queue is in use by QPs or SRQs"));
+        }
+        self.context.forget_events(crate::context::async_events::Element::Cq(self.cookie()));
+        self.events.wait();
+        if let Some(channel) = &self.channel {
+            channel.unregister(self.channel_id);
+            channel.users.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.events.wait_completions();
+        self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+impl Drop for Cq {
+    /// The last holder lets the shared words go: lanes and the progress thread may have used them until now.
+    fn drop(&mut self) {
+        if self.process.is_current()
+            && let Some(block) = self.block.lock().take()
+        {
+            self.process.release(block);
+        }
+    }
+}
+
+/// Puts `source` among the watched rings, in the place of an idle one if there is no room; whether it is there now.
+fn watch_if_room(watched: &mut Vec<Watched>, source: &Source) -> bool {
+    if watched.iter().any(|w| w.source.is(source)) {
+        return true;
+    }
+    if watched.len() == WATCHED {
+        let idle = watched.iter().position(|w| w.idle > COOL_AFTER && !w.source.is_ready());
+        let Some(idle) = idle else { return false };
+        if !watched[idle].source.stop_watching() {
+            watched[idle].idle = 0;
+            return false;
+        }
+        watched.swap_remove(idle);
+    }
+    source.begin_watching();
+    watched.push(Watched { source: source.clone(), idle: 0 });
+    true
+}
+
+/// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.
+fn capacity_for(cqe: u32) -> Result<u32> {
+    if cqe == 0 || cqe > crate::device::LIMITS.max_cqe {
+        return Err(Error::invalid(format!(
+            "a completion queue of {cqe} entries; 1 to {} are possible",
+            crate::device::LIMITS.max_cqe
+        )));
+    }
+    Ok(((cqe + 1).next_power_of_two() - 1).min(crate::device::LIMITS.max_cqe))
+}
+
+impl Attend for Cq {
+    /// What peers asked for: an event, or notice of an overrun.
+    fn attend(&self, by: Looker) -> Looked {
+        if by == Looker::Poll {
+            return Looked::NotHere;
+        }
+        if self.shared.notify.swap(0, Ordering::SeqCst) != 0 {
+            self.raise_event();
+        }
+        if self.shared.overrun.swap(0, Ordering::SeqCst) != 0 {
+            self.overrun();
+        }
+        Looked::Done
+    }
+}

@@ -1,0 +1,174 @@
+//! The arm of a completion queue: the program's wish for one event (`man ibv_req_notify_cq`), and who grants it.
+//! Whoever produces a completion does: it marks the arm as being fired, writes the event, and only then takes the arm
+//! away. One that is stopped or killed in between leaves a mark, and the next who produces for the queue, or the owner
+//! when it hears of the death, writes the event in its place. The program may then see two events for one completion,
+//! which it must expect anyway: an event says that the queue is worth a look.
+
+use crate::arena::layout::{CqShared, arm};
+use crate::host::clock::now_ns;
+use std::sync::atomic::Ordering;
+
+/// How long one who fires is waited for: a write to a pipe that wakes a thread takes some 10 µs on a virtual machine.
+const PATIENCE_NS: u64 = 20_000;
+
+/// A completion was published: calls `raise` if the program is to be told of it.
+pub(crate) fn fire(cq: &CqShared, solicited_or_error: bool, raise: impl FnOnce()) {
+    let mut armed = cq.armed.load(Ordering::SeqCst);
+    let mut since = 0;
+    loop {
+        let wanted = armed & !arm::FIRING;
+        if wanted == arm::NONE || (wanted == arm::SOLICITED && !solicited_or_error) {
+            return;
+        }
+        if armed & arm::FIRING == 0 {
+            match cq.armed.compare_exchange(armed, armed | arm::FIRING, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    armed |= arm::FIRING;
+                    break;
+                }
+                Err(now) => armed = now,
+            }
+            continue;
+        }
+        // Another is at it, and its event is as good as ours, for what we have published is there already.
+        let now = now_ns();
+        since = if since == 0 { now } else { since };
+        if now - since > PATIENCE_NS {
+            break;
+        }
+        std::hint::spin_loop();
+        armed = cq.armed.load(Ordering::SeqCst);
+    }
+    raise();
+    // Not over an arm that the program has set anew meanwhile.
+    let _ = cq.armed.compare_exchange(armed, arm::NONE, Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// The program wants an event at the next completion, or the next solicited one. A wish for any completion is not
+/// weakened. Returns what the arm was.
+pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
+    if !solicited_only {
+        return cq.armed.swap(arm::ANY, Ordering::SeqCst);
+    }
+    let weaker = |armed| !matches!(armed, arm::ANY | arm::SOLICITED);
+    let set = |armed| weaker(armed).then_some(arm::SOLICITED);
+    cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set).unwrap_or_else(|armed| armed)
+}
+
+/// A producer has died. It may have been firing, or have published a completion that nobody was told of: `waiting`
+/// says that some are there.
+pub(crate) fn rescue(cq: &CqShared, waiting: bool, raise: impl FnOnce()) {
+    let armed = cq.armed.load(Ordering::SeqCst);
+    if armed & arm::FIRING != 0 || (armed != arm::NONE && waiting) {
+        raise();
+        let _ = cq.armed.compare_exchange(armed, arm::NONE, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    fn cq(armed: u32) -> Box<CqShared> {
+        // SAFETY: a struct of atomic integers, for which zeros are valid.
+        let cq: Box<CqShared> = unsafe { Box::new(std::mem::zeroed()) };
+        cq.armed.store(armed, Ordering::Relaxed);
+        cq
+    }
+
+    fn fired(cq: &CqShared, solicited: bool) -> u32 {
+        let n = AtomicU32::new(0);
+        fire(cq, solicited, || _ = n.fetch_add(1, Ordering::Relaxed));
+        n.into_inner()
+    }
+
+    fn armed(cq: &CqShared) -> u32 {
+        cq.armed.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn one_arm_is_one_event() {
+        let q = cq(arm::ANY);
+        assert_eq!((fired(&q, false), armed(&q), fired(&q, false)), (1, arm::NONE, 0));
+        let q = cq(arm::SOLICITED);
+        assert_eq!((fired(&q, false), armed(&q)), (0, arm::SOLICITED));
+        assert_eq!((fired(&q, true), armed(&q)), (1, arm::NONE));
+    }
+
+    #[test]
+    fn the_arm_that_the_program_sets_while_an_event_is_written_stays() {
+        let q = cq(arm::SOLICITED);
+        fire(&q, true, || _ = set(&q, false));
+        assert_eq!(armed(&q), arm::ANY);
+        fire(&q, true, || _ = set(&q, true));
+        assert_eq!((armed(&q), fired(&q, true)), (arm::SOLICITED, 1));
+    }
+
+    #[test]
+    fn a_wish_for_any_completion_is_not_weakened() {
+        let q = cq(arm::NONE);
+        set(&q, false);
+        set(&q, true);
+        assert_eq!(armed(&q), arm::ANY);
+    }
+
+    #[test]
+    fn the_next_producer_fires_for_one_that_was_stopped() {
+        let q = cq(arm::ANY | arm::FIRING);
+        assert_eq!((fired(&q, false), armed(&q)), (1, arm::NONE));
+        let q = cq(arm::SOLICITED | arm::FIRING);
+        assert_eq!((fired(&q, false), armed(&q)), (0, arm::SOLICITED | arm::FIRING));
+        assert_eq!((fired(&q, true), armed(&q)), (1, arm::NONE));
+    }
+
+    #[test]
+    fn the_program_arms_over_one_that_was_stopped() {
+        let q = cq(arm::ANY | arm::FIRING);
+        set(&q, true);
+        assert_eq!((armed(&q), fired(&q, true)), (arm::SOLICITED, 1));
+    }
+
+    #[test]
+    fn the_owner_fires_for_one_that_died() {
+        for (before, waiting, events) in [
+            (arm::NONE, true, 0),
+            (arm::ANY, false, 0),
+            (arm::ANY, true, 1),
+            (arm::ANY | arm::FIRING, false, 1),
+            (arm::SOLICITED | arm::FIRING, true, 1),
+        ] {
+            let q = cq(before);
+            let mut n = 0;
+            rescue(&q, waiting, || n += 1);
+            assert_eq!(n, events, "arm {before}, waiting {waiting}");
+            assert!(events == 0 || armed(&q) == arm::NONE);
+        }
+    }
+
+    #[test]
+    fn many_producers_never_lose_the_event() {
+        let q = cq(arm::NONE);
+        let events = AtomicU32::new(0);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    while !done.load(Ordering::SeqCst) {
+                        fire(&q, true, || _ = events.fetch_add(1, Ordering::SeqCst));
+                    }
+                });
+            }
+            for _ in 0..2_000 {
+                let before = events.load(Ordering::SeqCst);
+                set(&q, false);
+                // Somebody always produces, so every arm is granted; a lost one would hang here.
+                while events.load(Ordering::SeqCst) == before {
+                    std::thread::yield_now();
+                }
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(armed(&q) & arm::FIRING, 0);
+    }
+}

@@ -1,0 +1,350 @@
+//! The devices that this host offers: their names, limits and ports. Nothing here has state; a device exists by
+//! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). What the network says of a
+//! port comes from `gids`.
+
+pub mod gids;
+pub mod grh;
+pub mod port_counters;
+
+use crate::device::gids::Line;
+use crate::error::{Error, Result};
+use std::sync::{Arc, OnceLock};
+use vervain_config::{Config, LINK, LINK_LAYER};
+pub use vervain_config::{LinkChoice, LinkLayer};
+use vervain_iba::{AhAttr, Gid};
+
+/// What a device can do; enforced where the objects are made. Names as in `struct ibv_device_attr`.
+#[allow(missing_docs)]
+pub struct Limits {
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_sge: u32,
+    pub max_sge_rd: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub max_qp_rd_atom: u32,
+    pub max_res_rd_atom: u32,
+    pub max_mw: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
+    pub max_total_mcast_qp_attach: u32,
+    pub max_ah: u32,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
+    pub pkey_table: u32,
+    pub gid_table: u32,
+    pub max_dm_size: u64,
+    pub max_inline: u32,
+    pub max_msg_sz: u32,
+    pub comp_vectors: u32,
+}
+
+/// The limits of every device.
+pub const LIMITS: Limits = Limits {
+    max_mr_size: 1 << 47,
+    page_size_cap: 0xffff_ffff_ffff_f000,
+    max_qp: 65_536,
+    max_qp_wr: 32_768,
+    max_sge: 32,
+    max_sge_rd: 32,
+    max_cq: 65_536,
+    max_cqe: (4 << 20) - 1,
+    max_mr: (1 << 20) - 1,
+    max_pd: 1 << 20,
+    max_qp_rd_atom: 128,
+    max_res_rd_atom: 128 * 65_536,
+    max_mw: (1 << 20) - 1,
+    max_mcast_grp: 8_192,
+    max_mcast_qp_attach: 240,
+    max_total_mcast_qp_attach: 8_192 * 240,
+    max_ah: i32::MAX as u32,
+    max_srq: 65_536,
+    max_srq_wr: 32_768,
+    max_srq_sge: 32,
+    pkey_table: 1,
+    gid_table: 64,
+    max_dm_size: 256 << 20,
+    max_inline: 1_024,
+    max_msg_sz: 1 << 31,
+    comp_vectors: 16,
+};
+
+/// `IBV_MTU_4096`.
+pub(crate) const MTU_4096: u32 = 5;
+/// The default P_Key, full membership.
+const PKEY: u16 = 0xffff;
+
+/// Type of a GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE v2.
+    RoceV2,
+}
+
+/// An entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Index in the table.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// Network interface it belongs to, 0 for none.
+    pub ifindex: u32,
+    /// Its name.
+    pub ifname: String,
+    /// Its type.
+    pub gid_type: GidType,
+}
+
+/// A port as `ibv_query_port` describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct PortAttr {
+    pub state: u32,
+    pub max_mtu: u32,
+    pub active_mtu: u32,
+    pub gid_tbl_len: u32,
+    pub port_cap_flags: u32,
+    pub max_msg_sz: u32,
+    pub pkey_tbl_len: u16,
+    pub lid: u16,
+    pub sm_lid: u16,
+    pub lmc: u8,
+    pub max_vl_num: u8,
+    pub sm_sl: u8,
+    pub active_width: u8,
+    pub active_speed: u8,
+    pub phys_state: u8,
+    pub link_layer: u8,
+    pub flags: u8,
+    pub port_cap_flags2: u16,
+}
+
+/// A device.
+pub struct Device {
+    name: String,
+    uverbs: String,
+    index: u32,
+    guid: u64,
+    ports: u8,
+    link_layer: LinkLayer,
+    link: LinkChoice,
+}
+
+/// The devices, as the environment configures them. The error is one sentence about the wrong setting.
+pub fn devices() -> Result<Vec<Arc<Device>>> {
+    let config = Config::of_process()?;
+    let (ports, link_layer, link) = (config.ports as u8, config.link_layer, config.link);
+    if link == LinkChoice::Roce && link_layer == LinkLayer::Infiniband {
+        let (link, link_layer) = (LINK.name(), LINK_LAYER.name());
+        return Err(Error::invalid(format!("{link} is 'roce', which needs the GIDs of {link_layer}=ethernet")));
+    }
+    gids::check_interfaces()?;
+    Ok((0..config.devices)
+        .map(|index| {
+            Arc::new(Device {
+                name: format!("vervain{index}"),
+                uverbs: format!("uverbs{index}"),
+                index,
+                guid: host_guid() | u64::from(index) << 8,
+                ports,
+                link_layer,
+                link,
+            })
+        })
+        .collect())
+}
+
+/// The number of ports of all devices.
+pub(crate) fn port_count(config: &Config) -> u32 {
+    config.devices * config.ports
+}
+
+/// A GUID that stays the same on this host: locally administered, the rest from the machine's identity. Its last two bytes
+/// are left for device and port.
+fn host_guid() -> u64 {
+    static GUID: OnceLock<u64> = OnceLock::new();
+    *GUID.get_or_init(|| {
+        let mut identity = std::fs::read("/etc/machine-id").unwrap_or_default();
+        identity.extend(std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default());
+        // FNV-1a: any spread of bits will do.
+        let hash =
+            identity.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+        0x0256_0000_0000_0000 | (hash & 0xffff_ffff) << 16
+    })
+}
+
+impl Device {
+    /// Name, `vervain0` and so on.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name of the device file that an adapter would have.
+    pub fn uverbs_name(&self) -> &str {
+        &self.uverbs
+    }
+
+    /// Number, from 0.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// GUID in host order.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Number of ports.
+    pub fn ports(&self) -> u8 {
+        self.ports
+    }
+
+    /// What it can do.
+    pub fn limits(&self) -> &'static Limits {
+        &LIMITS
+    }
+
+    /// What `port` speaks.
+    pub fn link_layer(&self, _port: u8) -> LinkLayer {
+        self.link_layer
+    }
+
+    /// Whether addresses are GIDs only.
+    pub fn is_ethernet(&self) -> bool {
+        self.link_layer == LinkLayer::Ethernet
+    }
+
+    /// Whether a port's state and MTU are those of a network interface, and not of memory alone.
+    pub(crate) fn follows_network(&self) -> bool {
+        self.is_ethernet() && self.link != LinkChoice::Local
+    }
+
+    fn line(&self) -> Line {
+        if self.follows_network() { gids::line() } else { Line { up: true, mtu: MTU_4096 } }
+    }
+
+    pub(crate) fn active_mtu(&self) -> u32 {
+        self.line().mtu
+    }
+
+    /// The LID of `port`; 0 on Ethernet.
+    pub fn lid(&self, port: u8) -> u16 {
+        if self.is_ethernet() { 0 } else { 2 + self.index as u16 * 4 + u16::from(port) - 1 }
+    }
+
+    fn check_port(&self, port: u8) -> Result<()> {
+        if port == 0 || port > self.ports {
+            return Err(Error::invalid(format!("{} has no port {port}", self.name)));
+        }
+        Ok(())
+    }
+
+    /// The state of a port.
+    pub fn port(&self, port: u8) -> Result<PortAttr> {
+        self.check_port(port)?;
+        let ethernet = self.is_ethernet();
+        let line = self.line();
+        // IBV_PORT_CM_SUP, and on Ethernet IBV_PORT_IP_BASED_GIDS.
+        let caps = 1 << 16 | if ethernet { 1 << 26 } else { 0 };
+        Ok(PortAttr {
+            // ACTIVE or DOWN.
+            state: if line.up { 4 } else { 1 },
+            max_mtu: MTU_4096,
+            active_mtu: line.mtu,
+            gid_tbl_len: LIMITS.gid_table,
+            port_cap_flags: caps,
+            max_msg_sz: LIMITS.max_msg_sz,
+            pkey_tbl_len: LIMITS.pkey_table as u16,
+            lid: self.lid(port),
+            sm_lid: u16::from(!ethernet),
+            lmc: 0,
+            max_vl_num: 1,
+            sm_sl: 0,
+            // 4X EDR, a rate that every client knows.
+            active_width: 2,
+            active_speed: 32,
+            // LinkUp or Disabled, as RoCE drivers have it.
+            phys_state: if line.up { 5 } else { 3 },
+            link_layer: if ethernet { 2 } else { 1 },
+            flags: 0,
+            port_cap_flags2: 0,
+        })
+    }
+
+    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first those
+    /// of the loopback interface last; on InfiniBand the port's own.
+    pub fn gids(&self, port: u8) -> Vec<GidEntry> {
+        match self.link_layer {
+            LinkLayer::Ethernet => gids::entries(),
+            LinkLayer::Infiniband => {
+                let mut gid = [0u8; 16];
+                gid[..2].copy_from_slice(&[0xfe, 0x80]);
+                gid[8..].copy_from_slice(&(self.guid | u64::from(port)).to_be_bytes());
+                vec![GidEntry { index: 0, gid, ifindex: 0, ifname: String::new(), gid_type: GidType::Ib }]
+            }
+        }
+    }
+
+    /// One entry; zeros for an empty one, EINVAL beyond the table.
+    pub fn gid(&self, port: u8, index: u32) -> Result<Gid> {
+        self.check_port(port)?;
+        if index >= LIMITS.gid_table {
+            return Err(Error::invalid(format!("the GID table has {} entries", LIMITS.gid_table)));
+        }
+        if self.is_ethernet() {
+            return Ok(gids::gid_at(index));
+        }
+        Ok(self.gids(port).get(index as usize).map_or([0; 16], |e| e.gid))
+    }
+
+    /// The GID at `index` of an Ethernet port and the index of the interface that has it; none for an empty entry.
+    pub fn source(&self, index: u32) -> Option<(Gid, u32)> {
+        gids::source(index).filter(|_| self.is_ethernet())
+    }
+
+    /// One P_Key in host order.
+    pub fn pkey(&self, port: u8, index: u32) -> Result<u16> {
+        self.check_port(port)?;
+        if index >= LIMITS.pkey_table {
+            return Err(Error::invalid(format!("the P_Key table has {} entries", LIMITS.pkey_table)));
+        }
+        Ok(PKEY)
+    }
+}
+
+/// Whether a GID is that of a multicast group (IBA 4.1.1; RFC 1112 for the IPv4 ones).
+pub fn is_multicast(gid: &Gid) -> bool {
+    gid[0] == 0xff || (crate::device::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0)
+}
+
+/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports.
+pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
+    let Some(first) = devices.first() else { return false };
+    if first.is_ethernet() {
+        return is_multicast(&ah.grh.dgid) || gids::is_of_this_host(&ah.grh.dgid);
+    }
+    let lids = 0xc000..=0xfffe;
+    lids.contains(&ah.dlid) || devices.iter().any(|d| (1..=d.ports).any(|p| d.lid(p) == ah.dlid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_has_the_gid_of_its_loopback_address() {
+        let mapped = "127.0.0.1".parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped().octets();
+        let entries = gids::entries();
+        assert!(entries.iter().any(|e| e.gid == mapped), "{entries:?}");
+        assert!(entries.iter().all(|e| gids::gid_at(e.index) == e.gid));
+        assert!(gids::is_of_this_host(&mapped));
+    }
+}

@@ -1,0 +1,162 @@
+//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere nobody could read
+//! it, and it is counted into the void.
+
+use crate::host::tid;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use vervain_config::Config;
+pub use vervain_counters::Word;
+use vervain_counters::{Block, CountersFile, Line};
+
+use crate::device::Device;
+use vervain_iba::Opcode;
+
+/// Ports of all devices at most: 16 devices with 4 each.
+const MOST_PORTS: usize = 64;
+
+/// The void.
+static NOWHERE: [Line; MOST_PORTS] = [const { Line::new() }; MOST_PORTS];
+/// This process's file; null for none. Never freed: threads of any age may still give blocks back.
+static FILE: AtomicPtr<CountersFile> = AtomicPtr::new(std::ptr::null_mut());
+/// Ports that have lines.
+static PORTS: AtomicU32 = AtomicU32::new(1);
+
+/// Where the work of an object is counted: at its port.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Where the port's line is in a block, in bytes: one of [`PORTS`] lines.
+    at: AtomicUsize,
+}
+
+/// What belongs to no QP counts at the first port.
+pub static FIRST: Tally = Tally { at: AtomicUsize::new(0) };
+
+impl Tally {
+    /// Counts at `port`, from 1, of the device with number `device` from now on, where each device has `ports`.
+    pub(crate) fn set(&self, device: u32, ports: u8, port: u8) {
+        let index = device * u32::from(ports) + u32::from(port.max(1)) - 1;
+        // A program may have changed its environment since the file was opened.
+        let index = index.min(PORTS.load(Ordering::Relaxed) - 1) as usize;
+        self.at.store(index * size_of::<Line>(), Ordering::Relaxed);
+    }
+
+    /// Adds `n`.
+    #[inline(always)]
+    pub fn add(&self, word: Word, n: u64) {
+        self.line().add(word, n);
+    }
+
+    /// The calling thread's line of the port.
+    #[inline(always)]
+    pub(crate) fn line(&self) -> &'static Line {
+        let lines = match tid::lines() {
+            lines if lines.is_null() => claim(),
+            lines => lines,
+        };
+        // SAFETY: every block has a line for each of PORTS ports, which do not become fewer while there are objects, and
+        // NOWHERE has more; neither ever goes away while this thread has its address.
+        unsafe { &*lines.byte_add(self.at.load(Ordering::Relaxed)) }
+    }
+}
+
+/// An object that is counted as long as it exists.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    kind: Word,
+    at: Tally,
+    /// The file of the process that made it: a forked child does not count its parent's objects.
+    file: usize,
+}
+
+impl Counted {
+    /// One more object of this kind at `device`.
+    pub(crate) fn new(kind: Word, device: &Device) -> Counted {
+        let at = Tally::default();
+        at.set(device.index(), device.ports(), 1);
+        at.add(kind, 1);
+        Counted { kind, at, file: FILE.load(Ordering::Acquire) as usize }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if FILE.load(Ordering::Acquire) as usize == self.file {
+            self.at.line().subtract_one(self.kind);
+        }
+    }
+}
+
+/// What a request by memory counts as.
+#[inline(always)]
+pub(crate) fn by_memory(opcode: Opcode) -> Word {
+    match opcode {
+        Opcode::Send | Opcode::SendImm | Opcode::SendInv => Word::MemorySends,
+        Opcode::Write | Opcode::WriteImm => Word::MemoryWrites,
+        Opcode::Read => Word::MemoryReads,
+        _ => Word::MemoryAtomics,
+    }
+}
+
+/// Opens the file of a process that begins.
+pub(crate) fn start(config: &Config) {
+    // Already there, where the process could not be made the last time.
+    if !FILE.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let ports = crate::device::port_count(config).clamp(1, MOST_PORTS as u32);
+    let directory = config.sysfs.as_ref().filter(|directory| directory.is_absolute());
+    let file = directory.and_then(|d| match CountersFile::open(d, ports as usize) {
+        Ok(file) => Some(file),
+        Err(e) => {
+            log::info!("nothing is counted: {}: {e}", d.join(vervain_counters::FILE).display());
+            None
+        }
+    });
+    PORTS.store(ports, Ordering::Relaxed);
+    let file = file.map_or(std::ptr::null_mut(), |f| Box::into_raw(Box::new(f)));
+    // That of a forked child's parent is left where it is.
+    FILE.store(file, Ordering::Release);
+}
+
+/// In a forked child: what the parent has is not the child's.
+pub(crate) fn forget() {
+    FILE.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// A block that goes back when its thread ends.
+struct Held(Cell<Option<(&'static CountersFile, Block)>>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Later destructors of the thread may still use the device.
+        tid::set_lines(NOWHERE.as_ptr());
+        if let Some((file, block)) = self.0.take()
+            && std::ptr::eq(FILE.load(Ordering::Acquire), file)
+        {
+            file.give_back(block);
+        }
+    }
+}
+
+thread_local! {
+    static HELD: Held = const { Held(Cell::new(None)) };
+}
+
+/// The lines of a thread that has none yet.
+#[cold]
+#[inline(never)]
+fn claim() -> *const Line {
+    let file = FILE.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box that is never freed.
+    let file = unsafe { file.as_ref() };
+    let mut lines = NOWHERE.as_ptr();
+    if let Some((file, block)) = file.and_then(|file| file.take().ok().map(|block| (file, block))) {
+        // A thread that is past its destructors counts into the void.
+        match HELD.try_with(|held| held.0.set(Some((file, block)))) {
+            Ok(()) => lines = block.lines(),
+            Err(_) => file.give_back(block),
+        }
+    }
+    tid::set_lines(lines);
+    lines
+}

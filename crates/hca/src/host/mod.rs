@@ -1,0 +1,16 @@
+//! The machine under the device, which knows nothing of verbs: memory that may go away, locks that survive their holder, copies,
+//! barriers, waking and waiting, and what the kernel says of the network.
+
+pub(crate) mod barrier;
+pub mod clock;
+pub mod copy;
+pub mod eventfd;
+pub(crate) mod faults;
+pub mod guarded;
+pub mod lock;
+pub(crate) mod mapping;
+pub(crate) mod network;
+pub mod spin_budget;
+pub(crate) mod sysv;
+pub mod tid;
+pub(crate) mod yield_policy;

@@ -1,0 +1,179 @@
+//! The progress thread: sleeps until a peer asks for something, the link has news, or send work waits that nobody polls for
+//! (DESIGN decision 6). While the program polls, it keeps away.
+
+use crate::error::{Error, Result};
+use crate::host::clock::now_ns;
+use crate::host::spin_budget::Patience;
+use crate::process::Process;
+use crate::qp::Qp;
+use crate::qp::sq::Progress;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The first look at waiting work, and the longest time between two while the program itself polls.
+const FIRST_TICK_NS: u64 = 200_000;
+const LAST_TICK_NS: u64 = 16_000_000;
+/// Ticks without work before a QP leaves the list; so that one that is idle for a moment need not wake us again.
+const LINGER: u32 = 8;
+const STACK: usize = 256 << 10;
+
+/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and which
+/// owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
+pub(crate) fn spawn(process: &'static Process) -> Result<()> {
+    // SAFETY: the signal sets live on this stack; the mask of this thread is restored below.
+    let old = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        for signal in vervain_share::faults::SIGNALS {
+            libc::sigdelset(&raw mut all, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        old
+    };
+    let (ready, started) = std::sync::mpsc::channel();
+    let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
+        hold_alive_mutex(process);
+        let _ = ready.send(());
+        run(process);
+    });
+    // SAFETY: restores the mask saved above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+    spawned.map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EAGAIN), format!("cannot start a thread: {e}")))?;
+    let _ = started.recv();
+    Ok(())
+}
+
+/// Takes the robust mutex in the arena's header. The kernel marks it when this thread dies, and this thread dies only with
+/// the process image (`man pthread_mutexattr_setrobust`).
+fn hold_alive_mutex(process: &Process) {
+    let mutex = process.own.header.alive.as_ptr().cast_mut().cast::<libc::pthread_mutex_t>();
+    const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 48);
+    // SAFETY: 48 bytes of our own arena, zeroed, used by nobody else as a mutex: peers only read the first word.
+    unsafe {
+        let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&raw mut attr);
+        libc::pthread_mutexattr_setpshared(&raw mut attr, libc::PTHREAD_PROCESS_SHARED);
+        libc::pthread_mutexattr_setrobust(&raw mut attr, libc::PTHREAD_MUTEX_ROBUST);
+        libc::pthread_mutex_init(mutex, &raw const attr);
+        libc::pthread_mutex_lock(mutex);
+        libc::pthread_mutexattr_destroy(&raw mut attr);
+    }
+}
+
+/// A QP whose work the thread watches.
+struct Watched {
+    qp: Arc<Qp>,
+    looks: u32,
+    idle: u32,
+}
+
+/// Rounds without a sleep after which the link gets its turn all the same.
+const LINK_ROUNDS: u32 = 16;
+
+fn run(process: &'static Process) {
+    let mut watched: Vec<Watched> = Vec::new();
+    let mut tick = FIRST_TICK_NS;
+    let mut sleep = 0u32;
+    let mut patience = Patience::for_requests();
+    let (mut link_has_news, mut rounds) = (true, 0u32);
+    let mut reap_at = None;
+    loop {
+        let served = process.attend();
+        rounds = rounds.wrapping_add(1);
+        if std::mem::take(&mut link_has_news) || rounds.is_multiple_of(LINK_ROUNDS) {
+            process.link.handle_events(process);
+        }
+        let timeout = look_after(process, &mut watched, &mut tick);
+        let (watch_packets, packet_time) =
+            if process.expects_packets() { process.link.attend_packets(process) } else { (false, None) };
+        let timeout = timeout.into_iter().chain(packet_time.map(|at| at.saturating_sub(now_ns()))).min();
+        if served && patience.look_out(|| process.own.wants_attention()) {
+            continue;
+        }
+        let sleeping = &process.own.header.sleeping;
+        sleep = sleep.wrapping_add(1).max(1);
+        sleeping.store(sleep, Ordering::SeqCst);
+        if process.own.wants_attention() || process.has_new_pending(watched.len()) || process.take_packets_wanted() {
+            sleeping.store(0, Ordering::SeqCst);
+            continue;
+        }
+        let timeout = timeout.into_iter().chain(reap(process, &mut reap_at)).min();
+        link_has_news = wait(process, timeout, watch_packets);
+        sleeping.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Gives memory back that is kept for requests which do not come, where that is due; after this thread has said that it
+/// sleeps. Returns how long to sleep at most.
+fn reap(process: &Process, at: &mut Option<u64>) -> Option<u64> {
+    let source = process.objects.source()?;
+    let now = now_ns();
+    if at.is_none_or(|at| at <= now) {
+        *at = source.reap().map(|ns| now + ns);
+    }
+    at.map(|at| at - now)
+}
+
+/// Goes on with work that waits. Returns how long to sleep; none for ever.
+fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut u64) -> Option<u64> {
+    for qp in process.pending() {
+        if !watched.iter().any(|w| Arc::ptr_eq(&w.qp, &qp)) {
+            watched.push(Watched { looks: qp.looks(), qp, idle: 0 });
+            *tick = FIRST_TICK_NS;
+        }
+    }
+    let urgent = process.take_urgent();
+    let mut next: Option<u64> = None;
+    let mut app_polls = false;
+    watched.retain_mut(|w| {
+        let looks = w.qp.looks();
+        let polled = looks != w.looks && !urgent;
+        w.looks = looks;
+        if !w.qp.has_pending() {
+            w.idle += 1;
+            if w.idle > LINGER && process.unwatch(&w.qp) {
+                return false;
+            }
+            return true;
+        }
+        w.idle = 0;
+        if polled {
+            app_polls = true;
+            return true;
+        }
+        let until = match w.qp.advance_for_progress() {
+            Some(Progress::More) => 0,
+            Some(Progress::Wait(until)) => until.saturating_sub(now_ns()).max(20_000),
+            // Done, or another thread is at it.
+            Some(Progress::Idle) | None => FIRST_TICK_NS,
+        };
+        next = Some(next.map_or(until, |n| n.min(until)));
+        true
+    });
+    if watched.is_empty() {
+        *tick = FIRST_TICK_NS;
+        return None;
+    }
+    *tick = if app_polls || next.is_none() { (*tick * 2).min(LAST_TICK_NS) } else { FIRST_TICK_NS };
+    Some(next.map_or(*tick, |n| n.min(*tick)))
+}
+
+/// Sleeps; says whether the link has news.
+fn wait(process: &Process, timeout: Option<u64>, watch_packets: bool) -> bool {
+    let packets = if watch_packets { process.link.packet_fd() } else { None };
+    // A descriptor of -1 is passed over (`man 2 poll`).
+    let fds = [process.own.wake_fd(), process.link.poll_fd(), packets.unwrap_or(-1)];
+    let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let time = timeout.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    });
+    let time_ptr = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array and the time live on this stack.
+    unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time_ptr, std::ptr::null()) };
+    if fds[0].revents != 0 {
+        crate::host::eventfd::take(fds[0].fd);
+    }
+    fds[1].revents != 0
+}

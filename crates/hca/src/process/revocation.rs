@@ -1,0 +1,313 @@
+//! Revocation (DESIGN decision 3): who takes a right away, a key or the state of a QP, waits until nobody is in flight who
+//! may have seen it. Initiators that have ended are not waited for. One that stands still, because it was stopped or waits for a page of
+//! its own, is waited for [`PATIENCE_NS`] and then cut off: its lane is shut for ever, what it does from then on does not
+//! count, and the program's memory is parted from the pages that it may still write to.
+
+use crate::arena::Block;
+use crate::arena::layout::BY_PACKETS;
+use crate::arena::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
+use crate::host::barrier;
+use crate::host::clock::now_ns;
+use crate::host::lock::OwnerLock;
+use crate::mr::Named;
+use crate::process::Process;
+use crate::process::exports::Pin;
+use crate::rq::lane::OwnedLane;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long an initiator may stand still that somebody waits for.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Looks in a row, some 50 µs apart, that have to find it so besides: a job that was stopped as a whole goes on together.
+const LOOKS: u32 = 100;
+/// A look that comes so late began anew: this thread stood still itself.
+const LATE_NS: u64 = 50_000_000;
+/// How long a fork waits for one. It takes nothing away: a child that sees a message half written sees what it would have
+/// seen with an adapter that was in the middle of it.
+const FORK_PATIENCE_NS: u64 = 50_000_000;
+
+/// Initiators that were cut off, and the memory that they may still touch when they go on. It is not used again until they
+/// have left or ended.
+#[derive(Default)]
+pub(crate) struct Revocation {
+    suspects: OwnerLock<Suspects>,
+    /// Held while initiators are cut off.
+    cutting: OwnerLock<()>,
+    /// How often memory was parted from its pages, counted when that is done.
+    partings: AtomicU64,
+}
+
+#[derive(Default)]
+struct Suspects {
+    /// Lane and the in-flight mark that stood in it.
+    lanes: Vec<(&'static Lane, u64)>,
+    parked: Vec<Block>,
+    pins: Vec<Pin>,
+}
+
+impl Suspects {
+    /// Forgets those that have left or ended; whether none is left.
+    fn is_empty(&mut self, process: &Process) -> bool {
+        self.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && process.initiator_lives(lane));
+        self.lanes.is_empty()
+    }
+}
+
+/// A lane, and the mark of an initiator in flight on it.
+type Standing = (Arc<OwnedLane>, u64);
+
+fn in_flight(lane: &Lane) -> bool {
+    lane.gate.load(Ordering::SeqCst) & 1 == 1
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Process {
+    /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.
+    pub(crate) fn drain(&self, key: u32) {
+        barrier::heavy();
+        let there = |lane: &Lane| self.keys.may_reach(lane.key.load(Ordering::SeqCst), key);
+        self.wait_until_left(self.lanes_where(|lane| in_flight(lane) && there(lane)));
+        self.wait_for_own();
+    }
+
+    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
+    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
+    pub fn pause(&self) {
+        self.pause_where(|_| true);
+    }
+
+    /// [`Process::pause`] that waits only for peers on lanes that `matter`.
+    pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
+        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        barrier::heavy();
+        self.wait_until_left(self.lanes_where(|lane| in_flight(lane) && matter(lane)));
+        self.wait_for_own();
+        self.wait_for_packets();
+    }
+
+    /// [`Process::pause`] before a fork, which cuts nobody off.
+    pub(crate) fn pause_for_fork(&self) {
+        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        barrier::heavy();
+        drop(self.those_stuck(self.lanes_where(in_flight), FORK_PATIENCE_NS));
+        self.wait_for_own();
+        self.wait_for_packets();
+    }
+
+    /// The end of a pause.
+    pub fn resume(&self) {
+        self.own.header.paused.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits for threads of this process that carry out send work or requests of peers.
+    fn wait_for_own(&self) {
+        self.live_qps().iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
+        self.wait_serving();
+    }
+
+    /// Waits until no packet is being handled.
+    fn wait_for_packets(&self) {
+        // In a signal handler it may be this thread's own.
+        if !self.packets.in_hand.raw().held_by_me() {
+            drop(self.packets.in_hand.lock());
+        }
+    }
+
+    /// Waits until nobody is in flight on `lanes`, whose way in was closed before.
+    pub(crate) fn wait_for(&self, lanes: &[Arc<OwnedLane>]) {
+        barrier::heavy();
+        self.wait_until_left(lanes.iter().filter(|lane| in_flight(lane.shared)).map(Arc::clone).collect());
+    }
+
+    /// Shuts `lanes` for good: nobody can enter any more, and nobody is inside.
+    pub(crate) fn shut(&self, lanes: &[Arc<OwnedLane>]) {
+        lanes.iter().for_each(|lane| lane.shared.open.store(0, Ordering::SeqCst));
+        self.wait_for(lanes);
+        self.wait_serving();
+    }
+
+    fn lanes_where(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<OwnedLane>> {
+        self.lanes.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, lane)| lane.upgrade()).collect()
+    }
+
+    fn wait_until_left(&self, lanes: Vec<Arc<OwnedLane>>) {
+        if lanes.is_empty() {
+            return;
+        }
+        let stuck = self.those_stuck(lanes, PATIENCE_NS);
+        if !stuck.is_empty() {
+            self.cut_off(stuck);
+        }
+    }
+
+    /// Waits until each of the initiators has left or ended, or has stood still for `patience` nanoseconds; those that have,
+    /// and those that were cut off before.
+    fn those_stuck(&self, lanes: Vec<Arc<OwnedLane>>, patience: u64) -> Vec<Standing> {
+        let gate = |lane: &Arc<OwnedLane>| lane.shared.gate.load(Ordering::Acquire);
+        let mut moving: Vec<Standing> = lanes.into_iter().map(|lane| (Arc::clone(&lane), gate(&lane))).collect();
+        moving.retain(|(_, mark)| mark & 1 == 1);
+        let mut stuck = Vec::new();
+        let (mut spins, mut looks, mut last) = (0u32, 0u32, now_ns());
+        loop {
+            moving.retain(|(lane, mark)| gate(lane) == *mark);
+            if moving.is_empty() {
+                return stuck;
+            }
+            spins += 1;
+            if spins < 2000 {
+                std::hint::spin_loop();
+                continue;
+            }
+            if spins == 2000 {
+                // From now on time counts for all that stand still, so that the next one who waits does not begin anew.
+                for lane in self.lanes_where(in_flight) {
+                    lane.in_flight_since(gate(&lane));
+                }
+            }
+            if spins.is_multiple_of(64) {
+                moving.retain(|(lane, _)| self.initiator_lives(lane.shared));
+            }
+            let now = now_ns();
+            looks = if now - last > LATE_NS { 0 } else { looks + 1 };
+            last = now;
+            let over = |(lane, mark): &mut Standing| {
+                // A thread of this process is waited for as in all its send work: it knows the memory by other addresses.
+                let time_is_over = looks > LOOKS && now.saturating_sub(lane.in_flight_since(*mark)) > patience;
+                lane.is_cut_off() || (time_is_over && !self.is_own_initiator(lane.shared))
+            };
+            stuck.extend(moving.extract_if(.., over));
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    /// Whether a QP of this process is the initiator, by memory.
+    fn is_own_initiator(&self, lane: &Lane) -> bool {
+        let qpn = lane.initiator.load(Ordering::Acquire) as u32;
+        qpn & BY_PACKETS == 0 && self.owns_slot(layout::slot_of(qpn))
+    }
+
+    /// Cuts off initiators that stand still. Where the program goes on using memory that one of them may be writing to, in the
+    /// shared heap, its pages are replaced by private copies, and the keys of other regions there lead peers to the copies.
+    #[cold]
+    fn cut_off(&self, mut stuck: Vec<Standing>) {
+        // Those that another thread has cut off are waited for here, until it has parted their memory too.
+        let _one_at_a_time = self.revocation.cutting.lock();
+        let mut parted: Vec<Range<u64>> = Vec::new();
+        loop {
+            stuck.retain(|(lane, mark)| !lane.is_cut_off() && lane.shared.gate.load(Ordering::Acquire) == *mark);
+            if stuck.is_empty() {
+                break;
+            }
+            for (lane, _) in &stuck {
+                lane.shared.cut_off.store(1, Ordering::SeqCst);
+                lane.shared.open.store(0, Ordering::SeqCst);
+            }
+            // What is published and not seen after this does not count for its initiator either.
+            barrier::heavy();
+            for (lane, _) in &stuck {
+                lane.shared.unaim();
+                log_cut_off(lane.shared.initiator.load(Ordering::Relaxed) as u32);
+                // It may have begun something else meanwhile, the last thing that it could begin.
+                let mark = lane.shared.gate.load(Ordering::Acquire);
+                if mark & 1 == 1 {
+                    self.revocation.suspects.lock().lanes.push((lane.shared, mark));
+                }
+            }
+            let touched = stuck.iter().filter_map(|(lane, _)| self.keys.touched(lane.shared));
+            let pages: Vec<_> = touched.filter(|memory| self.objects.in_heap(memory)).map(whole_pages).collect();
+            if pages.is_empty() {
+                break;
+            }
+            // Others may be writing there rightfully, by the way that ends now. What they have begun is finished, or they are
+            // cut off too, for it would be lost.
+            self.keys.unshare(|host, len, _| pages.iter().any(|p| overlap(p, &(host..host.saturating_add(len)))));
+            barrier::heavy();
+            let there = |lane: &Lane| {
+                let touched = self.keys.touched(lane);
+                touched.is_some_and(|memory| pages.iter().any(|p| overlap(p, &memory)))
+            };
+            let lanes =
+                self.lanes_where(|lane| in_flight(lane) && lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
+            parted.extend(pages.iter().cloned());
+            stuck = self.those_stuck(lanes, PATIENCE_NS);
+        }
+        for pages in &parted {
+            self.objects.part(pages);
+        }
+        if !parted.is_empty() {
+            self.revocation.partings.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// For [`Process::publish_key`]: to be asked before it is found out where the key leads.
+    pub(crate) fn partings(&self) -> u64 {
+        self.revocation.partings.load(Ordering::SeqCst)
+    }
+
+    /// Makes `key` good. If memory was parted since `partings` was asked, peers do not map what it leads to, for that may no
+    /// longer be what the program sees.
+    pub(crate) fn publish_key(&self, key: u32, mut named: Named, partings: u64) {
+        let _not_cutting = self.revocation.cutting.lock();
+        if self.partings() != partings && named.at >> OFFSET_BITS == u64::from(HEAP) {
+            named.at = NOT_SHARED;
+        }
+        self.keys.write(key, &named);
+    }
+
+    /// Whether somebody who was cut off may still store where it was when it stopped.
+    pub(crate) fn has_suspects(&self) -> bool {
+        !self.revocation.suspects.lock().is_empty(self)
+    }
+
+    /// Frees a block of the arena, later if a suspect may still touch it.
+    pub(crate) fn release(&self, block: Block) {
+        self.let_go(Some(block), None);
+    }
+
+    /// Ends a pin, later if a suspect may still touch the memory. The key that led there is revoked.
+    pub(crate) fn unshare(&self, pin: Option<Pin>) {
+        if pin.is_some() {
+            self.let_go(None, pin);
+        }
+    }
+
+    fn let_go(&self, mut block: Option<Block>, mut pin: Option<Pin>) {
+        let mut s = self.revocation.suspects.lock();
+        let (mut blocks, mut pins) = (Vec::new(), Vec::new());
+        let free = s.is_empty(self);
+        if free {
+            blocks = std::mem::take(&mut s.parked);
+            // Reverting adopted memory waits for everybody in flight, as only registration may.
+            pins.extend(s.pins.extract_if(.., |parked| pin.is_some() || !parked.is_adopted()));
+        } else {
+            s.parked.extend(block.take());
+            s.pins.extend(pin.take());
+        }
+        drop(s);
+        blocks.into_iter().chain(block).for_each(|b| self.arena.release(b));
+        for pin in pins.into_iter().chain(pin) {
+            // Neighbours of adopted memory, in its first and last page, may be registered without being adopted.
+            let gate = pin.is_adopted().then(|| self.close_gate());
+            let gone = self.objects.unpin(pin);
+            drop(gate);
+            if let Some(gone) = gone {
+                self.link.object_withdrawn(gone.number, gone.generation);
+            }
+        }
+    }
+}
+
+fn whole_pages(memory: Range<u64>) -> Range<u64> {
+    const PAGE: u64 = 4096;
+    memory.start & !(PAGE - 1)..memory.end.next_multiple_of(PAGE)
+}
+
+#[cold]
+fn log_cut_off(qpn: u32) {
+    log::warn!("QP {qpn:#x} of a stopped process was cut off: its memory access was revoked while it was in flight");
+}

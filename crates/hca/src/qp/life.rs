@@ -1,0 +1,319 @@
+//! What happens to a queue pair: errors, reset, the end of its peer, and its own (IBA 10.3). Each closes the way in first,
+//! then waits until nobody is in flight, and only then touches what was shared.
+
+use crate::arena::Block;
+use crate::arena::numbers::Kind;
+use crate::context::async_events::Element;
+use crate::device::port_counters::Word;
+use crate::error::{Error, Result};
+use crate::process::doorbell::{Attend, Looked, Looker};
+use crate::qp::Qp;
+use crate::qp::sq::{LOOK_BUDGET, SendQueue};
+use crate::rq::lane::OwnedLane;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
+
+impl Qp {
+    // ---- errors ----------------------------------------------------------------------------------------------------
+
+    /// A send request failed: reliable services go to ERR, the others stop only the send queue (IBA 10.3.1.6).
+    #[cold]
+    pub(crate) fn send_error(&self, sq: &mut SendQueue) {
+        if self.qp_type.is_reliable() {
+            self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+            self.enter_error(sq);
+        } else {
+            let rts = QpState::Rts as u32;
+            let _ = self.shared.state.compare_exchange(rts, QpState::Sqe as u32, Ordering::SeqCst, Ordering::Relaxed);
+            sq.flush(self);
+        }
+    }
+
+    /// Everything that ERR means, after the state was set: nobody in flight, what arrived is kept, the rest is flushed.
+    pub(crate) fn enter_error(&self, sq: &mut SendQueue) {
+        self.settle_lanes();
+        if let (Some(sends), Some(receives)) = (&self.send_cq, &self.recv_cq)
+            && Arc::ptr_eq(sends, receives)
+        {
+            sends.sends_first(&sq.ring);
+        }
+        for lane in self.lanes.lock().iter() {
+            for wr_id in self.taken_from_srq(lane) {
+                lane.cq.push(self.flushed_receive(wr_id));
+            }
+        }
+        sq.flush(self);
+        sq.disconnect(self);
+        self.flush_receives();
+        if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+            self.raise(event::QP_LAST_WQE_REACHED);
+        }
+    }
+
+    /// Waits until nobody is in flight into this QP, and takes over what was delivered.
+    pub(crate) fn settle_lanes(&self) {
+        let lanes = self.lanes.lock().clone();
+        self.process.wait_for(&lanes);
+        for lane in &lanes {
+            lane.cq.settle_lane(lane);
+        }
+        self.process.wait_serving();
+    }
+
+    /// Receives that the initiator of `lane` has taken from a shared queue for a message that will not be finished.
+    fn taken_from_srq(&self, lane: &OwnedLane) -> Vec<u64> {
+        let shared = self.srq.is_some() || self.xrcd.is_some();
+        if !shared || self.qp_type == QpType::Ud {
+            return Vec::new();
+        }
+        let peer = match lane.granted {
+            0 if self.is_far() => self.number | crate::arena::layout::BY_PACKETS,
+            0 => self.shared.dest_qpn.load(Ordering::Relaxed),
+            granted => granted,
+        };
+        if peer == 0 { Vec::new() } else { lane.rq.reap(peer) }
+    }
+
+    /// Completes the receives of an own queue with a flush error.
+    pub(crate) fn flush_receives(&self) {
+        let (Some(rq), Some(cq), None) = (&self.rq, &self.recv_cq, &self.srq) else { return };
+        for wr_id in rq.flush() {
+            cq.push(self.flushed_receive(wr_id));
+        }
+    }
+
+    fn flushed_receive(&self, wr_id: u64) -> Completion {
+        self.tally.add(Word::FlushedReceives, 1);
+        Completion {
+            wr_id,
+            status: wc::WR_FLUSH_ERR,
+            opcode: wc::OP_RECV,
+            qp_num: self.number,
+            ..Completion::default()
+        }
+    }
+
+    /// To ERR by decision of this process, with an async event.
+    pub(crate) fn fail(&self, event: u32) {
+        if matches!(self.state(), QpState::Reset | QpState::Err) {
+            return;
+        }
+        self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+        let mut sq = self.lock_sq();
+        self.enter_error(&mut sq);
+        drop(sq);
+        self.raise(event);
+    }
+
+    /// The initiator of `lane`, QP `qpn`, has ended with its process.
+    pub(crate) fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32) {
+        let mut lanes = self.lanes.lock();
+        // The QP may have been reset and connected to another meanwhile.
+        if lane.holder() != qpn || !lanes.iter().any(|l| Arc::ptr_eq(l, lane)) {
+            return;
+        }
+        lane.cq.settle_lane(lane);
+        lane.cq.rescue();
+        if self.qp_type == QpType::Ud {
+            lane.rq.reap_and_repost(qpn);
+        } else if self.srq.is_some() || self.xrcd.is_some() {
+            for wr_id in lane.rq.reap(qpn) {
+                lane.cq.push(self.flushed_receive(wr_id));
+            }
+        }
+        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
+        if own {
+            lane.reset();
+        } else {
+            lane.close();
+            lanes.retain(|l| !Arc::ptr_eq(l, lane));
+        }
+    }
+
+    // ---- life ------------------------------------------------------------------------------------------------------
+
+    /// Back to RESET: nobody in flight, nothing kept. The caller holds the attributes.
+    pub(crate) fn enter_reset(&self) {
+        let mut sq = self.lock_sq();
+        self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
+        self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        self.settle_lanes();
+        self.process.link.unregister_qp(self.number);
+        // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
+        if let Some(cq) = &self.recv_cq {
+            cq.purge(self.number, None);
+        }
+        if let Some(cq) = &self.send_cq {
+            cq.purge(self.number, Some(&sq.ring));
+        }
+        sq.reset(self);
+        let mut lanes = self.lanes.lock();
+        for lane in lanes.iter() {
+            drop(self.taken_from_srq(lane));
+        }
+        // Until here it says who has claimed those receives.
+        self.far.store(false, Ordering::Relaxed);
+        lanes.retain_mut(|lane| self.free_or_replace(lane));
+        drop(lanes);
+        if let (Some(rq), None) = (&self.rq, &self.srq) {
+            rq.reset();
+        }
+        self.shared.fault.store(0, Ordering::Relaxed);
+        self.shared.established.store(0, Ordering::Relaxed);
+        self.last_wqe_told.store(false, Ordering::Relaxed);
+        self.work.store(false, Ordering::SeqCst);
+    }
+
+    /// A lane that an initiator has stays that initiator's, for it may be about to enter; closed, until it gives it back.
+    /// The QP gets another for its next peer; those that were made on request are made again. Whether `lane` stays.
+    fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
+        if lane.is_free() && !lane.is_cut_off() {
+            lane.reset();
+            lane.shared.psn_base.store(0, Ordering::Relaxed);
+            return true;
+        }
+        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
+        if own && !self.gone.load(Ordering::Relaxed) {
+            let offset = self.block.lock().as_ref().map_or(0, Block::offset);
+            let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number, 0) else {
+                // Without memory for another the QP keeps one that nobody can take.
+                lane.shared.open.store(0, Ordering::SeqCst);
+                return true;
+            };
+            self.shared.lane.store(new.offset, Ordering::Release);
+            std::mem::replace(lane, new).close();
+            return true;
+        }
+        lane.close();
+        false
+    }
+
+    /// Runs `f` on the send queue, and starts what may go on after it.
+    pub(crate) fn with_sq(&self, f: impl FnOnce(&mut SendQueue)) {
+        let mut sq = self.lock_sq();
+        f(&mut sq);
+        self.start(&mut sq, LOOK_BUDGET);
+    }
+
+    pub(crate) fn set_lid(&self, lid: u16) {
+        self.lid.store(u32::from(lid), Ordering::Relaxed);
+    }
+
+    pub(crate) fn want_drained_event(&self, yes: bool) {
+        self.notify_drained.store(yes, Ordering::Release);
+    }
+
+    /// The send queue moves the request it has begun (SQD that drains).
+    pub(crate) fn is_draining(&self) -> bool {
+        self.sq.lock().has_begun()
+    }
+
+    pub(crate) fn announce_if_drained(&self) {
+        let sq = self.lock_sq();
+        if !sq.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+            drop(sq);
+            self.raise(event::SQ_DRAINED);
+        }
+    }
+
+    /// Enters a multicast group (`man ibv_attach_mcast`). EINVAL for a QP that is not UD or an address that is no group's.
+    pub fn attach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
+        self.check_group(gid)?;
+        self.process.link.join(self.process, gid, self.number)?;
+        self.groups.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Leaves it again.
+    pub fn detach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
+        self.check_group(gid)?;
+        if !self.process.link.members(self.process, gid).contains(&self.number) {
+            return Err(Error::invalid("the QP is not in that multicast group"));
+        }
+        self.process.link.leave(self.process, gid, self.number);
+        self.groups.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn check_group(&self, gid: &Gid) -> Result<()> {
+        self.process.check()?;
+        if self.qp_type != QpType::Ud {
+            return Err(Error::invalid("only datagram QPs enter multicast groups"));
+        }
+        if !crate::device::is_multicast(gid) {
+            return Err(Error::invalid("the address is not that of a multicast group"));
+        }
+        Ok(())
+    }
+
+    /// Destroys the QP; EBUSY while it is in a multicast group. Waits until its async events were acknowledged.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        if self.groups.load(Ordering::Relaxed) != 0 {
+            return Err(Error::busy("the QP is in a multicast group"));
+        }
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid("the QP was destroyed already"));
+        }
+        self.process.publish_number(Kind::Qp, self.number, 0);
+        let attr = self.attr.lock();
+        self.enter_reset();
+        drop(attr);
+        let lanes = std::mem::take(&mut *self.lanes.lock());
+        lanes.iter().for_each(OwnedLane::close);
+        self.process.remove_qp(self);
+        self.process.drop_pending(self);
+        self.leave_cqs();
+        if let Some(cq) = &self.send_cq {
+            cq.drop_if_idle(self);
+        }
+        self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
+        self.context.forget_events(Element::Qp(self.cookie.load(Ordering::Relaxed)));
+        self.events.wait();
+        self.count_users(u32::MAX);
+        self.process.free_number(Kind::Qp, self.number);
+        Ok(())
+    }
+}
+
+impl Drop for Qp {
+    /// The last holder lets the shared words go: the progress thread may have looked at them until now.
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        if !self.gone.load(Ordering::Acquire) {
+            self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
+        }
+        if let Some(block) = self.block.lock().take() {
+            self.process.release(block);
+        }
+    }
+}
+
+impl Attend for Qp {
+    /// What peers have done to this QP: communication established, or an error.
+    fn attend(&self, by: Looker) -> Looked {
+        if by == Looker::Poll {
+            return Looked::NotHere;
+        }
+        if self.shared.established.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && self.qp_type.is_connected()
+        {
+            self.raise(event::COMM_EST);
+        }
+        let fault = self.shared.fault.swap(0, Ordering::SeqCst);
+        if fault != 0 && self.state() == QpState::Err {
+            let mut sq = self.lock_sq();
+            self.enter_error(&mut sq);
+            drop(sq);
+            if fault != u32::MAX {
+                self.raise(fault - 1);
+            }
+        }
+        Looked::Done
+    }
+}

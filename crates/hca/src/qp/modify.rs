@@ -1,0 +1,232 @@
+//! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
+//! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
+
+use crate::context::ah::Route;
+use crate::device::{LIMITS, MTU_4096};
+use crate::error::{Error, Result};
+use crate::host::lock::OwnerGuard;
+use crate::qp::Qp;
+use crate::qp::remote::Sender;
+use crate::qp::sq::Params;
+use std::sync::atomic::Ordering;
+use vervain_iba::{PSN_MASK, QpAttr, QpState, access, attr};
+
+/// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
+const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
+
+impl Qp {
+    /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
+    pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
+        self.process.check()?;
+        if self.gone.load(Ordering::Acquire) {
+            return Err(Error::invalid("the QP was destroyed"));
+        }
+        let mut a = self.attr.lock();
+        let from = self.state();
+        let to = if mask & attr::STATE != 0 { new.qp_state } else { from };
+        crate::qp::state::check(self.qp_type(), from, to, mask)?;
+        if mask & attr::CUR_STATE != 0 && new.cur_qp_state != from {
+            return Err(Error::invalid(format!("the QP is in {from:?}, not in {:?}", new.cur_qp_state)));
+        }
+        self.check_values(from, &a, new, mask)?;
+        match to {
+            QpState::Reset => {
+                *a = QpAttr { cap: a.cap, ..QpAttr::default() };
+                self.enter_reset();
+                return Ok(());
+            }
+            QpState::Err => {
+                self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+                self.with_sq(|sq| self.enter_error(sq));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let before = *a;
+        apply(&mut a, new, mask);
+        let way = match (from, to) {
+            (QpState::Init, QpState::Rtr) => match self.open_way(&a) {
+                Ok(way) => way,
+                Err(e) => {
+                    *a = before;
+                    return Err(e);
+                }
+            },
+            _ => None,
+        };
+        self.publish(&a);
+        self.change_state(&a, from, to, new, mask, way)
+    }
+
+    fn change_state(
+        &self,
+        a: &OwnerGuard<'_, QpAttr>,
+        from: QpState,
+        to: QpState,
+        new: &QpAttr,
+        mask: u32,
+        way: Option<Box<dyn Sender>>,
+    ) -> Result<()> {
+        let params = self.params(a);
+        if to == QpState::Sqd && from != QpState::Sqd {
+            let wants = mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0;
+            self.want_drained_event(wants);
+        }
+        // A peer may move the QP to ERR at the same moment; then that stands.
+        let stored = self.shared.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst);
+        if stored.is_err() {
+            return Err(Error::invalid("the QP went to the error state meanwhile"));
+        }
+        self.with_sq(|sq| {
+            sq.set_params(params, way);
+            if mask & attr::SQ_PSN != 0 {
+                sq.begin_psns();
+            }
+        });
+        if to == QpState::Sqd && from != QpState::Sqd {
+            self.announce_if_drained();
+        }
+        Ok(())
+    }
+
+    fn params(&self, a: &QpAttr) -> Params {
+        let device = self.context.device();
+        let mtu = if self.qp_type().is_connected() { a.path_mtu } else { device.active_mtu() };
+        self.set_lid(device.lid(a.port_num.max(1)));
+        self.tally.set(device.index(), device.ports(), a.port_num);
+        Params {
+            dest_qpn: a.dest_qp_num,
+            ah: a.ah,
+            timeout: a.timeout,
+            retry_cnt: a.retry_cnt,
+            rnr_retry: a.rnr_retry,
+            max_rd_atomic: a.max_rd_atomic,
+            max_dest_rd_atomic: a.max_dest_rd_atomic,
+            mtu_bytes: 128 << mtu,
+            qkey: a.qkey,
+            sq_psn: a.sq_psn,
+        }
+    }
+
+    /// What initiators read.
+    fn publish(&self, a: &QpAttr) {
+        let s = self.shared;
+        s.dest_qpn.store(a.dest_qp_num, Ordering::Relaxed);
+        s.qkey.store(a.qkey, Ordering::Relaxed);
+        s.rq_psn.store(a.rq_psn, Ordering::Relaxed);
+        s.access.store(a.qp_access_flags, Ordering::Relaxed);
+        s.min_rnr_timer.store(u32::from(a.min_rnr_timer), Ordering::Relaxed);
+        s.max_dest_rd_atomic.store(u32::from(a.max_dest_rd_atomic), Ordering::Relaxed);
+        s.port.store(self.device_index() << 8 | u32::from(a.port_num), Ordering::Release);
+    }
+
+    fn check_values(&self, from: QpState, old: &QpAttr, new: &QpAttr, mask: u32) -> Result<()> {
+        let device = self.context.device();
+        let named = |bit: u32| mask & bit != 0;
+        let refuse = |what: &str| Err(Error::invalid(format!("modify QP: {what} is out of range")));
+        let port = if named(attr::PORT) { new.port_num } else { old.port_num };
+        if named(attr::PORT) && (port == 0 || port > device.ports()) {
+            return refuse("the port");
+        }
+        if named(attr::PKEY_INDEX) && u32::from(new.pkey_index) >= LIMITS.pkey_table {
+            return refuse("the P_Key index");
+        }
+        if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(OF_QP | access::OPTIONAL_RANGE) != 0 {
+            return refuse("an access flag");
+        }
+        // Not bounded by what the port's interface carries: the path may lead over another one.
+        if named(attr::PATH_MTU) && !(1..=MTU_4096).contains(&new.path_mtu) {
+            return refuse("the path MTU");
+        }
+        if named(attr::TIMEOUT) && new.timeout > 31 {
+            return refuse("the timeout");
+        }
+        if (named(attr::RETRY_CNT) && new.retry_cnt > 7) || (named(attr::RNR_RETRY) && new.rnr_retry > 7) {
+            return refuse("a retry count");
+        }
+        if named(attr::MIN_RNR_TIMER) && new.min_rnr_timer > 31 {
+            return refuse("the RNR timer");
+        }
+        if (named(attr::MAX_QP_RD_ATOMIC) && u32::from(new.max_rd_atomic) > LIMITS.max_qp_rd_atom)
+            || (named(attr::MAX_DEST_RD_ATOMIC) && u32::from(new.max_dest_rd_atomic) > LIMITS.max_qp_rd_atom)
+        {
+            return refuse("the number of outstanding reads and atomics");
+        }
+        if named(attr::DEST_QPN) && new.dest_qp_num > 0x00ff_ffff {
+            return refuse("the destination QP number");
+        }
+        if named(attr::AV) {
+            crate::context::ah::check_address(device, &new.ah, port)?;
+            let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Packets);
+            if from == QpState::Sqd && new.ah != old.ah && (self.is_far() || leads_by_packets) {
+                return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));
+            }
+        }
+        if named(attr::ALT_PATH) || named(attr::PATH_MIG_STATE) {
+            return Err(Error::unsupported("automatic path migration is not offered"));
+        }
+        Ok(())
+    }
+
+    /// The attributes as they are now (`man ibv_query_qp`).
+    pub fn query(&self) -> QpAttr {
+        let mut a = *self.attr.lock();
+        a.qp_state = self.state();
+        a.cur_qp_state = a.qp_state;
+        if !matches!(a.qp_state, QpState::Reset | QpState::Init) {
+            let (next, expected) = self.psns();
+            a.sq_psn = if a.qp_state == QpState::Rtr { a.sq_psn } else { next };
+            a.rq_psn = expected.or_else(|| self.expected_by_memory()).unwrap_or(a.rq_psn);
+        }
+        a.sq_draining = u8::from(a.qp_state == QpState::Sqd && self.is_draining());
+        a
+    }
+}
+
+impl Qp {
+    fn psns(&self) -> (u32, Option<u32>) {
+        if self.sq.raw().held_by_me() {
+            // In the middle of a batch (`ibv_wr_start`).
+            // SAFETY: this thread holds the lock, and no other reference is alive while it is in this call.
+            return unsafe { self.sq.held() }.psns();
+        }
+        self.lock_sq().psns()
+    }
+
+    /// The PSN that the one peer's next request begins with, as that has told. XRC targets do not know.
+    fn expected_by_memory(&self) -> Option<u32> {
+        self.lanes.lock().iter().find(|lane| lane.granted == 0)?.shared.next_psn()
+    }
+}
+
+/// Copies the attributes that `mask` names.
+fn apply(a: &mut QpAttr, new: &QpAttr, mask: u32) {
+    let named = |bit: u32| mask & bit != 0;
+    macro_rules! take {
+        ($($bit:ident => $field:ident),+ $(,)?) => { $(if named(attr::$bit) { a.$field = new.$field; })+ };
+    }
+    take!(
+        ACCESS_FLAGS => qp_access_flags,
+        PKEY_INDEX => pkey_index,
+        PORT => port_num,
+        QKEY => qkey,
+        AV => ah,
+        PATH_MTU => path_mtu,
+        TIMEOUT => timeout,
+        RETRY_CNT => retry_cnt,
+        RNR_RETRY => rnr_retry,
+        RQ_PSN => rq_psn,
+        SQ_PSN => sq_psn,
+        MAX_QP_RD_ATOMIC => max_rd_atomic,
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
+        MIN_RNR_TIMER => min_rnr_timer,
+        DEST_QPN => dest_qp_num,
+        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+    );
+    if named(attr::AV) && a.ah.port_num == 0 {
+        a.ah.port_num = a.port_num;
+    }
+    a.qp_access_flags &= OF_QP;
+    a.rq_psn &= PSN_MASK;
+    a.sq_psn &= PSN_MASK;
+}

@@ -1,0 +1,392 @@
+//! The short way of a request: posted while nothing waits, for one peer, with one piece of local memory, and mapped at both
+//! ends. It is carried out from the program's own work request, without becoming a WQE. Whatever is not like that, and
+//! whatever is refused, has had no effect here and takes the long way (`send_queue`, `requester`), which does it again from
+//! the start and finds out why; a receive that was claimed goes along.
+//!
+//! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
+
+use crate::host::guarded;
+use crate::mr::transfer::{self, DIRECT_CHUNK};
+use crate::process::peer::{Location, plain_region};
+use crate::qp::Qp;
+use crate::qp::sq::SendQueue;
+use crate::responder::{InFlight, Responder, WakeCall};
+use crate::rq::Receipt;
+use std::sync::atomic::Ordering;
+use vervain_iba::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
+
+/// Bytes that one call moves the short way.
+pub(crate) const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
+
+/// A work request as the program laid it out; each part is read when it is needed.
+pub trait WorkRequest {
+    /// The program's cookie.
+    fn wr_id(&self) -> u64;
+    /// `IBV_SEND_*`.
+    fn flags(&self) -> u32;
+    /// Local memory, in one piece; with `IBV_SEND_INLINE` the program's bytes.
+    fn data(&self) -> Sge;
+    /// Immediate data as on the wire.
+    fn imm(&self) -> u32;
+    /// Remote address and key of a read or write.
+    fn remote(&self) -> (u64, u32);
+    /// Remote address and key, compare value or addend, and swap value of an atomic.
+    fn atomic(&self) -> (u64, u32, u64, u64);
+}
+
+/// A WQE with at most one piece of data.
+#[derive(Clone, Copy)]
+pub(crate) struct Queued {
+    pub wr_id: u64,
+    pub flags: u32,
+    pub data: Sge,
+    pub imm: u32,
+    pub rkey: u32,
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+}
+
+impl WorkRequest for Queued {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    fn data(&self) -> Sge {
+        self.data
+    }
+
+    fn imm(&self) -> u32 {
+        self.imm
+    }
+
+    fn remote(&self) -> (u64, u32) {
+        (self.remote_addr, self.rkey)
+    }
+
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        (self.remote_addr, self.rkey, self.compare_add, self.swap)
+    }
+}
+
+/// The receive of a message's peer.
+#[derive(Default)]
+struct Receive {
+    /// It was claimed, whether filled or not.
+    claimed: Option<u32>,
+    /// It was filled, and the peer is to be woken when the sender's own completion is there.
+    wake_call: Option<WakeCall>,
+}
+
+/// Operations that have a short way on a service, one bit for each opcode.
+pub(crate) fn fast_opcodes(qp_type: QpType) -> u32 {
+    use Opcode::*;
+    let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
+    match qp_type {
+        QpType::Rc => bits(&[Write, Send, SendImm, Read, CompareSwap, FetchAdd]),
+        QpType::Uc => bits(&[Write, Send, SendImm]),
+        _ => 0,
+    }
+}
+
+impl SendQueue {
+    /// Carries `w` out, from posting to its completion; false if it has to take the long way.
+    #[inline(always)]
+    pub(crate) fn post_fast(&mut self, qp: &Qp, opcode: Opcode, w: &impl WorkRequest) -> bool {
+        if self.fast_opcodes >> opcode as u32 & 1 == 0 {
+            return false;
+        }
+        if opcode == Opcode::Write { self.post_write(qp, w) } else { self.post_other(qp, opcode, w) }
+    }
+
+    #[inline(never)]
+    fn post_other(&mut self, qp: &Qp, opcode: Opcode, w: &impl WorkRequest) -> bool {
+        match opcode {
+            Opcode::Send | Opcode::SendImm => self.post_message(qp, w, opcode),
+            Opcode::Read => self.post_read(qp, w),
+            _ => self.post_atomic(qp, w, opcode),
+        }
+    }
+
+    #[inline(always)]
+    fn post_write(&mut self, qp: &Qp, w: &impl WorkRequest) -> bool {
+        let data = w.data();
+        let done = match self.begin_short(qp, &data, Some(w.remote())) {
+            Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
+            Some(_) => None,
+            None => return false,
+        };
+        self.end_short(qp, w, Opcode::Write, data.length, done)
+    }
+
+    #[inline(always)]
+    fn write(&self, target: &Responder, w: &impl WorkRequest, data: &Sge) -> Option<u32> {
+        let local = self.local(w, data, 0)?;
+        // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
+        if data.length > 0 {
+            let (addr, rkey) = w.remote();
+            let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_WRITE)?;
+            // SAFETY: both sides were checked against their keys inside the in-flight mark, or the program vouches for its
+            // inline data as for any buffer that it passes to a C function.
+            unsafe { transfer::copy_tail_last(local, remote, data.length as usize) }.ok()?;
+        }
+        target.counts().then_some(0)
+    }
+
+    #[inline(never)]
+    fn post_read(&mut self, qp: &Qp, w: &impl WorkRequest) -> bool {
+        let data = w.data();
+        let done = match self.begin_short(qp, &data, Some(w.remote())) {
+            Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
+            Some(_) => None,
+            None => return false,
+        };
+        self.end_short(qp, w, Opcode::Read, data.length, done)
+    }
+
+    #[inline(always)]
+    fn read(&self, target: &Responder, w: &impl WorkRequest, data: &Sge) -> Option<u32> {
+        let local = self.answer(w, data, target)?;
+        if data.length > 0 {
+            let (addr, rkey) = w.remote();
+            let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_READ)?;
+            // SAFETY: both sides were checked against their keys inside the in-flight mark; they may overlap in a looped QP.
+            unsafe { transfer::copy(remote, local, data.length as usize) }.ok()?;
+        }
+        target.counts().then_some(data.length)
+    }
+
+    #[inline(never)]
+    fn post_atomic(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode) -> bool {
+        let data = w.data();
+        let mut unanswered = false;
+        let (addr, rkey, ..) = w.atomic();
+        let done = match self.begin_short(qp, &data, Some((addr, rkey))) {
+            Some((sq, target, Some(_mark))) => {
+                sq.atomic(target, w, &data, opcode == Opcode::CompareSwap, &mut unanswered)
+            }
+            Some(_) => None,
+            None => return false,
+        };
+        if unanswered {
+            self.exec.unanswered = true;
+        }
+        self.end_short(qp, w, opcode, data.length, done)
+    }
+
+    /// `unanswered` says that the word was changed, and only the answer has no place: not to be done a second time.
+    #[inline(always)]
+    fn atomic(
+        &self,
+        target: &Responder,
+        w: &impl WorkRequest,
+        data: &Sge,
+        compare_swap: bool,
+        unanswered: &mut bool,
+    ) -> Option<u32> {
+        let local = self.answer(w, data, target)?;
+        let (addr, rkey, compare_add, swap) = w.atomic();
+        if data.length != 8 || !addr.is_multiple_of(8) {
+            return None;
+        }
+        let remote = target.mapped(rkey, addr, 8, access::REMOTE_ATOMIC)?;
+        if !(remote as usize).is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: both sides were checked against their keys inside the in-flight mark, the word is aligned.
+        unsafe {
+            let old = transfer::atomic(remote, compare_swap, compare_add, swap).ok()?;
+            *unanswered = guarded::store8(local, old).is_err();
+        }
+        (!*unanswered && target.counts()).then_some(8)
+    }
+
+    #[inline(never)]
+    fn post_message(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode) -> bool {
+        let data = w.data();
+        let mut receive = Receive::default();
+        let done = match self.begin_short(qp, &data, None) {
+            Some((sq, target, Some(_mark))) => {
+                sq.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut receive)
+            }
+            Some(_) => None,
+            None => return false,
+        };
+        if done.is_none() && receive.claimed.is_some() {
+            self.exec.claimed = receive.claimed;
+        }
+        let is_done = self.end_short(qp, w, opcode, data.length, done);
+        if let Some(call) = receive.wake_call {
+            call.make();
+        }
+        is_done
+    }
+
+    #[inline(always)]
+    fn message(
+        &self,
+        target: &Responder,
+        qp: &Qp,
+        w: &impl WorkRequest,
+        data: &Sge,
+        with_imm: bool,
+        receive: &mut Receive,
+    ) -> Option<u32> {
+        let local = self.local(w, data, 0)?;
+        let wqe = target.claim().ok()?;
+        receive.claimed = Some(wqe);
+        if data.length > 0 {
+            let Ok(Some((Location::Mapped(remote), room, ..))) = target.receive_memory(wqe, 0, data.length.into())
+            else {
+                return None;
+            };
+            if room < u64::from(data.length) {
+                return None;
+            }
+            // SAFETY: both sides were checked against their keys inside the in-flight mark, or the data is inline.
+            unsafe { transfer::copy_tail_last(local, remote, data.length as usize) }.ok()?;
+        }
+        let receipt = Receipt {
+            opcode: wc::OP_RECV,
+            byte_len: data.length,
+            imm: if with_imm { w.imm() } else { 0 },
+            wc_flags: if with_imm { wc::FLAG_IMM } else { 0 },
+            src_qp: qp.qp_num(),
+            slid: qp.lid(),
+            sl: self.params.ah.sl,
+            ..Receipt::default()
+        };
+        receive.wake_call = target.publish_receive(wqe, &receipt, w.flags() & send_flags::SOLICITED != 0);
+        if !target.counts() {
+            *receive = Receive::default();
+            return None;
+        }
+        Some(0)
+    }
+
+    /// The same for WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
+    #[inline]
+    pub(crate) fn advance_short(&mut self, qp: &Qp, i: usize) -> bool {
+        let opcode = self.wqes[i].opcode;
+        if self.fast_opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
+            return false;
+        }
+        let (Some(w), Some(target)) = (self.queued(i), self.target.as_deref()) else { return false };
+        let data = w.data();
+        if u64::from(data.length) > DIRECT_CHUNK {
+            return false;
+        }
+        let (mut receive, mut unanswered) = (Receive::default(), false);
+        let done = {
+            // A Send names what it fills when it has its receive.
+            let Ok(_mark) = target.enter_at(w.rkey, w.remote_addr) else { return false };
+            match opcode {
+                Opcode::Write => self.write(target, &w, &data),
+                Opcode::Read => self.read(target, &w, &data),
+                Opcode::Send | Opcode::SendImm => {
+                    self.message(target, qp, &w, &data, opcode == Opcode::SendImm, &mut receive)
+                }
+                _ => self.atomic(target, &w, &data, opcode == Opcode::CompareSwap, &mut unanswered),
+            }
+        };
+        if done.is_none() {
+            (self.exec.claimed, self.exec.unanswered) = (receive.claimed, unanswered);
+        }
+        self.owed.extend(receive.wake_call);
+        done.is_some()
+    }
+
+    // ---- what all short ways share ---------------------------------------------------------------------------------
+
+    /// Whether the request may take one; if so the send queue is marked as executing and the initiator as in flight, by one
+    /// barrier for both. `remote` is the address and key of an RDMA operation.
+    #[inline(always)]
+    fn begin_short(
+        &mut self,
+        qp: &Qp,
+        data: &Sge,
+        remote: Option<(u64, u32)>,
+    ) -> Option<(&SendQueue, &Responder, Option<InFlight<'_>>)> {
+        if (self.room == 0 && !self.find_room())
+            || data.length > self.left
+            || qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32
+        {
+            return None;
+        }
+        let this = &*self;
+        let target = this.target.as_deref()?;
+        qp.executing.store(qp.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let mark = match remote {
+            Some((addr, rkey)) => target.enter_at(rkey, addr),
+            None => target.enter(),
+        };
+        let mark = mark.ok();
+        // Looked at inside the marks, as whoever pauses this process changes it before it looks at them.
+        let open = self.header.paused.load(Ordering::Acquire) == 0;
+        Some((this, target, mark.filter(|_| open)))
+    }
+
+    /// The short way is open while nothing waits, as often as the queue has room.
+    #[inline(never)]
+    fn find_room(&mut self) -> bool {
+        if self.head == self.tail {
+            self.room = self.max_send_wr() - self.tail.wrapping_sub(self.ring.freed());
+        }
+        self.room > 0
+    }
+
+    /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
+    /// waits for it, and finds each completion published and told, or neither.
+    #[inline(always)]
+    fn end_short(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
+        if let Some(fetched) = done {
+            self.complete_short(qp, w, opcode, length, fetched);
+        }
+        let executing = qp.executing.load(Ordering::Relaxed);
+        qp.executing.store(executing + 1, Ordering::Release);
+        done.is_some()
+    }
+
+    #[inline(always)]
+    fn complete_short(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
+        self.left -= length;
+        self.room -= 1;
+        let tail = self.tail.wrapping_add(1);
+        (self.head, self.tail) = (tail, tail);
+        qp.count_by_memory(opcode, length.into());
+        self.count_psns(length.into());
+        if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
+            && let Some(cq) = qp.send_cq()
+            && self.ring.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, tail)
+        {
+            cq.tell(false);
+        }
+    }
+
+    /// The local memory of `data`, checked for `need`; anything for a length of zero.
+    #[inline(always)]
+    fn local(&self, w: &impl WorkRequest, data: &Sge, need: u32) -> Option<*mut u8> {
+        if w.flags() & (send_flags::INLINE | send_flags::IP_CSUM) != 0 {
+            let may = data.length <= self.max_inline() && w.flags() & send_flags::IP_CSUM == 0;
+            return may.then_some(data.addr as *mut u8);
+        }
+        if data.length == 0 {
+            return Some(std::ptr::null_mut());
+        }
+        let (entry, offset) = plain_region(self.keys, data.lkey, data.addr, data.length.into(), need, self.pd)?;
+        Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8)
+    }
+
+    /// The same for an operation that is answered, if both QPs have room for its answer.
+    #[inline(always)]
+    fn answer(&self, w: &impl WorkRequest, data: &Sge, target: &Responder) -> Option<*mut u8> {
+        let may = w.flags() & send_flags::INLINE == 0
+            && self.params.max_rd_atomic != 0
+            && target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) != 0;
+        if may { self.local(w, data, access::LOCAL_WRITE) } else { None }
+    }
+}

@@ -1,0 +1,713 @@
+//! The send queue and the requester: takes work requests in, and carries them out in order, the first ones inside
+//! `post_send`, the rest in pieces whenever the program polls or the progress thread looks (DESIGN decision 1).
+//!
+//! An RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] → [`crate::mr::transfer`].
+
+pub mod fast_path;
+pub(crate) mod owner_copy;
+pub(crate) mod requester;
+pub(crate) mod resolve;
+pub(crate) mod retry;
+pub mod ud;
+pub mod wqe;
+
+use crate::arena::layout::{Header, KEYS, KeyEntry};
+use crate::cq::Cq;
+use crate::cq::send_ring::SendRing;
+use crate::device::port_counters::Word;
+use crate::error::{Error, Result};
+use crate::mr::transfer::Pieces;
+use crate::process::Process;
+use crate::qp::Qp;
+use crate::qp::remote::{Psns, Sender};
+use crate::qp::sq::fast_path::Queued;
+use crate::qp::sq::requester::{Exec, Step};
+use crate::qp::sq::ud::UdPeers;
+use crate::qp::sq::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
+use crate::responder::{LaneGuard, Responder, WakeCall};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_iba::{AhAttr, Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
+
+/// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
+pub const POST_BUDGET: u64 = 256 << 10;
+/// Bytes that a look from poll_cq or from the progress thread moves: some 100 µs.
+pub const LOOK_BUDGET: u64 = 1 << 20;
+
+/// What the requester needs to know of its QP's attributes; set by modify.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Params {
+    pub dest_qpn: u32,
+    pub ah: AhAttr,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub mtu_bytes: u32,
+    pub qkey: u32,
+    pub sq_psn: u32,
+}
+
+/// What is left to do after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing.
+    Idle,
+    /// More, at once.
+    More,
+    /// Something, not before this time (CLOCK_MONOTONIC, ns).
+    Wait(u64),
+}
+
+/// A send queue. Guarded by its QP's lock.
+pub(crate) struct SendQueue {
+    pub(crate) process: &'static Process,
+    pub(crate) wqes: Vec<Wqe>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    pub(crate) ud_addresses: Vec<UdAddress>,
+    mask: u32,
+    cap: QpCap,
+    /// First WQE not done, and one past the last posted; they count for ever and wrap.
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    /// What the program will poll.
+    pub(crate) ring: Arc<SendRing>,
+    /// Operations that may take the short way, one bit each.
+    pub(crate) fast_opcodes: u32,
+    /// How many requests may go the short way before the next look at the queue; 0 while anything waits.
+    pub(crate) room: u32,
+    /// Bytes that the call in hand may still move the short way.
+    pub(crate) left: u32,
+    /// Operations that the service type has, one bit each (IBA 10.8.3, table 91).
+    allowed: u32,
+    is_ud: bool,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) pd: u32,
+    pub(crate) exec: Exec,
+    /// Peers to wake when the request in hand has completed.
+    pub(crate) owed: Vec<WakeCall>,
+    pub(crate) params: Params,
+    /// Boxed, so that moving it out and back for each request moves a pointer.
+    pub(crate) target: Option<Box<Responder>>,
+    /// The lane of the target that is in use and so moved out, for the case that its thread ends.
+    pub(crate) in_hand: Option<LaneGuard>,
+    /// Lanes into XRC SRQs of the peer.
+    pub(crate) xrc: HashMap<u32, Box<Responder>>,
+    pub(crate) ud: UdPeers,
+    /// The way to a peer that memory does not reach; and whether it is moved out just now, and still wanted back.
+    pub(crate) far: Option<Box<dyn Sender>>,
+    pub(crate) far_in_hand: bool,
+    /// What the sender of a QP that is disconnected said last.
+    pub(crate) last_psns: Option<Psns>,
+    /// What makes of [`SendQueue::head`] the PSN that comes next, where the peer is reached by memory.
+    psn_ahead: u32,
+    /// Tail before `wr_start`, for `wr_abort`; and whether nothing waited then.
+    mark: u32,
+    was_empty: bool,
+    /// This process's keys.
+    pub(crate) keys: &'static [KeyEntry; KEYS],
+    /// The own arena's header.
+    pub(crate) header: &'static Header,
+    pub(crate) failed_push: Option<Error>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(
+        process: &'static Process,
+        qp_type: QpType,
+        qpn: u32,
+        pd: u32,
+        cap: QpCap,
+        sq_sig_all: bool,
+        cq: Option<&Cq>,
+    ) -> SendQueue {
+        let slots = cap.max_send_wr.max(1).next_power_of_two();
+        let ready_bit = cq.map_or(0, Cq::next_ready_bit);
+        let ring = Arc::new(SendRing::new(slots, qpn, ready_bit, cq.is_some_and(Cq::has_timestamps)));
+        let mut wqes = Vec::new();
+        wqes.resize_with(slots as usize, Wqe::default);
+        SendQueue {
+            process,
+            wqes,
+            sges: vec![Sge::default(); (slots * cap.max_send_sge) as usize],
+            inline: vec![0; slots as usize * cap.max_inline_data as usize],
+            ud_addresses: if qp_type == QpType::Ud { vec![UdAddress::default(); slots as usize] } else { Vec::new() },
+            mask: slots - 1,
+            cap,
+            head: 0,
+            tail: 0,
+            ring,
+            // The short way reads one piece of data, and asks nobody whether the QP takes any.
+            fast_opcodes: if cap.max_send_sge > 0 { crate::qp::sq::fast_path::fast_opcodes(qp_type) } else { 0 },
+            room: 0,
+            left: 0,
+            allowed: allowed(qp_type),
+            is_ud: qp_type == QpType::Ud,
+            sq_sig_all,
+            pd,
+            exec: Exec::default(),
+            owed: Vec::new(),
+            params: Params::default(),
+            target: None,
+            in_hand: None,
+            xrc: HashMap::new(),
+            ud: UdPeers::default(),
+            far: None,
+            far_in_hand: false,
+            last_psns: None,
+            psn_ahead: 0,
+            mark: 0,
+            was_empty: true,
+            keys: process.own.keys,
+            header: process.own.header,
+            failed_push: None,
+        }
+    }
+
+    /// Whether work waits.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.head != self.tail || (self.is_ud && self.ud.has_waiting())
+    }
+
+    #[inline]
+    pub(crate) fn index(&self, counter: u32) -> usize {
+        (counter & self.mask) as usize
+    }
+
+    // ---- posting ---------------------------------------------------------------------------------------------------
+
+    /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
+    /// (`man ibv_post_send`).
+    pub(crate) fn push(&mut self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
+        if self.tail.wrapping_sub(self.ring.freed()) >= self.cap.max_send_wr {
+            return Err(full());
+        }
+        let opcode = request.opcode;
+        let state = qp.shared.state.load(Ordering::Acquire);
+        if self.allowed >> opcode as u32 & 1 == 0
+            || state < QpState::Rts as u32
+            || request.flags & send_flags::IP_CSUM != 0
+            || (request.flags & send_flags::INLINE != 0 && opcode.answers())
+            || (self.is_ud && request.ud.is_none())
+        {
+            return Err(refusal(qp, request));
+        }
+        let i = self.index(self.tail);
+        let (num_sge, inline_len, length) = self.take_data(i, request)?;
+        let w = &mut self.wqes[i];
+        w.wr_id = request.wr_id;
+        w.opcode = opcode;
+        w.flags = request.flags;
+        w.num_sge = num_sge;
+        w.inline_len = inline_len;
+        w.length = length;
+        w.imm_or_rkey = request.imm_or_rkey;
+        w.rkey = request.rkey;
+        w.remote_addr = request.remote_addr;
+        w.srqn = request.srqn;
+        match opcode {
+            Opcode::CompareSwap | Opcode::FetchAdd => (w.compare_add, w.swap) = (request.compare_add, request.swap),
+            Opcode::Flush => w.flush = request.flush,
+            Opcode::BindMw => w.bind = request.bind.as_ref().map(BindWork::of),
+            _ => {}
+        }
+        if let Some(ud) = &request.ud {
+            self.address(i, ud);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        self.room = 0;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn address(&mut self, i: usize, ud: &UdDest<'_>) {
+        if let Some(a) = self.ud_addresses.get_mut(i) {
+            *a = UdAddress { ah: *ud.ah.attr(), route: ud.ah.route(), qpn: ud.qpn, qkey: ud.qkey };
+        }
+    }
+
+    /// WQE `i` for the short way, if it has one piece of data at most.
+    #[inline]
+    pub(crate) fn queued(&self, i: usize) -> Option<Queued> {
+        let w = &self.wqes[i];
+        let (data, inline) = match (w.inline_len, w.num_sge) {
+            (Some(length), _) => {
+                let at = &self.inline[i * self.cap.max_inline_data as usize..];
+                (Sge { addr: at.as_ptr() as u64, length, lkey: 0 }, send_flags::INLINE)
+            }
+            (None, 0) => (Sge::default(), 0),
+            (None, 1) => (self.sges[i * self.cap.max_send_sge as usize], 0),
+            _ => return None,
+        };
+        Some(Queued {
+            wr_id: w.wr_id,
+            flags: w.flags & !send_flags::INLINE | inline,
+            data,
+            imm: w.imm_or_rkey,
+            rkey: w.rkey,
+            remote_addr: w.remote_addr,
+            compare_add: w.compare_add,
+            swap: w.swap,
+        })
+    }
+
+    #[inline(always)]
+    fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, Option<u32>, u64)> {
+        match &request.data {
+            Data::None => Ok((0, None, 0)),
+            Data::Sges(sges) if request.flags & send_flags::INLINE == 0 => {
+                let room = self.cap.max_send_sge as usize;
+                if sges.len() > room {
+                    return Err(too_many_sges(sges.len(), room));
+                }
+                let mut length = 0;
+                for (to, sge) in self.sges[i * room..][..room].iter_mut().zip(*sges) {
+                    *to = *sge;
+                    length += u64::from(sge.length);
+                }
+                Ok((sges.len() as u32, None, length))
+            }
+            Data::Sges(sges) => {
+                if sges.len() > self.cap.max_send_sge as usize {
+                    return Err(Error::invalid("too many SGEs"));
+                }
+                let mut at = 0;
+                for sge in *sges {
+                    let data = match sge.length {
+                        0 => &[][..],
+                        // SAFETY: inline data is read from the program's memory now; the program vouches for its address,
+                        // as for any buffer that it passes to a C function (`man ibv_post_send`, IBV_SEND_INLINE).
+                        n => unsafe { std::slice::from_raw_parts(sge.addr as *const u8, n as usize) },
+                    };
+                    at = self.take_inline(i, at, data)?;
+                }
+                Ok((0, Some(at as u32), at as u64))
+            }
+            Data::Inline(buffers) => {
+                let mut at = 0;
+                for data in *buffers {
+                    at = self.take_inline(i, at, data)?;
+                }
+                Ok((0, Some(at as u32), at as u64))
+            }
+        }
+    }
+
+    #[inline]
+    fn take_inline(&mut self, i: usize, at: usize, data: &[u8]) -> Result<usize> {
+        let room = self.cap.max_inline_data as usize;
+        let end = at + data.len();
+        if end > room {
+            return Err(Error::invalid(format!("inline data of {end} bytes or more, the QP allows {room}")));
+        }
+        self.inline[i * room + at..i * room + end].copy_from_slice(data);
+        Ok(end)
+    }
+
+    /// Remembers where a batch began.
+    pub(crate) fn begin_batch(&mut self) {
+        self.mark = self.tail;
+        self.was_empty = self.head == self.tail;
+    }
+
+    #[inline]
+    pub(crate) fn max_send_wr(&self) -> u32 {
+        self.cap.max_send_wr
+    }
+
+    pub(crate) fn max_send_sge(&self) -> u32 {
+        self.cap.max_send_sge
+    }
+
+    #[inline]
+    pub(crate) fn max_inline(&self) -> u32 {
+        self.cap.max_inline_data
+    }
+
+    /// Whether the batch is still empty.
+    #[inline]
+    pub(crate) fn nothing_pushed(&self) -> bool {
+        self.mark == self.tail
+    }
+
+    /// Whether nothing waited before the batch: only then is it begun at once (DESIGN decision 1).
+    #[inline]
+    pub(crate) fn batch_is_first(&self) -> bool {
+        self.was_empty
+    }
+
+    /// Forgets what was pushed since `wr_start`.
+    pub(crate) fn abort_batch(&mut self) {
+        self.tail = self.mark;
+        self.failed_push = None;
+    }
+
+    // ---- carrying out ----------------------------------------------------------------------------------------------
+
+    /// Does what can be done now within `budget` bytes.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, qp: &Qp, mut budget: u64) -> Progress {
+        if self.far.is_some() {
+            return self.advance_far(qp);
+        }
+        if self.is_ud && self.ud.has_waiting() {
+            self.flush_stash(qp);
+        }
+        while self.head != self.tail {
+            if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp) {
+                break;
+            }
+            if budget == 0 {
+                return Progress::More;
+            }
+            let i = self.index(self.head);
+            if self.advance_short(qp, i) {
+                budget = budget.saturating_sub(self.wqes[i].length);
+                self.finish(qp, wc::SUCCESS);
+                continue;
+            }
+            match self.step(qp, &mut budget) {
+                Step::Done(status) => self.finish(qp, status),
+                Step::Again => return Progress::More,
+                Step::Wait(until) => return Progress::Wait(until),
+            }
+        }
+        if self.is_ud { self.end_of_datagrams() } else { Progress::Idle }
+    }
+
+    #[inline(never)]
+    fn end_of_datagrams(&mut self) -> Progress {
+        self.flush_datagrams();
+        self.ud.next_look().map_or(Progress::Idle, Progress::Wait)
+    }
+
+    /// Whether the request at the head is carried out although the QP is not in RTS.
+    #[cold]
+    pub(crate) fn goes_on(&mut self, qp: &Qp) -> bool {
+        match qp.state() {
+            QpState::Rts => true,
+            // IBA 10.3.1.5: what has begun is finished, nothing new begins.
+            QpState::Sqd => self.has_begun(),
+            QpState::Err | QpState::Sqe => {
+                self.flush(qp);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// The WQE at the head is done: completes it, and on an error stops the queue (IBA 10.10.2.2).
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, qp: &Qp, status: u32) {
+        let i = self.index(self.head);
+        let w = &mut self.wqes[i];
+        let opcode = w.opcode;
+        let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
+        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            w.bind = None;
+            self.psn_ahead = self.psn_ahead.wrapping_sub(1);
+        }
+        if status == wc::SUCCESS && self.goes_by_memory(opcode) {
+            qp.count_by_memory(opcode, self.wqes[i].length);
+            self.count_psns(self.wqes[i].length);
+        }
+        if status == wc::SUCCESS {
+            self.head = self.head.wrapping_add(1);
+            self.tell_psn();
+        } else {
+            // The peer has not taken it.
+            self.tell_psn();
+            self.head = self.head.wrapping_add(1);
+        }
+        self.exec = Exec::default();
+        if signaled {
+            let byte_len = if opcode.answers() { self.wqes[i].length as u32 } else { 0 };
+            self.complete(qp, i, status, byte_len);
+        }
+        if !self.owed.is_empty() {
+            self.wake_peers();
+        }
+        if status != wc::SUCCESS {
+            self.failed(qp, opcode, status);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wake_peers(&mut self) {
+        self.owed.drain(..).for_each(WakeCall::make);
+    }
+
+    /// A message by memory takes as many PSNs as it would take packets (IBA 9.7.2); one counts with the head.
+    #[inline(always)]
+    pub(crate) fn count_psns(&mut self, length: u64) {
+        if length > u64::from(self.params.mtu_bytes) {
+            self.count_more_psns(length);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_more_psns(&mut self, length: u64) {
+        let packets = length.div_ceil(u64::from(self.params.mtu_bytes.max(1)));
+        self.psn_ahead = self.psn_ahead.wrapping_add(packets as u32 - 1);
+        self.tell_psn();
+    }
+
+    /// Tells the peer what it may expect, where the number of accesses does not.
+    #[inline]
+    pub(crate) fn tell_psn(&self) {
+        if let Some(target) = &self.target {
+            target.lane.tell_psn(self.next_psn());
+        }
+    }
+
+    /// The PSN that the request at the head begins with, by memory.
+    #[inline]
+    pub(crate) fn next_psn(&self) -> u32 {
+        self.head.wrapping_add(self.psn_ahead) & PSN_MASK
+    }
+
+    /// The next request begins with the PSN of the attributes.
+    pub(crate) fn begin_psns(&mut self) {
+        self.psn_ahead = self.params.sq_psn.wrapping_sub(self.head);
+    }
+
+    /// The PSN that comes next, and over packets the one that is expected next.
+    pub(crate) fn psns(&self) -> (u32, Option<u32>) {
+        match self.far.as_ref().map(|far| far.psns()).or(self.last_psns) {
+            Some(psns) => (psns.next.unwrap_or(self.params.sq_psn), Some(psns.expected)),
+            None => (self.next_psn(), None),
+        }
+    }
+
+    /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
+    #[inline]
+    fn goes_by_memory(&self, opcode: Opcode) -> bool {
+        let is_far = self.far.is_some() || self.far_in_hand;
+        !is_far && !self.is_ud && !matches!(opcode, Opcode::LocalInv | Opcode::BindMw)
+    }
+
+    /// Puts the completion of WQE `i`, the one before the head, where the program polls.
+    #[inline(always)]
+    fn complete(&mut self, qp: &Qp, i: usize, status: u32, byte_len: u32) {
+        let Some(cq) = qp.send_cq() else { return };
+        let (wr_id, opcode) = (self.wqes[i].wr_id, self.wqes[i].opcode.wc_opcode());
+        if self.ring.push(cq.shared, wr_id, status, opcode, byte_len, self.head) {
+            cq.tell(status != wc::SUCCESS);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, qp: &Qp, opcode: Opcode, status: u32) {
+        self.explain(qp, opcode, status);
+        qp.tally.add(Word::Errors, 1);
+        match status {
+            wc::REM_ACCESS_ERR => qp.tally.add(Word::RemoteAccess, 1),
+            wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
+            _ => {}
+        }
+        qp.send_error(self);
+    }
+
+    /// Says on request why a program's work failed (DESIGN decision 11).
+    fn explain(&self, qp: &Qp, opcode: Opcode, status: u32) {
+        let why = match status {
+            wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
+            wc::LOC_QP_OP_ERR => "the QP does not allow the operation (max_rd_atomic?)",
+            wc::LOC_PROT_ERR => "an SGE names memory that its lkey does not cover or allow",
+            wc::MW_BIND_ERR => "the window or key does not allow the bind or invalidation",
+            wc::REM_INV_REQ_ERR => "the peer's QP or receive does not take this request",
+            wc::REM_ACCESS_ERR => "the rkey does not cover or allow the remote memory",
+            wc::REM_OP_ERR => "the peer's receive buffer or memory is not accessible",
+            wc::RETRY_EXC_ERR => {
+                "nobody answers under that QP number: no process of this user on this host, or the QP not \
+                ready, in error, connected to another or expecting another PSN"
+            }
+            wc::RNR_RETRY_EXC_ERR => "the peer has no receive posted",
+            _ => "error",
+        };
+        log::info!("QP {:#x}, {opcode:?} to QP {:#x}: status {status}: {why}", qp.qp_num(), self.params.dest_qpn);
+    }
+
+    /// Completes everything that waits with a flush error, in order.
+    pub(crate) fn flush(&mut self, qp: &Qp) {
+        self.cancel_request();
+        self.unclaim();
+        // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
+        let counted = qp.send_cq().map(|cq| cq.hold_count());
+        qp.tally.add(Word::Flushed, self.tail.wrapping_sub(self.head).into());
+        self.psn_ahead = self.psn_ahead.wrapping_sub(self.tail.wrapping_sub(self.head));
+        while self.head != self.tail {
+            let i = self.index(self.head);
+            self.head = self.head.wrapping_add(1);
+            self.wqes[i].bind = None;
+            self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
+        }
+        drop(counted);
+        self.exec = Exec::default();
+        self.ud.forget_waiting();
+    }
+
+    /// Back to the state after creation (RESET).
+    pub(crate) fn reset(&mut self, qp: &Qp) {
+        self.cancel_request();
+        self.unclaim();
+        self.disconnect(qp);
+        self.wqes.iter_mut().for_each(|w| w.bind = None);
+        (self.head, self.tail, self.room) = (0, 0, 0);
+        self.last_psns = None;
+        self.exec = Exec::default();
+    }
+
+    /// A message that was begun will not be finished: the peer's next one gets its receive.
+    fn unclaim(&mut self) {
+        if let (Some(wqe), Some(target)) = (self.exec.claimed.take(), &self.target) {
+            target.unclaim(wqe);
+        }
+    }
+
+    /// Ends the in-flight marks that a thread of this process left behind when it ended inside a call.
+    pub(crate) fn leave_lanes(&mut self) {
+        if let Some(lane) = self.in_hand.take() {
+            lane.leave();
+            lane.release();
+        }
+        for t in self.target.iter().chain(self.xrc.values()) {
+            t.leave();
+        }
+        // What was begun was no request.
+        self.tell_psn();
+        self.ud.leave_lanes();
+    }
+
+    /// Gives up the lanes into other QPs.
+    pub(crate) fn disconnect(&mut self, qp: &Qp) {
+        if let Some(t) = self.target.take() {
+            t.release();
+        }
+        self.last_psns = self.far.take().map_or(self.last_psns, |far| Some(far.psns()));
+        self.far_in_hand = false;
+        let had_lanes = !self.xrc.is_empty() || self.ud.is_known();
+        for (_, t) in self.xrc.drain() {
+            t.release();
+        }
+        self.ud.disconnect();
+        if had_lanes {
+            self.process.forget_lanes(qp.qp_num());
+        }
+    }
+
+    // ---- local data ------------------------------------------------------------------------------------------------
+
+    /// Collects the local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for `need`.
+    /// `LOC_PROT_ERR` when a key does not allow it (IBA 10.10.2.2).
+    #[inline(always)]
+    pub(crate) fn collect(
+        &self,
+        i: usize,
+        from: u64,
+        len: u64,
+        need: u32,
+        to: &mut Pieces,
+    ) -> std::result::Result<(), u32> {
+        self.each_piece(i, from, len, need, |p, n| to.push(p, n))
+    }
+
+    /// The same check for the whole of WQE `i`, and nothing else.
+    pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
+        self.each_piece(i, 0, self.wqes[i].length, need, |_, _| {})
+    }
+
+    #[inline(always)]
+    fn each_piece(
+        &self,
+        i: usize,
+        from: u64,
+        len: u64,
+        need: u32,
+        mut each: impl FnMut(*mut u8, u64),
+    ) -> std::result::Result<(), u32> {
+        let w = &self.wqes[i];
+        if w.inline_len.is_some() {
+            let start = i * self.cap.max_inline_data as usize + from as usize;
+            let data = &self.inline[start..start + len as usize];
+            each(data.as_ptr().cast_mut(), len);
+            return Ok(());
+        }
+        let room = self.cap.max_send_sge as usize;
+        let (mut skip, mut left) = (from, len);
+        for sge in &self.sges[i * room..i * room + w.num_sge as usize] {
+            let n = u64::from(sge.length);
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            if left == 0 {
+                break;
+            }
+            let take = (n - skip).min(left);
+            let at = sge.addr.wrapping_add(skip);
+            let p = crate::mr::local_memory(self.process, sge.lkey, at, take, need, self.pd).ok_or(wc::LOC_PROT_ERR)?;
+            each(p, take);
+            left -= take;
+            skip = 0;
+        }
+        Ok(())
+    }
+}
+
+/// Operations of a service type, one bit for each opcode (IBA 10.8.3, table 91; annexes A14, A19).
+fn allowed(qp_type: QpType) -> u32 {
+    use Opcode::*;
+    let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
+    let unreliable = bits(&[Write, WriteImm, Send, SendImm, SendInv, LocalInv, BindMw]);
+    match qp_type {
+        QpType::Rc | QpType::XrcSend => unreliable | bits(&[Read, CompareSwap, FetchAdd, Flush, AtomicWrite]),
+        QpType::Uc => unreliable,
+        QpType::Ud => bits(&[Send, SendImm]),
+        QpType::XrcRecv => 0,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn full() -> Error {
+    Error::no_memory("the send queue is full")
+}
+
+#[cold]
+#[inline(never)]
+fn too_many_sges(n: usize, room: usize) -> Error {
+    Error::invalid(format!("a send has {n} SGEs, the QP allows {room}"))
+}
+
+/// Why a request cannot be posted on `qp` as it is.
+#[cold]
+#[inline(never)]
+fn refusal(qp: &Qp, request: &SendRequest<'_>) -> Error {
+    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Error::invalid("the QP is not ready to send");
+    }
+    if allowed(qp.qp_type()) >> request.opcode as u32 & 1 == 0 {
+        return Error::invalid(format!("{:?} is not possible on a {:?} QP", request.opcode, qp.qp_type()));
+    }
+    if request.flags & send_flags::IP_CSUM != 0 {
+        return Error::invalid("checksum offload is not offered");
+    }
+    if request.flags & send_flags::INLINE != 0 && request.opcode.answers() {
+        return Error::invalid("an operation that fetches data cannot be inline");
+    }
+    Error::invalid("a datagram needs an address handle")
+}
+
+/// Rights that local memory needs for `opcode`: what is fetched is written there.
+#[inline]
+pub(crate) fn local_need(opcode: Opcode) -> u32 {
+    if opcode.answers() { access::LOCAL_WRITE } else { 0 }
+}

@@ -1,0 +1,225 @@
+//! The requester's side of owner copies (DESIGN decision 4d): leaves a request in the target's lane, passes the data
+//! through the lane's bounce buffer, and looks whether the owner has carried it out (see `service`). Nobody waits
+//! inside a call.
+
+use crate::arena::layout::request;
+use crate::host::clock::now_ns;
+use crate::mr::transfer::{self, Direction, Pieces};
+use crate::owner_copy::bounce::Stream;
+use crate::owner_copy::owner::result_of;
+use crate::qp::sq::SendQueue;
+use crate::qp::sq::requester::{Step, Stop};
+use crate::responder::{Nak, Responder};
+use std::sync::atomic::Ordering;
+use vervain_iba::{access, wc};
+
+/// How soon a request is looked at again.
+const FIRST_LOOK_NS: u64 = 20_000;
+
+/// Remote memory as the owner is asked for it.
+pub(crate) struct Remote {
+    pub key: u32,
+    pub addr: u64,
+    /// The key is one of the owner's own receive.
+    pub local: bool,
+}
+
+/// What the owner has been asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    op: u32,
+    len: u64,
+    /// Bytes that this side has passed through the bounce buffer.
+    moved: u64,
+    /// Bytes that the owner had, when last looked at.
+    seen: u64,
+}
+
+impl SendQueue {
+    /// Asks the owner to do `op` on `n` bytes, or goes on with what it was asked; `Wait` until it is done. At most
+    /// `budget` bytes are copied by this call.
+    pub(crate) fn ask(
+        &mut self,
+        i: usize,
+        target: &Responder,
+        op: u32,
+        remote: &Remote,
+        n: u64,
+        budget: &mut u64,
+    ) -> Result<u64, Stop> {
+        let r = &target.lane.request;
+        loop {
+            let Some(asked) = self.exec.asked else {
+                self.request(i, target, op, remote, n, budget)?;
+                continue;
+            };
+            let state = r.state.load(Ordering::Acquire);
+            if state == request::DONE {
+                if let Err(nak) = result_of(r.status.load(Ordering::Relaxed)) {
+                    self.over(target);
+                    return Err(nak.into());
+                }
+                if asked.op == request::BOUNCE {
+                    self.over(target);
+                    continue;
+                }
+            }
+            let asked = self.pass(i, target, asked, budget)?;
+            if state == request::DONE && (asked.op != request::READ || asked.moved == asked.len) {
+                self.over(target);
+                return Ok(asked.len);
+            }
+            // The owner ran out of data, or of room: it has looked once more after it said so, and so do we.
+            if r.state.load(Ordering::SeqCst) == request::WAITING
+                && Self::owner_can_pass(target, &asked)
+                && r.state
+                    .compare_exchange(request::WAITING, request::POSTED, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
+            {
+                target.space.raise(target.lane.attention.load(Ordering::Relaxed));
+            }
+            if state != request::DONE
+                && (target.space.is_dead() || target.lane.initiator.load(Ordering::Relaxed) as u32 == 0)
+            {
+                self.exec.asked = None;
+                return Err(Stop::Nak(Nak::Silence));
+            }
+            return Err(Stop::Step(if *budget == 0 { Step::Again } else { self.wait_for_owner(target) }));
+        }
+    }
+
+    /// The request is answered.
+    fn over(&mut self, target: &Responder) {
+        target.lane.request.state.store(request::IDLE, Ordering::Relaxed);
+        self.exec.asked = None;
+        self.exec.deadline = 0;
+        self.exec.looks = 0;
+    }
+
+    /// Leaves the request in the lane.
+    fn request(
+        &mut self,
+        i: usize,
+        target: &Responder,
+        op: u32,
+        remote: &Remote,
+        n: u64,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
+        let r = &target.lane.request;
+        // An earlier request that was given up may still be carried out; its words must stay until then.
+        if target.withdraw() {
+            return Err(Stop::Step(self.wait_for_owner(target)));
+        }
+        let copies = op == request::WRITE || op == request::READ;
+        let want = if n > request::BOUNCE_BYTES { request::LARGE_BOUNCE_BYTES } else { request::BOUNCE_BYTES };
+        // Asked for once in a message: an owner that is short of memory may have no larger one.
+        let small = target.lane.bounce_len.load(Ordering::Acquire) < want && !self.exec.bounced;
+        let (op, n) = if copies && small { (request::BOUNCE, want) } else { (op, n) };
+        self.exec.bounced |= op == request::BOUNCE;
+        r.op.store(op, Ordering::Relaxed);
+        r.key.store(remote.key, Ordering::Relaxed);
+        r.local.store(u32::from(remote.local), Ordering::Relaxed);
+        r.addr.store(remote.addr, Ordering::Relaxed);
+        r.len.store(n, Ordering::Relaxed);
+        r.compare.store(self.wqes[i].compare_add, Ordering::Relaxed);
+        r.swap.store(self.wqes[i].swap, Ordering::Relaxed);
+        r.moved.store(0, Ordering::Relaxed);
+        r.taken.store(0, Ordering::Relaxed);
+        let mut asked = Asked { op, len: n, moved: 0, seen: 0 };
+        // A short message is there when the owner looks. With a long one the owner wakes while it is filled in.
+        if op == request::WRITE && n <= request::BOUNCE_BYTES {
+            asked = self.pass(i, target, asked, budget)?;
+        }
+        self.exec.asked = Some(asked);
+        r.state.store(request::POSTED, Ordering::SeqCst);
+        target.space.raise(target.lane.attention.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// How the message goes through the bounce buffer, and where that lies.
+    fn stream(target: &Responder, asked: &Asked) -> (Stream, u64) {
+        let ring = target.lane.bounce_len.load(Ordering::Acquire);
+        (Stream { len: asked.len, ring }, target.lane.bounce.load(Ordering::Acquire))
+    }
+
+    /// Bytes that this side can pass through next.
+    fn next(target: &Responder, asked: &Asked) -> Result<u64, Nak> {
+        let (stream, _) = Self::stream(target, asked);
+        let theirs = target.lane.request.taken.load(Ordering::SeqCst);
+        match asked.op {
+            request::WRITE => stream.fill(asked.moved, theirs).ok_or(Nak::RemoteOperation),
+            request::READ => stream.empty(theirs, asked.moved).ok_or(Nak::RemoteOperation),
+            _ => Ok(0),
+        }
+    }
+
+    /// Whether the owner finds something to do in the bounce buffer.
+    fn owner_can_pass(target: &Responder, asked: &Asked) -> bool {
+        let (stream, _) = Self::stream(target, asked);
+        let theirs = target.lane.request.taken.load(Ordering::SeqCst);
+        let next = match asked.op {
+            request::WRITE => stream.empty(asked.moved, theirs),
+            request::READ => stream.fill(theirs, asked.moved),
+            _ => None,
+        };
+        next.is_some_and(|n| n > 0)
+    }
+
+    /// Passes through the bounce buffer what can be passed now.
+    fn pass(&mut self, i: usize, target: &Responder, mut asked: Asked, budget: &mut u64) -> Result<Asked, Stop> {
+        let r = &target.lane.request;
+        let (stream, bounce) = Self::stream(target, &asked);
+        while *budget > 0 {
+            let n = Self::next(target, &asked)?;
+            if n == 0 {
+                break;
+            }
+            let at = target.space.view.at(bounce + asked.moved % stream.ring, n).filter(|_| bounce != 0);
+            let at = at.ok_or(Nak::RemoteOperation)?;
+            let (direction, need) = match asked.op {
+                request::READ => (Direction::Read, access::LOCAL_WRITE),
+                _ => (Direction::Write, 0),
+            };
+            let mut pieces = Pieces::new();
+            self.collect(i, self.exec.done + asked.moved, n, need, &mut pieces).map_err(Stop::Local)?;
+            // SAFETY: `at` lies inside the owner's arena as just checked, where nobody's keys lead while it is a
+            // bounce buffer; the pieces are checked local memory.
+            unsafe { transfer::copy_direct(direction, at, &pieces, false)? };
+            asked.moved += n;
+            r.moved.store(asked.moved, Ordering::SeqCst);
+            *budget = budget.saturating_sub(n);
+            self.exec.asked = self.exec.asked.map(|_| asked);
+        }
+        let seen = r.taken.load(Ordering::Relaxed);
+        if seen != asked.seen {
+            // The owner is at it: that is no silence.
+            asked.seen = seen;
+            self.exec.deadline = 0;
+            self.exec.looks = 0;
+            self.exec.asked = self.exec.asked.map(|_| asked);
+        }
+        Ok(asked)
+    }
+
+    /// Takes back a request that the owner has not begun.
+    pub(crate) fn cancel_request(&mut self) {
+        if self.exec.asked.take().is_some() {
+            self.target.iter().chain(self.xrc.values()).for_each(|t| {
+                t.withdraw();
+            });
+        }
+    }
+
+    /// The owner is slow: wait, but no longer than for a silent peer.
+    fn wait_for_owner(&mut self, target: &Responder) -> Step {
+        if self.deadline_passed() {
+            self.exec.asked = None;
+            target.withdraw();
+            return Step::Done(wc::RETRY_EXC_ERR);
+        }
+        // Where the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
+        self.exec.looks += 1;
+        Step::Wait(now_ns() + (FIRST_LOOK_NS << (self.exec.looks / 4).min(6)))
+    }
+}

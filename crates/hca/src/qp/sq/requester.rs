@@ -1,0 +1,623 @@
+//! The requester: one step of the work request at the head of a send queue (IBA 9.7.2, 9.9.2). It resolves the local
+//! memory, enters the target's lane, and runs the responder's operations there; refusals become completion statuses,
+//! silence becomes retries.
+
+use crate::arena::layout::request;
+use crate::host::clock::now_ns;
+use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
+use crate::process::peer::Location;
+use crate::qp::Qp;
+use crate::qp::sq::owner_copy::{Asked, Remote};
+use crate::qp::sq::{SendQueue, local_need};
+use crate::responder::{InFlight, Nak, Responder};
+use crate::rq::Receipt;
+use std::sync::atomic::Ordering;
+use vervain_iba::{Opcode, QpType, access, send_flags, wc};
+
+/// Longest message, max_msg_sz (IBA 9.7.7).
+const MAX_MESSAGE: u64 = 1 << 31;
+/// How soon silence, a missing receive or a request to the owner is looked at again by the progress thread, at first.
+const FIRST_LOOK_NS: u64 = 50_000;
+const LAST_LOOK_NS: u64 = 1_000_000;
+/// Bytes that are moved in one go even if the budget is smaller.
+const SMALL: u64 = 64 << 10;
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The request is done, with this status.
+    Done(u32),
+    /// The budget is spent.
+    Again,
+    /// Nothing can be done before this time.
+    Wait(u64),
+}
+
+/// How far the request at the head is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Exec {
+    /// Bytes moved.
+    pub done: u64,
+    /// The receive that this message fills.
+    pub claimed: Option<u32>,
+    /// Local and remote checks are made.
+    pub checked: bool,
+    /// What the owner was asked to do.
+    pub asked: Option<Asked>,
+    /// A bounce buffer was asked for.
+    pub bounced: bool,
+    /// When silence turns into an error; 0 while the peer answers.
+    pub deadline: u64,
+    /// When a handshake that is under way counts as silence; 0 while there is none.
+    pub handshake_until: u64,
+    /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
+    pub rnr_until: u64,
+    pub rnr_left: u8,
+    /// An atomic has been carried out, and its answer could not be put where it was to go.
+    pub unanswered: bool,
+    pub(crate) looks: u32,
+}
+
+impl Exec {
+    /// Whether the request has had any effect.
+    pub(crate) fn begun(&self) -> bool {
+        self.checked || self.asked.is_some()
+    }
+
+    pub(crate) fn next_look(&mut self) -> u64 {
+        self.looks += 1;
+        now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
+    }
+}
+
+/// Either a final status for the request, or a reason to try later.
+pub(crate) enum Stop {
+    Step(Step),
+    Nak(Nak),
+    Local(u32),
+}
+
+impl From<Nak> for Stop {
+    fn from(nak: Nak) -> Self {
+        Stop::Nak(nak)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Local => Stop::Local(wc::LOC_PROT_ERR),
+            Fault::Remote | Fault::Refused => Stop::Nak(Nak::RemoteOperation),
+            Fault::Gone => Stop::Nak(Nak::Silence),
+        }
+    }
+}
+
+impl SendQueue {
+    /// One step of the request at the head.
+    #[inline]
+    pub(crate) fn step(&mut self, qp: &Qp, budget: &mut u64) -> Step {
+        let i = self.index(self.head);
+        let opcode = self.wqes[i].opcode;
+        if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            return self.step_elsewhere(qp, i, opcode, budget);
+        }
+        // The target is moved out and back, so that the queue and the target can be borrowed side by side.
+        let target = match self.target.take() {
+            Some(target) => target,
+            None => match self.find_target(qp, None) {
+                Ok(target) => target,
+                Err(step) => return step,
+            },
+        };
+        let (step, keep) = self.attempt(qp, i, opcode, &target, budget);
+        if keep {
+            self.target = Some(target);
+        }
+        step
+    }
+
+    /// One step of a request that is not for the one peer of a connected QP.
+    #[inline(never)]
+    fn step_elsewhere(&mut self, qp: &Qp, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
+        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+            return self.local_operation(qp, i, opcode);
+        }
+        if qp.qp_type() == QpType::Ud {
+            return self.datagram(qp, i);
+        }
+        // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
+        let srqn = self.wqes[i].srqn;
+        let target = match self.xrc.remove(&srqn).map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
+            Ok(target) => target,
+            Err(step) => return step,
+        };
+        let (step, keep) = self.attempt(qp, i, opcode, &target, budget);
+        if keep {
+            self.xrc.insert(srqn, target);
+        }
+        step
+    }
+
+    /// Goes on with the request at the head; what came of it, and whether the target is still good.
+    #[inline]
+    fn attempt(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
+        self.in_hand = Some(target.in_hand());
+        let outcome = self.carry_out(qp, i, opcode, target, budget);
+        let dropped = match &outcome {
+            Err(Stop::Local(_)) => true,
+            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::ReceiverNotReady(_)),
+            _ => false,
+        };
+        if dropped && let Some(wqe) = self.exec.claimed.take() {
+            target.unclaim(wqe);
+        }
+        let result = match outcome {
+            Ok(()) => (Step::Done(wc::SUCCESS), true),
+            Err(Stop::Step(step)) => (step, true),
+            Err(Stop::Local(status)) => (Step::Done(status), true),
+            Err(Stop::Nak(nak)) => (self.refused(qp, target, nak), nak != Nak::Silence),
+        };
+        if !matches!(result.0, Step::Done(_)) {
+            // An access that was no request.
+            target.lane.tell_psn(self.next_psn());
+        }
+        self.in_hand = None;
+        result
+    }
+
+    #[inline]
+    fn carry_out(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        opcode: Opcode,
+        target: &Responder,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
+        let total = self.wqes[i].length;
+        // The local memory of a message that is moved in one go.
+        let mut whole = Pieces::new();
+        if !self.exec.checked {
+            // IBA 10.10.2.2: local errors are found before anything is sent.
+            if total <= transfer::DIRECT_CHUNK {
+                self.collect(i, 0, total, local_need(opcode), &mut whole).map_err(Stop::Local)?;
+            } else {
+                self.check_long(i, total, opcode).map_err(Stop::Local)?;
+            }
+            if opcode.answers() && self.params.max_rd_atomic == 0 {
+                return Err(Stop::Local(wc::LOC_QP_OP_ERR));
+            }
+        }
+        match opcode {
+            Opcode::Write | Opcode::Read => self.rdma(qp, i, opcode, target, &whole, budget),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.fetch_atomic(i, opcode, target, &whole),
+            Opcode::WriteImm => self.rdma(qp, i, opcode, target, &whole, budget),
+            Opcode::AtomicWrite => self.write_atomic(qp, i, target, &whole, budget),
+            Opcode::Flush => self.flush_remote(i, target),
+            _ => self.send(qp, i, opcode, target, &whole, budget),
+        }
+    }
+
+    #[inline(never)]
+    fn check_long(&self, i: usize, total: u64, opcode: Opcode) -> Result<(), u32> {
+        if total > MAX_MESSAGE {
+            return Err(wc::LOC_LEN_ERR);
+        }
+        self.check_local(i, local_need(opcode))
+    }
+
+    /// RDMA Write, with or without immediate, and RDMA Read. `whole` is the local memory if the message is short.
+    #[inline]
+    fn rdma(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        opcode: Opcode,
+        target: &Responder,
+        whole: &Pieces,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
+        let w = &self.wqes[i];
+        let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
+        let (direction, need) = match opcode {
+            Opcode::Read => (Direction::Read, access::REMOTE_READ),
+            _ => (Direction::Write, access::REMOTE_WRITE),
+        };
+        if opcode == Opcode::Read && target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let mut mark = target.enter()?;
+        // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
+        let mut known = None;
+        if !self.exec.checked {
+            if total > 0 {
+                known = Some(target.remote_memory(rkey, addr, total, need)?);
+            }
+            if opcode == Opcode::WriteImm {
+                self.exec.claimed = Some(target.claim()?);
+            }
+            self.exec.checked = true;
+        }
+        match known {
+            // SAFETY: both sides were checked against their keys inside the in-flight mark.
+            Some(Location::Mapped(p)) if whole.len() == total => unsafe {
+                transfer::copy_direct(direction, p, whole, true)?;
+                *budget = budget.saturating_sub(total);
+            },
+            _ if total > 0 => mark = self.rdma_long(i, target, direction, known, mark, budget)?,
+            _ => {}
+        }
+        if let Some(wqe) = self.exec.claimed {
+            self.deliver_immediate(qp, i, target, wqe);
+        }
+        target.leave_done(mark).map_err(Stop::from)
+    }
+
+    /// Moves a message in chunks, leaving the peer's memory between two of them.
+    #[inline(never)]
+    fn rdma_long<'a>(
+        &mut self,
+        i: usize,
+        target: &'a Responder,
+        direction: Direction,
+        mut known: Option<Location>,
+        mut mark: InFlight<'a>,
+        budget: &mut u64,
+    ) -> Result<InFlight<'a>, Stop> {
+        let w = &self.wqes[i];
+        let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
+        let need = if direction == Direction::Read { access::REMOTE_READ } else { access::REMOTE_WRITE };
+        while self.exec.done < total {
+            let done = self.exec.done;
+            let place = || target.remote_memory(rkey, addr.wrapping_add(done), total - done, need);
+            let remote = Remote { key: rkey, addr: addr.wrapping_add(done), local: false };
+            let first = match known.take() {
+                Some(first) => first,
+                None => place()?,
+            };
+            self.exec.done += self.chunk(i, target, direction, first, &place, total - done, true, &remote, budget)?;
+            if self.exec.done < total {
+                drop(mark);
+                if *budget == 0 {
+                    return Err(Stop::Step(Step::Again));
+                }
+                mark = target.enter()?;
+            }
+        }
+        Ok(mark)
+    }
+
+    #[inline(never)]
+    fn deliver_immediate(&mut self, qp: &Qp, i: usize, target: &Responder, wqe: u32) {
+        let w = &self.wqes[i];
+        let receipt = Receipt {
+            opcode: wc::OP_RECV_RDMA_WITH_IMM,
+            byte_len: w.length as u32,
+            imm: w.imm_or_rkey,
+            src_qp: qp.qp_num(),
+            wc_flags: wc::FLAG_IMM,
+            slid: qp.lid(),
+            sl: self.params.ah.sl,
+            ..Receipt::default()
+        };
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
+    }
+
+    /// Send, with immediate, with invalidate. `whole` is the local memory if the message is short.
+    #[inline]
+    fn send(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        opcode: Opcode,
+        target: &Responder,
+        whole: &Pieces,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
+        let total = self.wqes[i].length;
+        let mut mark = target.enter()?;
+        let wqe = match self.exec.claimed {
+            Some(wqe) => wqe,
+            None => {
+                let wqe = target.claim()?;
+                self.exec.claimed = Some(wqe);
+                wqe
+            }
+        };
+        let mut receipt = Receipt {
+            opcode: wc::OP_RECV,
+            src_qp: qp.qp_num(),
+            slid: qp.lid(),
+            sl: self.params.ah.sl,
+            ..Receipt::default()
+        };
+        let first = !self.exec.checked;
+        if first {
+            if total > target.receive_room(wqe) {
+                return Err(self.spoil(target, wqe, &receipt, wc::LOC_LEN_ERR, Nak::InvalidRequest));
+            }
+            self.exec.checked = true;
+        }
+        let known =
+            if first && total > 0 && whole.len() == total { target.receive_memory(wqe, 0, total) } else { Ok(None) };
+        match known {
+            Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
+            Ok(Some((Location::Mapped(p), room, ..))) if room >= total => {
+                // SAFETY: both sides were checked against their keys inside the in-flight mark.
+                let filled = unsafe { transfer::copy_direct(Direction::Write, p, whole, true) };
+                filled.map_err(|fault| self.not_filled(target, wqe, &receipt, fault.into()))?;
+                *budget = budget.saturating_sub(total);
+            }
+            _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
+            _ => {}
+        }
+        let w = &self.wqes[i];
+        receipt.byte_len = total as u32;
+        match opcode {
+            Opcode::SendImm => (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_IMM),
+            Opcode::SendInv => {
+                (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_INV);
+                match target.invalidate(w.imm_or_rkey) {
+                    Ok(()) => {}
+                    Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
+                    // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
+                    Err(_) => return Err(self.spoil(target, wqe, &receipt, wc::REM_INV_REQ_ERR, Nak::RemoteAccess)),
+                }
+            }
+            _ => {}
+        }
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
+        target.leave_done(mark).map_err(Stop::from)
+    }
+
+    /// Moves a message into its receive in chunks, leaving the peer's memory between two of them.
+    #[inline(never)]
+    fn send_long<'a>(
+        &mut self,
+        i: usize,
+        target: &'a Responder,
+        wqe: u32,
+        receipt: &Receipt,
+        mut mark: InFlight<'a>,
+        budget: &mut u64,
+    ) -> Result<InFlight<'a>, Stop> {
+        let total = self.wqes[i].length;
+        while self.exec.done < total {
+            let done = self.exec.done;
+            let (first, room, key, addr) = match target.receive_memory(wqe, done, total - done) {
+                Ok(Some(found)) => found,
+                Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
+                Ok(None) | Err(_) => {
+                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
+                }
+            };
+            let again = || target.receive_memory(wqe, done, total - done);
+            let place = || again().and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
+            let last = done + room >= total;
+            let remote = Remote { key, addr, local: true };
+            let n = self.chunk(i, target, Direction::Write, first, &place, room, last, &remote, budget);
+            self.exec.done += n.map_err(|stop| self.not_filled(target, wqe, receipt, stop))?;
+            if self.exec.done < total {
+                drop(mark);
+                if *budget == 0 {
+                    return Err(Stop::Step(Step::Again));
+                }
+                mark = target.enter()?;
+            }
+        }
+        Ok(mark)
+    }
+
+    /// The message was not moved into its receive: spoilt, if it is the receive's memory that is not there.
+    #[cold]
+    fn not_filled(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
+        match stop {
+            Stop::Nak(Nak::RemoteOperation) => self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation),
+            stop => stop,
+        }
+    }
+
+    /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
+    #[cold]
+    fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
+        target.spoil_receive(wqe, receipt, status);
+        self.exec.claimed = None;
+        Stop::Nak(nak)
+    }
+
+    /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
+    #[inline]
+    fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
+        let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
+        if total != 8 {
+            return Err(Stop::Local(wc::LOC_LEN_ERR));
+        }
+        if self.exec.unanswered {
+            return Err(Stop::Local(wc::LOC_PROT_ERR));
+        }
+        if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let mark = target.enter()?;
+        let compare_swap = opcode == Opcode::CompareSwap;
+        let place = target.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
+        if !addr.is_multiple_of(8) && !matches!(place, Err(Nak::InvalidRequest)) {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let old = match place? {
+            // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
+            Location::Mapped(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
+                let w = &self.wqes[i];
+                // SAFETY: the responder has just checked the word against its key, and the mark keeps it so.
+                unsafe { transfer::atomic(p, compare_swap, w.compare_add, w.swap) }.map_err(|_| Nak::RemoteOperation)?
+            }
+            _ => {
+                let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
+                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
+                target.lane.request.result.load(Ordering::Relaxed)
+            }
+        };
+        target.leave_done(mark)?;
+        let mut word = old.to_ne_bytes();
+        // SAFETY: the pieces are checked local memory of 8 bytes; the word is on this stack.
+        unsafe { transfer::copy_direct(Direction::Read, word.as_mut_ptr(), whole, true)? };
+        Ok(())
+    }
+
+    /// Atomic write: 8 bytes, aligned, in one store (IBA annex A19.4.3).
+    #[inline(never)]
+    fn write_atomic(
+        &mut self,
+        qp: &Qp,
+        i: usize,
+        target: &Responder,
+        whole: &Pieces,
+        budget: &mut u64,
+    ) -> Result<(), Stop> {
+        let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
+        if total != 8 {
+            return Err(Stop::Local(wc::LOC_LEN_ERR));
+        }
+        if !addr.is_multiple_of(8) {
+            return Err(Stop::Nak(Nak::InvalidRequest));
+        }
+        let mark = target.enter()?;
+        let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
+        if let (Location::Mapped(_), None) = (place, self.exec.asked) {
+            drop(mark);
+            return self.rdma(qp, i, Opcode::Write, target, whole, budget);
+        }
+        // A process_vm call promises no atomic store; the owner makes one.
+        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8, budget)?;
+        target.leave_done(mark).map_err(Stop::from)
+    }
+
+    /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
+    /// (IBA annex A19.4.2).
+    #[inline(never)]
+    fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
+        let w = &self.wqes[i];
+        let mark = target.enter()?;
+        let length = if w.flush.level == 1 { 0 } else { w.flush.length };
+        target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
+        target.leave_done(mark).map_err(Stop::from)
+    }
+
+    /// Moves the next piece, at most one chunk of `room` bytes, to or from `first`, which `place` finds once more where it
+    /// may have been revoked meanwhile; returns how many bytes. The caller is in flight. `ends` says that the message ends with `room`.
+    #[allow(clippy::too_many_arguments)]
+    fn chunk(
+        &mut self,
+        i: usize,
+        target: &Responder,
+        direction: Direction,
+        first: Location,
+        place: &dyn Fn() -> Result<Location, Nak>,
+        room: u64,
+        ends: bool,
+        remote: &Remote,
+        budget: &mut u64,
+    ) -> Result<u64, Stop> {
+        let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
+        // What the owner was asked for it also finishes, even if the memory has been mapped meanwhile.
+        let asked = self.exec.asked.is_some();
+        let way = if asked { Way::Owner } else { transfer::way(&target.space, first, self.process.policy) };
+        let limit = match way {
+            Way::Direct(_) | Way::Null => transfer::DIRECT_CHUNK,
+            Way::Vm(_) => transfer::VM_CHUNK,
+            // The owner looks at the key for each piece of it, and the budget bounds what passes through.
+            Way::Owner => MAX_MESSAGE,
+        };
+        // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines of the
+        // peer's memory, wherever in a line it begins.
+        let most = if way == Way::Owner { limit } else { limit.min((*budget).max(SMALL)) };
+        let in_line = match way {
+            Way::Direct(p) => p as u64 % 64,
+            Way::Vm(host) => host % 64,
+            Way::Owner | Way::Null => 0,
+        };
+        let n = if room <= most { room } else { ((most + in_line) & !63) - in_line };
+        let last = ends && n == room;
+        match way {
+            Way::Null => {}
+            Way::Direct(p) => {
+                let stream = self.wqes[i].length >= crate::host::copy::STREAM_FROM;
+                let mut pieces = Pieces::new();
+                self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
+                // SAFETY: both sides were checked against their keys inside the in-flight mark.
+                unsafe { transfer::copy_direct_of(direction, p, &pieces, last, stream)? };
+            }
+            Way::Vm(host) => {
+                let mut pieces = Pieces::new();
+                self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
+                if pieces.has_null() {
+                    return self.ask_chunk(i, target, direction, remote, n, budget);
+                }
+                transfer::bring_in(direction, &pieces)?;
+                transfer::aim(target.lane, direction, host, n, last);
+                // The address lies where the owner can take it away; look once more before it is used.
+                target.barrier();
+                // Memory that has been mapped meanwhile is still there.
+                let still = match place()? {
+                    Location::Unmapped(now) => now == host,
+                    Location::Mapped(_) => true,
+                    Location::Null => false,
+                };
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
+                    return Err(Stop::Nak(Nak::Silence));
+                }
+                match transfer::copy_vm(&target.space, target.lane, direction, &pieces) {
+                    Err(Fault::Refused) if self.process.policy != Policy::Vm => {
+                        return self.ask_chunk(i, target, direction, remote, n, budget);
+                    }
+                    moved => moved?,
+                }
+            }
+            Way::Owner => return self.ask_chunk(i, target, direction, remote, n, budget),
+        }
+        *budget = budget.saturating_sub(n);
+        Ok(n)
+    }
+
+    fn ask_chunk(
+        &mut self,
+        i: usize,
+        target: &Responder,
+        direction: Direction,
+        remote: &Remote,
+        n: u64,
+        budget: &mut u64,
+    ) -> Result<u64, Stop> {
+        let op = if direction == Direction::Read { request::READ } else { request::WRITE };
+        self.ask(i, target, op, remote, n, budget)
+    }
+
+    // ---- work without a peer ---------------------------------------------------------------------------------------
+
+    /// A bind or an invalidation.
+    pub(crate) fn local_operation(&mut self, qp: &Qp, i: usize, opcode: Opcode) -> Step {
+        if opcode == Opcode::BindMw { self.bind_window(qp, i) } else { self.local_invalidate(qp, i) }
+    }
+
+    fn local_invalidate(&mut self, qp: &Qp, i: usize) -> Step {
+        let key = self.wqes[i].imm_or_rkey;
+        let process = self.process;
+        let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
+        // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.
+        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+    }
+
+    fn bind_window(&mut self, qp: &Qp, i: usize) -> Step {
+        let Some(b) = self.wqes[i].bind.take() else {
+            return Step::Done(wc::LOC_QP_OP_ERR);
+        };
+        let done = qp.pausing(|| {
+            if b.mw.pd().number != self.pd {
+                return Err(crate::error::Error::invalid("the window belongs to another protection domain"));
+            }
+            b.mw.bind(b.new_rkey, b.mr.as_ref(), b.addr, b.length, b.access, qp.qp_num())
+        });
+        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+    }
+}

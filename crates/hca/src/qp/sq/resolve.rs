@@ -1,0 +1,143 @@
+//! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
+
+use crate::arena::layout::{QpShared, RqShared, slot_of};
+use crate::context::ah::Route;
+use crate::process::Process;
+use crate::process::link::{LaneReply, LaneRequest, Peer};
+use crate::process::peer::PeerProcess;
+use crate::qp::Qp;
+use crate::qp::sq::Params;
+use crate::responder::{QpIncarnation, Responder};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_iba::{AhAttr, QpState, QpType};
+
+/// What was found.
+pub(crate) enum Resolved {
+    /// The way in.
+    Responder(Box<Responder>),
+    /// A handshake is under way.
+    Connecting,
+    /// Nobody who would answer.
+    Nobody,
+    /// The XRC target answers that it knows no such SRQ.
+    NoSuchSrq,
+}
+
+/// The process that owns QP `qpn`, on the host that the address names.
+pub(crate) fn space_of(
+    process: &'static Process,
+    device: u32,
+    ah: &AhAttr,
+    qpn: u32,
+) -> Result<Arc<PeerProcess>, Resolved> {
+    if !matches!(process.link.route(device, ah), Route::Memory | Route::Both) {
+        return Err(Resolved::Nobody);
+    }
+    if process.owns_slot(slot_of(qpn)) {
+        return Ok(Arc::clone(&process.own));
+    }
+    match process.link.peer(process, slot_of(qpn)) {
+        Peer::Ready(space) => Ok(space),
+        Peer::Connecting => Err(Resolved::Connecting),
+        Peer::Absent => Err(Resolved::Nobody),
+    }
+}
+
+fn receives(qp: &QpShared) -> bool {
+    (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&qp.state.load(Ordering::Acquire))
+}
+
+/// The connected QP of `qp`, or the way into SRQ `srqn` behind it.
+pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Option<u32>) -> Resolved {
+    let space = match space_of(process, qp.device_index(), &params.ah, params.dest_qpn) {
+        Ok(space) => space,
+        Err(found) => return found,
+    };
+    let Some(theirs) = space.qp(params.dest_qpn) else {
+        return Resolved::Nobody;
+    };
+    // Read first: a reset after this is noticed when the lane is taken.
+    let seen = QpIncarnation::now(theirs);
+    let wanted = if qp.qp_type() == QpType::XrcSend { QpType::XrcRecv } else { qp.qp_type() };
+    if theirs.qp_type.load(Ordering::Relaxed) != wanted.to_verbs()
+        || theirs.dest_qpn.load(Ordering::Acquire) != qp.qp_num()
+        || !receives(theirs)
+    {
+        return Resolved::Nobody;
+    }
+    let me = process.initiator_id(qp.qp_num(), qp.generation());
+    match srqn {
+        None => bind(&space, theirs.lane.load(Ordering::Relaxed), me, seen),
+        Some(n) => find_srq(process, qp, &space, theirs, n, (me, seen)),
+    }
+}
+
+fn bind(space: &Arc<PeerProcess>, lane: u64, me: u64, seen: QpIncarnation) -> Resolved {
+    Responder::bind(space, lane, me, seen).map_or(Resolved::Nobody, |t| Resolved::Responder(Box::new(t)))
+}
+
+/// Takes a lane that was made on request. One that cannot be taken is forgotten, so that another is asked for.
+fn bind_granted(
+    process: &'static Process,
+    space: &Arc<PeerProcess>,
+    request: LaneRequest,
+    reply: LaneReply,
+    me: (u64, QpIncarnation),
+) -> Resolved {
+    match reply {
+        LaneReply::Lane(offset) => {
+            let found = bind(space, offset, me.0, me.1);
+            if matches!(found, Resolved::Nobody) && !space.is_own() {
+                process.link.forget_lane(&request);
+            }
+            found
+        }
+        LaneReply::Pending => Resolved::Connecting,
+        LaneReply::Refused if request.srqn != 0 => Resolved::NoSuchSrq,
+        LaneReply::Refused => Resolved::Nobody,
+    }
+}
+
+fn find_srq(
+    process: &'static Process,
+    qp: &Qp,
+    space: &Arc<PeerProcess>,
+    theirs: &QpShared,
+    srqn: u32,
+    me: (u64, QpIncarnation),
+) -> Resolved {
+    // IBA A14.4.3: the SRQ must exist and belong to the XRC domain of the target QP.
+    let same_domain = |rq: &&RqShared| rq.xrcd.load(Ordering::Relaxed) == theirs.xrcd.load(Ordering::Relaxed);
+    if slot_of(srqn) != 0 && space.xrc_srq(srqn).filter(same_domain).is_none() {
+        return Resolved::NoSuchSrq;
+    }
+    let request = LaneRequest { initiator: qp.qp_num(), qpn: theirs.qpn.load(Ordering::Relaxed), srqn };
+    bind_granted(process, space, request, lane(process, space, request), me)
+}
+
+/// The lane into a UD QP or an XRC SRQ, which its owner makes on request.
+pub(crate) fn lane(process: &'static Process, space: &Arc<PeerProcess>, request: LaneRequest) -> LaneReply {
+    if space.is_own() {
+        return process.make_lane(&request).map_or(LaneReply::Refused, LaneReply::Lane);
+    }
+    process.link.lane(slot_of(request.qpn), request)
+}
+
+/// The datagram QP `qpn`, through a lane of `qp`'s own.
+pub(crate) fn find_ud(process: &'static Process, qp: &Qp, ah: &AhAttr, qpn: u32) -> Resolved {
+    let space = match space_of(process, qp.device_index(), ah, qpn) {
+        Ok(space) => space,
+        Err(found) => return found,
+    };
+    let Some(theirs) = space.qp(qpn) else {
+        return Resolved::Nobody;
+    };
+    let seen = QpIncarnation::now(theirs);
+    if theirs.qp_type.load(Ordering::Relaxed) != QpType::Ud.to_verbs() || !receives(theirs) {
+        return Resolved::Nobody;
+    }
+    let request = LaneRequest { initiator: qp.qp_num(), qpn, srqn: 0 };
+    let me = process.initiator_id(qp.qp_num(), qp.generation());
+    bind_granted(process, &space, request, lane(process, &space, request), (me, seen))
+}

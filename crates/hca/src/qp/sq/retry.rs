@@ -1,0 +1,179 @@
+//! What becomes of a request that is refused or not answered (IBA 9.7.5.2.8, 9.7.6.1.3): a status, or another try later.
+
+use crate::device::port_counters::Word;
+use crate::host::clock::now_ns;
+use crate::qp::Qp;
+use crate::qp::sq::SendQueue;
+use crate::qp::sq::requester::Step;
+use crate::responder::{Nak, Responder};
+use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
+use vervain_iba::{QpType, wc};
+
+/// How soon a process that lets nobody in is asked again.
+const PAUSED_NS: u64 = 20_000;
+/// How long a handshake may take on top of the QP's own timeout.
+const HANDSHAKE_NS: u64 = 1_000_000_000;
+
+/// How long a silent peer is tried: the first attempt and `retry_cnt` more, each `4.096 µs × 2^timeout` (IBA 9.7.6.1.3).
+/// None for timeout 0, which waits for ever.
+pub(crate) fn retry_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
+    ack_timeout_ns(timeout).map(|ns| ns * (u64::from(retry_cnt) + 1))
+}
+
+impl SendQueue {
+    pub(crate) fn deadline_passed(&mut self) -> bool {
+        let now = now_ns();
+        if self.exec.deadline == 0 {
+            self.exec.deadline =
+                retry_ns(self.params.timeout, self.params.retry_cnt).map_or(u64::MAX, |ns| now.saturating_add(ns));
+        }
+        now >= self.exec.deadline
+    }
+
+    #[cold]
+    pub(crate) fn refused(&mut self, qp: &Qp, target: &Responder, nak: Nak) -> Step {
+        let reliable = qp.qp_type().is_reliable();
+        match nak {
+            Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
+            Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
+            Nak::Silence => {
+                self.start_over(target);
+                if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
+            }
+            // Unreliable services never hear of it (IBA 9.8.2.2.6).
+            Nak::ReceiverNotReady(_) => {
+                qp.tally.add(Word::OutOfBuffer, 1);
+                Step::Done(wc::SUCCESS)
+            }
+            _ if !reliable => Step::Done(wc::SUCCESS),
+            // The request is tried again from the start when the pause is over, and refused then.
+            _ if !target.refuse(nak) => {
+                self.forget_progress(target);
+                Step::Wait(now_ns() + PAUSED_NS)
+            }
+            Nak::InvalidRequest => Step::Done(wc::REM_INV_REQ_ERR),
+            Nak::RemoteAccess => Step::Done(wc::REM_ACCESS_ERR),
+            Nak::RemoteOperation => Step::Done(wc::REM_OP_ERR),
+        }
+    }
+
+    /// IBA 9.7.5.2.8: wait for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
+    /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
+    #[cold]
+    pub(crate) fn receiver_not_ready(&mut self, qp: &Qp, target: &Responder, code: u8) -> Step {
+        let e = &mut self.exec;
+        let now = now_ns();
+        if e.rnr_until == 0 {
+            e.rnr_left = self.params.rnr_retry;
+        } else if now < e.rnr_until {
+            return Step::Wait(e.next_look().min(e.rnr_until));
+        }
+        // One that comes in a packet: told by the receiver, heard by the sender.
+        qp.tally.add(Word::OutOfBuffer, 1);
+        qp.tally.add(Word::RnrNaks, 1);
+        if e.rnr_left == 0 {
+            return Step::Done(wc::RNR_RETRY_EXC_ERR);
+        }
+        if e.rnr_left != 7 || self.params.rnr_retry != 7 {
+            e.rnr_left -= 1;
+        }
+        e.rnr_until = now + rnr_timer_ns(code);
+        if target.has_receive() {
+            return Step::Wait(now);
+        }
+        Step::Wait(e.next_look().min(e.rnr_until))
+    }
+
+    /// What was moved so far is moved again from the start, as retransmission would.
+    pub(crate) fn start_over(&mut self, target: &Responder) {
+        self.forget_progress(target);
+        target.release();
+    }
+
+    /// The same through the lane that it has.
+    fn forget_progress(&mut self, target: &Responder) {
+        if self.exec.asked.is_some() {
+            target.withdraw();
+        }
+        self.exec.done = 0;
+        self.exec.claimed = None;
+        self.exec.checked = false;
+        self.exec.asked = None;
+    }
+
+    /// Nobody answers: retry until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
+    #[cold]
+    pub(crate) fn silence(&mut self) -> Step {
+        if self.deadline_passed() { Step::Done(wc::RETRY_EXC_ERR) } else { Step::Wait(self.exec.next_look()) }
+    }
+
+    /// The handshake with the peer process is under way; that is no silence yet.
+    #[cold]
+    pub(crate) fn connecting(&mut self, reliable: bool) -> Step {
+        let now = now_ns();
+        if self.exec.handshake_until == 0 {
+            let retries = retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2);
+            let ns = HANDSHAKE_NS.saturating_add(if reliable { retries } else { 0 });
+            self.exec.handshake_until = now.saturating_add(ns);
+        }
+        if now < self.exec.handshake_until {
+            return Step::Wait(self.exec.next_look());
+        }
+        Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
+    }
+
+    /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
+    /// either way nothing acknowledges the request.
+    #[cold]
+    fn other_psn(&mut self, qp: &Qp, target: &Responder) -> Step {
+        target.release();
+        if self.exec.deadline == 0 {
+            log::info!(
+                "QP {:#x}: QP {:#x} expects PSN {:#x}, not {:#x}: the rq_psn of one must be the sq_psn of the other",
+                qp.qp_num(),
+                self.params.dest_qpn,
+                target.expected_psn(),
+                self.next_psn()
+            );
+        }
+        self.exec.handshake_until = 0;
+        self.silence()
+    }
+
+    #[cold]
+    pub(crate) fn find_target(&mut self, qp: &Qp, srqn: Option<u32>) -> Result<Box<Responder>, Step> {
+        use crate::qp::sq::resolve::Resolved;
+        let reliable = qp.qp_type().is_reliable();
+        match crate::qp::sq::resolve::find(self.process, qp, &self.params, srqn) {
+            Resolved::Responder(t) if qp.qp_type() == QpType::Rc && t.expected_psn() != self.next_psn() => {
+                Err(self.other_psn(qp, &t))
+            }
+            Resolved::Responder(t) => {
+                self.exec.deadline = 0;
+                Ok(t)
+            }
+            Resolved::Connecting => Err(self.connecting(reliable)),
+            Resolved::Nobody if reliable => {
+                self.exec.handshake_until = 0;
+                Err(self.silence())
+            }
+            Resolved::Nobody => Err(Step::Done(wc::SUCCESS)),
+            Resolved::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_are_those_of_the_specification() {
+        assert_eq!(retry_ns(0, 7), None);
+        assert_eq!(retry_ns(14, 7), Some(4096 * 16384 * 8));
+        assert_eq!(
+            (rnr_timer_ns(0), rnr_timer_ns(1), rnr_timer_ns(12), rnr_timer_ns(31)),
+            (655_360_000, 10_000, 640_000, 491_520_000)
+        );
+    }
+}

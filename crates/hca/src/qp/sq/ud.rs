@@ -1,0 +1,389 @@
+//! Datagrams (IBA 9.8.3): a send completes when it has left, and arrives or is dropped. By memory it never waits for anybody:
+//! messages to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
+//! stopped process does not hold up the others. In packets the link may hold it back for a while.
+
+use crate::arena::layout::{MULTICAST_QPN, request};
+use crate::context::ah::Route;
+use crate::device::grh::{self, GRH_BYTES};
+use crate::device::port_counters::Word;
+use crate::host::clock::now_ns;
+use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
+use crate::process::link::Datagram;
+use crate::process::peer::Location;
+use crate::qp::Qp;
+use crate::qp::sq::SendQueue;
+use crate::qp::sq::requester::Step;
+use crate::qp::sq::resolve::Resolved;
+use crate::qp::sq::wqe::UdAddress;
+use crate::responder::{Nak, Responder, WakeCall};
+use crate::rq::Receipt;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use vervain_iba::{Opcode, send_flags, wc};
+
+/// How long a message is kept for a process that does not answer.
+const KEEP_NS: u64 = 1_000_000_000;
+/// Messages kept in all.
+const KEEP: usize = 1024;
+const LOOK_NS: u64 = 100_000;
+
+/// Where a UD QP has sent to, and what waits to be sent.
+#[derive(Default)]
+pub(crate) struct UdPeers {
+    known: HashMap<u32, Responder>,
+    waiting: VecDeque<Kept>,
+    /// Packets were made that have not been sent.
+    left: bool,
+}
+
+struct Kept {
+    to: UdAddress,
+    message: Message,
+    until: u64,
+}
+
+/// One datagram without its destination.
+#[derive(Clone)]
+struct Message {
+    data: Vec<u8>,
+    imm: Option<u32>,
+    solicited: bool,
+}
+
+impl UdPeers {
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        !self.known.is_empty()
+    }
+
+    pub(crate) fn next_look(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then(|| now_ns() + LOOK_NS)
+    }
+
+    pub(crate) fn forget_waiting(&mut self) {
+        self.waiting.clear();
+    }
+
+    pub(crate) fn leave_lanes(&self) {
+        self.known.values().for_each(Responder::leave);
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.waiting.clear();
+        for (_, t) in self.known.drain() {
+            t.release();
+        }
+    }
+}
+
+/// What became of one delivery.
+enum Outcome {
+    /// Delivered or dropped; who is to be woken then.
+    Over(Option<WakeCall>),
+    /// The way there is not known yet.
+    Later,
+}
+
+impl SendQueue {
+    /// The datagram at the head.
+    pub(crate) fn datagram(&mut self, qp: &Qp, i: usize) -> Step {
+        let total = self.wqes[i].length;
+        if total > u64::from(self.params.mtu_bytes) {
+            return Step::Done(wc::LOC_LEN_ERR);
+        }
+        let mut pieces = Pieces::new();
+        if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
+            return Step::Done(status);
+        }
+        // Before anybody's receive is taken for it.
+        if !pieces.are_readable() {
+            return Step::Done(wc::LOC_PROT_ERR);
+        }
+        let w = &self.wqes[i];
+        let to = self.ud_addresses[i];
+        let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
+        let solicited = w.flags & send_flags::SOLICITED != 0;
+        if matches!(to.route, Route::Packets | Route::Both) {
+            let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
+            let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
+            let held_back_until = self.process.link.send_datagram(self.process, qp, &datagram);
+            self.ud.left = true;
+            if let Some(until) = held_back_until {
+                // What the peer makes room for is what has left.
+                self.flush_datagrams();
+                return Step::Wait(until);
+            }
+        }
+        let members = match to.route {
+            Route::Packets | Route::Unreachable => Vec::new(),
+            _ if to.qpn == MULTICAST_QPN => self.process.link.members(self.process, &to.ah.grh.dgid),
+            _ => vec![to.qpn],
+        };
+        for qpn in members {
+            let to = UdAddress { qpn, ..to };
+            // Those that wait go first, or messages to one peer would change places.
+            let later =
+                self.ud.waiting.iter().any(|k| k.to.qpn == qpn) || !self.deliver(qp, &to, &pieces, imm, solicited);
+            if later && self.ud.waiting.len() < KEEP {
+                let mut data = vec![0u8; total as usize];
+                // SAFETY: the vector has `total` bytes and the pieces, checked local memory, name as many.
+                if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), &pieces, false) }.is_err() {
+                    return Step::Done(wc::LOC_PROT_ERR);
+                }
+                let message = Message { data, imm, solicited };
+                self.ud.waiting.push_back(Kept { to, message, until: now_ns() + KEEP_NS });
+            }
+        }
+        Step::Done(wc::SUCCESS)
+    }
+
+    /// IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
+    fn qkey(&self, to: &UdAddress) -> u32 {
+        if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey }
+    }
+
+    /// Sends the packets that this call has made.
+    pub(crate) fn flush_datagrams(&mut self) {
+        if std::mem::take(&mut self.ud.left) {
+            self.process.link.flush();
+        }
+    }
+
+    /// Tries again what waits.
+    pub(crate) fn flush_stash(&mut self, qp: &Qp) {
+        let mut blocked: Vec<u32> = Vec::new();
+        for _ in 0..self.ud.waiting.len() {
+            let Some(kept) = self.ud.waiting.pop_front() else { break };
+            let mut pieces = Pieces::new();
+            pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
+            let later = blocked.contains(&kept.to.qpn)
+                || !self.deliver(qp, &kept.to, &pieces, kept.message.imm, kept.message.solicited);
+            if later {
+                blocked.push(kept.to.qpn);
+                if now_ns() < kept.until {
+                    self.ud.waiting.push_back(kept);
+                }
+            }
+        }
+        self.wake_peers();
+    }
+
+    /// False if the way there is not known yet.
+    fn deliver(&mut self, qp: &Qp, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
+        if !self.ud.known.contains_key(&to.qpn) {
+            match crate::qp::sq::resolve::find_ud(self.process, qp, &to.ah, to.qpn) {
+                Resolved::Responder(t) => {
+                    self.ud.known.insert(to.qpn, *t);
+                }
+                Resolved::Connecting => return false,
+                Resolved::Nobody | Resolved::NoSuchSrq => return true,
+            }
+        }
+        let target = &self.ud.known[&to.qpn];
+        let route = qp.route(&to.ah);
+        let route = grh::Route {
+            sgid: &route.0,
+            dgid: &to.ah.grh.dgid,
+            traffic_class: to.ah.grh.traffic_class,
+            flow_label: to.ah.grh.flow_label,
+            hop_limit: to.ah.grh.hop_limit,
+            roce: route.1,
+        };
+        let header = grh::build(&route, pieces.len() as usize + if imm.is_some() { 4 } else { 0 });
+        let receipt = Receipt {
+            opcode: wc::OP_RECV,
+            byte_len: pieces.len() as u32 + GRH_BYTES as u32,
+            imm: imm.unwrap_or(0),
+            src_qp: qp.qp_num(),
+            wc_flags: if to.ah.is_global { wc::FLAG_GRH } else { 0 } | if imm.is_some() { wc::FLAG_IMM } else { 0 },
+            slid: qp.lid(),
+            sl: route.service_level(to.ah.sl),
+            ..Receipt::default()
+        };
+        let qkey = self.qkey(to);
+        let arrives = |_mark| receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy);
+        match target.enter().and_then(arrives) {
+            Ok(Outcome::Over(call)) => {
+                self.owed.extend(call);
+                qp.count_by_memory(Opcode::Send, pieces.len());
+            }
+            Ok(Outcome::Later) | Err(Nak::Paused) => return false,
+            Err(Nak::Silence) => {
+                target.release();
+                self.ud.known.remove(&to.qpn);
+            }
+            // Dropped: no receive, wrong Q_Key, or memory that was not there.
+            Err(nak) => {
+                qp.tally.add(Word::OutOfBuffer, u64::from(matches!(nak, Nak::ReceiverNotReady(_))));
+            }
+        }
+        true
+    }
+}
+
+/// A datagram that came in a packet, for the QP behind `target`, which is this process's: `header` is what stands in front of
+/// the payload ([`crate::device::grh`]). Called inside `Process::handle_packets`. Whether it was delivered; dropped for want of a receive
+/// or for its Q_Key otherwise.
+pub fn deliver(
+    target: &Responder,
+    header: &[u8; GRH_BYTES],
+    data: &[u8],
+    receipt: &Receipt,
+    qkey: u32,
+    solicited: bool,
+) -> Result<bool, Nak> {
+    let mut pieces = Pieces::new();
+    pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
+    let _mark = target.enter_in_hand()?;
+    let outcome = receive(target, header, &pieces, *receipt, qkey, solicited, transfer::Policy::Auto)?;
+    let is_over = matches!(outcome, Outcome::Over(_));
+    if let Outcome::Over(Some(call)) = outcome {
+        call.make();
+    }
+    Ok(is_over)
+}
+
+/// The responder's side of a datagram (IBA 9.8.3.2): one visit, inside an in-flight mark, for a datagram is never longer than
+/// a packet.
+fn receive(
+    target: &Responder,
+    header: &[u8; GRH_BYTES],
+    pieces: &Pieces,
+    receipt: Receipt,
+    qkey: u32,
+    solicited: bool,
+    policy: transfer::Policy,
+) -> Result<Outcome, Nak> {
+    let request = &target.lane.request;
+    match request.state.load(Ordering::Acquire) {
+        request::POSTED | request::RUNNING => return Ok(Outcome::Later),
+        _ => request.state.store(request::IDLE, Ordering::Relaxed),
+    }
+    if target.qp.qkey.load(Ordering::Relaxed) != qkey {
+        return Err(Nak::InvalidRequest);
+    }
+    let wqe = target.claim()?;
+    let total = GRH_BYTES as u64 + pieces.len();
+    if total > target.receive_room(wqe) {
+        target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR);
+        return Ok(Outcome::Over(None));
+    }
+    let reachable = target.space.is_own() || transfer::by_vm(&target.space, policy);
+    if !reachable && !all_mapped(target, wqe, total) {
+        return ask_owner(target, wqe, header, pieces, &receipt, solicited);
+    }
+    let mut done = 0;
+    while done < total {
+        let (place, room) = match target.receive_memory(wqe, done, total - done) {
+            Ok(Some((place, room, ..))) => (place, room),
+            Err(Nak::Silence) => return Err(Nak::Silence),
+            _ => {
+                target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
+                return Ok(Outcome::Over(None));
+            }
+        };
+        let mut part = Pieces::new();
+        let n = part_of(header, pieces, done, room, &mut part);
+        match transfer::way(&target.space, place, policy) {
+            // SAFETY: the place was checked inside the mark; the pieces are checked local memory or the header above.
+            Way::Direct(p) => match unsafe { transfer::copy_direct(Direction::Write, p, &part, done + n == total) } {
+                Ok(()) => {}
+                Err(fault) => return not_received(target, wqe, &receipt, fault),
+            },
+            Way::Vm(host) => {
+                if transfer::bring_in(Direction::Write, &part).is_err() {
+                    return not_received(target, wqe, &receipt, transfer::Fault::Local);
+                }
+                transfer::aim(target.lane, Direction::Write, host, n, done + n == total);
+                target.barrier();
+                // Memory that has been mapped meanwhile is still there.
+                let again = target.receive_memory(wqe, done, total - done);
+                let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Location::Mapped(_)));
+                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
+                    return Err(Nak::Silence);
+                }
+                match transfer::copy_vm(&target.space, target.lane, Direction::Write, &part) {
+                    Ok(()) => {}
+                    Err(Fault::Refused) if policy == transfer::Policy::Auto => {
+                        return ask_owner(target, wqe, header, pieces, &receipt, solicited);
+                    }
+                    Err(fault) => return not_received(target, wqe, &receipt, fault),
+                }
+            }
+            Way::Null => {}
+            Way::Owner => return ask_owner(target, wqe, header, pieces, &receipt, solicited),
+        }
+        done += n;
+    }
+    Ok(Outcome::Over(target.publish_receive(wqe, &receipt, solicited)))
+}
+
+/// A receive that was taken could not be filled.
+#[cold]
+fn not_received(target: &Responder, wqe: u32, receipt: &Receipt, fault: Fault) -> Result<Outcome, Nak> {
+    if fault == Fault::Gone {
+        return Err(Nak::Silence);
+    }
+    target.spoil_receive(wqe, receipt, wc::LOC_PROT_ERR);
+    Ok(Outcome::Over(None))
+}
+
+/// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
+fn all_mapped(target: &Responder, wqe: u32, total: u64) -> bool {
+    let mut done = 0;
+    while done < total {
+        match target.receive_memory(wqe, done, total - done) {
+            Ok(Some((Location::Mapped(_) | Location::Null, room, ..))) => done += room,
+            // What is wrong with the receive is found where it is filled.
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// The bytes of the datagram, header first, that follow `done`: at most `room`, from one of the two parts.
+fn part_of(header: &[u8; GRH_BYTES], pieces: &Pieces, done: u64, room: u64, part: &mut Pieces) -> u64 {
+    if done < GRH_BYTES as u64 {
+        let n = room.min(GRH_BYTES as u64 - done);
+        part.push(header[done as usize..].as_ptr().cast_mut(), n);
+        n
+    } else {
+        pieces.slice_into(done - GRH_BYTES as u64, room, part);
+        room
+    }
+}
+
+/// Leaves the datagram in the lane's bounce buffer for the owner to finish; nobody waits for it.
+fn ask_owner(
+    target: &Responder,
+    wqe: u32,
+    header: &[u8; GRH_BYTES],
+    pieces: &Pieces,
+    receipt: &Receipt,
+    solicited: bool,
+) -> Result<Outcome, Nak> {
+    let total = GRH_BYTES as u64 + pieces.len();
+    let bounce = target.lane.bounce.load(Ordering::Acquire);
+    let to = target.space.view.at(bounce, total).filter(|_| bounce != 0).ok_or(Nak::Silence)?;
+    let mut whole = Pieces::new();
+    whole.push(header.as_ptr().cast_mut(), GRH_BYTES as u64);
+    pieces.slice_into(0, pieces.len(), &mut whole);
+    // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked local memory.
+    if let Err(fault) = unsafe { transfer::copy_direct(Direction::Write, to, &whole, false) } {
+        return not_received(target, wqe, receipt, fault);
+    }
+    if let Some(w) = target.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
+        receipt.write_into(w, false);
+    }
+    let r = &target.lane.request;
+    r.op.store(request::DATAGRAM, Ordering::Relaxed);
+    r.key.store(wqe, Ordering::Relaxed);
+    r.len.store(total, Ordering::Relaxed);
+    r.local.store(u32::from(solicited), Ordering::Relaxed);
+    r.state.store(request::POSTED, Ordering::SeqCst);
+    target.space.raise(target.lane.attention.load(Ordering::Relaxed));
+    Ok(Outcome::Over(None))
+}

@@ -1,0 +1,437 @@
+//! The words of the InfiniBand specification as Rust types: the numbers are those of the InfiniBand verbs (IBA vol. 1 ch. 11,
+//! `verbs.h`), so that the C ABI passes them through unchanged; and the timers that requester and responder agree on ([`timer`]).
+//! Device model and transport use one set of them.
+
+#![forbid(unsafe_code)]
+
+pub mod timer;
+
+/// A 128-bit global identifier.
+pub type Gid = [u8; 16];
+
+/// A scatter/gather element; same layout as `struct ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// First byte, as the key names it.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// Declares an enum whose variants carry the verbs' numbers, with both conversions.
+macro_rules! verbs_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$vmeta])* $variant = $number),+ }
+
+        impl $name {
+            /// From the verbs' number.
+            #[inline]
+            pub fn from_verbs(n: u32) -> Option<Self> {
+                match n { $($number => Some(Self::$variant),)+ _ => None }
+            }
+
+            /// The verbs' number.
+            #[inline]
+            pub fn to_verbs(self) -> u32 {
+                self as u32
+            }
+        }
+    };
+}
+
+verbs_enum! {
+    /// Transport service types (`enum ibv_qp_type`).
+    QpType {
+        /// Reliable connection.
+        Rc = 2,
+        /// Unreliable connection.
+        Uc = 3,
+        /// Unreliable datagram.
+        Ud = 4,
+        /// XRC initiator.
+        XrcSend = 9,
+        /// XRC target.
+        XrcRecv = 10,
+    }
+}
+
+impl QpType {
+    /// Acknowledged services, which tell the initiator of errors.
+    #[inline]
+    pub fn is_reliable(self) -> bool {
+        matches!(self, QpType::Rc | QpType::XrcSend | QpType::XrcRecv)
+    }
+
+    /// Services bound to one peer QP.
+    #[inline]
+    pub fn is_connected(self) -> bool {
+        self != QpType::Ud
+    }
+}
+
+verbs_enum! {
+    /// `enum ibv_qp_state` (IBA 10.3.1).
+    QpState {
+        /// Newly made or reset.
+        Reset = 0,
+        /// Receives may be posted.
+        Init = 1,
+        /// Ready to receive.
+        Rtr = 2,
+        /// Ready to send.
+        Rts = 3,
+        /// Send queue drained or draining.
+        Sqd = 4,
+        /// Send queue in error (UC, UD).
+        Sqe = 5,
+        /// All work is flushed.
+        Err = 6,
+    }
+}
+
+verbs_enum! {
+    /// Send-side operations (`enum ibv_wr_opcode`).
+    Opcode {
+        /// RDMA Write.
+        Write = 0,
+        /// RDMA Write with immediate.
+        WriteImm = 1,
+        /// Send.
+        Send = 2,
+        /// Send with immediate.
+        SendImm = 3,
+        /// RDMA Read.
+        Read = 4,
+        /// Compare and swap.
+        CompareSwap = 5,
+        /// Fetch and add.
+        FetchAdd = 6,
+        /// Local invalidate.
+        LocalInv = 7,
+        /// Bind a memory window.
+        BindMw = 8,
+        /// Send with invalidate.
+        SendInv = 9,
+        /// Flush (IBA annex A19).
+        Flush = 14,
+        /// Atomic write of 8 bytes (IBA annex A19).
+        AtomicWrite = 15,
+    }
+}
+
+impl Opcode {
+    /// `enum ibv_wc_opcode` of its completion.
+    #[inline]
+    pub fn wc_opcode(self) -> u32 {
+        match self {
+            Opcode::Send | Opcode::SendImm | Opcode::SendInv => 0,
+            Opcode::Write | Opcode::WriteImm => 1,
+            Opcode::Read => 2,
+            Opcode::CompareSwap => 3,
+            Opcode::FetchAdd => 4,
+            Opcode::BindMw => 5,
+            Opcode::LocalInv => 6,
+            Opcode::Flush => 8,
+            Opcode::AtomicWrite => 9,
+        }
+    }
+
+    /// Operations that hand a message to a receive WQE.
+    #[inline]
+    pub fn is_send(self) -> bool {
+        matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInv)
+    }
+
+    /// Read and the two fetching atomics, which answer with data.
+    #[inline]
+    pub fn answers(self) -> bool {
+        matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+}
+
+/// Completion statuses (`enum ibv_wc_status`).
+pub mod wc {
+    /// Success.
+    pub const SUCCESS: u32 = 0;
+    /// Local length error.
+    pub const LOC_LEN_ERR: u32 = 1;
+    /// Local QP operation error.
+    pub const LOC_QP_OP_ERR: u32 = 2;
+    /// Local protection error.
+    pub const LOC_PROT_ERR: u32 = 4;
+    /// Flushed.
+    pub const WR_FLUSH_ERR: u32 = 5;
+    /// Memory window bind error.
+    pub const MW_BIND_ERR: u32 = 6;
+    /// Bad response error.
+    pub const BAD_RESP_ERR: u32 = 7;
+    /// Remote invalid request error.
+    pub const REM_INV_REQ_ERR: u32 = 9;
+    /// Remote access error.
+    pub const REM_ACCESS_ERR: u32 = 10;
+    /// Remote operation error.
+    pub const REM_OP_ERR: u32 = 11;
+    /// Transport retry counter exceeded.
+    pub const RETRY_EXC_ERR: u32 = 12;
+    /// RNR retry counter exceeded.
+    pub const RNR_RETRY_EXC_ERR: u32 = 13;
+
+    /// `IBV_WC_RECV`.
+    pub const OP_RECV: u32 = 128;
+    /// `IBV_WC_RECV_RDMA_WITH_IMM`.
+    pub const OP_RECV_RDMA_WITH_IMM: u32 = 129;
+
+    /// `IBV_WC_GRH`.
+    pub const FLAG_GRH: u32 = 1;
+    /// `IBV_WC_WITH_IMM`.
+    pub const FLAG_IMM: u32 = 2;
+    /// `IBV_WC_WITH_INV`.
+    pub const FLAG_INV: u32 = 8;
+}
+
+/// `IBV_ACCESS_*`.
+pub mod access {
+    /// Local write.
+    pub const LOCAL_WRITE: u32 = 1;
+    /// Remote write.
+    pub const REMOTE_WRITE: u32 = 2;
+    /// Remote read.
+    pub const REMOTE_READ: u32 = 4;
+    /// Remote atomic.
+    pub const REMOTE_ATOMIC: u32 = 8;
+    /// Windows may be bound to it.
+    pub const MW_BIND: u32 = 16;
+    /// Addresses count from zero.
+    pub const ZERO_BASED: u32 = 32;
+    /// On-demand paging.
+    pub const ON_DEMAND: u32 = 64;
+    /// Backed by huge pages.
+    pub const HUGETLB: u32 = 128;
+    /// Flush to global visibility.
+    pub const FLUSH_GLOBAL: u32 = 256;
+    /// Flush to persistence.
+    pub const FLUSH_PERSISTENT: u32 = 512;
+    /// Rights under which the memory may be written, now or through a window (`ib_access_writable` of the kernel).
+    pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
+    /// Bits that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
+    pub const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
+    /// Everything that this device knows.
+    pub const KNOWN: u32 =
+        LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED | HUGETLB | FLUSH_GLOBAL;
+}
+
+/// `IBV_QP_*`: which attributes a modify names.
+pub mod attr {
+    #![allow(missing_docs)]
+    pub const STATE: u32 = 1 << 0;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const PORT: u32 = 1 << 5;
+    pub const QKEY: u32 = 1 << 6;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const TIMEOUT: u32 = 1 << 9;
+    pub const RETRY_CNT: u32 = 1 << 10;
+    pub const RNR_RETRY: u32 = 1 << 11;
+    pub const RQ_PSN: u32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub const ALT_PATH: u32 = 1 << 14;
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub const PATH_MIG_STATE: u32 = 1 << 18;
+    pub const CAP: u32 = 1 << 19;
+    pub const DEST_QPN: u32 = 1 << 20;
+    pub const RATE_LIMIT: u32 = 1 << 25;
+}
+
+/// `IBV_MIG_*`, states of path migration.
+pub mod mig {
+    #![allow(missing_docs)]
+    pub const MIGRATED: u32 = 0;
+}
+
+/// `IBV_SEND_*`.
+pub mod send_flags {
+    /// Wait for earlier reads and atomics.
+    pub const FENCE: u32 = 1;
+    /// Make a completion.
+    pub const SIGNALED: u32 = 2;
+    /// Ask for a solicited event at the peer.
+    pub const SOLICITED: u32 = 4;
+    /// The data is copied at posting.
+    pub const INLINE: u32 = 8;
+    /// Checksum offload, which this device does not have.
+    pub const IP_CSUM: u32 = 16;
+}
+
+/// Async events (`enum ibv_event_type`).
+pub mod event {
+    #![allow(missing_docs)]
+    pub const CQ_ERR: u32 = 0;
+    pub const QP_FATAL: u32 = 1;
+    pub const QP_REQ_ERR: u32 = 2;
+    pub const QP_ACCESS_ERR: u32 = 3;
+    pub const COMM_EST: u32 = 4;
+    pub const SQ_DRAINED: u32 = 5;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
+    pub const SRQ_ERR: u32 = 14;
+    pub const SRQ_LIMIT_REACHED: u32 = 15;
+    pub const QP_LAST_WQE_REACHED: u32 = 16;
+    pub const GID_CHANGE: u32 = 18;
+}
+
+/// Global routing header fields of an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grh {
+    /// Destination.
+    pub dgid: Gid,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Index of the source GID in the port's table.
+    pub sgid_index: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+}
+
+/// An address vector (`struct ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AhAttr {
+    /// Destination LID (InfiniBand link layer).
+    pub dlid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Source path bits.
+    pub src_path_bits: u8,
+    /// Static rate.
+    pub static_rate: u8,
+    /// Whether `grh` is used.
+    pub is_global: bool,
+    /// Port, counted from 1.
+    pub port_num: u8,
+    /// Global routing header.
+    pub grh: Grh,
+}
+
+/// Sizes of a QP's queues (`struct ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct QpCap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+/// PSNs have 24 bits (IBA 9.2.1).
+pub const PSN_MASK: u32 = 0x00ff_ffff;
+
+/// `struct ibv_qp_attr`, field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct QpAttr {
+    pub qp_state: QpState,
+    pub cur_qp_state: QpState,
+    pub path_mtu: u32,
+    pub path_mig_state: u32,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: u32,
+    pub cap: QpCap,
+    pub ah: AhAttr,
+    pub alt_ah: AhAttr,
+    pub pkey_index: u16,
+    pub alt_pkey_index: u16,
+    pub en_sqd_async_notify: u8,
+    pub sq_draining: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub alt_port_num: u8,
+    pub alt_timeout: u8,
+    pub rate_limit: u32,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        QpAttr {
+            qp_state: QpState::Reset,
+            cur_qp_state: QpState::Reset,
+            path_mtu: 0,
+            path_mig_state: mig::MIGRATED,
+            qkey: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            dest_qp_num: 0,
+            qp_access_flags: 0,
+            cap: QpCap::default(),
+            ah: AhAttr::default(),
+            alt_ah: AhAttr::default(),
+            pkey_index: 0,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: 0,
+            sq_draining: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port_num: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            alt_port_num: 0,
+            alt_timeout: 0,
+            rate_limit: 0,
+        }
+    }
+}
+
+/// A completion, as `struct ibv_wc` and the extended CQ report it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// The program's cookie.
+    pub wr_id: u64,
+    /// `enum ibv_wc_status`.
+    pub status: u32,
+    /// `enum ibv_wc_opcode`.
+    pub opcode: u32,
+    /// Vendor's error code: 0.
+    pub vendor_err: u32,
+    /// Bytes transferred.
+    pub byte_len: u32,
+    /// Immediate data as on the wire (big endian), or the invalidated rkey.
+    pub imm_or_rkey: u32,
+    /// The local QP.
+    pub qp_num: u32,
+    /// The remote QP of a received message.
+    pub src_qp: u32,
+    /// `IBV_WC_*` flags.
+    pub wc_flags: u32,
+    /// Sender's LID.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Path bits of the destination LID.
+    pub dlid_path_bits: u8,
+    /// P_Key index.
+    pub pkey_index: u16,
+    /// When the operation completed: nanoseconds of CLOCK_MONOTONIC_RAW, this HCA's 1 GHz clock.
+    pub timestamp: u64,
+}

@@ -1,0 +1,448 @@
+//! Who receives, and when. A thread that polls a CQ in vain does; one that sleeps for a completion event waits for packets
+//! itself, which saves a wake-up; while neither does, the progress thread waits for them. It keeps away as long as the
+//! program polls, and only comes by now and then to see whether it still does.
+//!
+//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers: until
+//! a poll finds nothing, or the progress thread comes by.
+
+use super::Engine;
+use super::connection::Connection;
+use super::idle_probe::{MOMENT_NS, Next, Watch};
+use super::net::sys::is_readable;
+use super::outbound::Outbound;
+use super::poll_rate::Eagerness;
+use super::ports::LocalPort;
+use super::receive::{Receiving, as_outbound};
+use super::timers::NEVER;
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::spin_budget::Patience;
+use vervain_hca::host::tid::tid;
+use vervain_hca::process::Process;
+use vervain_hca::qp::remote::{SenderAccess, Sends};
+use vervain_hca::{Error, Result, now_ns};
+
+/// The progress thread comes by so often at first, and at last, while the program polls.
+const FIRST_TICK_NS: u64 = 100_000;
+const LAST_TICK_NS: u64 = 400_000;
+/// The same if meanwhile nobody wanted it to: so long that an acknowledgement which the program leaves behind need not wake it.
+const CALM_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
+/// How long an acknowledgement may wait for a program that was at it a moment ago.
+pub(super) const ACK_DELAY_NS: u64 = 20_000;
+/// What "a moment ago" means.
+const RECENT_NS: u64 = 1_000_000;
+/// Between two looks whether a process is still paused.
+const PAUSED_NS: u64 = 1_000_000;
+/// Rounds of receiving before the progress thread sees to other things.
+const ROUNDS: usize = 16;
+
+/// What the threads know of each other.
+#[derive(Default)]
+pub(super) struct Attendance {
+    /// Threads that sleep for events.
+    waiters: AtomicU32,
+    /// Packets of posts wait for company in a batch.
+    kept: AtomicBool,
+    /// How often a poll looks.
+    eagerness: Eagerness,
+    /// How often one of them has received.
+    waits: AtomicU32,
+    /// When the progress thread wakes by itself; 0 while it is awake.
+    sleeps_until: AtomicU64,
+    /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is none.
+    wanted: AtomicU64,
+    /// The progress thread, once it has come by.
+    thread: AtomicU32,
+    /// Of the progress thread alone: the looks of the program that it knows, since when, and the time between two of its own.
+    looks: AtomicU32,
+    active_at: AtomicU64,
+    tick: AtomicU64,
+    watch: OwnerLock<Watch>,
+}
+
+impl Engine {
+    /// A look by a thread that polls.
+    pub(super) fn poll(&self, process: &'static Process) -> bool {
+        self.send_kept();
+        let (eagerness, connected) = (&self.attendance.eagerness, self.has_connections());
+        process.set_poll_interval(eagerness.polls_apart(connected));
+        if !eagerness.wants(connected, now_ns) {
+            return false;
+        }
+        // After a calm nobody knows where the next packet comes; and a process that only listens for datagrams most likely polls
+        // for something else.
+        let anywhere = !connected || eagerness.is_calm();
+        let readable = !anywhere || self.ports.packet_fd().is_some_and(is_readable);
+        if !connected && !readable {
+            eagerness.looked(false, now_ns);
+            return false;
+        }
+        let Some(mut rx) = self.receiving.try_lock() else { return false };
+        let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.look(&mut rx) };
+        eagerness.looked(any, now_ns);
+        if rx.looked_in_vain(any) {
+            self.answer(&mut rx);
+        }
+        any |= self.expire(&mut rx);
+        self.leave(process, &mut rx);
+        any
+    }
+
+    /// The end of a visit by a thread of the program: what it leaves behind is seen to in time.
+    fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiving>) {
+        if self.has_more(rx) {
+            self.answer(rx);
+        }
+        if let Some(since) = rx.due_since() {
+            self.ensure(process, since + RECENT_NS);
+        }
+        if rx.has_held() {
+            self.ensure(process, now_ns() + FIRST_TICK_NS);
+        }
+    }
+
+    /// Makes the progress thread come by at `at`, or at its next look if it comes by anyway: waking it costs more than a
+    /// small message, and while the program polls it sees to everything itself.
+    fn ensure(&self, process: &'static Process, at: u64) {
+        // It says when it wakes and then looks here; so either it sees this, or this sees when it wakes.
+        self.attendance.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
+        if self.attendance.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
+            process.wake_for_packets();
+        }
+    }
+
+    /// Packets of a post wait in a batch: the next look of the program sends them, or the progress thread.
+    pub(super) fn kept(&self) {
+        self.attendance.kept.store(true, Ordering::SeqCst);
+        if let Some(process) = Process::current() {
+            process.set_poll_interval(1);
+            self.ensure(process, now_ns() + FIRST_TICK_NS);
+        }
+    }
+
+    /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends them
+    /// when the look ends.
+    pub(super) fn kept_for_look(&self) {
+        self.attendance.kept.store(true, Ordering::SeqCst);
+    }
+
+    /// A thread sends. One of the program's that is at it will poll, as far as can be told.
+    #[inline]
+    pub(super) fn sends(&self) {
+        self.attendance.eagerness.active();
+        let Some(process) = Process::current() else { return };
+        process.set_poll_interval(1);
+        if tid() != self.attendance.thread.load(Ordering::Relaxed) {
+            process.count_look();
+        }
+    }
+
+    /// Sends what waits for company.
+    pub(super) fn send_kept(&self) {
+        if self.attendance.kept.load(Ordering::Relaxed) && self.attendance.kept.swap(false, Ordering::SeqCst) {
+            self.ports.each(LocalPort::flush);
+        }
+    }
+
+    /// Has a requester called at `deadline`.
+    pub(super) fn set_timer(&self, connection: &Connection, deadline: Option<u64>) {
+        if self.timers.set(connection, deadline)
+            && let (Some(at), Some(process)) = (deadline, Process::current())
+        {
+            self.ensure(process, at);
+        }
+    }
+
+    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late, nor one
+    /// in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything before. The time
+    /// that counts is the one at which that began.
+    fn expire(&self, rx: &mut Receiving) -> bool {
+        if self.timers.next() == NEVER {
+            return false;
+        }
+        let now = now_ns();
+        if self.timers.next() > now {
+            return false;
+        }
+        if self.call_due(rx, now, false) && self.take_in_all(rx) {
+            self.call_due(rx, now, true);
+        }
+        true
+    }
+
+    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they see to it;
+    /// else they stay.
+    fn call_due(&self, rx: &mut Receiving, now: u64, is_taken_in: bool) -> bool {
+        let mut due = std::mem::take(&mut rx.due);
+        self.timers.take(now, |qpn| self.connection(qpn), &mut due);
+        let mut late = false;
+        for connection in due.drain(..) {
+            let Some(qp) = connection.qp.upgrade() else { continue };
+            let call =
+                |outbound: &mut Outbound, sends: &mut Sends<'_>| outbound.timeout(sends, now, is_taken_in, &mut late);
+            // What is held may be its answer.
+            let waits = is_taken_in && connection.held.load(Ordering::Relaxed) > 0;
+            if waits || qp.with_sender(as_outbound(&connection, call)) == SenderAccess::Busy {
+                self.timers.set(&connection, Some(now + FIRST_TICK_NS));
+            }
+        }
+        rx.due = due;
+        late
+    }
+
+    /// What the progress thread does; see [`vervain_hca::process::link::Link::attend_packets`].
+    pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+        let a = &self.attendance;
+        a.thread.store(tid(), Ordering::Relaxed);
+        let slept_until = a.sleeps_until.swap(0, Ordering::SeqCst);
+        self.send_kept();
+        // Whoever has said so until now is heard below.
+        let unasked = a.wanted.swap(0, Ordering::SeqCst) == 0;
+        let now = now_ns();
+        if process.is_paused() {
+            a.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
+            return (false, Some(now + PAUSED_NS));
+        }
+        let looks = process.packet_looks().wrapping_add(a.waits.load(Ordering::Relaxed));
+        let too_soon = a.watch.lock().is_too_soon(now);
+        let polled = looks != a.looks.swap(looks, Ordering::Relaxed) || too_soon;
+        if polled {
+            a.active_at.store(now, Ordering::Relaxed);
+        }
+        let recent = now.saturating_sub(a.active_at.load(Ordering::Relaxed)) < RECENT_NS;
+        let waited_for = a.waiters.load(Ordering::SeqCst) != 0;
+        let mut next = None;
+        let mut watch = !polled && !waited_for;
+        if polled || waited_for {
+            let calm = unasked && self.timers.next() > now + CALM_TICK_NS;
+            let most = if calm { CALM_TICK_NS } else { LAST_TICK_NS };
+            let tick = (a.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
+            a.tick.store(tick, Ordering::Relaxed);
+            next = recent.then_some(now + tick);
+            if polled && !waited_for {
+                let waiting = || self.ports.packet_fd().is_some_and(is_readable);
+                match a.watch.lock().polled(now < slept_until, waiting) {
+                    Next::Sleep => {}
+                    Next::Watch => watch = true,
+                    Next::Doubt => next = Some(now + MOMENT_NS),
+                }
+            }
+        } else {
+            a.tick.store(0, Ordering::Relaxed);
+        }
+        // A program that polls sees to timers itself, and so does whoever receives.
+        let mut not_before = if polled { now + a.tick.load(Ordering::Relaxed) } else { 0 };
+        if let Some(mut rx) = self.receiving.try_lock() {
+            // A program that polls sees to it itself, if it goes on.
+            let patient = match (polled, recent) {
+                (true, _) => LAST_TICK_NS,
+                (_, true) => ACK_DELAY_NS,
+                _ => 0,
+            };
+            if !polled && !waited_for {
+                let found = self.receive_patiently(&mut rx, patient, false, || process.own.wants_attention());
+                a.watch.lock().missed(found);
+            }
+            if !polled {
+                self.expire(&mut rx);
+            }
+            match rx.due_since() {
+                Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
+                    next = earlier(next, since + patient)
+                }
+                Some(_) => self.answer(&mut rx),
+                None => {}
+            }
+            if self.has_more(&rx) {
+                next = Some(0);
+            }
+            if rx.has_held() {
+                next = earlier(next, now_ns() + FIRST_TICK_NS);
+            }
+        } else {
+            if self.receiving.raw().holder_is_gone() {
+                // A thread ended in the middle of receiving: what it had in hand is lost, like any packet.
+                self.start_over(&mut self.receiving.lock());
+            }
+            // Whoever has it takes what comes; it is no use to be woken for that. A program that polls has it most of the time.
+            watch = false;
+            if !polled {
+                not_before = now + FIRST_TICK_NS;
+                next = earlier(next, not_before);
+            }
+        }
+        let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
+        if timer != NEVER {
+            next = earlier(next, timer.max(not_before));
+        }
+        a.sleeps_until.store(next.unwrap_or(NEVER), Ordering::SeqCst);
+        let wanted = (NEVER - a.wanted.swap(0, Ordering::SeqCst)).max(not_before);
+        if wanted < next.unwrap_or(NEVER) {
+            a.sleeps_until.store(wanted, Ordering::SeqCst);
+            next = Some(wanted);
+        }
+        (watch, next)
+    }
+
+    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
+    /// older than `patient` leave. Whether anything had come.
+    fn receive_patiently(&self, rx: &mut Receiving, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
+        let slept = now_ns().saturating_sub(rx.slept_at);
+        let had_come = self.receive(rx);
+        let mut any = had_come;
+        let mut patience = std::mem::take(&mut rx.patience);
+        if any {
+            patience.slept(slept);
+        }
+        for _ in 0..ROUNDS {
+            if !(any || eager) || enough() {
+                break;
+            }
+            // The rest of a message is on its way; that it comes does not tell whether another will.
+            let mut rest = Patience::for_rest();
+            let patience = if rx.in_message() { &mut rest } else { &mut patience };
+            any = patience.look_out(|| {
+                let any = self.look(rx);
+                if !any && rx.due_since().is_some_and(|since| since + patient <= now_ns()) {
+                    self.answer(rx);
+                }
+                any || enough()
+            });
+            if !any {
+                break;
+            }
+        }
+        rx.patience = patience;
+        rx.slept_at = now_ns();
+        had_come
+    }
+
+    /// Receives until `fd`, a completion channel, is readable.
+    pub(super) fn wait_for(self: &Arc<Self>, process: &'static Process, fd: RawFd) -> Result<()> {
+        let Some(packets) = self.ports.packet_fd() else { return Ok(()) };
+        // SAFETY: asks for the descriptor's flags.
+        let blocks = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
+        if !blocks {
+            return Ok(());
+        }
+        let a = &self.attendance;
+        let _waiting = Waiting::begin(self, process);
+        loop {
+            if is_readable(fd) {
+                break Ok(());
+            }
+            a.waits.fetch_add(1, Ordering::Relaxed);
+            self.send_kept();
+            let mut not_before = 0;
+            let deadline = match self.receiving.try_lock() {
+                Some(mut rx) => {
+                    self.receive_patiently(&mut rx, ACK_DELAY_NS, true, || is_readable(fd));
+                    if is_readable(fd) {
+                        self.leave(process, &mut rx);
+                        break Ok(());
+                    }
+                    self.answer(&mut rx);
+                    self.expire(&mut rx);
+                    let held = rx.has_held().then(|| now_ns() + FIRST_TICK_NS);
+                    self.has_more(&rx).then_some(0).or(held)
+                }
+                // Somebody else receives, and sees to timers; what it finds for us makes the channel readable.
+                None => {
+                    not_before = now_ns() + FIRST_TICK_NS;
+                    Some(not_before)
+                }
+            };
+            let (packets, deadline) = match process.is_paused() {
+                true => {
+                    not_before = now_ns() + PAUSED_NS;
+                    (-1, Some(not_before))
+                }
+                false => (packets, deadline),
+            };
+            let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER)).max(not_before);
+            if let Err(e) = sleep([fd, packets], earlier(deadline, timer).filter(|at| *at != NEVER)) {
+                break Err(e);
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// What this thread waits for, where its end finds it.
+    static WAITING: Waits = const { Waits(RefCell::new(None)) };
+}
+
+/// The end of a thread in the middle of a wait (waiting is a cancellation point) ends its wait too.
+struct Waits(RefCell<Option<(Arc<Engine>, &'static Process)>>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if let Some((engine, process)) = self.0.take() {
+            Waiting::end(&engine, process);
+        }
+    }
+}
+
+/// A thread waits for packets itself, as long as this lives.
+struct Waiting;
+
+impl Waiting {
+    fn begin(engine: &Arc<Engine>, process: &'static Process) -> Waiting {
+        engine.attendance.waiters.fetch_add(1, Ordering::SeqCst);
+        WAITING.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
+        Waiting
+    }
+
+    fn end(engine: &Engine, process: &'static Process) {
+        if engine.attendance.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // From now on nobody waits for packets unless the program polls, or the progress thread does.
+            engine.ensure(process, now_ns() + RECENT_NS);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some((engine, process)) = WAITING.with(|w| w.0.take()) {
+            Waiting::end(&engine, process);
+        }
+    }
+}
+
+/// The earlier of two times, of which the first may be missing.
+fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
+
+/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to be
+/// restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would do.
+fn sleep(fds: [RawFd; 2], until: Option<u64>) -> Result<()> {
+    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let time = until.map(|at| {
+        let ns = at.saturating_sub(now_ns());
+        libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the entries and the time are on this stack.
+    let n = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, time, std::ptr::null()) };
+    if n < 0 && some_handler_interrupts() {
+        return Err(Error::new(libc::EINTR, "interrupted by a signal"));
+    }
+    Ok(())
+}
+
+/// Whether a signal handler is installed after which calls are not restarted.
+fn some_handler_interrupts() -> bool {
+    (1..=libc::SIGRTMAX()).any(|signal| {
+        // SAFETY: asks for the disposition only, into a struct on this stack; zeros are a valid one.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+                && action.sa_sigaction > libc::SIG_IGN
+                && action.sa_flags & libc::SA_RESTART == 0
+        }
+    })
+}

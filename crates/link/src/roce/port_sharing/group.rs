@@ -1,0 +1,244 @@
+//! The group of sockets at one address. The kernel picks from it by index, and the last moves into the place of one
+//! that is closed; so none is ever closed while the group has a member: each also lies, as a descriptor in flight (`man
+//! 7 unix`, SCM_RIGHTS), in the queue of a socket pair that all members hold, the descriptor store. Message k there is the socket
+//! with index k. Which slots lead to which socket stands in the table, a memfd beside the sink in message 0.
+//!
+//! Whatever changes something has the turn ([`super::group_lock`]), and may be killed at any point of it. So a socket is in
+//! the descriptor store before the table speaks of it, and whether an entry's process lives is asked of the kernel.
+
+use super::sys::{self, Private};
+use super::udp;
+use super::{Names, VERSION, mailbox, program};
+use crate::roce::net::options;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
+use vervain_hca::{Error, Result};
+
+/// Bytes of a message in the descriptor store, whatever they are; messages are found by their distance.
+const STRIDE: usize = 8;
+/// Room for descriptors in flight. The kernel gives what net.core.wmem_max allows; the default is enough for some 500.
+const VAULT_BYTES: i32 = 4 << 20;
+/// Slots of one member, 0 for none. The entry of the sink has the version of the table instead.
+type Entry = [u32; SLOTS_PER_PROCESS];
+const ENTRY: usize = size_of::<Entry>();
+/// As many as there are slots, and the sink.
+const ENTRIES: usize = SLOTS as usize;
+
+/// What each member holds of the group.
+pub struct Group {
+    fd_store: [Private; 2],
+    sink: Private,
+    table: Private,
+}
+
+/// The descriptor store's ends: what goes in, and what is looked at.
+const IN: usize = 0;
+const OUT: usize = 1;
+
+impl Group {
+    /// Begins the group of an address that has none.
+    pub fn create(names: &Names) -> Result<Group> {
+        udp::must_be_vacant(names)?;
+        let sink = udp::sink(names)?;
+        udp::must_be_alone(names, 1)?;
+        let made = || -> io::Result<Group> {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let (put, look) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+            options::set(put.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &VAULT_BYTES)?;
+            let table = rustix::fs::memfd_create("vervain-port", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::fs::ftruncate(&table, (ENTRIES * ENTRY) as u64)?;
+            rustix::fs::fcntl_add_seals(&table, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            let group = Group {
+                fd_store: [put, look].map(Private::keep),
+                sink: Private::keep(sink),
+                table: Private::keep(table),
+            };
+            group.write(0, &[VERSION, 0, 0, 0])?;
+            group.store(&[group.sink.as_fd(), group.table.as_fd()])?;
+            Ok(group)
+        };
+        made().map_err(|e| failure(names, &e))
+    }
+
+    /// The group whose descriptor store a member has handed over.
+    pub fn open(names: &Names, fd_store: [OwnedFd; 2]) -> Result<Group> {
+        let fd_store = fd_store.map(Private::keep);
+        let looked = look(&fd_store[OUT], 0).map_err(|e| failure(names, &e))?;
+        let Some([sink, table]) = looked.and_then(|fds| <[OwnedFd; 2]>::try_from(fds).ok()) else {
+            return Err(names.error(libc::EPROTO, "a member has handed over something else than a fd_store"));
+        };
+        Ok(Group { fd_store, sink: Private::keep(sink), table: Private::keep(table) })
+    }
+
+    /// The descriptor store, for somebody who joins.
+    pub fn fd_store(&self) -> [BorrowedFd<'_>; 2] {
+        [self.fd_store[IN].as_fd(), self.fd_store[OUT].as_fd()]
+    }
+
+    /// Packets that the kernel dropped because nobody has their slot.
+    pub fn unclaimed(&self) -> u32 {
+        sys::drops(self.sink.as_fd())
+    }
+
+    /// A place in the group for one more process: its index, and the socket. `bind` makes one that shares the address.
+    /// Called with the turn; leaves no route to a process that is gone.
+    pub fn take_place(
+        &self,
+        names: &Names,
+        strange: &BTreeSet<u32>,
+        bind: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<(u32, OwnedFd)> {
+        let entries = self.live_entries(names, strange)?;
+        self.route(names, &entries)?;
+        for index in 1..ENTRIES {
+            if entries.get(index).is_some_and(|e| e[0] != 0) {
+                continue;
+            }
+            // What the last owner left: its packets are nobody's any more. A socket may also be here because its maker
+            // ended before the table spoke of it.
+            if let Some(socket) = self.socket(names, index)? {
+                udp::drain(&socket);
+                return Ok((index as u32, socket));
+            }
+            let socket = bind()?;
+            udp::must_be_alone(names, index + 1)?;
+            self.store(&[socket.as_fd()]).map_err(|e| failure(names, &e))?;
+            return Ok((index as u32, socket));
+        }
+        Err(names.error(libc::ENOMEM, &format!("{} processes share the port", ENTRIES - 1)))
+    }
+
+    /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index, and to no other. Called with
+    /// the turn.
+    pub fn lead(&self, names: &Names, strange: &BTreeSet<u32>, index: u32, slots: &[u32]) -> Result<()> {
+        let mut entry = Entry::default();
+        let Some(places) = entry.get_mut(..slots.len()) else {
+            return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
+        };
+        places.copy_from_slice(slots);
+        self.write(index as usize, &entry).map_err(|e| failure(names, &e))?;
+        let mut entries = self.live_entries(names, strange)?;
+        for (other, entry) in entries.iter_mut().enumerate().skip(1).filter(|(other, _)| *other != index as usize) {
+            // Its process ended since the look before: the mailboxes behind which it would be alive are the caller's now.
+            if entry.iter().any(|slot| *slot != 0 && slots.contains(slot)) {
+                *entry = Entry::default();
+                self.write(other, entry).map_err(|e| failure(names, &e))?;
+            }
+        }
+        self.route(names, &entries)
+    }
+
+    /// The table without those that are gone, as it stands from now on. `strange`: slots whose mailboxes another user has.
+    fn live_entries(&self, names: &Names, strange: &BTreeSet<u32>) -> Result<Vec<Entry>> {
+        let mut entries = self.entries().map_err(|e| failure(names, &e))?;
+        if entries[0][0] != VERSION {
+            return Err(names.other_version(entries[0][0]));
+        }
+        for (index, entry) in entries.iter_mut().enumerate().skip(1) {
+            if entry[0] != 0 && !mailbox::is_live(names, strange, entry[0]) {
+                *entry = Entry::default();
+                self.write(index, entry).map_err(|e| failure(names, &e))?;
+            }
+        }
+        let used = entries.iter().rposition(|e| e[0] != 0).map_or(1, |last| last + 1);
+        entries.truncate(used);
+        Ok(entries)
+    }
+
+    /// Writes the program for the table.
+    fn route(&self, names: &Names, entries: &[Entry]) -> Result<()> {
+        let members = entries.iter().enumerate().skip(1);
+        let routes = members.flat_map(|(index, entry)| {
+            entry.iter().filter(|slot| (1..SLOTS).contains(*slot)).map(move |slot| (*slot, index as u32))
+        });
+        let program = program::build(routes.collect());
+        program::attach(self.sink.as_fd(), &program).map_err(|e| failure(names, &e))
+    }
+
+    /// The socket with this index, if the group has as many.
+    fn socket(&self, names: &Names, index: usize) -> Result<Option<OwnedFd>> {
+        let fds = look(&self.fd_store[OUT], index).map_err(|e| failure(names, &e))?;
+        Ok(fds.and_then(|mut fds| fds.pop()))
+    }
+
+    fn store(&self, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(fds));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.fd_store[IN], &[IoSlice::new(&[0; STRIDE])], &mut control, flags)?;
+        Ok(())
+    }
+
+    fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut bytes = [0; ENTRIES * ENTRY];
+        let length = rustix::io::pread(&self.table, &mut bytes[..], 0)?;
+        if length != bytes.len() {
+            return Err(Errno::PROTO.into());
+        }
+        let word = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        let entry = |bytes: &[u8]| std::array::from_fn(|i| word(&bytes[4 * i..4 * i + 4]));
+        Ok(bytes.chunks_exact(ENTRY).map(entry).collect())
+    }
+
+    fn write(&self, index: usize, entry: &Entry) -> io::Result<()> {
+        let bytes: Vec<u8> = entry.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let written = rustix::io::pwrite(&self.table, &bytes, (index * ENTRY) as u64)?;
+        if written == bytes.len() { Ok(()) } else { Err(Errno::IO.into()) }
+    }
+}
+
+/// The descriptors of message `index` of the descriptor store, which stay there.
+fn look(fd_store: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
+    // The distance belongs to the socket, not to this process; but so does the turn.
+    options::set(fd_store.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, &((index * STRIDE) as i32))?;
+    match sys::receive(fd_store.as_fd(), &mut [0; STRIDE], libc::MSG_PEEK) {
+        // The kernel leaves out descriptors that this process has no place for, and no message is without.
+        Ok(message) if message.fds.is_empty() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+        Ok(message) => Ok(Some(message.fds)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn failure(names: &Names, e: &io::Error) -> Error {
+    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+    match errno {
+        // Descriptors in flight are limited per user (`man 7 unix`, ETOOMANYREFS), and by the room of the descriptor store.
+        libc::ETOOMANYREFS | libc::EAGAIN | libc::ENOBUFS => {
+            names.error(errno, "too many processes share the port for the limit of open files or net.core.wmem_max")
+        }
+        _ => names.error(errno, &e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mailbox::Mailbox;
+    use super::*;
+
+    #[test]
+    fn a_slot_leads_to_its_heir_whenever_its_owner_ended() {
+        let names = Names { at: ([127, 8, 0, std::process::id() as u8], 4791).into() };
+        let group = Group::create(&names).unwrap();
+        let (owner, other) = (1, 2);
+        let (uid, none) = (rustix::process::geteuid().as_raw(), BTreeSet::new());
+        let _doors = [7, 8, 9].map(|slot| Mailbox::open(&names, uid, slot).unwrap());
+        group.lead(&names, &none, owner, &[8, 9]).unwrap();
+        group.lead(&names, &none, other, &[7]).unwrap();
+        // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the mailbox of 8.
+        group.lead(&names, &none, 3, &[8]).unwrap();
+        let slots = || group.entries().unwrap()[1..5].iter().map(|e| e[0]).collect::<Vec<_>>();
+        assert_eq!(slots(), [0, 7, 8, 0]);
+        // Another user has opened a mailbox in the name of a member that has ended.
+        group.lead(&names, &BTreeSet::from([7]), 3, &[8]).unwrap();
+        assert_eq!(slots(), [0, 0, 8, 0]);
+    }
+}

@@ -1,0 +1,123 @@
+//! Asking: who joins gets the descriptor store from a member, whichever answers first. So one that runs is enough, though others
+//! may be stopped.
+
+use super::mailbox::{self, HEAD, Word};
+use super::sys::{self, Private};
+use super::{Names, os_error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use vervain_hca::arena::layout::SLOTS;
+use vervain_hca::{Error, Result};
+use vervain_names::Other;
+
+/// A member answers at once, unless it is stopped or has no CPU; then others are asked too, for all this time.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const ONE_BY_ONE: Duration = Duration::from_millis(500);
+const WHOLE_WAIT: Duration = Duration::from_millis(2500);
+/// Each takes a descriptor.
+const MOST_ASKED: usize = 256;
+/// Between two questions to those who could not hear.
+const NAP: Duration = Duration::from_millis(10);
+
+/// Gets the descriptor store from a member. None when there is no member. The slots of `strange` have mailboxes of another user, which is
+/// not asked.
+pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<Option<[OwnedFd; 2]>> {
+    let begin = Instant::now();
+    let mut asked: Vec<(u32, Private)> = Vec::new();
+    let mut seen = Vec::new();
+    let mut to_ask: Vec<u32> = (1..SLOTS).filter(|slot| !strange.contains(slot)).collect();
+    loop {
+        for slot in to_ask {
+            if asked.len() == MOST_ASKED {
+                seen.push(slot);
+                continue;
+            }
+            match mailbox::ask(names, uid, slot) {
+                Ok(None) => continue,
+                Ok(Some(socket)) => asked.push((slot, socket)),
+                // Its owner has too many messages to read.
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(os_error(names, e)),
+            }
+            seen.push(slot);
+            // One after the other only as long as that leads somewhere.
+            let wait = if begin.elapsed() < ONE_BY_ONE { FIRST_WAIT } else { Duration::ZERO };
+            if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
+                return Ok(Some(fd_store));
+            }
+        }
+        // Those who are there but could not hear the question; it also needs a free descriptor on either side.
+        to_ask = seen.clone();
+        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && mailbox::is_live(names, strange, *slot));
+        if asked.is_empty() && to_ask.is_empty() {
+            return Ok(None);
+        }
+        let left = WHOLE_WAIT.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return Err(no_answer(names));
+        }
+        let wait = if to_ask.is_empty() { left } else { left.min(FIRST_WAIT) };
+        if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
+            return Ok(Some(fd_store));
+        }
+        if asked.is_empty() {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+fn no_answer(names: &Names) -> Error {
+    let why = "the processes that share the port do not answer (are all of them stopped, out of descriptors, or of another \
+               user?)";
+    names.error(libc::EBUSY, why)
+}
+
+/// Waits for the first answer; forgets those who have ended without one.
+fn wait_for_answer(
+    names: &Names,
+    uid: u32,
+    asked: &mut Vec<(u32, Private)>,
+    at_most: Duration,
+) -> Result<Option<[OwnedFd; 2]>> {
+    let until = Instant::now() + at_most;
+    while !asked.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut fds: Vec<_> = asked.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)).collect();
+        let ready = poll(&mut fds, Some(&timeout));
+        let ready: Vec<bool> = fds.iter().map(|fd| ready.is_ok() && !fd.revents().is_empty()).collect();
+        if !ready.contains(&true) && left.is_zero() {
+            return Ok(None);
+        }
+        for i in (0..asked.len()).rev().filter(|i| ready[*i]) {
+            let (_, socket) = asked.swap_remove(i);
+            if let Some(fd_store) = read_answer(names, uid, &socket)? {
+                return Ok(Some(fd_store));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The descriptor store, if that is the answer; None when there is none and will not be.
+fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[OwnedFd; 2]>> {
+    let mut head = [0; HEAD];
+    let Ok(message) = sys::receive(socket.as_fd(), &mut head, 0) else { return Ok(None) };
+    if message.length != HEAD {
+        return Ok(None);
+    }
+    // Without a user there is nobody to believe.
+    let Some(sender) = message.uid else { return Ok(None) };
+    if sender != uid {
+        return Err(names.other_user(&Other { uid: sender, names: 1, process: None }));
+    }
+    match Word::of(&head) {
+        (Some(Word::Welcome), _) => Ok(<[OwnedFd; 2]>::try_from(message.fds).ok()),
+        (Some(Word::Refused { uid: theirs }), _) => Err(names.other_view(theirs, uid)),
+        (None, version) => Err(names.other_version(version)),
+        _ => Ok(None),
+    }
+}

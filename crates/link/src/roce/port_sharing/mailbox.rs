@@ -1,0 +1,236 @@
+//! Mailboxes: the datagram sockets, one for each process slot, by which members hear of each other. Their names tell who is
+//! there: the kernel takes a name back when its process ends. Who joins asks at a mailbox for the descriptor store; strays are put
+//! through the mailbox of their owner. Every message carries the sender's user id, vouched for by the kernel.
+
+use super::misrouted::Origin;
+use super::sys::{self, Private, Received};
+use super::udp::to_wide;
+use super::{Names, VERSION};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
+};
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use vervain_hca::Result;
+
+/// Bytes before the packets of a stray; other messages are only this.
+pub const HEAD: usize = 64;
+/// The longest message: a whole train, and a little for each packet of it.
+pub const MOST: usize = HEAD + (66 << 10);
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Somebody wants to join, and sees itself as this user. The end of a socket pair for the answer comes along.
+    Ask {
+        /// The effective user id, in the sender's user namespace.
+        uid: u32,
+    },
+    /// The answer: both ends of the descriptor store come along.
+    Welcome,
+    /// The answer to somebody who cannot join: the user that the member sees itself as.
+    Refused {
+        /// The effective user id, in the sender's user namespace.
+        uid: u32,
+    },
+    /// Packets for the slot of this mailbox; they follow.
+    Stray(Origin),
+}
+
+impl Word {
+    /// The bytes of the message, without packets.
+    pub fn to_bytes(self) -> [u8; HEAD] {
+        let mut bytes = [0; HEAD];
+        let (kind, uid) = match self {
+            Word::Ask { uid } => (1u32, uid),
+            Word::Welcome => (2, 0),
+            Word::Refused { uid } => (3, uid),
+            Word::Stray(_) => (4, 0),
+        };
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&uid.to_ne_bytes());
+        if let Word::Stray(origin) = self {
+            let scope = if let SocketAddr::V6(from) = origin.from { from.scope_id() } else { 0 };
+            bytes[12..16].copy_from_slice(&scope.to_ne_bytes());
+            bytes[16..32].copy_from_slice(&to_wide(origin.from.ip()));
+            bytes[32..48].copy_from_slice(&to_wide(origin.to));
+            bytes[48..50].copy_from_slice(&origin.from.port().to_ne_bytes());
+            (bytes[50], bytes[51]) = (origin.hop_limit, origin.tos);
+            bytes[52..56].copy_from_slice(&origin.label.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// What the message says, and the sender's version; the word is None for another version's.
+    pub fn of(bytes: &[u8; HEAD]) -> (Option<Word>, u32) {
+        let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let ip = |at: usize| IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap_or_default()));
+        let version = word(4);
+        if version != VERSION {
+            return (None, version);
+        }
+        let said = match word(0) {
+            1 => Some(Word::Ask { uid: word(8) }),
+            2 => Some(Word::Welcome),
+            3 => Some(Word::Refused { uid: word(8) }),
+            4 => {
+                let from = match ip(16).to_canonical() {
+                    IpAddr::V4(ip) => (ip, half(48)).into(),
+                    IpAddr::V6(ip) => SocketAddrV6::new(ip, half(48), 0, word(12)).into(),
+                };
+                let to = ip(32).to_canonical();
+                Some(Word::Stray(Origin { from, to, hop_limit: bytes[50], tos: bytes[51], label: word(52) }))
+            }
+            _ => None,
+        };
+        (said, version)
+    }
+}
+
+fn open() -> std::result::Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+}
+
+/// Whether the process that has `slot` is a member. `strange`: whose mailboxes another user has opened.
+pub fn is_live(names: &Names, strange: &BTreeSet<u32>, slot: u32) -> bool {
+    if strange.contains(&slot) {
+        return false;
+    }
+    let connected = open().and_then(|socket| rustix::net::connect(&socket, &abstract_name(&names.mailbox(slot))?));
+    connected != Err(Errno::CONNREFUSED)
+}
+
+fn abstract_name(name: &str) -> std::result::Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+/// A mailbox of this process.
+pub struct Mailbox {
+    /// The slot that it is named after.
+    pub slot: u32,
+    socket: Private,
+}
+
+impl Mailbox {
+    /// Opens the mailbox of `slot`.
+    pub fn open(names: &Names, uid: u32, slot: u32) -> Result<Mailbox> {
+        let opened = open().and_then(|socket| {
+            let socket = Private::keep(socket);
+            rustix::net::sockopt::set_socket_passcred(&socket, true)?;
+            rustix::net::bind(&socket, &abstract_name(&names.mailbox(slot))?)?;
+            Ok(Mailbox { slot, socket })
+        });
+        opened.map_err(|e| match e {
+            Errno::ADDRINUSE => names
+                .taken_by_another(SocketType::DGRAM, &names.mailbox(slot), uid)
+                .unwrap_or_else(|| names.error(libc::EADDRINUSE, &format!("process slot {slot} is taken there"))),
+            e => names.error(e.raw_os_error(), &format!("no rendezvous socket: {}", io::Error::from(e))),
+        })
+    }
+
+    /// The next message.
+    pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Received> {
+        sys::receive(self.socket.as_fd(), bytes, 0)
+    }
+
+    /// Puts a message through the mailbox of another slot. Never waits: EAGAIN when that owner has too many to read,
+    /// ECONNREFUSED when nobody has the slot.
+    pub fn put(&self, names: &Names, slot: u32, word: Word, packets: &[u8]) -> std::result::Result<(), Errno> {
+        send(self.socket.as_fd(), Some(&names.mailbox(slot)), word, packets, &[])
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Asks at the mailbox of `slot`: the socket that the answer comes by, or None when nobody is there.
+pub fn ask(names: &Names, uid: u32, slot: u32) -> std::result::Result<Option<Private>, Errno> {
+    let caller = open()?;
+    match rustix::net::connect(&caller, &abstract_name(&names.mailbox(slot))?) {
+        Ok(()) => {}
+        Err(Errno::CONNREFUSED) => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::sockopt::set_socket_passcred(&mine, true)?;
+    send(caller.as_fd(), None, Word::Ask { uid }, &[], &[theirs.as_fd()])?;
+    Ok(Some(Private::keep(mine)))
+}
+
+/// Sends an answer.
+pub fn answer(to: &OwnedFd, word: Word, fds: &[BorrowedFd<'_>]) {
+    // Who asked and is gone needs no answer.
+    let _ = send(to.as_fd(), None, word, &[], fds);
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    to: Option<&str>,
+    word: Word,
+    packets: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> std::result::Result<(), Errno> {
+    let head = word.to_bytes();
+    let parts = [IoSlice::new(&head), IoSlice::new(packets)];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2), ScmCredentials(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    // The kernel fills in the real user id, but sockets belong to the effective one; it checks what we say.
+    let uid = rustix::process::geteuid();
+    if uid != rustix::process::getuid() {
+        let (pid, gid) = (rustix::process::getpid(), rustix::process::getegid());
+        control.push(SendAncillaryMessage::ScmCredentials(UCred { pid, uid, gid }));
+    }
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match to {
+        Some(name) => rustix::net::sendmsg_addr(socket, &abstract_name(name)?, &parts, &mut control, flags),
+        None => rustix::net::sendmsg(socket, &parts, &mut control, flags),
+    }
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_their_bytes() {
+        let origin = |from: &str, to: &str| Origin {
+            from: from.parse().unwrap(),
+            to: to.parse().unwrap(),
+            hop_limit: 63,
+            tos: 0xb8,
+            label: 0x4_7911,
+        };
+        for word in [
+            Word::Ask { uid: 1000 },
+            Word::Welcome,
+            Word::Refused { uid: u32::MAX },
+            Word::Stray(origin("192.0.2.1:49200", "192.0.2.9")),
+            Word::Stray(origin("[fe80::1%3]:49200", "fe80::2")),
+        ] {
+            assert_eq!(Word::of(&word.to_bytes()), (Some(word), VERSION));
+        }
+    }
+
+    #[test]
+    fn another_version_is_not_understood() {
+        let mut bytes = Word::Welcome.to_bytes();
+        bytes[4] ^= 0x55;
+        assert_eq!(Word::of(&bytes), (None, VERSION ^ 0x55));
+        assert_eq!(Word::of(&[0; HEAD]).0, None);
+    }
+}

@@ -1,0 +1,269 @@
+//! How the processes of a user share UDP port 4791 of an address. Each has a socket there, bound with SO_REUSEPORT; a
+//! program in the kernel picks the socket by the process slot in the destination QPN (`program`). Which socket is
+//! which, and that it stays so when processes end, is `group`'s; how members hear of each other, `mailbox`'s. There is no
+//! process that others depend on: whoever joins does all that is to be done, one at a time (`turn`).
+//!
+//! docs/port-sharing.md tells the whole story.
+
+mod group;
+mod group_lock;
+mod join;
+mod mailbox;
+mod misrouted;
+mod program;
+mod sys;
+mod udp;
+
+pub use misrouted::{Strays, slot_of_packet};
+
+use crate::roce::net::Datagram;
+use group::Group;
+use group_lock::Turn;
+use mailbox::{HEAD, MOST, Mailbox, Word};
+use misrouted::Origin;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketType;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::Private;
+use vervain_hca::arena::layout::SLOTS_PER_PROCESS;
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::{Error, Result};
+use vervain_names::Other;
+
+/// Version of the messages, the descriptor store, the table and the options of the sockets. Processes of different versions do not
+/// share an address; that they can say so needs `HEAD` bytes with the version in the same place.
+const VERSION: u32 = 2;
+/// Index of the socket that nobody reads.
+const SINK: u32 = 0;
+/// Messages taken from a mailbox in one visit.
+const MESSAGES: usize = 16;
+
+/// What has happened to strays, in packets.
+#[derive(Default)]
+pub struct Counters {
+    /// Handed to their owner.
+    pub handed_over: Count,
+    /// Dropped because their owner did not take those before.
+    pub not_taken: Count,
+    /// Dropped because nobody has their slot.
+    pub unowned: Count,
+    /// Got from others that received them.
+    pub adopted: Count,
+}
+
+/// A number that only grows.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// So far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Names of everything that belongs to one address, in the abstract namespace of unix sockets, which is the network
+/// namespace's as the address is. They do not tell the user: one user at a time can have the address.
+struct Names {
+    at: SocketAddr,
+}
+
+impl Names {
+    fn turn(&self) -> String {
+        vervain_names::turn(self.at)
+    }
+
+    fn mailbox(&self, slot: u32) -> String {
+        vervain_names::mailbox(self.at, slot)
+    }
+
+    fn error(&self, errno: i32, why: &str) -> Error {
+        Error::new(errno, format!("cannot receive RoCE packets at {}: {why}", self.at))
+    }
+
+    fn other_user(&self, other: &Other) -> Error {
+        let remedy = vervain_names::REMEDY;
+        let why = format!("processes of another user have that port ({other}, as seen from here): {remedy}");
+        self.error(libc::EADDRINUSE, &why)
+    }
+
+    /// The error of a name that another user has, if it is so; [`Names::other_user`] is that of a whole group.
+    fn taken_by_another(&self, kind: SocketType, name: &str, uid: u32) -> Option<Error> {
+        let mut holders = vervain_names::holders(kind, name).ok()?;
+        holders.retain(|holder| holder.name == name);
+        let other = vervain_names::others(&holders, uid).into_iter().next()?;
+        let why = format!("another user has the name @{name} ({other}): {}", vervain_names::REMEDY);
+        Some(self.error(libc::EADDRINUSE, &why))
+    }
+
+    /// Slots whose mailboxes another user has opened. Whoever has the turn asks this once: mailboxes of this user open and close
+    /// meanwhile only where their processes end.
+    fn strange_doors(&self, uid: u32) -> BTreeSet<u32> {
+        let prefix = vervain_names::mailboxes(self.at);
+        let holders = vervain_names::holders(SocketType::DGRAM, &prefix).unwrap_or_default();
+        let others = holders.iter().filter(|holder| holder.uid.is_some_and(|of| of != uid));
+        others.filter_map(|holder| holder.name.strip_prefix(&prefix)?.parse().ok()).collect()
+    }
+
+    fn other_view(&self, theirs: u32, mine: u32) -> Error {
+        let why = "processes of this user in another user namespace have that port";
+        self.error(libc::EADDRINUSE, &format!("{why} (there they are uid {theirs}, here uid {mine})"))
+    }
+
+    fn other_version(&self, theirs: u32) -> Error {
+        let why = "processes with another version of Vervain have that port";
+        self.error(libc::EADDRINUSE, &format!("{why} (its sharing is version {theirs}, here {VERSION})"))
+    }
+}
+
+/// A process's part in an address.
+pub struct Sharing {
+    names: Names,
+    uid: u32,
+    index: u32,
+    epoll: Private,
+    /// One for each slot. Above the group, so that they go first: who has no mailbox is taken for dead.
+    mailboxes: [OnceLock<Mailbox>; SLOTS_PER_PROCESS],
+    group: Group,
+    buffer: OwnerLock<Vec<u8>>,
+    counters: Counters,
+}
+
+impl Sharing {
+    /// Joins the processes of this user that receive at `at`, as the owner of `slots`, and returns the socket to
+    /// receive by. `bind` makes one, bound to `at` with SO_REUSEPORT; it is not called when there is one that a dead
+    /// process has left behind, which was made in the same way. Once the `Sharing` is dropped, the socket may be
+    /// somebody else's.
+    ///
+    /// Waits for the progress thread of some other member, so the progress thread must not call this: some
+    /// milliseconds, or up to 13 s when processes of this user are stopped in the wrong places. EADDRINUSE when another
+    /// user, another user namespace, another version or another program has the port or its names, EBUSY when nobody
+    /// answers, EPERM in a user namespace that does not tell users apart.
+    pub fn join(at: SocketAddr, slots: &[u32], bind: &dyn Fn() -> Result<OwnedFd>) -> Result<(Sharing, OwnedFd)> {
+        let names = Names { at };
+        let uid = crate::user::own().map_err(|why| names.error(libc::EPERM, &why))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
+        let _turn = Turn::take(&names, uid)?;
+        let strange = names.strange_doors(uid);
+        let group = match join::ask_members(&names, uid, &strange)? {
+            Some(fd_store) => Group::open(&names, fd_store)?,
+            None => Group::create(&names)?,
+        };
+        let (index, socket) = group.take_place(&names, &strange, bind)?;
+        let (epoll, mailboxes) = (Private::keep(epoll), Default::default());
+        let (buffer, counters) = (OwnerLock::default(), Counters::default());
+        let sharing = Sharing { names, uid, index, epoll, mailboxes, group, buffer, counters };
+        for slot in slots {
+            sharing.open_door(*slot)?;
+        }
+        sharing.group.lead(&sharing.names, &strange, index, slots)?;
+        Ok((sharing, socket))
+    }
+
+    /// Makes another slot lead here, before anybody hears of a QPN in it. Waits as [`Sharing::join`] does.
+    pub fn add_slot(&self, slot: u32) -> Result<()> {
+        let _turn = Turn::take(&self.names, self.uid)?;
+        self.open_door(slot)?;
+        let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
+        self.group.lead(&self.names, &self.names.strange_doors(self.uid), self.index, &slots)
+    }
+
+    fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {
+        self.mailboxes.iter().map_while(OnceLock::get)
+    }
+
+    fn open_door(&self, slot: u32) -> Result<()> {
+        let mailbox = Mailbox::open(&self.names, self.uid, slot)?;
+        let token = epoll::EventData::new_u64(u64::from(slot));
+        let Some(place) = self.mailboxes.iter().find(|place| place.get().is_none()) else {
+            return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
+        };
+        epoll::add(&self.epoll, &mailbox, token, epoll::EventFlags::IN).map_err(|e| os_error(&self.names, e))?;
+        // Only who has the turn fills a place.
+        let _ = place.set(mailbox);
+        Ok(())
+    }
+
+    /// Readable when there is something for [`Sharing::handle_events`].
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Answers who joins, and calls `adopt` for packets of this process that others have received. Never waits.
+    pub fn handle_events(&self, adopt: &mut dyn FnMut(&Datagram<'_>)) {
+        let mut buffer = self.buffer.lock();
+        buffer.resize(MOST, 0);
+        for mailbox in self.mailboxes() {
+            for _ in 0..MESSAGES {
+                let Ok(message) = mailbox.receive(&mut buffer) else { break };
+                let Some((head, packets)) = buffer[..message.length].split_first_chunk::<HEAD>() else { continue };
+                match Word::of(head) {
+                    (Some(Word::Stray(origin)), _) if message.uid == Some(self.uid) => {
+                        for packet in misrouted::packets(origin, packets) {
+                            // What is not ours is not handed on: it would go round and round.
+                            if slot_of_packet(packet.bytes).is_some_and(|slot| self.owns(slot)) {
+                                self.counters.adopted.add(1);
+                                adopt(&packet);
+                            }
+                        }
+                    }
+                    (Some(Word::Ask { uid }), _) if message.uid == Some(self.uid) && uid == self.uid => {
+                        if let Some(to) = message.fds.first() {
+                            mailbox::answer(to, Word::Welcome, &self.group.fd_store());
+                        }
+                    }
+                    // Another user's stray has no descriptor.
+                    _ => {
+                        if let Some(to) = message.fds.first() {
+                            mailbox::answer(to, Word::Refused { uid: self.uid }, &[]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether packets for `slot` are for this process.
+    pub fn owns(&self, slot: u32) -> bool {
+        self.mailboxes().any(|mailbox| mailbox.slot == slot)
+    }
+
+    fn put(&self, slot: u32, origin: Origin, packets: &[u8]) -> SlotOwner {
+        let Some(mailbox) = self.mailboxes().next() else { return SlotOwner::IsNobody };
+        match mailbox.put(&self.names, slot, Word::Stray(origin), packets) {
+            Ok(()) => SlotOwner::Took,
+            Err(Errno::CONNREFUSED) => SlotOwner::IsNobody,
+            Err(_) => SlotOwner::IsBusy,
+        }
+    }
+
+    /// What has happened to strays.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Packets to this address that the kernel has dropped because nobody has their slot. The same for all members.
+    pub fn unclaimed(&self) -> u64 {
+        u64::from(self.group.unclaimed())
+    }
+}
+
+/// What has become of a message.
+enum SlotOwner {
+    Took,
+    IsBusy,
+    IsNobody,
+}
+
+fn os_error(names: &Names, e: Errno) -> Error {
+    names.error(e.raw_os_error(), &std::io::Error::from(e).to_string())
+}

@@ -1,0 +1,209 @@
+//! The structure of the sources, from their own imports: the rooms of the device model, and where unsafe code is allowed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::Visit;
+
+/// The rooms of `crates/hca/src`, each of which may use those before it.
+const ROOMS: [&str; 12] =
+    ["error", "host", "arena", "device", "process", "context", "cq", "rq", "mr", "responder", "owner_copy", "qp"];
+
+/// Arrows that lead to a later room, all that there are. They make the circle below; `process` is both the domain that a queue
+/// lies in and the registry of all queues, and goes when those are parted.
+const UPWARD: &[(&str, &str)] = &[
+    ("cq", "qp"),
+    ("cq", "rq::lane"),
+    ("cq::completion", "rq::lane"),
+    ("process", "cq"),
+    ("process", "mr"),
+    ("process", "mr::adopt::registration"),
+    ("process", "mr::pinnable"),
+    ("process", "mr::transfer"),
+    ("process", "qp"),
+    ("process", "rq"),
+    ("process", "rq::lane"),
+    ("process::exports", "mr::adopt"),
+    ("process::exports", "mr::adopt::registration"),
+    ("process::link", "context::ah"),
+    ("process::link", "mr::transfer"),
+    ("process::link", "qp"),
+    ("process::link", "qp::remote"),
+    ("process::progress", "qp"),
+    ("process::progress", "qp::sq"),
+    ("process::revocation", "mr"),
+    ("process::revocation", "rq::lane"),
+];
+
+/// Files in the largest circle. Lower it whenever it falls.
+const LARGEST_CIRCLE: usize = 36;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Modules by name (`qp::sq`, without the crate's root) with the modules of the same crate that each one names.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// Paths that begin with `crate`, `super` or `self`, but for those of tests.
+#[derive(Default)]
+struct Paths(Vec<Vec<String>>);
+
+impl Paths {
+    fn expand(&mut self, tree: &syn::UseTree, before: &[String]) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.expand(&path.tree, &with(&path.ident)),
+            syn::UseTree::Name(name) => self.0.push(with(&name.ident)),
+            syn::UseTree::Rename(name) => self.0.push(with(&name.ident)),
+            syn::UseTree::Glob(_) => self.0.push(before.to_vec()),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.expand(item, before)),
+        }
+    }
+}
+
+impl Visit<'_> for Paths {
+    fn visit_item_mod(&mut self, module: &syn::ItemMod) {
+        let is_test = |a: &syn::Attribute| {
+            a.path().is_ident("cfg") && a.parse_args::<syn::Path>().is_ok_and(|p| p.is_ident("test"))
+        };
+        if !module.attrs.iter().any(is_test) {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &syn::ItemUse) {
+        self.expand(&item.tree, &[]);
+    }
+
+    fn visit_path(&mut self, path: &syn::Path) {
+        self.0.push(path.segments.iter().map(|s| s.ident.to_string()).collect());
+        syn::visit::visit_path(self, path);
+    }
+}
+
+fn graph(crate_folder: &Path) -> Graph {
+    let src = crate_folder.join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let name = |file: &Path| -> Vec<String> {
+        let path = file.strip_prefix(&src).expect("below it").with_extension("");
+        path.iter()
+            .map(|part| part.to_string_lossy().into_owned())
+            .filter(|part| part != "mod" && part != "lib")
+            .collect()
+    };
+    let modules: BTreeSet<Vec<String>> = files.iter().map(|f| name(f)).filter(|m| !m.is_empty()).collect();
+    let mut graph = Graph::new();
+    for file in &files {
+        let own = name(file);
+        if own.is_empty() {
+            continue;
+        }
+        let mut paths = Paths::default();
+        paths.visit_file(&syn::parse_file(&fs::read_to_string(file).expect("a source")).expect("Rust"));
+        let edges = graph.entry(own.join("::")).or_default();
+        for path in paths.0 {
+            let above = path.iter().take_while(|part| *part == "super").count();
+            let full = match path[0].as_str() {
+                "crate" => path[1..].to_vec(),
+                "self" => [&own, &path[1..]].concat(),
+                "super" => [&own[..own.len().saturating_sub(above)], &path[above..]].concat(),
+                _ => continue,
+            };
+            let longest = (1..=full.len()).rev().map(|n| full[..n].to_vec()).find(|prefix| modules.contains(prefix));
+            edges.extend(longest.filter(|to| *to != own).map(|to| to.join("::")));
+        }
+    }
+    graph
+}
+
+/// The modules that are reached from `from`.
+fn reached<'a>(graph: &'a Graph, from: &'a str) -> BTreeSet<&'a str> {
+    let (mut seen, mut waiting) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = waiting.pop() {
+        for next in graph.get(module).into_iter().flatten() {
+            if seen.insert(next.as_str()) {
+                waiting.push(next);
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn rooms_of_the_device_model_use_those_before_them() {
+    let graph = graph(&root().join("crates/hca"));
+    let rank = |module: &str| {
+        let room = module.split("::").next().expect("a name");
+        ROOMS.iter().position(|r| *r == room).unwrap_or_else(|| panic!("{room} is no room"))
+    };
+    let upward: BTreeSet<(&str, &str)> = graph
+        .iter()
+        .flat_map(|(from, all)| all.iter().map(move |to| (from.as_str(), to.as_str())))
+        .filter(|(from, to)| rank(to) > rank(from))
+        .collect();
+    let known: BTreeSet<_> = UPWARD.iter().copied().collect();
+    assert_eq!(upward, known, "arrows to a later room");
+    let from: BTreeMap<&str, BTreeSet<&str>> = graph.keys().map(|m| (m.as_str(), reached(&graph, m))).collect();
+    let circle = |m: &str| from[m].iter().filter(|other| from[**other].contains(m)).copied().collect::<BTreeSet<_>>();
+    let largest = graph.keys().map(|m| circle(m)).max_by_key(BTreeSet::len).expect("modules");
+    assert_eq!(largest.len(), LARGEST_CIRCLE, "the largest circle: {largest:?}");
+}
+
+/// Crates that docs/design.md names as those that may have unsafe code.
+fn may_be_unsafe() -> BTreeSet<String> {
+    let design = fs::read_to_string(root().join("docs/design.md")).expect("docs/design.md");
+    let (_, list) = design.split_once("Unsafe code is in these crates only:").expect("the list");
+    let (list, _) = list.split_once('.').expect("the end of the list");
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn unsafe_code_is_where_the_design_allows_it() {
+    struct Unsafe(bool);
+    impl Visit<'_> for Unsafe {
+        fn visit_expr_unsafe(&mut self, _: &syn::ExprUnsafe) {
+            self.0 = true;
+        }
+        fn visit_signature(&mut self, signature: &syn::Signature) {
+            self.0 |= signature.unsafety.is_some();
+        }
+        fn visit_item_impl(&mut self, item: &syn::ItemImpl) {
+            self.0 |= item.unsafety.is_some();
+            syn::visit::visit_item_impl(self, item);
+        }
+        fn visit_attribute(&mut self, attribute: &syn::Attribute) {
+            self.0 |= attribute.path().is_ident("unsafe");
+        }
+    }
+    let allowed = may_be_unsafe();
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates") {
+        let folder = entry.expect("an entry").path();
+        let mut files = Vec::new();
+        if folder.join("src").is_dir() {
+            sources(&folder.join("src"), &mut files);
+        }
+        let mut visit = Unsafe(false);
+        for file in &files {
+            visit.visit_file(&syn::parse_file(&fs::read_to_string(file).expect("a source")).expect("Rust"));
+        }
+        if visit.0 {
+            found.insert(folder.file_name().expect("a name").to_string_lossy().into_owned());
+        }
+    }
+    assert_eq!(found, allowed, "crates with unsafe code, and those that docs/design.md names");
+}
