@@ -59,7 +59,7 @@ choices! {
         Owner = "owner", "Copies by the owner of the memory";
     }
 
-    /// Which processes have memory that is shared from its allocation.
+    /// Which processes allocate from shared memory.
     Share {
         Auto = "auto", "Those that load the verbs library, from that moment on";
         Always = "always", "All, from their start";

@@ -23,7 +23,7 @@ pub struct Config {
     pub interfaces: Option<Vec<String>>,
     /// How a peer's memory that is not mapped is reached.
     pub memory: MemoryWay,
-    /// Which processes have memory that is shared from its allocation.
+    /// Which processes allocate from shared memory.
     pub share: Share,
     /// Whether private memory is moved onto shared pages while it is registered.
     pub adopt: bool,

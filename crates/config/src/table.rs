@@ -67,7 +67,7 @@ table! {
     LOG "VERVAIN_LOG" {
         option: "log" "LEVEL",
         syntax: Syntax::Words(LogLevel::CHOICES), default: LogLevel::Warn.word(),
-        meaning: "What the library tells on standard error",
+        meaning: "Messages on standard error; info explains every failed call",
         set by User, read by Library
     }
     MEMORY "VERVAIN_MEMORY" {
