@@ -187,6 +187,9 @@ fn a_message_is_dropped_half_way() -> bool {
     };
     post(&a, Opcode::Send, &hello).unwrap();
     let (x, y) = (wait(&cq), wait(&cq));
+    if [&x, &y].iter().any(|c| c.opcode == wc::OP_RECV_RDMA_WITH_IMM) {
+        return false;
+    }
     let mut ids = [x.wr_id, y.wr_id];
     ids.sort_unstable();
     assert_eq!((ids, x.status, y.status), ([1, 11], wc::SUCCESS, wc::SUCCESS));
