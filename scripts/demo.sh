@@ -91,7 +91,7 @@ pingpong() {
     tried=1
     port=$(free_port)
     # On an Ethernet port RC needs a GRH, so the program wants a GID index.
-    if pair "$port" ibv_rc_pingpong -g 0 -c -p "$port" -- ibv_rc_pingpong -g 0 -c -p "$port" localhost; then
+    if pair "$port" ibv_rc_pingpong -g 0 -c -p "$port" -- ibv_rc_pingpong -g 0 -c -p "$port" 127.0.0.1; then
         row ibv_rc_pingpong "$what" "$(awk '/usec\/iter/ { print $(NF - 1) " us per round trip" }' "$work/client")"
     else
         fail ibv_rc_pingpong "$what"
@@ -105,7 +105,7 @@ perf() {
     have "$name" perftest "$what" || return
     tried=1
     port=$(free_port)
-    if pair "$port" "$name" -F -p "$port" "$@" -- "$name" -F -p "$port" "$@" localhost \
+    if pair "$port" "$name" -F -p "$port" "$@" -- "$name" -F -p "$port" "$@" 127.0.0.1 \
         && value=$(awk -v s="$size" -v c="$column" '$1 == s && NF >= c { v = $c } END { print v; exit v == "" }' "$work/client"); then
         row "$name" "$what" "$value $unit"
     else
