@@ -7,37 +7,26 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The rooms of `crates/hca/src`, each of which may use those before it.
-const ROOMS: [&str; 12] =
-    ["error", "host", "arena", "device", "process", "context", "cq", "rq", "mr", "responder", "owner_copy", "qp"];
-
-/// Arrows that lead to a later room, all that there are. They make the circle below; `process` is both the domain that a queue
-/// lies in and the registry of all queues, and goes when those are parted.
-const UPWARD: &[(&str, &str)] = &[
-    ("cq", "qp"),
-    ("cq", "rq::lane"),
-    ("cq::completion", "rq::lane"),
-    ("process", "cq"),
-    ("process", "mr"),
-    ("process", "mr::adopt::registration"),
-    ("process", "mr::pinnable"),
-    ("process", "mr::transfer"),
-    ("process", "qp"),
-    ("process", "rq"),
-    ("process", "rq::lane"),
-    ("process::exports", "mr::adopt"),
-    ("process::exports", "mr::adopt::registration"),
-    ("process::link", "context::ah"),
-    ("process::link", "mr::transfer"),
-    ("process::link", "qp"),
-    ("process::link", "qp::remote"),
-    ("process::progress", "qp"),
-    ("process::progress", "qp::sq"),
-    ("process::revocation", "mr"),
-    ("process::revocation", "rq::lane"),
+const ROOMS: [&str; 15] = [
+    "error",
+    "host",
+    "adopt",
+    "arena",
+    "device",
+    "process",
+    "context",
+    "rq",
+    "cq",
+    "srq",
+    "mr",
+    "responder",
+    "lane",
+    "owner_copy",
+    "qp",
 ];
 
-/// Files in the largest circle. Lower it whenever it falls.
-const LARGEST_CIRCLE: usize = 36;
+/// Files that the largest circle of imports may have.
+const LARGEST_CIRCLE: usize = 8;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -155,12 +144,11 @@ fn rooms_of_the_device_model_use_those_before_them() {
         .flat_map(|(from, all)| all.iter().map(move |to| (from.as_str(), to.as_str())))
         .filter(|(from, to)| rank(to) > rank(from))
         .collect();
-    let known: BTreeSet<_> = UPWARD.iter().copied().collect();
-    assert_eq!(upward, known, "arrows to a later room");
+    assert_eq!(upward, BTreeSet::new(), "arrows to a later room");
     let from: BTreeMap<&str, BTreeSet<&str>> = graph.keys().map(|m| (m.as_str(), reached(&graph, m))).collect();
     let circle = |m: &str| from[m].iter().filter(|other| from[**other].contains(m)).copied().collect::<BTreeSet<_>>();
     let largest = graph.keys().map(|m| circle(m)).max_by_key(BTreeSet::len).expect("modules");
-    assert_eq!(largest.len(), LARGEST_CIRCLE, "the largest circle: {largest:?}");
+    assert!(largest.len() <= LARGEST_CIRCLE, "the largest circle, of {} files: {largest:?}", largest.len());
 }
 
 /// Crates that docs/design.md names as those that may have unsafe code.

@@ -6,8 +6,8 @@ use common::{context, process};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_hca::adopt::Adoption;
 use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OFFSET_BITS};
-use vervain_hca::mr::adopt::Adoption;
 use vervain_hca::{Mr, access};
 use vervain_skip::skip;
 

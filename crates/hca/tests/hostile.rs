@@ -14,9 +14,9 @@ use vervain_hca::arena::layout::{
     CqShared, Header, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe, RqShared,
 };
 use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
-use vervain_hca::process::imports::{SLACK, Wanted, tidy};
-use vervain_hca::process::link::LaneRequest;
+use vervain_hca::process::imports::{SLACK, Wanted};
 use vervain_hca::process::peer::{Location, PeerProcess};
+use vervain_hca::process::rendezvous::LaneRequest;
 use vervain_hca::responder::{Nak, QpIncarnation, Responder};
 use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{
@@ -210,7 +210,7 @@ impl Copied {
 
     fn space(&self, view: View) -> Option<Arc<PeerProcess>> {
         let wake = self.wake.try_clone().unwrap();
-        PeerProcess::new(view, false, std::process::id() as i32, wake).ok().map(Arc::new)
+        PeerProcess::new(view, Some(common::ask), std::process::id() as i32, wake).ok().map(Arc::new)
     }
 }
 
@@ -393,7 +393,7 @@ fn settled(before: usize) -> usize {
     while same < 5 || now > before {
         assert!(Instant::now() < deadline, "{now} objects stay mapped, {before} were before");
         std::thread::sleep(Duration::from_millis(1));
-        tidy(process());
+        process().tidy_imports();
         let next = mapped_objects().len();
         same = if next == now { same + 1 } else { 0 };
         now = next;
@@ -429,7 +429,7 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
         bound += 1;
         guarded(seed, || visit(&space, &honest, &mut r));
         drop(space);
-        tidy(process());
+        process().tidy_imports();
         if seed % 500 == 0 {
             before = settled(before);
         }
@@ -462,7 +462,7 @@ fn an_arena_that_changes_under_the_reader_does_no_harm() {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             while Instant::now() < end {
                 guarded(r.0, || visit(&space, &honest, &mut Random(r.0)));
-                tidy(process());
+                process().tidy_imports();
                 r.next();
             }
         }));

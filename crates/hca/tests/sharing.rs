@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{KeyEntry, NOT_SHARED, OBJECTS, OFFSET_BITS, ObjectEntry};
-use vervain_hca::process::imports::{Wanted, tidy};
+use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::{Location, PeerProcess};
 use vervain_hca::{Context, Cq, Mr, Pd, access};
 
@@ -184,7 +184,7 @@ fn seen_from_afar() -> PeerProcess {
     let view = View::of_peer(ARENA_FD.load(Ordering::Relaxed)).unwrap();
     // SAFETY: a fresh descriptor, owned at once.
     let wake = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-    PeerProcess::new(view, false, std::process::id() as i32, wake).unwrap()
+    PeerProcess::new(view, Some(common::ask), std::process::id() as i32, wake).unwrap()
 }
 
 /// An object of the owner, one key that leads to it, and the word that stands in it.
@@ -239,7 +239,7 @@ fn no_order_of_messages_makes_a_key_lead_to_another_object() {
                 },
                 6 if r.below(16) == 0 => {
                     space.sweep_objects();
-                    tidy(process());
+                    process().tidy_imports();
                 }
                 _ => {}
             }

@@ -1,29 +1,69 @@
-//! How a QP reaches its peer. The local link ([`local`]) joins processes of one user on one host; it finds them, maps their
-//! arenas and hears of their end. What is done in an arena stands in `vervain-hca`; nothing here knows C structs.
+//! How a QP reaches its peer. The rendezvous ([`local`]) joins processes of one user on one host; it finds them, maps their
+//! arenas and hears of their end. The RoCE carrier ([`roce`]) takes what memory does not reach as packets. What is done in an
+//! arena stands in `vervain-hca`; nothing here knows C structs.
 
-mod links;
 pub mod local;
 pub mod roce;
 mod user;
 
+use local::Local;
 use log::LevelFilter;
-use std::any::Any;
-use std::sync::{Arc, Once};
-use vervain_config::LogLevel;
-use vervain_hca::{Context, Device, Process, Result};
+use roce::Roce;
+use std::sync::{Arc, Once, OnceLock};
+use vervain_config::{Config, LogLevel};
+use vervain_hca::device::LinkChoice;
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::process::poller::Poller;
+use vervain_hca::process::{Identity, Ways};
+use vervain_hca::qp::carrier::Carrier;
+use vervain_hca::qp::router::Router;
+use vervain_hca::qp::table;
+use vervain_hca::{Context, Device, Result};
 
-/// Opens a device, with the links that this host has.
+/// The RoCE carrier of the calling process, for whoever looks at what it counts.
+static ROCE: OwnerLock<Option<Arc<Roce>>> = OwnerLock::new(None);
+/// Carriers beyond RoCE.
+static MORE: OnceLock<fn() -> Result<More>> = OnceLock::new();
+
+/// A carrier with what is polled for it.
+pub struct More {
+    /// The carrier.
+    pub carrier: Arc<dyn Carrier>,
+    /// Its receiving side.
+    pub poller: Arc<dyn Poller>,
+}
+
+/// Names a carrier that is preferred to RoCE, before the first device is opened; `make` makes it for a process.
+pub fn prefer(make: fn() -> Result<More>) {
+    let _ = MORE.set(make);
+}
+
+/// Opens a device, with the ways that this host has.
 pub fn open(device: &Arc<Device>) -> Result<Arc<Context>> {
     start_logging();
     roce::net::check_environment()?;
-    let process = Process::start(|init| Ok(Box::new(links::Links::new(init)?)))?;
-    Context::open(device, process)
+    Context::open(device, table::start(ways)?)
 }
 
-/// The RoCE link of this process, to look at what it counts. None before a device is open.
-pub fn roce_link() -> Option<&'static roce::Roce> {
-    let link: &dyn Any = &*Process::current()?.link;
-    link.downcast_ref::<links::Links>().map(links::Links::roce)
+fn ways(identity: &Identity) -> Result<(Ways, Router)> {
+    let choice = Config::of_process()?.link;
+    let devices = vervain_hca::devices()?;
+    let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce)?);
+    *ROCE.lock() = Some(Arc::clone(&roce));
+    let mut carriers: Vec<Arc<dyn Carrier>> = vec![roce.clone()];
+    let mut pollers: Vec<Arc<dyn Poller>> = vec![roce];
+    if let Some(make) = MORE.get() {
+        let More { carrier, poller } = make()?;
+        carriers.insert(0, carrier);
+        pollers.push(poller);
+    }
+    let rendezvous = Arc::new(Local::new(identity)?);
+    Ok((Ways { rendezvous, pollers }, Router::new(choice, devices, carriers)))
+}
+
+/// The RoCE carrier of this process, to look at what it counts. None before a device is open.
+pub fn roce_link() -> Option<Arc<Roce>> {
+    ROCE.lock().clone()
 }
 
 /// Messages go to standard error, as many as `VERVAIN_LOG` asks for; warnings and errors by default.

@@ -26,6 +26,8 @@ pub const VERSION: u32 = 5;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
+/// Bytes that an initiator moves through a mapping in one visit; the gate is checked again before the next (DESIGN decision 3).
+pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// Objects per process slot.
 pub const PER_SLOT: usize = 1 << INDEX_BITS;
 /// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never occur.
@@ -251,7 +253,7 @@ pub struct Lane {
     /// it is elsewhere.
     pub key: AtomicU32,
     _initiator: AtomicU32,
-    /// Where in that memory, as users of the key name it; at most [`crate::mr::transfer::DIRECT_CHUNK`] bytes from there.
+    /// Where in that memory, as users of the key name it; at most [`DIRECT_CHUNK`] bytes from there.
     pub addr: AtomicU64,
     /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is clear until then.
     /// A request of one packet that is carried out in one access keeps it.

@@ -1,6 +1,5 @@
-//! An opened device, and the protection domains and address handles under it.
+//! An opened device, and the protection domains under it.
 
-pub mod ah;
 pub mod async_events;
 
 use crate::context::async_events::{AsyncEvent, AsyncQueue, Element, EventCount};

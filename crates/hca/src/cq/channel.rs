@@ -107,7 +107,7 @@ impl CompChannel {
     pub fn next_event(&self) -> Result<usize> {
         loop {
             if let Some(process) = Process::current().filter(|p| p.expects_packets()) {
-                process.link.wait_for(process, self.read.as_raw_fd())?;
+                process.wait_for_fd(self.read.as_raw_fd())?;
             }
             let id: u64 = read_message(self.read.as_raw_fd())?;
             let mut r = self.cqs.lock();

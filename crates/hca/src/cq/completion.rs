@@ -1,9 +1,9 @@
 //! How completions come into a CQ: the rings that they lie in, and what whoever completes does besides publishing there.
 
 use crate::arena::layout::{CqShared, READY_BITS, arm, found, watch};
+use crate::cq::recv_ring::RecvRing;
 use crate::cq::send_ring::SendRing;
 use crate::host::barrier;
-use crate::rq::lane::OwnedLane;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use vervain_iba::Completion;
@@ -12,7 +12,7 @@ use vervain_iba::Completion;
 #[derive(Clone)]
 pub(crate) enum Source {
     /// What initiators have delivered through a lane.
-    Receives(Arc<OwnedLane>),
+    Receives(Arc<RecvRing>),
     /// A QP's own work.
     Sends(Arc<SendRing>),
 }
@@ -20,7 +20,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn pending(&self) -> u32 {
         match self {
-            Source::Receives(lane) => lane.pending(),
+            Source::Receives(ring) => ring.pending(),
             Source::Sends(ring) => ring.pending(),
         }
     }
@@ -28,7 +28,7 @@ impl Source {
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         match self {
-            Source::Receives(lane) => lane.is_ready(),
+            Source::Receives(ring) => ring.is_ready(),
             Source::Sends(ring) => ring.pending() != 0,
         }
     }
@@ -37,21 +37,21 @@ impl Source {
     #[inline(always)]
     pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         match self {
-            Source::Receives(lane) => lane.take(max, sink),
+            Source::Receives(ring) => ring.take(max, sink),
             Source::Sends(ring) => ring.take(max, sink),
         }
     }
 
     pub(crate) fn mode(&self) -> &AtomicU32 {
         match self {
-            Source::Receives(lane) => &lane.shared.mode,
+            Source::Receives(ring) => &ring.lane.mode,
             Source::Sends(ring) => ring.mode(),
         }
     }
 
     pub(crate) fn ready_bit(&self) -> u32 {
         match self {
-            Source::Receives(lane) => lane.ready_bit(),
+            Source::Receives(ring) => ring.ready_bit(),
             Source::Sends(ring) => ring.ready_bit,
         }
     }

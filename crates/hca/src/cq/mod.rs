@@ -5,6 +5,7 @@ pub mod channel;
 pub(crate) mod completion;
 pub(crate) mod notify;
 pub mod peer_events;
+pub(crate) mod recv_ring;
 pub(crate) mod send_ring;
 
 use crate::arena::Block;
@@ -12,6 +13,7 @@ use crate::arena::layout::{CqShared, READY_BITS, arm, watch};
 use crate::context::Context;
 use crate::cq::channel::CompChannel;
 use crate::cq::completion::{Source, set_ready, watched};
+use crate::cq::recv_ring::RecvRing;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
@@ -22,9 +24,8 @@ use crate::host::yield_policy::Courtesy;
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::bits;
-use crate::qp::Qp;
-use crate::rq::lane::OwnedLane;
-use std::collections::{HashMap, VecDeque};
+use crate::process::send_work::SendWork;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 use vervain_iba::{Completion, event};
@@ -33,6 +34,12 @@ use vervain_iba::{Completion, event};
 const COOL_AFTER: u32 = 4096;
 /// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
 const WATCHED: usize = 8;
+
+/// A QP whose completions come to a CQ.
+pub(crate) trait Reports: Send + Sync {
+    /// The CQ has overrun: the QP goes to ERR, and says so (IBA 11.6.3.3).
+    fn cq_has_failed(&self);
+}
 
 /// A completion queue.
 pub struct Cq {
@@ -51,8 +58,10 @@ pub struct Cq {
     /// [`watch::COUNT`] is set. Changes under the queue's lock.
     counts: AtomicBool,
     timestamps: bool,
-    /// QPs whose send queues hold work that polling has to advance.
-    pending: OwnerLock<Vec<Arc<Qp>>>,
+    /// Who is told when it overruns, by QP number.
+    reporting: OwnerLock<BTreeMap<u32, Weak<dyn Reports>>>,
+    /// Send queues that hold work which polling has to advance.
+    pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
     pending_count: AtomicU32,
     pub(crate) channel_id: u32,
     _counted: Counted,
@@ -138,6 +147,7 @@ impl Cq {
                 failed: AtomicBool::new(false),
                 counts: AtomicBool::new(false),
                 timestamps,
+                reporting: OwnerLock::default(),
                 pending: OwnerLock::default(),
                 pending_count: AtomicU32::new(0),
                 channel_id,
@@ -230,6 +240,16 @@ impl Cq {
         crate::cq::notify::rescue(self.shared, waiting, || self.raise_event());
     }
 
+    /// QP `qpn` reports here.
+    pub(crate) fn add_reporting(&self, qpn: u32, qp: Weak<dyn Reports>) {
+        self.reporting.lock().insert(qpn, qp);
+    }
+
+    /// It no longer does.
+    pub(crate) fn remove_reporting(&self, qpn: u32) {
+        self.reporting.lock().remove(&qpn);
+    }
+
     /// Queues that report here can make `n` more completions, of a queue that is shared under `key` if that is given.
     pub(crate) fn expect(&self, n: u64, key: Option<usize>) {
         let mut q = self.queue.lock();
@@ -300,7 +320,8 @@ impl Cq {
             return;
         }
         self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
-        self.process.fail_users_of(self);
+        let reporting: Vec<_> = self.reporting.lock().values().filter_map(Weak::upgrade).collect();
+        reporting.iter().for_each(|qp| qp.cq_has_failed());
     }
 
     /// Whether it overran.
@@ -346,10 +367,10 @@ impl Cq {
         q.watched.retain(|w| !w.source.is(source));
     }
 
-    /// Moves what `lane` has published into the own queue, so that flushes come after it.
-    pub(crate) fn settle_lane(&self, lane: &OwnedLane) {
+    /// Moves what the initiator behind `ring` has published into the own queue, so that flushes come after it.
+    pub(crate) fn settle(&self, ring: &RecvRing) {
         let mut q = self.queue.lock();
-        let n = lane.take(usize::MAX, &mut |c| q.local.push_back(*c));
+        let n = ring.take(usize::MAX, &mut |c| q.local.push_back(*c));
         q.aside |= n > 0;
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
@@ -392,7 +413,7 @@ impl Cq {
         }
     }
 
-    /// The same after a look for packets (who polls makes progress, `docs/roce-link.md`).
+    /// Polls after a look for packets (who polls makes progress, `docs/roce-link.md`).
     #[cold]
     #[inline(never)]
     fn poll_packets(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
@@ -513,31 +534,31 @@ impl Cq {
 
     // ---- send queues that wait -------------------------------------------------------------------------------------
 
-    pub(crate) fn add_pending(&self, qp: &Arc<Qp>) {
-        self.pending.lock().push(Arc::clone(qp));
+    pub(crate) fn add_pending(&self, work: Arc<dyn SendWork>) {
+        self.pending.lock().push(work);
         self.pending_count.fetch_add(1, Ordering::Release);
     }
 
     #[cold]
     #[inline(never)]
     fn advance_pending(&self) {
-        let qps: Vec<Arc<Qp>> = match self.pending.try_lock() {
+        let all: Vec<Arc<dyn SendWork>> = match self.pending.try_lock() {
             Some(p) => p.clone(),
             None => return,
         };
-        for qp in qps {
-            qp.advance_if_free();
-            self.drop_if_idle(&qp);
+        for work in all {
+            work.advance_if_free();
+            self.drop_if_idle(&*work);
         }
     }
 
-    pub(crate) fn drop_if_idle(&self, qp: &Arc<Qp>) {
-        if qp.has_pending() {
+    pub(crate) fn drop_if_idle(&self, work: &dyn SendWork) {
+        if work.has_pending() {
             return;
         }
         let mut pending = self.pending.lock();
-        if let Some(i) = pending.iter().position(|p| Arc::ptr_eq(p, qp))
-            && qp.clear_listed()
+        if let Some(i) = pending.iter().position(|p| p.number() == work.number())
+            && work.clear_listed()
         {
             pending.swap_remove(i);
             self.pending_count.fetch_sub(1, Ordering::Release);

@@ -29,7 +29,7 @@ pub(crate) fn enter(channel: &Arc<CompChannel>) {
 pub(crate) fn leave(number: u32, handed_out: bool) {
     OWN.lock().retain(|(n, _)| *n != number);
     if handed_out && let Some(process) = Process::current() {
-        process.link.channel_gone(number);
+        process.rendezvous.channel_gone(number);
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn raise(space: &PeerProcess, cq: &CqShared, slot: u32) {
         }
         return;
     }
-    let ask = || Process::current().is_some_and(|p| p.link.ask_channel(slot, channel));
+    let ask = || Process::current().is_some_and(|p| p.rendezvous.ask_channel(slot, channel));
     if let Some(pipe) = space.channels.pipe(channel, ask)
         && write_event(pipe.write.as_raw_fd(), event)
     {

@@ -10,6 +10,8 @@ pub mod guarded;
 pub mod lock;
 pub(crate) mod mapping;
 pub(crate) mod network;
+pub(crate) mod pinnable;
+pub(crate) mod random;
 pub mod spin_budget;
 pub(crate) mod sysv;
 pub mod tid;

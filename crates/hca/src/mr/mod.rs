@@ -1,182 +1,23 @@
-//! Memory regions and the keys that name memory, in a table that peers read. A key is an index and
-//! a variant byte that changes each time the index is used again, so that a stale key is refused (IBA 10.6.2). Both begin
-//! anywhere.
+//! Memory regions (IBA 10.6). Their keys stand in [`crate::process::key_table`].
 //!
 //! Revocation (DESIGN decision 3): the key is made invalid, then everybody in flight is waited for.
 
-pub mod adopt;
 pub mod dm;
 pub mod mw;
-pub(crate) mod pinnable;
 pub mod transfer;
 
-use crate::arena::layout::{self, KEY_NULL, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
+use crate::arena::layout::KEY_NULL;
 use crate::context::Pd;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::mr::dm::Dm;
-use crate::mr::transfer::DIRECT_CHUNK;
+use crate::process::Process;
 use crate::process::exports::{ExportedRange, Pin};
-use crate::process::{self, Process};
-use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
+use crate::process::key_table::Named;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_iba::access;
-
-/// Entries whose pages are committed together: a page of the table.
-const COMMIT: usize = 64;
-/// Indices that rest after use, so that a stale key meets an invalid entry rather than a new one.
-const RESTING: usize = 32;
-
-/// The owner's side of the key table.
-pub(crate) struct KeyTable {
-    pub(crate) entries: &'static [KeyEntry; layout::KEYS],
-    offset: u64,
-    state: OwnerLock<KeyState>,
-}
-
-#[derive(Default)]
-struct KeyState {
-    /// The variant that each index had last, of each page in use.
-    pages: HashMap<usize, [u8; COMMIT]>,
-    /// Indices of the last page that have not been used.
-    fresh: Vec<u32>,
-    free: VecDeque<u32>,
-}
-
-/// What a key stands for.
-pub(crate) struct Named {
-    pub(crate) iova: u64,
-    pub(crate) len: u64,
-    pub(crate) host: u64,
-    pub(crate) at: u64,
-    pub(crate) generation: u32,
-    pub(crate) access: u32,
-    pub(crate) pd: u32,
-    pub(crate) flags: u32,
-    pub(crate) qpn: u32,
-    pub(crate) parent: u32,
-}
-
-impl KeyTable {
-    pub(crate) fn new(entries: &'static [KeyEntry; layout::KEYS], offset: u64) -> Self {
-        KeyTable { entries, offset, state: OwnerLock::default() }
-    }
-
-    /// An index that is free, with a fresh variant. Which keys a process has is left to chance, so that nobody comes by one
-    /// without being told: neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it
-    /// open). Index 0 stays unused, so that no key is 0, which stands for none.
-    pub(crate) fn take(&self, process: &Process) -> Result<u32> {
-        let mut state = self.state.lock();
-        if state.free.len() <= RESTING && state.fresh.is_empty() && state.pages.len() < self.entries.len() / COMMIT {
-            self.add_page(process, &mut state)?;
-        }
-        let rested = if state.free.len() > RESTING { state.free.pop_front() } else { None };
-        let index = rested.or_else(|| state.fresh.pop()).or_else(|| state.free.pop_front());
-        let index = index.ok_or_else(|| Error::no_memory("no memory key is free"))?;
-        let variant = state.variant(index);
-        *variant = variant.wrapping_add(1);
-        Ok(index << 8 | u32::from(*variant))
-    }
-
-    /// One more page of the table, any of those that are not in use, with its indices in any order.
-    fn add_page(&self, process: &Process, state: &mut KeyState) -> Result<()> {
-        let pages = self.entries.len() / COMMIT;
-        let random = process::random_u64()? as usize;
-        let page = (0..pages).map(|i| (random + i) % pages).find(|page| !state.pages.contains_key(page));
-        let page = page.ok_or_else(|| Error::no_memory("no memory key is free"))?;
-        let first = self.offset + (page * COMMIT * size_of::<KeyEntry>()) as u64;
-        process.arena.commit(&(first..first + (COMMIT * size_of::<KeyEntry>()) as u64))?;
-        let mut variants = [0; COMMIT];
-        let mut order = [0; COMMIT];
-        process::random(&mut variants)?;
-        process::random(&mut order)?;
-        let mut indices: Vec<u32> = (0..COMMIT).map(|i| (page * COMMIT + i) as u32).collect();
-        for (i, random) in order.into_iter().enumerate().rev() {
-            indices.swap(i, usize::from(random) % (i + 1));
-        }
-        indices.retain(|index| *index != 0);
-        state.pages.insert(page, variants);
-        state.fresh = indices;
-        Ok(())
-    }
-
-    pub(crate) fn give_back(&self, key: u32) {
-        let mut state = self.state.lock();
-        // Binding a window moves its variant on; the next user of the index starts after it.
-        *state.variant(key >> 8) = key as u8;
-        state.free.push_back(key >> 8);
-    }
-
-    pub(crate) fn entry(&self, key: u32) -> &KeyEntry {
-        &self.entries[(key >> 8) as usize]
-    }
-
-    pub(crate) fn write(&self, key: u32, named: &Named) {
-        let e = self.entry(key);
-        e.iova.store(named.iova, Ordering::Relaxed);
-        e.len.store(named.len, Ordering::Relaxed);
-        e.host.store(named.host, Ordering::Relaxed);
-        e.at.store(named.at, Ordering::Relaxed);
-        e.generation.store(named.generation, Ordering::Relaxed);
-        e.access.store(named.access, Ordering::Relaxed);
-        e.domain.store(u64::from(named.flags) << 32 | u64::from(named.pd), Ordering::Relaxed);
-        e.qpn.store(named.qpn, Ordering::Relaxed);
-        e.parent.store(named.parent, Ordering::Relaxed);
-        e.key.store(u64::from(key), Ordering::SeqCst);
-    }
-
-    /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
-    /// other means. Called while everybody is kept out, or followed by a wait for those who may have it still.
-    pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
-        let pages: Vec<usize> = self.state.lock().pages.keys().copied().collect();
-        for e in pages.iter().flat_map(|page| &self.entries[page * COMMIT..][..COMMIT]) {
-            let at = e.at.load(Ordering::Relaxed);
-            let (host, len) = (e.host.load(Ordering::Relaxed), e.len.load(Ordering::Relaxed));
-            // Also of a key that is revoked just now, and may be made good again.
-            if at != NOT_SHARED && covers(host, len, at) {
-                e.at.store(NOT_SHARED, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Makes the key invalid and waits for whoever is in flight there.
-    pub(crate) fn revoke(&self, process: &Process, key: u32) {
-        self.entry(key).key.store(0, Ordering::SeqCst);
-        process.drain(key);
-    }
-
-    /// Whether an initiator that has named `named` may be at the memory of `key`: by that key, or by a window, which may lie
-    /// over it and have been invalidated by a peer.
-    pub(crate) fn may_reach(&self, named: u32, key: u32) -> bool {
-        let is_window = || {
-            let entry = self.entries.get((named >> 8) as usize);
-            entry.is_none_or(|e| e.flags() & KEY_WINDOW != 0)
-        };
-        named >> 8 == key >> 8 || is_window()
-    }
-
-    /// The addresses of this process that an initiator in flight on `lane` may be touching; none where that is no memory
-    /// that it has mapped.
-    pub(crate) fn touched(&self, lane: &Lane) -> Option<Range<u64>> {
-        let (key, addr) = (lane.key.load(Ordering::SeqCst), lane.addr.load(Ordering::SeqCst));
-        let e = self.entries.get((key >> 8) as usize)?;
-        let len = e.len.load(Ordering::Relaxed);
-        let offset = addr.checked_sub(e.iova.load(Ordering::Relaxed)).filter(|offset| *offset < len)?;
-        let start = e.host.load(Ordering::Relaxed) + offset;
-        (e.flags() & KEY_NULL == 0).then(|| start..start + (len - offset).min(DIRECT_CHUNK))
-    }
-}
-
-impl KeyState {
-    /// The variant of `index`, which is in use or has been.
-    fn variant(&mut self, index: u32) -> &mut u8 {
-        let page = self.pages.entry(index as usize / COMMIT).or_insert([0; COMMIT]);
-        &mut page[index as usize % COMMIT]
-    }
-}
 
 /// A memory region.
 pub struct Mr {
@@ -266,7 +107,7 @@ impl Mr {
     ) -> Result<Arc<Mr>> {
         let process = pd.process;
         process.check()?;
-        let key = process.keys.take(process)?;
+        let key = process.keys.take(&process.arena)?;
         let nothing = flags & KEY_NULL != 0;
         let partings = process.partings();
         let ExportedRange { at, generation, pin } =
@@ -347,7 +188,7 @@ impl Mr {
         };
         let entry = self.process.keys.entry(self.key);
         let old_iova = entry.iova.load(Ordering::Relaxed);
-        self.process.keys.revoke(self.process, self.key);
+        self.process.revoke_key(self.key);
         let partings = self.process.partings();
         let (mut at, mut generation) = (entry.at.load(Ordering::Relaxed), entry.generation.load(Ordering::Relaxed));
         if flags & 1 != 0 {
@@ -388,7 +229,7 @@ impl Mr {
         if self.gone.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid("the region was deregistered already"));
         }
-        self.process.keys.revoke(self.process, self.key);
+        self.process.revoke_key(self.key);
         self.process.keys.give_back(self.key);
         let mut state = self.state.lock();
         state.pd.users.fetch_sub(1, Ordering::Relaxed);
@@ -410,5 +251,3 @@ pub(crate) fn local_memory(process: &Process, lkey: u32, addr: u64, len: u64, ne
         crate::process::peer::Location::Unmapped(_) => None,
     }
 }
-
-const _: () = assert!(layout::KEYS <= 1 << 24);

@@ -4,8 +4,9 @@ use crate::arena::layout::{KEY_WINDOW, KEY_WINDOW2, NOT_SHARED};
 use crate::context::Pd;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
-use crate::mr::{Mr, Named};
+use crate::mr::Mr;
 use crate::process::Process;
+use crate::process::key_table::Named;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use vervain_iba::access;
@@ -29,7 +30,7 @@ impl Mw {
             return Err(Error::invalid(format!("memory window type {mw_type}; there are types 1 and 2")));
         }
         pd.process.check()?;
-        let key = pd.process.keys.take(pd.process)?;
+        let key = pd.process.keys.take(&pd.process.arena)?;
         pd.users.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Mw {
             process: pd.process,
@@ -84,7 +85,7 @@ impl Mw {
             return Err(Error::invalid("a bound type 2 window must be invalidated before it is bound again"));
         }
         if length == 0 {
-            table.revoke(self.process, key);
+            self.process.revoke_key(key);
             self.unbind(&mut bound);
             self.key.store(key, Ordering::Release);
             return Ok(());
@@ -109,7 +110,7 @@ impl Mw {
         {
             return Err(Error::invalid("the region does not allow this binding"));
         }
-        table.revoke(self.process, key);
+        self.process.revoke_key(key);
         self.unbind(&mut bound);
         let partings = self.process.partings();
         let host = start + (addr - iova);
@@ -152,7 +153,7 @@ impl Mw {
             return Err(Error::invalid("the window was freed already"));
         }
         let key = self.key.load(Ordering::Relaxed);
-        self.process.keys.revoke(self.process, key);
+        self.process.revoke_key(key);
         self.unbind(&mut self.bound.lock());
         self.process.keys.give_back(key);
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
@@ -171,6 +172,6 @@ pub(crate) fn local_invalidate(process: &Process, key: u32, qpn: u32) -> Result<
     {
         return Err(Error::invalid("the key is not that of a type 2 window bound to this QP"));
     }
-    process.keys.revoke(process, key);
+    process.revoke_key(key);
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
 //! final word.
 
+pub use crate::arena::layout::DIRECT_CHUNK;
 use crate::arena::layout::Lane;
 use crate::host::copy::bulk;
 use crate::host::guarded::{self, Access, Faulted};
@@ -15,8 +16,6 @@ pub use vervain_config::MemoryWay as Policy;
 
 /// Most pieces of local memory in one transfer: the device's max_sge and one for a header.
 pub const MAX_PIECES: usize = 34;
-/// A chunk of a mapped copy; the gate is checked again before the next one (DESIGN decision 3).
-pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// A chunk of a process_vm copy. Larger than 64 KiB because each call costs some microseconds: at 256 KiB a transfer of 1 MiB
 /// reached 0.86 of the bandwidth of one raw call, at 1 MiB 0.93. Revocation does not depend on the size: the owner can take the remote address
 /// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.

@@ -2,15 +2,14 @@
 //! entered when memory in it is registered and withdrawn with the last key that leads to it; the heap, which the preload
 //! serves large allocations from, is entered at the start and stays (DESIGN decisions 4a, 4b).
 //!
-//! Called by registration (`keys`) and by the link, which passes the descriptors.
+//! Called by registration (`mr`) and by the link, which passes the descriptors.
 
+use crate::adopt::Adopted;
 use crate::arena::Arena;
 use crate::arena::layout::{HEAP, NOT_SHARED, OBJECT_MEMFD, OBJECT_SYSV, OBJECTS, OFFSET_BITS, ObjectEntry};
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
 use crate::host::sysv;
-use crate::mr::adopt::Adopted;
-use crate::mr::adopt::registration::Adopting;
 use crate::process::share_api::Source;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -28,7 +27,6 @@ pub(crate) struct Objects {
     entries: &'static [ObjectEntry],
     offset: u64,
     source: Option<Source>,
-    adopting: Option<Adopting>,
     state: OwnerLock<State>,
 }
 
@@ -98,16 +96,11 @@ pub(crate) struct Withdrawn {
 
 impl Objects {
     /// The table at `offset` of the arena; finds the heap if there is one.
-    pub(crate) fn new(
-        arena: &Arena,
-        offset: u64,
-        source: Option<Source>,
-        adopting: Option<Adopting>,
-    ) -> Result<Objects> {
+    pub(crate) fn new(arena: &Arena, offset: u64, source: Option<Source>) -> Result<Objects> {
         let view = arena.view();
         let entries = view.slice::<ObjectEntry>(offset, OBJECTS).expect("just allocated");
         arena.commit(&(offset..offset + (COMMIT * size_of::<ObjectEntry>()) as u64))?;
-        let objects = Objects { entries, offset, source, adopting, state: OwnerLock::default() };
+        let objects = Objects { entries, offset, source, state: OwnerLock::default() };
         // Numbers 0 and HEAP are not given to others.
         objects.state.lock().owned.resize_with(HEAP as usize + 1, || None);
         if let Some(place) = source.and_then(probe) {
@@ -134,11 +127,6 @@ impl Objects {
         if let Some(source) = self.source {
             source.part(memory.start, memory.end - memory.start);
         }
-    }
-
-    /// Adoption, where it is switched on.
-    pub(crate) fn adopting(&self) -> Option<&Adopting> {
-        self.adopting.as_ref()
     }
 
     /// Enters memory that was adopted; gives it back where there is no room for its object.
@@ -168,16 +156,15 @@ impl Objects {
         ExportedRange { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) }
     }
 
-    /// Ends a pin. Nobody reaches the memory through a key any more.
-    pub(crate) fn unpin(&self, pin: Pin) -> Option<Withdrawn> {
+    /// Ends a pin: the object, if that was its last one, and the memory that was adopted for it and is to be given back. Nobody
+    /// reaches the memory through a key any more.
+    pub(crate) fn unpin(&self, pin: Pin) -> (Option<Withdrawn>, Option<Adopted>) {
         // First: an object with users is pinned, so that its descriptor is good.
         let withdrawn = self.leave(pin.number);
-        match (pin.adopted, &self.adopting, self.source) {
-            (Some(adopted), Some(adopting), _) => adopting.revert(adopted),
-            (None, _, Some(source)) => source.unpin(pin.identity, pin.offset, pin.len),
-            _ => {}
+        if let (None, Some(source)) = (&pin.adopted, self.source) {
+            source.unpin(pin.identity, pin.offset, pin.len);
         }
-        withdrawn
+        (withdrawn, pin.adopted)
     }
 
     /// The number and generation of the object of `place`, with one more user.

@@ -9,7 +9,6 @@ use crate::arena::layout::{OBJECT_MEMFD, OBJECT_SYSV, OFFSET_BITS, ObjectEntry};
 use crate::host::lock::OwnerLock;
 use crate::host::mapping;
 use crate::host::sysv::{self, Segment};
-use crate::process::Process;
 use std::alloc::Layout;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -304,13 +303,13 @@ fn replace(slot: &Slot, mapping: Option<Box<Mapping>>) {
     }
 }
 
-/// Unmaps what was replaced, if every QP of this process has been at rest since. Called by the progress thread.
-pub fn tidy(process: &Process) {
+/// Unmaps what was replaced, if every QP of this process `has_rested` since. Called by the progress thread.
+pub(crate) fn tidy(has_rested: impl FnOnce() -> bool) {
     if RETIRED.lock().is_empty() {
         return;
     }
     let old = std::mem::take(&mut *RETIRED.lock());
-    if process.has_rested() {
+    if has_rested() {
         drop(old);
     } else {
         RETIRED.lock().extend(old);

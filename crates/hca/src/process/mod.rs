@@ -1,49 +1,76 @@
-//! One per process: the arena, the numbers it hands out, the registry of objects that peers may call on, and the progress
-//! thread, which sleeps until something cannot finish inside a call (DESIGN decision 6).
+//! A process as the device model has it: its arena, itself as a peer of itself, the numbers and keys that it hands out, the
+//! gates of the lanes into it, its doorbells, and the progress thread, which sleeps until something cannot finish inside a call
+//! (DESIGN decision 6). The QPs stand above it, see [`crate::qp::registry`].
 
+mod adoption;
 pub(crate) mod doorbell;
 pub(crate) mod exports;
+mod fork;
+pub(crate) mod gate;
 pub mod imports;
-pub mod link;
-pub(crate) mod packets;
+pub(crate) mod key_table;
+mod packets;
 pub mod peer;
 pub mod peer_channels;
+pub mod poller;
 pub(crate) mod progress;
+pub mod rendezvous;
 pub(crate) mod revocation;
+pub(crate) mod send_work;
 pub mod share_api;
+
+pub use fork::{forget_private_fd, keep_from_children};
+pub use send_work::Progress;
 
 use crate::arena::layout::{self, Header, Lane, PER_SLOT};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
-use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::host::barrier;
 use crate::host::lock::OwnerLock;
-use crate::mr::KeyTable;
-use crate::mr::adopt::registration::Adopting;
-use crate::mr::pinnable::Mappings;
-use crate::mr::transfer::Policy;
+use crate::host::pinnable::Mappings;
+use crate::host::{barrier, random};
+use crate::process::adoption::Adopting;
 use crate::process::doorbell::{AttentionTable, Looked, Looker};
 use crate::process::exports::{ExportedRange, Objects};
-use crate::process::link::{LaneRequest, Link};
+use crate::process::gate::LaneGate;
+use crate::process::key_table::KeyTable;
 use crate::process::packets::Packets;
 use crate::process::peer::PeerProcess;
+use crate::process::poller::Poller;
+use crate::process::rendezvous::{LaneOwner, LaneRequest, Rendezvous};
 use crate::process::revocation::Revocation;
+use crate::process::send_work::SendWork;
 use crate::process::share_api::Source;
-use crate::qp::Qp;
-use crate::rq::lane::OwnedLane;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use vervain_config::Config;
+use std::sync::{Arc, OnceLock, Weak};
+use vervain_config::{Config, MemoryWay};
 use vervain_share::checkers;
 
 /// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-static STARTING: OwnerLock<()> = OwnerLock::new(());
-/// Descriptors that a forked child must not keep: peers see us dead when the last copy of them is closed.
-static PRIVATE_FDS: [AtomicU32; 4096] = [const { AtomicU32::new(0) }; 4096];
+
+/// How a process reaches others.
+pub struct Ways {
+    /// The processes of this host.
+    pub rendezvous: Arc<dyn Rendezvous>,
+    /// What is polled for carriers.
+    pub pollers: Vec<Arc<dyn Poller>>,
+}
+
+/// What the ways to peers are made for.
+pub struct Identity {
+    /// The arena's memfd.
+    pub arena_fd: i32,
+    /// The descriptor that wakes the progress thread.
+    pub wake_fd: i32,
+    /// Random, kept the whole life of the process image.
+    pub incarnation: [u64; 2],
+}
+
+/// Makes the process of a forked child that opens an object of its parent's.
+pub(crate) type Restart = Box<dyn Fn() -> Result<&'static Process> + Send + Sync>;
 
 /// What the process has.
 pub struct Process {
@@ -52,56 +79,35 @@ pub struct Process {
     pub own: Arc<PeerProcess>,
     pub(crate) keys: KeyTable,
     pub(crate) objects: Objects,
+    adopting: Option<Adopting>,
     pub(crate) mappings: Mappings,
     pub(crate) attention: AttentionTable,
-    /// How peers are reached.
-    pub link: Box<dyn Link>,
-    make_link: MakeLink,
+    /// The processes of this host.
+    pub rendezvous: Arc<dyn Rendezvous>,
+    pollers: Vec<Arc<dyn Poller>>,
+    lane_owner: OnceLock<&'static dyn LaneOwner>,
+    restart: Restart,
+    /// How often the image had forked when this was made; see [`Process::is_current`].
+    forks: u32,
     numbers: OwnerLock<Numbers>,
-    /// By where they lie.
-    pub(crate) lanes: OwnerLock<BTreeMap<u64, (&'static Lane, Weak<OwnedLane>)>>,
-    /// By number.
-    qps: OwnerLock<BTreeMap<u32, Weak<Qp>>>,
-    pending: OwnerLock<Vec<Arc<Qp>>>,
+    /// The gates of all lanes, by where they lie.
+    gates: OwnerLock<BTreeMap<u64, (&'static Lane, Weak<LaneGate>)>>,
+    /// The send work of all QPs, by their numbers.
+    send_work: OwnerLock<BTreeMap<u32, Weak<dyn SendWork>>>,
+    pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
     serving: OwnerLock<()>,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
-    pub(crate) policy: Policy,
+    pub(crate) policy: MemoryWay,
     next_pd: AtomicU32,
     urgent: AtomicBool,
-    pub(crate) revocation: Revocation,
+    revocation: Revocation,
     /// Memory of lanes that are gone, for new ones.
     lane_blocks: OwnerLock<Vec<Block>>,
-    pub(crate) packets: Packets,
+    packets: Packets,
 }
 
 impl Process {
-    /// The process, made when the first device is opened. `link` makes the way to peers; it is told the arena's descriptor,
-    /// the descriptor that wakes this process and its identity.
-    pub fn start(link: MakeLink) -> Result<&'static Process> {
-        if let Some(p) = Process::current() {
-            return Ok(p);
-        }
-        let _starting = STARTING.lock();
-        if let Some(p) = Process::current() {
-            return Ok(p);
-        }
-        install_fork_handlers();
-        crate::host::faults::install();
-        let process = Process::create(link)?;
-        let process: &'static Process = Box::leak(Box::new(process));
-        crate::process::progress::spawn(process)?;
-        for fd in [process.arena.fd(), process.own.wake_fd()].into_iter().chain(process.mappings.fd()) {
-            keep_from_children(fd);
-        }
-        CURRENT.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
-        if let Some(source) = process.objects.source() {
-            source.guard_forks();
-            source.call_for_reaper();
-        }
-        Ok(process)
-    }
-
     /// The process, if a device was opened in it.
     pub fn current() -> Option<&'static Process> {
         let p = CURRENT.load(Ordering::Acquire);
@@ -111,7 +117,7 @@ impl Process {
 
     /// Whether this is the process that made the object, and not a forked child of it.
     pub(crate) fn is_current(&self) -> bool {
-        std::ptr::eq(CURRENT.load(Ordering::Acquire), self)
+        self.forks == fork::count()
     }
 
     /// EIO in a forked child, whose copy of the objects has no device behind it (`man ibv_fork_init`).
@@ -124,14 +130,29 @@ impl Process {
 
     /// This one, or in a forked child the child's own, made now if it has none yet.
     pub(crate) fn here(&'static self) -> Result<&'static Process> {
-        if self.is_current() { Ok(self) } else { Process::start(self.make_link) }
+        if self.is_current() { Ok(self) } else { (self.restart)() }
     }
 
-    fn create(make_link: MakeLink) -> Result<Process> {
+    /// Makes this the process that the library serves: starts its progress thread and guards it around forks.
+    pub(crate) fn serve(&'static self) -> Result<()> {
+        fork::install_handlers();
+        crate::host::faults::install();
+        crate::process::progress::spawn(self)?;
+        for fd in [self.arena.fd(), self.own.wake_fd()].into_iter().chain(self.mappings.fd()) {
+            keep_from_children(fd);
+        }
+        CURRENT.store(std::ptr::from_ref(self).cast_mut(), Ordering::Release);
+        if let Some(source) = self.objects.source() {
+            fork::guard(source);
+        }
+        Ok(())
+    }
+
+    /// A process with an arena of its own, which nobody knows of yet. `ways` makes the ways to its peers.
+    pub(crate) fn create(ways: impl FnOnce(&Identity) -> Result<Ways>, restart: Restart) -> Result<Process> {
         let config = Config::of_process()?;
         let source = Source::find(config);
         crate::device::port_counters::start(config);
-        let adopting = Adopting::new(config);
         let arena = Arena::create(size_of::<Header>() as u64)?;
         let view = arena.view();
         let header = view.get::<Header>(0).expect("the arena holds its header");
@@ -141,14 +162,11 @@ impl Process {
         checkers::may_hold_pointers(view.base().wrapping_add(rest as usize), (view.len() - rest) as usize);
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
         let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
-        let objects = Objects::new(&arena, table.offset(), source, adopting)?;
-        let mut random = [0u64; 2];
-        for word in &mut random {
-            *word = random_u64()?;
-        }
+        let objects = Objects::new(&arena, table.offset(), source)?;
+        let incarnation = [random::word()?, random::word()?];
         header.version.store(layout::VERSION, Ordering::Relaxed);
         header.pid.store(std::process::id(), Ordering::Relaxed);
-        for (to, from) in header.incarnation.iter().zip(random) {
+        for (to, from) in header.incarnation.iter().zip(incarnation) {
             to.store(from, Ordering::Relaxed);
         }
         header.heavy.store(u32::from(barrier::register()), Ordering::Relaxed);
@@ -158,25 +176,29 @@ impl Process {
         header.magic.store(layout::MAGIC, Ordering::Release);
         hold_record_lock(arena.fd())?;
         let wake = crate::host::eventfd::create()?;
-        let init = LinkInit { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation: random };
-        let link = make_link(&init)?;
-        let own = Arc::new(PeerProcess::new(view, true, std::process::id() as i32, wake)?);
+        let Ways { rendezvous, pollers } =
+            ways(&Identity { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation })?;
+        let own = Arc::new(PeerProcess::new(view, None, std::process::id() as i32, wake)?);
         allow_process_vm();
         Ok(Process {
             keys: KeyTable::new(own.keys, keys.offset()),
             objects,
+            adopting: Adopting::new(config),
             mappings: Mappings::open(),
             arena,
             own,
             attention: AttentionTable::default(),
-            link,
-            make_link,
+            rendezvous,
+            pollers,
+            lane_owner: OnceLock::new(),
+            restart,
+            forks: fork::count(),
             numbers: OwnerLock::default(),
-            lanes: OwnerLock::default(),
-            qps: OwnerLock::default(),
+            gates: OwnerLock::default(),
+            send_work: OwnerLock::default(),
             pending: OwnerLock::default(),
             serving: OwnerLock::default(),
-            incarnation: random,
+            incarnation,
             policy: config.memory,
             next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
@@ -208,7 +230,8 @@ impl Process {
         if i == layout::SLOTS_PER_PROCESS {
             return Err(Error::no_memory("this process has all the QPs or SRQs that it can have"));
         }
-        let slot = self.link.claim_slot()?;
+        let slot = self.rendezvous.claim_slot()?;
+        self.pollers.iter().try_for_each(|poller| poller.expect_slot(slot))?;
         let table = (PER_SLOT * 8) as u64;
         let (qps, srqs) = (self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?);
         let entry = &self.own.header.slots[i];
@@ -240,50 +263,61 @@ impl Process {
 
     // ---- registries ------------------------------------------------------------------------------------------------
 
-    pub(crate) fn add_lane(&self, lane: &Arc<OwnedLane>) {
-        self.lanes.lock().insert(lane.offset, (lane.shared, Arc::downgrade(lane)));
+    pub(crate) fn add_gate(&self, gate: &Arc<LaneGate>) {
+        self.gates.lock().insert(gate.offset, (gate.lane, Arc::downgrade(gate)));
     }
 
-    pub(crate) fn remove_lane(&self, lane: &Arc<OwnedLane>) {
-        self.lanes.lock().remove(&lane.offset);
+    pub(crate) fn remove_gate(&self, gate: &LaneGate) {
+        self.gates.lock().remove(&gate.offset);
     }
 
-    pub(crate) fn add_qp(&self, qp: &Arc<Qp>) {
-        self.qps.lock().insert(qp.qp_num(), Arc::downgrade(qp));
+    pub(crate) fn add_send_work(&self, work: Weak<dyn SendWork>, qpn: u32) {
+        self.send_work.lock().insert(qpn, work);
     }
 
-    pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
-        self.qps.lock().remove(&qp.qp_num());
+    pub(crate) fn remove_send_work(&self, qpn: u32) {
+        self.send_work.lock().remove(&qpn);
     }
 
-    /// QP `qpn` of this process.
-    pub fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
-        // Not dropped under the lock, as the last holder of a QP looks for others.
-        let qp = self.qps.lock().get(&qpn).and_then(Weak::upgrade);
-        qp.filter(|q| !q.gone.load(Ordering::Acquire))
+    /// The send work of all QPs.
+    fn all_send_work(&self) -> Vec<Arc<dyn SendWork>> {
+        self.send_work.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the link for those); its offset.
+    /// Names who makes lanes into the QPs of this process. Once, before it is served.
+    pub(crate) fn set_lane_owner(&self, owner: &'static dyn LaneOwner) {
+        let _ = self.lane_owner.set(owner);
+    }
+
+    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those); its offset.
     pub fn make_lane(&self, request: &LaneRequest) -> Option<u64> {
-        let qp = self.find_qp(request.qpn)?;
-        if request.srqn == 0 {
-            return qp.make_lane(request.initiator, None).ok();
-        }
-        let srq = qp.xrcd()?.srq(request.srqn)?;
-        qp.make_lane(request.initiator, Some(&srq)).ok()
+        self.lane_owner.get()?.make_lane(request)
     }
 
     /// Gives up the lanes that peers, or this process itself, have made for `initiator`.
     pub(crate) fn forget_lanes(&self, initiator: u32) {
-        self.link.forget_lanes(initiator);
+        self.rendezvous.forget_lanes(initiator);
         self.drop_lanes_of(initiator);
+    }
+
+    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the rendezvous.
+    pub fn drop_lanes_of(&self, initiator: u32) {
+        self.lane_owner.get().iter().for_each(|owner| owner.drop_lanes_of(initiator));
+    }
+
+    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the rendezvous.
+    pub fn reap(&self, slots: &[u32]) {
+        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots));
     }
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
         let mut blocks = self.lane_blocks.lock();
         let usable = |b: &Block| {
-            self.own.view.get::<Lane>(b.offset()).is_some_and(|lane| crate::rq::lane::claim_memory(self, lane))
+            self.own
+                .view
+                .get::<Lane>(b.offset())
+                .is_some_and(|lane| gate::claim_memory(lane, || self.initiator_lives(lane)))
         };
         // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
         if let Some(i) = blocks.iter().take(64).position(usable) {
@@ -307,35 +341,6 @@ impl Process {
         f();
     }
 
-    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the link.
-    pub fn drop_lanes_of(&self, initiator: u32) {
-        for lane in self.live_lanes().iter().filter(|l| l.granted != 0 && l.granted == initiator) {
-            if let Some(qp) = self.find_qp(lane.qp_num) {
-                qp.reap(lane, initiator);
-            }
-        }
-    }
-
-    /// Closes every lane whose receives come from `rq`, an SRQ that is being destroyed.
-    pub(crate) fn close_lanes_into(&self, rq: &Arc<crate::rq::RecvQueue>) {
-        let lanes: Vec<_> = self.live_lanes().into_iter().filter(|l| Arc::ptr_eq(&l.rq, rq)).collect();
-        self.shut(&lanes);
-        for lane in &lanes {
-            if let Some(qp) = self.find_qp(lane.qp_num) {
-                qp.lanes.lock().retain(|l| !Arc::ptr_eq(l, lane));
-            }
-            lane.close();
-        }
-    }
-
-    pub(crate) fn live_qps(&self) -> Vec<Arc<Qp>> {
-        self.qps.lock().values().filter_map(Weak::upgrade).collect()
-    }
-
-    pub(crate) fn live_lanes(&self) -> Vec<Arc<OwnedLane>> {
-        self.lanes.lock().values().filter_map(|(_, lane)| lane.upgrade()).collect()
-    }
-
     /// Whether nobody may begin.
     #[inline]
     pub fn is_paused(&self) -> bool {
@@ -346,7 +351,12 @@ impl Process {
     /// has done with it. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
-        self.live_qps().iter().all(|qp| (0..1000).any(|look| look_again(look, qp)))
+        self.all_send_work().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
+    }
+
+    /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress thread.
+    pub fn tidy_imports(&self) {
+        imports::tidy(|| self.has_rested());
     }
 
     // ---- shared objects --------------------------------------------------------------------------------------------
@@ -370,15 +380,6 @@ impl Process {
         self.objects.grant(number, generation)
     }
 
-    /// A CQ overran: every QP that reports to it goes to ERR, and says so (IBA 11.6.3.3).
-    pub(crate) fn fail_users_of(&self, cq: &Cq) {
-        for qp in self.live_qps() {
-            if qp.reports_to(cq) {
-                qp.fail(vervain_iba::event::QP_FATAL);
-            }
-        }
-    }
-
     /// The initiator of `lane` still runs: its process, or for a QP of this process the thread that is at it.
     pub(crate) fn initiator_lives(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
@@ -389,10 +390,10 @@ impl Process {
         }
         if self.owns_slot(slot) {
             // Also while it is being destroyed.
-            let qp = self.qps.lock().get(&qpn).and_then(Weak::upgrade);
-            return qp.is_some_and(|qp| !qp.thread_is_gone());
+            let work = self.send_work.lock().get(&qpn).and_then(Weak::upgrade);
+            return work.is_some_and(|work| !work.thread_is_gone());
         }
-        self.link.initiator_lives(slot)
+        self.rendezvous.initiator_lives(slot)
     }
 
     /// Whether `slot` is this process's.
@@ -401,27 +402,14 @@ impl Process {
         slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
     }
 
-    /// A process that had initiators here has ended: takes back what they held. Called by the link.
-    pub fn reap(&self, slots: &[u32]) {
-        let theirs = |lane: &Arc<OwnedLane>| lane.holder() != 0 && slots.contains(&layout::slot_of(lane.holder()));
-        for lane in self.live_lanes().iter().filter(|l| theirs(l)) {
-            let qpn = lane.holder();
-            let qp = self.qps.lock().get(&lane.qp_num).and_then(Weak::upgrade);
-            match qp {
-                Some(qp) => qp.reap(lane, qpn),
-                None => lane.reset(),
-            }
-        }
-    }
-
     // ---- work for the progress thread ------------------------------------------------------------------------------
 
-    pub(crate) fn add_pending(&self, qp: &Arc<Qp>) {
-        self.pending.lock().push(Arc::clone(qp));
+    pub(crate) fn add_pending(&self, work: Arc<dyn SendWork>) {
+        self.pending.lock().push(work);
         self.wake_progress();
     }
 
-    pub(crate) fn pending(&self) -> Vec<Arc<Qp>> {
+    pub(crate) fn pending(&self) -> Vec<Arc<dyn SendWork>> {
         self.pending.lock().clone()
     }
 
@@ -431,12 +419,12 @@ impl Process {
     }
 
     /// Takes a QP without work off the progress thread's list; false if work came meanwhile.
-    pub(crate) fn unwatch(&self, qp: &Arc<Qp>) -> bool {
+    pub(crate) fn unwatch(&self, work: &dyn SendWork) -> bool {
         let mut pending = self.pending.lock();
-        if !qp.clear_listed_for_progress() {
+        if !work.clear_listed_for_progress() {
             return false;
         }
-        pending.retain(|p| !Arc::ptr_eq(p, qp));
+        pending.retain(|p| p.number() != work.number());
         true
     }
 
@@ -457,8 +445,8 @@ impl Process {
         self.urgent.swap(false, Ordering::SeqCst)
     }
 
-    pub(crate) fn drop_pending(&self, qp: &Arc<Qp>) {
-        self.pending.lock().retain(|p| !Arc::ptr_eq(p, qp));
+    pub(crate) fn drop_pending(&self, qpn: u32) {
+        self.pending.lock().retain(|p| p.number() != qpn);
     }
 
     /// Wakes the progress thread.
@@ -477,7 +465,7 @@ impl Process {
         served
     }
 
-    /// The same from a thread that polls, which must not wait for another that is at it.
+    /// Looks at what peers asked for in a thread that polls, which must not wait for another that is at it.
     #[cold]
     pub(crate) fn attend_from_poll(&self) {
         let mut lanes = Vec::new();
@@ -503,37 +491,12 @@ impl Process {
     }
 }
 
-/// Whether `qp` is at rest; after some looks in vain the CPU is offered to it.
-fn look_again(look: u32, qp: &Qp) -> bool {
+/// Whether a QP is at rest; after some looks in vain the CPU is offered to it.
+fn look_again(look: u32, work: &dyn SendWork) -> bool {
     if look > 100 {
         std::thread::yield_now();
     }
-    !qp.is_executing() || qp.thread_is_gone()
-}
-
-/// What the link is told at the start.
-pub struct LinkInit {
-    /// The arena's memfd.
-    pub arena_fd: i32,
-    /// The descriptor that wakes the progress thread.
-    pub wake_fd: i32,
-    /// Identity.
-    pub incarnation: [u64; 2],
-}
-
-/// Makes the way to peers for a process.
-pub type MakeLink = fn(&LinkInit) -> Result<Box<dyn Link>>;
-
-/// Random bits from the system.
-pub(crate) fn random_u64() -> Result<u64> {
-    let mut word = [0; 8];
-    random(&mut word)?;
-    Ok(u64::from_ne_bytes(word))
-}
-
-/// As many random bytes.
-pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
+    !work.is_executing() || work.thread_is_gone()
 }
 
 /// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a
@@ -554,59 +517,4 @@ fn allow_process_vm() {
     const ANY: libc::c_ulong = libc::c_ulong::MAX;
     // SAFETY: changes one attribute of this process; EINVAL where there is no Yama.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, ANY, 0, 0, 0) };
-}
-
-/// Notes a descriptor that a forked child closes at once.
-pub fn keep_from_children(fd: i32) {
-    for cell in &PRIVATE_FDS {
-        if cell.compare_exchange(0, fd as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return;
-        }
-    }
-}
-
-/// Takes the note back, before the descriptor is closed.
-pub fn forget_private_fd(fd: i32) {
-    for cell in &PRIVATE_FDS {
-        if cell.compare_exchange(fd as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return;
-        }
-    }
-}
-
-fn install_fork_handlers() {
-    static INSTALLED: AtomicBool = AtomicBool::new(false);
-    if !INSTALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the child's handler only touches atomics, thread-local data and closes descriptors; the others run where
-        // anything may be called.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
-    }
-}
-
-extern "C" fn before_fork() {
-    if let Some(process) = Process::current() {
-        process.adoption_before_fork();
-    }
-}
-
-extern "C" fn after_fork_in_parent() {
-    if let Some(process) = Process::current() {
-        process.adoption_after_fork();
-    }
-}
-
-/// In the child: the objects belong to the parent, and so do the sockets by which peers see it alive.
-extern "C" fn after_fork_in_child() {
-    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    crate::host::tid::forget();
-    crate::device::port_counters::forget();
-    barrier::forget();
-    for cell in &PRIVATE_FDS {
-        let fd = cell.swap(0, Ordering::AcqRel);
-        if fd != 0 {
-            // SAFETY: the child's copy of a descriptor that only this library uses; the owner objects in the child are
-            // never dropped with effect, for the process they belong to is not the current one.
-            unsafe { libc::close(fd as i32 - 1) };
-        }
-    }
 }

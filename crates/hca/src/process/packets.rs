@@ -1,8 +1,10 @@
-//! What a process does about packets, as far as it is not the link's: who looks for them, when they are handled, and what is
+//! What a process does about packets, as far as it is not the carrier's: who looks for them, when they are handled, and what is
 //! said at the end.
 
+use crate::error::Result;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Of so many polls that find completions one looks for packets all the same.
@@ -11,7 +13,7 @@ const LOOKS: u32 = 16;
 /// The state of it.
 #[derive(Default)]
 pub(crate) struct Packets {
-    /// A link of this process has a port where packets may come.
+    /// A carrier of this process has a port where packets may come.
     expected: AtomicBool,
     /// The progress thread is to come by.
     wanted: AtomicBool,
@@ -24,7 +26,7 @@ pub(crate) struct Packets {
 }
 
 impl Process {
-    /// From now on threads that poll look for packets too, and so does the progress thread. Called by the link.
+    /// From now on threads that poll look for packets too, and so does the progress thread. Called by the carrier.
     pub fn expect_packets(&self) {
         if !self.packets.expected.swap(true, Ordering::AcqRel) {
             // SAFETY: the handler may run at any time when the process ends, or this library is unloaded.
@@ -54,10 +56,35 @@ impl Process {
         if process.is_paused() {
             return false;
         }
-        self.link.poll_packets(process)
+        // All of them, whichever has something.
+        self.pollers.iter().fold(false, |any, poller| poller.poll(process) | any)
     }
 
-    /// Of so many polls in vain one looks for packets, from now on: a power of two. Said by the link.
+    /// Takes packets in until `fd` is readable, in a thread that sleeps for it. With several carriers, the progress thread does,
+    /// and this returns at once.
+    pub(crate) fn wait_for_fd(&'static self, fd: RawFd) -> Result<()> {
+        let mut open = self.pollers.iter().filter(|poller| poller.packet_fd().is_some());
+        match (open.next(), open.next()) {
+            (Some(only), None) => only.wait_for(self, fd),
+            _ => Ok(()),
+        }
+    }
+
+    /// The looks of all pollers in the progress thread: calls `watch` for each descriptor to be watched, and says when the first
+    /// of them wants to be called again (CLOCK_MONOTONIC, ns).
+    pub(super) fn attend_pollers(&'static self, mut watch: impl FnMut(RawFd)) -> Option<u64> {
+        let mut next = None;
+        for poller in &self.pollers {
+            let (watched, at) = poller.attend(self);
+            if let Some(fd) = poller.packet_fd().filter(|_| watched) {
+                watch(fd);
+            }
+            next = next.into_iter().chain(at).min();
+        }
+        next
+    }
+
+    /// Of so many polls in vain one looks for packets, from now on: a power of two. Said by the carrier.
     pub fn set_poll_interval(&self, polls: u32) {
         let apart = polls.next_power_of_two() - 1;
         if self.packets.apart.load(Ordering::Relaxed) != apart {
@@ -101,6 +128,6 @@ impl Process {
 
 extern "C" fn at_exit() {
     if let Some(process) = Process::current() {
-        process.link.shutdown();
+        process.pollers.iter().for_each(|poller| poller.shutdown());
     }
 }

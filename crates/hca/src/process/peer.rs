@@ -1,5 +1,5 @@
 //! A process as its peers see it: its mapped arena, the way to wake it, and what its keys and QP numbers stand for.
-//! One's own process is a space too, so that a QP looped back inside one process takes the same path as any other.
+//! One's own process is a peer too, so that a QP looped back inside one process takes the same path as any other.
 
 use crate::arena::View;
 use crate::arena::layout::{self, Header, KeyEntry, QpShared, RqShared};
@@ -23,6 +23,8 @@ pub struct PeerProcess {
     pub keys: &'static [KeyEntry; layout::KEYS],
     attention: &'static [AtomicU64],
     mapped: Mapped,
+    /// None for the calling process itself.
+    ask: Option<AskForObject>,
     own: bool,
     /// The process in our pid namespace; 0 when it is not visible from here.
     pub pid: i32,
@@ -44,9 +46,14 @@ pub enum Location {
     Null,
 }
 
+/// Asks the owner of a shared object for it, see [`crate::process::rendezvous::Rendezvous::ask_for_object`].
+pub type AskForObject = fn(&PeerProcess, &Wanted) -> bool;
+
 impl PeerProcess {
     /// Takes a mapped arena for what it says it is; refused with one clear sentence when it is not an arena of this version.
-    pub fn new(view: View, own: bool, pid: i32, wake: OwnedFd) -> Result<PeerProcess> {
+    /// `ask` is how its shared objects are asked for; none for the calling process itself.
+    pub fn new(view: View, ask: Option<AskForObject>, pid: i32, wake: OwnedFd) -> Result<PeerProcess> {
+        let own = ask.is_none();
         let header = view.get::<Header>(0).ok_or_else(|| Error::invalid("an arena is too small for its header"))?;
         if header.magic.load(Ordering::Acquire) != layout::MAGIC {
             return Err(Error::invalid("a peer's shared memory is not a Vervain arena"));
@@ -75,7 +82,7 @@ impl PeerProcess {
         let mapped = Mapped::new(if own { &[] } else { objects });
         let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
         let channels = PeerChannels::default();
-        Ok(PeerProcess { view, header, keys, attention, mapped, own, pid, wake, dead, vm, channels })
+        Ok(PeerProcess { view, header, keys, attention, mapped, ask, own, pid, wake, dead, vm, channels })
     }
 
     /// Whether this is the calling process.
@@ -266,10 +273,10 @@ impl PeerProcess {
             return None;
         }
         if at != layout::NOT_SHARED
-            && let Some(process) = crate::process::Process::current()
+            && let Some(ask) = self.ask
             && let Some(wanted) =
                 self.mapped.want(number, entry.generation.load(Ordering::Relaxed), start.checked_add(offset)?, len)
-            && !process.link.ask_for_object(self, &wanted)
+            && !ask(self, &wanted)
         {
             self.mapped.not_asked(&wanted);
         }
@@ -302,8 +309,8 @@ impl PeerProcess {
     }
 }
 
-/// The same as [`PeerProcess::resolve`] for the plain case, a region and not a window: its entry, and the offset of `addr` in it.
-/// None for all others and for what the key does not allow.
+/// A region that `key` names: its entry, and the offset of `addr` in it. None for a window, which [`PeerProcess::resolve`]
+/// knows too, and for what the key does not allow.
 #[inline(always)]
 pub(crate) fn plain_region(
     keys: &'static [KeyEntry; layout::KEYS],

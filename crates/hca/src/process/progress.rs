@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::host::clock::now_ns;
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
-use crate::qp::Qp;
-use crate::qp::sq::Progress;
+use crate::process::send_work::{Progress, SendWork};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -63,7 +63,7 @@ fn hold_alive_mutex(process: &Process) {
 
 /// A QP whose work the thread watches.
 struct Watched {
-    qp: Arc<Qp>,
+    work: Arc<dyn SendWork>,
     looks: u32,
     idle: u32,
 }
@@ -78,15 +78,17 @@ fn run(process: &'static Process) {
     let mut patience = Patience::for_requests();
     let (mut link_has_news, mut rounds) = (true, 0u32);
     let mut reap_at = None;
+    let mut watch = Watch::new(process);
     loop {
         let served = process.attend();
         rounds = rounds.wrapping_add(1);
         if std::mem::take(&mut link_has_news) || rounds.is_multiple_of(LINK_ROUNDS) {
-            process.link.handle_events(process);
+            process.rendezvous.handle_events(process);
+            process.pollers.iter().for_each(|poller| poller.handle_events(process));
         }
         let timeout = look_after(process, &mut watched, &mut tick);
-        let (watch_packets, packet_time) =
-            if process.expects_packets() { process.link.attend_packets(process) } else { (false, None) };
+        watch.forget_packets();
+        let packet_time = if process.expects_packets() { process.attend_pollers(|fd| watch.packets(fd)) } else { None };
         let timeout = timeout.into_iter().chain(packet_time.map(|at| at.saturating_sub(now_ns()))).min();
         if served && patience.look_out(|| process.own.wants_attention()) {
             continue;
@@ -99,7 +101,7 @@ fn run(process: &'static Process) {
             continue;
         }
         let timeout = timeout.into_iter().chain(reap(process, &mut reap_at)).min();
-        link_has_news = wait(process, timeout, watch_packets);
+        link_has_news = watch.wait(timeout);
         sleeping.store(0, Ordering::SeqCst);
     }
 }
@@ -117,9 +119,9 @@ fn reap(process: &Process, at: &mut Option<u64>) -> Option<u64> {
 
 /// Goes on with work that waits. Returns how long to sleep; none for ever.
 fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut u64) -> Option<u64> {
-    for qp in process.pending() {
-        if !watched.iter().any(|w| Arc::ptr_eq(&w.qp, &qp)) {
-            watched.push(Watched { looks: qp.looks(), qp, idle: 0 });
+    for work in process.pending() {
+        if !watched.iter().any(|w| w.work.number() == work.number()) {
+            watched.push(Watched { looks: work.looks(), work, idle: 0 });
             *tick = FIRST_TICK_NS;
         }
     }
@@ -127,12 +129,12 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
     let mut next: Option<u64> = None;
     let mut app_polls = false;
     watched.retain_mut(|w| {
-        let looks = w.qp.looks();
+        let looks = w.work.looks();
         let polled = looks != w.looks && !urgent;
         w.looks = looks;
-        if !w.qp.has_pending() {
+        if !w.work.has_pending() {
             w.idle += 1;
-            if w.idle > LINGER && process.unwatch(&w.qp) {
+            if w.idle > LINGER && process.unwatch(&*w.work) {
                 return false;
             }
             return true;
@@ -142,7 +144,7 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
             app_polls = true;
             return true;
         }
-        let until = match w.qp.advance_for_progress() {
+        let until = match w.work.advance_for_progress() {
             Some(Progress::More) => 0,
             Some(Progress::Wait(until)) => until.saturating_sub(now_ns()).max(20_000),
             // Done, or another thread is at it.
@@ -159,21 +161,47 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
     Some(next.map_or(*tick, |n| n.min(*tick)))
 }
 
-/// Sleeps; says whether the link has news.
-fn wait(process: &Process, timeout: Option<u64>, watch_packets: bool) -> bool {
-    let packets = if watch_packets { process.link.packet_fd() } else { None };
-    // A descriptor of -1 is passed over (`man 2 poll`).
-    let fds = [process.own.wake_fd(), process.link.poll_fd(), packets.unwrap_or(-1)];
-    let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    let time = timeout.map(|ns| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
-    });
-    let time_ptr = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the array and the time live on this stack.
-    unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time_ptr, std::ptr::null()) };
-    if fds[0].revents != 0 {
-        crate::host::eventfd::take(fds[0].fd);
+/// What the thread sleeps for: the descriptor by which peers wake it, those by which the rendezvous and the pollers have news,
+/// and those of packets that are to be watched this time.
+struct Watch {
+    fds: Vec<libc::pollfd>,
+    /// How many are always there.
+    fixed: usize,
+}
+
+fn watched(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+impl Watch {
+    fn new(process: &Process) -> Watch {
+        let news = process.pollers.iter().filter_map(|poller| poller.events_fd());
+        let fixed = [process.own.wake_fd(), process.rendezvous.events_fd()].into_iter().chain(news);
+        let fds: Vec<_> = fixed.map(watched).collect();
+        Watch { fixed: fds.len(), fds }
     }
-    fds[1].revents != 0
+
+    fn forget_packets(&mut self) {
+        self.fds.truncate(self.fixed);
+    }
+
+    fn packets(&mut self, fd: RawFd) {
+        self.fds.push(watched(fd));
+    }
+
+    /// Sleeps; says whether the rendezvous or a poller has news.
+    fn wait(&mut self, timeout: Option<u64>) -> bool {
+        let time = timeout.map(|ns| libc::timespec {
+            tv_sec: (ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+        });
+        let time_ptr = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        self.fds.iter_mut().for_each(|fd| fd.revents = 0);
+        // SAFETY: the array and the time live during the call.
+        unsafe { libc::ppoll(self.fds.as_mut_ptr(), self.fds.len() as libc::nfds_t, time_ptr, std::ptr::null()) };
+        if self.fds[0].revents != 0 {
+            crate::host::eventfd::take(self.fds[0].fd);
+        }
+        self.fds[1..self.fixed].iter().any(|fd| fd.revents != 0)
+    }
 }

@@ -9,10 +9,10 @@ use crate::arena::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
 use crate::host::barrier;
 use crate::host::clock::now_ns;
 use crate::host::lock::OwnerLock;
-use crate::mr::Named;
 use crate::process::Process;
 use crate::process::exports::Pin;
-use crate::rq::lane::OwnedLane;
+use crate::process::gate::{LaneGate, in_flight};
+use crate::process::key_table::Named;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,18 +55,20 @@ impl Suspects {
     }
 }
 
-/// A lane, and the mark of an initiator in flight on it.
-type Standing = (Arc<OwnedLane>, u64);
-
-fn in_flight(lane: &Lane) -> bool {
-    lane.gate.load(Ordering::SeqCst) & 1 == 1
-}
+/// The gate of a lane, and the mark of an initiator in flight on it.
+type Standing = (Arc<LaneGate>, u64);
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
 impl Process {
+    /// Makes `key` invalid and waits for whoever is in flight there.
+    pub(crate) fn revoke_key(&self, key: u32) {
+        self.keys.entry(key).key.store(0, Ordering::SeqCst);
+        self.drain(key);
+    }
+
     /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.
     pub(crate) fn drain(&self, key: u32) {
         barrier::heavy();
@@ -106,7 +108,7 @@ impl Process {
 
     /// Waits for threads of this process that carry out send work or requests of peers.
     fn wait_for_own(&self) {
-        self.live_qps().iter().filter(|q| q.is_executing()).for_each(|q| q.wait_executing());
+        self.all_send_work().iter().filter(|work| work.is_executing()).for_each(|work| work.wait_executing());
         self.wait_serving();
     }
 
@@ -119,23 +121,23 @@ impl Process {
     }
 
     /// Waits until nobody is in flight on `lanes`, whose way in was closed before.
-    pub(crate) fn wait_for(&self, lanes: &[Arc<OwnedLane>]) {
+    pub(crate) fn wait_for(&self, lanes: &[Arc<LaneGate>]) {
         barrier::heavy();
-        self.wait_until_left(lanes.iter().filter(|lane| in_flight(lane.shared)).map(Arc::clone).collect());
+        self.wait_until_left(lanes.iter().filter(|gate| in_flight(gate.lane)).map(Arc::clone).collect());
     }
 
     /// Shuts `lanes` for good: nobody can enter any more, and nobody is inside.
-    pub(crate) fn shut(&self, lanes: &[Arc<OwnedLane>]) {
-        lanes.iter().for_each(|lane| lane.shared.open.store(0, Ordering::SeqCst));
+    pub(crate) fn shut(&self, lanes: &[Arc<LaneGate>]) {
+        lanes.iter().for_each(|gate| gate.lane.open.store(0, Ordering::SeqCst));
         self.wait_for(lanes);
         self.wait_serving();
     }
 
-    fn lanes_where(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<OwnedLane>> {
-        self.lanes.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, lane)| lane.upgrade()).collect()
+    fn lanes_where(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
+        self.gates.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
     }
 
-    fn wait_until_left(&self, lanes: Vec<Arc<OwnedLane>>) {
+    fn wait_until_left(&self, lanes: Vec<Arc<LaneGate>>) {
         if lanes.is_empty() {
             return;
         }
@@ -147,14 +149,13 @@ impl Process {
 
     /// Waits until each of the initiators has left or ended, or has stood still for `patience` nanoseconds; those that have,
     /// and those that were cut off before.
-    fn those_stuck(&self, lanes: Vec<Arc<OwnedLane>>, patience: u64) -> Vec<Standing> {
-        let gate = |lane: &Arc<OwnedLane>| lane.shared.gate.load(Ordering::Acquire);
-        let mut moving: Vec<Standing> = lanes.into_iter().map(|lane| (Arc::clone(&lane), gate(&lane))).collect();
+    fn those_stuck(&self, lanes: Vec<Arc<LaneGate>>, patience: u64) -> Vec<Standing> {
+        let mut moving: Vec<Standing> = lanes.into_iter().map(|gate| (Arc::clone(&gate), gate.mark())).collect();
         moving.retain(|(_, mark)| mark & 1 == 1);
         let mut stuck = Vec::new();
         let (mut spins, mut looks, mut last) = (0u32, 0u32, now_ns());
         loop {
-            moving.retain(|(lane, mark)| gate(lane) == *mark);
+            moving.retain(|(gate, mark)| gate.mark() == *mark);
             if moving.is_empty() {
                 return stuck;
             }
@@ -165,20 +166,20 @@ impl Process {
             }
             if spins == 2000 {
                 // From now on time counts for all that stand still, so that the next one who waits does not begin anew.
-                for lane in self.lanes_where(in_flight) {
-                    lane.in_flight_since(gate(&lane));
+                for gate in self.lanes_where(in_flight) {
+                    gate.in_flight_since(gate.mark());
                 }
             }
             if spins.is_multiple_of(64) {
-                moving.retain(|(lane, _)| self.initiator_lives(lane.shared));
+                moving.retain(|(gate, _)| self.initiator_lives(gate.lane));
             }
             let now = now_ns();
             looks = if now - last > LATE_NS { 0 } else { looks + 1 };
             last = now;
-            let over = |(lane, mark): &mut Standing| {
+            let over = |(gate, mark): &mut Standing| {
                 // A thread of this process is waited for as in all its send work: it knows the memory by other addresses.
-                let time_is_over = looks > LOOKS && now.saturating_sub(lane.in_flight_since(*mark)) > patience;
-                lane.is_cut_off() || (time_is_over && !self.is_own_initiator(lane.shared))
+                let time_is_over = looks > LOOKS && now.saturating_sub(gate.in_flight_since(*mark)) > patience;
+                gate.is_cut_off() || (time_is_over && !self.is_own_initiator(gate.lane))
             };
             stuck.extend(moving.extract_if(.., over));
             std::thread::sleep(Duration::from_micros(20));
@@ -199,26 +200,26 @@ impl Process {
         let _one_at_a_time = self.revocation.cutting.lock();
         let mut parted: Vec<Range<u64>> = Vec::new();
         loop {
-            stuck.retain(|(lane, mark)| !lane.is_cut_off() && lane.shared.gate.load(Ordering::Acquire) == *mark);
+            stuck.retain(|(gate, mark)| !gate.is_cut_off() && gate.mark() == *mark);
             if stuck.is_empty() {
                 break;
             }
-            for (lane, _) in &stuck {
-                lane.shared.cut_off.store(1, Ordering::SeqCst);
-                lane.shared.open.store(0, Ordering::SeqCst);
+            for (gate, _) in &stuck {
+                gate.lane.cut_off.store(1, Ordering::SeqCst);
+                gate.lane.open.store(0, Ordering::SeqCst);
             }
             // What is published and not seen after this does not count for its initiator either.
             barrier::heavy();
-            for (lane, _) in &stuck {
-                lane.shared.unaim();
-                log_cut_off(lane.shared.initiator.load(Ordering::Relaxed) as u32);
+            for (gate, _) in &stuck {
+                gate.lane.unaim();
+                log_cut_off(gate.lane.initiator.load(Ordering::Relaxed) as u32);
                 // It may have begun something else meanwhile, the last thing that it could begin.
-                let mark = lane.shared.gate.load(Ordering::Acquire);
+                let mark = gate.mark();
                 if mark & 1 == 1 {
-                    self.revocation.suspects.lock().lanes.push((lane.shared, mark));
+                    self.revocation.suspects.lock().lanes.push((gate.lane, mark));
                 }
             }
-            let touched = stuck.iter().filter_map(|(lane, _)| self.keys.touched(lane.shared));
+            let touched = stuck.iter().filter_map(|(gate, _)| self.keys.touched(gate.lane));
             let pages: Vec<_> = touched.filter(|memory| self.objects.in_heap(memory)).map(whole_pages).collect();
             if pages.is_empty() {
                 break;
@@ -293,10 +294,13 @@ impl Process {
         for pin in pins.into_iter().chain(pin) {
             // Neighbours of adopted memory, in its first and last page, may be registered without being adopted.
             let gate = pin.is_adopted().then(|| self.close_gate());
-            let gone = self.objects.unpin(pin);
+            let (gone, adopted) = self.objects.unpin(pin);
+            if let (Some(adopting), Some(adopted)) = (&self.adopting, adopted) {
+                adopting.revert(adopted);
+            }
             drop(gate);
             if let Some(gone) = gone {
-                self.link.object_withdrawn(gone.number, gone.generation);
+                self.rendezvous.object_withdrawn(gone.number, gone.generation);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The seam to whoever serves this process's memory from shared objects: the preload under `vervain run`
 //! (`vervain-share`, found by `dlsym`), or a test. It answers where a range lies and keeps it there while it is registered.
 
-use crate::process::Process;
 use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -69,15 +68,15 @@ impl Source {
     }
 
     /// Has peers kept out while this process forks.
-    pub(crate) fn guard_forks(&self) {
+    pub(crate) fn guard_forks(&self, before: unsafe extern "C" fn(), after: unsafe extern "C" fn()) {
         // SAFETY: registers two functions that may be called at any time from now on.
-        unsafe { (self.0.set_fork_gate)(Some(before_fork), Some(after_fork)) };
+        unsafe { (self.0.set_fork_gate)(Some(before), Some(after)) };
     }
 
     /// Has the progress thread woken when memory is kept for the next request.
-    pub(crate) fn call_for_reaper(&self) {
+    pub(crate) fn call_for_reaper(&self, wake: unsafe extern "C" fn()) {
         // SAFETY: registers a function that may be called at any time from now on, by any thread.
-        unsafe { (self.0.set_reaper)(Some(wake_reaper)) };
+        unsafe { (self.0.set_reaper)(Some(wake)) };
     }
 
     /// Gives memory back that was kept long enough; in how many ns to do so again, if anything is left.
@@ -111,22 +110,4 @@ fn preloaded() -> *mut ShareApi {
     let table = unsafe { std::mem::transmute::<*mut libc::c_void, api::Entry>(symbol.as_ptr()) };
     // SAFETY: it has no arguments.
     unsafe { table() }.cast_mut()
-}
-
-unsafe extern "C" fn before_fork() {
-    if let Some(process) = Process::current() {
-        process.pause_for_fork();
-    }
-}
-
-unsafe extern "C" fn after_fork() {
-    if let Some(process) = Process::current() {
-        process.resume();
-    }
-}
-
-unsafe extern "C" fn wake_reaper() {
-    if let Some(process) = Process::current() {
-        process.own.wake();
-    }
 }

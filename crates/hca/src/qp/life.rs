@@ -6,10 +6,12 @@ use crate::arena::numbers::Kind;
 use crate::context::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
+use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
-use crate::qp::Qp;
-use crate::qp::sq::{LOOK_BUDGET, SendQueue};
-use crate::rq::lane::OwnedLane;
+use crate::qp::sq::LOOK_BUDGET;
+use crate::qp::{Qp, SendSide};
+use crate::rq::RecvQueue;
+use crate::srq::XrcTarget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
@@ -19,32 +21,32 @@ impl Qp {
 
     /// A send request failed: reliable services go to ERR, the others stop only the send queue (IBA 10.3.1.6).
     #[cold]
-    pub(crate) fn send_error(&self, sq: &mut SendQueue) {
+    pub(super) fn send_error(&self, sends: &mut SendSide) {
         if self.qp_type.is_reliable() {
             self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
-            self.enter_error(sq);
+            self.enter_error(sends);
         } else {
             let rts = QpState::Rts as u32;
             let _ = self.shared.state.compare_exchange(rts, QpState::Sqe as u32, Ordering::SeqCst, Ordering::Relaxed);
-            sq.flush(self);
+            sends.sq.flush(&self.core);
         }
     }
 
     /// Everything that ERR means, after the state was set: nobody in flight, what arrived is kept, the rest is flushed.
-    pub(crate) fn enter_error(&self, sq: &mut SendQueue) {
+    pub(super) fn enter_error(&self, sends: &mut SendSide) {
         self.settle_lanes();
-        if let (Some(sends), Some(receives)) = (&self.send_cq, &self.recv_cq)
-            && Arc::ptr_eq(sends, receives)
+        if let (Some(send_cq), Some(recv_cq)) = (&self.send_cq, &self.recv_cq)
+            && Arc::ptr_eq(send_cq, recv_cq)
         {
-            sends.sends_first(&sq.ring);
+            send_cq.sends_first(&self.ring);
         }
         for lane in self.lanes.lock().iter() {
-            for wr_id in self.taken_from_srq(lane) {
+            for wr_id in self.taken_from_srq(lane, sends.sq.is_remote()) {
                 lane.cq.push(self.flushed_receive(wr_id));
             }
         }
-        sq.flush(self);
-        sq.disconnect(self);
+        sends.sq.flush(&self.core);
+        self.disconnect(sends);
         self.flush_receives();
         if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
             self.raise(event::QP_LAST_WQE_REACHED);
@@ -54,21 +56,34 @@ impl Qp {
     /// Waits until nobody is in flight into this QP, and takes over what was delivered.
     pub(crate) fn settle_lanes(&self) {
         let lanes = self.lanes.lock().clone();
-        self.process.wait_for(&lanes);
+        let gates: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.gate)).collect();
+        self.process.wait_for(&gates);
         for lane in &lanes {
-            lane.cq.settle_lane(lane);
+            lane.cq.settle(&lane.ring);
         }
         self.process.wait_serving();
     }
 
-    /// Receives that the initiator of `lane` has taken from a shared queue for a message that will not be finished.
-    fn taken_from_srq(&self, lane: &OwnedLane) -> Vec<u64> {
+    /// Gives up the ways to the peer.
+    fn disconnect(&self, sends: &mut SendSide) {
+        if let Some(connection) = sends.connection.take() {
+            sends.sq.leave_remote(connection.psns());
+            connection.disconnected();
+        }
+        if sends.sq.disconnect() {
+            self.process.forget_lanes(self.number);
+        }
+    }
+
+    /// Receives that the initiator of `lane`, which is reached by a carrier or not, has taken from a shared queue for a message
+    /// that will not be finished.
+    fn taken_from_srq(&self, lane: &OwnedLane, is_remote: bool) -> Vec<u64> {
         let shared = self.srq.is_some() || self.xrcd.is_some();
         if !shared || self.qp_type == QpType::Ud {
             return Vec::new();
         }
         let peer = match lane.granted {
-            0 if self.is_far() => self.number | crate::arena::layout::BY_PACKETS,
+            0 if is_remote => self.number | crate::arena::layout::BY_PACKETS,
             0 => self.shared.dest_qpn.load(Ordering::Relaxed),
             granted => granted,
         };
@@ -100,20 +115,26 @@ impl Qp {
             return;
         }
         self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
-        let mut sq = self.lock_sq();
-        self.enter_error(&mut sq);
-        drop(sq);
+        let mut sends = self.lock_sends();
+        self.enter_error(&mut sends);
+        drop(sends);
         self.raise(event);
     }
 
+    /// The initiators of these lanes have ended, or give them up.
+    pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool) {
+        let lanes: Vec<_> = self.lanes.lock().iter().filter(|lane| theirs(lane)).cloned().collect();
+        lanes.iter().for_each(|lane| self.reap(lane, lane.holder()));
+    }
+
     /// The initiator of `lane`, QP `qpn`, has ended with its process.
-    pub(crate) fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32) {
+    fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32) {
         let mut lanes = self.lanes.lock();
         // The QP may have been reset and connected to another meanwhile.
         if lane.holder() != qpn || !lanes.iter().any(|l| Arc::ptr_eq(l, lane)) {
             return;
         }
-        lane.cq.settle_lane(lane);
+        lane.cq.settle(&lane.ring);
         lane.cq.rescue();
         if self.qp_type == QpType::Ud {
             lane.rq.reap_and_repost(qpn);
@@ -135,25 +156,26 @@ impl Qp {
 
     /// Back to RESET: nobody in flight, nothing kept. The caller holds the attributes.
     pub(crate) fn enter_reset(&self) {
-        let mut sq = self.lock_sq();
+        let mut sends = self.lock_sends();
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         self.settle_lanes();
-        self.process.link.unregister_qp(self.number);
+        self.table.router.unregister_qp(self.number);
         // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
         if let Some(cq) = &self.recv_cq {
             cq.purge(self.number, None);
         }
         if let Some(cq) = &self.send_cq {
-            cq.purge(self.number, Some(&sq.ring));
+            cq.purge(self.number, Some(&self.ring));
         }
-        sq.reset(self);
+        let is_remote = sends.sq.is_remote();
+        sends.sq.abandon();
+        self.disconnect(&mut sends);
+        sends.sq.reset();
         let mut lanes = self.lanes.lock();
         for lane in lanes.iter() {
-            drop(self.taken_from_srq(lane));
+            drop(self.taken_from_srq(lane, is_remote));
         }
-        // Until here it says who has claimed those receives.
-        self.far.store(false, Ordering::Relaxed);
         lanes.retain_mut(|lane| self.free_or_replace(lane));
         drop(lanes);
         if let (Some(rq), None) = (&self.rq, &self.srq) {
@@ -168,7 +190,7 @@ impl Qp {
     /// A lane that an initiator has stays that initiator's, for it may be about to enter; closed, until it gives it back.
     /// The QP gets another for its next peer; those that were made on request are made again. Whether `lane` stays.
     fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
-        if lane.is_free() && !lane.is_cut_off() {
+        if lane.is_free() && !lane.gate.is_cut_off() {
             lane.reset();
             lane.shared.psn_base.store(0, Ordering::Relaxed);
             return true;
@@ -189,15 +211,11 @@ impl Qp {
         false
     }
 
-    /// Runs `f` on the send queue, and starts what may go on after it.
-    pub(crate) fn with_sq(&self, f: impl FnOnce(&mut SendQueue)) {
-        let mut sq = self.lock_sq();
-        f(&mut sq);
-        self.start(&mut sq, LOOK_BUDGET);
-    }
-
-    pub(crate) fn set_lid(&self, lid: u16) {
-        self.lid.store(u32::from(lid), Ordering::Relaxed);
+    /// Runs `f` on the sending half, and starts what may go on after it.
+    pub(super) fn change_sends(&self, f: impl FnOnce(&mut SendSide)) {
+        let mut sends = self.lock_sends();
+        f(&mut sends);
+        self.start(&mut sends, LOOK_BUDGET);
     }
 
     pub(crate) fn want_drained_event(&self, yes: bool) {
@@ -206,13 +224,13 @@ impl Qp {
 
     /// The send queue moves the request it has begun (SQD that drains).
     pub(crate) fn is_draining(&self) -> bool {
-        self.sq.lock().has_begun()
+        self.sends.lock().has_begun()
     }
 
     pub(crate) fn announce_if_drained(&self) {
-        let sq = self.lock_sq();
-        if !sq.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
-            drop(sq);
+        let sends = self.lock_sends();
+        if !sends.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+            drop(sends);
             self.raise(event::SQ_DRAINED);
         }
     }
@@ -220,7 +238,7 @@ impl Qp {
     /// Enters a multicast group (`man ibv_attach_mcast`). EINVAL for a QP that is not UD or an address that is no group's.
     pub fn attach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         self.check_group(gid)?;
-        self.process.link.join(self.process, gid, self.number)?;
+        self.table.router.join(gid, self)?;
         self.groups.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -228,10 +246,7 @@ impl Qp {
     /// Leaves it again.
     pub fn detach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         self.check_group(gid)?;
-        if !self.process.link.members(self.process, gid).contains(&self.number) {
-            return Err(Error::invalid("the QP is not in that multicast group"));
-        }
-        self.process.link.leave(self.process, gid, self.number);
+        self.table.router.leave(gid, self)?;
         self.groups.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
@@ -263,12 +278,13 @@ impl Qp {
         self.enter_reset();
         drop(attr);
         let lanes = std::mem::take(&mut *self.lanes.lock());
-        lanes.iter().for_each(OwnedLane::close);
-        self.process.remove_qp(self);
-        self.process.drop_pending(self);
+        lanes.iter().for_each(|lane| lane.close());
+        self.table.remove(self.number);
+        self.process.remove_send_work(self.number);
+        self.process.drop_pending(self.number);
         self.leave_cqs();
         if let Some(cq) = &self.send_cq {
-            cq.drop_if_idle(self);
+            cq.drop_if_idle(&**self);
         }
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
         self.context.forget_events(Element::Qp(self.cookie.load(Ordering::Relaxed)));
@@ -307,13 +323,22 @@ impl Attend for Qp {
         }
         let fault = self.shared.fault.swap(0, Ordering::SeqCst);
         if fault != 0 && self.state() == QpState::Err {
-            let mut sq = self.lock_sq();
-            self.enter_error(&mut sq);
-            drop(sq);
+            let mut sends = self.lock_sends();
+            self.enter_error(&mut sends);
+            drop(sends);
             if fault != u32::MAX {
                 self.raise(fault - 1);
             }
         }
         Looked::Done
+    }
+}
+
+impl XrcTarget for Qp {
+    fn close_lanes_into(&self, rq: &Arc<RecvQueue>) {
+        let into: Vec<_> = self.lanes.lock().extract_if(.., |lane| Arc::ptr_eq(&lane.rq, rq)).collect();
+        let gates: Vec<_> = into.iter().map(|lane| Arc::clone(&lane.gate)).collect();
+        self.process.shut(&gates);
+        into.iter().for_each(|lane| lane.close());
     }
 }

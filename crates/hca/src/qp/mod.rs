@@ -1,37 +1,47 @@
 //! Queue pairs: what the program holds. State changes close the lanes into the QP, wait until nobody is in flight, and
 //! flush (IBA 10.3); the send queue does the requester's work, peers do the responder's.
 
+pub mod ah;
+pub mod carrier;
+pub mod core;
 pub(crate) mod life;
 pub(crate) mod modify;
 pub mod remote;
+pub mod router;
 pub mod sq;
 pub(crate) mod state;
+pub mod table;
 
 use crate::arena::Block;
 use crate::arena::layout::QpShared;
 use crate::arena::numbers::Kind;
 use crate::context::async_events::{Element, EventCount};
 use crate::context::{Context, Pd};
-use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::cq::send_ring::SendRing;
+use crate::cq::{Cq, Reports};
 use crate::device::LIMITS;
-use crate::device::port_counters::{Counted, Tally, Word};
+use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
 use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
-use crate::process::Process;
-use crate::qp::sq::fast_path::{FAST_MAX_BYTES, WorkRequest};
+use crate::lane::OwnedLane;
+use crate::process::send_work::{Progress, SendWork};
+use crate::qp::carrier::Connection;
+use crate::qp::core::QpCore;
+use crate::qp::sq::fast_path::WorkRequest;
+use crate::qp::sq::ud::DatagramOut;
 use crate::qp::sq::wqe::SendRequest;
-use crate::qp::sq::{LOOK_BUDGET, POST_BUDGET, Progress, SendQueue};
+use crate::qp::sq::{LOOK_BUDGET, POST_BUDGET, SendQueue};
+use crate::qp::table::QpTable;
 use crate::rq::RecvQueue;
-use crate::rq::lane::OwnedLane;
-use crate::rq::srq::Srq;
-use crate::rq::xrcd::Xrcd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::srq::xrcd::Xrcd;
+use crate::srq::{Srq, XrcTarget};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_iba::{AhAttr, Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
+use vervain_iba::{Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
 
 /// How soon send work is looked at again while the process is paused.
 const PAUSED_NS: u64 = 20_000;
@@ -58,53 +68,57 @@ pub struct QpInit<'a> {
 
 /// A queue pair.
 pub struct Qp {
-    pub(crate) process: &'static Process,
-    pub(crate) context: Arc<Context>,
-    pub(crate) me: Weak<Qp>,
-    pub(crate) pd: Option<Arc<Pd>>,
-    pub(crate) xrcd: Option<Arc<Xrcd>>,
-    pub(crate) qp_type: QpType,
-    pub(crate) number: u32,
-    pub(crate) cap: QpCap,
-    pub(crate) shared: &'static QpShared,
-    pub(crate) block: OwnerLock<Option<Block>>,
-    pub(crate) send_cq: Option<Arc<Cq>>,
-    pub(crate) recv_cq: Option<Arc<Cq>>,
-    pub(crate) srq: Option<Arc<Srq>>,
-    pub(crate) rq: Option<Arc<RecvQueue>>,
-    pub(crate) lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
-    pub(crate) sq: OwnerLock<SendQueue>,
+    core: QpCore,
+    pub(crate) table: &'static QpTable,
+    me: Weak<Qp>,
+    pd: Option<Arc<Pd>>,
+    xrcd: Option<Arc<Xrcd>>,
+    cap: QpCap,
+    block: OwnerLock<Option<Block>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
+    rq: Option<Arc<RecvQueue>>,
+    lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
+    sends: OwnerLock<SendSide>,
     /// That of the send queue, for the CQ.
     ring: Arc<SendRing>,
-    pub(crate) attr: OwnerLock<QpAttr>,
+    attr: OwnerLock<QpAttr>,
     /// Work waits in the send queue; and this QP stands in its CQ's list and in the progress thread's.
-    pub(crate) work: AtomicBool,
-    pub(crate) listed: AtomicBool,
-    pub(crate) listed_for_progress: AtomicBool,
-    /// Odd while a thread carries out send work.
-    pub(crate) executing: AtomicU64,
+    work: AtomicBool,
+    listed: AtomicBool,
+    listed_for_progress: AtomicBool,
     /// Counts looks by the program, so that the progress thread keeps away while it polls.
-    pub(crate) looks: AtomicU32,
-    pub(crate) notify_drained: AtomicBool,
-    pub(crate) last_wqe_told: AtomicBool,
-    /// The peer is reached by packets.
-    pub(crate) far: AtomicBool,
-    pub(crate) lid: AtomicU32,
-    /// What it does is counted here.
-    pub tally: Tally,
-    pub(crate) groups: AtomicU32,
-    pub(crate) cookie: AtomicUsize,
-    pub(crate) events: Arc<EventCount>,
-    pub(crate) gone: AtomicBool,
+    looks: AtomicU32,
+    notify_drained: AtomicBool,
+    last_wqe_told: AtomicBool,
+    groups: AtomicU32,
+    cookie: AtomicUsize,
+    events: Arc<EventCount>,
+    gone: AtomicBool,
     _counted: Counted,
+}
+
+/// The sending half of a QP, guarded by one lock.
+struct SendSide {
+    sq: SendQueue,
+    /// Where memory does not reach the peer.
+    connection: Option<Arc<dyn Connection>>,
+}
+
+impl Deref for Qp {
+    type Target = QpCore;
+
+    #[inline(always)]
+    fn deref(&self) -> &QpCore {
+        &self.core
+    }
 }
 
 impl Qp {
     /// The XRC target `qpn` of this process in `xrcd`, once more (`man ibv_open_qp`).
     pub fn open(context: &Context, xrcd: &Xrcd, qpn: u32) -> Result<Arc<Qp>> {
-        context
-            .process()?
-            .find_qp(qpn)
+        QpTable::of(context.process()?)?
+            .find(qpn)
             .filter(|qp| qp.shared.xrcd.load(Ordering::Relaxed) == xrcd.id)
             .ok_or_else(|| Error::invalid(format!("the XRC domain has no target QP {qpn:#x} in this process")))
     }
@@ -112,6 +126,7 @@ impl Qp {
     /// Makes a QP, of a PD or of an XRC domain (`man ibv_create_qp_ex`).
     pub fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
         let process = context.process()?;
+        let table = QpTable::of(process)?;
         pd.map_or(Ok(()), |pd| pd.process.check())?;
         init.srq.map_or(Ok(()), |srq| srq.check())?;
         for cq in init.send_cq.iter().chain(&init.recv_cq) {
@@ -126,7 +141,7 @@ impl Qp {
         }
         cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { cap.max_inline_data };
         let number = process.new_number(Kind::Qp)?;
-        let built = Self::build(context, process, pd, init, cap, number, receives_itself);
+        let built = Self::build(context, table, pd, init, cap, number, receives_itself);
         match built {
             Ok(qp) => Ok(qp),
             Err(e) => {
@@ -138,13 +153,14 @@ impl Qp {
 
     fn build(
         context: &Arc<Context>,
-        process: &'static Process,
+        table: &'static QpTable,
         pd: Option<&Arc<Pd>>,
         init: &QpInit<'_>,
         cap: QpCap,
         number: u32,
         receives_itself: bool,
     ) -> Result<Arc<Qp>> {
+        let process = table.process();
         let pd_number = pd.map_or(0, |p| p.number);
         let rq = match (init.srq, receives_itself) {
             (Some(srq), _) => Some(Arc::clone(&srq.rq)),
@@ -163,39 +179,35 @@ impl Qp {
         shared.pd.store(pd_number, Ordering::Relaxed);
         shared.xrcd.store(init.xrcd.map_or(0, |x| x.id), Ordering::Relaxed);
         let send_cq = init.send_cq.map(|cq| &**cq);
-        let sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all, send_cq);
-        let ring = Arc::clone(&sq.ring);
+        let mut sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all, send_cq);
+        let ring = Arc::clone(sq.ring());
         let qp = Arc::new_cyclic(|me: &Weak<Qp>| {
             shared.attention.store(process.attention.add(me.clone()), Ordering::Relaxed);
+            if init.qp_type == QpType::Ud {
+                let out: Weak<dyn DatagramOut> = me.clone();
+                sq.set_datagram_out(out);
+            }
             Qp {
-                process,
-                context: Arc::clone(context),
+                core: QpCore::new(process, context, init.qp_type, number, shared, init.send_cq),
+                table,
                 me: me.clone(),
                 pd: pd.cloned(),
                 xrcd: init.xrcd.cloned(),
-                qp_type: init.qp_type,
-                number,
                 cap,
-                shared,
                 block: OwnerLock::new(Some(block)),
-                send_cq: init.send_cq.cloned(),
                 recv_cq: init.recv_cq.cloned(),
                 srq: init.srq.cloned(),
                 rq: rq.clone(),
                 lanes: OwnerLock::default(),
-                sq: OwnerLock::new(sq),
+                sends: OwnerLock::new(SendSide { sq, connection: None }),
                 ring,
                 attr: OwnerLock::new(QpAttr { cap, ..QpAttr::default() }),
                 work: AtomicBool::new(false),
                 listed: AtomicBool::new(false),
                 listed_for_progress: AtomicBool::new(false),
-                executing: AtomicU64::new(0),
                 looks: AtomicU32::new(0),
                 notify_drained: AtomicBool::new(false),
                 last_wqe_told: AtomicBool::new(false),
-                far: AtomicBool::new(false),
-                lid: AtomicU32::new(0),
-                tally: Tally::default(),
                 groups: AtomicU32::new(0),
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
@@ -206,13 +218,19 @@ impl Qp {
         qp.make_own_lane(offset)?;
         qp.count_users(1);
         qp.report_to_cqs();
-        process.add_qp(&qp);
+        let work: Weak<dyn SendWork> = qp.me.clone();
+        process.add_send_work(work, number);
+        table.add(&qp);
         process.publish_number(Kind::Qp, number, offset);
         Ok(qp)
     }
 
     /// Tells the CQs how much to expect, and where to look for completions of sends.
     fn report_to_cqs(&self) {
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            let me: Weak<dyn Reports> = self.me.clone();
+            cq.add_reporting(self.number, me);
+        }
         if let Some(cq) = &self.send_cq {
             cq.add_source(Source::Sends(Arc::clone(&self.ring)));
             cq.expect(u64::from(self.cap.max_send_wr), None);
@@ -222,8 +240,9 @@ impl Qp {
         }
     }
 
-    /// The reverse, when the QP is destroyed.
-    pub(crate) fn leave_cqs(&self) {
+    /// Tells the CQs that nothing more comes, when the QP is destroyed.
+    fn leave_cqs(&self) {
+        self.send_cq.iter().chain(&self.recv_cq).for_each(|cq| cq.remove_reporting(self.number));
         if let Some(cq) = &self.send_cq {
             cq.remove_source(&Source::Sends(Arc::clone(&self.ring)));
             cq.expect_no_more(u64::from(self.cap.max_send_wr), None);
@@ -254,8 +273,12 @@ impl Qp {
             (None, Some(rq), Some(cq)) if self.qp_type == QpType::Ud => (rq, cq),
             _ => return Err(Error::invalid("the QP takes no such lane")),
         };
+        if let Some(srq) = srq {
+            let me: Weak<dyn XrcTarget> = self.me.clone();
+            srq.add_target(me);
+        }
         let mut lanes = self.lanes.lock();
-        let same = |l: &&Arc<OwnedLane>| Arc::ptr_eq(&l.rq, rq) && l.granted == initiator && !l.is_cut_off();
+        let same = |l: &&Arc<OwnedLane>| Arc::ptr_eq(&l.rq, rq) && l.granted == initiator && !l.gate.is_cut_off();
         if let Some(lane) = lanes.iter().find(same) {
             return Ok(lane.offset);
         }
@@ -283,26 +306,9 @@ impl Qp {
 
     // ---- plain facts -----------------------------------------------------------------------------------------------
 
-    /// QP number.
-    pub fn qp_num(&self) -> u32 {
-        self.number
-    }
-
-    /// Service type.
-    #[inline]
-    pub fn qp_type(&self) -> QpType {
-        self.qp_type
-    }
-
     /// Sizes granted.
     pub fn cap(&self) -> QpCap {
         self.cap
-    }
-
-    /// State now; a peer's error may have changed it.
-    #[inline]
-    pub fn state(&self) -> QpState {
-        QpState::from_verbs(self.shared.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
     }
 
     /// Changes the cookie.
@@ -315,45 +321,13 @@ impl Qp {
         self.events.ack();
     }
 
-    pub(crate) fn generation(&self) -> u32 {
-        self.shared.generation.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(crate) fn send_cq(&self) -> Option<&Arc<Cq>> {
-        self.send_cq.as_ref()
-    }
-
     pub(crate) fn xrcd(&self) -> Option<&Arc<Xrcd>> {
         self.xrcd.as_ref()
     }
 
-    /// Index of its device.
-    pub fn device_index(&self) -> u32 {
-        self.context.device().index()
-    }
-
-    /// Counts a request that was carried out by memory, with `bytes` of data.
-    #[inline(always)]
-    pub(crate) fn count_by_memory(&self, opcode: Opcode, bytes: u64) {
-        let line = self.tally.line();
-        line.add(Word::MemoryBytes, bytes);
-        line.add(crate::device::port_counters::by_memory(opcode), 1);
-    }
-
-    pub(crate) fn lid(&self) -> u16 {
-        self.lid.load(Ordering::Relaxed) as u16
-    }
-
-    /// The source GID of `ah`, and whether the port speaks RoCE.
-    pub(crate) fn route(&self, ah: &AhAttr) -> (Gid, bool) {
-        let device = self.context.device();
-        let port = ah.port_num.max(1);
-        (device.gid(port, u32::from(ah.grh.sgid_index)).unwrap_or_default(), device.is_ethernet())
-    }
-
-    pub(crate) fn reports_to(&self, cq: &Cq) -> bool {
-        self.send_cq.iter().chain(&self.recv_cq).any(|c| std::ptr::eq(Arc::as_ptr(c), cq))
+    /// Whether it was destroyed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     pub(crate) fn raise(&self, event: u32) {
@@ -363,23 +337,22 @@ impl Qp {
     // ---- posting ---------------------------------------------------------------------------------------------------
 
     #[inline]
-    pub(crate) fn lock_sq(&self) -> OwnerGuard<'_, SendQueue> {
-        let mut sq = self.sq.lock();
-        if sq.stolen() {
-            self.torn(&mut sq);
+    fn lock_sends(&self) -> OwnerGuard<'_, SendSide> {
+        let mut sends = self.sends.lock();
+        if sends.stolen() {
+            self.torn(&mut sends);
         }
-        sq
+        sends
     }
 
     /// A thread ended in the middle of a call: what it was doing is lost, and the QP says so.
     #[cold]
-    pub(crate) fn torn(&self, sq: &mut SendQueue) {
-        sq.leave_lanes();
+    fn torn(&self, sends: &mut SendSide) {
+        sends.sq.leave_lanes();
         if let Some(cq) = &self.send_cq {
-            cq.look_at(sq.ring.ready_bit);
+            cq.look_at(self.ring.ready_bit);
         }
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store((e | 1) + 1, Ordering::Release);
+        self.end_mark();
         self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
         self.shared.fault.store(event::QP_FATAL + 1, Ordering::SeqCst);
         self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
@@ -388,38 +361,38 @@ impl Qp {
     /// Posts what `f` pushes, and starts on it.
     #[inline(always)]
     pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
-        let mut sq = self.lock_sq();
-        sq.left = FAST_MAX_BYTES;
-        let mut poster = Poster { qp: self, sq: &mut sq, pushed: false };
+        let mut sends = self.lock_sends();
+        sends.sq.begin_call();
+        let mut poster = Poster { qp: self, sq: &mut sends.sq, pushed: false };
         let r = f(&mut poster);
         if poster.pushed {
-            self.begin(&mut sq);
+            self.begin(&mut sends);
         }
         r
     }
 
     /// Begins a batch; the QP stays locked by this thread until [`Qp::wr_complete`] or [`Qp::wr_abort`] (`man ibv_wr_post`).
     pub fn wr_start(&self) {
-        let stolen = self.sq.raw().lock();
+        let stolen = self.sends.raw().lock();
         // SAFETY: locked just above, and no other reference is alive.
-        let sq = unsafe { self.sq.held() };
+        let sends = unsafe { self.sends.held() };
         if stolen {
-            self.torn(sq);
+            self.torn(sends);
             // The end of every batch leaves none.
-            sq.failed_push = None;
+            sends.sq.forget_refusal();
         }
-        sq.left = FAST_MAX_BYTES;
-        sq.begin_batch();
+        sends.sq.begin_call();
+        sends.sq.begin_batch();
     }
 
     /// Carries out a batch of one request at once, if it can be, and ends the batch; false if it has to be pushed.
     #[inline]
     pub fn wr_complete_short(&self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
-        let sq = unsafe { self.sq.held() };
-        let done = sq.nothing_pushed() && sq.failed_push.is_none() && sq.post_fast(self, opcode, work);
+        let sq = unsafe { &mut self.sends.held().sq };
+        let done = sq.nothing_pushed() && sq.post_fast(&self.core, opcode, work);
         if done {
-            self.sq.raw().unlock();
+            self.sends.raw().unlock();
         }
         done
     }
@@ -427,12 +400,10 @@ impl Qp {
     /// Adds one request to the batch. The first error is kept for [`Qp::wr_complete`].
     pub fn wr_push(&self, request: &SendRequest<'_>) -> Result<()> {
         // SAFETY: this thread holds the lock since `wr_start`.
-        let sq = unsafe { self.sq.held() };
-        let pushed = sq.push(self, request);
-        if let Err(e) = &pushed
-            && sq.failed_push.is_none()
-        {
-            sq.failed_push = Some(e.clone());
+        let sq = unsafe { &mut self.sends.held().sq };
+        let pushed = sq.push(&self.core, request);
+        if let Err(e) = &pushed {
+            sq.keep_refusal(e);
         }
         pushed
     }
@@ -440,26 +411,26 @@ impl Qp {
     /// Posts the batch, or nothing of it if any of its requests was refused.
     pub fn wr_complete(&self) -> Result<()> {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
-        let sq = unsafe { self.sq.held() };
-        let result = match sq.failed_push.take() {
+        let sends = unsafe { self.sends.held() };
+        let result = match sends.sq.forget_refusal() {
             Some(e) => {
-                sq.abort_batch();
+                sends.sq.abort_batch();
                 Err(e)
             }
             None => {
-                self.begin(sq);
+                self.begin(sends);
                 Ok(())
             }
         };
-        self.sq.raw().unlock();
+        self.sends.raw().unlock();
         result
     }
 
     /// Forgets the batch.
     pub fn wr_abort(&self) {
         // SAFETY: as in `wr_complete`.
-        unsafe { self.sq.held() }.abort_batch();
-        self.sq.raw().unlock();
+        unsafe { self.sends.held() }.sq.abort_batch();
+        self.sends.raw().unlock();
     }
 
     /// Posts one receive (`man ibv_post_recv`). EINVAL in RESET and for QPs that receive from an SRQ.
@@ -485,50 +456,57 @@ impl Qp {
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
-    /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks. Where the peer
-    /// is far, earlier work most often waits for answers only, and what comes after it may be sent now.
-    fn begin(&self, sq: &mut SendQueue) {
-        if sq.batch_is_first() || sq.far.is_some() {
-            self.start(sq, POST_BUDGET);
+    /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks. Where a carrier
+    /// sends, earlier work most often waits for answers only, and what comes after it may be sent now.
+    fn begin(&self, sends: &mut SendSide) {
+        if sends.sq.batch_is_first() || sends.connection.is_some() {
+            self.start(sends, POST_BUDGET);
         }
     }
 
-    pub(crate) fn start(&self, sq: &mut SendQueue, budget: u64) -> Progress {
-        if !sq.has_work() {
+    fn start(&self, sends: &mut SendSide, budget: u64) -> Progress {
+        if !sends.sq.has_work() {
             return Progress::Idle;
         }
-        let progress =
-            self.executing(sq, |sq| sq.advance(self, budget)).unwrap_or(Progress::Wait(now_ns() + PAUSED_NS));
-        self.note_if_needed(sq, progress);
+        let progress = self.work_on(sends, |sends| match &sends.connection {
+            Some(connection) => {
+                let connection = Arc::clone(connection);
+                self.advance_connection(sends, &*connection)
+            }
+            None => sends.sq.advance(&self.core, budget),
+        });
+        let progress = progress.unwrap_or(Progress::Wait(now_ns() + PAUSED_NS));
+        self.note_if_needed(sends, progress);
         progress
+    }
+
+    /// Marks `f` as send work, and sees to what has failed in it. None while the process is paused.
+    #[inline(always)]
+    fn work_on(&self, sends: &mut SendSide, f: impl FnOnce(&mut SendSide) -> Progress) -> Option<Progress> {
+        self.core.executing(|| {
+            let progress = f(sends);
+            if sends.sq.take_failure() {
+                self.send_error(sends);
+                return Progress::Idle;
+            }
+            progress
+        })
     }
 
     /// Keeps account of what is left to do, and of a drained send queue.
     #[inline]
-    pub(crate) fn note_if_needed(&self, sq: &SendQueue, progress: Progress) {
+    fn note_if_needed(&self, sends: &SendSide, progress: Progress) {
         if progress != Progress::Idle
             || self.work.load(Ordering::Relaxed)
             || self.shared.state.load(Ordering::Relaxed) == QpState::Sqd as u32
         {
-            self.note(sq, progress);
+            self.note(sends, progress);
         }
     }
 
-    /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
-    #[inline(always)]
-    pub(crate) fn executing<R>(&self, sq: &mut SendQueue, f: impl FnOnce(&mut SendQueue) -> R) -> Option<R> {
-        // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store(e + 1, Ordering::Relaxed);
-        barrier::light(!barrier::is_registered());
-        let r = if self.process.is_paused() { None } else { Some(f(sq)) };
-        self.executing.store(e + 2, Ordering::Release);
-        r
-    }
-
     #[cold]
-    fn note(&self, sq: &SendQueue, progress: Progress) {
-        if self.state() == QpState::Sqd && !sq.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+    fn note(&self, sends: &SendSide, progress: Progress) {
+        if self.state() == QpState::Sqd && !sends.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
             self.raise(event::SQ_DRAINED);
         }
         let waits = progress != Progress::Idle;
@@ -540,26 +518,12 @@ impl Qp {
         if let Some(cq) = &self.send_cq
             && !self.listed.swap(true, Ordering::AcqRel)
         {
-            cq.add_pending(&me);
+            let me: Arc<dyn SendWork> = me.clone();
+            cq.add_pending(me);
         }
         if !self.listed_for_progress.swap(true, Ordering::AcqRel) {
-            self.process.add_pending(&me);
+            self.process.add_pending(me);
         }
-    }
-
-    /// Whether send work waits.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.work.load(Ordering::SeqCst)
-    }
-
-    /// Leaves the CQ's list unless work came meanwhile. The caller holds the list.
-    pub(crate) fn clear_listed(&self) -> bool {
-        Self::unlist(&self.listed, &self.work)
-    }
-
-    /// The same for the progress thread's list.
-    pub(crate) fn clear_listed_for_progress(&self) -> bool {
-        Self::unlist(&self.listed_for_progress, &self.work)
     }
 
     fn unlist(listed: &AtomicBool, work: &AtomicBool) -> bool {
@@ -567,35 +531,29 @@ impl Qp {
         // If work came and its poster still saw the mark, it relies on us: stay, unless it took the mark itself.
         !work.load(Ordering::SeqCst) || listed.swap(true, Ordering::SeqCst)
     }
+}
 
-    /// Goes on with the send queue, from a thread that polls.
-    pub(crate) fn advance_if_free(&self) {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        if let Some(mut sq) = self.sq.try_lock() {
-            self.start(&mut sq, LOOK_BUDGET);
-        }
+impl SendSide {
+    /// Whether a request has been begun and not finished.
+    fn has_begun(&self) -> bool {
+        self.sq.has_begun() || self.connection.as_ref().is_some_and(|connection| connection.has_begun())
+    }
+}
+
+impl SendWork for Qp {
+    fn number(&self) -> u32 {
+        self.core.number
     }
 
-    /// Goes on with the send queue, from the progress thread. None when another thread is at it.
-    pub(crate) fn advance_for_progress(&self) -> Option<Progress> {
-        let mut sq = self.sq.try_lock()?;
-        Some(self.start(&mut sq, LOOK_BUDGET))
+    fn is_executing(&self) -> bool {
+        self.core.executing.load(Ordering::SeqCst) & 1 == 1
     }
 
-    /// How often the program has looked.
-    pub(crate) fn looks(&self) -> u32 {
-        self.looks.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_executing(&self) -> bool {
-        self.executing.load(Ordering::SeqCst) & 1 == 1
-    }
-
-    /// Waits until the piece of work in hand is over; a thread that ended inside is not waited for.
-    pub(crate) fn wait_executing(&self) {
-        let e = self.executing.load(Ordering::SeqCst);
+    fn wait_executing(&self) {
+        let executing = &self.core.executing;
+        let e = executing.load(Ordering::SeqCst);
         let mut spins = 0u32;
-        while e & 1 == 1 && self.executing.load(Ordering::Acquire) == e && !self.thread_is_gone() {
+        while e & 1 == 1 && executing.load(Ordering::Acquire) == e && !self.thread_is_gone() {
             spins += 1;
             if spins > 100 {
                 std::thread::sleep(std::time::Duration::from_micros(20));
@@ -603,19 +561,42 @@ impl Qp {
         }
     }
 
-    /// Whether the thread that carries out send work ended in the middle of it.
-    pub(crate) fn thread_is_gone(&self) -> bool {
-        self.sq.raw().holder_is_gone()
+    fn thread_is_gone(&self) -> bool {
+        self.sends.raw().holder_is_gone()
     }
 
-    /// Runs `f`, which itself waits for work in hand, outside of the mark. Called from inside send work, which holds no
-    /// memory at that point.
-    pub(crate) fn pausing<R>(&self, f: impl FnOnce() -> R) -> R {
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store(e + 1, Ordering::Release);
-        let r = f();
-        self.executing.swap(e + 2, Ordering::SeqCst);
-        r
+    fn has_pending(&self) -> bool {
+        self.work.load(Ordering::SeqCst)
+    }
+
+    fn looks(&self) -> u32 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    fn advance_if_free(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut sends) = self.sends.try_lock() {
+            self.start(&mut sends, LOOK_BUDGET);
+        }
+    }
+
+    fn advance_for_progress(&self) -> Option<Progress> {
+        let mut sends = self.sends.try_lock()?;
+        Some(self.start(&mut sends, LOOK_BUDGET))
+    }
+
+    fn clear_listed(&self) -> bool {
+        Self::unlist(&self.listed, &self.work)
+    }
+
+    fn clear_listed_for_progress(&self) -> bool {
+        Self::unlist(&self.listed_for_progress, &self.work)
+    }
+}
+
+impl Reports for Qp {
+    fn cq_has_failed(&self) {
+        self.fail(event::QP_FATAL);
     }
 }
 
@@ -630,7 +611,7 @@ impl Poster<'_> {
     /// Carries a request out at once, if it can be; false if it has to be pushed.
     #[inline(always)]
     pub fn short(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
-        self.sq.post_fast(self.qp, opcode, work)
+        self.sq.post_fast(&self.qp.core, opcode, work)
     }
 
     /// Pieces that a request may have.
@@ -651,7 +632,7 @@ fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> 
     if first {
         sq.begin_batch();
     }
-    sq.push(qp, request)
+    sq.push(&qp.core, request)
 }
 
 /// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.

@@ -1,13 +1,14 @@
 //! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
 //! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
 
-use crate::context::ah::Route;
 use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerGuard;
-use crate::qp::Qp;
-use crate::qp::remote::Sender;
-use crate::qp::sq::Params;
+use crate::qp::ah::{Route, check_address};
+use crate::qp::carrier::Connection;
+use crate::qp::sq::path::Params;
+use crate::qp::{Qp, SendSide};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{PSN_MASK, QpAttr, QpState, access, attr};
 
@@ -18,7 +19,7 @@ impl Qp {
     /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
         self.process.check()?;
-        if self.gone.load(Ordering::Acquire) {
+        if self.is_gone() {
             return Err(Error::invalid("the QP was destroyed"));
         }
         let mut a = self.attr.lock();
@@ -37,16 +38,16 @@ impl Qp {
             }
             QpState::Err => {
                 self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
-                self.with_sq(|sq| self.enter_error(sq));
+                self.change_sends(|sends| self.enter_error(sends));
                 return Ok(());
             }
             _ => {}
         }
         let before = *a;
         apply(&mut a, new, mask);
-        let way = match (from, to) {
-            (QpState::Init, QpState::Rtr) => match self.open_way(&a) {
-                Ok(way) => way,
+        let connection = match (from, to) {
+            (QpState::Init, QpState::Rtr) => match self.connect(&a) {
+                Ok(connection) => connection,
                 Err(e) => {
                     *a = before;
                     return Err(e);
@@ -55,7 +56,7 @@ impl Qp {
             _ => None,
         };
         self.publish(&a);
-        self.change_state(&a, from, to, new, mask, way)
+        self.change_state(&a, from, to, new, mask, connection)
     }
 
     fn change_state(
@@ -65,7 +66,7 @@ impl Qp {
         to: QpState,
         new: &QpAttr,
         mask: u32,
-        way: Option<Box<dyn Sender>>,
+        connection: Option<Arc<dyn Connection>>,
     ) -> Result<()> {
         let params = self.params(a);
         if to == QpState::Sqd && from != QpState::Sqd {
@@ -77,10 +78,16 @@ impl Qp {
         if stored.is_err() {
             return Err(Error::invalid("the QP went to the error state meanwhile"));
         }
-        self.with_sq(|sq| {
-            sq.set_params(params, way);
+        self.change_sends(|sends| {
+            sends.sq.set_params(params);
+            if let Some(connection) = connection {
+                sends.sq.go_remote();
+                sends.connection = Some(connection);
+            } else if let Some(connection) = &sends.connection {
+                connection.modified(&sends.sq.path_attr());
+            }
             if mask & attr::SQ_PSN != 0 {
-                sq.begin_psns();
+                sends.sq.begin_psns();
             }
         });
         if to == QpState::Sqd && from != QpState::Sqd {
@@ -105,6 +112,7 @@ impl Qp {
             mtu_bytes: 128 << mtu,
             qkey: a.qkey,
             sq_psn: a.sq_psn,
+            has_memory: self.table.router.route(self.device_index(), &a.ah).has_memory(),
         }
     }
 
@@ -156,9 +164,9 @@ impl Qp {
             return refuse("the destination QP number");
         }
         if named(attr::AV) {
-            crate::context::ah::check_address(device, &new.ah, port)?;
-            let leads_by_packets = matches!(self.process.link.route(device.index(), &new.ah), Route::Packets);
-            if from == QpState::Sqd && new.ah != old.ah && (self.is_far() || leads_by_packets) {
+            check_address(device, &new.ah, port)?;
+            let leads_away = matches!(self.table.router.route(device.index(), &new.ah), Route::Carrier(_));
+            if from == QpState::Sqd && new.ah != old.ah && (self.lock_sends().sq.is_remote() || leads_away) {
                 return Err(Error::unsupported("the path of a QP whose peer is on another host cannot be changed"));
             }
         }
@@ -184,13 +192,18 @@ impl Qp {
 }
 
 impl Qp {
+    /// The PSN that comes next, and by a carrier the one that is expected next.
     fn psns(&self) -> (u32, Option<u32>) {
-        if self.sq.raw().held_by_me() {
+        let of = |sends: &SendSide| match &sends.connection {
+            Some(connection) => sends.sq.psns_of(&connection.psns()),
+            None => sends.sq.psns(),
+        };
+        if self.sends.raw().held_by_me() {
             // In the middle of a batch (`ibv_wr_start`).
             // SAFETY: this thread holds the lock, and no other reference is alive while it is in this call.
-            return unsafe { self.sq.held() }.psns();
+            return of(unsafe { self.sends.held() });
         }
-        self.lock_sq().psns()
+        of(&self.lock_sends())
     }
 
     /// The PSN that the one peer's next request begins with, as that has told. XRC targets do not know.

@@ -1,58 +1,35 @@
-//! Peers that memory does not reach, seen by the device model: a link carries their QPs' messages in packets. Sending, the
-//! link gets the send queue in hand ([`Sends`]); receiving, it acts on this process's own QPs through the one responder,
-//! as an initiator of this process ([`Qp::far_target`]). What a packet is, only the link knows.
+//! A QP as its carrier has it, where memory does not reach the peer: the send queue in hand ([`Sends`]), the way in for what
+//! comes ([`Qp::way_in`]), and what else an acknowledgement tells of it.
 
 use crate::arena::layout::BY_PACKETS;
-use crate::context::ah::Route;
 use crate::device::LIMITS;
 use crate::error::Result;
 use crate::host::lock::OwnerGuard;
 use crate::mr::transfer::{self, Direction, Pieces};
-use crate::qp::Qp;
-pub use crate::qp::sq::Progress;
+use crate::process::Progress;
+use crate::process::send_work::SendWork;
+use crate::qp::ah::Route;
+use crate::qp::carrier::Connection;
+use crate::qp::sq::path::PathAttr;
 use crate::qp::sq::requester::Step;
+use crate::qp::sq::ud::{Datagram, DatagramOut};
 use crate::qp::sq::wqe::Flush;
-use crate::qp::sq::{LOOK_BUDGET, Params, SendQueue, local_need};
+use crate::qp::sq::{LOOK_BUDGET, SendQueue, local_need};
+use crate::qp::{Qp, SendSide};
 use crate::responder::{Nak, QpIncarnation, Responder};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{AhAttr, Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
+use vervain_iba::{Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
 
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;
-
-/// The sending half of a QP whose peer is far. Owned by the send queue, used under its lock; dropped when the QP is
-/// disconnected.
-pub trait Sender: Any + Send {
-    /// Goes on with the send queue: begins what may begin, and sends what may be sent.
-    fn advance(&mut self, sends: &mut Sends<'_>) -> Progress;
-
-    /// The QP's attributes have changed (IBA 11.2.5.2: retries and depths may while the queue is drained).
-    fn modified(&mut self, path: &PathAttr);
-
-    /// Where it is in its packets and those of the peer.
-    fn psns(&self) -> Psns;
-
-    /// Whether a request has been begun that has not completed (IBA 10.3.1.5: SQD finishes those).
-    fn has_begun(&self) -> bool;
-}
-
-/// What a queried QP tells of its packets.
-#[derive(Clone, Copy, Debug)]
-pub struct Psns {
-    /// Of the next packet that is to be sent for the first time, once the QP was ready to send.
-    pub next: Option<u32>,
-    /// Of the request packet that is expected next.
-    pub expected: u32,
-}
 
 /// What became of a visit to a QP's sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderAccess {
     /// It was there.
     Ran,
-    /// The QP has none.
+    /// The QP is not connected, or by another connection.
     NoSender,
     /// Another thread has the send queue, or the process is paused: come again.
     Busy,
@@ -75,22 +52,7 @@ pub struct RemoteRequest {
     pub flush: Flush,
 }
 
-/// What a requester needs of the QP's attributes (`struct ibv_qp_attr`).
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct PathAttr {
-    pub dest_qpn: u32,
-    pub ah: AhAttr,
-    pub sq_psn: u32,
-    pub timeout: u8,
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub max_rd_atomic: u8,
-    pub max_dest_rd_atomic: u8,
-    pub mtu_bytes: u32,
-}
-
-/// A send queue in the hands of a [`Sender`]. Requests are named by a counter that wraps.
+/// A send queue in the hands of a [`Connection`]. Requests are named by a counter that wraps.
 pub struct Sends<'a> {
     sq: &'a mut SendQueue,
     qp: &'a Qp,
@@ -117,21 +79,18 @@ impl<'a> Sends<'a> {
     /// Whether new requests may begin: only in RTS.
     #[inline]
     pub fn may_begin(&self) -> bool {
-        self.qp.shared.state.load(Ordering::Acquire) == QpState::Rts as u32
+        self.qp.shared.state.load(Ordering::Acquire) == QpState::Rts as u32 && !self.sq.has_failed()
     }
 
     /// The attributes that were set last.
     pub fn path(&self) -> PathAttr {
-        self.sq.params.path()
+        self.sq.path_attr()
     }
 
     /// Request `n`, if it is posted and has not completed.
     #[inline]
     pub fn get(&self, n: u32) -> Option<RemoteRequest> {
-        if n.wrapping_sub(self.sq.head) >= self.sq.tail.wrapping_sub(self.sq.head) {
-            return None;
-        }
-        let w = &self.sq.wqes[self.sq.index(n)];
+        let w = self.sq.waiting(n)?;
         Some(RemoteRequest {
             opcode: w.opcode,
             length: w.length,
@@ -189,118 +148,82 @@ impl<'a> Sends<'a> {
     pub fn do_local(&mut self) {
         let i = self.sq.index(self.sq.head);
         let opcode = self.sq.wqes[i].opcode;
-        if let Step::Done(status) = self.sq.local_operation(self.qp, i, opcode) {
-            self.sq.finish(self.qp, status);
+        if let Step::Done(status) = self.sq.local_operation(&self.qp.core, i, opcode) {
+            self.sq.finish(&self.qp.core, status);
         }
     }
 
-    /// The request at the head is done. Unless it succeeded, everything else is flushed and the QP disconnected.
+    /// The request at the head is done. Unless it succeeded, everything else is flushed and the QP disconnected when the sender
+    /// returns.
     #[inline]
     pub fn finish(&mut self, status: u32) {
-        self.sq.finish(self.qp, status);
-    }
-}
-
-impl Params {
-    fn path(&self) -> PathAttr {
-        PathAttr {
-            dest_qpn: self.dest_qpn,
-            ah: self.ah,
-            sq_psn: self.sq_psn,
-            timeout: self.timeout,
-            retry_cnt: self.retry_cnt,
-            rnr_retry: self.rnr_retry,
-            max_rd_atomic: self.max_rd_atomic,
-            max_dest_rd_atomic: self.max_dest_rd_atomic,
-            mtu_bytes: self.mtu_bytes,
-        }
-    }
-}
-
-impl SendQueue {
-    /// Takes new attributes, and the sender of a peer that the QP is being connected to.
-    pub(crate) fn set_params(&mut self, params: Params, way: Option<Box<dyn Sender>>) {
-        self.params = params;
-        if way.is_some() {
-            self.far = way;
-        } else if let Some(far) = &mut self.far {
-            far.modified(&params.path());
-        }
-    }
-
-    /// [`SendQueue::advance`] where the peer is far.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn advance_far(&mut self, qp: &Qp) -> Progress {
-        if self.head != self.tail && qp.state() != QpState::Rts && !self.goes_on(qp) {
-            return Progress::Idle;
-        }
-        self.with_sender(qp, |sender, sends| sender.advance(sends)).unwrap_or(Progress::Idle)
-    }
-
-    /// Runs `f` with the sender, if the queue has one. `f` may end in the QP being disconnected: then the sender is dropped.
-    pub(crate) fn with_sender<R>(
-        &mut self,
-        qp: &Qp,
-        f: impl FnOnce(&mut dyn Sender, &mut Sends<'_>) -> R,
-    ) -> Option<R> {
-        let mut sender = self.far.take()?;
-        self.far_in_hand = true;
-        let r = f(&mut *sender, &mut Sends { sq: self, qp });
-        if std::mem::take(&mut self.far_in_hand) {
-            self.far = Some(sender);
-        } else {
-            self.last_psns = Some(sender.psns());
-        }
-        Some(r)
-    }
-
-    /// Whether a request has been begun and not finished.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.exec.begun() || self.far.as_ref().is_some_and(|far| far.has_begun())
+        self.sq.finish(&self.qp.core, status);
     }
 }
 
 impl Qp {
-    /// Runs `f` on the sending half of this QP, as send work.
-    pub fn with_sender(&self, f: impl FnOnce(&mut dyn Sender, &mut Sends<'_>) -> Progress) -> SenderAccess {
-        let Some(mut sq) = self.lock_sq_soon() else { return SenderAccess::Busy };
-        if sq.far.is_none() {
+    /// [`SendQueue::advance`] where a carrier does it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn advance_connection(&self, sends: &mut SendSide, connection: &dyn Connection) -> Progress {
+        let sq = &mut sends.sq;
+        if sq.head != sq.tail && self.state() != QpState::Rts && !self.goes_on(sends) {
+            return Progress::Idle;
+        }
+        connection.advance(&mut Sends { sq: &mut sends.sq, qp: self })
+    }
+
+    /// Whether requests are carried out although the QP is not in RTS.
+    #[cold]
+    fn goes_on(&self, sends: &mut SendSide) -> bool {
+        let has_begun = sends.has_begun();
+        sends.sq.goes_on(&self.core, has_begun)
+    }
+
+    /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`: what a carrier does about an answer
+    /// or a timer.
+    pub fn with_sends<C: Connection + 'static>(
+        &self,
+        connection: &Arc<C>,
+        f: impl FnOnce(&mut Sends<'_>) -> Progress,
+    ) -> SenderAccess {
+        let Some(mut sends) = self.lock_sends_soon() else { return SenderAccess::Busy };
+        let is_its = |own: &Arc<dyn Connection>| std::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(connection));
+        if !sends.connection.as_ref().is_some_and(is_its) {
             return SenderAccess::NoSender;
         }
-        match self.executing(&mut sq, |sq| sq.with_sender(self, f)).flatten() {
+        match self.work_on(&mut sends, |sends| f(&mut Sends { sq: &mut sends.sq, qp: self })) {
             Some(progress) => {
-                self.note_if_needed(&sq, progress);
+                self.note_if_needed(&sends, progress);
                 SenderAccess::Ran
             }
             None => SenderAccess::Busy,
         }
     }
 
-    /// Goes on with send work that the link has held back. Where another thread has the send queue just now, the next poll
+    /// Goes on with send work that the carrier has held back. Where another thread has the send queue just now, the next poll
     /// does, or the progress thread.
     pub fn go_on(&self) {
-        if let Some(mut sq) = self.lock_sq_soon() {
-            self.start(&mut sq, LOOK_BUDGET);
+        if let Some(mut sends) = self.lock_sends_soon() {
+            self.start(&mut sends, LOOK_BUDGET);
         }
     }
 
     /// The send queue, if it can be had soon: whoever has packets in hand does not wait for a program that has begun a
     /// batch (`ibv_wr_start`) and not ended it, least of all when that is itself, nor for a thread that was preempted.
-    fn lock_sq_soon(&self) -> Option<OwnerGuard<'_, SendQueue>> {
+    fn lock_sends_soon(&self) -> Option<OwnerGuard<'_, SendSide>> {
         for _ in 0..SOON_TRIES {
-            if let Some(sq) = self.sq.try_lock() {
-                return Some(sq);
+            if let Some(sends) = self.sends.try_lock() {
+                return Some(sends);
             }
             std::hint::spin_loop();
         }
-        let raw = self.sq.raw();
-        (!raw.held_by_me() && raw.holder_is_gone()).then(|| self.lock_sq())
+        (!self.sends.raw().held_by_me() && self.thread_is_gone()).then(|| self.lock_sends())
     }
 
-    /// The way in for packets: a lane of this QP, or through this XRC target into SRQ `srqn`. Silence when there is none now;
+    /// The way in for what comes by a carrier: a lane of this QP, or through this XRC target into SRQ `srqn`. Silence when there is none now;
     /// an invalid request when there is no such SRQ (IBA A14.4.3).
-    pub fn far_target(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
+    pub fn way_in(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
         let me = self.process.initiator_id(self.number | BY_PACKETS, self.generation());
         let seen = QpIncarnation::now(self.shared);
         let lane = match self.qp_type {
@@ -333,23 +256,13 @@ impl Qp {
         (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&self.shared.state.load(Ordering::Acquire))
     }
 
-    /// Whether its peer is reached by packets.
-    pub(crate) fn is_far(&self) -> bool {
-        self.far.load(Ordering::Relaxed)
-    }
-
     /// Opens the way to the peer that the attributes of a move to RTR name, if it leads away from this host.
-    pub(crate) fn open_way(&self, a: &QpAttr) -> Result<Option<Box<dyn Sender>>> {
+    pub(super) fn connect(&self, a: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
         let Some(me) = self.handle() else { return Ok(None) };
         if self.qp_type == QpType::Ud {
-            return self.process.link.listen(self.process, &me).map(|()| None);
+            return self.table.router.register_qp(&me).map(|()| None);
         }
-        if self.process.link.route(self.device_index(), &a.ah) != Route::Packets {
-            return Ok(None);
-        }
-        let sender = self.process.link.connect(self.process, &me, a)?;
-        self.far.store(true, Ordering::Relaxed);
-        Ok(Some(sender))
+        self.table.router.connect(&me, a)
     }
 
     /// Its Q_Key (IBA 10.2.5).
@@ -377,5 +290,15 @@ impl Qp {
     /// The QP itself, for whoever keeps it beyond a call.
     pub fn handle(&self) -> Option<Arc<Qp>> {
         self.me.upgrade()
+    }
+}
+
+impl DatagramOut for Qp {
+    fn send(&self, route: Route, datagram: &Datagram<'_>) -> Option<u64> {
+        self.table.router.carrier(route)?.send_datagram(self, datagram)
+    }
+
+    fn flush(&self) {
+        self.table.router.flush();
     }
 }

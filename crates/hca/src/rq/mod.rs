@@ -1,15 +1,12 @@
 //! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators claim
 //! them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is known.
 //!
-//! The queue of a connected QP has one claimer at a time and is simpler: see `own_queue`.
+//! The queue of a connected QP has one claimer at a time and is simpler: see `exclusive`.
 //!
 //! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in any
 //! order, so entries name them by index and the owner keeps the list of free ones.
 
 pub(crate) mod exclusive;
-pub mod lane;
-pub mod srq;
-pub mod xrcd;
 
 use crate::arena::layout::{Completed, RecvWqe, RqShared, WqeSge};
 use crate::arena::{Block, View};

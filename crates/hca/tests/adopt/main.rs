@@ -7,7 +7,7 @@ mod measure;
 mod pages;
 
 use std::ops::Range;
-use vervain_hca::mr::adopt::Adoption;
+use vervain_hca::adopt::Adoption;
 use vervain_skip::skip;
 
 const PAGE: usize = 4096;

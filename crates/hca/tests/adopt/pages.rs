@@ -2,7 +2,7 @@
 
 use crate::{Memory, Numbers, PAGE, adoption, fork, wait};
 use std::sync::atomic::{AtomicU32, Ordering};
-use vervain_hca::mr::adopt::{Adopted, Adoption};
+use vervain_hca::adopt::{Adopted, Adoption};
 use vervain_skip::skip;
 
 fn peer_bytes(adopted: &Adopted, len: usize) -> &'static mut [u8] {

@@ -1,4 +1,4 @@
-//! A process with a link that reaches nobody, and initiators that are driven by hand through the responder.
+//! A process with a rendezvous that reaches nobody, and initiators that are driven by hand through the responder.
 #![allow(dead_code)]
 
 pub mod fake_share;
@@ -7,10 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::arena::layout::{INDEX_BITS, Lane};
-use vervain_hca::context::ah::Route;
+use vervain_hca::device::LinkChoice;
+use vervain_hca::process::Ways;
 use vervain_hca::process::imports::Wanted;
-use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer};
 use vervain_hca::process::peer::PeerProcess;
+use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::qp::router::Router;
+use vervain_hca::qp::table;
 use vervain_hca::responder::{QpIncarnation, Responder};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{
@@ -20,7 +23,7 @@ use vervain_hca::{
 
 /// Slot of initiators that exist only in the tests.
 pub const FOREIGN_SLOT: u32 = 900;
-/// What [`Link::initiator_lives`] answers.
+/// What [`Rendezvous::initiator_lives`] answers.
 pub static INITIATORS_LIVE: AtomicBool = AtomicBool::new(true);
 /// The arena's memfd.
 pub static ARENA_FD: AtomicI32 = AtomicI32::new(-1);
@@ -30,22 +33,19 @@ pub static ASKED: Mutex<Vec<Wanted>> = Mutex::new(Vec::new());
 /// Objects that were withdrawn: number and generation.
 pub static WITHDRAWN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 
-struct NoLink {
+struct Nobody {
     slot: AtomicU32,
     event: OwnedFd,
 }
 
-impl Link for NoLink {
+impl Rendezvous for Nobody {
     fn claim_slot(&self) -> Result<u32> {
         Ok(self.slot.fetch_add(1, Ordering::Relaxed))
     }
-    fn poll_fd(&self) -> RawFd {
+    fn events_fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }
     fn handle_events(&self, _: &'static Process) {}
-    fn route(&self, _: u32, _: &AhAttr) -> Route {
-        Route::Memory
-    }
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
         if process.owns_slot(slot) { Peer::Ready(Arc::clone(&process.own)) } else { Peer::Absent }
     }
@@ -76,11 +76,12 @@ impl Link for NoLink {
 /// The process of this test program; memory that a test makes by [`fake_share`] is shared.
 pub fn process() -> &'static Process {
     fake_share::install();
-    Process::start(|init| {
-        ARENA_FD.store(init.arena_fd, Ordering::Relaxed);
+    table::start(|identity| {
+        ARENA_FD.store(identity.arena_fd, Ordering::Relaxed);
         // SAFETY: a fresh descriptor, owned at once.
         let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        Ok(Box::new(NoLink { slot: AtomicU32::new(3), event }))
+        let rendezvous = Arc::new(Nobody { slot: AtomicU32::new(3), event });
+        Ok((Ways { rendezvous, pollers: Vec::new() }, Router::new(LinkChoice::Local, devices()?, Vec::new())))
     })
     .unwrap()
 }
@@ -195,4 +196,9 @@ pub fn enter(target: &Responder) -> vervain_hca::responder::InFlight<'_> {
             Err(nak) => panic!("refused: {nak:?}"),
         }
     }
+}
+
+/// Asks the rendezvous of this test program for an object of a peer.
+pub fn ask(peer: &PeerProcess, wanted: &Wanted) -> bool {
+    process().rendezvous.ask_for_object(peer, wanted)
 }

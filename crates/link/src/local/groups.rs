@@ -12,7 +12,7 @@ use vervain_hca::Gid;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::process::link::{Link, Member, Peer};
+use vervain_hca::process::rendezvous::{Member, Peer, Rendezvous};
 
 /// How long the others' word is waited for; one that is stopped hears of it when it goes on.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use vervain_hca::arena::layout::VERSION;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::process::link::LaneRequest;
+use vervain_hca::process::rendezvous::LaneRequest;
 
 #[derive(Default)]
 pub(super) struct Incoming {

@@ -1,4 +1,4 @@
-//! The local link: processes of one user on one host (DESIGN decision 6). Each process listens under the name of its slot,
+//! The rendezvous: processes of one user on one host (DESIGN decision 6). Each process listens under the name of its slot,
 //! which is the upper part of its QP numbers; an initiator connects there, and gets the owner's arena and the descriptor
 //! that wakes it. The connection stays open: its end is how either side hears of the other's death.
 //!
@@ -21,16 +21,13 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 use socket::{Message, Socket, kind};
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
-use vervain_hca::context::ah::Route;
-use vervain_hca::device::{Device, is_this_host};
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::process::imports::{self, Wanted};
-use vervain_hca::process::link::{LaneReply, LaneRequest, Link, Member, Peer};
+use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::PeerProcess;
-use vervain_hca::process::{LinkInit, Process, keep_from_children};
-use vervain_hca::{AhAttr, Error, Gid, Result};
+use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::process::{self, Process, keep_from_children};
+use vervain_hca::{Error, Gid, Result};
 
 /// Whose event an epoll entry is.
 #[derive(Clone, Copy)]
@@ -104,11 +101,10 @@ fn slots_in(message: &Message) -> Vec<u32> {
     message.args[1..=SLOTS_PER_PROCESS].iter().copied().filter(|s| *s != 0).collect()
 }
 
-/// The link.
+/// The way to the processes of this host.
 pub struct Local {
     epoll: OwnedFd,
     identity: Identity,
-    devices: Vec<Arc<Device>>,
     listeners: OwnerLock<Vec<(u32, Socket)>>,
     outgoing: Outgoing,
     incoming: Incoming,
@@ -120,9 +116,8 @@ pub struct Local {
 }
 
 impl Local {
-    /// Makes the link of a process that has no slot yet.
-    pub fn new(init: &LinkInit) -> Result<Local> {
-        let devices = vervain_hca::devices()?;
+    /// The way for a process that has no slot yet.
+    pub fn new(init: &process::Identity) -> Result<Local> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
         let duplicate = |fd: RawFd| -> Result<OwnedFd> {
             // SAFETY: the descriptor belongs to the process that is being made, and stays open during this call.
@@ -149,7 +144,6 @@ impl Local {
         Ok(Local {
             epoll,
             identity,
-            devices,
             listeners: OwnerLock::default(),
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
@@ -198,11 +192,6 @@ impl Local {
         }
     }
 
-    /// Readable when [`Link::handle_events`] has something to do.
-    pub fn events(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-
     /// At the limit of open files a peer that knocks would make the listener ready for ever: a descriptor kept for this is
     /// closed, the peer let in and shown out, and the descriptor opened again.
     fn turn_away(&self, listener: &Socket) {
@@ -217,7 +206,7 @@ impl Local {
     }
 }
 
-impl Link for Local {
+impl Rendezvous for Local {
     fn claim_slot(&self) -> Result<u32> {
         // 0 and the last are no slots; start anywhere, so that numbers of a process that ended come back late.
         let count = SLOTS - 2;
@@ -239,7 +228,7 @@ impl Link for Local {
         Err(self.no_slot(count))
     }
 
-    fn poll_fd(&self) -> RawFd {
+    fn events_fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
 
@@ -252,7 +241,7 @@ impl Link for Local {
             if self.outgoing.has_ended() {
                 self.outgoing.sweep();
             }
-            imports::tidy(process);
+            process.tidy_imports();
             return;
         }
         for event in &events {
@@ -264,12 +253,8 @@ impl Link for Local {
             }
         }
         self.outgoing.sweep();
-        imports::tidy(process);
+        process.tidy_imports();
         process.wake_waiting();
-    }
-
-    fn route(&self, _device: u32, ah: &AhAttr) -> Route {
-        if is_this_host(&self.devices, ah) { Route::Memory } else { Route::Unreachable }
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {

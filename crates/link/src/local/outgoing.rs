@@ -10,9 +10,10 @@ use std::sync::Arc;
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::process::Process;
 use vervain_hca::process::imports::Wanted;
-use vervain_hca::process::link::{LaneReply, LaneRequest, Peer};
 use vervain_hca::process::peer::PeerProcess;
+use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Peer};
 
 /// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
 const OUTSTANDING: usize = 64;
@@ -247,9 +248,14 @@ fn welcome(
     if !vervain_hca::host::eventfd::is_harmless(wake.as_fd()) {
         return Err(Error::invalid("it sent something else than what wakes it"));
     }
-    let space = PeerProcess::new(View::of_peer(arena.as_raw_fd())?, false, pid, wake)?;
+    let space = PeerProcess::new(View::of_peer(arena.as_raw_fd())?, Some(ask_for_object), pid, wake)?;
     if space.header.incarnation.iter().map(|w| w.load(Relaxed)).ne(message.wide[..2].iter().copied()) {
         return Err(Error::invalid("its arena belongs to another process"));
     }
     Ok(space)
+}
+
+/// Asks the owner of a mapped arena for one of its objects, by this process's own rendezvous.
+fn ask_for_object(peer: &PeerProcess, wanted: &Wanted) -> bool {
+    Process::current().is_some_and(|process| process.rendezvous.ask_for_object(peer, wanted))
 }

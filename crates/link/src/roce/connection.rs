@@ -1,8 +1,9 @@
-//! A connected QP as its packets see it: who its peer is, and its responder. The requester belongs to the send queue
-//! (`outbound`).
+//! A connected QP as its packets see it: who its peer is, its responder, and its requester (`outbound`).
 
+use super::Engine;
 use super::inbound::{Inbound, Targets};
 use super::net::SendBatch;
+use super::outbound::Outbound;
 use super::pacing::Pace;
 use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::port_counters;
@@ -39,6 +40,9 @@ pub(super) struct Connection {
     pub path: Arc<Path>,
     /// Over UC.
     pub pace: Option<Arc<Pace>>,
+    pub engine: Arc<Engine>,
+    /// Its requester; taken under the lock of the QP's send queue only.
+    pub outbound: OwnerLock<Outbound>,
     replying: OwnerLock<Replying>,
     /// The responder may have something to say. Said before the program can know of what it answers; changed under the lock of
     /// `replying`.
@@ -126,6 +130,7 @@ impl Path {
 
 impl Connection {
     pub(super) fn new(
+        engine: &Arc<Engine>,
         qp: &Arc<Qp>,
         attr: &QpAttr,
         port: Arc<LocalPort>,
@@ -161,6 +166,8 @@ impl Connection {
             lanes,
             path,
             pace,
+            engine: Arc::clone(engine),
+            outbound: OwnerLock::default(),
             replying: OwnerLock::new(Replying {
                 responder,
                 told: ResponderCounters::default(),

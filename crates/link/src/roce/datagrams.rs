@@ -14,7 +14,7 @@ use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::process::link::Datagram;
+use vervain_hca::qp::carrier::Datagram;
 use vervain_hca::qp::sq::ud;
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Gid, Qp, QpType, Result, now_ns, wc};
@@ -197,7 +197,8 @@ impl Engine {
     }
 
     /// Enters `qpn` into a group, on all addresses of its family.
-    pub(super) fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {
+    pub(super) fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        let qpn = qp.qp_num();
         let mut groups = self.datagrams.groups.lock();
         let group = ip_of(group);
         let members = groups.entry(group).or_default();
@@ -208,14 +209,13 @@ impl Engine {
             return Ok(());
         }
         drop(groups);
-        let Some(qp) = process.find_qp(qpn) else { return Ok(()) };
         // One for each interface: the sockets of its other addresses would get copies.
-        let mut addresses = self.own_addresses(&qp);
+        let mut addresses = self.own_addresses(qp);
         addresses.retain(|a| a.ip.is_ipv4() == group.is_ipv4());
         addresses.sort_by_key(|a| a.interface);
         addresses.dedup_by_key(|a| a.interface);
         for address in addresses {
-            let joined = self.ports.open(process, address).and_then(|port| self.ports.join(&port, group));
+            let joined = self.ports.open(qp.process(), address).and_then(|port| self.ports.join(&port, group));
             if let Err(e) = joined {
                 log::info!("QP {qpn:#x} is not in the group {group} at {}: {e}", address.ip);
             }

@@ -25,7 +25,7 @@ impl Targets {
             if let Some(closed) = self.known.remove(&srqn) {
                 closed.release();
             }
-            self.known.insert(srqn, qp.far_target(srqn).map_err(nak)?);
+            self.known.insert(srqn, qp.way_in(srqn).map_err(nak)?);
         }
         self.known.get(&srqn).ok_or(Nak::Silence)
     }

@@ -1,12 +1,11 @@
 //! What the link counts, for whoever looks at it from outside, and a way in for packets beside the sockets.
 
 use super::net::{Datagram, Port};
-use super::receive::{Receiving, as_outbound};
+use super::receive::Receiving;
 use super::{Engine, LocalPort, Roce};
 use std::net::IpAddr;
 use std::sync::Arc;
 use vervain_hca::arena::layout::slot_of;
-use vervain_hca::qp::remote::Progress;
 use vervain_transport::{RequesterCounters, ResponderCounters};
 
 impl Roce {
@@ -23,12 +22,7 @@ impl Roce {
     /// What the two halves of a connected QP have counted. The requester's are none before its QP was ready to send.
     pub fn counters(&self, qpn: u32) -> Option<(ResponderCounters, Option<RequesterCounters>)> {
         let connection = self.engine.connection(qpn)?;
-        let mut of_requester = None;
-        connection.qp.upgrade()?.with_sender(as_outbound(&connection, |outbound, _| {
-            of_requester = outbound.counters();
-            Progress::Idle
-        }));
-        Some((connection.counters(), of_requester))
+        Some((connection.counters(), connection.requester_counters()))
     }
 
     /// What this process may have under way of UC and UD messages to the process with QP `qpn` at `ip`, and what it has, in

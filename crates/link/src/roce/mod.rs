@@ -26,30 +26,29 @@ pub mod port_sharing;
 use connection::{Connection, Path};
 use datagrams::Datagrams;
 use net::Reach;
-use outbound::Outbound;
 use pacing::Paces;
 use poll::Attendance;
 use ports::{LocalPort, Ports};
 use receive::Receiving;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use timers::Timers;
 use vervain_hca::device::Device;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::process::link::Datagram;
-use vervain_hca::qp::remote::Sender;
+use vervain_hca::process::poller::Poller;
+use vervain_hca::qp::carrier::{self, Carrier, Datagram};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, QpType, Result};
 
-/// The link of one process.
+/// The RoCE carrier of one process.
 pub struct Roce {
     engine: Arc<Engine>,
 }
 
-/// What all parts of the link share.
+/// What all parts of the carrier share.
 struct Engine {
     devices: Vec<Arc<Device>>,
     ports: Ports,
@@ -69,7 +68,7 @@ struct Engine {
 }
 
 impl Roce {
-    /// The link of a process that has no QP yet; sockets are opened when the first one needs them.
+    /// The carrier of a process that has no QP yet; sockets are opened when the first one needs them.
     ///
     /// `alone` says that there is no other way to processes of this host.
     pub fn new(devices: &[Arc<Device>], alone: bool) -> Result<Roce> {
@@ -88,51 +87,38 @@ impl Roce {
         };
         Ok(Roce { engine: Arc::new(engine) })
     }
+}
 
-    /// The process has slot `slot` from now on; called before a QP has a number in it.
-    pub fn add_slot(&self, slot: u32) -> Result<()> {
-        self.engine.ports.add_slot(slot)
+impl Carrier for Roce {
+    fn carries(&self, device: &Device) -> bool {
+        device.is_ethernet()
     }
 
-    /// Readable when [`Roce::handle_events`] has something to do.
-    pub fn control_fd(&self) -> BorrowedFd<'_> {
-        self.engine.ports.control_fd()
-    }
-
-    /// Lets other processes into the ports, and takes packets of this process that came to them. Called by the progress
-    /// thread.
-    pub fn handle_events(&self) {
-        self.engine.adopt_strays();
-    }
-
-    /// See [`vervain_hca::process::link::Link::connect`].
-    pub fn connect(&self, process: &'static Process, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Box<dyn Sender>> {
+    fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
         let engine = &self.engine;
         let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
         engine.reach.check(local.ip, local.interface, remote)?;
-        let port = engine.ports.open(process, local)?;
+        let port = engine.ports.open(qp.process(), local)?;
         let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
         let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
-        let connection = Arc::new(Connection::new(qp, attr, port, remote, path, pace));
+        let connection = Arc::new(Connection::new(engine, qp, attr, port, remote, path, pace));
         let mut connections = engine.connections.lock();
         connections.insert(qp.qp_num(), Arc::clone(&connection));
         engine.connected.store(connections.len(), Ordering::Relaxed);
         drop(connections);
-        Ok(Box::new(Outbound::new(Arc::clone(engine), connection)))
+        Ok(connection)
     }
 
-    /// See [`vervain_hca::process::link::Link::resolve`].
-    pub fn resolve(&self, device: u32, ah: &AhAttr) -> Result<()> {
+    fn resolve(&self, device: u32, ah: &AhAttr) -> Result<()> {
         let (local, remote) = self.engine.addresses(device, ah)?;
         self.engine.reach.check(local.ip, local.interface, remote)
     }
 
-    /// See [`vervain_hca::process::link::Link::listen`].
-    pub fn listen(&self, process: &'static Process, qp: &Arc<Qp>) -> Result<()> {
+    fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
         self.engine.datagrams.listen(qp);
         let (mut opened, mut refused) = (false, None);
         for address in self.engine.own_addresses(qp) {
-            match self.engine.ports.open(process, address) {
+            match self.engine.ports.open(qp.process(), address) {
                 Ok(port) => {
                     // A datagram brings its IP header's hop limit and traffic class with it.
                     port.port.tell_hop_limits();
@@ -150,13 +136,11 @@ impl Roce {
         })
     }
 
-    /// See [`vervain_hca::process::link::Link::check_source`].
-    pub fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
+    fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
         self.engine.addresses(device, ah).map_or(Ok(()), |(local, _)| self.engine.ports.check(process, local))
     }
 
-    /// See [`vervain_hca::process::link::Link::unregister_qp`].
-    pub fn unregister_qp(&self, qpn: u32) {
+    fn unregister_qp(&self, qpn: u32) {
         self.engine.datagrams.unregister_qp(qpn);
         let mut connections = self.engine.connections.lock();
         let connection = connections.remove(&qpn);
@@ -169,49 +153,55 @@ impl Roce {
         }
     }
 
-    /// See [`vervain_hca::process::link::Link::send_datagram`].
-    pub fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        self.engine.send_datagram(process, qp, datagram)
+    fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        self.engine.send_datagram(qp.process(), qp, datagram)
     }
 
-    /// See [`vervain_hca::process::link::Link::flush`].
-    pub fn flush(&self) {
+    fn flush(&self) {
         self.engine.ports.each(LocalPort::flush);
     }
 
-    /// See [`vervain_hca::process::link::Link::join`].
-    pub fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()> {
-        self.engine.join(process, group, qpn)
+    fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        self.engine.join(group, qp)
     }
 
-    /// See [`vervain_hca::process::link::Link::leave`].
-    pub fn leave(&self, group: &Gid, qpn: u32) {
+    fn leave(&self, group: &Gid, qpn: u32) {
         self.engine.leave_group(group, qpn);
     }
+}
 
-    /// See [`vervain_hca::process::link::Link::poll_packets`].
-    pub fn poll(&self, process: &'static Process) -> bool {
+impl Poller for Roce {
+    fn expect_slot(&self, slot: u32) -> Result<()> {
+        self.engine.ports.add_slot(slot)
+    }
+
+    fn poll(&self, process: &'static Process) -> bool {
         self.engine.poll(process)
     }
 
-    /// See [`vervain_hca::process::link::Link::wait_for`].
-    pub fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
+    fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
         self.engine.wait_for(process, fd)
     }
 
-    /// See [`vervain_hca::process::link::Link::attend_packets`].
-    pub fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+    fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         self.engine.attend(process)
     }
 
-    /// See [`vervain_hca::process::link::Link::shutdown`].
-    pub fn shutdown(&self) {
-        self.engine.shutdown();
+    fn packet_fd(&self) -> Option<RawFd> {
+        self.engine.ports.packet_fd()
     }
 
-    /// See [`vervain_hca::process::link::Link::packet_fd`].
-    pub fn packet_fd(&self) -> Option<RawFd> {
-        self.engine.ports.packet_fd()
+    fn events_fd(&self) -> Option<RawFd> {
+        Some(self.engine.ports.control_fd().as_raw_fd())
+    }
+
+    /// Lets other processes into the ports, and takes packets of this process that came to them.
+    fn handle_events(&self, _process: &'static Process) {
+        self.engine.adopt_strays();
+    }
+
+    fn shutdown(&self) {
+        self.engine.shutdown();
     }
 }
 

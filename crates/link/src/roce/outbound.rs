@@ -1,6 +1,5 @@
-//! The requester's view of a send queue, and the half of a connection that the send queue owns.
+//! The requester's half of a connection, used under the lock of its QP's send queue, and its view of that queue.
 
-use super::Engine;
 use super::connection::{Connection, PKEY};
 use super::inbound::wc_status;
 use super::net::SendBatch;
@@ -11,7 +10,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::{PathAttr, Progress, Psns, Sender, Sends};
+use vervain_hca::process::Progress;
+use vervain_hca::qp::carrier::{self, PathAttr, Psns};
+use vervain_hca::qp::remote::{SenderAccess, Sends};
 use vervain_hca::{Opcode, Qp, now_ns};
 use vervain_transport::{
     Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
@@ -35,9 +36,8 @@ enum Trigger {
 }
 
 /// The sending half of a connected QP.
+#[derive(Default)]
 pub(super) struct Outbound {
-    engine: Arc<Engine>,
-    connection: Arc<Connection>,
     /// Made when the QP is ready to send.
     requester: Option<Requester>,
     /// What of its counters has been told.
@@ -51,40 +51,30 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(engine: Arc<Engine>, connection: Arc<Connection>) -> Outbound {
-        Outbound {
-            engine,
-            connection,
-            requester: None,
-            told: RequesterCounters::default(),
-            skipped: 0,
-            begun: Cell::new(0),
-            spread: 0,
-        }
-    }
-
-    /// Whether this is the sending half of `connection`, and not of one that its QP has had before or since.
-    pub(super) fn belongs_to(&self, connection: &Arc<Connection>) -> bool {
-        Arc::ptr_eq(&self.connection, connection)
-    }
-
     /// A packet that answers a request of this QP.
-    pub(super) fn response(&mut self, sends: &mut Sends<'_>, now: Nanos, packet: &Packet<'_>) -> Progress {
-        self.run(sends, now, Trigger::Packet, |requester, window, host| {
+    fn response(
+        &mut self,
+        connection: &Connection,
+        sends: &mut Sends<'_>,
+        now: Nanos,
+        packet: &Packet<'_>,
+    ) -> Progress {
+        self.run(connection, sends, now, Trigger::Packet, |requester, window, host| {
             requester.handle_packet(now, packet, window, host);
         })
     }
 
     /// The time that the requester asked for may have come. If it has, and not everything `is_taken_in` that came until then,
     /// only `late` is set.
-    pub(super) fn timeout(
+    fn timeout(
         &mut self,
+        connection: &Connection,
         sends: &mut Sends<'_>,
         now: Nanos,
         is_taken_in: bool,
         late: &mut bool,
     ) -> Progress {
-        self.run(sends, now, Trigger::Timeout, |requester, window, host| {
+        self.run(connection, sends, now, Trigger::Timeout, |requester, window, host| {
             let is_late = requester.next_timeout().is_some_and(|at| at <= now);
             if is_late && is_taken_in {
                 requester.handle_timeout(now, window, host);
@@ -94,19 +84,20 @@ impl Outbound {
     }
 
     /// What the requester has counted, if there is one.
-    pub(super) fn counters(&self) -> Option<RequesterCounters> {
+    fn counters(&self) -> Option<RequesterCounters> {
         self.requester.as_ref().map(|requester| *requester.counters())
     }
 
     /// Has the requester do `f`, and then everything that it can do now.
     fn run(
         &mut self,
+        connection: &Connection,
         sends: &mut Sends<'_>,
         now: Nanos,
         occasion: Trigger,
         f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
     ) -> Progress {
-        let Outbound { connection, requester, told, skipped, begun, spread, .. } = self;
+        let Outbound { requester, told, skipped, begun, spread } = self;
         if requester.is_none() && !sends.may_begin() {
             return Progress::Idle;
         }
@@ -186,11 +177,11 @@ impl Outbound {
                 // them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
                 if occasion == Trigger::Packet {
-                    self.engine.kept_for_look();
+                    connection.engine.kept_for_look();
                 } else if !may_wait || !connection.port.keep() {
                     connection.port.flush_batch(out.batch);
                 } else {
-                    self.engine.kept();
+                    connection.engine.kept();
                 }
             }
             drop(batch);
@@ -207,8 +198,8 @@ impl Outbound {
             begun.set(sends.head());
         };
         port_counters::of_requester(&qp.tally, requester.counters(), told);
-        self.engine.sends();
-        self.engine.set_timer(connection, requester.next_timeout());
+        connection.engine.sends();
+        connection.engine.set_timer(connection, requester.next_timeout());
         match held_back_until {
             Some(until) => Progress::Wait(until),
             None if sent == Sent::HostFull => Progress::More,
@@ -219,9 +210,9 @@ impl Outbound {
 
 /// Other QPs of the path that may owe the peer an acknowledgement.
 #[inline]
-fn acks_due(connection: &Arc<Connection>) -> Vec<(Arc<Connection>, Arc<Qp>)> {
+fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
     let acks_due = connection.path.take_acks_due().into_iter();
-    let others = acks_due.filter(|other| !Arc::ptr_eq(other, connection));
+    let others = acks_due.filter(|other| !std::ptr::eq(&**other, connection));
     others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
@@ -278,37 +269,53 @@ fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_reques
     }
 }
 
-impl Sender for Outbound {
-    fn modified(&mut self, path: &PathAttr) {
-        if let Some(requester) = &mut self.requester {
-            requester.modify(&config(&self.connection, path, path.sq_psn, 0));
+impl carrier::Connection for Connection {
+    fn modified(&self, path: &PathAttr) {
+        if let Some(requester) = &mut self.outbound.lock().requester {
+            requester.modify(&config(self, path, path.sq_psn, 0));
         }
-        self.connection.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+        self.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
     }
 
-    fn advance(&mut self, sends: &mut Sends<'_>) -> Progress {
+    fn advance(&self, sends: &mut Sends<'_>) -> Progress {
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        self.run(sends, now_ns(), Trigger::Post, |_, _, _| ())
+        self.outbound.lock().run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
     }
 
     fn psns(&self) -> Psns {
-        let next = self.requester.as_ref().map(Requester::next_psn);
-        Psns { next, expected: self.connection.expected_psn() }
+        let next = self.outbound.lock().requester.as_ref().map(Requester::next_psn);
+        Psns { next, expected: self.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {
-        self.requester.as_ref().is_some_and(|r| !r.is_idle())
+        self.outbound.lock().requester.as_ref().is_some_and(|r| !r.is_idle())
+    }
+
+    fn disconnected(&self) {
+        if let Some(mut requester) = self.outbound.lock().requester.take() {
+            let mut window = self.path.window.lock();
+            log::debug!("QP {:#x}: {:?}, {:?}", self.qpn, requester.counters(), *window);
+            log::debug!("QP {:#x}: {:?}", self.qpn, self.port.port.counters());
+            requester.abandon(&mut window);
+        }
     }
 }
 
-impl Drop for Outbound {
-    fn drop(&mut self) {
-        if let Some(requester) = &mut self.requester {
-            let mut window = self.connection.path.window.lock();
-            log::debug!("QP {:#x}: {:?}, {:?}", self.connection.qpn, requester.counters(), *window);
-            log::debug!("QP {:#x}: {:?}", self.connection.qpn, self.connection.port.port.counters());
-            requester.abandon(&mut window);
-        }
+impl Connection {
+    /// A packet that answers a request of this QP has come. [`SenderAccess::Ran`] once the requester has had it.
+    pub(super) fn response(self: &Arc<Self>, qp: &Qp, now: Nanos, packet: &Packet<'_>) -> SenderAccess {
+        qp.with_sends(self, |sends| self.outbound.lock().response(self, sends, now, packet))
+    }
+
+    /// The time that its requester asked for may have come. If it has, and not everything `is_taken_in` that came until then,
+    /// only `late` is set.
+    pub(super) fn timeout(self: &Arc<Self>, qp: &Qp, now: Nanos, is_taken_in: bool, late: &mut bool) -> SenderAccess {
+        qp.with_sends(self, |sends| self.outbound.lock().timeout(self, sends, now, is_taken_in, late))
+    }
+
+    /// What its requester has counted, if there is one.
+    pub(super) fn requester_counters(&self) -> Option<RequesterCounters> {
+        self.outbound.lock().counters()
     }
 }
 

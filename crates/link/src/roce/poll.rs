@@ -9,10 +9,9 @@ use super::Engine;
 use super::connection::Connection;
 use super::idle_probe::{MOMENT_NS, Next, Watch};
 use super::net::sys::is_readable;
-use super::outbound::Outbound;
 use super::poll_rate::Eagerness;
 use super::ports::LocalPort;
-use super::receive::{Receiving, as_outbound};
+use super::receive::Receiving;
 use super::timers::NEVER;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -22,7 +21,7 @@ use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::host::tid::tid;
 use vervain_hca::process::Process;
-use vervain_hca::qp::remote::{SenderAccess, Sends};
+use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Error, Result, now_ns};
 
 /// The progress thread comes by so often at first, and at last, while the program polls.
@@ -181,11 +180,9 @@ impl Engine {
         let mut late = false;
         for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
-            let call =
-                |outbound: &mut Outbound, sends: &mut Sends<'_>| outbound.timeout(sends, now, is_taken_in, &mut late);
             // What is held may be its answer.
             let waits = is_taken_in && connection.held.load(Ordering::Relaxed) > 0;
-            if waits || qp.with_sender(as_outbound(&connection, call)) == SenderAccess::Busy {
+            if waits || connection.timeout(&qp, now, is_taken_in, &mut late) == SenderAccess::Busy {
                 self.timers.set(&connection, Some(now + FIRST_TICK_NS));
             }
         }
@@ -193,7 +190,7 @@ impl Engine {
         late
     }
 
-    /// What the progress thread does; see [`vervain_hca::process::link::Link::attend_packets`].
+    /// What the progress thread does; see [`vervain_hca::process::poller::Poller::attend`].
     pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         let a = &self.attendance;
         a.thread.store(tid(), Ordering::Relaxed);

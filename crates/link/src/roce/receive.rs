@@ -5,12 +5,10 @@ use super::Engine;
 use super::connection::Connection;
 use super::net::{Datagram, ReceiveBatch};
 use super::no_receive::{Starved, takes_receive};
-use super::outbound::Outbound;
 use super::pacing::Senders;
 use super::poll::ACK_DELAY_NS;
 use super::port_sharing::{Strays, slot_of_packet};
 use super::ports::LocalPort;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use vervain_hca::arena::layout::{MULTICAST_QPN, slot_of};
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
-use vervain_hca::qp::remote::{Progress, Sender, SenderAccess, Sends};
+use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Qp, QpState, QpType, now_ns};
 use vervain_transport::{Nanos, Service, pacer};
 use vervain_wire::{Packet, opcode, parse};
@@ -458,7 +456,7 @@ impl Engine {
             self.request(qp, connection, found, now, packet);
             return SenderAccess::Ran;
         }
-        qp.with_sender(as_outbound(connection, |outbound, sends| outbound.response(sends, now, packet)))
+        connection.response(qp, now, packet)
     }
 
     /// What waits for a QP that was busy gets another chance.
@@ -587,18 +585,6 @@ fn takes(qp: &Qp, opcode: u8) -> bool {
         QpType::XrcSend => !opcode::is_request(opcode),
         QpType::XrcRecv => opcode::is_request(opcode),
         _ => true,
-    }
-}
-
-/// `f` on a sender that is ours, and that of `connection`: the QP may have been reset and connected anew since it was found.
-pub(super) fn as_outbound<'a>(
-    connection: &'a Arc<Connection>,
-    f: impl FnOnce(&mut Outbound, &mut Sends<'_>) -> Progress + 'a,
-) -> impl FnOnce(&mut dyn Sender, &mut Sends<'_>) -> Progress + 'a {
-    move |sender, sends| {
-        let sender: &mut dyn Any = sender;
-        let outbound = sender.downcast_mut::<Outbound>().filter(|outbound| outbound.belongs_to(connection));
-        outbound.map_or(Progress::Idle, |outbound| f(outbound, sends))
     }
 }
 

@@ -130,7 +130,7 @@ pub struct Pair {
 
 pub struct World {
     pub context: Arc<Context>,
-    pub roce: &'static Roce,
+    pub roce: std::sync::Arc<Roce>,
     pub pairs: Vec<Pair>,
 }
 

@@ -8,7 +8,7 @@
 use crate::host::guarded;
 use crate::mr::transfer::{self, DIRECT_CHUNK};
 use crate::process::peer::{Location, plain_region};
-use crate::qp::Qp;
+use crate::qp::core::QpCore;
 use crate::qp::sq::SendQueue;
 use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
@@ -96,7 +96,7 @@ pub(crate) fn fast_opcodes(qp_type: QpType) -> u32 {
 impl SendQueue {
     /// Carries `w` out, from posting to its completion; false if it has to take the long way.
     #[inline(always)]
-    pub(crate) fn post_fast(&mut self, qp: &Qp, opcode: Opcode, w: &impl WorkRequest) -> bool {
+    pub(crate) fn post_fast(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
         if self.fast_opcodes >> opcode as u32 & 1 == 0 {
             return false;
         }
@@ -104,7 +104,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_other(&mut self, qp: &Qp, opcode: Opcode, w: &impl WorkRequest) -> bool {
+    fn post_other(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
         match opcode {
             Opcode::Send | Opcode::SendImm => self.post_message(qp, w, opcode),
             Opcode::Read => self.post_read(qp, w),
@@ -113,7 +113,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn post_write(&mut self, qp: &Qp, w: &impl WorkRequest) -> bool {
+    fn post_write(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
         let data = w.data();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
@@ -138,7 +138,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_read(&mut self, qp: &Qp, w: &impl WorkRequest) -> bool {
+    fn post_read(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
         let data = w.data();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
@@ -161,7 +161,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_atomic(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode) -> bool {
+    fn post_atomic(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
         let mut unanswered = false;
         let (addr, rkey, ..) = w.atomic();
@@ -206,7 +206,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_message(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode) -> bool {
+    fn post_message(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
         let mut receive = Receive::default();
         let done = match self.begin_short(qp, &data, None) {
@@ -230,7 +230,7 @@ impl SendQueue {
     fn message(
         &self,
         target: &Responder,
-        qp: &Qp,
+        qp: &QpCore,
         w: &impl WorkRequest,
         data: &Sge,
         with_imm: bool,
@@ -268,14 +268,14 @@ impl SendQueue {
         Some(0)
     }
 
-    /// The same for WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
+    /// Carries out WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
     #[inline]
-    pub(crate) fn advance_short(&mut self, qp: &Qp, i: usize) -> bool {
+    pub(crate) fn advance_short(&mut self, qp: &QpCore, i: usize) -> bool {
         let opcode = self.wqes[i].opcode;
         if self.fast_opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
         }
-        let (Some(w), Some(target)) = (self.queued(i), self.target.as_deref()) else { return false };
+        let (Some(w), Some(target)) = (self.queued(i), self.path.peer()) else { return false };
         let data = w.data();
         if u64::from(data.length) > DIRECT_CHUNK {
             return false;
@@ -307,7 +307,7 @@ impl SendQueue {
     #[inline(always)]
     fn begin_short(
         &mut self,
-        qp: &Qp,
+        qp: &QpCore,
         data: &Sge,
         remote: Option<(u64, u32)>,
     ) -> Option<(&SendQueue, &Responder, Option<InFlight<'_>>)> {
@@ -318,7 +318,7 @@ impl SendQueue {
             return None;
         }
         let this = &*self;
-        let target = this.target.as_deref()?;
+        let target = this.path.peer()?;
         qp.executing.store(qp.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let mark = match remote {
             Some((addr, rkey)) => target.enter_at(rkey, addr),
@@ -342,7 +342,7 @@ impl SendQueue {
     /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
     /// waits for it, and finds each completion published and told, or neither.
     #[inline(always)]
-    fn end_short(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
+    fn end_short(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
         if let Some(fetched) = done {
             self.complete_short(qp, w, opcode, length, fetched);
         }
@@ -352,7 +352,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn complete_short(&mut self, qp: &Qp, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
+    fn complete_short(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
         self.left -= length;
         self.room -= 1;
         let tail = self.tail.wrapping_add(1);
@@ -381,7 +381,7 @@ impl SendQueue {
         Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8)
     }
 
-    /// The same for an operation that is answered, if both QPs have room for its answer.
+    /// Where the answer of an operation goes, checked to be writable, if both QPs have room for it.
     #[inline(always)]
     fn answer(&self, w: &impl WorkRequest, data: &Sge, target: &Responder) -> Option<*mut u8> {
         let may = w.flags() & send_flags::INLINE == 0

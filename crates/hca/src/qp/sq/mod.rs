@@ -5,6 +5,7 @@
 
 pub mod fast_path;
 pub(crate) mod owner_copy;
+pub mod path;
 pub(crate) mod requester;
 pub(crate) mod resolve;
 pub(crate) mod retry;
@@ -17,49 +18,22 @@ use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
-use crate::process::Process;
-use crate::qp::Qp;
-use crate::qp::remote::{Psns, Sender};
-use crate::qp::sq::fast_path::Queued;
+use crate::process::{Process, Progress};
+use crate::qp::core::QpCore;
+use crate::qp::sq::fast_path::{FAST_MAX_BYTES, Queued};
+use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
 use crate::qp::sq::requester::{Exec, Step};
-use crate::qp::sq::ud::UdPeers;
+use crate::qp::sq::ud::{DatagramOut, UdPeers};
 use crate::qp::sq::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
 use crate::responder::{LaneGuard, Responder, WakeCall};
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{AhAttr, Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
+use std::sync::{Arc, Weak};
+use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
 
 /// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;
 /// Bytes that a look from poll_cq or from the progress thread moves: some 100 µs.
 pub const LOOK_BUDGET: u64 = 1 << 20;
-
-/// What the requester needs to know of its QP's attributes; set by modify.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Params {
-    pub dest_qpn: u32,
-    pub ah: AhAttr,
-    pub timeout: u8,
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub max_rd_atomic: u8,
-    pub max_dest_rd_atomic: u8,
-    pub mtu_bytes: u32,
-    pub qkey: u32,
-    pub sq_psn: u32,
-}
-
-/// What is left to do after a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing.
-    Idle,
-    /// More, at once.
-    More,
-    /// Something, not before this time (CLOCK_MONOTONIC, ns).
-    Wait(u64),
-}
 
 /// A send queue. Guarded by its QP's lock.
 pub(crate) struct SendQueue {
@@ -74,7 +48,7 @@ pub(crate) struct SendQueue {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     /// What the program will poll.
-    pub(crate) ring: Arc<SendRing>,
+    ring: Arc<SendRing>,
     /// Operations that may take the short way, one bit each.
     pub(crate) fast_opcodes: u32,
     /// How many requests may go the short way before the next look at the queue; 0 while anything waits.
@@ -90,18 +64,13 @@ pub(crate) struct SendQueue {
     /// Peers to wake when the request in hand has completed.
     pub(crate) owed: Vec<WakeCall>,
     pub(crate) params: Params,
-    /// Boxed, so that moving it out and back for each request moves a pointer.
-    pub(crate) target: Option<Box<Responder>>,
+    pub(crate) path: Path,
     /// The lane of the target that is in use and so moved out, for the case that its thread ends.
     pub(crate) in_hand: Option<LaneGuard>,
-    /// Lanes into XRC SRQs of the peer.
-    pub(crate) xrc: HashMap<u32, Box<Responder>>,
-    pub(crate) ud: UdPeers,
-    /// The way to a peer that memory does not reach; and whether it is moved out just now, and still wanted back.
-    pub(crate) far: Option<Box<dyn Sender>>,
-    pub(crate) far_in_hand: bool,
-    /// What the sender of a QP that is disconnected said last.
-    pub(crate) last_psns: Option<Psns>,
+    /// Of a UD QP: the carriers.
+    pub(crate) datagram_out: Option<Weak<dyn DatagramOut>>,
+    /// The request that was finished last has failed; the QP has not seen to it yet.
+    has_failed: bool,
     /// What makes of [`SendQueue::head`] the PSN that comes next, where the peer is reached by memory.
     psn_ahead: u32,
     /// Tail before `wr_start`, for `wr_abort`; and whether nothing waited then.
@@ -111,7 +80,8 @@ pub(crate) struct SendQueue {
     pub(crate) keys: &'static [KeyEntry; KEYS],
     /// The own arena's header.
     pub(crate) header: &'static Header,
-    pub(crate) failed_push: Option<Error>,
+    /// The first refusal in the batch.
+    refused_push: Option<Error>,
 }
 
 impl SendQueue {
@@ -151,26 +121,39 @@ impl SendQueue {
             exec: Exec::default(),
             owed: Vec::new(),
             params: Params::default(),
-            target: None,
+            path: Path::start(qp_type),
             in_hand: None,
-            xrc: HashMap::new(),
-            ud: UdPeers::default(),
-            far: None,
-            far_in_hand: false,
-            last_psns: None,
+            datagram_out: None,
+            has_failed: false,
             psn_ahead: 0,
             mark: 0,
             was_empty: true,
             keys: process.own.keys,
             header: process.own.header,
-            failed_push: None,
+            refused_push: None,
         }
     }
 
     /// Whether work waits.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.head != self.tail || (self.is_ud && self.ud.has_waiting())
+        self.head != self.tail || (self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting))
+    }
+
+    /// The completions of this queue.
+    pub(crate) fn ring(&self) -> &Arc<SendRing> {
+        &self.ring
+    }
+
+    /// Names the carriers of a UD QP.
+    pub(crate) fn set_datagram_out(&mut self, out: Weak<dyn DatagramOut>) {
+        self.datagram_out = Some(out);
+    }
+
+    /// WQE `n`, if it is posted and has not completed.
+    #[inline]
+    pub(crate) fn waiting(&self, n: u32) -> Option<&Wqe> {
+        (n.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head)).then(|| &self.wqes[self.index(n)])
     }
 
     #[inline]
@@ -182,7 +165,7 @@ impl SendQueue {
 
     /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
     /// (`man ibv_post_send`).
-    pub(crate) fn push(&mut self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
+    pub(crate) fn push(&mut self, qp: &QpCore, request: &SendRequest<'_>) -> Result<()> {
         if self.tail.wrapping_sub(self.ring.freed()) >= self.cap.max_send_wr {
             return Err(full());
         }
@@ -230,7 +213,7 @@ impl SendQueue {
         }
     }
 
-    /// WQE `i` for the short way, if it has one piece of data at most.
+    /// WQE `i` for the fast path, if it has one piece of data at most.
     #[inline]
     pub(crate) fn queued(&self, i: usize) -> Option<Queued> {
         let w = &self.wqes[i];
@@ -308,6 +291,22 @@ impl SendQueue {
         Ok(end)
     }
 
+    /// A call of the program begins, which may move so much the fast way.
+    #[inline(always)]
+    pub(crate) fn begin_call(&mut self) {
+        self.left = FAST_MAX_BYTES;
+    }
+
+    /// A request of the batch was refused; the first refusal is that of the batch.
+    pub(crate) fn keep_refusal(&mut self, why: &Error) {
+        self.refused_push.get_or_insert_with(|| why.clone());
+    }
+
+    /// The refusal of the batch, forgotten.
+    pub(crate) fn forget_refusal(&mut self) -> Option<Error> {
+        self.refused_push.take()
+    }
+
     /// Remembers where a batch began.
     pub(crate) fn begin_batch(&mut self) {
         self.mark = self.tail;
@@ -328,10 +327,10 @@ impl SendQueue {
         self.cap.max_inline_data
     }
 
-    /// Whether the batch is still empty.
+    /// Whether the batch is still empty, and nothing was refused.
     #[inline]
     pub(crate) fn nothing_pushed(&self) -> bool {
-        self.mark == self.tail
+        self.mark == self.tail && self.refused_push.is_none()
     }
 
     /// Whether nothing waited before the batch: only then is it begun at once (DESIGN decision 1).
@@ -343,22 +342,19 @@ impl SendQueue {
     /// Forgets what was pushed since `wr_start`.
     pub(crate) fn abort_batch(&mut self) {
         self.tail = self.mark;
-        self.failed_push = None;
+        self.refused_push = None;
     }
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
     /// Does what can be done now within `budget` bytes.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, qp: &Qp, mut budget: u64) -> Progress {
-        if self.far.is_some() {
-            return self.advance_far(qp);
-        }
-        if self.is_ud && self.ud.has_waiting() {
+    pub(crate) fn advance(&mut self, qp: &QpCore, mut budget: u64) -> Progress {
+        if self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting) {
             self.flush_stash(qp);
         }
         while self.head != self.tail {
-            if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp) {
+            if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp, self.has_begun()) {
                 break;
             }
             if budget == 0 {
@@ -371,7 +367,12 @@ impl SendQueue {
                 continue;
             }
             match self.step(qp, &mut budget) {
-                Step::Done(status) => self.finish(qp, status),
+                Step::Done(status) => {
+                    self.finish(qp, status);
+                    if self.has_failed {
+                        return Progress::Idle;
+                    }
+                }
                 Step::Again => return Progress::More,
                 Step::Wait(until) => return Progress::Wait(until),
             }
@@ -382,16 +383,16 @@ impl SendQueue {
     #[inline(never)]
     fn end_of_datagrams(&mut self) -> Progress {
         self.flush_datagrams();
-        self.ud.next_look().map_or(Progress::Idle, Progress::Wait)
+        self.path.datagrams().and_then(UdPeers::next_look).map_or(Progress::Idle, Progress::Wait)
     }
 
-    /// Whether the request at the head is carried out although the QP is not in RTS.
+    /// Whether the request at the head, which `has_begun` or not, is carried out although the QP is not in RTS.
     #[cold]
-    pub(crate) fn goes_on(&mut self, qp: &Qp) -> bool {
+    pub(crate) fn goes_on(&mut self, qp: &QpCore, has_begun: bool) -> bool {
         match qp.state() {
             QpState::Rts => true,
             // IBA 10.3.1.5: what has begun is finished, nothing new begins.
-            QpState::Sqd => self.has_begun(),
+            QpState::Sqd => has_begun,
             QpState::Err | QpState::Sqe => {
                 self.flush(qp);
                 false
@@ -400,9 +401,10 @@ impl SendQueue {
         }
     }
 
-    /// The WQE at the head is done: completes it, and on an error stops the queue (IBA 10.10.2.2).
+    /// The WQE at the head is done: completes it. After an error the QP stops the queue (IBA 10.10.2.2), see
+    /// [`SendQueue::take_failure`].
     #[inline(always)]
-    pub(crate) fn finish(&mut self, qp: &Qp, status: u32) {
+    pub(crate) fn finish(&mut self, qp: &QpCore, status: u32) {
         let i = self.index(self.head);
         let w = &mut self.wqes[i];
         let opcode = w.opcode;
@@ -461,8 +463,8 @@ impl SendQueue {
     /// Tells the peer what it may expect, where the number of accesses does not.
     #[inline]
     pub(crate) fn tell_psn(&self) {
-        if let Some(target) = &self.target {
-            target.lane.tell_psn(self.next_psn());
+        if let Some(peer) = self.path.peer() {
+            peer.lane.tell_psn(self.next_psn());
         }
     }
 
@@ -477,24 +479,65 @@ impl SendQueue {
         self.psn_ahead = self.params.sq_psn.wrapping_sub(self.head);
     }
 
-    /// The PSN that comes next, and over packets the one that is expected next.
+    /// The PSN that comes next, and where a carrier had the messages the one that is expected next.
     pub(crate) fn psns(&self) -> (u32, Option<u32>) {
-        match self.far.as_ref().map(|far| far.psns()).or(self.last_psns) {
-            Some(psns) => (psns.next.unwrap_or(self.params.sq_psn), Some(psns.expected)),
-            None => (self.next_psn(), None),
+        match &self.path {
+            Path::RemoteEnded(psns) => self.psns_of(psns),
+            _ => (self.next_psn(), None),
         }
+    }
+
+    /// The PSN that comes next and the one that is expected next, as a carrier tells them.
+    pub(crate) fn psns_of(&self, psns: &Psns) -> (u32, Option<u32>) {
+        (psns.next.unwrap_or(self.params.sq_psn), Some(psns.expected))
+    }
+
+    /// What a carrier needs of the QP's attributes.
+    pub(crate) fn path_attr(&self) -> PathAttr {
+        self.params.path_attr()
+    }
+
+    /// Takes new attributes.
+    pub(crate) fn set_params(&mut self, params: Params) {
+        self.params = params;
+    }
+
+    /// A carrier has the messages from now on.
+    pub(crate) fn go_remote(&mut self) {
+        self.path = Path::Remote;
+    }
+
+    /// The carrier has them no longer.
+    pub(crate) fn leave_remote(&mut self, psns: Psns) {
+        self.path = Path::RemoteEnded(psns);
+    }
+
+    /// Whether a carrier has the messages, or had them until the QP went to ERR.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.path.is_remote()
+    }
+
+    /// Whether a request has failed that the QP has not seen to yet: nothing more is begun.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Whether a request has failed since this was asked last. Then the QP stops the queue.
+    #[inline]
+    pub(crate) fn take_failure(&mut self) -> bool {
+        self.has_failed && std::mem::take(&mut self.has_failed)
     }
 
     /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
     #[inline]
     fn goes_by_memory(&self, opcode: Opcode) -> bool {
-        let is_far = self.far.is_some() || self.far_in_hand;
-        !is_far && !self.is_ud && !matches!(opcode, Opcode::LocalInv | Opcode::BindMw)
+        !self.path.is_remote() && !self.is_ud && !matches!(opcode, Opcode::LocalInv | Opcode::BindMw)
     }
 
     /// Puts the completion of WQE `i`, the one before the head, where the program polls.
     #[inline(always)]
-    fn complete(&mut self, qp: &Qp, i: usize, status: u32, byte_len: u32) {
+    fn complete(&mut self, qp: &QpCore, i: usize, status: u32, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
         let (wr_id, opcode) = (self.wqes[i].wr_id, self.wqes[i].opcode.wc_opcode());
         if self.ring.push(cq.shared, wr_id, status, opcode, byte_len, self.head) {
@@ -504,7 +547,7 @@ impl SendQueue {
 
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, qp: &Qp, opcode: Opcode, status: u32) {
+    fn failed(&mut self, qp: &QpCore, opcode: Opcode, status: u32) {
         self.explain(qp, opcode, status);
         qp.tally.add(Word::Errors, 1);
         match status {
@@ -512,11 +555,11 @@ impl SendQueue {
             wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
             _ => {}
         }
-        qp.send_error(self);
+        self.has_failed = true;
     }
 
     /// Says on request why a program's work failed (DESIGN decision 11).
-    fn explain(&self, qp: &Qp, opcode: Opcode, status: u32) {
+    fn explain(&self, qp: &QpCore, opcode: Opcode, status: u32) {
         let why = match status {
             wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
             wc::LOC_QP_OP_ERR => "the QP does not allow the operation (max_rd_atomic?)",
@@ -536,9 +579,8 @@ impl SendQueue {
     }
 
     /// Completes everything that waits with a flush error, in order.
-    pub(crate) fn flush(&mut self, qp: &Qp) {
-        self.cancel_request();
-        self.unclaim();
+    pub(crate) fn flush(&mut self, qp: &QpCore) {
+        self.abandon();
         // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
         let counted = qp.send_cq().map(|cq| cq.hold_count());
         qp.tally.add(Word::Flushed, self.tail.wrapping_sub(self.head).into());
@@ -551,23 +593,31 @@ impl SendQueue {
         }
         drop(counted);
         self.exec = Exec::default();
-        self.ud.forget_waiting();
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.forget_waiting();
+        }
     }
 
-    /// Back to the state after creation (RESET).
-    pub(crate) fn reset(&mut self, qp: &Qp) {
+    /// The request at the head will not be finished.
+    pub(crate) fn abandon(&mut self) {
         self.cancel_request();
         self.unclaim();
-        self.disconnect(qp);
+    }
+
+    /// Back to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
+    pub(crate) fn reset(&mut self) {
         self.wqes.iter_mut().for_each(|w| w.bind = None);
         (self.head, self.tail, self.room) = (0, 0, 0);
-        self.last_psns = None;
+        if self.path.is_remote() {
+            self.path = Path::Unconnected;
+        }
+        self.has_failed = false;
         self.exec = Exec::default();
     }
 
     /// A message that was begun will not be finished: the peer's next one gets its receive.
     fn unclaim(&mut self) {
-        if let (Some(wqe), Some(target)) = (self.exec.claimed.take(), &self.target) {
+        if let (Some(wqe), Some(target)) = (self.exec.claimed.take(), self.path.peer()) {
             target.unclaim(wqe);
         }
     }
@@ -578,29 +628,19 @@ impl SendQueue {
             lane.leave();
             lane.release();
         }
-        for t in self.target.iter().chain(self.xrc.values()) {
-            t.leave();
-        }
+        self.path.each_peer(Responder::leave);
         // What was begun was no request.
         self.tell_psn();
-        self.ud.leave_lanes();
     }
 
-    /// Gives up the lanes into other QPs.
-    pub(crate) fn disconnect(&mut self, qp: &Qp) {
-        if let Some(t) = self.target.take() {
-            t.release();
-        }
-        self.last_psns = self.far.take().map_or(self.last_psns, |far| Some(far.psns()));
-        self.far_in_hand = false;
-        let had_lanes = !self.xrc.is_empty() || self.ud.is_known();
-        for (_, t) in self.xrc.drain() {
-            t.release();
-        }
-        self.ud.disconnect();
-        if had_lanes {
-            self.process.forget_lanes(qp.qp_num());
-        }
+    /// Gives up the lanes into other QPs; whether any was made on request.
+    pub(crate) fn disconnect(&mut self) -> bool {
+        self.path.disconnect()
+    }
+
+    /// Whether a request has been begun and not finished.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.exec.begun()
     }
 
     // ---- local data ------------------------------------------------------------------------------------------------
@@ -690,7 +730,7 @@ fn too_many_sges(n: usize, room: usize) -> Error {
 /// Why a request cannot be posted on `qp` as it is.
 #[cold]
 #[inline(never)]
-fn refusal(qp: &Qp, request: &SendRequest<'_>) -> Error {
+fn refusal(qp: &QpCore, request: &SendRequest<'_>) -> Error {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Error::invalid("the QP is not ready to send");
     }

@@ -205,7 +205,7 @@ impl SendQueue {
     /// Takes back a request that the owner has not begun.
     pub(crate) fn cancel_request(&mut self) {
         if self.exec.asked.take().is_some() {
-            self.target.iter().chain(self.xrc.values()).for_each(|t| {
+            self.path.each_peer(|t| {
                 t.withdraw();
             });
         }

@@ -6,8 +6,9 @@ use crate::arena::layout::request;
 use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::process::peer::Location;
-use crate::qp::Qp;
+use crate::qp::core::QpCore;
 use crate::qp::sq::owner_copy::{Asked, Remote};
+use crate::qp::sq::path::Path;
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{InFlight, Nak, Responder};
 use crate::rq::Receipt;
@@ -96,14 +97,14 @@ impl From<Fault> for Stop {
 impl SendQueue {
     /// One step of the request at the head.
     #[inline]
-    pub(crate) fn step(&mut self, qp: &Qp, budget: &mut u64) -> Step {
+    pub(crate) fn step(&mut self, qp: &QpCore, budget: &mut u64) -> Step {
         let i = self.index(self.head);
         let opcode = self.wqes[i].opcode;
         if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
             return self.step_elsewhere(qp, i, opcode, budget);
         }
         // The target is moved out and back, so that the queue and the target can be borrowed side by side.
-        let target = match self.target.take() {
+        let target = match self.path.take_peer() {
             Some(target) => target,
             None => match self.find_target(qp, None) {
                 Ok(target) => target,
@@ -112,14 +113,14 @@ impl SendQueue {
         };
         let (step, keep) = self.attempt(qp, i, opcode, &target, budget);
         if keep {
-            self.target = Some(target);
+            self.path = Path::Memory(target);
         }
         step
     }
 
     /// One step of a request that is not for the one peer of a connected QP.
     #[inline(never)]
-    fn step_elsewhere(&mut self, qp: &Qp, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
+    fn step_elsewhere(&mut self, qp: &QpCore, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
         if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
             return self.local_operation(qp, i, opcode);
         }
@@ -128,20 +129,21 @@ impl SendQueue {
         }
         // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
         let srqn = self.wqes[i].srqn;
-        let target = match self.xrc.remove(&srqn).map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
+        let known = if let Path::Xrc(peers) = &mut self.path { peers.remove(&srqn) } else { None };
+        let target = match known.map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
             Ok(target) => target,
             Err(step) => return step,
         };
         let (step, keep) = self.attempt(qp, i, opcode, &target, budget);
-        if keep {
-            self.xrc.insert(srqn, target);
+        if let (true, Path::Xrc(peers)) = (keep, &mut self.path) {
+            peers.insert(srqn, target);
         }
         step
     }
 
     /// Goes on with the request at the head; what came of it, and whether the target is still good.
     #[inline]
-    fn attempt(&mut self, qp: &Qp, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
+    fn attempt(&mut self, qp: &QpCore, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
         let outcome = self.carry_out(qp, i, opcode, target, budget);
         let dropped = match &outcome {
@@ -169,7 +171,7 @@ impl SendQueue {
     #[inline]
     fn carry_out(
         &mut self,
-        qp: &Qp,
+        qp: &QpCore,
         i: usize,
         opcode: Opcode,
         target: &Responder,
@@ -211,7 +213,7 @@ impl SendQueue {
     #[inline]
     fn rdma(
         &mut self,
-        qp: &Qp,
+        qp: &QpCore,
         i: usize,
         opcode: Opcode,
         target: &Responder,
@@ -289,7 +291,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn deliver_immediate(&mut self, qp: &Qp, i: usize, target: &Responder, wqe: u32) {
+    fn deliver_immediate(&mut self, qp: &QpCore, i: usize, target: &Responder, wqe: u32) {
         let w = &self.wqes[i];
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
@@ -308,7 +310,7 @@ impl SendQueue {
     #[inline]
     fn send(
         &mut self,
-        qp: &Qp,
+        qp: &QpCore,
         i: usize,
         opcode: Opcode,
         target: &Responder,
@@ -469,7 +471,7 @@ impl SendQueue {
     #[inline(never)]
     fn write_atomic(
         &mut self,
-        qp: &Qp,
+        qp: &QpCore,
         i: usize,
         target: &Responder,
         whole: &Pieces,
@@ -596,11 +598,11 @@ impl SendQueue {
     // ---- work without a peer ---------------------------------------------------------------------------------------
 
     /// A bind or an invalidation.
-    pub(crate) fn local_operation(&mut self, qp: &Qp, i: usize, opcode: Opcode) -> Step {
+    pub(crate) fn local_operation(&mut self, qp: &QpCore, i: usize, opcode: Opcode) -> Step {
         if opcode == Opcode::BindMw { self.bind_window(qp, i) } else { self.local_invalidate(qp, i) }
     }
 
-    fn local_invalidate(&mut self, qp: &Qp, i: usize) -> Step {
+    fn local_invalidate(&mut self, qp: &QpCore, i: usize) -> Step {
         let key = self.wqes[i].imm_or_rkey;
         let process = self.process;
         let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
@@ -608,7 +610,7 @@ impl SendQueue {
         Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }
 
-    fn bind_window(&mut self, qp: &Qp, i: usize) -> Step {
+    fn bind_window(&mut self, qp: &QpCore, i: usize) -> Step {
         let Some(b) = self.wqes[i].bind.take() else {
             return Step::Done(wc::LOC_QP_OP_ERR);
         };

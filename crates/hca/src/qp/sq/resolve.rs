@@ -1,16 +1,15 @@
 //! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
 
 use crate::arena::layout::{QpShared, RqShared, slot_of};
-use crate::context::ah::Route;
 use crate::process::Process;
-use crate::process::link::{LaneReply, LaneRequest, Peer};
 use crate::process::peer::PeerProcess;
-use crate::qp::Qp;
-use crate::qp::sq::Params;
+use crate::process::rendezvous::{LaneReply, LaneRequest, Peer};
+use crate::qp::core::QpCore;
+use crate::qp::sq::path::Params;
 use crate::responder::{QpIncarnation, Responder};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{AhAttr, QpState, QpType};
+use vervain_iba::{QpState, QpType};
 
 /// What was found.
 pub(crate) enum Resolved {
@@ -24,21 +23,13 @@ pub(crate) enum Resolved {
     NoSuchSrq,
 }
 
-/// The process that owns QP `qpn`, on the host that the address names.
-pub(crate) fn space_of(
-    process: &'static Process,
-    device: u32,
-    ah: &AhAttr,
-    qpn: u32,
-) -> Result<Arc<PeerProcess>, Resolved> {
-    if !matches!(process.link.route(device, ah), Route::Memory | Route::Both) {
-        return Err(Resolved::Nobody);
-    }
+/// The process of this host that owns QP `qpn`.
+pub(crate) fn peer_of(process: &'static Process, qpn: u32) -> Result<Arc<PeerProcess>, Resolved> {
     if process.owns_slot(slot_of(qpn)) {
         return Ok(Arc::clone(&process.own));
     }
-    match process.link.peer(process, slot_of(qpn)) {
-        Peer::Ready(space) => Ok(space),
+    match process.rendezvous.peer(process, slot_of(qpn)) {
+        Peer::Ready(peer) => Ok(peer),
         Peer::Connecting => Err(Resolved::Connecting),
         Peer::Absent => Err(Resolved::Nobody),
     }
@@ -49,8 +40,11 @@ fn receives(qp: &QpShared) -> bool {
 }
 
 /// The connected QP of `qp`, or the way into SRQ `srqn` behind it.
-pub(crate) fn find(process: &'static Process, qp: &Qp, params: &Params, srqn: Option<u32>) -> Resolved {
-    let space = match space_of(process, qp.device_index(), &params.ah, params.dest_qpn) {
+pub(crate) fn find(process: &'static Process, qp: &QpCore, params: &Params, srqn: Option<u32>) -> Resolved {
+    if !params.has_memory {
+        return Resolved::Nobody;
+    }
+    let space = match peer_of(process, params.dest_qpn) {
         Ok(space) => space,
         Err(found) => return found,
     };
@@ -89,7 +83,7 @@ fn bind_granted(
         LaneReply::Lane(offset) => {
             let found = bind(space, offset, me.0, me.1);
             if matches!(found, Resolved::Nobody) && !space.is_own() {
-                process.link.forget_lane(&request);
+                process.rendezvous.forget_lane(&request);
             }
             found
         }
@@ -101,7 +95,7 @@ fn bind_granted(
 
 fn find_srq(
     process: &'static Process,
-    qp: &Qp,
+    qp: &QpCore,
     space: &Arc<PeerProcess>,
     theirs: &QpShared,
     srqn: u32,
@@ -121,12 +115,12 @@ pub(crate) fn lane(process: &'static Process, space: &Arc<PeerProcess>, request:
     if space.is_own() {
         return process.make_lane(&request).map_or(LaneReply::Refused, LaneReply::Lane);
     }
-    process.link.lane(slot_of(request.qpn), request)
+    process.rendezvous.lane(slot_of(request.qpn), request)
 }
 
 /// The datagram QP `qpn`, through a lane of `qp`'s own.
-pub(crate) fn find_ud(process: &'static Process, qp: &Qp, ah: &AhAttr, qpn: u32) -> Resolved {
-    let space = match space_of(process, qp.device_index(), ah, qpn) {
+pub(crate) fn find_ud(process: &'static Process, qp: &QpCore, qpn: u32) -> Resolved {
+    let space = match peer_of(process, qpn) {
         Ok(space) => space,
         Err(found) => return found,
     };

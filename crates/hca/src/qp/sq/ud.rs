@@ -3,14 +3,13 @@
 //! stopped process does not hold up the others. In packets the link may hold it back for a while.
 
 use crate::arena::layout::{MULTICAST_QPN, request};
-use crate::context::ah::Route;
 use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
-use crate::process::link::Datagram;
 use crate::process::peer::Location;
-use crate::qp::Qp;
+use crate::qp::ah::Route;
+use crate::qp::core::QpCore;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
 use crate::qp::sq::resolve::Resolved;
@@ -19,13 +18,40 @@ use crate::responder::{Nak, Responder, WakeCall};
 use crate::rq::Receipt;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, send_flags, wc};
+use std::sync::{Arc, Weak};
+use vervain_iba::{AhAttr, Opcode, send_flags, wc};
 
 /// How long a message is kept for a process that does not answer.
 const KEEP_NS: u64 = 1_000_000_000;
 /// Messages kept in all.
 const KEEP: usize = 1024;
 const LOOK_NS: u64 = 100_000;
+
+/// A datagram that leaves by a carrier.
+pub struct Datagram<'a> {
+    /// Destination.
+    pub ah: &'a AhAttr,
+    /// Destination QP.
+    pub qpn: u32,
+    /// Q_Key, as it goes out.
+    pub qkey: u32,
+    /// Immediate data, as it lies in memory.
+    pub imm: Option<u32>,
+    /// Asks for a solicited event.
+    pub solicited: bool,
+    /// The payload, valid during the call.
+    pub data: &'a Pieces,
+}
+
+/// The carriers, as a UD QP sends by them.
+pub(crate) trait DatagramOut: Send + Sync {
+    /// Takes a datagram along; it leaves with the next [`DatagramOut::flush`] of the same thread. A time (CLOCK_MONOTONIC, ns)
+    /// means that the peer has no room for it now: it is to be tried again then.
+    fn send(&self, route: Route, datagram: &Datagram<'_>) -> Option<u64>;
+
+    /// Sends what this thread has left to be sent.
+    fn flush(&self);
+}
 
 /// Where a UD QP has sent to, and what waits to be sent.
 #[derive(Default)]
@@ -55,10 +81,6 @@ impl UdPeers {
         !self.waiting.is_empty()
     }
 
-    pub(crate) fn is_known(&self) -> bool {
-        !self.known.is_empty()
-    }
-
     pub(crate) fn next_look(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then(|| now_ns() + LOOK_NS)
     }
@@ -67,15 +89,19 @@ impl UdPeers {
         self.waiting.clear();
     }
 
-    pub(crate) fn leave_lanes(&self) {
-        self.known.values().for_each(Responder::leave);
+    pub(crate) fn each(&self, f: impl FnMut(&Responder)) {
+        self.known.values().for_each(f);
     }
 
-    pub(crate) fn disconnect(&mut self) {
+    /// Forgets everybody; whether anybody was known.
+    pub(crate) fn disconnect(&mut self) -> bool {
         self.waiting.clear();
-        for (_, t) in self.known.drain() {
-            t.release();
-        }
+        !std::mem::take(&mut self.known).is_empty()
+    }
+
+    /// Whether a message to QP `qpn` waits, which others must not overtake.
+    fn waits_for(&self, qpn: u32) -> bool {
+        self.waiting.iter().any(|kept| kept.to.qpn == qpn)
     }
 }
 
@@ -89,7 +115,7 @@ enum Outcome {
 
 impl SendQueue {
     /// The datagram at the head.
-    pub(crate) fn datagram(&mut self, qp: &Qp, i: usize) -> Step {
+    pub(crate) fn datagram(&mut self, qp: &QpCore, i: usize) -> Step {
         let total = self.wqes[i].length;
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(wc::LOC_LEN_ERR);
@@ -106,11 +132,13 @@ impl SendQueue {
         let to = self.ud_addresses[i];
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
-        if matches!(to.route, Route::Packets | Route::Both) {
+        if to.route.carrier().is_some() {
             let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
             let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
-            let held_back_until = self.process.link.send_datagram(self.process, qp, &datagram);
-            self.ud.left = true;
+            let held_back_until = self.carriers().and_then(|out| out.send(to.route, &datagram));
+            if let Some(peers) = self.path.datagrams_mut() {
+                peers.left = true;
+            }
             if let Some(until) = held_back_until {
                 // What the peer makes room for is what has left.
                 self.flush_datagrams();
@@ -118,23 +146,23 @@ impl SendQueue {
             }
         }
         let members = match to.route {
-            Route::Packets | Route::Unreachable => Vec::new(),
-            _ if to.qpn == MULTICAST_QPN => self.process.link.members(self.process, &to.ah.grh.dgid),
+            Route::Carrier(_) | Route::Unreachable => Vec::new(),
+            _ if to.qpn == MULTICAST_QPN => self.process.rendezvous.members(self.process, &to.ah.grh.dgid),
             _ => vec![to.qpn],
         };
         for qpn in members {
             let to = UdAddress { qpn, ..to };
             // Those that wait go first, or messages to one peer would change places.
-            let later =
-                self.ud.waiting.iter().any(|k| k.to.qpn == qpn) || !self.deliver(qp, &to, &pieces, imm, solicited);
-            if later && self.ud.waiting.len() < KEEP {
+            let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
+            let later = waits || !self.deliver(qp, &to, &pieces, imm, solicited);
+            if let Some(peers) = self.path.datagrams_mut().filter(|peers| later && peers.waiting.len() < KEEP) {
                 let mut data = vec![0u8; total as usize];
                 // SAFETY: the vector has `total` bytes and the pieces, checked local memory, name as many.
                 if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), &pieces, false) }.is_err() {
                     return Step::Done(wc::LOC_PROT_ERR);
                 }
                 let message = Message { data, imm, solicited };
-                self.ud.waiting.push_back(Kept { to, message, until: now_ns() + KEEP_NS });
+                peers.waiting.push_back(Kept { to, message, until: now_ns() + KEEP_NS });
             }
         }
         Step::Done(wc::SUCCESS)
@@ -145,26 +173,31 @@ impl SendQueue {
         if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey }
     }
 
+    fn carriers(&self) -> Option<Arc<dyn DatagramOut>> {
+        self.datagram_out.as_ref().and_then(Weak::upgrade)
+    }
+
     /// Sends the packets that this call has made.
     pub(crate) fn flush_datagrams(&mut self) {
-        if std::mem::take(&mut self.ud.left) {
-            self.process.link.flush();
+        let left = self.path.datagrams_mut().is_some_and(|peers| std::mem::take(&mut peers.left));
+        if let Some(out) = self.carriers().filter(|_| left) {
+            out.flush();
         }
     }
 
     /// Tries again what waits.
-    pub(crate) fn flush_stash(&mut self, qp: &Qp) {
+    pub(crate) fn flush_stash(&mut self, qp: &QpCore) {
         let mut blocked: Vec<u32> = Vec::new();
-        for _ in 0..self.ud.waiting.len() {
-            let Some(kept) = self.ud.waiting.pop_front() else { break };
+        for _ in 0..self.path.datagrams().map_or(0, |peers| peers.waiting.len()) {
+            let Some(kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
             let mut pieces = Pieces::new();
             pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
             let later = blocked.contains(&kept.to.qpn)
                 || !self.deliver(qp, &kept.to, &pieces, kept.message.imm, kept.message.solicited);
             if later {
                 blocked.push(kept.to.qpn);
-                if now_ns() < kept.until {
-                    self.ud.waiting.push_back(kept);
+                if let Some(peers) = self.path.datagrams_mut().filter(|_| now_ns() < kept.until) {
+                    peers.waiting.push_back(kept);
                 }
             }
         }
@@ -172,18 +205,20 @@ impl SendQueue {
     }
 
     /// False if the way there is not known yet.
-    fn deliver(&mut self, qp: &Qp, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
-        if !self.ud.known.contains_key(&to.qpn) {
-            match crate::qp::sq::resolve::find_ud(self.process, qp, &to.ah, to.qpn) {
+    fn deliver(&mut self, qp: &QpCore, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
+        let qkey = self.qkey(to);
+        let Some(peers) = self.path.datagrams_mut() else { return true };
+        if !peers.known.contains_key(&to.qpn) {
+            match crate::qp::sq::resolve::find_ud(self.process, qp, to.qpn) {
                 Resolved::Responder(t) => {
-                    self.ud.known.insert(to.qpn, *t);
+                    peers.known.insert(to.qpn, *t);
                 }
                 Resolved::Connecting => return false,
                 Resolved::Nobody | Resolved::NoSuchSrq => return true,
             }
         }
-        let target = &self.ud.known[&to.qpn];
-        let route = qp.route(&to.ah);
+        let target = &peers.known[&to.qpn];
+        let route = qp.source(&to.ah);
         let route = grh::Route {
             sgid: &route.0,
             dgid: &to.ah.grh.dgid,
@@ -203,7 +238,6 @@ impl SendQueue {
             sl: route.service_level(to.ah.sl),
             ..Receipt::default()
         };
-        let qkey = self.qkey(to);
         let arrives = |_mark| receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy);
         match target.enter().and_then(arrives) {
             Ok(Outcome::Over(call)) => {
@@ -213,7 +247,7 @@ impl SendQueue {
             Ok(Outcome::Later) | Err(Nak::Paused) => return false,
             Err(Nak::Silence) => {
                 target.release();
-                self.ud.known.remove(&to.qpn);
+                peers.known.remove(&to.qpn);
             }
             // Dropped: no receive, wrong Q_Key, or memory that was not there.
             Err(nak) => {

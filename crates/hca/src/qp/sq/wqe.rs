@@ -1,9 +1,8 @@
 //! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it.
 
-use crate::context::ah::Ah;
-use crate::context::ah::Route;
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
+use crate::qp::ah::{Ah, Route};
 use std::sync::Arc;
 use vervain_iba::{AhAttr, Opcode, Sge};
 

@@ -12,13 +12,28 @@ use vervain_iba::AhAttr;
 pub enum Route {
     /// To this host: its processes are reached by memory.
     Memory,
-    /// Away, in packets.
-    Packets,
-    /// Both: a multicast group.
-    Both,
+    /// Away, by the carrier of this number.
+    Carrier(usize),
+    /// To both: a multicast group.
+    Both(usize),
     /// Nowhere.
     #[default]
     Unreachable,
+}
+
+impl Route {
+    /// Whether processes of this host are among those that it leads to.
+    pub(crate) fn has_memory(self) -> bool {
+        matches!(self, Route::Memory | Route::Both(_))
+    }
+
+    /// The carrier that it leads by.
+    pub(crate) fn carrier(self) -> Option<usize> {
+        match self {
+            Route::Carrier(n) | Route::Both(n) => Some(n),
+            Route::Memory | Route::Unreachable => None,
+        }
+    }
 }
 
 /// Where a datagram goes.
@@ -29,18 +44,10 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// An address handle (`man ibv_create_ah`).
-    pub fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
-        pd.process.check()?;
-        check_address(pd.device(), attr, 0)?;
-        // Once, as an HCA does: datagrams are posted often.
-        let route = pd.process.link.route(pd.device().index(), attr);
-        if route == Route::Packets {
-            pd.process.link.check_source(pd.process, pd.device().index(), attr)?;
-            pd.process.link.resolve(pd.device().index(), attr)?;
-        }
+    /// A handle of an address that is good for the device of `pd`, and leads by `route`.
+    pub(crate) fn new(pd: &Arc<Pd>, attr: &AhAttr, route: Route) -> Arc<Ah> {
         pd.users.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Ah { pd: Arc::clone(pd), attr: *attr, route }))
+        Arc::new(Ah { pd: Arc::clone(pd), attr: *attr, route })
     }
 
     /// The address.

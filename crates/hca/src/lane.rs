@@ -2,29 +2,28 @@
 //! and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
 
 use crate::arena::Block;
-use crate::arena::layout::{Lane, RECENT, found, request};
+use crate::arena::layout::{Lane, found, request};
 use crate::cq::Cq;
 use crate::cq::completion::Source;
+use crate::cq::recv_ring::RecvRing;
 use crate::error::Result;
-use crate::host::clock::now_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
-use crate::rq::{Receipt, RecvQueue};
+use crate::process::gate::LaneGate;
+use crate::rq::RecvQueue;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_iba::Completion;
 
 /// A lane of this process.
-pub struct OwnedLane {
+pub(crate) struct OwnedLane {
     pub(crate) process: &'static Process,
     /// Shared part.
     pub shared: &'static Lane,
-    ring: &'static [AtomicU32],
-    /// Receive completions taken.
-    consumed: AtomicU32,
-    /// Most that can be published and not taken.
-    limit: u32,
+    /// Who is in flight on it.
+    pub gate: Arc<LaneGate>,
+    /// Its completions.
+    pub ring: Arc<RecvRing>,
     blocks: [Block; 2],
     /// Receives that come through it.
     pub rq: Arc<RecvQueue>,
@@ -34,8 +33,6 @@ pub struct OwnedLane {
     pub qp_num: u32,
     /// The initiator it was made for (UD, XRC); 0 for a connected QP's own lane.
     pub granted: u32,
-    /// The in-flight mark that was seen last by somebody who waited, and when it was first seen.
-    standing: OwnerLock<(u64, u64)>,
     /// The owner copies' bounce buffer.
     bounce: OwnerLock<Option<Block>>,
     /// Held by the thread that carries out the initiator's request.
@@ -81,94 +78,21 @@ impl OwnedLane {
             OwnedLane {
                 process,
                 shared,
-                ring,
-                consumed: AtomicU32::new(0),
-                limit: rq.max_wr(),
+                gate: Arc::new(LaneGate::new(shared, offset)),
+                ring: Arc::new(RecvRing::new(shared, ring, Arc::clone(rq), qp_num, cq.has_timestamps())),
                 blocks: [lane_block, ring_block],
                 rq: Arc::clone(rq),
                 cq: Arc::clone(cq),
                 qp_num,
                 granted,
-                standing: OwnerLock::default(),
                 bounce: OwnerLock::new(None),
                 server: OwnerLock::default(),
                 offset,
             }
         });
-        cq.add_source(Source::Receives(Arc::clone(&lane)));
-        process.add_lane(&lane);
+        cq.add_source(Source::Receives(Arc::clone(&lane.ring)));
+        process.add_gate(&lane.gate);
         Ok(lane)
-    }
-
-    /// This lane's bit in its CQ.
-    pub fn ready_bit(&self) -> u32 {
-        self.shared.ready_bit.load(Ordering::Relaxed)
-    }
-
-    /// Completions to be taken.
-    pub(crate) fn pending(&self) -> u32 {
-        let pending = self.shared.produced.load(Ordering::Acquire).wrapping_sub(self.consumed.load(Ordering::Relaxed));
-        // A count that runs further ahead than there are receives is damage by the peer, not data.
-        if pending > self.limit { 0 } else { pending }
-    }
-
-    /// Whether there is a completion to be taken.
-    #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
-        if self.rq.view.exclusive { self.rq.is_completed() } else { self.pending() != 0 }
-    }
-
-    /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
-    #[inline(never)]
-    pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        if self.rq.view.exclusive { self.take_in_order(max, sink) } else { self.take_from_ring(max, sink) }
-    }
-
-    #[inline]
-    fn take_in_order(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut taken = 0;
-        while taken < max {
-            let Some(completion) = self.rq.take_completed(self.qp_num) else { break };
-            sink(&completion);
-            taken += 1;
-        }
-        self.consumed.store(self.consumed.load(Ordering::Relaxed).wrapping_add(taken as u32), Ordering::Relaxed);
-        taken
-    }
-
-    fn take_from_ring(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut at = self.consumed.load(Ordering::Relaxed);
-        let end = at.wrapping_add((self.pending() as usize).min(max) as u32);
-        let mut taken = 0;
-        while at != end {
-            let completion = match self.recent(at) {
-                Some((index, receipt)) => self.rq.take_with(index, &receipt, self.qp_num),
-                None => {
-                    let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
-                    self.rq.take(index, self.qp_num)
-                }
-            };
-            at = at.wrapping_add(1);
-            self.consumed.store(at, Ordering::Release);
-            // None for an index that is not one of a receive in use: damage again, and dropped.
-            if let Some(completion) = completion {
-                sink(&completion);
-                taken += 1;
-            }
-        }
-        taken
-    }
-
-    /// Completion `at`, which has been published and not been taken, from beside the count, if it still stands there.
-    #[inline]
-    fn recent(&self, at: u32) -> Option<(u32, Receipt)> {
-        let recent = &self.shared.recent[at as usize % RECENT];
-        let recent = (recent.wqe.load(Ordering::Relaxed), Receipt::read(&recent.completed));
-        fence(Ordering::Acquire);
-        // While fewer were published since, none has been written over it, nor is being written now: each is written after
-        // the one before it was counted.
-        let since = self.shared.produced.load(Ordering::Relaxed).wrapping_sub(at);
-        ((since as usize) < RECENT && !self.cq.has_timestamps()).then_some(recent)
     }
 
     /// The QP that this lane is for: the one it was made for, or the one that has taken it; 0 for none.
@@ -191,27 +115,13 @@ impl OwnedLane {
         self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
         psn.into_iter().for_each(|psn| self.shared.tell_psn(psn));
         // One that died between saying so and setting the ready bit would hide what its successors deliver.
-        self.cq.look_at(self.ready_bit());
+        self.cq.look_at(self.ring.ready_bit());
         self.shared.initiator.store(0, Ordering::Release);
     }
 
     /// Whether nobody has the lane.
     pub(crate) fn is_free(&self) -> bool {
         self.initiator_qpn() == 0
-    }
-
-    /// Whether the initiator stood still while in flight, and the lane was taken away from it.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.shared.cut_off.load(Ordering::Acquire) != 0
-    }
-
-    /// Since when the initiator has been in flight as `gate` says, as far as anybody has waited for it.
-    pub(crate) fn in_flight_since(&self, gate: u64) -> u64 {
-        let mut standing = self.standing.lock();
-        if standing.0 != gate {
-            *standing = (gate, now_ns());
-        }
-        standing.1
     }
 
     /// The bounce buffer for owner copies, made when first asked for, and anew when a larger one is. The initiator asks
@@ -241,10 +151,10 @@ impl OwnedLane {
     }
 
     /// Closes the lane for good: nobody can enter any more, and nobody is inside.
-    pub(crate) fn close(self: &Arc<Self>) {
-        self.process.shut(std::slice::from_ref(self));
-        self.cq.remove_source(&Source::Receives(Arc::clone(self)));
-        self.process.remove_lane(self);
+    pub(crate) fn close(&self) {
+        self.process.shut(std::slice::from_ref(&self.gate));
+        self.cq.remove_source(&Source::Receives(Arc::clone(&self.ring)));
+        self.process.remove_gate(&self.gate);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
     }
 }
@@ -281,16 +191,6 @@ fn clear(lane: &Lane) {
     lane.bounce_len.store(0, Ordering::Relaxed);
     lane.request.state.store(request::IDLE, Ordering::Relaxed);
     lane.unaim();
-    // Until now it was nobody's, see [`NOBODY`].
+    // Until now it was nobody's, see `process::gate`.
     lane.initiator.store(0, Ordering::Release);
-}
-
-/// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
-const NOBODY: u64 = u64::MAX;
-
-/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back or has ended.
-pub(crate) fn claim_memory(process: &Process, lane: &Lane) -> bool {
-    let holder = lane.initiator.load(Ordering::Acquire);
-    (holder == 0 || holder == NOBODY || !process.initiator_lives(lane))
-        && lane.initiator.compare_exchange(holder, NOBODY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }

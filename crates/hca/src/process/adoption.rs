@@ -1,8 +1,8 @@
 //! Adoption as registration uses it: switched on by `VERVAIN_ADOPT`, behind the closed gate, with the shared object in the
 //! table that peers read; and fork, around which adopted memory is private for a moment.
 
-use super::sys::NoSignals;
-use super::{Adopted, Adoption, Object};
+use crate::adopt::sys::NoSignals;
+use crate::adopt::{Adopted, Adoption, Object};
 use crate::arena::layout::{Lane, OBJECT_MEMFD, OFFSET_BITS};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
@@ -74,7 +74,7 @@ impl Process {
 
     /// Adopts `[addr, addr + length)` for a registration with `access` rights.
     pub(crate) fn adopt(&self, addr: u64, length: u64, rights: u32) -> ExportedRange {
-        let Some(adopting) = self.objects.adopting() else { return ExportedRange::NOWHERE };
+        let Some(adopting) = self.adopting.as_ref() else { return ExportedRange::NOWHERE };
         if rights & FOR_PEERS == 0 || length == 0 || length >= 1 << 47 {
             return ExportedRange::NOWHERE;
         }
@@ -114,13 +114,13 @@ impl Process {
         drop(kept);
         let Some((_object, number)) = before else { return };
         if let Some(Withdrawn { number, generation }) = self.objects.leave(number) {
-            self.link.object_withdrawn(number, generation);
+            self.rendezvous.object_withdrawn(number, generation);
         }
     }
 
     /// Before fork: adopted memory becomes private, so that the child gets a snapshot. Peers wait.
     pub(crate) fn adoption_before_fork(&self) {
-        if let Some(adopting) = self.objects.adopting() {
+        if let Some(adopting) = self.adopting.as_ref() {
             self.pause();
             adopting.adoption.before_fork();
         }
@@ -128,7 +128,7 @@ impl Process {
 
     /// After fork, in the parent: it is shared again, at the same places.
     pub(crate) fn adoption_after_fork(&self) {
-        let Some(adopting) = self.objects.adopting() else { return };
+        let Some(adopting) = self.adopting.as_ref() else { return };
         let lost = adopting.adoption.after_fork();
         if !lost.is_empty() {
             log::info!("{} pieces of registered memory are not adopted again after fork", lost.len());

@@ -1,5 +1,7 @@
 //! Shared receive queues (IBA 10.2.9), basic and XRC.
 
+pub mod xrcd;
+
 use crate::arena::numbers::Kind;
 use crate::context::async_events::{Element, EventCount};
 use crate::context::{Context, Pd};
@@ -7,10 +9,11 @@ use crate::cq::Cq;
 use crate::device::LIMITS;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
+use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::rq::RecvQueue;
-use crate::rq::xrcd::Xrcd;
+use crate::srq::xrcd::Xrcd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_iba::{Sge, event};
@@ -29,6 +32,12 @@ pub struct SrqInit<'a> {
     pub xrc: Option<(&'a Arc<Xrcd>, &'a Arc<Cq>)>,
 }
 
+/// An XRC target QP through which messages come to SRQs.
+pub(crate) trait XrcTarget: Send + Sync {
+    /// Closes the lanes into `rq`, whose SRQ is being destroyed.
+    fn close_lanes_into(&self, rq: &Arc<RecvQueue>);
+}
+
 /// A shared receive queue.
 pub struct Srq {
     process: &'static Process,
@@ -37,6 +46,8 @@ pub struct Srq {
     pub(crate) rq: Arc<RecvQueue>,
     xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
     number: u32,
+    /// XRC targets that have made lanes into it.
+    targets: OwnerLock<Vec<Weak<dyn XrcTarget>>>,
     pub(crate) users: AtomicU32,
     cookie: AtomicUsize,
     events: Arc<EventCount>,
@@ -72,6 +83,7 @@ impl Srq {
                 rq: Arc::clone(&rq),
                 xrc: init.xrc.map(|(x, c)| (Arc::clone(x), Arc::clone(c))),
                 number,
+                targets: OwnerLock::default(),
                 users: AtomicU32::new(0),
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
@@ -97,6 +109,13 @@ impl Srq {
     /// The CQ of an XRC SRQ.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|(_, cq)| cq)
+    }
+
+    /// `target` makes a lane into it; see [`Srq::destroy`].
+    pub(crate) fn add_target(&self, target: Weak<dyn XrcTarget>) {
+        let mut targets = self.targets.lock();
+        targets.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&target));
+        targets.push(target);
     }
 
     /// Changes the cookie.
@@ -165,7 +184,8 @@ impl Srq {
             // First, so that no lane is made into it any more.
             x.srqs.lock().retain(|s| !std::ptr::eq(s.as_ptr(), Arc::as_ptr(self)));
             self.rq.view.shared.open.store(0, Ordering::SeqCst);
-            self.process.close_lanes_into(&self.rq);
+            let targets = std::mem::take(&mut *self.targets.lock());
+            targets.iter().filter_map(Weak::upgrade).for_each(|target| target.close_lanes_into(&self.rq));
             self.process.free_number(Kind::Srq, self.number);
             x.users.fetch_sub(1, Ordering::Relaxed);
             c.users.fetch_sub(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
-use crate::rq::srq::Srq;
+use crate::srq::Srq;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -41,7 +41,7 @@ impl Xrcd {
         }
         let id = match fd {
             Some(fd) => file_id(fd)?,
-            None => crate::process::random_u64()? | 1,
+            None => crate::host::random::word()? | 1,
         };
         let mut all = OPEN_XRCDS.lock();
         all.retain(|x| x.strong_count() > 0);

@@ -139,10 +139,10 @@ pub(super) fn punch(fd: c_int, at: usize, len: usize) {
 }
 
 /// Keeps signal handlers off the calling thread: one that touched pages that are away would wait for this very thread.
-pub(super) struct NoSignals(u64);
+pub(crate) struct NoSignals(u64);
 
 impl NoSignals {
-    pub(super) fn new() -> NoSignals {
+    pub(crate) fn new() -> NoSignals {
         NoSignals(set_mask(u64::MAX))
     }
 }

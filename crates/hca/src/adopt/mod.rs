@@ -4,8 +4,7 @@
 //! Called by registration while the gate is closed. docs/adoption.md says why no write is lost, and what adoption cannot know.
 
 mod exchange;
-pub(crate) mod registration;
-mod sys;
+pub(crate) mod sys;
 mod uffd;
 mod vmas;
 

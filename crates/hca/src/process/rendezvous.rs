@@ -1,0 +1,110 @@
+//! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for lanes,
+//! channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
+
+use crate::error::Result;
+use crate::process::Process;
+use crate::process::imports::Wanted;
+use crate::process::peer::PeerProcess;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use vervain_iba::Gid;
+
+/// Where a peer process stands.
+#[derive(Clone)]
+pub enum Peer {
+    /// Mapped.
+    Ready(Arc<PeerProcess>),
+    /// Asked for; the answer comes to the progress thread.
+    Connecting,
+    /// No process answers under that number.
+    Absent,
+}
+
+/// What a lane is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaneRequest {
+    /// The initiating QP.
+    pub initiator: u32,
+    /// The UD QP, or the XRC target QP, that is addressed.
+    pub qpn: u32,
+    /// The XRC SRQ, 0 for UD.
+    pub srqn: u32,
+}
+
+/// The answer to a [`LaneRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneReply {
+    /// Offset of the lane in the peer's arena.
+    Lane(u64),
+    /// Asked for.
+    Pending,
+    /// The peer has no such QP or SRQ, or no memory for a lane.
+    Refused,
+}
+
+/// Who makes lanes into the QPs of a process and takes them back: the table of its QPs.
+pub trait LaneOwner: Send + Sync {
+    /// Makes the lane that an initiator asks for, or finds the one that it has; its offset.
+    fn make_lane(&self, request: &LaneRequest) -> Option<u64>;
+
+    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process.
+    fn drop_lanes_of(&self, initiator: u32);
+
+    /// The processes of `slots`, which had initiators here, have ended: takes back what they held.
+    fn reap(&self, slots: &[u32]);
+}
+
+/// A member of a multicast group: the QP number.
+pub type Member = u32;
+
+/// The way to the processes of this host.
+pub trait Rendezvous: Send + Sync {
+    /// A process slot that no other process of this user has on this host.
+    fn claim_slot(&self) -> Result<u32>;
+
+    /// A descriptor that is readable when [`Rendezvous::handle_events`] has something to do.
+    fn events_fd(&self) -> RawFd;
+
+    /// Does what came in. Only the progress thread calls it.
+    fn handle_events(&self, process: &'static Process);
+
+    /// The process that owns `slot`. Never waits.
+    fn peer(&self, process: &'static Process, slot: u32) -> Peer;
+
+    /// Whether the process of `slot`, which has initiators here, still runs.
+    fn initiator_lives(&self, slot: u32) -> bool;
+
+    /// A lane in a peer, for an initiator that has none of its own there. Never waits.
+    fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply;
+
+    /// Forgets the answer to one request, so that it is asked again.
+    fn forget_lane(&self, request: &LaneRequest);
+
+    /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
+    fn forget_lanes(&self, initiator: u32);
+
+    /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The answer goes
+    /// to [`crate::process::peer_channels::PeerChannels::learn`]. Who cannot pass descriptors leaves it at this.
+    fn ask_channel(&self, _slot: u32, _channel: u32) -> bool {
+        false
+    }
+
+    /// Tells the peers that completion channel `channel` of this process is gone.
+    fn channel_gone(&self, _channel: u32) {}
+
+    /// Tells peers that have it that an object of this process is withdrawn.
+    fn object_withdrawn(&self, number: u32, generation: u32);
+
+    /// Asks the owner of `peer` for an object of shared memory; the answer ends in [`PeerProcess::map_object`]. Never waits;
+    /// false when it cannot be asked now.
+    fn ask_for_object(&self, peer: &PeerProcess, wanted: &Wanted) -> bool;
+
+    /// Enters QP `qpn` into a multicast group; when this returns, senders of this host know.
+    fn join(&self, process: &'static Process, group: &Gid, qpn: u32) -> Result<()>;
+
+    /// Takes it out again.
+    fn leave(&self, process: &'static Process, group: &Gid, qpn: u32);
+
+    /// The members of a group on this host.
+    fn members(&self, process: &'static Process, group: &Gid) -> Vec<Member>;
+}

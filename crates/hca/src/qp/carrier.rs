@@ -1,0 +1,72 @@
+//! Carriers: how the messages of a QP reach a peer whose memory is not mapped here, in packets or through a device that can only
+//! put. A carrier gets the send queue of a QP in hand ([`Sends`]); what comes it hands to the one responder, as an initiator of
+//! this process ([`Qp::way_in`]). What a packet is, only the carrier knows.
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::process::{Process, Progress};
+use crate::qp::Qp;
+use crate::qp::remote::Sends;
+pub use crate::qp::sq::path::{PathAttr, Psns};
+pub use crate::qp::sq::ud::Datagram;
+use std::sync::Arc;
+use vervain_iba::{AhAttr, Gid, QpAttr};
+
+/// The way to peers that memory does not reach. Its receiving side is a [`crate::process::poller::Poller`].
+pub trait Carrier: Send + Sync {
+    /// Whether it carries what `device` sends at all, to whatever address.
+    fn carries(&self, device: &Device) -> bool;
+
+    /// Makes the connection of `qp`, which goes to RTR with these attributes; it receives from now on.
+    fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn Connection>>;
+
+    /// Receives datagrams for `qp`, which goes to RTR. An error where it can get none at all.
+    fn register_qp(&self, qp: &Arc<Qp>) -> Result<()>;
+
+    /// QP `qpn` is reset or destroyed: nothing is received for it any more, neither by a connection nor as a datagram.
+    fn unregister_qp(&self, qpn: u32);
+
+    /// Takes a datagram along; it leaves with the next [`Carrier::flush`] of the same thread. A time (CLOCK_MONOTONIC, ns) means
+    /// that the peer has no room for it now: it is to be tried again then, or when the carrier calls [`Qp::go_on`].
+    fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64>;
+
+    /// Sends what this thread has left to be sent.
+    fn flush(&self) {}
+
+    /// Receives what is sent to a multicast group for `qp`.
+    fn join(&self, _group: &Gid, _qp: &Qp) -> Result<()> {
+        Ok(())
+    }
+
+    /// QP `qpn` has left a multicast group.
+    fn leave(&self, _group: &Gid, _qpn: u32) {}
+
+    /// Whether messages can leave from the source of an address; EADDRINUSE when somebody else has it.
+    fn check_source(&self, _process: &'static Process, _device: u32, _ah: &AhAttr) -> Result<()> {
+        Ok(())
+    }
+
+    /// Finds out whether the host of an address can be reached. Waits a second at most. [`Carrier::connect`] does it by itself.
+    fn resolve(&self, _device: u32, _ah: &AhAttr) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A QP's connection by a carrier, which owns its requester and its responder. The requester's half is called under the lock of
+/// the send queue only, by the QP and by the carrier itself ([`Qp::with_sends`]).
+pub trait Connection: Send + Sync {
+    /// Goes on with the send queue: begins what may begin, and sends what may be sent.
+    fn advance(&self, sends: &mut Sends<'_>) -> Progress;
+
+    /// The QP's attributes have changed (IBA 11.2.5.2: retries and depths may while the queue is drained).
+    fn modified(&self, path: &PathAttr);
+
+    /// Where it is in its packets and those of the peer.
+    fn psns(&self) -> Psns;
+
+    /// Whether a request has been begun that has not completed (IBA 10.3.1.5: SQD finishes those).
+    fn has_begun(&self) -> bool;
+
+    /// The send queue has let it go: nothing more is sent by it.
+    fn disconnected(&self);
+}

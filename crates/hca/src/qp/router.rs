@@ -1,0 +1,115 @@
+//! The router: by which way a peer is reached, by memory or by a carrier. It alone knows the rule (`VERVAIN_LINK` may force
+//! either).
+
+use crate::context::Pd;
+use crate::device::{Device, LinkChoice, is_multicast, is_this_host};
+use crate::error::{Error, Result};
+use crate::process::Process;
+use crate::qp::Qp;
+use crate::qp::ah::{Ah, Route, check_address};
+use crate::qp::carrier::{Carrier, Connection};
+use crate::qp::table::QpTable;
+use std::sync::Arc;
+use vervain_iba::{AhAttr, Gid, QpAttr};
+
+/// The carriers of a process, and the rule by which one is chosen.
+pub struct Router {
+    choice: LinkChoice,
+    devices: Vec<Arc<Device>>,
+    /// In the order of preference.
+    carriers: Vec<Arc<dyn Carrier>>,
+}
+
+impl Router {
+    /// A router for `devices`, by index.
+    pub fn new(choice: LinkChoice, devices: Vec<Arc<Device>>, carriers: Vec<Arc<dyn Carrier>>) -> Router {
+        Router { choice, devices, carriers }
+    }
+
+    /// Where the address leads.
+    pub(crate) fn route(&self, device: u32, ah: &AhAttr) -> Route {
+        let device = self.devices.get(device as usize);
+        let carrier = device.and_then(|d| self.carriers.iter().position(|carrier| carrier.carries(d)));
+        let here = is_this_host(&self.devices, ah);
+        match (self.choice, carrier) {
+            (LinkChoice::Roce, Some(n)) => Route::Carrier(n),
+            (LinkChoice::Auto, Some(n)) if is_multicast(&ah.grh.dgid) => Route::Both(n),
+            _ if here => Route::Memory,
+            (LinkChoice::Auto, Some(n)) => Route::Carrier(n),
+            _ => Route::Unreachable,
+        }
+    }
+
+    /// The carrier of a route.
+    pub(crate) fn carrier(&self, route: Route) -> Option<&dyn Carrier> {
+        self.carriers.get(route.carrier()?).map(|carrier| &**carrier)
+    }
+
+    /// The connection of `qp`, which goes to RTR with these attributes, if its peer is reached by a carrier.
+    pub(crate) fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
+        match self.route(qp.device_index(), &attr.ah) {
+            route @ Route::Carrier(_) => self.carrier(route).map(|carrier| carrier.connect(qp, attr)).transpose(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Receives datagrams for `qp`, which goes to RTR. An error where no other way is left; else it stands in the log.
+    pub(crate) fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
+        let register = || self.carriers.iter().try_for_each(|carrier| carrier.register_qp(qp));
+        match self.choice {
+            LinkChoice::Local => Ok(()),
+            LinkChoice::Auto => register().or(Ok(())),
+            LinkChoice::Roce => register(),
+        }
+    }
+
+    /// Sends what the calling thread has left to be sent.
+    pub(crate) fn flush(&self) {
+        self.carriers.iter().for_each(|carrier| carrier.flush());
+    }
+
+    /// QP `qpn` is reset or destroyed.
+    pub(crate) fn unregister_qp(&self, qpn: u32) {
+        self.carriers.iter().for_each(|carrier| carrier.unregister_qp(qpn));
+    }
+
+    /// Where the address leads, if what is sent there can leave from its source, and its host be reached, as far as a carrier knows.
+    fn check(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<Route> {
+        let route = self.route(device, ah);
+        if let (Route::Carrier(_), Some(carrier)) = (route, self.carrier(route)) {
+            carrier.check_source(process, device, ah)?;
+            carrier.resolve(device, ah)?;
+        }
+        Ok(route)
+    }
+
+    /// Enters `qp` into a multicast group; when this returns, senders of this host know.
+    pub(crate) fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        if self.choice != LinkChoice::Local {
+            self.carriers.iter().try_for_each(|carrier| carrier.join(group, qp))?;
+        }
+        qp.process.rendezvous.join(qp.process, group, qp.qp_num())
+    }
+
+    /// Takes it out again; EINVAL if it was not in.
+    pub(crate) fn leave(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        let (process, qpn) = (qp.process, qp.qp_num());
+        if !process.rendezvous.members(process, group).contains(&qpn) {
+            return Err(Error::invalid("the QP is not in that multicast group"));
+        }
+        process.rendezvous.leave(process, group, qpn);
+        self.carriers.iter().for_each(|carrier| carrier.leave(group, qpn));
+        Ok(())
+    }
+}
+
+impl Ah {
+    /// An address handle (`man ibv_create_ah`).
+    pub fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
+        pd.process.check()?;
+        check_address(pd.device(), attr, 0)?;
+        // Once, as an HCA does: datagrams are posted often.
+        let route = QpTable::of(pd.process)?.router.check(pd.process, pd.device().index(), attr)?;
+        Ok(Ah::new(pd, attr, route))
+    }
+}
