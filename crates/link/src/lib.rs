@@ -2,6 +2,7 @@
 //! arenas and hears of their end. The RoCE carrier ([`roce`]) takes what memory does not reach as packets. What is done in an
 //! arena stands in `vervain-hca`; nothing here knows C structs.
 
+pub mod endpoint;
 pub mod local;
 pub mod roce;
 mod user;

@@ -1,7 +1,6 @@
 //! A connected QP as its packets see it: who its peer is, its responder, and its requester (`outbound`).
 
 use super::Engine;
-use super::inbound::{Inbound, Targets};
 use super::net::SendBatch;
 use super::outbound::Outbound;
 use super::pacing::Pace;
@@ -9,6 +8,7 @@ use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::port_counters;
 use super::ports::LocalPort;
 use super::timers::NEVER;
+use crate::endpoint::responder::{Inbound, Targets};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -259,7 +259,7 @@ impl Connection {
         }
     }
 
-    fn reply<R>(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_>) -> R) -> Option<R> {
+    fn reply<R>(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, PacketSink<'_>>) -> R) -> Option<R> {
         self.reply_in(qp, &mut self.port.batch(), f)
     }
 
@@ -268,7 +268,7 @@ impl Connection {
         &self,
         qp: &Qp,
         batch: &mut SendBatch,
-        f: impl FnOnce(&mut Responder, &mut Inbound<'_>) -> R,
+        f: impl FnOnce(&mut Responder, &mut Inbound<'_, PacketSink<'_>>) -> R,
     ) -> Option<R> {
         let mut replying = self.replying.lock();
         if replying.stolen() {

@@ -1,9 +1,10 @@
 //! Datagrams and multicast (IBA 9.8.3, 10.5): one packet each, to a UD QP that knows its senders only from it.
 
-use super::inbound::{Targets, nak};
 use super::net::{Counters, Datagram as Arrived};
 use super::packet_sink::{Destination, PacketSink};
 use super::{Engine, gid_of, ip_of};
+use crate::endpoint::PacketOut;
+use crate::endpoint::responder::{Targets, nak};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,13 +1,12 @@
 //! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
 //!
-//! `net` has the sockets, `vervain-transport` the protocol. Here both meet the device model: `outbound` is the requester's
-//! view of a send queue, `inbound` the responder's view of a QP, `receive` leads packets to them, `attend` says which
-//! thread does so, and when. `pacing` and `starved` keep UC and UD messages from being lost when a receiver falls behind.
+//! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here a QP's
+//! two ends meet sockets: `outbound` sends for the requester, `connection` answers, `receive` leads packets to them, `poll` says
+//! which thread does so, and when. `pacing` and `no_receive` keep UC and UD messages from being lost when a receiver falls behind.
 
 mod connection;
 mod datagrams;
 mod idle_probe;
-mod inbound;
 mod inspect;
 mod no_receive;
 mod outbound;

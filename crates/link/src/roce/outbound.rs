@@ -1,24 +1,21 @@
-//! The requester's half of a connection, used under the lock of its QP's send queue, and its view of that queue.
+//! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
 use super::connection::{Connection, PKEY};
-use super::inbound::wc_status;
 use super::net::SendBatch;
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
 use super::port_counters;
-use std::cell::Cell;
+use crate::endpoint::PacketOut;
+use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::{Opcode, Qp, now_ns};
-use vervain_transport::{
-    Nanos, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterCounters, RequesterHost, Sent,
-    Service, Status, Transmit, Window,
-};
-use vervain_wire::{Packet, opcode};
+use vervain_hca::{Qp, now_ns};
+use vervain_transport::{Nanos, Refused, Requester, RequesterConfig, RequesterCounters, Sent, Service, Window};
+use vervain_wire::{Headers, Packet, opcode};
 
 /// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the time
 /// after which the progress thread believes that the program no longer polls.
@@ -38,14 +35,9 @@ enum Trigger {
 /// The sending half of a connected QP.
 #[derive(Default)]
 pub(super) struct Outbound {
-    /// Made when the QP is ready to send.
-    requester: Option<Requester>,
-    /// What of its counters has been told.
+    end: RequesterEnd,
+    /// What of the requester's counters has been told.
     told: RequesterCounters,
-    /// Requests that the send queue has had and the requester has not: those that this process did alone.
-    skipped: u32,
-    /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
-    begun: Cell<u32>,
     /// The source port. It changes when nothing is under way, so that no packet overtakes another.
     spread: u32,
 }
@@ -85,7 +77,7 @@ impl Outbound {
 
     /// What the requester has counted, if there is one.
     fn counters(&self) -> Option<RequesterCounters> {
-        self.requester.as_ref().map(|requester| *requester.counters())
+        self.end.requester().map(|requester| *requester.counters())
     }
 
     /// Has the requester do `f`, and then everything that it can do now.
@@ -95,30 +87,19 @@ impl Outbound {
         sends: &mut Sends<'_>,
         now: Nanos,
         occasion: Trigger,
-        f: impl FnOnce(&mut Requester, &mut Window, &mut Requests<'_, '_, '_, '_>),
+        f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RequestSink<'_, '_, '_>>),
     ) -> Progress {
-        let Outbound { requester, told, skipped, begun, spread } = self;
-        if requester.is_none() && !sends.may_begin() {
-            return Progress::Idle;
+        let Outbound { end, told, spread } = self;
+        match end.start(sends, |psn, head| config(connection, &sends.path(), psn, head)) {
+            Some(true) => *told = RequesterCounters::default(),
+            Some(false) => {}
+            None => return Progress::Idle,
         }
-        // One that has ended may be wanted again: UC goes from SQE back to RTS, with the PSN that comes next.
-        let next_psn = match requester {
-            Some(requester) if !requester.has_ended() || !sends.may_begin() => None,
-            Some(ended) => Some(ended.next_psn()),
-            None => Some(sends.path().sq_psn),
-        };
-        if let Some(psn) = next_psn {
-            begun.set(sends.head());
-            *skipped = 0;
-            *told = RequesterCounters::default();
-            *requester = Some(Requester::new(&config(connection, &sends.path(), psn, sends.head())));
-        }
-        let Some(requester) = requester else { return Progress::Idle };
         let qp = sends.qp();
         let posting = occasion == Trigger::Post;
-        let (mut f, was_idle) = (Some(f), requester.is_idle());
+        let (mut f, was_idle) = (Some(f), end.requester().is_some_and(Requester::is_idle));
         if was_idle {
-            *spread = connection.lanes.of(sends.get(begun.get()).map_or(0, |posted| posted.length));
+            *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
         }
         let to = Destination { spread: *spread, ..connection.to };
         let mut held_back_until = None;
@@ -134,7 +115,7 @@ impl Outbound {
             let place = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
                 // A device takes packets as they come, and so does its program what follows from them.
                 (false, _) => Place::Before,
-                (true, true) if connection.joins(to.spread) => place_of_acknowledgement(sends, begun.get()),
+                (true, true) if connection.joins(to.spread) => place_of_acknowledgement(sends, end.next()),
                 // It makes a train of its own.
                 (true, true) => Place::Before,
                 (true, false) => Place::Behind,
@@ -147,22 +128,13 @@ impl Outbound {
             let with_last = with_last && connection.owes_acknowledgement();
             let tally = &qp.tally;
             let mut out = PacketSink { batch: &mut batch, to, tally, pushed: 0 };
-            let paced_in_hand = paced.as_mut();
-            let mut host = Requests {
-                sends,
-                skipped: *skipped,
-                begun,
-                out: &mut out,
-                paced: paced_in_hand,
-                left: BUDGET,
-                with_last,
-                reason: None,
-            };
+            let sink = RequestSink { out: &mut out, paced: paced.as_mut(), left: BUDGET, with_last };
+            let Some((requester, mut host)) = end.host(sends, sink) else { return Progress::Idle };
             if let Some(f) = f.take() {
                 f(requester, &mut window, &mut host);
             }
             let sent = requester.poll_transmit(now, &mut window, &mut host);
-            let made = BUDGET - host.left;
+            let made = BUDGET - host.out.left;
             drop(window);
             if let Some(mut paced) = paced
                 && paced.held_back_until.is_some()
@@ -185,18 +157,11 @@ impl Outbound {
                 }
             }
             drop(batch);
-            // A bind or an invalidation waits for everything before it, and everything after it waits for that.
-            if sends.head() == sends.tail()
-                || !sends.is_local(sends.head())
-                || !requester.is_idle()
-                || !sends.may_begin()
-            {
+            if !end.do_local(sends) {
                 break sent;
             }
-            sends.do_local();
-            *skipped = skipped.wrapping_add(1);
-            begun.set(sends.head());
         };
+        let Some(requester) = end.requester() else { return Progress::Idle };
         port_counters::of_requester(&qp.tally, requester.counters(), told);
         connection.engine.sends();
         connection.engine.set_timer(connection, requester.next_timeout());
@@ -271,7 +236,7 @@ fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_reques
 
 impl carrier::Connection for Connection {
     fn modified(&self, path: &PathAttr) {
-        if let Some(requester) = &mut self.outbound.lock().requester {
+        if let Some(requester) = self.outbound.lock().end.requester_mut() {
             requester.modify(&config(self, path, path.sq_psn, 0));
         }
         self.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
@@ -283,16 +248,16 @@ impl carrier::Connection for Connection {
     }
 
     fn psns(&self) -> Psns {
-        let next = self.outbound.lock().requester.as_ref().map(Requester::next_psn);
+        let next = self.outbound.lock().end.requester().map(Requester::next_psn);
         Psns { next, expected: self.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {
-        self.outbound.lock().requester.as_ref().is_some_and(|r| !r.is_idle())
+        self.outbound.lock().end.requester().is_some_and(|r| !r.is_idle())
     }
 
     fn disconnected(&self) {
-        if let Some(mut requester) = self.outbound.lock().requester.take() {
+        if let Some(mut requester) = self.outbound.lock().end.take() {
             let mut window = self.path.window.lock();
             log::debug!("QP {:#x}: {:?}, {:?}", self.qpn, requester.counters(), *window);
             log::debug!("QP {:#x}: {:?}", self.qpn, self.port.port.counters());
@@ -319,11 +284,8 @@ impl Connection {
     }
 }
 
-/// A send queue while its requester works.
-struct Requests<'a, 's, 'b, 'p> {
-    sends: &'a mut Sends<'s>,
-    skipped: u32,
-    begun: &'a Cell<u32>,
+/// Where a requester's packets leave: the batch of the port, as far as this call and, over UC, the peer allow.
+struct RequestSink<'a, 'b, 'p> {
     out: &'a mut PacketSink<'b>,
     /// Over UC.
     paced: Option<&'a mut Paced<'p>>,
@@ -331,95 +293,23 @@ struct Requests<'a, 's, 'b, 'p> {
     left: u32,
     /// An acknowledgement follows the last packet of a message, in the same train.
     with_last: bool,
-    /// Why the request that was refused last was refused.
-    reason: Option<u32>,
 }
 
-impl RequesterHost for Requests<'_, '_, '_, '_> {
+impl PacketOut for RequestSink<'_, '_, '_> {
     #[inline]
-    fn request(&self, n: u32) -> Option<Request> {
-        let at = n.wrapping_add(self.skipped);
-        let posted = self.sends.get(at)?;
-        let operation = operation(posted.opcode)?;
-        let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
-        if is_new {
-            if !self.sends.may_begin() {
-                return None;
-            }
-            self.begun.set(at.wrapping_add(1));
-        }
-        Some(Request {
-            operation,
-            length: if operation == Operation::Flush { posted.flush.length } else { posted.length },
-            remote_addr: posted.remote_addr,
-            rkey: posted.rkey,
-            imm_or_rkey: posted.imm_or_rkey,
-            compare_add: posted.compare_add,
-            swap: posted.swap,
-            srqn: posted.srqn,
-            fence: posted.fence,
-            solicited: posted.solicited,
-            flush: (posted.flush.placement, posted.flush.level),
-        })
+    fn has_room(&self) -> bool {
+        self.left != 0
     }
 
     #[inline]
-    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
-        if self.left == 0 {
-            return Err(Refused::Full);
-        }
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         self.left -= 1;
-        let mut from = Pieces::new();
-        if let Payload::Request { n, offset, len } = packet.payload {
-            let at = n.wrapping_add(self.skipped);
-            let first = opcode::starts(packet.headers.bth.opcode) && !packet.again;
-            let checked = if first { self.sends.check(at) } else { Ok(()) };
-            let gathered = checked.and_then(|()| self.sends.gather(at, offset, len.into(), &mut from));
-            if let Err(status) = gathered {
-                self.reason = Some(status);
-                return Err(Refused::Memory);
-            }
-        }
-        if self.with_last && opcode::is_last(packet.headers.bth.opcode) {
+        if self.with_last && opcode::is_last(headers.bth.opcode) {
             self.out.batch.keep_together();
         }
         match &mut self.paced {
-            Some(paced) => paced.push(self.out, packet.headers, &from),
-            None => self.out.push(packet.headers, &from),
+            Some(paced) => paced.push(self.out, headers, from),
+            None => self.out.push(headers, from),
         }
     }
-
-    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {
-        self.sends.scatter(n.wrapping_add(self.skipped), offset, data).map_err(|status| {
-            self.reason = Some(status);
-            Refused::Memory
-        })
-    }
-
-    fn complete(&mut self, n: u32, status: Status) {
-        debug_assert_eq!(n.wrapping_add(self.skipped), self.sends.head());
-        let status = match status {
-            Status::LocalProtection => self.reason.take().unwrap_or(wc_status(status)),
-            status => wc_status(status),
-        };
-        self.sends.finish(status);
-    }
-}
-
-/// What the protocol calls an operation; none for those that do not leave this process.
-#[inline]
-fn operation(opcode: Opcode) -> Option<Operation> {
-    Some(match opcode {
-        Opcode::Send => Operation::Send,
-        Opcode::SendImm => Operation::SendImm,
-        Opcode::SendInv => Operation::SendInvalidate,
-        Opcode::Write => Operation::Write,
-        Opcode::WriteImm => Operation::WriteImm,
-        Opcode::Read => Operation::Read,
-        Opcode::CompareSwap => Operation::CompareSwap,
-        Opcode::FetchAdd => Operation::FetchAdd,
-        Opcode::Flush => Operation::Flush,
-        Opcode::AtomicWrite => Operation::AtomicWrite,
-        Opcode::LocalInv | Opcode::BindMw => return None,
-    })
 }

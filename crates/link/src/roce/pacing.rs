@@ -3,10 +3,10 @@
 
 use super::Engine;
 use super::connection::PKEY;
-use super::inbound::pieces;
 use super::net::{Counters, Datagram};
 use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
+use crate::endpoint::{PacketOut, pieces};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};

@@ -1,6 +1,7 @@
 //! Where a QP's packets leave: the batch of its port, with the addresses filled in.
 
 use super::net::{self, SendBatch};
+use crate::endpoint::PacketOut;
 use std::net::IpAddr;
 use vervain_hca::Grh;
 use vervain_hca::arena::layout::slot_of;
@@ -70,10 +71,13 @@ pub(super) struct PacketSink<'a> {
     pub pushed: u32,
 }
 
-impl PacketSink<'_> {
-    /// Adds a packet; `from`, which is copied, is only read during this call.
+impl PacketOut for PacketSink<'_> {
+    fn has_room(&self) -> bool {
+        true
+    }
+
     #[inline]
-    pub(super) fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         let mut bytes = [0; MAX_HEADERS];
         let n = headers.emit(&mut bytes);
         let slot = slot_of(headers.bth.dest_qpn);

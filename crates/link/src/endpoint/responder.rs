@@ -1,7 +1,7 @@
 //! The responder's view of a QP of this process: what packets ask for is done by the device model's one responder, through
 //! a lane of the QP's own, with the checks that every initiator meets.
 
-use super::packet_sink::PacketSink;
+use super::{PacketOut, pieces, wc_status};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
@@ -13,13 +13,13 @@ use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, 
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
-pub(super) struct Targets {
+pub struct Targets {
     known: HashMap<u32, Responder>,
 }
 
 impl Targets {
     /// The way into the QP, or over XRC into `srqn`.
-    pub(super) fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Responder, Nak> {
+    pub fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Responder, Nak> {
         // A lane is closed when its SRQ goes.
         if self.known.get(&srqn).is_none_or(|target| target.lane.open.load(Ordering::Relaxed) == 0) {
             if let Some(closed) = self.known.remove(&srqn) {
@@ -31,25 +31,29 @@ impl Targets {
     }
 
     /// Gives all of them back.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.known.drain().for_each(|(_, target)| target.release());
     }
 
     /// The thread that was at it ended in the middle.
-    pub(super) fn leave(&self) {
+    pub fn leave(&self) {
         self.known.values().for_each(Responder::leave);
     }
 }
 
 /// A QP while a packet for it is handled.
-pub(super) struct Inbound<'a> {
+pub struct Inbound<'a, O> {
+    /// The QP.
     pub qp: &'a Qp,
+    /// That of the peer.
     pub peer_qpn: u32,
+    /// The ways into the QP.
     pub targets: &'a mut Targets,
-    pub out: PacketSink<'a>,
+    /// Where answers go.
+    pub out: O,
 }
 
-impl Inbound<'_> {
+impl<O: PacketOut> Inbound<'_, O> {
     /// The memory that a key names, as long as the target is entered.
     fn memory(target: &Responder, rkey: u32, addr: u64, len: u64, need: u32) -> Result<*mut u8, Nak> {
         match target.remote_memory(rkey, addr, len, need).map_err(nak)? {
@@ -77,7 +81,7 @@ impl Inbound<'_> {
     }
 }
 
-impl ResponderHost for Inbound<'_> {
+impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
         let target = self.targets.get(self.qp, srqn)?;
         let _mark = target.enter_in_hand().map_err(nak)?;
@@ -203,36 +207,13 @@ impl ResponderHost for Inbound<'_> {
     }
 }
 
-/// Bytes of this process; valid as long as they are.
-pub(super) fn pieces(data: &[u8]) -> Pieces {
-    let mut pieces = Pieces::new();
-    pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
-    pieces
-}
-
 /// What the device model says against a request, in the protocol's words.
-pub(super) fn nak(nak: responder::Nak) -> Nak {
+pub fn nak(nak: responder::Nak) -> Nak {
     match nak {
         responder::Nak::Silence | responder::Nak::Paused => Nak::Silence,
         responder::Nak::ReceiverNotReady(code) => Nak::ReceiverNotReady(code),
         responder::Nak::InvalidRequest => Nak::InvalidRequest,
         responder::Nak::RemoteAccess => Nak::RemoteAccess,
         responder::Nak::RemoteOperation => Nak::RemoteOperation,
-    }
-}
-
-/// `enum ibv_wc_status`.
-pub(super) fn wc_status(status: Status) -> u32 {
-    match status {
-        Status::Success => wc::SUCCESS,
-        Status::LocalLength => wc::LOC_LEN_ERR,
-        Status::LocalQpOperation => wc::LOC_QP_OP_ERR,
-        Status::LocalProtection => wc::LOC_PROT_ERR,
-        Status::BadResponse => wc::BAD_RESP_ERR,
-        Status::RemoteInvalidRequest => wc::REM_INV_REQ_ERR,
-        Status::RemoteAccess => wc::REM_ACCESS_ERR,
-        Status::RemoteOperation => wc::REM_OP_ERR,
-        Status::RetryExceeded => wc::RETRY_EXC_ERR,
-        Status::RnrRetryExceeded => wc::RNR_RETRY_EXC_ERR,
     }
 }

@@ -1,0 +1,179 @@
+//! The requester's end of a connection: the requester itself, and its host, a send queue in hand.
+
+use super::{PacketOut, wc_status};
+use std::cell::Cell;
+use vervain_hca::Opcode;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::qp::remote::Sends;
+use vervain_transport::{
+    Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, Status, Transmit,
+};
+use vervain_wire::opcode;
+
+/// The requester of a QP, with what of the send queue it has seen.
+#[derive(Default)]
+pub struct RequesterEnd {
+    /// Made when the QP is ready to send.
+    requester: Option<Requester>,
+    /// Requests that the send queue has had and the requester has not: those that this process did alone.
+    skipped: u32,
+    /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
+    begun: Cell<u32>,
+}
+
+impl RequesterEnd {
+    /// The requester, if the QP was ready to send before.
+    pub fn requester(&self) -> Option<&Requester> {
+        self.requester.as_ref()
+    }
+
+    /// The requester, to be changed.
+    pub fn requester_mut(&mut self) -> Option<&mut Requester> {
+        self.requester.as_mut()
+    }
+
+    /// Takes the requester of a QP that is disconnected.
+    pub fn take(&mut self) -> Option<Requester> {
+        self.requester.take()
+    }
+
+    /// Makes the requester where there is none that goes on, from the first PSN and the first request: whether it did. None
+    /// while the QP is not ready to send.
+    pub fn start(&mut self, sends: &Sends<'_>, config: impl FnOnce(u32, u32) -> RequesterConfig) -> Option<bool> {
+        if self.requester.is_none() && !sends.may_begin() {
+            return None;
+        }
+        // One that has ended may be wanted again: UC goes from SQE back to RTS, with the PSN that comes next.
+        let first_psn = match &self.requester {
+            Some(requester) if !requester.has_ended() || !sends.may_begin() => return Some(false),
+            Some(ended) => ended.next_psn(),
+            None => sends.path().sq_psn,
+        };
+        self.begun.set(sends.head());
+        self.skipped = 0;
+        self.requester = Some(Requester::new(&config(first_psn, sends.head())));
+        Some(true)
+    }
+
+    /// The next request that the requester has not seen.
+    pub fn next(&self) -> u32 {
+        self.begun.get()
+    }
+
+    /// The requester and its host, whose packets go to `out`. Only after [`RequesterEnd::start`].
+    pub fn host<'a, 's, O>(
+        &'a mut self,
+        sends: &'a mut Sends<'s>,
+        out: O,
+    ) -> Option<(&'a mut Requester, SendQueueHost<'a, 's, O>)> {
+        let RequesterEnd { requester, skipped, begun } = self;
+        let host = SendQueueHost { sends, skipped: *skipped, begun, out, reason: None };
+        requester.as_mut().map(|requester| (requester, host))
+    }
+
+    /// Carries out a bind or an invalidation at the head, which waits for everything before it, and which everything after it
+    /// waits for; whether there was one.
+    pub fn do_local(&mut self, sends: &mut Sends<'_>) -> bool {
+        let is_idle = self.requester.as_ref().is_some_and(Requester::is_idle);
+        if sends.head() == sends.tail() || !sends.is_local(sends.head()) || !is_idle || !sends.may_begin() {
+            return false;
+        }
+        sends.do_local();
+        self.skipped = self.skipped.wrapping_add(1);
+        self.begun.set(sends.head());
+        true
+    }
+}
+
+/// A send queue while its requester works.
+pub struct SendQueueHost<'a, 's, O> {
+    sends: &'a mut Sends<'s>,
+    skipped: u32,
+    begun: &'a Cell<u32>,
+    /// Where packets leave.
+    pub out: O,
+    /// Why the request that was refused last was refused.
+    reason: Option<u32>,
+}
+
+impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
+    #[inline]
+    fn request(&self, n: u32) -> Option<Request> {
+        let at = n.wrapping_add(self.skipped);
+        let posted = self.sends.get(at)?;
+        let operation = operation(posted.opcode)?;
+        let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
+        if is_new {
+            if !self.sends.may_begin() {
+                return None;
+            }
+            self.begun.set(at.wrapping_add(1));
+        }
+        Some(Request {
+            operation,
+            length: if operation == Operation::Flush { posted.flush.length } else { posted.length },
+            remote_addr: posted.remote_addr,
+            rkey: posted.rkey,
+            imm_or_rkey: posted.imm_or_rkey,
+            compare_add: posted.compare_add,
+            swap: posted.swap,
+            srqn: posted.srqn,
+            fence: posted.fence,
+            solicited: posted.solicited,
+            flush: (posted.flush.placement, posted.flush.level),
+        })
+    }
+
+    #[inline]
+    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
+        if !self.out.has_room() {
+            return Err(Refused::Full);
+        }
+        let mut from = Pieces::new();
+        if let Payload::Request { n, offset, len } = packet.payload {
+            let at = n.wrapping_add(self.skipped);
+            let first = opcode::starts(packet.headers.bth.opcode) && !packet.again;
+            let checked = if first { self.sends.check(at) } else { Ok(()) };
+            let gathered = checked.and_then(|()| self.sends.gather(at, offset, len.into(), &mut from));
+            if let Err(status) = gathered {
+                self.reason = Some(status);
+                return Err(Refused::Memory);
+            }
+        }
+        self.out.push(packet.headers, &from)
+    }
+
+    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {
+        self.sends.scatter(n.wrapping_add(self.skipped), offset, data).map_err(|status| {
+            self.reason = Some(status);
+            Refused::Memory
+        })
+    }
+
+    fn complete(&mut self, n: u32, status: Status) {
+        debug_assert_eq!(n.wrapping_add(self.skipped), self.sends.head());
+        let status = match status {
+            Status::LocalProtection => self.reason.take().unwrap_or(wc_status(status)),
+            status => wc_status(status),
+        };
+        self.sends.finish(status);
+    }
+}
+
+/// What the protocol calls an operation; none for those that do not leave this process.
+#[inline]
+fn operation(opcode: Opcode) -> Option<Operation> {
+    Some(match opcode {
+        Opcode::Send => Operation::Send,
+        Opcode::SendImm => Operation::SendImm,
+        Opcode::SendInv => Operation::SendInvalidate,
+        Opcode::Write => Operation::Write,
+        Opcode::WriteImm => Operation::WriteImm,
+        Opcode::Read => Operation::Read,
+        Opcode::CompareSwap => Operation::CompareSwap,
+        Opcode::FetchAdd => Operation::FetchAdd,
+        Opcode::Flush => Operation::Flush,
+        Opcode::AtomicWrite => Operation::AtomicWrite,
+        Opcode::LocalInv | Opcode::BindMw => return None,
+    })
+}
