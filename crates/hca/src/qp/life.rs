@@ -19,15 +19,12 @@ use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
 impl Qp {
     // ---- errors ----------------------------------------------------------------------------------------------------
 
-    /// A send request failed: reliable services go to ERR, the others stop only the send queue (IBA 10.3.1.6).
+    /// A send request has failed, and the state says so already.
     #[cold]
     pub(super) fn send_error(&self, sends: &mut SendSide) {
         if self.qp_type.is_reliable() {
-            self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
             self.enter_error(sends);
         } else {
-            let rts = QpState::Rts as u32;
-            let _ = self.shared.state.compare_exchange(rts, QpState::Sqe as u32, Ordering::SeqCst, Ordering::Relaxed);
             sends.sq.flush(&self.core);
         }
     }

@@ -424,6 +424,8 @@ impl SendQueue {
             // The peer has not taken it.
             self.tell_psn();
             self.head = self.head.wrapping_add(1);
+            // Who sees the completion finds the state that goes with it.
+            self.failed(qp, opcode, status);
         }
         self.exec = Exec::default();
         if signaled {
@@ -432,9 +434,6 @@ impl SendQueue {
         }
         if !self.owed.is_empty() {
             self.wake_peers();
-        }
-        if status != wc::SUCCESS {
-            self.failed(qp, opcode, status);
         }
     }
 
@@ -548,6 +547,8 @@ impl SendQueue {
     #[cold]
     #[inline(never)]
     fn failed(&mut self, qp: &QpCore, opcode: Opcode, status: u32) {
+        qp.stop_sends();
+        self.has_failed = true;
         self.explain(qp, opcode, status);
         qp.tally.add(Word::Errors, 1);
         match status {
@@ -555,7 +556,6 @@ impl SendQueue {
             wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
             _ => {}
         }
-        self.has_failed = true;
     }
 
     /// Says on request why a program's work failed (DESIGN decision 11).

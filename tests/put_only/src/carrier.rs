@@ -1,0 +1,444 @@
+//! A carrier over a ring that can only be put to ([`crate::window`]), from the process to itself. The protocol is that of
+//! `vervain-transport`, whose packets go into the slots of the ring; what comes is taken by whoever polls, or by the progress
+//! thread.
+
+use crate::window::Ring;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use vervain_hca::arena::layout::MULTICAST_QPN;
+use vervain_hca::device::{Device, grh};
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::mr::transfer::{self, Direction, Pieces};
+use vervain_hca::process::poller::Poller;
+use vervain_hca::process::{Process, Progress};
+use vervain_hca::qp::carrier::{self, Carrier, Datagram, PathAttr, Psns};
+use vervain_hca::qp::remote::{SenderAccess, Sends};
+use vervain_hca::qp::sq::ud;
+use vervain_hca::rq::Receipt;
+use vervain_hca::{Gid, Qp, QpAttr, QpState, QpType, Result, now_ns, wc};
+use vervain_link::More;
+use vervain_link::endpoint::PacketOut;
+use vervain_link::endpoint::requester::{RequesterEnd, SendQueueHost};
+use vervain_link::endpoint::responder::{Inbound, Targets};
+use vervain_transport::{Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
+use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, opcode, parse};
+
+const PKEY: u16 = 0xffff;
+const NEVER: u64 = u64::MAX;
+/// How soon the progress thread looks again while something waits.
+const SOON_NS: u64 = 100_000;
+/// Packets that a responder answers with before others get their turn.
+const ANSWERS: u32 = 16;
+/// The GIDs of sender and receiver, in front of each packet.
+const GIDS: usize = 32;
+
+/// Makes the carrier of a process.
+pub fn make() -> Result<More> {
+    // SAFETY: a fresh descriptor, owned at once.
+    let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) };
+    let engine = Arc::new(Engine {
+        devices: vervain_hca::devices()?,
+        ring: Ring::default(),
+        event,
+        connections: OwnerLock::default(),
+        datagrams: OwnerLock::default(),
+        groups: OwnerLock::default(),
+        receiving: OwnerLock::default(),
+        next_look: AtomicU64::new(0),
+    });
+    Ok(More { carrier: Arc::new(PutOnly(Arc::clone(&engine))), poller: Arc::new(PutOnly(engine)) })
+}
+
+struct PutOnly(Arc<Engine>);
+
+struct Engine {
+    devices: Vec<Arc<Device>>,
+    ring: Ring,
+    /// Readable when something was put.
+    event: OwnedFd,
+    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
+    datagrams: OwnerLock<HashMap<u32, Arc<Listener>>>,
+    groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
+    receiving: OwnerLock<Receiving>,
+    /// When the progress thread comes by.
+    next_look: AtomicU64,
+}
+
+/// What whoever receives has in hand.
+#[derive(Default)]
+struct Receiving {
+    /// Taken, and not handled because the QP was busy.
+    waiting: VecDeque<Vec<u8>>,
+    /// Connections that have more to answer.
+    unanswered: Vec<Arc<Connection>>,
+}
+
+struct Listener {
+    qp: Weak<Qp>,
+    targets: OwnerLock<Targets>,
+}
+
+/// A connected QP.
+struct Connection {
+    engine: Arc<Engine>,
+    qp: Weak<Qp>,
+    peer_qpn: u32,
+    service: Service,
+    gids: [Gid; 2],
+    /// Taken under the lock of the QP's send queue only.
+    sending: OwnerLock<(RequesterEnd, Window)>,
+    replying: OwnerLock<(Responder, Targets)>,
+    /// When its requester wants to be called.
+    deadline: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// The ring as packets to one peer go into it.
+struct RingOut<'a> {
+    engine: &'a Engine,
+    gids: &'a [Gid; 2],
+}
+
+impl PacketOut for RingOut<'_> {
+    fn has_room(&self) -> bool {
+        self.engine.ring.has_room()
+    }
+
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> std::result::Result<(), Refused> {
+        let mut emitted = [0; MAX_HEADERS];
+        let n = headers.emit(&mut emitted);
+        let mut message: Vec<u8> = self.gids.iter().flatten().copied().collect();
+        message.extend(&emitted[..n]);
+        let start = message.len();
+        message.resize(start + from.len() as usize, 0);
+        // SAFETY: the vector has as many bytes; the pieces are memory that was checked against its key, inside a mark.
+        unsafe { transfer::copy_direct(Direction::Write, message[start..].as_mut_ptr(), from, false) }
+            .map_err(|_| Refused::Memory)?;
+        message.resize(message.len().next_multiple_of(4) + ICRC_LEN, 0);
+        if !self.engine.ring.put(&message) {
+            return Err(Refused::Full);
+        }
+        // SAFETY: writes eight bytes of this stack to a descriptor of ours.
+        unsafe { libc::write(self.engine.event.as_raw_fd(), (&raw const ONE).cast(), 8) };
+        Ok(())
+    }
+}
+
+static ONE: u64 = 1;
+
+impl Connection {
+    fn out(&self) -> RingOut<'_> {
+        RingOut { engine: &self.engine, gids: &self.gids }
+    }
+
+    fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
+        RequesterConfig {
+            service: self.service,
+            dest_qpn: path.dest_qpn,
+            pkey: PKEY,
+            migrated: true,
+            introduces: false,
+            first_psn,
+            first_request,
+            mtu: path.mtu_bytes,
+            timeout: path.timeout,
+            retry_cnt: path.retry_cnt,
+            rnr_retry: path.rnr_retry,
+            max_rd_atomic: path.max_rd_atomic,
+        }
+    }
+
+    /// Has the requester do `f`, and then everything that it can do now.
+    fn run(
+        &self,
+        sends: &mut Sends<'_>,
+        f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RingOut<'_>>),
+    ) -> Progress {
+        let mut sending = self.sending.lock();
+        let (end, window) = &mut *sending;
+        if end.start(sends, |psn, head| self.config(&sends.path(), psn, head)).is_none() {
+            return Progress::Idle;
+        }
+        let mut f = Some(f);
+        let sent = loop {
+            let Some((requester, mut host)) = end.host(sends, self.out()) else { return Progress::Idle };
+            if let Some(f) = f.take() {
+                f(requester, window, &mut host);
+            }
+            let sent = requester.poll_transmit(now_ns(), window, &mut host);
+            if !end.do_local(sends) {
+                break sent;
+            }
+        };
+        let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
+        self.deadline.store(deadline, Ordering::SeqCst);
+        if deadline < self.engine.next_look.load(Ordering::SeqCst) {
+            sends.qp().process().wake_for_packets();
+        }
+        if sent == Sent::HostFull { Progress::More } else { Progress::Idle }
+    }
+
+    /// Has the responder do `f`, and say what it has to say; whether there is more.
+    fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, RingOut<'_>>)) -> bool {
+        let mut replying = self.replying.lock();
+        let (responder, targets) = &mut *replying;
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, targets, out: self.out() };
+        f(responder, &mut host);
+        responder.poll_transmit(ANSWERS, &mut host)
+    }
+}
+
+impl carrier::Connection for Connection {
+    fn advance(&self, sends: &mut Sends<'_>) -> Progress {
+        self.run(sends, |_, _, _| ())
+    }
+
+    fn modified(&self, path: &PathAttr) {
+        if let Some(requester) = self.sending.lock().0.requester_mut() {
+            requester.modify(&self.config(path, path.sq_psn, 0));
+        }
+        self.replying.lock().0.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+    }
+
+    fn psns(&self) -> Psns {
+        let next = self.sending.lock().0.requester().map(Requester::next_psn);
+        Psns { next, expected: self.replying.lock().0.expected_psn() }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.sending.lock().0.requester().is_some_and(|requester| !requester.is_idle())
+    }
+
+    fn disconnected(&self) {
+        let mut sending = self.sending.lock();
+        let (end, window) = &mut *sending;
+        if let Some(mut requester) = end.take() {
+            requester.abandon(window);
+        }
+        self.deadline.store(NEVER, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
+    /// The GIDs from which and to which an address vector leads.
+    fn gids(&self, device: u32, attr: &vervain_hca::AhAttr) -> [Gid; 2] {
+        let device = &self.devices[device as usize];
+        [device.source(attr.grh.sgid_index.into()).map_or([0; 16], |(gid, _)| gid), attr.grh.dgid]
+    }
+
+    /// Takes in what has come, and calls those whose time has come; whether there was anything.
+    fn look(&self, process: &'static Process) -> bool {
+        let Some(mut rx) = self.receiving.try_lock() else { return false };
+        let any = process.handle_packets(|| self.take_in(&mut rx));
+        any.unwrap_or(false)
+    }
+
+    fn take_in(&self, rx: &mut Receiving) -> bool {
+        let mut any = false;
+        while let Some(message) = rx.waiting.pop_front().or_else(|| self.ring.take()) {
+            if !self.handle(rx, &message) {
+                rx.waiting.push_front(message);
+                break;
+            }
+            any = true;
+        }
+        for connection in std::mem::take(&mut rx.unanswered) {
+            if let Some(qp) = connection.qp.upgrade()
+                && connection.reply(&qp, |_, _| ())
+            {
+                rx.unanswered.push(connection);
+            }
+        }
+        let now = now_ns();
+        let due: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in due.iter().filter(|c| c.deadline.load(Ordering::SeqCst) <= now) {
+            if let Some(qp) = connection.qp.upgrade() {
+                let timeout = |sends: &mut Sends<'_>| {
+                    connection.run(sends, |requester, window, host| requester.handle_timeout(now, window, host))
+                };
+                qp.with_sends(connection, timeout);
+            }
+        }
+        any
+    }
+
+    /// Handles one message; false if its QP is busy.
+    fn handle(&self, rx: &mut Receiving, message: &[u8]) -> bool {
+        let (gids, bytes) = message.split_at(GIDS);
+        let Ok(packet) = parse(bytes) else { return true };
+        let bth = &packet.headers.bth;
+        if packet.headers.deth.is_some() {
+            self.datagram(gids, &packet);
+            return true;
+        }
+        let connection = self.connections.lock().get(&bth.dest_qpn).cloned();
+        let Some(connection) = connection else { return true };
+        let is_request = opcode::is_request(bth.opcode);
+        let takes = |qp: &Arc<Qp>| {
+            let wrong_way = if is_request { QpType::XrcSend } else { QpType::XrcRecv };
+            !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
+        };
+        let Some(qp) = connection.qp.upgrade().filter(takes) else { return true };
+        if is_request {
+            if connection.reply(&qp, |responder, host| responder.handle_packet(&packet, host)) {
+                rx.unanswered.push(connection);
+            }
+            return true;
+        }
+        let answer = |sends: &mut Sends<'_>| {
+            connection.run(sends, |requester, window, host| requester.handle_packet(now_ns(), &packet, window, host))
+        };
+        qp.with_sends(&connection, answer) != SenderAccess::Busy
+    }
+
+    fn datagram(&self, gids: &[u8], packet: &Packet<'_>) {
+        let headers = &packet.headers;
+        let Some(deth) = headers.deth else { return };
+        let gid = |at: usize| -> Gid { gids[at..at + 16].try_into().unwrap_or_default() };
+        let (from, to) = (gid(0), gid(16));
+        let qpns = match headers.bth.dest_qpn {
+            MULTICAST_QPN => self.groups.lock().get(&to).cloned().unwrap_or_default(),
+            qpn => vec![qpn],
+        };
+        for qpn in qpns {
+            let listener = self.datagrams.lock().get(&qpn).cloned();
+            let Some(listener) = listener else { continue };
+            let Some(qp) = listener.qp.upgrade() else { continue };
+            let route =
+                grh::Route { sgid: &from, dgid: &to, traffic_class: 0, flow_label: 0, hop_limit: 1, roce: true };
+            let header = grh::build(&route, packet.payload.len());
+            let receipt = Receipt {
+                opcode: wc::OP_RECV,
+                byte_len: (packet.payload.len() + grh::GRH_BYTES) as u32,
+                imm: headers.imm.map_or(0, u32::from_ne_bytes),
+                src_qp: deth.source_qpn,
+                wc_flags: wc::FLAG_GRH | if headers.imm.is_some() { wc::FLAG_IMM } else { 0 },
+                ..Receipt::default()
+            };
+            let mut targets = listener.targets.lock();
+            if let Ok(target) = targets.get(&qp, 0) {
+                let _ = ud::deliver(target, &header, packet.payload, &receipt, deth.qkey, headers.bth.solicited);
+            }
+        }
+    }
+}
+
+impl Carrier for PutOnly {
+    fn carries(&self, device: &Device) -> bool {
+        device.is_ethernet()
+    }
+
+    fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
+        let service = match qp.qp_type() {
+            QpType::Uc => Service::Uc,
+            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
+            _ => Service::Rc,
+        };
+        let mtu = 128 << attr.path_mtu;
+        let responder = Responder::new(&ResponderConfig {
+            service,
+            dest_qpn: attr.dest_qp_num,
+            pkey: PKEY,
+            migrated: true,
+            expected_psn: attr.rq_psn,
+            mtu,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        });
+        let connection = Arc::new(Connection {
+            engine: Arc::clone(&self.0),
+            qp: Arc::downgrade(qp),
+            peer_qpn: attr.dest_qp_num,
+            service,
+            gids: self.0.gids(qp.device_index(), &attr.ah),
+            sending: OwnerLock::new((RequesterEnd::default(), Window::new(mtu, 1 << 20))),
+            replying: OwnerLock::new((responder, Targets::default())),
+            deadline: AtomicU64::new(NEVER),
+            closed: AtomicBool::new(false),
+        });
+        log::info!("QP {:#x} is connected by puts", qp.qp_num());
+        self.0.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
+        qp.process().expect_packets();
+        Ok(connection)
+    }
+
+    fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
+        let listener = Arc::new(Listener { qp: Arc::downgrade(qp), targets: OwnerLock::default() });
+        self.0.datagrams.lock().insert(qp.qp_num(), listener);
+        qp.process().expect_packets();
+        Ok(())
+    }
+
+    fn unregister_qp(&self, qpn: u32) {
+        let listener = self.0.datagrams.lock().remove(&qpn);
+        listener.iter().for_each(|listener| listener.targets.lock().release());
+        let connection = self.0.connections.lock().remove(&qpn);
+        if let Some(connection) = connection {
+            let mut replying = connection.replying.lock();
+            connection.closed.store(true, Ordering::Relaxed);
+            replying.1.release();
+        }
+    }
+
+    fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
+        let headers = Headers {
+            bth: Bth {
+                opcode: opcode::UD | operation,
+                solicited: datagram.solicited,
+                pad: (datagram.data.len().wrapping_neg() & 3) as u8,
+                pkey: PKEY,
+                migration: true,
+                dest_qpn: datagram.qpn,
+                ..Bth::default()
+            },
+            deth: Some(Deth { qkey: datagram.qkey, source_qpn: qp.qp_num() }),
+            imm: datagram.imm.map(u32::to_ne_bytes),
+            ..Headers::default()
+        };
+        let gids = self.0.gids(qp.device_index(), datagram.ah);
+        let pushed = RingOut { engine: &self.0, gids: &gids }.push(&headers, datagram.data);
+        (pushed == Err(Refused::Full)).then(|| now_ns() + SOON_NS)
+    }
+
+    fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        self.0.groups.lock().entry(*group).or_default().push(qp.qp_num());
+        Ok(())
+    }
+
+    fn leave(&self, group: &Gid, qpn: u32) {
+        self.0.groups.lock().entry(*group).or_default().retain(|member| *member != qpn);
+    }
+}
+
+impl Poller for PutOnly {
+    fn poll(&self, process: &'static Process) -> bool {
+        self.0.look(process)
+    }
+
+    fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
+        // The progress thread takes in what comes meanwhile.
+        Ok(())
+    }
+
+    fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+        let mut count = 0u64;
+        // SAFETY: reads eight bytes of a descriptor of ours into this stack; it does not block.
+        unsafe { libc::read(self.0.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+        self.0.look(process);
+        let waits = self.0.receiving.try_lock().is_none_or(|rx| !rx.waiting.is_empty() || !rx.unanswered.is_empty());
+        let connections = self.0.connections.lock();
+        let deadline = connections.values().map(|c| c.deadline.load(Ordering::SeqCst)).min().unwrap_or(NEVER);
+        let next = if waits { deadline.min(now_ns() + SOON_NS) } else { deadline };
+        self.0.next_look.store(next, Ordering::SeqCst);
+        (true, (next != NEVER).then_some(next))
+    }
+
+    fn packet_fd(&self) -> Option<RawFd> {
+        Some(self.0.event.as_raw_fd())
+    }
+}
