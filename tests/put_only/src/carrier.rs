@@ -15,13 +15,13 @@ use vervain_hca::process::poller::Poller;
 use vervain_hca::process::{Process, Progress};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::qp::sq::ud;
+use vervain_hca::responder::datagram;
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Gid, Qp, QpAttr, QpState, QpType, Result, now_ns, wc};
 use vervain_link::More;
 use vervain_link::endpoint::PacketOut;
 use vervain_link::endpoint::requester::{RequesterEnd, SendQueueHost};
-use vervain_link::endpoint::responder::{Inbound, Targets};
+use vervain_link::endpoint::responder::{Inbound, Lanes};
 use vervain_transport::{Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
 use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, opcode, parse};
 
@@ -77,7 +77,7 @@ struct Receiving {
 
 struct Listener {
     qp: Weak<Qp>,
-    targets: OwnerLock<Targets>,
+    lanes: OwnerLock<Lanes>,
 }
 
 /// A connected QP.
@@ -89,7 +89,7 @@ struct Connection {
     gids: [Gid; 2],
     /// Taken under the lock of the QP's send queue only.
     sending: OwnerLock<(RequesterEnd, Window)>,
-    replying: OwnerLock<(Responder, Targets)>,
+    replying: OwnerLock<(Responder, Lanes)>,
     /// When its requester wants to be called.
     deadline: AtomicU64,
     closed: AtomicBool,
@@ -183,11 +183,11 @@ impl Connection {
     /// Has the responder do `f`, and say what it has to say; whether there is more.
     fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, RingOut<'_>>)) -> bool {
         let mut replying = self.replying.lock();
-        let (responder, targets) = &mut *replying;
+        let (responder, lanes) = &mut *replying;
         if self.closed.load(Ordering::Relaxed) {
             return false;
         }
-        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, targets, out: self.out() };
+        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, lanes, out: self.out() };
         f(responder, &mut host);
         responder.poll_transmit(ANSWERS, &mut host)
     }
@@ -320,9 +320,9 @@ impl Engine {
                 wc_flags: wc::FLAG_GRH | if headers.imm.is_some() { wc::FLAG_IMM } else { 0 },
                 ..Receipt::default()
             };
-            let mut targets = listener.targets.lock();
-            if let Ok(target) = targets.get(&qp, 0) {
-                let _ = ud::deliver(target, &header, packet.payload, &receipt, deth.qkey, headers.bth.solicited);
+            let mut lanes = listener.lanes.lock();
+            if let Ok(lane) = lanes.get(&qp, 0) {
+                let _ = datagram::deliver(lane, &header, packet.payload, &receipt, deth.qkey, headers.bth.solicited);
             }
         }
     }
@@ -356,7 +356,7 @@ impl Carrier for PutOnly {
             service,
             gids: self.0.gids(qp.device_index(), &attr.ah),
             sending: OwnerLock::new((RequesterEnd::default(), Window::new(mtu, 1 << 20))),
-            replying: OwnerLock::new((responder, Targets::default())),
+            replying: OwnerLock::new((responder, Lanes::default())),
             deadline: AtomicU64::new(NEVER),
             closed: AtomicBool::new(false),
         });
@@ -367,7 +367,7 @@ impl Carrier for PutOnly {
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        let listener = Arc::new(Listener { qp: Arc::downgrade(qp), targets: OwnerLock::default() });
+        let listener = Arc::new(Listener { qp: Arc::downgrade(qp), lanes: OwnerLock::default() });
         self.0.datagrams.lock().insert(qp.qp_num(), listener);
         qp.process().expect_packets();
         Ok(())
@@ -375,7 +375,7 @@ impl Carrier for PutOnly {
 
     fn unregister_qp(&self, qpn: u32) {
         let listener = self.0.datagrams.lock().remove(&qpn);
-        listener.iter().for_each(|listener| listener.targets.lock().release());
+        listener.iter().for_each(|listener| listener.lanes.lock().release());
         let connection = self.0.connections.lock().remove(&qpn);
         if let Some(connection) = connection {
             let mut replying = connection.replying.lock();

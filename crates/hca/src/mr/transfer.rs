@@ -83,6 +83,13 @@ impl Pieces {
         self.list().iter().map(|piece| (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len))
     }
 
+    /// The bytes of a slice; valid as long as that is.
+    pub fn of(data: &[u8]) -> Pieces {
+        let mut pieces = Pieces::new();
+        pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
+        pieces
+    }
+
     /// Adds bytes `[from, from + len)` of these pieces to `to`.
     pub fn slice_into(&self, from: u64, len: u64, to: &mut Pieces) {
         let (mut skip, mut left) = (from, len);

@@ -21,13 +21,6 @@ pub trait PacketOut {
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused>;
 }
 
-/// Bytes of this process; valid as long as they are.
-pub fn pieces(data: &[u8]) -> Pieces {
-    let mut pieces = Pieces::new();
-    pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
-    pieces
-}
-
 /// `enum ibv_wc_status`.
 pub fn wc_status(status: Status) -> u32 {
     match status {

@@ -8,7 +8,7 @@ use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::port_counters;
 use super::ports::LocalPort;
 use super::timers::NEVER;
-use crate::endpoint::responder::{Inbound, Targets};
+use crate::endpoint::responder::{self, Inbound};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -77,7 +77,7 @@ struct Replying {
     responder: Responder,
     /// What of its counters has been told.
     told: ResponderCounters,
-    targets: Targets,
+    lanes: responder::Lanes,
 }
 
 /// The way to one process on another host: its QPs share what its socket has room for. Who finds the window closed has
@@ -171,7 +171,7 @@ impl Connection {
             replying: OwnerLock::new(Replying {
                 responder,
                 told: ResponderCounters::default(),
-                targets: Targets::default(),
+                lanes: responder::Lanes::default(),
             }),
             may_owe: AtomicBool::new(false),
             timer: AtomicU64::new(NEVER),
@@ -252,9 +252,9 @@ impl Connection {
             && let Some(mut replying) = self.replying.try_lock()
             && replying.responder.has_ack_due()
         {
-            let Replying { responder, targets, .. } = &mut *replying;
+            let Replying { responder, lanes, .. } = &mut *replying;
             let out = PacketSink { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
-            responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
+            responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, lanes, out });
             batch.flush();
         }
     }
@@ -272,14 +272,14 @@ impl Connection {
     ) -> Option<R> {
         let mut replying = self.replying.lock();
         if replying.stolen() {
-            replying.targets.leave();
+            replying.lanes.leave();
         }
         if self.is_closed() {
             return None;
         }
-        let Replying { responder, told, targets } = &mut *replying;
+        let Replying { responder, told, lanes } = &mut *replying;
         let out = PacketSink { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
-        let result = f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, targets, out });
+        let result = f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, lanes, out });
         port_counters::of_responder(&qp.tally, responder.counters(), told);
         Some(result)
     }
@@ -321,7 +321,7 @@ impl Connection {
         }
         let mut replying = self.replying.lock();
         self.closed.store(true, Ordering::Relaxed);
-        replying.targets.release();
+        replying.lanes.release();
     }
 
     /// Whether an acknowledgement is due.

@@ -4,7 +4,7 @@ use super::net::{Counters, Datagram as Arrived};
 use super::packet_sink::{Destination, PacketSink};
 use super::{Engine, gid_of, ip_of};
 use crate::endpoint::PacketOut;
-use crate::endpoint::responder::{Targets, nak};
+use crate::endpoint::responder::{Lanes, nak};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::qp::carrier::Datagram;
-use vervain_hca::qp::sq::ud;
+use vervain_hca::responder::datagram;
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Gid, Qp, QpType, Result, now_ns, wc};
 use vervain_transport::{Nak, Nanos};
@@ -32,27 +32,27 @@ pub(super) struct Datagrams {
 /// A UD QP.
 struct Listener {
     qp: Weak<Qp>,
-    targets: OwnerLock<Targets>,
+    lanes: OwnerLock<Lanes>,
     psn: AtomicU32,
-    /// It receives no longer. Changed under the lock of `targets`.
+    /// It receives no longer. Changed under the lock of `lanes`.
     closed: AtomicBool,
 }
 
 impl Datagrams {
     /// `qp` receives from now on.
     pub(super) fn listen(&self, qp: &Arc<Qp>) {
-        let (targets, psn) = (OwnerLock::default(), AtomicU32::new(0));
+        let (lanes, psn) = (OwnerLock::default(), AtomicU32::new(0));
         let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), AtomicBool::new(false));
-        self.listeners.lock().insert(qpn, Arc::new(Listener { qp, targets, psn, closed }));
+        self.listeners.lock().insert(qpn, Arc::new(Listener { qp, lanes, psn, closed }));
     }
 
     /// It no longer does.
     pub(super) fn unregister_qp(&self, qpn: u32) {
         let listener = self.listeners.lock().remove(&qpn);
         if let Some(listener) = listener {
-            let mut targets = listener.targets.lock();
+            let mut lanes = listener.lanes.lock();
             listener.closed.store(true, Ordering::Relaxed);
-            targets.release();
+            lanes.release();
         }
     }
 
@@ -169,17 +169,17 @@ impl Engine {
                 wc_flags: wc::FLAG_GRH | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
                 ..Receipt::default()
             };
-            let mut targets = listener.targets.lock();
-            if targets.stolen() {
-                targets.leave();
+            let mut lanes = listener.lanes.lock();
+            if lanes.stolen() {
+                lanes.leave();
             }
             if listener.closed.load(Ordering::Relaxed) {
                 continue;
             }
             // What is dropped for want of a receive or for its Q_Key is dropped in silence (IBA 9.8.3.2).
-            let delivered = targets.get(&qp, 0).and_then(|target| {
+            let delivered = lanes.get(&qp, 0).and_then(|lane| {
                 let (payload, solicited) = (packet.payload, headers.bth.solicited);
-                ud::deliver(target, &header, payload, &receipt, deth.qkey, solicited).map_err(nak)
+                datagram::deliver(lane, &header, payload, &receipt, deth.qkey, solicited).map_err(nak)
             });
             match delivered {
                 Ok(true) => qp.tally.add(Word::Sends, 1),

@@ -6,7 +6,7 @@ use super::connection::PKEY;
 use super::net::{Counters, Datagram};
 use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
-use crate::endpoint::{PacketOut, pieces};
+use crate::endpoint::PacketOut;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -146,7 +146,7 @@ impl Paced<'_> {
     fn probe(&mut self, out: &mut PacketSink<'_>, like: &Headers, sequence: u32) -> Result<(), Refused> {
         // A datagram's Q_Key shows that its sender may send there.
         let deth = Deth { qkey: like.deth.map_or(0, |deth| deth.qkey), source_qpn: self.source_qpn };
-        out.push(&headers(opcode::PROBE, deth, like.bth.dest_qpn, sequence), &pieces(&[0; 4]))
+        out.push(&headers(opcode::PROBE, deth, like.bth.dest_qpn, sequence), &Pieces::of(&[0; 4]))
     }
 
     /// `qp` waits for an echo.
@@ -222,7 +222,7 @@ impl Engine {
         let to = Destination::new(from, &Grh::default());
         let mut batch = port.batch();
         let mut out = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
-        out.push(&headers, &pieces(&credit.to_be_bytes())).is_ok()
+        out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok()
     }
 
     /// An echo: those that it lets go on do.

@@ -17,6 +17,7 @@ use vervain_iba::{access, wc};
 const FIRST_LOOK_NS: u64 = 20_000;
 
 /// Remote memory as the owner is asked for it.
+#[derive(Clone, Copy)]
 pub(crate) struct Remote {
     pub key: u32,
     pub addr: u64,
@@ -43,7 +44,7 @@ impl SendQueue {
         i: usize,
         target: &Responder,
         op: u32,
-        remote: &Remote,
+        remote: Remote,
         n: u64,
         budget: &mut u64,
     ) -> Result<u64, Stop> {
@@ -102,7 +103,7 @@ impl SendQueue {
         i: usize,
         target: &Responder,
         op: u32,
-        remote: &Remote,
+        remote: Remote,
         n: u64,
         budget: &mut u64,
     ) -> Result<(), Stop> {

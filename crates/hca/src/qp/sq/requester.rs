@@ -4,13 +4,13 @@
 
 use crate::arena::layout::request;
 use crate::host::clock::now_ns;
-use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
+use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::peer::Location;
 use crate::qp::core::QpCore;
 use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::path::Path;
 use crate::qp::sq::{SendQueue, local_need};
-use crate::responder::{InFlight, Nak, Responder};
+use crate::responder::{Atomic, InFlight, Nak, Reached, Refusal, Responder};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Opcode, QpType, access, send_flags, wc};
@@ -91,6 +91,24 @@ impl From<Fault> for Stop {
             Fault::Remote | Fault::Refused => Stop::Nak(Nak::RemoteOperation),
             Fault::Gone => Stop::Nak(Nak::Silence),
         }
+    }
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Nak(nak) => nak.into(),
+            Refusal::Fault(fault) => fault.into(),
+        }
+    }
+}
+
+/// Reaches what an RDMA Write or Read moves.
+#[inline]
+fn reach(target: &Responder, direction: Direction, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
+    match direction {
+        Direction::Write => target.reach_write(rkey, addr, len),
+        Direction::Read => target.reach_read(rkey, addr, len),
     }
 }
 
@@ -222,19 +240,16 @@ impl SendQueue {
     ) -> Result<(), Stop> {
         let w = &self.wqes[i];
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
-        let (direction, need) = match opcode {
-            Opcode::Read => (Direction::Read, access::REMOTE_READ),
-            _ => (Direction::Write, access::REMOTE_WRITE),
-        };
-        if opcode == Opcode::Read && target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
-            return Err(Stop::Nak(Nak::InvalidRequest));
+        let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
+        if opcode == Opcode::Read {
+            target.answers()?;
         }
         let mut mark = target.enter()?;
         // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
         let mut known = None;
         if !self.exec.checked {
             if total > 0 {
-                known = Some(target.remote_memory(rkey, addr, total, need)?);
+                known = Some(reach(target, direction, rkey, addr, total)?);
             }
             if opcode == Opcode::WriteImm {
                 self.exec.claimed = Some(target.claim()?);
@@ -242,11 +257,11 @@ impl SendQueue {
             self.exec.checked = true;
         }
         match known {
-            // SAFETY: both sides were checked against their keys inside the in-flight mark.
-            Some(Location::Mapped(p)) if whole.len() == total => unsafe {
-                transfer::copy_direct(direction, p, whole, true)?;
+            Some(Reached { location: Location::Mapped(p), .. }) if whole.len() == total => {
+                // SAFETY: both sides were checked against their keys inside the in-flight mark.
+                unsafe { transfer::copy_direct(direction, p, whole, true)? };
                 *budget = budget.saturating_sub(total);
-            },
+            }
             _ if total > 0 => mark = self.rdma_long(i, target, direction, known, mark, budget)?,
             _ => {}
         }
@@ -263,22 +278,19 @@ impl SendQueue {
         i: usize,
         target: &'a Responder,
         direction: Direction,
-        mut known: Option<Location>,
+        mut known: Option<Reached<'a>>,
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
         let w = &self.wqes[i];
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
-        let need = if direction == Direction::Read { access::REMOTE_READ } else { access::REMOTE_WRITE };
         while self.exec.done < total {
             let done = self.exec.done;
-            let place = || target.remote_memory(rkey, addr.wrapping_add(done), total - done, need);
-            let remote = Remote { key: rkey, addr: addr.wrapping_add(done), local: false };
-            let first = match known.take() {
-                Some(first) => first,
-                None => place()?,
+            let far = match known.take() {
+                Some(whole) => whole,
+                None => reach(target, direction, rkey, addr.wrapping_add(done), total - done)?,
             };
-            self.exec.done += self.chunk(i, target, direction, first, &place, total - done, true, &remote, budget)?;
+            self.exec.done += self.chunk(i, target, direction, &far, true, budget)?;
             if self.exec.done < total {
                 drop(mark);
                 if *budget == 0 {
@@ -387,18 +399,15 @@ impl SendQueue {
         let total = self.wqes[i].length;
         while self.exec.done < total {
             let done = self.exec.done;
-            let (first, room, key, addr) = match target.receive_memory(wqe, done, total - done) {
-                Ok(Some(found)) => found,
+            let far = match target.reach_receive(wqe, done, total - done) {
+                Ok(Some(far)) => far,
                 Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                 Ok(None) | Err(_) => {
                     return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
                 }
             };
-            let again = || target.receive_memory(wqe, done, total - done);
-            let place = || again().and_then(|m| m.map(|m| m.0).ok_or(Nak::RemoteOperation));
-            let last = done + room >= total;
-            let remote = Remote { key, addr, local: true };
-            let n = self.chunk(i, target, Direction::Write, first, &place, room, last, &remote, budget);
+            let ends = done + far.len >= total;
+            let n = self.chunk(i, target, Direction::Write, &far, ends, budget);
             self.exec.done += n.map_err(|stop| self.not_filled(target, wqe, receipt, stop))?;
             if self.exec.done < total {
                 drop(mark);
@@ -438,25 +447,22 @@ impl SendQueue {
         if self.exec.unanswered {
             return Err(Stop::Local(wc::LOC_PROT_ERR));
         }
-        if target.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 {
-            return Err(Stop::Nak(Nak::InvalidRequest));
-        }
+        target.answers()?;
         let mark = target.enter()?;
         let compare_swap = opcode == Opcode::CompareSwap;
-        let place = target.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
-        if !addr.is_multiple_of(8) && !matches!(place, Err(Nak::InvalidRequest)) {
-            return Err(Stop::Nak(Nak::InvalidRequest));
-        }
-        let old = match place? {
-            // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
-            Location::Mapped(p) if (p as usize).is_multiple_of(8) && self.exec.asked.is_none() => {
-                let w = &self.wqes[i];
-                // SAFETY: the responder has just checked the word against its key, and the mark keeps it so.
-                unsafe { transfer::atomic(p, compare_swap, w.compare_add, w.swap) }.map_err(|_| Nak::RemoteOperation)?
-            }
-            _ => {
+        // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
+        let done = if self.exec.asked.is_some() {
+            target.check_atomic(rkey, addr).map(|()| None)?
+        } else {
+            let w = &self.wqes[i];
+            let atomic = Atomic { compare_swap, compare_add: w.compare_add, swap: w.swap };
+            target.fetch_atomic(rkey, addr, atomic)?
+        };
+        let old = match done {
+            Some(old) => old,
+            None => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
-                self.ask(i, target, op, &Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
+                self.ask(i, target, op, Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
@@ -485,13 +491,13 @@ impl SendQueue {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
         let mark = target.enter()?;
-        let place = target.remote_memory(rkey, addr, 8, access::REMOTE_WRITE)?;
-        if let (Location::Mapped(_), None) = (place, self.exec.asked) {
+        let far = target.reach_write(rkey, addr, 8)?;
+        if let (Location::Mapped(_), None) = (far.location, self.exec.asked) {
             drop(mark);
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
-        self.ask(i, target, request::WRITE, &Remote { key: rkey, addr, local: false }, 8, budget)?;
+        self.ask(i, target, request::WRITE, Remote { key: rkey, addr, local: false }, 8, budget)?;
         target.leave_done(mark).map_err(Stop::from)
     }
 
@@ -506,92 +512,35 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Moves the next piece, at most one chunk of `room` bytes, to or from `first`, which `place` finds once more where it
-    /// may have been revoked meanwhile; returns how many bytes. The caller is in flight. `ends` says that the message ends with `room`.
-    #[allow(clippy::too_many_arguments)]
+    /// Moves the next piece, at most one chunk of what is reached, to or from `far`; returns how many bytes. The caller is in
+    /// flight. `ends` says that the message ends with what is reached.
     fn chunk(
         &mut self,
         i: usize,
         target: &Responder,
         direction: Direction,
-        first: Location,
-        place: &dyn Fn() -> Result<Location, Nak>,
-        room: u64,
+        far: &Reached<'_>,
         ends: bool,
-        remote: &Remote,
         budget: &mut u64,
     ) -> Result<u64, Stop> {
-        let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
         // What the owner was asked for it also finishes, even if the memory has been mapped meanwhile.
-        let asked = self.exec.asked.is_some();
-        let way = if asked { Way::Owner } else { transfer::way(&target.space, first, self.process.policy) };
-        let limit = match way {
-            Way::Direct(_) | Way::Null => transfer::DIRECT_CHUNK,
-            Way::Vm(_) => transfer::VM_CHUNK,
-            // The owner looks at the key for each piece of it, and the budget bounds what passes through.
-            Way::Owner => MAX_MESSAGE,
-        };
-        // A small message is never parted, for programs rely on aligned words; a large one is parted at whole lines of the
-        // peer's memory, wherever in a line it begins.
-        let most = if way == Way::Owner { limit } else { limit.min((*budget).max(SMALL)) };
-        let in_line = match way {
-            Way::Direct(p) => p as u64 % 64,
-            Way::Vm(host) => host % 64,
-            Way::Owner | Way::Null => 0,
-        };
-        let n = if room <= most { room } else { ((most + in_line) & !63) - in_line };
-        let last = ends && n == room;
-        match way {
-            Way::Null => {}
-            Way::Direct(p) => {
-                let stream = self.wqes[i].length >= crate::host::copy::STREAM_FROM;
-                let mut pieces = Pieces::new();
-                self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
-                // SAFETY: both sides were checked against their keys inside the in-flight mark.
-                unsafe { transfer::copy_direct_of(direction, p, &pieces, last, stream)? };
+        let way = if self.exec.asked.is_some() { Way::Owner } else { far.way(self.process.policy) };
+        let n = part_of(way, far.len, *budget);
+        if way != Way::Owner {
+            let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
+            let stream = self.wqes[i].length >= crate::host::copy::STREAM_FROM;
+            let mut pieces = Pieces::new();
+            self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
+            // SAFETY: the pieces were just checked against this process's keys, the far side inside the in-flight mark.
+            let moved =
+                unsafe { far.transfer(way, direction, &pieces, ends && n == far.len, stream, self.process.policy)? };
+            if moved {
+                *budget = budget.saturating_sub(n);
+                return Ok(n);
             }
-            Way::Vm(host) => {
-                let mut pieces = Pieces::new();
-                self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
-                if pieces.has_null() {
-                    return self.ask_chunk(i, target, direction, remote, n, budget);
-                }
-                transfer::bring_in(direction, &pieces)?;
-                transfer::aim(target.lane, direction, host, n, last);
-                // The address lies where the owner can take it away; look once more before it is used.
-                target.barrier();
-                // Memory that has been mapped meanwhile is still there.
-                let still = match place()? {
-                    Location::Unmapped(now) => now == host,
-                    Location::Mapped(_) => true,
-                    Location::Null => false,
-                };
-                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
-                    return Err(Stop::Nak(Nak::Silence));
-                }
-                match transfer::copy_vm(&target.space, target.lane, direction, &pieces) {
-                    Err(Fault::Refused) if self.process.policy != Policy::Vm => {
-                        return self.ask_chunk(i, target, direction, remote, n, budget);
-                    }
-                    moved => moved?,
-                }
-            }
-            Way::Owner => return self.ask_chunk(i, target, direction, remote, n, budget),
         }
-        *budget = budget.saturating_sub(n);
-        Ok(n)
-    }
-
-    fn ask_chunk(
-        &mut self,
-        i: usize,
-        target: &Responder,
-        direction: Direction,
-        remote: &Remote,
-        n: u64,
-        budget: &mut u64,
-    ) -> Result<u64, Stop> {
         let op = if direction == Direction::Read { request::READ } else { request::WRITE };
+        let remote = Remote { key: far.key, addr: far.addr, local: far.is_receive() };
         self.ask(i, target, op, remote, n, budget)
     }
 
@@ -622,4 +571,18 @@ impl SendQueue {
         });
         Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }
+}
+
+/// How many of `room` bytes go at once by `way`. A small message is never parted, for programs rely on aligned words; a large one
+/// is parted at whole lines of the peer's memory, wherever in a line it begins.
+fn part_of(way: Way, room: u64, budget: u64) -> u64 {
+    let (limit, in_line) = match way {
+        Way::Direct(p) => (transfer::DIRECT_CHUNK, p as u64 % 64),
+        Way::Vm(host) => (transfer::VM_CHUNK, host % 64),
+        Way::Null => (transfer::DIRECT_CHUNK, 0),
+        // The owner looks at the key for each piece of it, and the budget bounds what passes through.
+        Way::Owner => (MAX_MESSAGE, 0),
+    };
+    let most = if way == Way::Owner { limit } else { limit.min(budget.max(SMALL)) };
+    if room <= most { room } else { ((most + in_line) & !63) - in_line }
 }

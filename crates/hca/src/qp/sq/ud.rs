@@ -2,22 +2,21 @@
 //! messages to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
 //! stopped process does not hold up the others. In packets the link may hold it back for a while.
 
-use crate::arena::layout::{MULTICAST_QPN, request};
+use crate::arena::layout::MULTICAST_QPN;
 use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
-use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
-use crate::process::peer::Location;
+use crate::mr::transfer::{self, Direction, Pieces};
 use crate::qp::ah::Route;
 use crate::qp::core::QpCore;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
 use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::wqe::UdAddress;
-use crate::responder::{Nak, Responder, WakeCall};
+use crate::responder::datagram::{self, Arriving, Outcome};
+use crate::responder::{Nak, Responder};
 use crate::rq::Receipt;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use vervain_iba::{AhAttr, Opcode, send_flags, wc};
 
@@ -103,14 +102,6 @@ impl UdPeers {
     fn waits_for(&self, qpn: u32) -> bool {
         self.waiting.iter().any(|kept| kept.to.qpn == qpn)
     }
-}
-
-/// What became of one delivery.
-enum Outcome {
-    /// Delivered or dropped; who is to be woken then.
-    Over(Option<WakeCall>),
-    /// The way there is not known yet.
-    Later,
 }
 
 impl SendQueue {
@@ -238,7 +229,8 @@ impl SendQueue {
             sl: route.service_level(to.ah.sl),
             ..Receipt::default()
         };
-        let arrives = |_mark| receive(target, &header, pieces, receipt, qkey, solicited, self.process.policy);
+        let arriving = Arriving { header: &header, payload: pieces, receipt, qkey, solicited };
+        let arrives = |_mark| datagram::receive(target, &arriving, self.process.policy);
         match target.enter().and_then(arrives) {
             Ok(Outcome::Over(call)) => {
                 self.owed.extend(call);
@@ -256,168 +248,4 @@ impl SendQueue {
         }
         true
     }
-}
-
-/// A datagram that came in a packet, for the QP behind `target`, which is this process's: `header` is what stands in front of
-/// the payload ([`crate::device::grh`]). Called inside `Process::handle_packets`. Whether it was delivered; dropped for want of a receive
-/// or for its Q_Key otherwise.
-pub fn deliver(
-    target: &Responder,
-    header: &[u8; GRH_BYTES],
-    data: &[u8],
-    receipt: &Receipt,
-    qkey: u32,
-    solicited: bool,
-) -> Result<bool, Nak> {
-    let mut pieces = Pieces::new();
-    pieces.push(data.as_ptr().cast_mut(), data.len() as u64);
-    let _mark = target.enter_in_hand()?;
-    let outcome = receive(target, header, &pieces, *receipt, qkey, solicited, transfer::Policy::Auto)?;
-    let is_over = matches!(outcome, Outcome::Over(_));
-    if let Outcome::Over(Some(call)) = outcome {
-        call.make();
-    }
-    Ok(is_over)
-}
-
-/// The responder's side of a datagram (IBA 9.8.3.2): one visit, inside an in-flight mark, for a datagram is never longer than
-/// a packet.
-fn receive(
-    target: &Responder,
-    header: &[u8; GRH_BYTES],
-    pieces: &Pieces,
-    receipt: Receipt,
-    qkey: u32,
-    solicited: bool,
-    policy: transfer::Policy,
-) -> Result<Outcome, Nak> {
-    let request = &target.lane.request;
-    match request.state.load(Ordering::Acquire) {
-        request::POSTED | request::RUNNING => return Ok(Outcome::Later),
-        _ => request.state.store(request::IDLE, Ordering::Relaxed),
-    }
-    if target.qp.qkey.load(Ordering::Relaxed) != qkey {
-        return Err(Nak::InvalidRequest);
-    }
-    let wqe = target.claim()?;
-    let total = GRH_BYTES as u64 + pieces.len();
-    if total > target.receive_room(wqe) {
-        target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR);
-        return Ok(Outcome::Over(None));
-    }
-    let reachable = target.space.is_own() || transfer::by_vm(&target.space, policy);
-    if !reachable && !all_mapped(target, wqe, total) {
-        return ask_owner(target, wqe, header, pieces, &receipt, solicited);
-    }
-    let mut done = 0;
-    while done < total {
-        let (place, room) = match target.receive_memory(wqe, done, total - done) {
-            Ok(Some((place, room, ..))) => (place, room),
-            Err(Nak::Silence) => return Err(Nak::Silence),
-            _ => {
-                target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
-                return Ok(Outcome::Over(None));
-            }
-        };
-        let mut part = Pieces::new();
-        let n = part_of(header, pieces, done, room, &mut part);
-        match transfer::way(&target.space, place, policy) {
-            // SAFETY: the place was checked inside the mark; the pieces are checked local memory or the header above.
-            Way::Direct(p) => match unsafe { transfer::copy_direct(Direction::Write, p, &part, done + n == total) } {
-                Ok(()) => {}
-                Err(fault) => return not_received(target, wqe, &receipt, fault),
-            },
-            Way::Vm(host) => {
-                if transfer::bring_in(Direction::Write, &part).is_err() {
-                    return not_received(target, wqe, &receipt, transfer::Fault::Local);
-                }
-                transfer::aim(target.lane, Direction::Write, host, n, done + n == total);
-                target.barrier();
-                // Memory that has been mapped meanwhile is still there.
-                let again = target.receive_memory(wqe, done, total - done);
-                let still = matches!(again, Ok(Some((p, ..))) if p == place || matches!(p, Location::Mapped(_)));
-                if target.lane.open.load(Ordering::Relaxed) == 0 || !still {
-                    return Err(Nak::Silence);
-                }
-                match transfer::copy_vm(&target.space, target.lane, Direction::Write, &part) {
-                    Ok(()) => {}
-                    Err(Fault::Refused) if policy == transfer::Policy::Auto => {
-                        return ask_owner(target, wqe, header, pieces, &receipt, solicited);
-                    }
-                    Err(fault) => return not_received(target, wqe, &receipt, fault),
-                }
-            }
-            Way::Null => {}
-            Way::Owner => return ask_owner(target, wqe, header, pieces, &receipt, solicited),
-        }
-        done += n;
-    }
-    Ok(Outcome::Over(target.publish_receive(wqe, &receipt, solicited)))
-}
-
-/// A receive that was taken could not be filled.
-#[cold]
-fn not_received(target: &Responder, wqe: u32, receipt: &Receipt, fault: Fault) -> Result<Outcome, Nak> {
-    if fault == Fault::Gone {
-        return Err(Nak::Silence);
-    }
-    target.spoil_receive(wqe, receipt, wc::LOC_PROT_ERR);
-    Ok(Outcome::Over(None))
-}
-
-/// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
-fn all_mapped(target: &Responder, wqe: u32, total: u64) -> bool {
-    let mut done = 0;
-    while done < total {
-        match target.receive_memory(wqe, done, total - done) {
-            Ok(Some((Location::Mapped(_) | Location::Null, room, ..))) => done += room,
-            // What is wrong with the receive is found where it is filled.
-            _ => return false,
-        }
-    }
-    true
-}
-
-/// The bytes of the datagram, header first, that follow `done`: at most `room`, from one of the two parts.
-fn part_of(header: &[u8; GRH_BYTES], pieces: &Pieces, done: u64, room: u64, part: &mut Pieces) -> u64 {
-    if done < GRH_BYTES as u64 {
-        let n = room.min(GRH_BYTES as u64 - done);
-        part.push(header[done as usize..].as_ptr().cast_mut(), n);
-        n
-    } else {
-        pieces.slice_into(done - GRH_BYTES as u64, room, part);
-        room
-    }
-}
-
-/// Leaves the datagram in the lane's bounce buffer for the owner to finish; nobody waits for it.
-fn ask_owner(
-    target: &Responder,
-    wqe: u32,
-    header: &[u8; GRH_BYTES],
-    pieces: &Pieces,
-    receipt: &Receipt,
-    solicited: bool,
-) -> Result<Outcome, Nak> {
-    let total = GRH_BYTES as u64 + pieces.len();
-    let bounce = target.lane.bounce.load(Ordering::Acquire);
-    let to = target.space.view.at(bounce, total).filter(|_| bounce != 0).ok_or(Nak::Silence)?;
-    let mut whole = Pieces::new();
-    whole.push(header.as_ptr().cast_mut(), GRH_BYTES as u64);
-    pieces.slice_into(0, pieces.len(), &mut whole);
-    // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked local memory.
-    if let Err(fault) = unsafe { transfer::copy_direct(Direction::Write, to, &whole, false) } {
-        return not_received(target, wqe, receipt, fault);
-    }
-    if let Some(w) = target.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
-        receipt.write_into(w, false);
-    }
-    let r = &target.lane.request;
-    r.op.store(request::DATAGRAM, Ordering::Relaxed);
-    r.key.store(wqe, Ordering::Relaxed);
-    r.len.store(total, Ordering::Relaxed);
-    r.local.store(u32::from(solicited), Ordering::Relaxed);
-    r.state.store(request::POSTED, Ordering::SeqCst);
-    target.space.raise(target.lane.attention.load(Ordering::Relaxed));
-    Ok(Outcome::Over(None))
 }

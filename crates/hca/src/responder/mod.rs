@@ -2,16 +2,31 @@
 //! and the memory at the other end. Whoever initiates runs it: a thread of a peer process through shared memory, a thread
 //! of the same process on a looped QP.
 //!
-//! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
+//! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside. The
+//! operations: `write`, `read`, `atomic`, `deliver` (messages into receives) and [`datagram`], over the memory that `memory`
+//! finds. A requester that works by memory takes the operations in pieces; a carrier of packets takes them whole, once for
+//! each packet ([`Visit`]). The fast path of a requester ([`crate::qp::sq::fast_path`]) has the gate and the checks in common.
 
-use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
-use crate::cq::completion::{publish, watched};
+mod atomic;
+pub mod datagram;
+mod deliver;
+mod memory;
+mod read;
+mod visit;
+mod write;
+
+pub(crate) use atomic::Atomic;
+pub(crate) use deliver::WakeCall;
+pub(crate) use memory::{Reached, Refusal};
+pub use visit::Visit;
+
+use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::host::barrier;
-use crate::process::peer::{Location, OWNER_DIED, PeerProcess, plain_region};
-use crate::rq::{Receipt, RqView};
+use crate::process::peer::{OWNER_DIED, PeerProcess};
+use crate::rq::RqView;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-use vervain_iba::{QpState, QpType, access, event, wc};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use vervain_iba::{QpState, QpType, event};
 
 /// Why the responder refuses, as an acknowledgement would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,25 +59,6 @@ impl QpIncarnation {
     pub fn now(qp: &QpShared) -> QpIncarnation {
         let generation = qp.generation.load(Ordering::SeqCst);
         QpIncarnation { qpn: qp.qpn.load(Ordering::SeqCst), generation }
-    }
-}
-
-/// A completion was published for a program that may wait for an event of its CQ.
-#[must_use]
-pub(crate) struct WakeCall {
-    /// Keeps the memory that `cq` lies in.
-    space: Arc<PeerProcess>,
-    cq: &'static CqShared,
-    slot: u32,
-    solicited_or_error: bool,
-}
-
-impl WakeCall {
-    /// Raises the event, if the program has asked for one.
-    #[cold]
-    pub(crate) fn make(self) {
-        let raise = || crate::cq::peer_events::raise(&self.space, self.cq, self.slot);
-        crate::cq::notify::fire(self.cq, self.solicited_or_error, raise);
     }
 }
 
@@ -179,7 +175,7 @@ impl Responder {
         self.enter_by(self.lane)
     }
 
-    /// The same with the lane in a register.
+    /// [`Responder::enter`] with the lane in a register.
     #[inline(always)]
     fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
         // Plain stores: until its initiator gives a lane back, nobody else has it.
@@ -205,7 +201,7 @@ impl Responder {
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
         let lane = self.lane;
-        name(lane, key, addr);
+        memory::name(lane, key, addr);
         self.enter_by(lane)
     }
 
@@ -218,15 +214,6 @@ impl Responder {
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
             Some(nak) => Err(nak),
-        }
-    }
-
-    /// [`Responder::unclaim`] there.
-    pub fn unclaim_in_hand(&self, wqe: u32) {
-        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.exclusive)
-            && let Ok(_mark) = self.enter_in_hand()
-        {
-            rq.unclaim_exclusive(wqe);
         }
     }
 
@@ -274,14 +261,6 @@ impl Responder {
         barrier::light(self.full_barrier);
     }
 
-    /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
-    #[inline]
-    fn name_next(&self, key: u32, addr: u64) -> bool {
-        name(self.lane, key, addr);
-        barrier::light(self.full_barrier);
-        !self.is_cut_off()
-    }
-
     /// Whether the owner has waited in vain for this initiator while it was in flight.
     #[inline(always)]
     fn is_cut_off(&self) -> bool {
@@ -304,206 +283,6 @@ impl Responder {
         let counts = self.counts();
         drop(mark);
         if counts { Ok(()) } else { Err(Nak::Silence) }
-    }
-
-    /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
-    #[inline]
-    pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Location, Nak> {
-        if !self.name_next(rkey, addr) {
-            return Err(Nak::Silence);
-        }
-        if self.qp.access.load(Ordering::Relaxed)
-            & need
-            & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
-            != need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
-        {
-            // An operation that the QP does not allow at all is an invalid request, not an access violation (IBA 9.7.4.1.2).
-            return Err(Nak::InvalidRequest);
-        }
-        self.space
-            .resolve(rkey, addr, len, need, self.pd(), self.qp.qpn.load(Ordering::Relaxed))
-            .filter(|place| *place != Location::Null)
-            .ok_or(Nak::RemoteAccess)
-    }
-
-    /// The same for the plain case: a connected QP, a region that is mapped here. None for all others and for refusals. The
-    /// caller came by [`Responder::enter_at`].
-    #[inline(always)]
-    pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
-        if self.qp.access.load(Ordering::Relaxed) & need != need {
-            return None;
-        }
-        let (entry, offset) = plain_region(self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
-        if self.own {
-            return Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8);
-        }
-        self.space.mapped_at(entry, offset, len)
-    }
-
-    /// The checks of a Flush to `placement`, bit 0 global visibility and bit 1 persistence (IBA annex A19.4.2). Each kind is
-    /// a right of the region, and asking for one that this lacks an access error; only then it is held against the QP.
-    pub fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
-        if placement & !3 != 0 {
-            return Err(Nak::InvalidRequest);
-        }
-        let need = [access::FLUSH_GLOBAL, access::FLUSH_PERSISTENT];
-        let need = (0..2).filter(|bit| placement >> bit & 1 != 0).fold(0, |all, bit| all | need[bit]);
-        self.remote_memory(rkey, addr, len, need)?;
-        if self.qp.access.load(Ordering::Relaxed) & need != need { Err(Nak::InvalidRequest) } else { Ok(()) }
-    }
-
-    /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
-    #[inline]
-    fn pd(&self) -> u32 {
-        match &self.rq {
-            Some(rq) if self.qp_type == QpType::XrcRecv => rq.shared.pd.load(Ordering::Relaxed),
-            _ => self.qp.pd.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Claims a receive for the initiator's message.
-    #[inline]
-    pub fn claim(&self) -> Result<u32, Nak> {
-        if self.is_cut_off() {
-            return Err(Nak::Silence);
-        }
-        let rnr = || Nak::ReceiverNotReady(self.qp.min_rnr_timer.load(Ordering::Relaxed) as u8);
-        let rq = self.rq.as_ref().ok_or_else(rnr)?;
-        let wqe = rq.claim(self.me as u32).ok_or_else(rnr)?;
-        let limit = rq.shared.limit.load(Ordering::Relaxed);
-        if limit != 0 && rq.waiting() < u64::from(limit) {
-            self.limit_reached(rq, limit);
-        }
-        Ok(wqe)
-    }
-
-    /// Gives claimed receive `wqe` to the next message instead, for this one will not be finished. Of a queue that others
-    /// claim from too it stays claimed until the QP goes to ERR.
-    #[cold]
-    pub fn unclaim(&self, wqe: u32) {
-        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.exclusive)
-            && let Ok(_mark) = self.enter()
-        {
-            rq.unclaim_exclusive(wqe);
-        }
-    }
-
-    /// The SRQ fell below its limit: one event, and the limit is disarmed (IBA 10.2.9.1, `man ibv_modify_srq`).
-    #[cold]
-    fn limit_reached(&self, rq: &RqView, limit: u32) {
-        if rq.shared.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            rq.shared.limit_reached.store(1, Ordering::SeqCst);
-            self.space.raise(rq.shared.attention.load(Ordering::Relaxed));
-        }
-    }
-
-    /// Whether a receive is waiting, without taking it.
-    pub fn has_receive(&self) -> bool {
-        self.rq
-            .as_ref()
-            .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
-    }
-
-    /// The memory of claimed receive `wqe` at `offset`, for at most `most` bytes: place and contiguous bytes there. None beyond
-    /// its end. Only what is stored is held against the key: a receive may be longer than its region. Silence once the lane
-    /// was cut off, for the receive is no longer the caller's.
-    #[inline]
-    pub fn receive_memory(
-        &self,
-        wqe: u32,
-        mut offset: u64,
-        most: u64,
-    ) -> Result<Option<(Location, u64, u32, u64)>, Nak> {
-        let Some(rq) = &self.rq else { return Ok(None) };
-        let pd = rq.shared.pd.load(Ordering::Relaxed);
-        for sge in rq.sges(wqe).unwrap_or(&[]) {
-            let sge = RqView::sge(sge);
-            if offset < u64::from(sge.length) {
-                let len = (u64::from(sge.length) - offset).min(most);
-                let addr = sge.addr.wrapping_add(offset);
-                if !self.name_next(sge.lkey, addr) {
-                    return Err(Nak::Silence);
-                }
-                let place =
-                    self.space.resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0).ok_or(Nak::RemoteOperation)?;
-                return Ok(Some((place, len, sge.lkey, addr)));
-            }
-            offset -= u64::from(sge.length);
-        }
-        Ok(None)
-    }
-
-    /// Bytes that claimed receive `wqe` has room for.
-    #[inline]
-    pub fn receive_room(&self, wqe: u32) -> u64 {
-        let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
-        sges.iter().map(|sge| u64::from(RqView::sge(sge).length)).sum()
-    }
-
-    /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
-    #[inline]
-    pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
-        if let Some(call) = self.publish_receive(wqe, receipt, solicited) {
-            call.make();
-        }
-    }
-
-    /// The same without waking: a requester's own completion comes first, for whoever wakes may answer at once.
-    #[inline]
-    pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
-        let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
-        let lane = self.lane;
-        // The receive was flushed, and may be that of another connection now.
-        if self.is_cut_off() {
-            return None;
-        }
-        receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
-        let produced = lane.produced.load(Ordering::Relaxed);
-        if rq.exclusive {
-            rq.complete_exclusive(w);
-        } else {
-            self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
-            // Not before the last count: see `OwnedLane::recent`.
-            fence(Ordering::Release);
-            let recent = &lane.recent[produced as usize % RECENT];
-            recent.wqe.store(wqe, Ordering::Relaxed);
-            receipt.write(&recent.completed);
-        }
-        let bit = lane.ready_bit.load(Ordering::Relaxed);
-        let next = produced.wrapping_add(1);
-        let asks = publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
-        let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
-        rq.fetch_next();
-        call
-    }
-
-    /// The receive CQ counts its completions or wants to be told of them.
-    #[cold]
-    #[inline(never)]
-    fn tell(&self, solicited_or_error: bool) -> Option<WakeCall> {
-        let news = watched(self.cq);
-        if news.overrun {
-            self.cq.overrun.store(1, Ordering::SeqCst);
-        }
-        if news.overrun {
-            self.space.raise(self.cq.attention.load(Ordering::Relaxed));
-        }
-        news.event.then(|| WakeCall {
-            space: Arc::clone(&self.space),
-            cq: self.cq,
-            slot: layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)),
-            solicited_or_error,
-        })
-    }
-
-    /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).
-    #[cold]
-    pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, status: u32) {
-        if self.is_cut_off() {
-            return;
-        }
-        self.complete_receive(wqe, &Receipt { status, ..*receipt }, true);
-        self.fail(None);
     }
 
     /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.
@@ -539,24 +318,6 @@ impl Responder {
     fn raise_qp(&self) {
         self.space.raise(self.qp.attention.load(Ordering::Relaxed));
     }
-
-    /// Invalidates the type 2 window `rkey` for a Send with Invalidate (IBA 10.6.7.2, 9.4.1.1.3).
-    pub fn invalidate(&self, rkey: u32) -> Result<(), Nak> {
-        if self.is_cut_off() {
-            return Err(Nak::Silence);
-        }
-        let entry = self.space.keys.get((rkey >> 8) as usize).ok_or(Nak::RemoteAccess)?;
-        let good = u64::from(rkey);
-        self.space.write_key(rkey);
-        if entry.key.load(Ordering::Acquire) != good
-            || entry.flags() & layout::KEY_WINDOW2 == 0
-            || entry.qpn.load(Ordering::Relaxed) != self.qp.qpn.load(Ordering::Relaxed)
-            || entry.key.compare_exchange(good, 0, Ordering::SeqCst, Ordering::Relaxed).is_err()
-        {
-            return Err(Nak::RemoteAccess);
-        }
-        Ok(())
-    }
 }
 
 /// Moves a QP that receives to ERR; whether this call did. Its owner is to be told.
@@ -568,16 +329,6 @@ pub(crate) fn fail(qp: &QpShared, event: Option<u32>) -> bool {
         qp.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
     }
     failed
-}
-
-/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
-/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
-/// follow.
-#[inline(always)]
-fn name(lane: &Lane, key: u32, addr: u64) {
-    lane.addr.store(addr, Ordering::Relaxed);
-    // Not seen before what the last access has stored.
-    lane.key.store(key, Ordering::Release);
 }
 
 /// A lane and who has it.

@@ -1,0 +1,49 @@
+//! Atomics (IBA 9.4.5): 8 bytes, aligned, in memory that the peer's key names. And the checks of a Flush (annex A19).
+
+use crate::mr::transfer;
+use crate::process::peer::Location;
+use crate::responder::{Nak, Responder};
+use vervain_iba::access;
+
+/// Compare and swap, or fetch and add.
+#[derive(Clone, Copy)]
+pub(crate) struct Atomic {
+    /// Whether the word is compared, and swapped if it is equal.
+    pub compare_swap: bool,
+    /// The compare value, or the addend.
+    pub compare_add: u64,
+    /// The new value.
+    pub swap: u64,
+}
+
+impl Responder {
+    /// Carries out an atomic inside the mark: the word before. None where only the owner can.
+    #[inline]
+    pub(crate) fn fetch_atomic(&self, rkey: u32, addr: u64, atomic: Atomic) -> Result<Option<u64>, Nak> {
+        let location = self.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
+        if !addr.is_multiple_of(8) && location != Err(Nak::InvalidRequest) {
+            return Err(Nak::InvalidRequest);
+        }
+        match location? {
+            Location::Mapped(p) if (p as usize).is_multiple_of(8) => {
+                // SAFETY: eight aligned bytes, just checked against their key inside the mark, which keeps them so.
+                let before = unsafe { transfer::atomic(p, atomic.compare_swap, atomic.compare_add, atomic.swap) };
+                before.map(Some).map_err(|_| Nak::RemoteOperation)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks an atomic before it is carried out.
+    pub fn check_atomic(&self, rkey: u32, addr: u64) -> Result<(), Nak> {
+        self.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC).map(drop)
+    }
+
+    /// Carries out an atomic that came in a packet: compare and swap, or without `compare` fetch and add. The word before.
+    pub fn atomic(&self, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
+        let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
+        let atomic = Atomic { compare_swap: compare.is_some(), compare_add, swap };
+        // A region whose memory lies otherwise than its addresses say.
+        self.fetch_atomic(rkey, addr, atomic)?.ok_or(Nak::InvalidRequest)
+    }
+}

@@ -1,0 +1,184 @@
+//! Messages into receives (IBA 9.4.1, 10.8.3.3): a receive is claimed, filled and completed, or spoilt.
+
+use crate::arena::layout::{self, CqShared, RECENT};
+use crate::cq::completion::{publish, watched};
+use crate::mr::transfer::{Direction, Pieces, Policy};
+use crate::process::peer::PeerProcess;
+use crate::responder::{Nak, Responder, write};
+use crate::rq::{Receipt, RqView};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use vervain_iba::wc;
+
+/// A completion was published for a program that may wait for an event of its CQ.
+#[must_use]
+pub(crate) struct WakeCall {
+    /// Keeps the memory that `cq` lies in.
+    space: Arc<PeerProcess>,
+    cq: &'static CqShared,
+    slot: u32,
+    solicited_or_error: bool,
+}
+
+impl WakeCall {
+    /// Raises the event, if the program has asked for one.
+    #[cold]
+    pub(crate) fn make(self) {
+        let raise = || crate::cq::peer_events::raise(&self.space, self.cq, self.slot);
+        crate::cq::notify::fire(self.cq, self.solicited_or_error, raise);
+    }
+}
+
+impl Responder {
+    /// Claims a receive for the initiator's message.
+    #[inline]
+    pub fn claim(&self) -> Result<u32, Nak> {
+        if self.is_cut_off() {
+            return Err(Nak::Silence);
+        }
+        let rnr = || Nak::ReceiverNotReady(self.qp.min_rnr_timer.load(Ordering::Relaxed) as u8);
+        let rq = self.rq.as_ref().ok_or_else(rnr)?;
+        let wqe = rq.claim(self.me as u32).ok_or_else(rnr)?;
+        let limit = rq.shared.limit.load(Ordering::Relaxed);
+        if limit != 0 && rq.waiting() < u64::from(limit) {
+            self.limit_reached(rq, limit);
+        }
+        Ok(wqe)
+    }
+
+    /// Gives claimed receive `wqe` to the next message instead, for this one will not be finished. Of a queue that others
+    /// claim from too it stays claimed until the QP goes to ERR.
+    #[cold]
+    pub fn unclaim(&self, wqe: u32) {
+        if let Ok(_mark) = self.enter() {
+            self.give_back(wqe);
+        }
+    }
+
+    /// [`Responder::unclaim`] inside a mark.
+    pub fn give_back(&self, wqe: u32) {
+        if let Some(rq) = self.rq.as_ref().filter(|rq| rq.exclusive) {
+            rq.unclaim_exclusive(wqe);
+        }
+    }
+
+    /// The SRQ fell below its limit: one event, and the limit is disarmed (IBA 10.2.9.1, `man ibv_modify_srq`).
+    #[cold]
+    fn limit_reached(&self, rq: &RqView, limit: u32) {
+        if rq.shared.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            rq.shared.limit_reached.store(1, Ordering::SeqCst);
+            self.space.raise(rq.shared.attention.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Whether a receive is waiting, without taking it.
+    pub fn has_receive(&self) -> bool {
+        self.rq
+            .as_ref()
+            .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
+    }
+
+    /// Puts `data`, a piece of a message which ends here if it is the `last`, into claimed receive `wqe` at `offset`, inside the
+    /// mark. For what came in packets: the memory is this process's own.
+    pub fn fill(&self, wqe: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+        let mut done = 0;
+        while done < data.len() {
+            let left = (data.len() - done) as u64;
+            let to = self.reach_receive(wqe, offset + done as u64, left)?.ok_or(Nak::RemoteOperation)?;
+            let part = &data[done..done + to.len as usize];
+            done += part.len();
+            let ends = last && done == data.len();
+            // SAFETY: the data is a slice, which stays during the call; as many bytes were reached.
+            write::whole(unsafe {
+                to.transfer(to.way(Policy::Auto), Direction::Write, &Pieces::of(part), ends, false, Policy::Auto)
+            })
+            .map_err(|nak| if nak == Nak::RemoteAccess { Nak::RemoteOperation } else { nak })?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
+    #[inline]
+    pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
+        if let Some(call) = self.publish_receive(wqe, receipt, solicited) {
+            call.make();
+        }
+    }
+
+    /// Publishes the completion of claimed receive `wqe` without waking: a requester's own completion comes first, for whoever
+    /// wakes may answer at once.
+    #[inline]
+    pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
+        let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
+        let lane = self.lane;
+        // The receive was flushed, and may be that of another connection now.
+        if self.is_cut_off() {
+            return None;
+        }
+        receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
+        let produced = lane.produced.load(Ordering::Relaxed);
+        if rq.exclusive {
+            rq.complete_exclusive(w);
+        } else {
+            self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
+            // Not before the last count: see `OwnedLane::recent`.
+            fence(Ordering::Release);
+            let recent = &lane.recent[produced as usize % RECENT];
+            recent.wqe.store(wqe, Ordering::Relaxed);
+            receipt.write(&recent.completed);
+        }
+        let bit = lane.ready_bit.load(Ordering::Relaxed);
+        let next = produced.wrapping_add(1);
+        let asks = publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
+        let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
+        rq.fetch_next();
+        call
+    }
+
+    /// The receive CQ counts its completions or wants to be told of them.
+    #[cold]
+    #[inline(never)]
+    fn tell(&self, solicited_or_error: bool) -> Option<WakeCall> {
+        let news = watched(self.cq);
+        if news.overrun {
+            self.cq.overrun.store(1, Ordering::SeqCst);
+        }
+        if news.overrun {
+            self.space.raise(self.cq.attention.load(Ordering::Relaxed));
+        }
+        news.event.then(|| WakeCall {
+            space: Arc::clone(&self.space),
+            cq: self.cq,
+            slot: layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)),
+            solicited_or_error,
+        })
+    }
+
+    /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).
+    #[cold]
+    pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, status: u32) {
+        if self.is_cut_off() {
+            return;
+        }
+        self.complete_receive(wqe, &Receipt { status, ..*receipt }, true);
+        self.fail(None);
+    }
+
+    /// Invalidates the type 2 window `rkey` for a Send with Invalidate (IBA 10.6.7.2, 9.4.1.1.3).
+    pub fn invalidate(&self, rkey: u32) -> Result<(), Nak> {
+        if self.is_cut_off() {
+            return Err(Nak::Silence);
+        }
+        let entry = self.space.keys.get((rkey >> 8) as usize).ok_or(Nak::RemoteAccess)?;
+        let good = u64::from(rkey);
+        self.space.write_key(rkey);
+        if entry.key.load(Ordering::Acquire) != good
+            || entry.flags() & layout::KEY_WINDOW2 == 0
+            || entry.qpn.load(Ordering::Relaxed) != self.qp.qpn.load(Ordering::Relaxed)
+            || entry.key.compare_exchange(good, 0, Ordering::SeqCst, Ordering::Relaxed).is_err()
+        {
+            return Err(Nak::RemoteAccess);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! The memory that an operation touches at the far side: named for whoever revokes, checked against its key, and moved to or from
+//! by the best way there is.
+
+use crate::arena::layout::Lane;
+use crate::host::barrier;
+use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
+use crate::process::peer::{Location, plain_region};
+use crate::responder::{Nak, Responder};
+use crate::rq::RqView;
+use std::sync::atomic::Ordering;
+use vervain_iba::{QpType, access};
+
+/// Memory at the far side that an initiator has reached inside its mark.
+pub(crate) struct Reached<'a> {
+    responder: &'a Responder,
+    named: Named,
+    /// Where it is, seen from here.
+    pub location: Location,
+    /// Contiguous bytes there.
+    pub len: u64,
+    /// The key under which it is known there.
+    pub key: u32,
+    /// Its address as users of the key name it.
+    pub addr: u64,
+}
+
+/// By what it was reached.
+enum Named {
+    /// A key of the peer's that the initiator was told, for these rights.
+    Rkey(u32),
+    /// A receive, from this byte on.
+    Receive { wqe: u32, offset: u64 },
+}
+
+/// Why memory was not moved.
+pub(crate) enum Refusal {
+    /// The responder refuses.
+    Nak(Nak),
+    /// One of the two sides is not there.
+    Fault(Fault),
+}
+
+impl Reached<'_> {
+    /// Whether it is of one of the owner's own receives.
+    pub(crate) fn is_receive(&self) -> bool {
+        matches!(self.named, Named::Receive { .. })
+    }
+
+    /// The way that reaches it now.
+    #[inline]
+    pub(crate) fn way(&self, policy: Policy) -> Way {
+        transfer::way(&self.responder.space, self.location, policy)
+    }
+
+    fn find_again(&self) -> Result<Location, Nak> {
+        match self.named {
+            Named::Rkey(need) => self.responder.remote_memory(self.key, self.addr, self.len, need),
+            Named::Receive { wqe, offset } => {
+                let found = self.responder.receive_memory(wqe, offset, self.len)?;
+                found.map(|(location, ..)| location).ok_or(Nak::RemoteOperation)
+            }
+        }
+    }
+
+    /// Moves `pieces` to or from its beginning by `way`; false where only the owner can. `ends` says that the message ends with
+    /// them, `stream` that it is so long that it is better streamed past the caches.
+    ///
+    /// # Safety
+    /// The pieces are memory of this process that was checked against its keys or is vouched for, no more bytes than were
+    /// reached; the mark inside which it was reached has not ended.
+    pub(crate) unsafe fn transfer(
+        &self,
+        way: Way,
+        direction: Direction,
+        pieces: &Pieces,
+        ends: bool,
+        stream: bool,
+        policy: Policy,
+    ) -> Result<bool, Refusal> {
+        match way {
+            Way::Null => Ok(true),
+            Way::Owner => Ok(false),
+            Way::Direct(p) => {
+                // SAFETY: both sides were checked against their keys inside the in-flight mark, see above.
+                let moved = unsafe { transfer::copy_direct_of(direction, p, pieces, ends, stream) };
+                moved.map(|()| true).map_err(Refusal::Fault)
+            }
+            Way::Vm(_) if pieces.has_null() => Ok(false),
+            Way::Vm(host) => self.transfer_by_vm(host, direction, pieces, ends, policy),
+        }
+    }
+
+    /// Moves `pieces` by a process_vm call to or from `host`, an address of the owner's.
+    fn transfer_by_vm(
+        &self,
+        host: u64,
+        direction: Direction,
+        pieces: &Pieces,
+        ends: bool,
+        policy: Policy,
+    ) -> Result<bool, Refusal> {
+        let responder = self.responder;
+        transfer::bring_in(direction, pieces).map_err(Refusal::Fault)?;
+        transfer::aim(responder.lane, direction, host, pieces.len(), ends);
+        // The address lies where the owner can take it away; look once more before it is used.
+        responder.barrier();
+        // Memory that has been mapped meanwhile is still there.
+        let still = match self.find_again().map_err(Refusal::Nak)? {
+            Location::Unmapped(now) => now == host,
+            Location::Mapped(_) => true,
+            Location::Null => false,
+        };
+        if responder.lane.open.load(Ordering::Relaxed) == 0 || !still {
+            return Err(Refusal::Nak(Nak::Silence));
+        }
+        match transfer::copy_vm(&responder.space, responder.lane, direction, pieces) {
+            Ok(()) => Ok(true),
+            Err(Fault::Refused) if policy != Policy::Vm => Ok(false),
+            Err(fault) => Err(Refusal::Fault(fault)),
+        }
+    }
+}
+
+/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
+/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
+/// follow.
+#[inline(always)]
+pub(super) fn name(lane: &Lane, key: u32, addr: u64) {
+    lane.addr.store(addr, Ordering::Relaxed);
+    // Not seen before what the last access has stored.
+    lane.key.store(key, Ordering::Release);
+}
+
+impl Responder {
+    /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
+    #[inline]
+    fn name_next(&self, key: u32, addr: u64) -> bool {
+        name(self.lane, key, addr);
+        barrier::light(self.full_barrier);
+        !self.is_cut_off()
+    }
+
+    /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
+    #[inline]
+    pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Location, Nak> {
+        if !self.name_next(rkey, addr) {
+            return Err(Nak::Silence);
+        }
+        if self.qp.access.load(Ordering::Relaxed)
+            & need
+            & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
+            != need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
+        {
+            // An operation that the QP does not allow at all is an invalid request, not an access violation (IBA 9.7.4.1.2).
+            return Err(Nak::InvalidRequest);
+        }
+        self.space
+            .resolve(rkey, addr, len, need, self.pd(), self.qp.qpn.load(Ordering::Relaxed))
+            .filter(|place| *place != Location::Null)
+            .ok_or(Nak::RemoteAccess)
+    }
+
+    /// Remote memory in the plain case: a connected QP, a region that is mapped here. None for all others and for refusals. The
+    /// caller came by [`Responder::enter_at`].
+    #[inline(always)]
+    pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
+        if self.qp.access.load(Ordering::Relaxed) & need != need {
+            return None;
+        }
+        let (entry, offset) = plain_region(self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
+        if self.own {
+            return Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8);
+        }
+        self.space.mapped_at(entry, offset, len)
+    }
+
+    /// The checks of a Flush to `placement`, bit 0 global visibility and bit 1 persistence (IBA annex A19.4.2). Each kind is
+    /// a right of the region, and asking for one that this lacks an access error; only then it is held against the QP.
+    pub fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
+        if placement & !3 != 0 {
+            return Err(Nak::InvalidRequest);
+        }
+        let need = [access::FLUSH_GLOBAL, access::FLUSH_PERSISTENT];
+        let need = (0..2).filter(|bit| placement >> bit & 1 != 0).fold(0, |all, bit| all | need[bit]);
+        self.remote_memory(rkey, addr, len, need)?;
+        if self.qp.access.load(Ordering::Relaxed) & need != need { Err(Nak::InvalidRequest) } else { Ok(()) }
+    }
+
+    /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
+    #[inline]
+    fn pd(&self) -> u32 {
+        match &self.rq {
+            Some(rq) if self.qp_type == QpType::XrcRecv => rq.shared.pd.load(Ordering::Relaxed),
+            _ => self.qp.pd.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The memory of claimed receive `wqe` at `offset`, for at most `most` bytes: place and contiguous bytes there. None beyond
+    /// its end. Only what is stored is held against the key: a receive may be longer than its region. Silence once the lane
+    /// was cut off, for the receive is no longer the caller's.
+    #[inline]
+    pub fn receive_memory(
+        &self,
+        wqe: u32,
+        mut offset: u64,
+        most: u64,
+    ) -> Result<Option<(Location, u64, u32, u64)>, Nak> {
+        let Some(rq) = &self.rq else { return Ok(None) };
+        let pd = rq.shared.pd.load(Ordering::Relaxed);
+        for sge in rq.sges(wqe).unwrap_or(&[]) {
+            let sge = RqView::sge(sge);
+            if offset < u64::from(sge.length) {
+                let len = (u64::from(sge.length) - offset).min(most);
+                let addr = sge.addr.wrapping_add(offset);
+                if !self.name_next(sge.lkey, addr) {
+                    return Err(Nak::Silence);
+                }
+                let place =
+                    self.space.resolve(sge.lkey, addr, len, access::LOCAL_WRITE, pd, 0).ok_or(Nak::RemoteOperation)?;
+                return Ok(Some((place, len, sge.lkey, addr)));
+            }
+            offset -= u64::from(sge.length);
+        }
+        Ok(None)
+    }
+
+    /// Bytes that claimed receive `wqe` has room for.
+    #[inline]
+    pub fn receive_room(&self, wqe: u32) -> u64 {
+        let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
+        sges.iter().map(|sge| u64::from(RqView::sge(sge).length)).sum()
+    }
+
+    /// Reaches `len` bytes at `addr` under the peer's key `rkey`, for the rights `need`.
+    #[inline]
+    pub(super) fn reach(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Reached<'_>, Nak> {
+        let location = self.remote_memory(rkey, addr, len, need)?;
+        Ok(Reached { responder: self, named: Named::Rkey(need), location, len, key: rkey, addr })
+    }
+
+    /// Reaches the memory of claimed receive `wqe` at `offset`, for at most `most` bytes. None beyond its end.
+    #[inline]
+    pub(crate) fn reach_receive(&self, wqe: u32, offset: u64, most: u64) -> Result<Option<Reached<'_>>, Nak> {
+        let found = self.receive_memory(wqe, offset, most)?;
+        let named = Named::Receive { wqe, offset };
+        Ok(found.map(|(location, len, key, addr)| Reached { responder: self, named, location, len, key, addr }))
+    }
+}

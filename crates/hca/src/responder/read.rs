@@ -1,0 +1,38 @@
+//! RDMA Read (IBA 9.4.4): out of memory that the peer's key names.
+
+use crate::mr::transfer::Pieces;
+use crate::process::peer::Location;
+use crate::responder::{Nak, Reached, Responder};
+use std::sync::atomic::Ordering;
+use vervain_iba::access;
+
+impl Responder {
+    /// Whether the QP has room for the answer to a Read or an atomic at all (IBA 9.7.4.1.2).
+    pub(crate) fn answers(&self) -> Result<(), Nak> {
+        if self.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 { Err(Nak::InvalidRequest) } else { Ok(()) }
+    }
+
+    /// Reaches what a Read fetches.
+    #[inline]
+    pub(crate) fn reach_read(&self, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
+        self.reach(rkey, addr, len, access::REMOTE_READ)
+    }
+
+    /// Checks a Read before it is answered.
+    pub fn check_read(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
+        self.reach_read(rkey, addr, len).map(drop)
+    }
+
+    /// What a Read fetches, inside the mark and until its end. For an answer in packets: the memory is this process's own.
+    pub fn read(&self, rkey: u32, addr: u64, len: u64) -> Result<Pieces, Nak> {
+        match self.reach_read(rkey, addr, len)?.location {
+            Location::Mapped(p) => {
+                let mut pieces = Pieces::new();
+                pieces.push(p, len);
+                Ok(pieces)
+            }
+            // This process's own memory is all mapped, and the null MR is for local use.
+            Location::Unmapped(_) | Location::Null => Err(Nak::RemoteAccess),
+        }
+    }
+}

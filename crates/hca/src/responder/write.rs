@@ -1,0 +1,38 @@
+//! RDMA Write (IBA 9.4.3): into memory that the peer's key names.
+
+use crate::mr::transfer::{Direction, Pieces, Policy};
+use crate::responder::{Nak, Reached, Refusal, Responder};
+use vervain_iba::access;
+
+impl Responder {
+    /// Reaches what a Write goes to.
+    #[inline]
+    pub(crate) fn reach_write(&self, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
+        self.reach(rkey, addr, len, access::REMOTE_WRITE)
+    }
+
+    /// Checks a Write before its data is there.
+    pub fn check_write(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
+        self.reach_write(rkey, addr, len).map(drop)
+    }
+
+    /// Writes `data`, a piece of a message which ends here if it is the `last`, inside the mark. For what came in packets: the
+    /// memory is this process's own.
+    pub fn write(&self, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+        let to = self.reach_write(rkey, addr, data.len() as u64)?;
+        // SAFETY: the data is a slice, which stays during the call; as many bytes were reached.
+        whole(unsafe {
+            to.transfer(to.way(Policy::Auto), Direction::Write, &Pieces::of(data), last, false, Policy::Auto)
+        })
+    }
+}
+
+/// A move that the owner need not be asked for: it is the calling process.
+pub(super) fn whole(moved: Result<bool, Refusal>) -> Result<(), Nak> {
+    match moved {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Nak::RemoteAccess),
+        Err(Refusal::Nak(nak)) => Err(nak),
+        Err(Refusal::Fault(_)) => Err(Nak::RemoteOperation),
+    }
+}
