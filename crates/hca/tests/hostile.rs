@@ -198,7 +198,7 @@ impl Copied {
         View::of_peer(self.fd.as_raw_fd()).unwrap()
     }
 
-    fn mend(&self, view: View) {
+    fn mend(&self, view: &View) {
         for (at, bytes) in &self.extents {
             let to = view.at(*at, bytes.len() as u64).unwrap();
             // SAFETY: the range was just checked.
@@ -208,13 +208,13 @@ impl Copied {
         view.get::<Header>(0).unwrap().alive[0].store(0, Ordering::Relaxed);
     }
 
-    fn space(&self, view: View) -> Option<Arc<PeerProcess>> {
+    fn space(&self, view: &View) -> Option<Arc<PeerProcess>> {
         let wake = self.wake.try_clone().unwrap();
-        PeerProcess::new(view, Some(common::ask), std::process::id() as i32, wake).ok().map(Arc::new)
+        PeerProcess::new(view.clone(), Some(common::ask), std::process::id() as i32, wake).ok().map(Arc::new)
     }
 }
 
-fn value(r: &mut Random, view: View, honest: &Honest, old: u64) -> u64 {
+fn value(r: &mut Random, view: &View, honest: &Honest, old: u64) -> u64 {
     let some = |r: &mut Random| honest.structs[r.below(honest.structs.len() as u64) as usize].0;
     match r.below(8) {
         0 => [0, 1, 2, 3, 7, 8, 15, 31, 63, 64, 65, 255, 4096, 65535, 65536][r.below(15) as usize],
@@ -230,7 +230,7 @@ fn value(r: &mut Random, view: View, honest: &Honest, old: u64) -> u64 {
     }
 }
 
-fn spoil(r: &mut Random, view: View, honest: &Honest) {
+fn spoil(r: &mut Random, view: &View, honest: &Honest) {
     let (at, len) = honest.structs[r.below(honest.structs.len() as u64) as usize];
     if r.below(2) == 0 {
         let word = view.get::<AtomicU32>(at + r.below(len / 4) * 4).unwrap();
@@ -242,7 +242,7 @@ fn spoil(r: &mut Random, view: View, honest: &Honest) {
 }
 
 /// Memory that is said to be mapped must be, in the arena or in an object; one byte at each end is written.
-fn check(view: View, objects: &[std::ops::Range<u64>], place: Location, len: u64) {
+fn check(view: &View, objects: &[std::ops::Range<u64>], place: Location, len: u64) {
     if let Location::Mapped(p) = place {
         let base = view.at(0, 0).unwrap() as u64;
         let at = p as u64;
@@ -307,7 +307,7 @@ fn objects(space: &PeerProcess, honest: &Honest, r: &mut Random) {
 
 /// Everything that an initiator does in a peer's arena.
 fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
-    let view = space.view;
+    let view = &space.view;
     objects(space, honest, r);
     let mapped = mapped_objects();
     for &qpn in &honest.qpns {
@@ -355,7 +355,7 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
                     let Ok(place) = target.remote_memory(key, addr, len, need) else { continue };
                     check(view, &mapped, place, len);
                     if let Way::Vm(host) = way(space, place, Policy::Auto) {
-                        aim(target.lane, Direction::Write, host, len, true);
+                        aim(&target.lane, Direction::Write, host, len, true);
                         target.lane.unaim();
                     }
                 }
@@ -411,7 +411,7 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
     for seed in 1..=6_000u64 {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let view = copy.view();
-        copy.mend(view);
+        copy.mend(&view);
         if seed % 8 == 1 {
             // Windows too: a type 2 one of the first QP, and one over a region.
             let e = view.get::<KeyEntry>(honest.structs[1].0).unwrap();
@@ -420,10 +420,8 @@ fn a_spoiled_arena_of_a_peer_does_no_harm() {
             e.parent.store(honest.rkeys[1], Ordering::Relaxed);
             assert_ne!(e.key.load(Ordering::Relaxed), 0);
         }
-        (0..r.below(4)).for_each(|_| spoil(&mut r, view, &honest));
-        let Some(space) = copy.space(view) else {
-            // SAFETY: no reference into the view is left.
-            unsafe { view.unmap() };
+        (0..r.below(4)).for_each(|_| spoil(&mut r, &view, &honest));
+        let Some(space) = copy.space(&view) else {
             continue;
         };
         bound += 1;
@@ -446,15 +444,15 @@ fn an_arena_that_changes_under_the_reader_does_no_harm() {
     let honest = honest();
     let copy = Copied::take();
     let view = copy.view();
-    copy.mend(view);
-    let space = copy.space(view).unwrap();
+    copy.mend(&view);
+    let space = copy.space(&view).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
             let mut r = Random(77);
             while !stop.load(Ordering::Relaxed) {
-                (0..64).for_each(|_| spoil(&mut r, view, &honest));
-                copy.mend(view);
+                (0..64).for_each(|_| spoil(&mut r, &view, &honest));
+                copy.mend(&view);
             }
         });
         let end = Instant::now() + Duration::from_millis(1500);
@@ -482,7 +480,7 @@ fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
     shared.ring.store(4096, Ordering::Relaxed);
     shared.mask.store(entries as u32 - 1, Ordering::Relaxed);
     shared.open.store(1, Ordering::Relaxed);
-    if let Some(rq) = RqView::new(view, 0) {
+    if let Some(rq) = RqView::new(&view, 0) {
         let ring = view.slice::<AtomicU64>(4096, entries as usize).unwrap();
         ring.iter().enumerate().for_each(|(i, e)| e.store((i as u64) << 40 | 0x1234, Ordering::Relaxed));
         // Without a bound it would never return; the watcher says so instead of hanging for ever.
@@ -503,7 +501,7 @@ fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
     for e in ring {
         e.store(0xff_ffff << 40, Ordering::Relaxed);
     }
-    let rq = RqView::new(view, 0).unwrap();
+    let rq = RqView::new(&view, 0).unwrap();
     let _ = rq.claim(foreign(1));
     // Pieces beyond number: they would be walked one by one.
     shared.max_sge.store(u32::MAX, Ordering::Relaxed);
@@ -519,7 +517,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
     INITIATORS_LIVE.store(false, Ordering::Relaxed);
     let context = context();
     let pd = context.alloc_pd().unwrap();
-    let view = process().own.view;
+    let view = process().own.view.clone();
     for seed in 1..=600u64 {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         guarded(seed, || {
@@ -531,7 +529,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
             (0..4).for_each(|id| post(id).unwrap());
             let target = bind(&qp, foreign(1));
             let offset = process().own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Relaxed);
-            let rq = target.rq.as_ref().unwrap().shared;
+            let rq = &target.rq.as_ref().unwrap().shared;
             let cq_at = target.lane.cq.load(Ordering::Relaxed);
             let places = [
                 (offset, size_of::<Lane>() as u64),
@@ -555,7 +553,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
                 if let Ok(wqe) = target.claim() {
                     common::publish(&target, wqe, round);
                 }
-                (0..=r.below(2)).for_each(|_| spoil(&mut r, view, &honest));
+                (0..=r.below(2)).for_each(|_| spoil(&mut r, &view, &honest));
                 process().own.raise(target.lane.attention.load(Ordering::Relaxed));
                 common::poll(&cq, 3);
                 let _ = post(50 + u64::from(round));

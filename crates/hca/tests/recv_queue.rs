@@ -72,7 +72,7 @@ struct Case {
 impl Case {
     fn new(max_wr: u32) -> Case {
         let rq = RecvQueue::create(process(), 1, max_wr, 1, false).unwrap();
-        let shared = rq.view.shared;
+        let shared = &rq.view.shared;
         let n = shared.mask.load(Ordering::Relaxed) as usize + 1;
         let ring = process().own.view.slice(shared.ring.load(Ordering::Relaxed), n).unwrap();
         let start = shared.tail.load(Ordering::Relaxed);

@@ -423,12 +423,12 @@ pub mod request {
     pub const DATAGRAM: u32 = 6;
     /// Bytes of a bounce buffer, and of the longest message that goes through it in one piece.
     pub const BOUNCE_BYTES: u64 = 64 << 10;
-    /// The same for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's
+    /// Bytes of a bounce buffer for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's
     /// speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner wakes.
     pub const LARGE_BOUNCE_BYTES: u64 = 512 << 10;
     /// Bytes that a longer message is moved by: both sides copy at once, one a piece behind the other.
     pub const PIECE_BYTES: u64 = 32 << 10;
-    /// The same of a lane for datagrams: a payload of one MTU and its header.
+    /// Bytes of a bounce buffer for datagrams: a payload of one MTU and its header.
     pub const DATAGRAM_BYTES: u64 = 8 << 10;
 }
 
@@ -455,7 +455,7 @@ pub struct Request {
     /// Bytes that the initiator has put into the bounce buffer (write) or taken out (read). Initiator.
     pub moved: AtomicU64,
     _line0: AtomicU64,
-    /// The same of the owner. The initiator sets it to 0 with a new request. Owner.
+    /// Bytes that the owner has passed. The initiator sets it to 0 with a new request. Owner.
     pub taken: AtomicU64,
     /// The word before an atomic. Owner.
     pub result: AtomicU64,

@@ -9,12 +9,14 @@ pub mod layout;
 pub(crate) mod numbers;
 
 use crate::arena::free_ranges::FreeRanges;
+use crate::arena::layout::Shared;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::host::mapping;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_share::checkers;
 
@@ -38,18 +40,61 @@ const STEP: u64 = 1 << 20;
 /// It is closed to every access (PROT_NONE) beyond what has been asked for. A few MiB of the 64 GiB are in use, all near its
 /// start; whoever reads all memory that can be read, as memcheck's search for leaks and some garbage collectors do, would
 /// bring the rest to life.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct View {
-    base: *mut u8,
-    len: u64,
-    /// How far it is open, for all copies of this view; given back by `unmap`.
-    open: NonNull<AtomicU64>,
+    map: Arc<Mapping>,
 }
 
-// SAFETY: a view is an address range; all access through it goes through atomics or explicitly synchronised copies.
-unsafe impl Send for View {}
+/// The mapping, for as long as a view of it or a reference into it is left.
+struct Mapping {
+    base: *mut u8,
+    len: u64,
+    /// How far it is open.
+    open: AtomicU64,
+    /// Who mapped it. A forked child does not have it, and may have something else there.
+    pid: u32,
+}
+
+// SAFETY: an address range; all access through it goes through atomics or explicitly synchronised copies.
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for View {}
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            // SAFETY: the range came from `map`, and the last reference into it is gone.
+            unsafe { mapping::unmap(self.base.cast(), self.len as usize) };
+        }
+    }
+}
+
+/// A shared struct in an arena, which stays mapped as long as this lives.
+pub struct ArenaRef<T: ?Sized> {
+    at: NonNull<T>,
+    map: Arc<Mapping>,
+}
+
+// SAFETY: shared structs are made of atomics.
+unsafe impl<T: ?Sized + Sync> Send for ArenaRef<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Sync> Sync for ArenaRef<T> {}
+
+impl<T: ?Sized> Clone for ArenaRef<T> {
+    fn clone(&self) -> Self {
+        ArenaRef { at: self.at, map: Arc::clone(&self.map) }
+    }
+}
+
+impl<T: ?Sized> Deref for ArenaRef<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: checked by `View` when this was made; the mapping lives as long as `map`.
+        unsafe { self.at.as_ref() }
+    }
+}
 
 impl View {
     /// Maps `len` bytes of `fd` shared, readable and writable, kept out of forked children and core dumps.
@@ -62,7 +107,8 @@ impl View {
         }
         // SAFETY: the range was mapped just above.
         unsafe { mapping::keep_private(base, len as usize) };
-        Ok(View { base: base.cast(), len, open: NonNull::from(Box::leak(Box::default())) })
+        let map = Mapping { base: base.cast(), len, open: AtomicU64::new(0), pid: std::process::id() };
+        Ok(View { map: Arc::new(map) })
     }
 
     /// Maps a peer's arena from a descriptor it sent. Refused unless it is sealed against shrinking.
@@ -91,61 +137,47 @@ impl View {
         view
     }
 
-    /// Unmaps a peer's arena.
-    ///
-    /// # Safety
-    /// No reference into the view is used afterwards.
-    pub unsafe fn unmap(self) {
-        // SAFETY: the range came from `map`, and the caller gives up all references into it.
-        unsafe {
-            mapping::unmap(self.base.cast(), self.len as usize);
-            drop(Box::from_raw(self.open.as_ptr()));
-        }
-    }
-
     /// Where it is mapped.
     pub fn base(&self) -> *const u8 {
-        self.base
+        self.map.base
     }
 
     /// Bytes mapped.
     pub fn len(&self) -> u64 {
-        self.len
+        self.map.len
     }
 
     /// Whether nothing is mapped; never true for a view made by this module.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.map.len == 0
     }
 
     /// The address of `offset`, if `[offset, offset + len)` lies inside.
     #[inline]
     pub fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        // SAFETY: lives as long as the mapping.
-        if end > unsafe { self.open.as_ref() }.load(Ordering::Acquire) && !self.open(end) {
+        if end > self.map.open.load(Ordering::Acquire) && !self.open(end) {
             return None;
         }
         // SAFETY: the sum was just checked to stay inside the mapping.
-        Some(unsafe { self.base.add(offset as usize) })
+        Some(unsafe { self.map.base.add(offset as usize) })
     }
 
     /// Opens the mapping up to `end`; false beyond its own end, or when the kernel has no memory for that.
     #[cold]
     #[inline(never)]
     fn open(&self, end: u64) -> bool {
-        if end > self.len {
+        let Mapping { base, len, open, .. } = &*self.map;
+        if end > *len {
             return false;
         }
-        // SAFETY: as in `at`.
-        let open = unsafe { self.open.as_ref() };
-        let (from, to) = (open.load(Ordering::Acquire), end.next_multiple_of(STEP).min(self.len));
+        let (from, to) = (open.load(Ordering::Acquire), end.next_multiple_of(STEP).min(*len));
         // Whoever opens less at the same moment asks for what is open already.
         if from < to {
             // SAFETY: a part of this mapping, which nobody could use until now.
             let done = unsafe {
                 mapping::protect(
-                    self.base.add(from as usize).cast(),
+                    base.add(from as usize).cast(),
                     (to - from) as usize,
                     libc::PROT_READ | libc::PROT_WRITE,
                 )
@@ -175,27 +207,42 @@ impl View {
         unsafe { mapping::protect(at.cast(), len as usize, prot) }
     }
 
-    /// The shared struct at `offset`, if it lies inside and is aligned. `T` holds atomics only, see `layout`.
+    /// The address of `n` shared structs at `offset`, if they lie inside and are aligned. `T` holds atomics only, see `layout`.
     #[inline]
-    pub fn get<T: crate::arena::layout::Shared>(&self, offset: u64) -> Option<&'static T> {
-        let p = self.at(offset, size_of::<T>() as u64)?;
-        if !(p as usize).is_multiple_of(align_of::<T>()) {
-            return None;
-        }
-        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as
-        // the `Space` that hands out references; arenas of live spaces are never unmapped.
-        Some(unsafe { &*p.cast::<T>() })
+    fn find<T: Shared>(&self, offset: u64, n: usize) -> Option<NonNull<T>> {
+        let p = self.at(offset, (size_of::<T>() as u64).checked_mul(n as u64)?)?;
+        if (p as usize).is_multiple_of(align_of::<T>()) { NonNull::new(p.cast()) } else { None }
+    }
+
+    /// The shared struct at `offset`, if it lies inside and is aligned.
+    #[inline]
+    pub fn get<T: Shared>(&self, offset: u64) -> Option<&T> {
+        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as this
+        // view of it.
+        self.find(offset, 1).map(|p| unsafe { p.as_ref() })
     }
 
     /// A shared array of `n` elements at `offset`.
     #[inline]
-    pub fn slice<T: crate::arena::layout::Shared>(&self, offset: u64, n: usize) -> Option<&'static [T]> {
-        let p = self.at(offset, (size_of::<T>() as u64).checked_mul(n as u64)?)?;
-        if !(p as usize).is_multiple_of(align_of::<T>()) {
-            return None;
-        }
+    pub fn slice<T: Shared>(&self, offset: u64, n: usize) -> Option<&[T]> {
         // SAFETY: as for `get`, for the whole array.
-        Some(unsafe { std::slice::from_raw_parts(p.cast::<T>(), n) })
+        self.find(offset, n).map(|p| unsafe { NonNull::slice_from_raw_parts(p, n).as_ref() })
+    }
+
+    /// The shared struct at `offset`, with the mapping.
+    pub fn hold<T: Shared>(&self, offset: u64) -> Option<ArenaRef<T>> {
+        Some(ArenaRef { at: self.find(offset, 1)?, map: Arc::clone(&self.map) })
+    }
+
+    /// A shared array of `n` elements at `offset`, with the mapping.
+    pub fn hold_slice<T: Shared>(&self, offset: u64, n: usize) -> Option<ArenaRef<[T]>> {
+        let at = NonNull::slice_from_raw_parts(self.find(offset, n)?, n);
+        Some(ArenaRef { at, map: Arc::clone(&self.map) })
+    }
+
+    /// A shared array of `N` elements at `offset`, with the mapping.
+    pub fn hold_array<T: Shared, const N: usize>(&self, offset: u64) -> Option<ArenaRef<[T; N]>> {
+        Some(ArenaRef { at: self.find::<T>(offset, N)?.cast(), map: Arc::clone(&self.map) })
     }
 }
 
@@ -246,8 +293,8 @@ impl Arena {
     }
 
     /// The mapping.
-    pub fn view(&self) -> View {
-        self.view
+    pub fn view(&self) -> &View {
+        &self.view
     }
 
     /// The memfd, to hand to peers.
@@ -416,11 +463,11 @@ mod tests {
     fn what_nobody_has_asked_for_cannot_be_read() {
         let arena = Arena::create(PAGE).unwrap();
         let block = arena.alloc(5 * STEP).unwrap();
-        let views = [arena.view(), View::of_peer(arena.fd()).unwrap()];
+        let views = [arena.view().clone(), View::of_peer(arena.fd()).unwrap()];
         for view in views {
-            // A copy of the view knows what was opened by another.
-            let copy = view;
-            let at = copy.at(block.offset(), block.len()).unwrap();
+            // A clone of the view knows what was opened by another.
+            let clone = view.clone();
+            let at = clone.at(block.offset(), block.len()).unwrap();
             let open = (block.offset() + block.len()).next_multiple_of(STEP) as usize;
             assert_eq!(rights(at), "rw-");
             assert_eq!(rights(view.base().wrapping_add(open - 1)), "rw-");
@@ -432,8 +479,24 @@ mod tests {
             assert!(view.at(view.len(), 1).is_none());
             assert_eq!(rights(view.base().wrapping_add(22 * STEP as usize)), "---");
         }
-        // SAFETY: nothing refers to the second view.
-        unsafe { views[1].unmap() };
+    }
+
+    #[test]
+    fn a_peer_s_arena_stays_mapped_as_long_as_anything_refers_to_it() {
+        let arena = Arena::create(PAGE).unwrap();
+        let block = arena.alloc(8).unwrap();
+        let view = View::of_peer(arena.fd()).unwrap();
+        let (word, list) = (view.hold::<AtomicU64>(block.offset()), view.hold_slice::<AtomicU64>(block.offset(), 1));
+        let base = view.base();
+        drop(view);
+        assert_eq!(rights(base), "rw-");
+        word.unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(list.as_ref().unwrap()[0].load(Ordering::Relaxed), 7);
+        drop(list);
+        // Something else may have been mapped there since, by another test.
+        let there = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let start = format!("{:x}-", base as usize);
+        assert!(!there.lines().any(|line| line.starts_with(&start) && line.contains("memfd:vervain")), "{there}");
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl EventCount {
         wait_for(&self.reported, &self.acked);
     }
 
-    /// The same for completion events.
+    /// Waits until every completion event told was acknowledged.
     pub(crate) fn wait_completions(&self) {
         wait_for(&self.completions, &self.completions_acked);
     }

@@ -265,7 +265,7 @@ impl Cq {
         self.count_if_needed();
     }
 
-    /// The reverse of [`Cq::expect`].
+    /// Queues that reported here and made at most `n` completions do so no longer, see [`Cq::expect`].
     pub(crate) fn expect_no_more(&self, n: u64, key: Option<usize>) {
         let mut q = self.queue.lock();
         if let Some(key) = key

@@ -159,7 +159,7 @@ pub unsafe fn copy_direct(direction: Direction, at: *mut u8, pieces: &Pieces, la
     unsafe { copy_direct_of(direction, at, pieces, last, false) }
 }
 
-/// The same for a chunk of a message that is so long that it is better streamed past the caches.
+/// Moves `pieces` as [`copy_direct`] does, past the caches if `stream`: for a chunk of a message that is so long.
 ///
 /// # Safety
 /// As for [`copy_direct`].
@@ -222,7 +222,7 @@ pub(crate) unsafe fn copy_tail_last(from: *const u8, to: *mut u8, n: usize) -> A
     }
 }
 
-/// The same for a chunk of a message that is better streamed past the caches.
+/// Copies `n` bytes as [`copy_tail_last`] does, past the caches if `stream`.
 ///
 /// # Safety
 /// As for [`copy_direct`].

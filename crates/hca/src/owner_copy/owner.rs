@@ -29,7 +29,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
     }
 }
 
-/// The reverse of [`status_of`].
+/// What a [`status_of`] stands for.
 pub fn result_of(status: u32) -> Result<(), Nak> {
     match status {
         0 => Ok(()),

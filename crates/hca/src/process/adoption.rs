@@ -65,7 +65,7 @@ impl Process {
         self.close_gate_where(|_| true)
     }
 
-    /// The same where only what goes on by the lanes that `matter` is in the way.
+    /// Closes the gate for what goes on by the lanes that `matter`, as long as the guard lives.
     pub(crate) fn close_gate_where(&self, matter: impl Fn(&Lane) -> bool) -> Closed<'_> {
         let signals = NoSignals::new();
         self.pause_where(matter);

@@ -5,8 +5,8 @@
 //! Called by registration (`mr`) and by the link, which passes the descriptors.
 
 use crate::adopt::Adopted;
-use crate::arena::Arena;
 use crate::arena::layout::{HEAP, NOT_SHARED, OBJECT_MEMFD, OBJECT_SYSV, OBJECTS, OFFSET_BITS, ObjectEntry};
+use crate::arena::{Arena, ArenaRef};
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
 use crate::host::sysv;
@@ -24,7 +24,7 @@ const PROBE: usize = 4 << 20;
 
 /// The owner's side of the object table.
 pub(crate) struct Objects {
-    entries: &'static [ObjectEntry],
+    entries: ArenaRef<[ObjectEntry]>,
     offset: u64,
     source: Option<Source>,
     state: OwnerLock<State>,
@@ -98,7 +98,7 @@ impl Objects {
     /// The table at `offset` of the arena; finds the heap if there is one.
     pub(crate) fn new(arena: &Arena, offset: u64, source: Option<Source>) -> Result<Objects> {
         let view = arena.view();
-        let entries = view.slice::<ObjectEntry>(offset, OBJECTS).expect("just allocated");
+        let entries = view.hold_slice::<ObjectEntry>(offset, OBJECTS).expect("just allocated");
         arena.commit(&(offset..offset + (COMMIT * size_of::<ObjectEntry>()) as u64))?;
         let objects = Objects { entries, offset, source, state: OwnerLock::default() };
         // Numbers 0 and HEAP are not given to others.

@@ -5,6 +5,7 @@
 //! Records are made and replaced by the progress thread. One that is replaced stays mapped until every QP of this process
 //! has been seen outside of its send work, so that a thread that has looked it up may finish its copy.
 
+use crate::arena::ArenaRef;
 use crate::arena::layout::{OBJECT_MEMFD, OBJECT_SYSV, OFFSET_BITS, ObjectEntry};
 use crate::host::lock::OwnerLock;
 use crate::host::mapping;
@@ -116,15 +117,21 @@ pub struct Wanted {
 
 /// The mapped objects of one peer.
 pub(crate) struct Mapped {
-    entries: &'static [ObjectEntry],
+    /// None of this process itself, whose objects need no second mapping.
+    entries: Option<ArenaRef<[ObjectEntry]>>,
     slots: Box<[Slot]>,
     /// Numbers that have a record. Held by whoever changes records.
     known: OwnerLock<Vec<u32>>,
 }
 
 impl Mapped {
-    pub(crate) fn new(entries: &'static [ObjectEntry]) -> Mapped {
-        Mapped { entries, slots: empty_slots(entries.len()), known: OwnerLock::default() }
+    pub(crate) fn new(entries: Option<ArenaRef<[ObjectEntry]>>) -> Mapped {
+        let slots = empty_slots(entries.as_ref().map_or(0, |entries| entries.len()));
+        Mapped { entries, slots, known: OwnerLock::default() }
+    }
+
+    fn entry(&self, number: usize) -> Option<&ObjectEntry> {
+        self.entries.as_ref()?.get(number)
     }
 
     /// Where `[offset, offset + len)` of object `number` is mapped; contiguous for the first [`SLACK`] bytes at least.
@@ -152,7 +159,7 @@ impl Mapped {
         if checkers::memcheck() {
             return None;
         }
-        let (slot, entry) = (self.slots.get(number)?, self.entries.get(number)?);
+        let (slot, entry) = (self.slots.get(number)?, self.entry(number)?);
         let window = offset / WINDOW;
         let end = offset.checked_add(len)?;
         if generation == 0 || end > 1 << OFFSET_BITS || entry.generation.load(Ordering::Acquire) != generation {
@@ -186,8 +193,7 @@ impl Mapped {
     /// Maps what the owner granted: the object behind `fd`, or the segment that the table names. Called by the progress
     /// thread. What cannot be mapped is remembered as refused.
     pub(crate) fn map(&self, wanted: &Wanted, fd: Option<OwnedFd>) {
-        let Some((slot, entry)) = self.slots.get(wanted.number as usize).zip(self.entries.get(wanted.number as usize))
-        else {
+        let Some((slot, entry)) = self.slots.get(wanted.number as usize).zip(self.entry(wanted.number as usize)) else {
             return;
         };
         if entry.generation.load(Ordering::Acquire) != wanted.generation {
@@ -255,7 +261,7 @@ impl Mapped {
     /// Forgets objects that the owner's table does not have any more.
     pub(crate) fn sweep(&self) {
         self.forget_if(|number, generation| {
-            self.entries.get(number as usize).is_none_or(|e| e.generation.load(Ordering::Acquire) != generation)
+            self.entry(number as usize).is_none_or(|e| e.generation.load(Ordering::Acquire) != generation)
         });
     }
 

@@ -1,8 +1,8 @@
 //! The table of memory keys, which peers read. A key is an index and a variant byte that changes each time the index is used
 //! again, so that a stale key is refused (IBA 10.6.2). Both begin anywhere.
 
-use crate::arena::Arena;
 use crate::arena::layout::{self, KEY_NULL, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
+use crate::arena::{Arena, ArenaRef};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::host::random;
@@ -18,7 +18,7 @@ const RESTING: usize = 32;
 
 /// The owner's side of the key table.
 pub(crate) struct KeyTable {
-    pub(crate) entries: &'static [KeyEntry; layout::KEYS],
+    pub(crate) entries: ArenaRef<[KeyEntry; layout::KEYS]>,
     offset: u64,
     state: OwnerLock<KeyState>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Named {
 }
 
 impl KeyTable {
-    pub(crate) fn new(entries: &'static [KeyEntry; layout::KEYS], offset: u64) -> Self {
+    pub(crate) fn new(entries: ArenaRef<[KeyEntry; layout::KEYS]>, offset: u64) -> Self {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 

@@ -178,10 +178,10 @@ impl Process {
         let wake = crate::host::eventfd::create()?;
         let Ways { rendezvous, pollers } =
             ways(&Identity { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation })?;
-        let own = Arc::new(PeerProcess::new(view, None, std::process::id() as i32, wake)?);
+        let own = Arc::new(PeerProcess::new(view.clone(), None, std::process::id() as i32, wake)?);
         allow_process_vm();
         Ok(Process {
-            keys: KeyTable::new(own.keys, keys.offset()),
+            keys: KeyTable::new(own.keys.clone(), keys.offset()),
             objects,
             adopting: Adopting::new(config),
             mappings: Mappings::open(),

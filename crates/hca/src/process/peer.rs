@@ -1,8 +1,8 @@
 //! A process as its peers see it: its mapped arena, the way to wake it, and what its keys and QP numbers stand for.
 //! One's own process is a peer too, so that a QP looped back inside one process takes the same path as any other.
 
-use crate::arena::View;
 use crate::arena::layout::{self, Header, KeyEntry, QpShared, RqShared};
+use crate::arena::{ArenaRef, View};
 use crate::error::{Error, Result};
 use crate::process::imports::{Mapped, Wanted};
 use crate::process::peer_channels::PeerChannels;
@@ -18,10 +18,10 @@ pub struct PeerProcess {
     /// The mapped arena.
     pub view: View,
     /// Its header.
-    pub header: &'static Header,
+    pub header: ArenaRef<Header>,
     /// Its key table.
-    pub keys: &'static [KeyEntry; layout::KEYS],
-    attention: &'static [AtomicU64],
+    pub keys: ArenaRef<[KeyEntry; layout::KEYS]>,
+    attention: ArenaRef<[AtomicU64]>,
     mapped: Mapped,
     /// None for the calling process itself.
     ask: Option<AskForObject>,
@@ -54,7 +54,7 @@ impl PeerProcess {
     /// `ask` is how its shared objects are asked for; none for the calling process itself.
     pub fn new(view: View, ask: Option<AskForObject>, pid: i32, wake: OwnedFd) -> Result<PeerProcess> {
         let own = ask.is_none();
-        let header = view.get::<Header>(0).ok_or_else(|| Error::invalid("an arena is too small for its header"))?;
+        let header = view.hold::<Header>(0).ok_or_else(|| Error::invalid("an arena is too small for its header"))?;
         if header.magic.load(Ordering::Acquire) != layout::MAGIC {
             return Err(Error::invalid("a peer's shared memory is not a Vervain arena"));
         }
@@ -68,9 +68,9 @@ impl PeerProcess {
                 ),
             ));
         }
-        let keys = view.slice(header.keys.load(Ordering::Relaxed), layout::KEYS).and_then(|k| k.try_into().ok());
-        let attention = view.slice(header.attention.load(Ordering::Relaxed), layout::ATTENTION / 64);
-        let objects = view.slice(header.objects.load(Ordering::Relaxed), layout::OBJECTS);
+        let keys = view.hold_array(header.keys.load(Ordering::Relaxed));
+        let attention = view.hold_slice(header.attention.load(Ordering::Relaxed), layout::ATTENTION / 64);
+        let objects = view.hold_slice(header.objects.load(Ordering::Relaxed), layout::OBJECTS);
         let (Some(keys), Some(attention), Some(objects)) = (keys, attention, objects) else {
             return Err(Error::invalid("a peer's arena has tables outside of itself"));
         };
@@ -79,7 +79,7 @@ impl PeerProcess {
             view.read_only(header.keys.load(Ordering::Relaxed), (layout::KEYS * size_of::<KeyEntry>()) as u64);
         }
         // One's own objects need no second mapping.
-        let mapped = Mapped::new(if own { &[] } else { objects });
+        let mapped = Mapped::new((!own).then_some(objects));
         let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
         let channels = PeerChannels::default();
         Ok(PeerProcess { view, header, keys, attention, mapped, ask, own, pid, wake, dead, vm, channels })
@@ -181,7 +181,7 @@ impl PeerProcess {
     }
 
     /// The QP with this number, if it exists here.
-    pub fn qp(&self, qpn: u32) -> Option<&'static QpShared> {
+    pub fn qp(&self, qpn: u32) -> Option<&QpShared> {
         let table = self.slot(qpn)?.qps.load(Ordering::Acquire);
         let offset =
             self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(qpn)].load(Ordering::Acquire);
@@ -192,7 +192,7 @@ impl PeerProcess {
     }
 
     /// The XRC SRQ with this number, if it exists here.
-    pub fn xrc_srq(&self, srqn: u32) -> Option<&'static RqShared> {
+    pub fn xrc_srq(&self, srqn: u32) -> Option<&RqShared> {
         let table = self.slot(srqn)?.srqs.load(Ordering::Acquire);
         let offset =
             self.view.slice::<AtomicU64>(table, layout::PER_SLOT)?[layout::index_of(srqn)].load(Ordering::Acquire);
@@ -313,13 +313,13 @@ impl PeerProcess {
 /// knows too, and for what the key does not allow.
 #[inline(always)]
 pub(crate) fn plain_region(
-    keys: &'static [KeyEntry; layout::KEYS],
+    keys: &[KeyEntry; layout::KEYS],
     key: u32,
     addr: u64,
     len: u64,
     need: u32,
     pd: u32,
-) -> Option<(&'static KeyEntry, u64)> {
+) -> Option<(&KeyEntry, u64)> {
     let entry = keys.get((key >> 8) as usize)?;
     if entry.key.load(Ordering::Acquire) != u64::from(key)
         || entry.domain.load(Ordering::Relaxed) != u64::from(pd)
@@ -330,15 +330,6 @@ pub(crate) fn plain_region(
     let offset = addr.wrapping_sub(entry.iova.load(Ordering::Relaxed));
     let size = entry.len.load(Ordering::Relaxed);
     if offset > size || len > size - offset { None } else { Some((entry, offset)) }
-}
-
-impl Drop for PeerProcess {
-    fn drop(&mut self) {
-        if !self.own {
-            // SAFETY: whoever holds a reference into the arena holds this space too, so none is left.
-            unsafe { self.view.unmap() };
-        }
-    }
 }
 
 /// The numbers of the set bits of `word`.

@@ -1,5 +1,6 @@
 //! Messages into receives (IBA 9.4.1, 10.8.3.3): a receive is claimed, filled and completed, or spoilt.
 
+use crate::arena::ArenaRef;
 use crate::arena::layout::{self, CqShared, RECENT};
 use crate::cq::completion::{publish, watched};
 use crate::mr::transfer::{Direction, Pieces, Policy};
@@ -15,7 +16,7 @@ use vervain_iba::wc;
 pub(crate) struct WakeCall {
     /// Keeps the memory that `cq` lies in.
     space: Arc<PeerProcess>,
-    cq: &'static CqShared,
+    cq: ArenaRef<CqShared>,
     slot: u32,
     solicited_or_error: bool,
 }
@@ -24,8 +25,8 @@ impl WakeCall {
     /// Raises the event, if the program has asked for one.
     #[cold]
     pub(crate) fn make(self) {
-        let raise = || crate::cq::peer_events::raise(&self.space, self.cq, self.slot);
-        crate::cq::notify::fire(self.cq, self.solicited_or_error, raise);
+        let raise = || crate::cq::peer_events::raise(&self.space, &self.cq, self.slot);
+        crate::cq::notify::fire(&self.cq, self.solicited_or_error, raise);
     }
 }
 
@@ -110,7 +111,7 @@ impl Responder {
     #[inline]
     pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
         let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
-        let lane = self.lane;
+        let lane = &*self.lane;
         // The receive was flushed, and may be that of another connection now.
         if self.is_cut_off() {
             return None;
@@ -129,7 +130,7 @@ impl Responder {
         }
         let bit = lane.ready_bit.load(Ordering::Relaxed);
         let next = produced.wrapping_add(1);
-        let asks = publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
+        let asks = publish(&self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
         rq.fetch_next();
         call
@@ -139,7 +140,7 @@ impl Responder {
     #[cold]
     #[inline(never)]
     fn tell(&self, solicited_or_error: bool) -> Option<WakeCall> {
-        let news = watched(self.cq);
+        let news = watched(&self.cq);
         if news.overrun {
             self.cq.overrun.store(1, Ordering::SeqCst);
         }
@@ -148,7 +149,7 @@ impl Responder {
         }
         news.event.then(|| WakeCall {
             space: Arc::clone(&self.space),
-            cq: self.cq,
+            cq: self.cq.clone(),
             slot: layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)),
             solicited_or_error,
         })

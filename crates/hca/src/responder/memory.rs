@@ -101,7 +101,7 @@ impl Reached<'_> {
     ) -> Result<bool, Refusal> {
         let responder = self.responder;
         transfer::bring_in(direction, pieces).map_err(Refusal::Fault)?;
-        transfer::aim(responder.lane, direction, host, pieces.len(), ends);
+        transfer::aim(&responder.lane, direction, host, pieces.len(), ends);
         // The address lies where the owner can take it away; look once more before it is used.
         responder.barrier();
         // Memory that has been mapped meanwhile is still there.
@@ -113,7 +113,7 @@ impl Reached<'_> {
         if responder.lane.open.load(Ordering::Relaxed) == 0 || !still {
             return Err(Refusal::Nak(Nak::Silence));
         }
-        match transfer::copy_vm(&responder.space, responder.lane, direction, pieces) {
+        match transfer::copy_vm(&responder.space, &responder.lane, direction, pieces) {
             Ok(()) => Ok(true),
             Err(Fault::Refused) if policy != Policy::Vm => Ok(false),
             Err(fault) => Err(Refusal::Fault(fault)),
@@ -135,7 +135,7 @@ impl Responder {
     /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
     #[inline]
     fn name_next(&self, key: u32, addr: u64) -> bool {
-        name(self.lane, key, addr);
+        name(&self.lane, key, addr);
         barrier::light(self.full_barrier);
         !self.is_cut_off()
     }
@@ -167,7 +167,7 @@ impl Responder {
         if self.qp.access.load(Ordering::Relaxed) & need != need {
             return None;
         }
-        let (entry, offset) = plain_region(self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
+        let (entry, offset) = plain_region(&self.keys, rkey, addr, len, need, self.qp.pd.load(Ordering::Relaxed))?;
         if self.own {
             return Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8);
         }

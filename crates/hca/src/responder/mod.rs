@@ -20,6 +20,7 @@ pub(crate) use deliver::WakeCall;
 pub(crate) use memory::{Reached, Refusal};
 pub use visit::Visit;
 
+use crate::arena::ArenaRef;
 use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::host::barrier;
 use crate::process::peer::{OWNER_DIED, PeerProcess};
@@ -68,18 +69,18 @@ pub struct Responder {
     /// The process that owns it.
     pub space: Arc<PeerProcess>,
     /// The lane.
-    pub lane: &'static Lane,
+    pub lane: ArenaRef<Lane>,
     /// The QP.
-    pub qp: &'static QpShared,
+    pub qp: ArenaRef<QpShared>,
     /// Where receives come from.
     pub rq: Option<RqView>,
     /// Where the QP's receives complete.
-    cq: &'static CqShared,
-    ring: &'static [AtomicU32],
+    cq: ArenaRef<CqShared>,
+    ring: ArenaRef<[AtomicU32]>,
     /// The header of its process's arena. The kernel itself marks there that the process has ended.
-    header: &'static Header,
+    header: ArenaRef<Header>,
     /// Its process's keys.
-    keys: &'static [KeyEntry; layout::KEYS],
+    keys: ArenaRef<[KeyEntry; layout::KEYS]>,
     /// Its process is the calling one.
     own: bool,
     qp_type: QpType,
@@ -92,11 +93,12 @@ impl Responder {
     /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into the QP that was `seen` before. None while someone else has it, or when
     /// what is found there does not hold together.
     pub fn bind(space: &Arc<PeerProcess>, lane_offset: u64, me: u64, seen: QpIncarnation) -> Option<Responder> {
-        let view = space.view;
-        let lane = view.get::<Lane>(lane_offset)?;
-        let qp = view.get::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
-        let cq = view.get::<CqShared>(lane.cq.load(Ordering::Relaxed))?;
-        let ring = view.slice(lane.ring.load(Ordering::Relaxed), lane.mask.load(Ordering::Relaxed) as usize + 1)?;
+        let view = &space.view;
+        let lane = view.hold::<Lane>(lane_offset)?;
+        let qp = view.hold::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
+        let cq = view.hold::<CqShared>(lane.cq.load(Ordering::Relaxed))?;
+        let ring =
+            view.hold_slice(lane.ring.load(Ordering::Relaxed), lane.mask.load(Ordering::Relaxed) as usize + 1)?;
         if !ring.len().is_power_of_two() || lane.open.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -119,7 +121,7 @@ impl Responder {
             return None;
         }
         let full_barrier = space.needs_full_barrier();
-        let (header, keys, own) = (space.header, space.keys, space.is_own());
+        let (header, keys, own) = (space.header.clone(), space.keys.clone(), space.is_own());
         Some(Responder {
             space: Arc::clone(space),
             lane,
@@ -144,7 +146,7 @@ impl Responder {
     /// What is enough to leave and give back the lane when the target itself is lost.
     #[inline]
     pub fn in_hand(&self) -> LaneGuard {
-        LaneGuard { lane: self.lane, me: self.me }
+        LaneGuard { lane: self.lane.clone(), me: self.me }
     }
 
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
@@ -172,7 +174,7 @@ impl Responder {
     /// round: first the state or key, then a heavy barrier, then a look at the mark.
     #[inline(always)]
     pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
-        self.enter_by(self.lane)
+        self.enter_by(&self.lane)
     }
 
     /// [`Responder::enter`] with the lane in a register.
@@ -200,7 +202,7 @@ impl Responder {
     /// [`Responder::enter`] with the memory already named that is touched next, for [`Responder::mapped`].
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
-        let lane = self.lane;
+        let lane = &*self.lane;
         memory::name(lane, key, addr);
         self.enter_by(lane)
     }
@@ -210,7 +212,7 @@ impl Responder {
         let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
         self.lane.gate.store(gate, Ordering::Relaxed);
         barrier::light(self.full_barrier);
-        let mark = InFlight { lane: self.lane };
+        let mark = InFlight { lane: &self.lane };
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
             Some(nak) => Err(nak),
@@ -288,7 +290,7 @@ impl Responder {
     /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.
     #[cold]
     pub fn fail(&self, event: Option<u32>) {
-        if fail(self.qp, event) {
+        if fail(&self.qp, event) {
             self.raise_qp();
         }
     }
@@ -332,9 +334,9 @@ pub(crate) fn fail(qp: &QpShared, event: Option<u32>) -> bool {
 }
 
 /// A lane and who has it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct LaneGuard {
-    lane: &'static Lane,
+    lane: ArenaRef<Lane>,
     me: u64,
 }
 

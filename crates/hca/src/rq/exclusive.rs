@@ -13,7 +13,7 @@ fn posted(position: u64) -> u32 {
     (position as u32) << 1
 }
 
-/// The same once it is completed.
+/// [`RecvWqe::turn`] of a receive that was posted at `position`, and is completed.
 fn completed(position: u64) -> u32 {
     posted(position) | 1
 }

@@ -9,7 +9,7 @@
 pub(crate) mod exclusive;
 
 use crate::arena::layout::{Completed, RecvWqe, RqShared, WqeSge};
-use crate::arena::{Block, View};
+use crate::arena::{ArenaRef, Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
 use crate::host::clock::hca_clock_ns;
@@ -44,12 +44,12 @@ fn entry_claimer(e: u64) -> u32 {
 }
 
 /// A receive queue as an initiator reaches it in the owner's arena.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct RqView {
     view: View,
     /// The shared head.
-    pub shared: &'static RqShared,
-    ring: &'static [AtomicU64],
+    pub shared: ArenaRef<RqShared>,
+    ring: ArenaRef<[AtomicU64]>,
     // Owner, once; read when the queue is found.
     wqes: u64,
     stride: u32,
@@ -60,22 +60,22 @@ pub struct RqView {
 
 impl RqView {
     /// The queue at `offset` of `view`, if it is one.
-    pub fn new(view: View, offset: u64) -> Option<RqView> {
-        let shared = view.get::<RqShared>(offset)?;
+    pub fn new(view: &View, offset: u64) -> Option<RqView> {
+        let shared = view.hold::<RqShared>(offset)?;
         let slots = shared.mask.load(Ordering::Relaxed) as usize + 1;
         if !slots.is_power_of_two() || slots > MAX_SLOTS {
             return None;
         }
-        let ring = view.slice(shared.ring.load(Ordering::Relaxed), slots)?;
+        let ring = view.hold_slice(shared.ring.load(Ordering::Relaxed), slots)?;
         Some(RqView {
-            view,
-            shared,
+            view: view.clone(),
             ring,
             wqes: shared.wqes.load(Ordering::Relaxed),
             stride: shared.stride.load(Ordering::Relaxed),
             count: shared.count.load(Ordering::Relaxed),
             mask: slots as u64 - 1,
             exclusive: shared.exclusive.load(Ordering::Relaxed) != 0,
+            shared,
         })
     }
 
@@ -146,7 +146,7 @@ impl RqView {
 
     /// WQE number `index`, if there is one.
     #[inline]
-    pub fn wqe(&self, index: u32) -> Option<&'static RecvWqe> {
+    pub fn wqe(&self, index: u32) -> Option<&RecvWqe> {
         if index >= self.count {
             return None;
         }
@@ -160,7 +160,7 @@ impl RqView {
 
     /// The SGEs of a WQE.
     #[inline]
-    pub fn sges(&self, index: u32) -> Option<&'static [WqeSge]> {
+    pub fn sges(&self, index: u32) -> Option<&[WqeSge]> {
         let wqe = self.wqe(index)?;
         let n = wqe.num_sge.load(Ordering::Relaxed).min(self.shared.max_sge.load(Ordering::Relaxed)).min(MAX_SGES);
         self.view.slice(self.wqe_offset(index).wrapping_add(size_of::<RecvWqe>() as u64), n as usize)
@@ -388,7 +388,7 @@ impl RecvQueue {
 
     /// Writes a receive into WQE `index`.
     #[inline]
-    pub(crate) fn fill(&self, index: u32, wr_id: u64, sges: &[Sge]) -> Result<&'static RecvWqe> {
+    pub(crate) fn fill(&self, index: u32, wr_id: u64, sges: &[Sge]) -> Result<&RecvWqe> {
         let (Some(wqe), Some(room), Some(cookie)) =
             (self.view.wqe(index), self.sges_of(index, sges.len()), self.wr_ids.get(index as usize))
         else {
@@ -403,12 +403,12 @@ impl RecvQueue {
         Ok(wqe)
     }
 
-    fn sges_of(&self, index: u32, n: usize) -> Option<&'static [WqeSge]> {
+    fn sges_of(&self, index: u32, n: usize) -> Option<&[WqeSge]> {
         self.process.arena.view().slice(self.view.wqe_offset(index).wrapping_add(size_of::<RecvWqe>() as u64), n)
     }
 
     fn enqueue(&self, state: &mut State, index: u32) {
-        let ring = self.view.ring;
+        let ring = &*self.view.ring;
         let tail = state.tail;
         let slot = &ring[tail as usize & (ring.len() - 1)];
         // What stood here one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
@@ -447,7 +447,7 @@ impl RecvQueue {
         self.free(index).then_some(completion)
     }
 
-    /// The same where `receipt` is known from elsewhere, and the time is not asked for.
+    /// Takes receive `index` off the queue with a `receipt` that is known from elsewhere, where the time is not asked for.
     #[inline]
     pub(crate) fn take_with(&self, index: u32, receipt: &Receipt, qp_num: u32) -> Option<Completion> {
         let completion = self.completion_of(receipt, index, qp_num);
@@ -501,7 +501,7 @@ impl RecvQueue {
     }
 
     fn outstanding(&self, state: &State) -> Vec<u32> {
-        let ring = self.view.ring;
+        let ring = &*self.view.ring;
         let mut order: Vec<u32> = Vec::new();
         let mut seen = vec![false; state.in_use.len()];
         let first = state.tail - ring.len() as u64;
@@ -565,7 +565,8 @@ impl RecvQueue {
         theirs.into_iter().filter_map(|i| self.give_up(&mut state, i)).collect()
     }
 
-    /// The same for datagrams, where nobody is told: the receives go back to the end of the queue.
+    /// Puts the WQEs that the dead initiator `qpn` had claimed and not published back to the end of the queue: for datagrams,
+    /// where nobody is told.
     pub fn reap_and_repost(&self, qpn: u32) {
         let mut state = self.state.lock();
         self.note_claims(&state);
@@ -580,7 +581,7 @@ impl RecvQueue {
 
     /// A claimer may have died between its claim and its note in the WQE.
     fn note_claims(&self, state: &State) {
-        for slot in self.view.ring {
+        for slot in &*self.view.ring {
             self.note_claim(state, slot.load(Ordering::Acquire));
         }
     }

@@ -152,7 +152,7 @@ impl Srq {
             self.rq.view.shared.limit.store(limit, Ordering::SeqCst);
             // Armed above what is there already: the event is due at once (IBA 11.2.3.3).
             if limit != 0 && self.rq.waiting() < u64::from(limit) {
-                let shared = self.rq.view.shared;
+                let shared = &self.rq.view.shared;
                 if shared.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                     self.raise_limit();
                 }

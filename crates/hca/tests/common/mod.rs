@@ -150,8 +150,8 @@ pub fn bind(qp: &Qp, qpn: u32) -> Responder {
 }
 
 /// The lane behind a target.
-pub fn lane(target: &Responder) -> &'static Lane {
-    target.lane
+pub fn lane(target: &Responder) -> &Lane {
+    &target.lane
 }
 
 /// Publishes claimed receive `wqe` as a message with immediate `imm`.

@@ -128,8 +128,8 @@ impl SendQueue {
             psn_ahead: 0,
             mark: 0,
             was_empty: true,
-            keys: process.own.keys,
-            header: process.own.header,
+            keys: &process.own.keys,
+            header: &process.own.header,
             refused_push: None,
         }
     }
@@ -659,7 +659,7 @@ impl SendQueue {
         self.each_piece(i, from, len, need, |p, n| to.push(p, n))
     }
 
-    /// The same check for the whole of WQE `i`, and nothing else.
+    /// Checks the local memory of the whole of WQE `i` as [`SendQueue::collect`] does, and nothing else.
     pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
         self.each_piece(i, 0, self.wqes[i].length, need, |_, _| {})
     }
