@@ -7,6 +7,7 @@ use super::pacing::Pace;
 use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::port_counters;
 use super::ports::LocalPort;
+use super::rx::Backlog;
 use super::timers::NEVER;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -55,17 +56,9 @@ pub(super) struct Connection {
     /// by that for streams it stays there: what follows must not overtake that answer, or the requester takes it for lost, and
     /// nobody says when it has come.
     answers_by: AtomicU32,
-    /// Its packets that wait. Of whoever receives alone.
-    pub held: AtomicU32,
+    /// Its packets that are deferred. Of whoever receives alone.
+    pub deferred: AtomicU32,
     closed: AtomicBool,
-}
-
-/// What waits of a peer's packets. Of whoever receives alone, who has the packets.
-#[derive(Default)]
-pub(super) struct Waiting {
-    pub packets: AtomicU32,
-    /// When the first of them began to.
-    pub since: AtomicU64,
 }
 
 /// The responder and its ways into the QP.
@@ -86,8 +79,8 @@ pub(super) struct Path {
     /// may answer it by another, as over XRC it always does.
     acks_due: OwnerLock<Vec<Weak<Connection>>>,
     any_owes: AtomicBool,
-    /// What waits of the peer's packets.
-    pub waiting: Waiting,
+    /// Packets of the peer that are deferred.
+    pub backlog: Backlog,
 }
 
 impl Path {
@@ -97,7 +90,7 @@ impl Path {
             is_vervain: AtomicBool::new(false),
             acks_due: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
-            waiting: Waiting::default(),
+            backlog: Backlog::default(),
         }
     }
 
@@ -172,7 +165,7 @@ impl Connection {
             owes: AtomicBool::new(false),
             answered_along: AtomicBool::new(false),
             answers_by: AtomicU32::new(ANY),
-            held: AtomicU32::new(0),
+            deferred: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
     }

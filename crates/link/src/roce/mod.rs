@@ -1,15 +1,14 @@
 //! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
 //!
 //! `net` has the sockets, `vervain-transport` the protocol. Here both meet the device model: `outbound` is the requester's
-//! view of a send queue, `inbound` the responder's view of a QP, `receive` leads packets to them, `attend` says which
-//! thread does so, and when. `pacing` and `starved` keep UC and UD messages from being lost when a receiver falls behind.
+//! view of a send queue, `inbound` the responder's view of a QP, `rx` leads packets to them, `poll` says which thread does
+//! so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost when a receiver falls behind.
 
 mod connection;
 mod datagrams;
 mod idle_probe;
 mod inbound;
 mod inspect;
-mod no_receive;
 mod outbound;
 mod pacing;
 mod packet_sink;
@@ -17,7 +16,7 @@ mod poll;
 mod poll_rate;
 mod port_counters;
 mod ports;
-mod receive;
+mod rx;
 mod timers;
 
 pub mod net;
@@ -30,7 +29,7 @@ use outbound::Outbound;
 use pacing::Paces;
 use poll::Attendance;
 use ports::{LocalPort, Ports};
-use receive::Receiving;
+use rx::Receiver;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -62,7 +61,7 @@ struct Engine {
     paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
     /// What UC and UD messages wait for.
     paces: Paces,
-    receiving: OwnerLock<Receiving>,
+    receiving: OwnerLock<Receiver>,
     timers: Timers,
     attendance: Attendance,
     reach: Reach,

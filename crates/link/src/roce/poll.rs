@@ -12,7 +12,7 @@ use super::net::sys::is_readable;
 use super::outbound::Outbound;
 use super::poll_rate::Eagerness;
 use super::ports::LocalPort;
-use super::receive::{Receiving, as_outbound};
+use super::rx::{Receiver, as_outbound};
 use super::timers::NEVER;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -81,10 +81,10 @@ impl Engine {
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else { return false };
-        let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.look(&mut rx) };
+        let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.receive_in_poll(&mut rx) };
         eagerness.looked(any, now_ns);
-        if rx.looked_in_vain(any) {
-            self.answer(&mut rx);
+        if rx.polled(any) {
+            self.send_responses(&mut rx);
         }
         any |= self.expire(&mut rx);
         self.leave(process, &mut rx);
@@ -92,14 +92,14 @@ impl Engine {
     }
 
     /// The end of a visit by a thread of the program: what it leaves behind is seen to in time.
-    fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiving>) {
-        if self.has_more(rx) {
-            self.answer(rx);
+    fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiver>) {
+        if rx.has_more_to_send() {
+            self.send_responses(rx);
         }
-        if let Some(since) = rx.due_since() {
+        if let Some(since) = rx.acks_due_since() {
             self.ensure(process, since + RECENT_NS);
         }
-        if rx.has_held() {
+        if rx.keeps_packets() {
             self.ensure(process, now_ns() + FIRST_TICK_NS);
         }
     }
@@ -159,7 +159,7 @@ impl Engine {
     /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late, nor one
     /// in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything before. The time
     /// that counts is the one at which that began.
-    fn expire(&self, rx: &mut Receiving) -> bool {
+    fn expire(&self, rx: &mut Receiver) -> bool {
         if self.timers.next() == NEVER {
             return false;
         }
@@ -175,7 +175,7 @@ impl Engine {
 
     /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they see to it;
     /// else they stay.
-    fn call_due(&self, rx: &mut Receiving, now: u64, is_taken_in: bool) -> bool {
+    fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
         self.timers.take(now, |qpn| self.connection(qpn), &mut due);
         let mut late = false;
@@ -183,8 +183,8 @@ impl Engine {
             let Some(qp) = connection.qp.upgrade() else { continue };
             let call =
                 |outbound: &mut Outbound, sends: &mut Sends<'_>| outbound.timeout(sends, now, is_taken_in, &mut late);
-            // What is held may be its answer.
-            let waits = is_taken_in && connection.held.load(Ordering::Relaxed) > 0;
+            // What is deferred may be its answer.
+            let waits = is_taken_in && connection.deferred.load(Ordering::Relaxed) > 0;
             if waits || qp.with_sender(as_outbound(&connection, call)) == SenderAccess::Busy {
                 self.timers.set(&connection, Some(now + FIRST_TICK_NS));
             }
@@ -249,17 +249,17 @@ impl Engine {
             if !polled {
                 self.expire(&mut rx);
             }
-            match rx.due_since() {
-                Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
+            match rx.acks_due_since() {
+                Some(since) if since + patient > now_ns() && !rx.has_more_to_send() => {
                     next = earlier(next, since + patient)
                 }
-                Some(_) => self.answer(&mut rx),
+                Some(_) => self.send_responses(&mut rx),
                 None => {}
             }
-            if self.has_more(&rx) {
+            if rx.has_more_to_send() {
                 next = Some(0);
             }
-            if rx.has_held() {
+            if rx.keeps_packets() {
                 next = earlier(next, now_ns() + FIRST_TICK_NS);
             }
         } else {
@@ -289,7 +289,7 @@ impl Engine {
 
     /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
     /// older than `patient` leave. Whether anything had come.
-    fn receive_patiently(&self, rx: &mut Receiving, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
+    fn receive_patiently(&self, rx: &mut Receiver, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
         let slept = now_ns().saturating_sub(rx.slept_at);
         let had_come = self.receive(rx);
         let mut any = had_come;
@@ -303,11 +303,11 @@ impl Engine {
             }
             // The rest of a message is on its way; that it comes does not tell whether another will.
             let mut rest = Patience::for_rest();
-            let patience = if rx.in_message() { &mut rest } else { &mut patience };
+            let patience = if rx.is_in_message() { &mut rest } else { &mut patience };
             any = patience.look_out(|| {
-                let any = self.look(rx);
-                if !any && rx.due_since().is_some_and(|since| since + patient <= now_ns()) {
-                    self.answer(rx);
+                let any = self.receive_in_poll(rx);
+                if !any && rx.acks_due_since().is_some_and(|since| since + patient <= now_ns()) {
+                    self.send_responses(rx);
                 }
                 any || enough()
             });
@@ -344,10 +344,10 @@ impl Engine {
                         self.leave(process, &mut rx);
                         break Ok(());
                     }
-                    self.answer(&mut rx);
+                    self.send_responses(&mut rx);
                     self.expire(&mut rx);
-                    let held = rx.has_held().then(|| now_ns() + FIRST_TICK_NS);
-                    self.has_more(&rx).then_some(0).or(held)
+                    let held = rx.keeps_packets().then(|| now_ns() + FIRST_TICK_NS);
+                    rx.has_more_to_send().then_some(0).or(held)
                 }
                 // Somebody else receives, and sees to timers; what it finds for us makes the channel readable.
                 None => {
