@@ -27,7 +27,7 @@ use datagrams::Datagrams;
 use net::Reach;
 use outbound::Outbound;
 use pacing::Paces;
-use poll::Attendance;
+use poll::PollState;
 use ports::{LocalPort, Ports};
 use rx::Receiver;
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ struct Engine {
     paces: Paces,
     receiving: OwnerLock<Receiver>,
     timers: Timers,
-    attendance: Attendance,
+    poll_state: PollState,
     reach: Reach,
 }
 
@@ -82,7 +82,7 @@ impl Roce {
             paces: Paces::default(),
             receiving: OwnerLock::default(),
             timers: Timers::default(),
-            attendance: Attendance::default(),
+            poll_state: PollState::default(),
             reach: Reach::default(),
         };
         Ok(Roce { engine: Arc::new(engine) })

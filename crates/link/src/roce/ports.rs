@@ -3,7 +3,7 @@
 use super::Address;
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
-use super::poll_rate::Stillness;
+use super::poll_rate::PortPollRate;
 use super::port_sharing::Sharing;
 use crate::os_error;
 use rustix::event::epoll;
@@ -31,8 +31,8 @@ pub(super) struct LocalPort {
     batch: OwnerLock<SendBatch>,
     /// Posts whose packets wait in the batch for company.
     kept: AtomicU32,
-    /// How often a poll looks here.
-    pub stillness: Stillness,
+    /// Which polls ask here.
+    pub poll_rate: PortPollRate,
 }
 
 impl LocalPort {
@@ -169,7 +169,7 @@ impl Ports {
             sharing,
             batch,
             kept: AtomicU32::new(0),
-            stillness: Stillness::default(),
+            poll_rate: PortPollRate::default(),
         });
         let mut list = self.list.lock();
         list.push(Arc::clone(&port));

@@ -138,9 +138,9 @@ impl Engine {
         let mut any = false;
         for i in 0..rx.ports.len() {
             rx.ports[i].release();
-            if all_ports || rx.ports[i].stillness.is_in_look(rx.polls, i) {
+            if all_ports || rx.ports[i].poll_rate.is_due(rx.polls, i) {
                 let found = self.receive_from_port(process, rx, i, all_ports);
-                rx.ports[i].stillness.looked(found);
+                rx.ports[i].poll_rate.polled(found);
                 any |= found;
             }
         }
