@@ -186,11 +186,11 @@ impl Outbound {
                 // them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
                 if occasion == Trigger::Packet {
-                    self.engine.kept_for_look();
-                } else if !may_wait || !connection.port.keep() {
+                    self.engine.cork_follow_up();
+                } else if !may_wait || !connection.port.cork() {
                     connection.port.flush_batch(out.batch);
                 } else {
-                    self.engine.kept();
+                    self.engine.cork_post();
                 }
             }
             drop(batch);

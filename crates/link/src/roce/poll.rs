@@ -44,7 +44,7 @@ const ROUNDS: usize = 16;
 #[derive(Default)]
 pub(super) struct PollState {
     /// Packets wait in a batch for others.
-    kept: AtomicBool,
+    corked: AtomicBool,
     /// How often polls ask for packets.
     rate: PollRate,
     /// Threads of the program that sleep for events, and how often one of them has received.
@@ -94,7 +94,7 @@ impl Sleep {
 impl Engine {
     /// What a thread that polls does about packets; whether any had come.
     pub(super) fn poll(&self, process: &'static Process) -> bool {
-        self.send_kept();
+        self.uncork();
         let (rate, connected) = (&self.poll_state.rate, self.has_connections());
         process.set_poll_interval(rate.interval(connected));
         if !rate.is_due(connected, now_ns) {
@@ -142,9 +142,9 @@ impl Engine {
         }
     }
 
-    /// Packets of a post wait in a batch: the next look of the program sends them, or the progress thread.
-    pub(super) fn kept(&self) {
-        self.poll_state.kept.store(true, Ordering::SeqCst);
+    /// Packets of a post wait in a batch for others: the next poll of the program sends them, or the progress thread.
+    pub(super) fn cork_post(&self) {
+        self.poll_state.corked.store(true, Ordering::SeqCst);
         if let Some(process) = Process::current() {
             process.set_poll_interval(1);
             self.ensure(process, now_ns() + FIRST_TICK_NS);
@@ -152,9 +152,9 @@ impl Engine {
     }
 
     /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends them
-    /// when the look ends.
-    pub(super) fn kept_for_look(&self) {
-        self.poll_state.kept.store(true, Ordering::SeqCst);
+    /// when a poll ends.
+    pub(super) fn cork_follow_up(&self) {
+        self.poll_state.corked.store(true, Ordering::SeqCst);
     }
 
     /// A thread sends. One of the program's that is at it will poll, as far as can be told.
@@ -168,9 +168,9 @@ impl Engine {
         }
     }
 
-    /// Sends what waits for company.
-    pub(super) fn send_kept(&self) {
-        if self.poll_state.kept.load(Ordering::Relaxed) && self.poll_state.kept.swap(false, Ordering::SeqCst) {
+    /// Sends the packets that wait in batches.
+    pub(super) fn uncork(&self) {
+        if self.poll_state.corked.load(Ordering::Relaxed) && self.poll_state.corked.swap(false, Ordering::SeqCst) {
             self.ports.each(LocalPort::flush);
         }
     }
@@ -226,7 +226,7 @@ impl Engine {
         let state = &self.poll_state;
         state.thread.store(tid(), Ordering::Relaxed);
         let slept_until = state.sleeps_until.swap(0, Ordering::SeqCst);
-        self.send_kept();
+        self.uncork();
         // Whoever wants it from now on is heard when it goes to sleep.
         let was_wanted = state.wanted.swap(0, Ordering::SeqCst) != 0;
         let now = now_ns();
@@ -389,7 +389,7 @@ impl Engine {
                 break Ok(());
             }
             self.poll_state.waits.fetch_add(1, Ordering::Relaxed);
-            self.send_kept();
+            self.uncork();
             let mut not_before = 0;
             let deadline = match self.receiving.try_lock() {
                 Some(mut rx) => {

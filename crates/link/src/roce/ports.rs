@@ -17,8 +17,8 @@ use vervain_hca::process::{Process, keep_from_children};
 use vervain_hca::{Error, Result, now_ns};
 use vervain_wire::UDP_PORT;
 
-/// Posts that a batch holds back at most.
-const MOST_KEPT: u32 = 48;
+/// Posts that wait in a batch at most.
+const MAX_CORKED: u32 = 48;
 /// How long an address that could not be opened is left alone: trying takes milliseconds, and datagrams come often.
 const REFUSED_NS: u64 = 1_000_000_000;
 
@@ -29,8 +29,8 @@ pub(super) struct LocalPort {
     /// How this host's processes share it.
     pub sharing: Sharing,
     batch: OwnerLock<SendBatch>,
-    /// Posts whose packets wait in the batch for company.
-    kept: AtomicU32,
+    /// Posts whose packets wait in the batch for others.
+    corked: AtomicU32,
     /// Which polls ask here.
     pub poll_rate: PortPollRate,
 }
@@ -54,9 +54,10 @@ impl LocalPort {
         }
     }
 
-    /// Whether another post's packets may wait in the batch. The caller holds it.
-    pub(super) fn keep(&self) -> bool {
-        self.kept.fetch_add(1, Ordering::Relaxed) + 1 < MOST_KEPT
+    /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at once, for
+    /// enough wait.
+    pub(super) fn cork(&self) -> bool {
+        self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
     }
 
     /// Sends what was collected.
@@ -66,7 +67,7 @@ impl LocalPort {
 
     /// The same for whoever holds the batch.
     pub(super) fn flush_batch(&self, batch: &mut SendBatch) {
-        self.kept.store(0, Ordering::Relaxed);
+        self.corked.store(0, Ordering::Relaxed);
         if !batch.is_empty() {
             batch.flush();
         }
@@ -168,7 +169,7 @@ impl Ports {
             address,
             sharing,
             batch,
-            kept: AtomicU32::new(0),
+            corked: AtomicU32::new(0),
             poll_rate: PortPollRate::default(),
         });
         let mut list = self.list.lock();

@@ -14,7 +14,7 @@ use vervain_wire::{Bth, opcode};
 
 /// Packets that a READ's answer may put out before others get their turn.
 const MAX_RESPONSE_PACKETS: u32 = 64;
-/// Messages whose acknowledgement may wait for company.
+/// Messages whose acknowledgement may wait for another packet.
 const MAX_UNACKNOWLEDGED: u32 = 32;
 
 /// The connections whose responder has something to say, and what tells how long that may wait.

@@ -155,7 +155,7 @@ impl Engine {
     fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
         if !rx.state.deferred.is_empty() {
             process.handle_packets(|| self.retry_deferred(&mut rx.state));
-            self.send_kept();
+            self.uncork();
         }
         if !rx.state.awaiting_receive.is_empty() {
             process.handle_packets(|| self.retry_awaiting_receive(&mut rx.state, now_ns()));
@@ -178,7 +178,7 @@ impl Engine {
                 self.send_responses(rx);
             }
             rx.send_echoes();
-            self.send_kept();
+            self.uncork();
             if lacks_receive {
                 // The program is to see what has come, and to post receives. The rest can stay where it is.
                 break;
@@ -246,7 +246,7 @@ impl Engine {
         rx.strays.flush(&port.sharing);
         rx.send_echoes();
         self.send_responses(rx);
-        self.send_kept();
+        self.uncork();
     }
 
     /// A packet goes to its process, which is nearly always this one.
@@ -294,7 +294,7 @@ impl Engine {
         if any {
             rx.send_echoes();
             self.send_responses(&mut rx);
-            self.send_kept();
+            self.uncork();
         }
     }
 
