@@ -46,12 +46,12 @@ pub(super) struct Connection {
     may_owe: AtomicBool,
     /// When the timers call its requester; see `timers`.
     pub timer: AtomicU64,
-    /// It stands in the list of those that have something to answer.
-    pub touched: AtomicBool,
-    /// The same for its path's list.
-    owes: AtomicBool,
-    /// Its last acknowledgement left with a post.
-    pub answered_along: AtomicBool,
+    /// It is among those whose responder has something to say (`rx::acks`).
+    pub in_acks_due: AtomicBool,
+    /// It is among those of its path that owe the peer an acknowledgement.
+    in_path_acks_due: AtomicBool,
+    /// Its last acknowledgement has travelled along with other packets.
+    pub ack_piggybacked: AtomicBool,
     /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered a READ
     /// by that for streams it stays there: what follows must not overtake that answer, or the requester takes it for lost, and
     /// nobody says when it has come.
@@ -98,13 +98,13 @@ impl Path {
     fn owe(connection: &Arc<Connection>) {
         let path = &connection.path;
         // Each connection holds it once.
-        if Arc::strong_count(path) > 1 && !connection.owes.swap(true, Ordering::Relaxed) {
+        if Arc::strong_count(path) > 1 && !connection.in_path_acks_due.swap(true, Ordering::Relaxed) {
             path.acks_due.lock().push(Arc::downgrade(connection));
             path.any_owes.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Those that have been about to owe something since the last call.
+    /// The connections of the path that have been about to owe an acknowledgement since the last call.
     pub(super) fn take_acks_due(&self) -> Vec<Arc<Connection>> {
         if !self.any_owes.load(Ordering::Relaxed) {
             return Vec::new();
@@ -112,7 +112,7 @@ impl Path {
         let mut acks_due = self.acks_due.lock();
         self.any_owes.store(false, Ordering::Relaxed);
         let taken: Vec<_> = acks_due.drain(..).filter_map(|connection| connection.upgrade()).collect();
-        taken.iter().for_each(|connection| connection.owes.store(false, Ordering::Relaxed));
+        taken.iter().for_each(|connection| connection.in_path_acks_due.store(false, Ordering::Relaxed));
         taken
     }
 }
@@ -161,9 +161,9 @@ impl Connection {
             }),
             may_owe: AtomicBool::new(false),
             timer: AtomicU64::new(NEVER),
-            touched: AtomicBool::new(false),
-            owes: AtomicBool::new(false),
-            answered_along: AtomicBool::new(false),
+            in_acks_due: AtomicBool::new(false),
+            in_path_acks_due: AtomicBool::new(false),
+            ack_piggybacked: AtomicBool::new(false),
             answers_by: AtomicU32::new(ANY),
             deferred: AtomicU32::new(0),
             closed: AtomicBool::new(false),
@@ -192,9 +192,9 @@ impl Connection {
         more.unwrap_or(false)
     }
 
-    /// The same for a thread that has the batch because it sends anyway, by a source port: an acknowledgement that is due
-    /// travels along, unless it might overtake what READs and atomics have been answered with.
-    pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
+    /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel by one
+    /// source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
+    pub(super) fn piggyback_ack(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
         if !self.may_owe.load(Ordering::Relaxed) {
             return;
         }
@@ -204,7 +204,7 @@ impl Connection {
                     host.out.to.spread = spread;
                 }
                 responder.poll_transmit(1, host);
-                self.answered_along.store(true, Ordering::Relaxed);
+                self.ack_piggybacked.store(true, Ordering::Relaxed);
             }
             self.may_owe.store(responder.has_ack_due(), Ordering::Relaxed);
         });
