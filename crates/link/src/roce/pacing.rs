@@ -160,7 +160,7 @@ impl Paced<'_> {
     }
 }
 
-/// Those of a probe or an echo.
+/// The headers of a probe or an echo.
 fn headers(opcode: u8, deth: Deth, dest_qpn: u32, sequence: u32) -> Headers {
     Headers {
         bth: Bth { opcode, pkey: PKEY, dest_qpn, psn: sequence, ..Bth::default() },
@@ -188,7 +188,7 @@ impl Echoes {
 /// The processes that send unreliable messages to this one.
 #[derive(Default)]
 struct Senders {
-    /// And when they have asked last.
+    /// The senders, and when each has asked last.
     active: Vec<(PeerKey, Nanos)>,
 }
 

@@ -41,7 +41,7 @@ impl LocalPort {
         self.batch.lock()
     }
 
-    /// The same, if nobody has them.
+    /// The packets that are being collected; None if another thread has them.
     pub(super) fn try_batch(&self) -> Option<OwnerGuard<'_, SendBatch>> {
         self.batch.try_lock()
     }
@@ -60,12 +60,12 @@ impl LocalPort {
         self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
     }
 
-    /// Sends what was collected.
+    /// Sends the packets that were collected.
     pub(super) fn flush(&self) {
         self.flush_batch(&mut self.batch.lock());
     }
 
-    /// The same for whoever holds the batch.
+    /// Sends the packets in `batch`, which is this port's.
     pub(super) fn flush_batch(&self, batch: &mut SendBatch) {
         self.corked.store(0, Ordering::Relaxed);
         if !batch.is_empty() {
@@ -122,7 +122,8 @@ impl Ports {
         Ok(port)
     }
 
-    /// The same for a datagram: an address that could not be opened is left alone for a while.
+    /// The port of `address`, opened for a datagram if it is not yet: an address that could not be opened is left alone for a
+    /// while.
     pub(super) fn open_for_datagram(&self, process: &'static Process, address: Address) -> Result<Arc<LocalPort>> {
         if let Some(port) = self.find(address) {
             return Ok(port);
