@@ -5,6 +5,8 @@
  *
  * prints the median over the batches of ns per operation. The batch has one reading of the clock at either end, so the
  * clock costs nothing. Messages are 8 bytes; each is posted signalled and polled for before the next.
+ *
+ * The operation `packet` is for VERVAIN_LINK=roce: send_packet and receive_packet are one packet each, to be counted alone.
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -100,6 +102,39 @@ static void poll_empty(void)
 		die("a completion of nothing");
 }
 
+/* What a packet is made of, and what comes of it. Not arguments: for a function with arguments compilers make copies by
+ * another name, and these two are counted by their names. */
+static struct ibv_send_wr packet_wr;
+static struct ibv_wc packet_wc;
+
+static __attribute__((noinline)) int send_packet(void)
+{
+	struct ibv_send_wr *bad;
+	return ibv_post_send(qp, &packet_wr, &bad);
+}
+
+/* Over loopback a packet is in the socket when the call that sends it returns, so the next poll takes it. That completes
+ * nothing yet: the acknowledgement waits for polls that find nothing. */
+static __attribute__((noinline)) int receive_packet(void)
+{
+	return ibv_poll_cq(send_cq, 1, &packet_wc);
+}
+
+static void packet(void)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, LENGTH, mr->lkey };
+	packet_wr = (struct ibv_send_wr){ .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED };
+	packet_wr.wr.rdma.remote_addr = (uintptr_t)memory + REMOTE;
+	packet_wr.wr.rdma.rkey = mr->rkey;
+	need("ibv_post_send", send_packet());
+	/* The progress thread may have taken everything in already. */
+	if (!receive_packet())
+		await(send_cq, 1);
+	else if (packet_wc.status != IBV_WC_SUCCESS)
+		die("completion");
+}
+
 static const struct operation {
 	const char *name;
 	void (*run)(void);
@@ -113,6 +148,7 @@ static const struct operation {
 	{ "fetch-add", fetch_add },
 	{ "compare-swap", compare_swap },
 	{ "poll-empty", poll_empty },
+	{ "packet", packet },
 };
 
 static void open_looped_qp(void)

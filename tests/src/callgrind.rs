@@ -1,11 +1,11 @@
-//! Instructions of one operation, counted by callgrind: a number that no neighbour on the machine can disturb. The
-//! test and `make bench` count by this one function and hold the count against this one bound.
+//! Instructions of one operation, and of one packet, counted by callgrind: numbers that no neighbour on the machine can
+//! disturb. The test and `make bench` count by these functions and hold the counts against these bounds.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::Job;
+use crate::{Job, way};
 
 /// Operations of `benches/c/looped.c`, of 8 bytes on a looped QP, and the most instructions that the library may take for each,
 /// from post to completion (`poll-empty`: for the poll of a CQ without completions); what the program around them does is taken
@@ -19,12 +19,21 @@ pub const INSTRUCTIONS_AT_MOST: [(&str, f64); 6] = [
     ("poll-empty", 152.0),
 ];
 
+/// Functions of `benches/c/looped.c` that post an 8-byte RDMA Write over packets and take its packet in, what each is, and the
+/// most instructions that it may take; what the kernel does is not counted.
+pub const PACKET_INSTRUCTIONS_AT_MOST: [(&str, &str, f64); 2] = [
+    ("send_packet", "packet sent: ibv_post_send of a write", 2_830.0),
+    ("receive_packet", "packet received: ibv_poll_cq that takes it in", 3_240.0),
+];
+
 /// The operation of `benches/c/looped.c` that does what the program does for a write, and calls nothing of the library.
 const NOTHING: &str = "nothing";
 
 /// Two lengths of the same run; what they differ by is free of loading, opening and connecting.
 const SHORT: u32 = 1_000;
 const LONG: u32 = 6_000;
+/// Packets of a run.
+const PACKETS: u32 = 250;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Instructions of the library in one `operation` of `benches/c/looped.c`, compiled as `looped`, under `vervain run`, and
@@ -52,6 +61,36 @@ pub fn per_operation(
     Ok((each(operation)? - program, program))
 }
 
+/// Instructions of one call of `function`, which sends or receives one packet (see [`PACKET_INSTRUCTIONS_AT_MOST`]): the median
+/// of many calls, each counted alone. A mean would count the progress thread's turns too: when a call meets one, it wakes that
+/// thread, or finds its packet taken.
+///
+/// # Errors
+/// What the program or callgrind said when there is no count.
+pub fn per_packet(under_vervain: impl Fn() -> Command, looped: &Path, function: &str) -> Result<f64, String> {
+    let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let counts = directory.path().join("callgrind.out");
+    let mut command = under_vervain();
+    command.envs(way("roce")).args(["--tool=callgrind", "--combine-dumps=yes"]);
+    command.arg(format!("--callgrind-out-file={}", counts.display()));
+    command.args([format!("--toggle-collect={function}"), format!("--dump-after={function}")]);
+    command.arg(looped).args(["packet", "1", &PACKETS.to_string()]);
+    let run = Job::start(&mut command).finish(LIMIT);
+    let calls = if run.success() { std::fs::read_to_string(counts).unwrap_or_default() } else { String::new() };
+    // A few come without a call: of the time before the first and after the last.
+    let mut each: Vec<u64> = totals(&calls).filter(|count| *count > 0).collect();
+    each.sort_unstable();
+    if each.len() < PACKETS as usize / 2 {
+        return Err(format!("{} calls of {function} were counted\n{}", each.len(), run.describe()));
+    }
+    Ok(each[each.len() / 2] as f64)
+}
+
+/// The numbers in lines "totals: N" of a file of callgrind's, one for each part.
+fn totals(file: &str) -> impl Iterator<Item = u64> {
+    file.lines().filter_map(|line| line.strip_prefix("totals:")?.trim().parse().ok())
+}
+
 /// The number in callgrind's line "Collected : N".
 fn collected(output: &str) -> Option<f64> {
     output.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
@@ -59,12 +98,18 @@ fn collected(output: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::collected;
+    use super::{collected, totals};
 
     #[test]
     fn the_count_is_found_in_what_callgrind_prints() {
         let printed = "0.3\n==7== Events    : Ir\n==7== Collected : 15342567\n==7==\n";
         assert_eq!(collected(printed), Some(15_342_567.0));
         assert_eq!(collected("0.3\n"), None);
+    }
+
+    #[test]
+    fn each_part_of_a_file_has_a_total() {
+        let file = "part: 1\nsummary: 0\nfn=(1) main\n12 3\ntotals: 0\n\npart: 2\nsummary: 2772\ntotals: 2772\n";
+        assert_eq!(totals(file).collect::<Vec<_>>(), [0, 2772]);
     }
 }

@@ -1,6 +1,6 @@
 //! How much code the hot path runs: a regression check that does not depend on the machine's mood.
 
-use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, per_operation};
+use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, PACKET_INSTRUCTIONS_AT_MOST, per_operation, per_packet};
 use vervain_tests::{bench_program, have, have_c, under_vervain};
 
 #[test]
@@ -16,5 +16,20 @@ fn operations_take_no_more_instructions_than_their_bounds() {
         // A count of next to nothing would be that of a program that did not do the work.
         assert!(count > 50.0, "{operation}: {count:.0} instructions cannot be all");
         eprintln!("{operation}: {count:.0} instructions, and {program:.0} of the program around it");
+    }
+}
+
+#[test]
+fn packets_take_no_more_instructions_than_their_bounds() {
+    if !have(&["valgrind"]) || !have_c() {
+        return;
+    }
+    let looped = bench_program("looped");
+    for (function, what, at_most) in PACKET_INSTRUCTIONS_AT_MOST {
+        let count = per_packet(|| under_vervain("valgrind"), &looped, function).unwrap_or_else(|e| panic!("{e}"));
+        assert!(count <= at_most, "{what}: {count} instructions, more than {at_most}");
+        // A call that moves no packet takes a few hundred.
+        assert!(count > 1000.0, "{what}: {count} instructions cannot be all");
+        eprintln!("{what}: {count} instructions");
     }
 }

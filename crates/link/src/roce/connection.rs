@@ -7,6 +7,7 @@ use super::pacing::Pace;
 use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::port_counters;
 use super::ports::LocalPort;
+use super::rx::Backlog;
 use super::timers::NEVER;
 use crate::endpoint::responder::{self, Inbound};
 use std::net::IpAddr;
@@ -49,27 +50,19 @@ pub(super) struct Connection {
     may_owe: AtomicBool,
     /// When the timers call its requester; see `timers`.
     pub timer: AtomicU64,
-    /// It stands in the list of those that have something to answer.
-    pub touched: AtomicBool,
-    /// The same for its path's list.
-    owes: AtomicBool,
-    /// Its last acknowledgement left with a post.
-    pub answered_along: AtomicBool,
+    /// It is among those whose responder has something to say (`rx::acks`).
+    pub in_acks_due: AtomicBool,
+    /// It is among those of its path that owe the peer an acknowledgement.
+    in_path_acks_due: AtomicBool,
+    /// Its last acknowledgement has travelled along with other packets.
+    pub ack_piggybacked: AtomicBool,
     /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered a READ
     /// by that for streams it stays there: what follows must not overtake that answer, or the requester takes it for lost, and
     /// nobody says when it has come.
     answers_by: AtomicU32,
-    /// Its packets that wait. Of whoever receives alone.
-    pub held: AtomicU32,
+    /// Its packets that are deferred. Of whoever receives alone.
+    pub deferred: AtomicU32,
     closed: AtomicBool,
-}
-
-/// What waits of a peer's packets. Of whoever receives alone, who has the packets.
-#[derive(Default)]
-pub(super) struct Waiting {
-    pub packets: AtomicU32,
-    /// When the first of them began to.
-    pub since: AtomicU64,
 }
 
 /// The responder and its ways into the QP.
@@ -90,8 +83,8 @@ pub(super) struct Path {
     /// may answer it by another, as over XRC it always does.
     acks_due: OwnerLock<Vec<Weak<Connection>>>,
     any_owes: AtomicBool,
-    /// What waits of the peer's packets.
-    pub waiting: Waiting,
+    /// Packets of the peer that are deferred.
+    pub backlog: Backlog,
 }
 
 impl Path {
@@ -101,7 +94,7 @@ impl Path {
             is_vervain: AtomicBool::new(false),
             acks_due: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
-            waiting: Waiting::default(),
+            backlog: Backlog::default(),
         }
     }
 
@@ -109,13 +102,13 @@ impl Path {
     fn owe(connection: &Arc<Connection>) {
         let path = &connection.path;
         // Each connection holds it once.
-        if Arc::strong_count(path) > 1 && !connection.owes.swap(true, Ordering::Relaxed) {
+        if Arc::strong_count(path) > 1 && !connection.in_path_acks_due.swap(true, Ordering::Relaxed) {
             path.acks_due.lock().push(Arc::downgrade(connection));
             path.any_owes.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Those that have been about to owe something since the last call.
+    /// The connections of the path that have been about to owe an acknowledgement since the last call.
     pub(super) fn take_acks_due(&self) -> Vec<Arc<Connection>> {
         if !self.any_owes.load(Ordering::Relaxed) {
             return Vec::new();
@@ -123,7 +116,7 @@ impl Path {
         let mut acks_due = self.acks_due.lock();
         self.any_owes.store(false, Ordering::Relaxed);
         let taken: Vec<_> = acks_due.drain(..).filter_map(|connection| connection.upgrade()).collect();
-        taken.iter().for_each(|connection| connection.owes.store(false, Ordering::Relaxed));
+        taken.iter().for_each(|connection| connection.in_path_acks_due.store(false, Ordering::Relaxed));
         taken
     }
 }
@@ -175,11 +168,11 @@ impl Connection {
             }),
             may_owe: AtomicBool::new(false),
             timer: AtomicU64::new(NEVER),
-            touched: AtomicBool::new(false),
-            owes: AtomicBool::new(false),
-            answered_along: AtomicBool::new(false),
+            in_acks_due: AtomicBool::new(false),
+            in_path_acks_due: AtomicBool::new(false),
+            ack_piggybacked: AtomicBool::new(false),
             answers_by: AtomicU32::new(ANY),
-            held: AtomicU32::new(0),
+            deferred: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
     }
@@ -206,9 +199,9 @@ impl Connection {
         more.unwrap_or(false)
     }
 
-    /// The same for a thread that has the batch because it sends anyway, by a source port: an acknowledgement that is due
-    /// travels along, unless it might overtake what READs and atomics have been answered with.
-    pub(super) fn answer_along(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
+    /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel by one
+    /// source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
+    pub(super) fn piggyback_ack(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
         if !self.may_owe.load(Ordering::Relaxed) {
             return;
         }
@@ -218,7 +211,7 @@ impl Connection {
                     host.out.to.spread = spread;
                 }
                 responder.poll_transmit(1, host);
-                self.answered_along.store(true, Ordering::Relaxed);
+                self.ack_piggybacked.store(true, Ordering::Relaxed);
             }
             self.may_owe.store(responder.has_ack_due(), Ordering::Relaxed);
         });

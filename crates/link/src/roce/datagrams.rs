@@ -46,7 +46,7 @@ impl Datagrams {
         self.listeners.lock().insert(qpn, Arc::new(Listener { qp, lanes, psn, closed }));
     }
 
-    /// It no longer does.
+    /// UD QP `qpn` receives no longer.
     pub(super) fn unregister_qp(&self, qpn: u32) {
         let listener = self.listeners.lock().remove(&qpn);
         if let Some(listener) = listener {
@@ -224,7 +224,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes it out again.
+    /// Takes `qpn` out of a group.
     pub(super) fn leave_group(&self, group: &Gid, qpn: u32) {
         let mut groups = self.datagrams.groups.lock();
         let group = ip_of(group);

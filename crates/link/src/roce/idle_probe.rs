@@ -2,92 +2,91 @@
 //! thread that is woken for each would only be in its way. But one that polls until its own message has completed, and then
 //! looks for the answer in its memory, is in between: it has polled a moment ago, and polls no more.
 //!
-//! So the thread is woken, and where packets then wait, for a moment later: whoever polls has taken them by then. While that
-//! shows nothing but that the program polls, it is tried ever more seldom.
+//! So the thread is woken, and if packets wait then, it comes again a moment later: a program that polls has taken them by
+//! then. As long as that only shows that the program polls, it is tried less and less often.
 
 /// After so long a program that polls has taken what has come.
 pub(super) const MOMENT_NS: u64 = 20_000;
 
-/// What is known of it.
+/// Finds out whether a program that has polled still does.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct IdleProbe {
     stage: Stage,
     /// When the thread came by last.
     visited: u64,
-    /// Wakes in a row for packets that the program took itself, and sleeps to sit out for them before the next try.
-    vain: u32,
-    rests: u32,
+    /// Wakes in a row for packets that the program took itself, and sleeps without a probe until the next one.
+    failures: u32,
+    skips: u32,
 }
 
-/// What the thread did when the program polled last.
+/// How the thread slept last.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// It waited for the time alone.
+    /// Until a time, or there was no probe.
     #[default]
-    Away,
-    /// It waited for packets too.
-    Watching,
-    /// It had found packets, and left them to the program for a moment.
-    Doubting,
+    Timed,
+    /// Until packets came, too.
+    ForPackets,
+    /// For a moment: it had found packets, and left them to the program.
+    Rechecking,
 }
 
-/// What the thread does next while the program polls.
+/// How the thread sleeps next while the program polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Sleeps until its time has come.
-    Sleep,
-    /// The same, or until packets come.
-    Watch,
-    /// Comes again in a moment.
-    Doubt,
+pub(super) enum ProbeStep {
+    /// Until its time has come.
+    Timed,
+    /// Until its time has come or there are packets.
+    ForPackets,
+    /// For [`MOMENT_NS`], to see whether the program takes the packets that there are.
+    Recheck,
 }
 
-impl Watch {
-    /// So many wakes in vain are no reason to rest: what comes while the program waits for its own message is such a one.
-    const FREE: u32 = 2;
-    /// Sleeps in between are four to the power of at most this.
-    const MOST: u32 = 4;
+impl IdleProbe {
+    /// So many failures are no reason to back off: what comes while the program waits for its own message is such a one.
+    const FREE_FAILURES: u32 = 2;
+    /// Sleeps without a probe are, with the next one, four to the power of at most this.
+    const MAX_BACKOFF: u32 = 4;
 
     /// The thread has come by; whether the last time is too short ago to say that the program does not poll: it may not have
     /// had the CPU since.
     pub(super) fn is_too_soon(&mut self, now: u64) -> bool {
         let gone = now.saturating_sub(std::mem::replace(&mut self.visited, now));
-        self.stage != Stage::Away && gone < MOMENT_NS
+        self.stage != Stage::Timed && gone < MOMENT_NS
     }
 
     /// The thread has come by, and the program has polled since the last time; `early` if it was woken before its time.
-    /// `waiting` tells whether there are packets.
-    pub(super) fn polled(&mut self, early: bool, waiting: impl FnOnce() -> bool) -> Next {
+    pub(super) fn program_polled(&mut self, early: bool, has_packets: impl FnOnce() -> bool) -> ProbeStep {
         let stage = std::mem::take(&mut self.stage);
-        if stage == Stage::Doubting {
-            self.in_vain();
+        if stage == Stage::Rechecking {
+            self.failed();
         }
-        if let Some(rests) = self.rests.checked_sub(1) {
-            self.rests = rests;
-            return Next::Sleep;
+        if let Some(skips) = self.skips.checked_sub(1) {
+            self.skips = skips;
+            return ProbeStep::Timed;
         }
-        if stage != Stage::Doubting && waiting() {
-            self.stage = Stage::Doubting;
-            return Next::Doubt;
+        if stage != Stage::Rechecking && has_packets() {
+            self.stage = Stage::Rechecking;
+            return ProbeStep::Recheck;
         }
-        if stage == Stage::Watching && early {
-            self.in_vain();
+        if stage == Stage::ForPackets && early {
+            self.failed();
         }
-        self.stage = Stage::Watching;
-        Next::Watch
+        self.stage = Stage::ForPackets;
+        ProbeStep::ForPackets
     }
 
     /// The thread has come by, and the program had not polled; `found` if there were packets.
-    pub(super) fn missed(&mut self, found: bool) {
-        self.stage = Stage::Away;
+    pub(super) fn program_was_idle(&mut self, found: bool) {
+        self.stage = Stage::Timed;
         if found {
-            (self.vain, self.rests) = (0, 0);
+            (self.failures, self.skips) = (0, 0);
         }
     }
 
-    fn in_vain(&mut self) {
-        self.vain = (self.vain + 1).min(Self::FREE + Self::MOST);
-        self.rests = (1 << (2 * self.vain.saturating_sub(Self::FREE))) - 1;
+    fn failed(&mut self) {
+        self.failures = (self.failures + 1).min(Self::FREE_FAILURES + Self::MAX_BACKOFF);
+        self.skips = (1 << (2 * self.failures.saturating_sub(Self::FREE_FAILURES))) - 1;
     }
 }
 
@@ -96,50 +95,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_that_stay_are_doubted_for_a_moment_and_then_taken() {
-        let mut watch = Watch::default();
+    fn packets_that_stay_are_left_to_the_program_for_a_moment_and_then_taken() {
+        let mut probe = IdleProbe::default();
         for _ in 0..100 {
             // An acknowledgement, which the program takes while it waits for it; and the answer, which it does not.
-            watch.polled(true, || false);
-            assert_eq!(watch.polled(true, || true), Next::Doubt);
-            watch.missed(true);
+            probe.program_polled(true, || false);
+            assert_eq!(probe.program_polled(true, || true), ProbeStep::Recheck);
+            probe.program_was_idle(true);
         }
     }
 
     #[test]
-    fn a_program_that_always_polls_is_hardly_watched() {
-        for waiting in [false, true] {
-            let mut watch = Watch::default();
-            let woken = (0..10_000).filter(|_| watch.polled(true, || waiting) != Next::Sleep).count();
+    fn a_program_that_always_polls_is_hardly_ever_probed() {
+        for has_packets in [false, true] {
+            let mut probe = IdleProbe::default();
+            let woken = (0..10_000).filter(|_| probe.program_polled(true, || has_packets) != ProbeStep::Timed).count();
             assert!((40..100).contains(&woken), "{woken}");
         }
     }
 
     #[test]
-    fn a_quiet_program_is_watched_all_the_time() {
-        let mut watch = Watch::default();
-        assert!((0..1000).all(|_| watch.polled(false, || false) == Next::Watch));
+    fn while_no_packet_comes_the_thread_always_sleeps_for_packets() {
+        let mut probe = IdleProbe::default();
+        assert!((0..1000).all(|_| probe.program_polled(false, || false) == ProbeStep::ForPackets));
     }
 
     #[test]
     fn a_program_that_has_had_no_time_to_poll_is_not_taken_for_one_that_does_not() {
-        let mut watch = Watch::default();
-        assert!(!watch.is_too_soon(1_000_000));
-        watch.polled(false, || false);
-        assert!(watch.is_too_soon(1_000_000 + MOMENT_NS - 1));
-        watch.polled(true, || true);
-        assert!(!watch.is_too_soon(1_000_000 + 2 * MOMENT_NS));
-        watch.missed(true);
-        assert!(!watch.is_too_soon(1_000_000 + 2 * MOMENT_NS + 1), "it is awake because nobody polls");
+        let mut probe = IdleProbe::default();
+        assert!(!probe.is_too_soon(1_000_000));
+        probe.program_polled(false, || false);
+        assert!(probe.is_too_soon(1_000_000 + MOMENT_NS - 1));
+        probe.program_polled(true, || true);
+        assert!(!probe.is_too_soon(1_000_000 + 2 * MOMENT_NS));
+        probe.program_was_idle(true);
+        assert!(!probe.is_too_soon(1_000_000 + 2 * MOMENT_NS + 1), "it is awake because nobody polls");
     }
 
     #[test]
-    fn what_is_missed_once_is_watched_for_at_once() {
-        let mut watch = Watch::default();
-        while watch.polled(true, || true) != Next::Sleep {}
-        watch.missed(false);
-        assert_eq!(watch.polled(false, || true), Next::Sleep);
-        watch.missed(true);
-        assert_eq!(watch.polled(false, || true), Next::Doubt);
+    fn after_packets_that_an_idle_program_left_there_is_no_back_off() {
+        let mut probe = IdleProbe::default();
+        while probe.program_polled(true, || true) != ProbeStep::Timed {}
+        probe.program_was_idle(false);
+        assert_eq!(probe.program_polled(false, || true), ProbeStep::Timed);
+        probe.program_was_idle(true);
+        assert_eq!(probe.program_polled(false, || true), ProbeStep::Recheck);
     }
 }

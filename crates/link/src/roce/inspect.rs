@@ -1,7 +1,7 @@
 //! What the link counts, for whoever looks at it from outside, and a way in for packets beside the sockets.
 
 use super::net::{Datagram, Port};
-use super::receive::Receiving;
+use super::rx::Receiver;
 use super::{Engine, LocalPort, Roce};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Engine {
         ports.into_iter().find(|port| port.port.ip() == ip)
     }
 
-    fn take_in<'a>(&self, rx: &mut Receiving, port: &Arc<LocalPort>, packets: impl IntoIterator<Item = Datagram<'a>>) {
+    fn take_in<'a>(&self, rx: &mut Receiver, port: &Arc<LocalPort>, packets: impl IntoIterator<Item = Datagram<'a>>) {
         self.ports.refresh(rx.ports());
         for datagram in packets {
             self.arrived(rx, port, &datagram);

@@ -1,14 +1,13 @@
 //! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
 //!
 //! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here a QP's
-//! two ends meet sockets: `outbound` sends for the requester, `connection` answers, `receive` leads packets to them, `poll` says
-//! which thread does so, and when. `pacing` and `no_receive` keep UC and UD messages from being lost when a receiver falls behind.
+//! two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them, `poll` says which
+//! thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost when a receiver falls behind.
 
 mod connection;
 mod datagrams;
 mod idle_probe;
 mod inspect;
-mod no_receive;
 mod outbound;
 mod pacing;
 mod packet_sink;
@@ -16,7 +15,7 @@ mod poll;
 mod poll_rate;
 mod port_counters;
 mod ports;
-mod receive;
+mod rx;
 mod timers;
 
 pub mod net;
@@ -26,9 +25,9 @@ use connection::{Connection, Path};
 use datagrams::Datagrams;
 use net::Reach;
 use pacing::Paces;
-use poll::Attendance;
+use poll::PollState;
 use ports::{LocalPort, Ports};
-use receive::Receiving;
+use rx::Receiver;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -60,9 +59,9 @@ struct Engine {
     paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
     /// What UC and UD messages wait for.
     paces: Paces,
-    receiving: OwnerLock<Receiving>,
+    receiving: OwnerLock<Receiver>,
     timers: Timers,
-    attendance: Attendance,
+    poll_state: PollState,
     reach: Reach,
 }
 
@@ -81,7 +80,7 @@ impl Roce {
             paces: Paces::default(),
             receiving: OwnerLock::default(),
             timers: Timers::default(),
-            attendance: Attendance::default(),
+            poll_state: PollState::default(),
             reach: Reach::default(),
         };
         Ok(Roce { engine: Arc::new(engine) })

@@ -26,7 +26,7 @@ const BUDGET: u32 = 96;
 enum Trigger {
     /// The program has posted, or a limit that is not the requester's own has gone.
     Post,
-    /// Whoever receives has a packet for it, and sends what follows from all packets of a look together.
+    /// Whoever receives has a packet for it, and sends what follows from all packets of a poll together.
     Packet,
     /// Its time has come.
     Timeout,
@@ -86,7 +86,7 @@ impl Outbound {
         connection: &Connection,
         sends: &mut Sends<'_>,
         now: Nanos,
-        occasion: Trigger,
+        trigger: Trigger,
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RequestSink<'_, '_, '_>>),
     ) -> Progress {
         let Outbound { end, told, spread } = self;
@@ -96,7 +96,7 @@ impl Outbound {
             None => return Progress::Idle,
         }
         let qp = sends.qp();
-        let posting = occasion == Trigger::Post;
+        let posting = trigger == Trigger::Post;
         let (mut f, was_idle) = (Some(f), end.requester().is_some_and(Requester::is_idle));
         if was_idle {
             *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
@@ -105,24 +105,25 @@ impl Outbound {
         let mut held_back_until = None;
         let acks_due = if posting { acks_due(connection) } else { Vec::new() };
         let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
-            connection.answer_along(sends.qp(), batch, to.spread);
-            acks_due.iter().for_each(|(connection, qp)| connection.answer_along(qp, batch, to.spread));
+            connection.piggyback_ack(sends.qp(), batch, to.spread);
+            acks_due.iter().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
         };
         let sent = loop {
             let mut window = connection.path.window.lock();
             let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
-            let place = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
+            let position = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
                 // A device takes packets as they come, and so does its program what follows from them.
-                (false, _) => Place::Before,
-                (true, true) if connection.joins(to.spread) => place_of_acknowledgement(sends, end.next()),
+                (false, _) => AckPosition::First,
+                (true, true) if connection.joins(to.spread) => ack_position(sends, end.next()),
                 // It makes a train of its own.
-                (true, true) => Place::Before,
-                (true, false) => Place::Behind,
+                (true, true) => AckPosition::First,
+                (true, false) => AckPosition::Last,
             };
             // Other QPs may owe some too, of which a train takes one.
-            let with_last = place == Place::WithLast && acks_due.is_empty() && connection.port.port.takes_trains();
-            if place != Place::Behind && !with_last {
+            let with_last =
+                position == AckPosition::WithLast && acks_due.is_empty() && connection.port.port.takes_trains();
+            if position != AckPosition::Last && !with_last {
                 acknowledge(sends, &mut batch);
             }
             let with_last = with_last && connection.owes_acknowledgement();
@@ -148,12 +149,12 @@ impl Outbound {
                 // one alone. So can the beginning of a train that the next call goes on with. A poll that finds nothing sends
                 // them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
-                if occasion == Trigger::Packet {
-                    connection.engine.kept_for_look();
-                } else if !may_wait || !connection.port.keep() {
+                if trigger == Trigger::Packet {
+                    connection.engine.cork_follow_up();
+                } else if !may_wait || !connection.port.cork() {
                     connection.port.flush_batch(out.batch);
                 } else {
-                    connection.engine.kept();
+                    connection.engine.cork_post();
                 }
             }
             drop(batch);
@@ -185,33 +186,33 @@ fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
 /// packet of that or along with it, or a program would get an answer before the completion of its own message, which an HCA
 /// acknowledges when it comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Behind everything: what is posted is one packet, and both are one train.
-    Behind,
+enum AckPosition {
+    /// After everything: what is posted is one packet, and both are one train.
+    Last,
     /// In the train of the last packet. If it went before, the peer would get it alone, and a program that has seen its own
     /// message complete may look for the answer in its memory, without a poll that takes packets in.
     WithLast,
     /// Before everything.
-    Before,
+    First,
 }
 
-/// The place when requests from `next` on are posted.
+/// The position when requests from `next` on are posted.
 #[inline]
-fn place_of_acknowledgement(sends: &Sends<'_>, next: u32) -> Place {
+fn ack_position(sends: &Sends<'_>, next: u32) -> AckPosition {
     let Some(posted) = (match sends.tail().wrapping_sub(next) {
         0 => None,
         1 => sends.get(next).filter(|posted| !posted.opcode.answers()),
-        _ => return Place::Before,
+        _ => return AckPosition::First,
     }) else {
-        return Place::Behind;
+        return AckPosition::Last;
     };
     match posted.length.div_ceil(sends.path().mtu_bytes.into()) {
         // A SEND of nothing is smaller than an acknowledgement, and ends a train.
-        0 => Place::Before,
-        1 => Place::Behind,
+        0 => AckPosition::First,
+        1 => AckPosition::Last,
         // What takes longer to send would keep the peer's own message from completing.
-        packets if packets <= BUDGET.into() => Place::WithLast,
-        _ => Place::Before,
+        packets if packets <= BUDGET.into() => AckPosition::WithLast,
+        _ => AckPosition::First,
     }
 }
 

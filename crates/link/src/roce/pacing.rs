@@ -160,7 +160,7 @@ impl Paced<'_> {
     }
 }
 
-/// Those of a probe or an echo.
+/// The headers of a probe or an echo.
 fn headers(opcode: u8, deth: Deth, dest_qpn: u32, sequence: u32) -> Headers {
     Headers {
         bth: Bth { opcode, pkey: PKEY, dest_qpn, psn: sequence, ..Bth::default() },
@@ -169,10 +169,26 @@ fn headers(opcode: u8, deth: Deth, dest_qpn: u32, sequence: u32) -> Headers {
     }
 }
 
+/// The echoes that this process answers probes with.
+#[derive(Default)]
+pub(super) struct Echoes {
+    senders: Senders,
+    /// Some lie in the batches of the ports.
+    batched: bool,
+}
+
+impl Echoes {
+    /// Whether some lie in the batches of the ports, which the caller sends.
+    #[inline]
+    pub(super) fn take_batched(&mut self) -> bool {
+        std::mem::take(&mut self.batched)
+    }
+}
+
 /// The processes that send unreliable messages to this one.
 #[derive(Default)]
-pub(super) struct Senders {
-    /// And when they have asked last.
+struct Senders {
+    /// The senders, and when each has asked last.
     active: Vec<(PeerKey, Nanos)>,
 }
 
@@ -193,11 +209,11 @@ impl Engine {
     pub(super) fn probe(
         &self,
         port: &LocalPort,
-        senders: &mut Senders,
+        echoes: &mut Echoes,
         now: Nanos,
         arrived: &Datagram<'_>,
         packet: &Packet<'_>,
-    ) -> bool {
+    ) {
         let (bth, from) = (&packet.headers.bth, arrived.from.ip());
         let asker = match (self.connection(bth.dest_qpn), packet.headers.deth) {
             (Some(c), deth) => {
@@ -215,14 +231,14 @@ impl Engine {
             if bth.opcode == opcode::PROBE {
                 port.port.counters().unwanted.add(1);
             }
-            return false;
+            return;
         };
-        let credit = senders.share(now, (from, slot_of(source_qpn)), port.port.room());
+        let credit = echoes.senders.share(now, (from, slot_of(source_qpn)), port.port.room());
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
         let to = Destination::new(from, &Grh::default());
         let mut batch = port.batch();
         let mut out = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
-        out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok()
+        echoes.batched |= out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok();
     }
 
     /// An echo: those that it lets go on do.

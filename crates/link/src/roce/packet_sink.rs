@@ -43,7 +43,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Those of QP `qpn`, whose numbers follow each other.
+    /// The source ports of QP `qpn`. QPs made one after the other have numbers that follow each other, and so take turns.
     pub(super) fn new(to: &Destination, qpn: u32) -> Lanes {
         let of = |flow: u32| flow % net::SPREAD as u32;
         if to.label == 0 {

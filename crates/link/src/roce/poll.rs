@@ -7,11 +7,11 @@
 
 use super::Engine;
 use super::connection::Connection;
-use super::idle_probe::{MOMENT_NS, Next, Watch};
+use super::idle_probe::{IdleProbe, MOMENT_NS, ProbeStep};
 use super::net::sys::is_readable;
-use super::poll_rate::Eagerness;
+use super::poll_rate::PollRate;
 use super::ports::LocalPort;
-use super::receive::Receiving;
+use super::rx::Receiver;
 use super::timers::NEVER;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -27,27 +27,27 @@ use vervain_hca::{Error, Result, now_ns};
 /// The progress thread comes by so often at first, and at last, while the program polls.
 const FIRST_TICK_NS: u64 = 100_000;
 const LAST_TICK_NS: u64 = 400_000;
-/// The same if meanwhile nobody wanted it to: so long that an acknowledgement which the program leaves behind need not wake it.
-const CALM_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
+/// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind need not
+/// wake it.
+const UNWANTED_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
 /// How long an acknowledgement may wait for a program that was at it a moment ago.
 pub(super) const ACK_DELAY_NS: u64 = 20_000;
 /// What "a moment ago" means.
 const RECENT_NS: u64 = 1_000_000;
-/// Between two looks whether a process is still paused.
+/// Between two visits to a process that is paused.
 const PAUSED_NS: u64 = 1_000_000;
 /// Rounds of receiving before the progress thread sees to other things.
 const ROUNDS: usize = 16;
 
 /// What the threads know of each other.
 #[derive(Default)]
-pub(super) struct Attendance {
-    /// Threads that sleep for events.
+pub(super) struct PollState {
+    /// Packets wait in a batch for others.
+    corked: AtomicBool,
+    /// How often polls ask for packets.
+    rate: PollRate,
+    /// Threads of the program that sleep for events, and how often one of them has received.
     waiters: AtomicU32,
-    /// Packets of posts wait for company in a batch.
-    kept: AtomicBool,
-    /// How often a poll looks.
-    eagerness: Eagerness,
-    /// How often one of them has received.
     waits: AtomicU32,
     /// When the progress thread wakes by itself; 0 while it is awake.
     sleeps_until: AtomicU64,
@@ -55,67 +55,95 @@ pub(super) struct Attendance {
     wanted: AtomicU64,
     /// The progress thread, once it has come by.
     thread: AtomicU32,
-    /// Of the progress thread alone: the looks of the program that it knows, since when, and the time between two of its own.
-    looks: AtomicU32,
+    /// Of the progress thread alone: the polls of the program that it knows, since when, and the time between two visits of its
+    /// own.
+    polls: AtomicU32,
     active_at: AtomicU64,
     tick: AtomicU64,
-    watch: OwnerLock<Watch>,
+    idle_probe: OwnerLock<IdleProbe>,
+}
+
+/// What the progress thread finds when it comes by.
+struct Visit {
+    now: u64,
+    /// The program has polled since the last visit, and sees to packets itself.
+    polled: bool,
+    /// It has a moment ago.
+    recent: bool,
+    /// A thread of the program waits for packets.
+    waited_for: bool,
+}
+
+/// How the progress thread sleeps next.
+struct Sleep {
+    /// Until packets come, too.
+    for_packets: bool,
+    /// No longer than this, if there is a time.
+    until: Option<u64>,
+    /// What others want of it can wait as long as this.
+    not_before: u64,
+}
+
+impl Sleep {
+    fn no_longer_than(&mut self, at: u64) {
+        self.until = earlier(self.until, at);
+    }
 }
 
 impl Engine {
-    /// A look by a thread that polls.
+    /// What a thread that polls does about packets; whether any had come.
     pub(super) fn poll(&self, process: &'static Process) -> bool {
-        self.send_kept();
-        let (eagerness, connected) = (&self.attendance.eagerness, self.has_connections());
-        process.set_poll_interval(eagerness.polls_apart(connected));
-        if !eagerness.wants(connected, now_ns) {
+        self.uncork();
+        let (rate, connected) = (&self.poll_state.rate, self.has_connections());
+        process.set_poll_interval(rate.interval(connected));
+        if !rate.is_due(connected, now_ns) {
             return false;
         }
-        // After a calm nobody knows where the next packet comes; and a process that only listens for datagrams most likely polls
+        // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most likely polls
         // for something else.
-        let anywhere = !connected || eagerness.is_calm();
+        let anywhere = !connected || rate.is_idle();
         let readable = !anywhere || self.ports.packet_fd().is_some_and(is_readable);
         if !connected && !readable {
-            eagerness.looked(false, now_ns);
+            rate.polled(false, now_ns);
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else { return false };
-        let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.look(&mut rx) };
-        eagerness.looked(any, now_ns);
-        if rx.looked_in_vain(any) {
-            self.answer(&mut rx);
+        let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.receive_in_poll(&mut rx) };
+        rate.polled(any, now_ns);
+        if rx.polled(any) {
+            self.send_responses(&mut rx);
         }
         any |= self.expire(&mut rx);
         self.leave(process, &mut rx);
         any
     }
 
-    /// The end of a visit by a thread of the program: what it leaves behind is seen to in time.
-    fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiving>) {
-        if self.has_more(rx) {
-            self.answer(rx);
+    /// A thread of the program has received: what it leaves behind is seen to in time.
+    fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiver>) {
+        if rx.has_more_to_send() {
+            self.send_responses(rx);
         }
-        if let Some(since) = rx.due_since() {
+        if let Some(since) = rx.acks_due_since() {
             self.ensure(process, since + RECENT_NS);
         }
-        if rx.has_held() {
+        if rx.keeps_packets() {
             self.ensure(process, now_ns() + FIRST_TICK_NS);
         }
     }
 
-    /// Makes the progress thread come by at `at`, or at its next look if it comes by anyway: waking it costs more than a
+    /// Makes the progress thread come by at `at`, or at its next visit if it comes by anyway: waking it costs more than a
     /// small message, and while the program polls it sees to everything itself.
     fn ensure(&self, process: &'static Process, at: u64) {
-        // It says when it wakes and then looks here; so either it sees this, or this sees when it wakes.
-        self.attendance.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
-        if self.attendance.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
+        // It says when it wakes and then reads this; so either it sees this, or this sees when it wakes.
+        self.poll_state.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
+        if self.poll_state.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
             process.wake_for_packets();
         }
     }
 
-    /// Packets of a post wait in a batch: the next look of the program sends them, or the progress thread.
-    pub(super) fn kept(&self) {
-        self.attendance.kept.store(true, Ordering::SeqCst);
+    /// Packets of a post wait in a batch for others: the next poll of the program sends them, or the progress thread.
+    pub(super) fn cork_post(&self) {
+        self.poll_state.corked.store(true, Ordering::SeqCst);
         if let Some(process) = Process::current() {
             process.set_poll_interval(1);
             self.ensure(process, now_ns() + FIRST_TICK_NS);
@@ -123,25 +151,25 @@ impl Engine {
     }
 
     /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends them
-    /// when the look ends.
-    pub(super) fn kept_for_look(&self) {
-        self.attendance.kept.store(true, Ordering::SeqCst);
+    /// when a poll ends.
+    pub(super) fn cork_follow_up(&self) {
+        self.poll_state.corked.store(true, Ordering::SeqCst);
     }
 
     /// A thread sends. One of the program's that is at it will poll, as far as can be told.
     #[inline]
     pub(super) fn sends(&self) {
-        self.attendance.eagerness.active();
+        self.poll_state.rate.activity();
         let Some(process) = Process::current() else { return };
         process.set_poll_interval(1);
-        if tid() != self.attendance.thread.load(Ordering::Relaxed) {
+        if tid() != self.poll_state.thread.load(Ordering::Relaxed) {
             process.count_look();
         }
     }
 
-    /// Sends what waits for company.
-    pub(super) fn send_kept(&self) {
-        if self.attendance.kept.load(Ordering::Relaxed) && self.attendance.kept.swap(false, Ordering::SeqCst) {
+    /// Sends the packets that wait in batches.
+    pub(super) fn uncork(&self) {
+        if self.poll_state.corked.load(Ordering::Relaxed) && self.poll_state.corked.swap(false, Ordering::SeqCst) {
             self.ports.each(LocalPort::flush);
         }
     }
@@ -158,7 +186,7 @@ impl Engine {
     /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late, nor one
     /// in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything before. The time
     /// that counts is the one at which that began.
-    fn expire(&self, rx: &mut Receiving) -> bool {
+    fn expire(&self, rx: &mut Receiver) -> bool {
         if self.timers.next() == NEVER {
             return false;
         }
@@ -174,14 +202,14 @@ impl Engine {
 
     /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they see to it;
     /// else they stay.
-    fn call_due(&self, rx: &mut Receiving, now: u64, is_taken_in: bool) -> bool {
+    fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
         self.timers.take(now, |qpn| self.connection(qpn), &mut due);
         let mut late = false;
         for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
-            // What is held may be its answer.
-            let waits = is_taken_in && connection.held.load(Ordering::Relaxed) > 0;
+            // What is deferred may be its answer.
+            let waits = is_taken_in && connection.deferred.load(Ordering::Relaxed) > 0;
             if waits || connection.timeout(&qp, now, is_taken_in, &mut late) == SenderAccess::Busy {
                 self.timers.set(&connection, Some(now + FIRST_TICK_NS));
             }
@@ -192,101 +220,128 @@ impl Engine {
 
     /// What the progress thread does; see [`vervain_hca::process::poller::Poller::attend`].
     pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
-        let a = &self.attendance;
-        a.thread.store(tid(), Ordering::Relaxed);
-        let slept_until = a.sleeps_until.swap(0, Ordering::SeqCst);
-        self.send_kept();
-        // Whoever has said so until now is heard below.
-        let unasked = a.wanted.swap(0, Ordering::SeqCst) == 0;
+        let state = &self.poll_state;
+        state.thread.store(tid(), Ordering::Relaxed);
+        let slept_until = state.sleeps_until.swap(0, Ordering::SeqCst);
+        self.uncork();
+        // Whoever wants it from now on is heard when it goes to sleep.
+        let was_wanted = state.wanted.swap(0, Ordering::SeqCst) != 0;
         let now = now_ns();
         if process.is_paused() {
-            a.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
+            state.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
             return (false, Some(now + PAUSED_NS));
         }
-        let looks = process.packet_looks().wrapping_add(a.waits.load(Ordering::Relaxed));
-        let too_soon = a.watch.lock().is_too_soon(now);
-        let polled = looks != a.looks.swap(looks, Ordering::Relaxed) || too_soon;
+        let visit = self.visit(process, now);
+        let mut sleep = self.plan_sleep(&visit, was_wanted, now < slept_until);
+        match self.receiving.try_lock() {
+            Some(mut rx) => self.receive_in_visit(process, &mut rx, &visit, &mut sleep),
+            None => self.leave_to_receiver(&visit, &mut sleep),
+        }
+        self.go_to_sleep(sleep)
+    }
+
+    /// Finds out what the program does.
+    fn visit(&self, process: &'static Process, now: u64) -> Visit {
+        let state = &self.poll_state;
+        let polls = process.packet_looks().wrapping_add(state.waits.load(Ordering::Relaxed));
+        let too_soon = state.idle_probe.lock().is_too_soon(now);
+        let polled = polls != state.polls.swap(polls, Ordering::Relaxed) || too_soon;
         if polled {
-            a.active_at.store(now, Ordering::Relaxed);
+            state.active_at.store(now, Ordering::Relaxed);
         }
-        let recent = now.saturating_sub(a.active_at.load(Ordering::Relaxed)) < RECENT_NS;
-        let waited_for = a.waiters.load(Ordering::SeqCst) != 0;
-        let mut next = None;
-        let mut watch = !polled && !waited_for;
-        if polled || waited_for {
-            let calm = unasked && self.timers.next() > now + CALM_TICK_NS;
-            let most = if calm { CALM_TICK_NS } else { LAST_TICK_NS };
-            let tick = (a.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
-            a.tick.store(tick, Ordering::Relaxed);
-            next = recent.then_some(now + tick);
-            if polled && !waited_for {
-                let waiting = || self.ports.packet_fd().is_some_and(is_readable);
-                match a.watch.lock().polled(now < slept_until, waiting) {
-                    Next::Sleep => {}
-                    Next::Watch => watch = true,
-                    Next::Doubt => next = Some(now + MOMENT_NS),
-                }
-            }
-        } else {
-            a.tick.store(0, Ordering::Relaxed);
+        let recent = now.saturating_sub(state.active_at.load(Ordering::Relaxed)) < RECENT_NS;
+        Visit { now, polled, recent, waited_for: state.waiters.load(Ordering::SeqCst) != 0 }
+    }
+
+    /// How the progress thread sleeps if there is nothing to do; `early` if it was woken before its time.
+    fn plan_sleep(&self, visit: &Visit, was_wanted: bool, early: bool) -> Sleep {
+        let (state, now) = (&self.poll_state, visit.now);
+        if !visit.polled && !visit.waited_for {
+            state.tick.store(0, Ordering::Relaxed);
+            return Sleep { for_packets: true, until: None, not_before: 0 };
         }
+        let unwanted = !was_wanted && self.timers.next() > now + UNWANTED_TICK_NS;
+        let most = if unwanted { UNWANTED_TICK_NS } else { LAST_TICK_NS };
+        let tick = (state.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
+        state.tick.store(tick, Ordering::Relaxed);
         // A program that polls sees to timers itself, and so does whoever receives.
-        let mut not_before = if polled { now + a.tick.load(Ordering::Relaxed) } else { 0 };
-        if let Some(mut rx) = self.receiving.try_lock() {
-            // A program that polls sees to it itself, if it goes on.
-            let patient = match (polled, recent) {
-                (true, _) => LAST_TICK_NS,
-                (_, true) => ACK_DELAY_NS,
-                _ => 0,
-            };
-            if !polled && !waited_for {
-                let found = self.receive_patiently(&mut rx, patient, false, || process.own.wants_attention());
-                a.watch.lock().missed(found);
-            }
-            if !polled {
-                self.expire(&mut rx);
-            }
-            match rx.due_since() {
-                Some(since) if since + patient > now_ns() && !self.has_more(&rx) => {
-                    next = earlier(next, since + patient)
-                }
-                Some(_) => self.answer(&mut rx),
-                None => {}
-            }
-            if self.has_more(&rx) {
-                next = Some(0);
-            }
-            if rx.has_held() {
-                next = earlier(next, now_ns() + FIRST_TICK_NS);
-            }
-        } else {
-            if self.receiving.raw().holder_is_gone() {
-                // A thread ended in the middle of receiving: what it had in hand is lost, like any packet.
-                self.start_over(&mut self.receiving.lock());
-            }
-            // Whoever has it takes what comes; it is no use to be woken for that. A program that polls has it most of the time.
-            watch = false;
-            if !polled {
-                not_before = now + FIRST_TICK_NS;
-                next = earlier(next, not_before);
+        let not_before = if visit.polled { now + tick } else { 0 };
+        let mut sleep = Sleep { for_packets: false, until: visit.recent.then_some(now + tick), not_before };
+        if !visit.waited_for {
+            let has_packets = || self.ports.packet_fd().is_some_and(is_readable);
+            match state.idle_probe.lock().program_polled(early, has_packets) {
+                ProbeStep::Timed => {}
+                ProbeStep::ForPackets => sleep.for_packets = true,
+                ProbeStep::Recheck => sleep.until = Some(now + MOMENT_NS),
             }
         }
+        sleep
+    }
+
+    /// Receives for a program that does not, and sees to what it has left behind.
+    fn receive_in_visit(&self, process: &'static Process, rx: &mut Receiver, visit: &Visit, sleep: &mut Sleep) {
+        // A program that polls sees to it itself, if it goes on.
+        let patient = match (visit.polled, visit.recent) {
+            (true, _) => LAST_TICK_NS,
+            (_, true) => ACK_DELAY_NS,
+            _ => 0,
+        };
+        if !visit.polled {
+            if !visit.waited_for {
+                let found = self.receive_patiently(rx, patient, false, || process.own.wants_attention());
+                self.poll_state.idle_probe.lock().program_was_idle(found);
+            }
+            self.expire(rx);
+        }
+        match rx.acks_due_since() {
+            Some(since) if since + patient > now_ns() && !rx.has_more_to_send() => {
+                sleep.no_longer_than(since + patient)
+            }
+            Some(_) => self.send_responses(rx),
+            None => {}
+        }
+        if rx.has_more_to_send() {
+            sleep.until = Some(0);
+        }
+        if rx.keeps_packets() {
+            sleep.no_longer_than(now_ns() + FIRST_TICK_NS);
+        }
+    }
+
+    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it most of
+    /// the time.
+    fn leave_to_receiver(&self, visit: &Visit, sleep: &mut Sleep) {
+        if self.receiving.raw().holder_is_gone() {
+            // A thread ended in the middle of receiving: what it had in hand is lost, like any packet.
+            self.start_over(&mut self.receiving.lock());
+        }
+        sleep.for_packets = false;
+        if !visit.polled {
+            sleep.not_before = visit.now + FIRST_TICK_NS;
+            sleep.no_longer_than(sleep.not_before);
+        }
+    }
+
+    /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether packets are
+    /// to wake it too, and the time.
+    fn go_to_sleep(&self, mut sleep: Sleep) -> (bool, Option<u64>) {
+        let state = &self.poll_state;
         let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
         if timer != NEVER {
-            next = earlier(next, timer.max(not_before));
+            sleep.no_longer_than(timer.max(sleep.not_before));
         }
-        a.sleeps_until.store(next.unwrap_or(NEVER), Ordering::SeqCst);
-        let wanted = (NEVER - a.wanted.swap(0, Ordering::SeqCst)).max(not_before);
-        if wanted < next.unwrap_or(NEVER) {
-            a.sleeps_until.store(wanted, Ordering::SeqCst);
-            next = Some(wanted);
+        state.sleeps_until.store(sleep.until.unwrap_or(NEVER), Ordering::SeqCst);
+        let wanted = (NEVER - state.wanted.swap(0, Ordering::SeqCst)).max(sleep.not_before);
+        if wanted < sleep.until.unwrap_or(NEVER) {
+            state.sleeps_until.store(wanted, Ordering::SeqCst);
+            sleep.until = Some(wanted);
         }
-        (watch, next)
+        (sleep.for_packets, sleep.until)
     }
 
     /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
     /// older than `patient` leave. Whether anything had come.
-    fn receive_patiently(&self, rx: &mut Receiving, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
+    fn receive_patiently(&self, rx: &mut Receiver, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
         let slept = now_ns().saturating_sub(rx.slept_at);
         let had_come = self.receive(rx);
         let mut any = had_come;
@@ -300,11 +355,11 @@ impl Engine {
             }
             // The rest of a message is on its way; that it comes does not tell whether another will.
             let mut rest = Patience::for_rest();
-            let patience = if rx.in_message() { &mut rest } else { &mut patience };
+            let patience = if rx.is_in_message() { &mut rest } else { &mut patience };
             any = patience.look_out(|| {
-                let any = self.look(rx);
-                if !any && rx.due_since().is_some_and(|since| since + patient <= now_ns()) {
-                    self.answer(rx);
+                let any = self.receive_in_poll(rx);
+                if !any && rx.acks_due_since().is_some_and(|since| since + patient <= now_ns()) {
+                    self.send_responses(rx);
                 }
                 any || enough()
             });
@@ -325,14 +380,13 @@ impl Engine {
         if !blocks {
             return Ok(());
         }
-        let a = &self.attendance;
-        let _waiting = Waiting::begin(self, process);
+        let _wait = EventWait::begin(self, process);
         loop {
             if is_readable(fd) {
                 break Ok(());
             }
-            a.waits.fetch_add(1, Ordering::Relaxed);
-            self.send_kept();
+            self.poll_state.waits.fetch_add(1, Ordering::Relaxed);
+            self.uncork();
             let mut not_before = 0;
             let deadline = match self.receiving.try_lock() {
                 Some(mut rx) => {
@@ -341,10 +395,10 @@ impl Engine {
                         self.leave(process, &mut rx);
                         break Ok(());
                     }
-                    self.answer(&mut rx);
+                    self.send_responses(&mut rx);
                     self.expire(&mut rx);
-                    let held = rx.has_held().then(|| now_ns() + FIRST_TICK_NS);
-                    self.has_more(&rx).then_some(0).or(held)
+                    let held = rx.keeps_packets().then(|| now_ns() + FIRST_TICK_NS);
+                    rx.has_more_to_send().then_some(0).or(held)
                 }
                 // Somebody else receives, and sees to timers; what it finds for us makes the channel readable.
                 None => {
@@ -369,42 +423,42 @@ impl Engine {
 
 thread_local! {
     /// What this thread waits for, where its end finds it.
-    static WAITING: Waits = const { Waits(RefCell::new(None)) };
+    static CURRENT_WAIT: CurrentWait = const { CurrentWait(RefCell::new(None)) };
 }
 
 /// The end of a thread in the middle of a wait (waiting is a cancellation point) ends its wait too.
-struct Waits(RefCell<Option<(Arc<Engine>, &'static Process)>>);
+struct CurrentWait(RefCell<Option<(Arc<Engine>, &'static Process)>>);
 
-impl Drop for Waits {
+impl Drop for CurrentWait {
     fn drop(&mut self) {
         if let Some((engine, process)) = self.0.take() {
-            Waiting::end(&engine, process);
+            EventWait::end(&engine, process);
         }
     }
 }
 
 /// A thread waits for packets itself, as long as this lives.
-struct Waiting;
+struct EventWait;
 
-impl Waiting {
-    fn begin(engine: &Arc<Engine>, process: &'static Process) -> Waiting {
-        engine.attendance.waiters.fetch_add(1, Ordering::SeqCst);
-        WAITING.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
-        Waiting
+impl EventWait {
+    fn begin(engine: &Arc<Engine>, process: &'static Process) -> EventWait {
+        engine.poll_state.waiters.fetch_add(1, Ordering::SeqCst);
+        CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
+        EventWait
     }
 
     fn end(engine: &Engine, process: &'static Process) {
-        if engine.attendance.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if engine.poll_state.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
             // From now on nobody waits for packets unless the program polls, or the progress thread does.
             engine.ensure(process, now_ns() + RECENT_NS);
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for EventWait {
     fn drop(&mut self) {
-        if let Some((engine, process)) = WAITING.with(|w| w.0.take()) {
-            Waiting::end(&engine, process);
+        if let Some((engine, process)) = CURRENT_WAIT.with(|w| w.0.take()) {
+            EventWait::end(&engine, process);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn of_responder(tally: &Tally, now: &ResponderCounters, told: &mut Re
     }
 }
 
-/// The same of a requester.
+/// Tells what a requester has counted since the last call.
 #[inline]
 pub(super) fn of_requester(tally: &Tally, now: &RequesterCounters, told: &mut RequesterCounters) {
     if now != told {

@@ -3,7 +3,7 @@
 use super::Address;
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
-use super::poll_rate::Stillness;
+use super::poll_rate::PortPollRate;
 use super::port_sharing::Sharing;
 use crate::os_error;
 use rustix::event::epoll;
@@ -17,8 +17,8 @@ use vervain_hca::process::{Process, keep_from_children};
 use vervain_hca::{Error, Result, now_ns};
 use vervain_wire::UDP_PORT;
 
-/// Posts that a batch holds back at most.
-const MOST_KEPT: u32 = 48;
+/// Posts that wait in a batch at most.
+const MAX_CORKED: u32 = 48;
 /// How long an address that could not be opened is left alone: trying takes milliseconds, and datagrams come often.
 const REFUSED_NS: u64 = 1_000_000_000;
 
@@ -29,10 +29,10 @@ pub(super) struct LocalPort {
     /// How this host's processes share it.
     pub sharing: Sharing,
     batch: OwnerLock<SendBatch>,
-    /// Posts whose packets wait in the batch for company.
-    kept: AtomicU32,
-    /// How often a poll looks here.
-    pub stillness: Stillness,
+    /// Posts whose packets wait in the batch for others.
+    corked: AtomicU32,
+    /// Which polls ask here.
+    pub poll_rate: PortPollRate,
 }
 
 impl LocalPort {
@@ -41,7 +41,7 @@ impl LocalPort {
         self.batch.lock()
     }
 
-    /// The same, if nobody has them.
+    /// The packets that are being collected; None if another thread has them.
     pub(super) fn try_batch(&self) -> Option<OwnerGuard<'_, SendBatch>> {
         self.batch.try_lock()
     }
@@ -54,19 +54,20 @@ impl LocalPort {
         }
     }
 
-    /// Whether another post's packets may wait in the batch. The caller holds it.
-    pub(super) fn keep(&self) -> bool {
-        self.kept.fetch_add(1, Ordering::Relaxed) + 1 < MOST_KEPT
+    /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at once, for
+    /// enough wait.
+    pub(super) fn cork(&self) -> bool {
+        self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
     }
 
-    /// Sends what was collected.
+    /// Sends the packets that were collected.
     pub(super) fn flush(&self) {
         self.flush_batch(&mut self.batch.lock());
     }
 
-    /// The same for whoever holds the batch.
+    /// Sends the packets in `batch`, which is this port's.
     pub(super) fn flush_batch(&self, batch: &mut SendBatch) {
-        self.kept.store(0, Ordering::Relaxed);
+        self.corked.store(0, Ordering::Relaxed);
         if !batch.is_empty() {
             batch.flush();
         }
@@ -121,7 +122,8 @@ impl Ports {
         Ok(port)
     }
 
-    /// The same for a datagram: an address that could not be opened is left alone for a while.
+    /// The port of `address`, opened for a datagram if it is not yet: an address that could not be opened is left alone for a
+    /// while.
     pub(super) fn open_for_datagram(&self, process: &'static Process, address: Address) -> Result<Arc<LocalPort>> {
         if let Some(port) = self.find(address) {
             return Ok(port);
@@ -168,8 +170,8 @@ impl Ports {
             address,
             sharing,
             batch,
-            kept: AtomicU32::new(0),
-            stillness: Stillness::default(),
+            corked: AtomicU32::new(0),
+            poll_rate: PortPollRate::default(),
         });
         let mut list = self.list.lock();
         list.push(Arc::clone(&port));

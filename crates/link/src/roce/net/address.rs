@@ -13,7 +13,7 @@ pub union RawAddress {
 }
 
 impl RawAddress {
-    /// An empty one, for the kernel to fill in.
+    /// No address, for the kernel to fill in.
     pub const EMPTY: RawAddress = RawAddress { v6: sockaddr_in6 { sin6_family: 0, ..V6 } };
     /// Its size.
     pub const SIZE: u32 = size_of::<RawAddress>() as u32;

@@ -24,7 +24,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// None yet.
+    /// No control messages.
     pub const EMPTY: Control = Control { bytes: [0; SEND_BYTES], used: 0 };
 
     /// For packets to be cut every `segment` bytes (None: one packet), with `hop_limit` and `tos` where they differ from

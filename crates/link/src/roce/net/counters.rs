@@ -28,11 +28,11 @@ impl Counter {
 pub struct Counters {
     /// Packets handed to the kernel.
     pub sent_packets: Counter,
-    /// Their bytes.
+    /// Bytes of the packets handed to the kernel.
     pub sent_bytes: Counter,
     /// Packets taken from the kernel.
     pub received_packets: Counter,
-    /// Their bytes.
+    /// Bytes of the packets taken from the kernel.
     pub received_bytes: Counter,
     /// Received with a wrong ICRC.
     pub bad_icrc: Counter,

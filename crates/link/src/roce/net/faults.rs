@@ -3,7 +3,7 @@
 //! are late, changed or sent twice leave one by one, from the line.
 
 use super::Datagram;
-use super::train::Way;
+use super::train::FlowKey;
 use std::net::{IpAddr, SocketAddr};
 use vervain_config::{Config, FAULTS};
 use vervain_fault::{Direction, Faults, Line, Nanos};
@@ -32,7 +32,7 @@ impl Arrival {
 
 /// The lines of a port.
 pub struct Lines {
-    transmit: Option<OwnerLock<Line<Way>>>,
+    transmit: Option<OwnerLock<Line<FlowKey>>>,
     receive: Option<OwnerLock<Line<Arrival>>>,
 }
 
@@ -50,12 +50,12 @@ impl Lines {
     }
 
     /// The line for sending, for a whole train.
-    pub fn transmit(&self) -> Option<OwnerGuard<'_, Line<Way>>> {
+    pub fn transmit(&self) -> Option<OwnerGuard<'_, Line<FlowKey>>> {
         self.transmit.as_ref().map(OwnerLock::lock)
     }
 
     /// The next packet to send.
-    pub fn next_to_send(&self) -> Option<(Way, Vec<u8>)> {
+    pub fn next_to_send(&self) -> Option<(FlowKey, Vec<u8>)> {
         self.transmit.as_ref()?.lock().pop(now_ns())
     }
 

@@ -8,7 +8,7 @@ use super::faults::Lines;
 use super::port::Port;
 use super::send::{SendBatch, TooLarge};
 use super::sys;
-use super::train::{Train, Way};
+use super::train::{FlowKey, Train};
 use libc::{iovec, mmsghdr};
 use std::io;
 use std::net::SocketAddr;
@@ -28,13 +28,13 @@ enum Trouble {
     Earlier,
     /// The socket's buffer is full.
     Busy,
-    /// So is the interface's queue, which cannot be waited for.
+    /// The interface's queue is full, which cannot be waited for.
     QueueFull,
     /// Larger than the MTU, or a train with such packets.
     Size,
     /// The interface does not take trains.
     Train,
-    /// No way there.
+    /// No route there.
     Unreachable,
 }
 
@@ -92,7 +92,7 @@ impl SendBatch {
                 self.trains.extend(run.take());
                 let Some(course) = course else { continue };
                 seal(&train, 0, packet);
-                line.keep(course, train.way, packet);
+                line.keep(course, train.key, packet);
                 if line.next_timeout().is_some_and(|at| at <= now) {
                     // It follows what came before it, and is not overtaken.
                     drop(line);
@@ -110,7 +110,7 @@ impl SendBatch {
         self.address();
         let (mut next, mut patience) = (0, PATIENCE);
         while let Some(train) = self.trains.get(next) {
-            let (socket, source) = self.port.flow(train.way.slot, train.way.spread);
+            let (socket, source) = self.port.flow(train.key.slot, train.key.spread);
             let same = self.trains[next..].iter().take_while(|train| train.source == source).count();
             let messages = &mut self.messages[next..next + same];
             // SAFETY: addresses, control messages, pieces and bytes are in the batch, which does not change meanwhile.
@@ -124,7 +124,7 @@ impl SendBatch {
                 Ok(sent) => {
                     self.trains[next..next + sent].iter().for_each(|train| {
                         self.port.sent(
-                            &train.way,
+                            &train.key,
                             train.source,
                             train.segment,
                             self.room.part(train.start, train.bytes),
@@ -152,7 +152,7 @@ impl SendBatch {
         self.pieces.extend(of_trains);
         for (train, piece) in self.trains.iter_mut().zip(&mut self.pieces) {
             let segment = (train.packets > 1).then_some(train.segment as u16);
-            train.control = Control::new(train.way.to, segment, train.way.hop_limit, train.way.tos);
+            train.control = Control::new(train.key.to, segment, train.key.hop_limit, train.key.tos);
             self.messages.push(message(&mut train.address, &mut train.control, piece));
         }
     }
@@ -169,12 +169,12 @@ impl SendBatch {
 
     /// Sends the packets of train `n` each for itself, with the ICRC for identification 0.
     fn one_by_one(&mut self, n: usize) {
-        let Train { way, start, bytes, segment, .. } = self.trains[n];
+        let Train { key, start, bytes, segment, .. } = self.trains[n];
         for at in (0..bytes).step_by(segment) {
             let packet = self.room.part(start + at, segment.min(bytes - at));
             let length = packet.len();
             seal(&self.trains[n], 0, packet);
-            match self.port.send(&way, packet) {
+            match self.port.send(&key, packet) {
                 Ok(()) if at == 0 => self.port.without_trains(),
                 Ok(()) => {}
                 Err(trouble) => self.lost(n, 1, length, trouble),
@@ -186,7 +186,7 @@ impl SendBatch {
     fn lost(&mut self, n: usize, packets: usize, bytes: usize, trouble: Trouble) {
         self.port.lost(packets, trouble);
         if trouble == Trouble::Size {
-            self.too_large = Some(TooLarge { to: self.trains[n].way.to, bytes });
+            self.too_large = Some(TooLarge { to: self.trains[n].key.to, bytes });
         }
     }
 }
@@ -194,24 +194,24 @@ impl SendBatch {
 impl Port {
     /// Sends what faults have held back and is due now.
     pub fn release(&self) {
-        while let Some((way, packet)) = self.lines.as_ref().and_then(Lines::next_to_send) {
-            if let Err(trouble) = self.send(&way, &packet) {
+        while let Some((key, packet)) = self.lines.as_ref().and_then(Lines::next_to_send) {
+            if let Err(trouble) = self.send(&key, &packet) {
                 self.lost(1, trouble);
             }
         }
     }
 
     /// Sends a packet for itself.
-    fn send(&self, way: &Way, packet: &[u8]) -> Result<(), Trouble> {
+    fn send(&self, key: &FlowKey, packet: &[u8]) -> Result<(), Trouble> {
         let mut piece = piece(packet);
-        let (socket, source) = self.flow(way.slot, way.spread);
-        let mut address = RawAddress::new(self.remote(way));
-        let mut control = Control::new(way.to, None, way.hop_limit, way.tos);
+        let (socket, source) = self.flow(key.slot, key.spread);
+        let mut address = RawAddress::new(self.remote(key));
+        let mut control = Control::new(key.to, None, key.hop_limit, key.tos);
         let message = message(&mut address, &mut control, &mut piece);
         // SAFETY: all that the message points at lives longer than this call.
         match unsafe { sys::send(socket, &message.msg_hdr) } {
             Ok(_) => {
-                self.sent(way, source, packet.len(), packet);
+                self.sent(key, source, packet.len(), packet);
                 Ok(())
             }
             Err(e) => Err(Trouble::of(&e)),
@@ -229,13 +229,13 @@ impl Port {
     }
 
     /// Counts packets that the kernel took, each but the last of `segment` bytes.
-    fn sent(&self, way: &Way, source: u16, segment: usize, bytes: &[u8]) {
+    fn sent(&self, key: &FlowKey, source: u16, segment: usize, bytes: &[u8]) {
         let packets = bytes.len().div_ceil(segment);
         self.counters().sent_packets.add(packets as u64);
         self.counters().sent_bytes.add(bytes.len() as u64);
         if let Some(capture) = self.capture {
-            let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(way));
-            let Way { hop_limit, tos, label, .. } = *way;
+            let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(key));
+            let FlowKey { hop_limit, tos, label, .. } = *key;
             let packets = bytes.chunks(segment).zip((0..).map(Untold::with_df));
             capture.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, label, untold, bytes }));
         }

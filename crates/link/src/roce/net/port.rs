@@ -8,7 +8,7 @@ use super::capture::Capture;
 use super::counters::Counters;
 use super::faults::Lines;
 use super::groups::Groups;
-use super::train::Way;
+use super::train::FlowKey;
 use super::{options, sys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
@@ -144,11 +144,11 @@ impl Port {
         options::get(socket.as_fd(), level, name).map(|mtu| mtu as usize)
     }
 
-    /// Where packets of a way go.
-    pub(super) fn remote(&self, way: &Way) -> SocketAddr {
-        let mut to = scoped(way.to, UDP_PORT, self.interface);
+    /// The address that packets of a flow go to.
+    pub(super) fn remote(&self, key: &FlowKey) -> SocketAddr {
+        let mut to = scoped(key.to, UDP_PORT, self.interface);
         if let SocketAddr::V6(to) = &mut to {
-            to.set_flowinfo(way.label.to_be());
+            to.set_flowinfo(key.label.to_be());
         }
         to
     }
@@ -176,7 +176,7 @@ impl Port {
         self.interface
     }
 
-    /// The same where the port's address means nothing without it.
+    /// The index of the port's interface if its address means nothing without one (RFC 4007), else 0.
     pub(super) fn scope(&self) -> u32 {
         match self.local {
             SocketAddr::V4(_) => 0,

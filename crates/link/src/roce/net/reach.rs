@@ -26,11 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const KNOWN: Duration = Duration::from_secs(10);
 
 /// A local address, its interface, and a host.
-type Way = (IpAddr, u32, IpAddr);
+type HostPair = (IpAddr, u32, IpAddr);
 
 /// The hosts that have been reached lately.
 #[derive(Default)]
-pub struct Reach(OwnerLock<HashMap<Way, Instant>>);
+pub struct Reach(OwnerLock<HashMap<HostPair, Instant>>);
 
 impl Reach {
     /// Makes sure that `to` can be reached from `from`, an address of `interface`; waits a second at most. ENETUNREACH,

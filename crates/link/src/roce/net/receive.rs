@@ -97,7 +97,7 @@ impl Default for ReceiveBatch {
 }
 
 impl ReceiveBatch {
-    /// An empty one. Its buffers take memory as far as they are used.
+    /// A batch without packets. Its buffers take memory as far as they are used.
     pub fn new() -> ReceiveBatch {
         let bytes: Box<[u8]> = vec![0; TRAINS * ROOM + PAGE].into();
         let start = bytes.as_ptr().align_offset(PAGE);

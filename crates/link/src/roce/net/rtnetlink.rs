@@ -35,7 +35,7 @@ pub struct Rtnetlink {
 }
 
 impl Rtnetlink {
-    /// Opens one.
+    /// Opens a socket.
     pub fn open() -> io::Result<Rtnetlink> {
         // NETLINK_ROUTE is protocol 0.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

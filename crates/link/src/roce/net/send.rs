@@ -8,7 +8,7 @@
 use super::address::RawAddress;
 use super::port::Port;
 use super::room::Room;
-use super::train::{Train, Way};
+use super::train::{FlowKey, Train};
 use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
 use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, SocketAddr};
@@ -156,20 +156,20 @@ impl SendBatch {
         let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
         let label = if packet.label != 0 && self.port.sends_labels() { packet.label } else { 0 };
         let Outgoing { to, slot, spread, tos, .. } = *packet;
-        let way = Way { to, slot, spread, hop_limit, tos, label };
+        let key = FlowKey { to, slot, spread, hop_limit, tos, label };
         let takes_trains = self.port.takes_trains();
-        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&way, length, packets)) {
+        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&key, length, packets)) {
             if self.trains.len() == TRAINS {
                 self.flush();
             }
             let (_, source) = self.port.flow(slot, spread);
-            let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(&way));
+            let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(&key));
             let Some(flow) = icrc::flow(from, to) else {
                 self.port.counters().unreachable.add(1);
                 FIRST.add(Word::Discarded, 1);
                 return None;
             };
-            self.trains.push(Train::new(way, source, flow, RawAddress::new(to), self.room.used()));
+            self.trains.push(Train::new(key, source, flow, RawAddress::new(to), self.room.used()));
         }
         let train = self.trains.last_mut()?;
         train.add(length);

@@ -1,6 +1,6 @@
 //! The system calls on sockets that take addresses and lists of messages.
 //!
-//! Those on the way of packets go past the C library's wrappers: these are cancellation points, and a program's thread that is
+//! The calls that move packets go past the C library's wrappers: these are cancellation points, and a program's thread that is
 //! cancelled (`man pthread_cancel`) in `ibv_poll_cq`, which is none, would leave locks behind.
 
 use super::address::RawAddress;
@@ -48,7 +48,7 @@ pub unsafe fn send(fd: BorrowedFd<'_>, message: &msghdr) -> io::Result<usize> {
 /// sendmmsg: how many messages were sent. The error is that of the first message.
 ///
 /// # Safety
-/// As for [`send`].
+/// All that the messages point at is there.
 pub unsafe fn send_all(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the caller vouches for the messages.

@@ -12,7 +12,7 @@ const MOST_PACKETS: usize = 64;
 
 /// What all packets of a train have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct FlowKey {
     /// Address.
     pub to: IpAddr,
     /// Process slot: the receiving kernel looks at the first packet only to choose a socket.
@@ -30,8 +30,8 @@ pub struct Way {
 /// A train.
 pub struct Train {
     /// Where it goes.
-    pub way: Way,
-    /// The same for the kernel, and the length of that.
+    pub key: FlowKey,
+    /// The destination as the kernel takes it, and the length of that.
     pub address: (RawAddress, u32),
     /// What the kernel is told along with it; filled in at the end.
     pub control: Control,
@@ -50,14 +50,14 @@ pub struct Train {
 }
 
 impl Train {
-    /// One without packets.
-    pub fn new(way: Way, source: u16, flow: Flow, address: (RawAddress, u32), start: usize) -> Train {
-        Train { way, address, control: Control::EMPTY, source, flow, segment: 0, packets: 0, bytes: 0, start }
+    /// A train without packets.
+    pub fn new(key: FlowKey, source: u16, flow: Flow, address: (RawAddress, u32), start: usize) -> Train {
+        Train { key, address, control: Control::EMPTY, source, flow, segment: 0, packets: 0, bytes: 0, start }
     }
 
-    /// One without packets, for those from `offset` on.
+    /// A train without packets, for those of this one from `offset` on.
     pub fn rest(&self, offset: usize) -> Train {
-        Train::new(self.way, self.source, self.flow, self.address, self.start + offset)
+        Train::new(self.key, self.source, self.flow, self.address, self.start + offset)
     }
 
     /// Adds a packet of `bytes` bytes.
@@ -75,11 +75,11 @@ impl Train {
         self.bytes -= bytes;
     }
 
-    /// Whether a packet of `bytes` bytes that goes `way` may be the next, and after it others up to `packets`, none longer.
-    pub fn admits(&self, way: &Way, bytes: usize, packets: usize) -> bool {
+    /// Whether a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`, none longer.
+    pub fn admits(&self, key: &FlowKey, bytes: usize, packets: usize) -> bool {
         let even = self.bytes == self.packets * self.segment;
         let in_size = if packets == 1 { bytes <= self.segment } else { bytes == self.segment };
-        even && in_size && self.has_place(bytes, packets) && self.way == *way
+        even && in_size && self.has_place(bytes, packets) && self.key == *key
     }
 
     /// Whether no packet of full size may follow.

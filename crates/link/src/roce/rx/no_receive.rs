@@ -1,13 +1,14 @@
-//! UC and UD messages that came before there was a receive for them. A look may take in more of them than the program has
+//! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program has
 //! posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it has seen
-//! what the look has found. So they are kept until it has had the time. A QP that had no receive to begin with is no such
+//! what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with is no such
 //! case: what comes for it is dropped at once.
 
-use super::Engine;
-use super::net::Datagram;
-use super::pacing::PeerKey;
-use super::ports::LocalPort;
-use super::receive::Found;
+use super::RxState;
+use super::demux::RxPacket;
+use crate::roce::Engine;
+use crate::roce::net::Datagram;
+use crate::roce::pacing::PeerKey;
+use crate::roce::ports::LocalPort;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use vervain_hca::Qp;
@@ -15,35 +16,35 @@ use vervain_transport::Nanos;
 use vervain_wire::{Packet, opcode, parse};
 
 /// How long a QP may be without a receive. Longer than a program that shares its CPU waits for its turn.
-const PATIENCE_NS: u64 = 50_000_000;
+const MAX_WAIT_NS: u64 = 50_000_000;
 /// Bytes that are kept at most; what senders have under way is less.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 /// What a packet is counted with beyond its length.
 const OVERHEAD: usize = 512;
 
-/// The packets that wait.
+/// The packets that wait for a receive.
 #[derive(Default)]
-pub(super) struct Starved {
-    queues: Vec<Queue>,
+pub(super) struct AwaitingReceive {
+    queues: Vec<QpQueue>,
     /// Of all packets.
     bytes: usize,
     /// QPs that had a receive for a message, and were not waited for in vain since.
-    fed: HashSet<u32>,
+    served: HashSet<u32>,
     /// The last of them.
-    last_fed: Option<u32>,
+    last_served: Option<u32>,
     /// Packets were kept since this was asked last.
     grown: bool,
 }
 
-/// Those for one QP, in the order of arrival, and probes that came behind them.
-struct Queue {
+/// The packets for one QP, in the order of arrival, and probes that came behind them.
+struct QpQueue {
     qpn: u32,
     until: Nanos,
-    packets: VecDeque<Waiting>,
+    packets: VecDeque<EarlyPacket>,
 }
 
 /// A packet. It is intact.
-struct Waiting {
+struct EarlyPacket {
     port: Arc<LocalPort>,
     sender: PeerKey,
     /// All but the bytes.
@@ -51,7 +52,7 @@ struct Waiting {
     bytes: Vec<u8>,
 }
 
-impl Waiting {
+impl EarlyPacket {
     fn datagram(&self) -> Datagram<'_> {
         Datagram { bytes: &self.bytes, ..self.like }
     }
@@ -61,7 +62,7 @@ impl Waiting {
     }
 }
 
-impl Starved {
+impl AwaitingReceive {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.queues.is_empty()
@@ -75,82 +76,76 @@ impl Starved {
 
     /// A QP for which something of `sender` waits.
     pub(super) fn holds_from(&self, sender: PeerKey) -> Option<u32> {
-        let holds = |queue: &&Queue| queue.packets.iter().any(|waiting| waiting.sender == sender);
+        let holds = |queue: &&QpQueue| queue.packets.iter().any(|packet| packet.sender == sender);
         self.queues.iter().find(holds).map(|queue| queue.qpn)
     }
 
-    /// Keeps a packet with those for `qpn`; false if it is to be dropped.
-    pub(super) fn keep(
-        &mut self,
-        now: Nanos,
-        port: &Arc<LocalPort>,
-        arrived: &Datagram<'_>,
-        qpn: u32,
-        sender: PeerKey,
-    ) -> bool {
-        let (port, bytes) = (Arc::clone(port), arrived.bytes.to_vec());
-        let waiting = Waiting { port, sender, like: Datagram { bytes: &[], ..*arrived }, bytes };
-        if self.bytes + waiting.cost() > MOST_BYTES || !self.fed.contains(&qpn) {
+    /// Keeps a packet of `sender` with those for `qpn`; false if it is to be dropped.
+    pub(super) fn keep(&mut self, rx: &RxPacket<'_>, qpn: u32, sender: PeerKey) -> bool {
+        let like = Datagram { bytes: &[], ..*rx.datagram };
+        let packet = EarlyPacket { port: Arc::clone(rx.port), sender, like, bytes: rx.datagram.bytes.to_vec() };
+        if self.bytes + packet.cost() > MAX_BYTES || !self.served.contains(&qpn) {
             return false;
         }
-        self.bytes += waiting.cost();
+        self.bytes += packet.cost();
         self.grown = true;
         match self.queues.iter_mut().find(|queue| queue.qpn == qpn) {
-            Some(queue) => queue.packets.push_back(waiting),
-            None => self.queues.push(Queue { qpn, until: now + PATIENCE_NS, packets: VecDeque::from([waiting]) }),
+            Some(queue) => queue.packets.push_back(packet),
+            None => self.queues.push(QpQueue { qpn, until: rx.now + MAX_WAIT_NS, packets: VecDeque::from([packet]) }),
         }
         true
     }
 
     /// Whether packets were kept since this was asked last: then the program is to get its turn.
     #[inline]
-    pub(super) fn take_new(&mut self) -> bool {
+    pub(super) fn take_grown(&mut self) -> bool {
         std::mem::take(&mut self.grown)
     }
 
     /// QP `qpn` has a receive.
     #[inline]
     pub(super) fn has_receives(&mut self, qpn: u32) {
-        if self.last_fed != Some(qpn) {
-            self.fed.insert(qpn);
-            self.last_fed = Some(qpn);
+        if self.last_served != Some(qpn) {
+            self.served.insert(qpn);
+            self.last_served = Some(qpn);
         }
     }
 
     fn give_up(&mut self, qpn: u32) {
-        self.fed.remove(&qpn);
-        self.last_fed = self.last_fed.filter(|last| *last != qpn);
+        self.served.remove(&qpn);
+        self.last_served = self.last_served.filter(|last| *last != qpn);
     }
 }
 
 impl Engine {
     /// What waits for a receive gets another chance, or is dropped when it has waited long enough.
-    pub(super) fn take_starved(&self, found: &mut Found, now: Nanos) {
-        for mut queue in std::mem::take(&mut found.starved.queues) {
-            let mut is_patient = true;
-            while let Some(waiting) = queue.packets.front() {
-                if let Ok(packet) = parse(&waiting.bytes) {
-                    if is_patient && self.starves(queue.qpn, &packet) {
+    pub(super) fn retry_awaiting_receive(&self, state: &mut RxState, now: Nanos) {
+        for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
+            let mut may_wait = true;
+            while let Some(early) = queue.packets.front() {
+                if let Ok(packet) = parse(&early.bytes) {
+                    if may_wait && self.lacks_receive(queue.qpn, &packet) {
                         if now < queue.until {
                             break;
                         }
-                        is_patient = false;
-                        found.starved.give_up(queue.qpn);
+                        may_wait = false;
+                        state.awaiting_receive.give_up(queue.qpn);
                     }
-                    self.lead(&waiting.port, found, now, &waiting.datagram(), &packet, true);
+                    let (port, datagram) = (&early.port, &early.datagram());
+                    self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: true });
                 }
-                found.starved.bytes -= waiting.cost();
-                queue.until = now + PATIENCE_NS;
+                state.awaiting_receive.bytes -= early.cost();
+                queue.until = now + MAX_WAIT_NS;
                 queue.packets.pop_front();
             }
             if !queue.packets.is_empty() {
-                found.starved.queues.push(queue);
+                state.awaiting_receive.queues.push(queue);
             }
         }
     }
 
     /// Whether such a packet takes a receive, and its QP has none.
-    fn starves(&self, qpn: u32, packet: &Packet<'_>) -> bool {
+    fn lacks_receive(&self, qpn: u32, packet: &Packet<'_>) -> bool {
         let lacks = |qp: Option<Arc<Qp>>| qp.is_some_and(|qp| qp.lacks_receive());
         takes_receive(packet.headers.bth.opcode)
             && match self.connection(qpn) {

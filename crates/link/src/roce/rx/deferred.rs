@@ -1,0 +1,105 @@
+//! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them from the
+//! same process, in that order. A program must not find an answer to a message of its own whose completion is still to come,
+//! and over XRC such an answer is for another QP. But one QP may be busy for long (`ibv_wr_start`); the others wait for a
+//! while only.
+
+use super::RxState;
+use crate::roce::Engine;
+use crate::roce::connection::Connection;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vervain_hca::now_ns;
+use vervain_hca::qp::remote::SenderAccess;
+use vervain_transport::Nanos;
+use vervain_wire::parse;
+
+/// Packets of one peer that wait at most; more are lost.
+const MAX_DEFERRED: u32 = 1024;
+/// How long packets for other QPs wait behind them.
+const ORDER_NS: u64 = 10_000_000;
+
+/// The packets, in the order of arrival.
+#[derive(Default)]
+pub(super) struct Deferred {
+    packets: Vec<DeferredPacket>,
+}
+
+/// A packet. It is intact.
+struct DeferredPacket {
+    connection: Arc<Connection>,
+    bytes: Vec<u8>,
+    since: Nanos,
+}
+
+/// How many packets of one peer process are deferred. Of whoever receives alone, who has the packets.
+#[derive(Default)]
+pub(in crate::roce) struct Backlog {
+    packets: AtomicU32,
+    /// When the first of them came.
+    since: AtomicU64,
+}
+
+/// Whether a packet has to wait behind others.
+#[inline]
+pub(super) fn must_wait(connection: &Connection, now: Nanos) -> bool {
+    let backlog = &connection.path.backlog;
+    backlog.packets.load(Ordering::Relaxed) > 0
+        && (connection.deferred.load(Ordering::Relaxed) > 0
+            || now.saturating_sub(backlog.since.load(Ordering::Relaxed)) < ORDER_NS)
+}
+
+/// No packet of the peer of `connection` is deferred any more.
+pub(super) fn forget(connection: &Connection) {
+    connection.deferred.store(0, Ordering::Relaxed);
+    connection.path.backlog.packets.store(0, Ordering::Relaxed);
+}
+
+impl Deferred {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Defers a packet that has come now.
+    #[cold]
+    pub(super) fn add(&mut self, connection: &Arc<Connection>, bytes: &[u8], now: Nanos) {
+        self.push(DeferredPacket { connection: Arc::clone(connection), bytes: bytes.to_vec(), since: now });
+    }
+
+    fn push(&mut self, packet: DeferredPacket) {
+        let (connection, backlog) = (&packet.connection, &packet.connection.path.backlog);
+        let packets = backlog.packets.load(Ordering::Relaxed);
+        if packets == MAX_DEFERRED {
+            return;
+        }
+        if packets == 0 {
+            backlog.since.store(packet.since, Ordering::Relaxed);
+        }
+        backlog.packets.store(packets + 1, Ordering::Relaxed);
+        connection.deferred.fetch_add(1, Ordering::Relaxed);
+        self.packets.push(packet);
+    }
+
+    /// Takes all of them out.
+    fn take(&mut self) -> Vec<DeferredPacket> {
+        self.packets.iter().for_each(|packet| forget(&packet.connection));
+        std::mem::take(&mut self.packets)
+    }
+}
+
+impl Engine {
+    /// Handles the deferred packets whose QP is free by now.
+    pub(super) fn retry_deferred(&self, state: &mut RxState) {
+        let now = now_ns();
+        for deferred in state.deferred.take() {
+            let connection = &deferred.connection;
+            let (Ok(packet), Some(qp)) = (parse(&deferred.bytes), connection.qp.upgrade()) else { continue };
+            if connection.is_closed() {
+                continue;
+            }
+            if must_wait(connection, now) || self.deliver(&qp, connection, state, now, &packet) == SenderAccess::Busy {
+                state.deferred.push(deferred);
+            }
+        }
+    }
+}

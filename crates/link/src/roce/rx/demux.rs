@@ -1,0 +1,247 @@
+//! Which connection a packet is for. Whatever fails a check changes nothing but a counter, and nothing is answered to it.
+
+use super::RxState;
+use super::deferred::must_wait;
+use super::no_receive::takes_receive;
+use crate::roce::Engine;
+use crate::roce::connection::Connection;
+use crate::roce::net::{Counters, Datagram};
+use crate::roce::pacing::PeerKey;
+use crate::roce::ports::LocalPort;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::qp::remote::SenderAccess;
+use vervain_hca::{Qp, QpState, QpType};
+use vervain_transport::{Nanos, Service};
+use vervain_wire::{Bth, Packet, opcode, parse};
+
+/// Bytes of the largest path MTU (IBA 9.2.8).
+const LARGEST_MTU: usize = 4096;
+
+/// An intact packet on its way to its QP.
+pub(super) struct RxPacket<'a> {
+    pub port: &'a Arc<LocalPort>,
+    pub datagram: &'a Datagram<'a>,
+    pub packet: &'a Packet<'a>,
+    pub now: Nanos,
+    /// It has waited for a receive.
+    pub is_retry: bool,
+}
+
+impl RxPacket<'_> {
+    fn bth(&self) -> &Bth {
+        &self.packet.headers.bth
+    }
+
+    fn counters(&self) -> &Counters {
+        self.port.port.counters()
+    }
+
+    /// The process that has sent it from QP `qpn`.
+    fn sender(&self, qpn: u32) -> PeerKey {
+        (self.datagram.from.ip(), slot_of(qpn))
+    }
+
+    /// The process that has sent it, of a packet that names its QP.
+    fn named_sender(&self) -> PeerKey {
+        self.sender(self.packet.headers.deth.map_or(0, |deth| deth.source_qpn))
+    }
+}
+
+/// The connection of the last packet: most often the next one is for it too.
+#[derive(Default)]
+pub(super) struct LastConnection(Option<Arc<Connection>>);
+
+impl LastConnection {
+    #[inline]
+    fn get(&self, qpn: u32) -> Option<Arc<Connection>> {
+        self.0.as_ref().filter(|last| last.qpn == qpn && !last.is_closed()).cloned()
+    }
+}
+
+impl Engine {
+    /// Checks a packet that is for this process, and leads it to its QP.
+    pub(super) fn packet(&self, port: &Arc<LocalPort>, state: &mut RxState, now: Nanos, datagram: &Datagram<'_>) {
+        let counters = port.port.counters();
+        if !datagram.is_intact() {
+            counters.bad_icrc.add(1);
+            FIRST.add(Word::BadIcrc, 1);
+            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+            return;
+        }
+        let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
+            counters.malformed.add(1);
+            FIRST.add(Word::Malformed, 1);
+            return;
+        };
+        self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false });
+    }
+
+    /// Leads a packet to its QP.
+    pub(super) fn demux(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        let bth = rx.bth();
+        // The default P_Key with either membership (IBA 9.6.1.1.1).
+        if bth.pkey & 0x7fff != 0x7fff || bth.opcode == opcode::CNP {
+            rx.counters().unwanted.add(1);
+            return;
+        }
+        match opcode::service(bth.opcode) {
+            None => self.demux_credit(state, rx),
+            Some(opcode::Service::Ud) => self.demux_datagram(state, rx),
+            Some(service) => self.demux_connected(state, rx, service),
+        }
+    }
+
+    /// A probe or an echo (docs/protocol.md, Credit).
+    fn demux_credit(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        if rx.bth().opcode == opcode::ECHO {
+            self.echo(rx.counters(), rx.datagram, rx.packet);
+        } else if let Some(qpn) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry) {
+            // Its echo would say that everything before it has been taken.
+            state.awaiting_receive.keep(rx, qpn, rx.named_sender());
+        } else {
+            self.answer_probe(state, rx);
+        }
+    }
+
+    fn demux_datagram(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        let qpn = rx.bth().dest_qpn;
+        let lacks_receive =
+            !rx.is_retry && state.awaiting_receive.holds(qpn) || !self.datagram(rx.counters(), rx.datagram, rx.packet);
+        if !lacks_receive {
+            state.awaiting_receive.has_receives(qpn);
+        } else if rx.is_retry || !state.awaiting_receive.keep(rx, qpn, rx.named_sender()) {
+            rx.counters().no_receive.add(1);
+            FIRST.add(Word::OutOfBuffer, 1);
+        } else {
+            return;
+        }
+        if rx.bth().vervain {
+            self.answer_probe(state, rx);
+        }
+    }
+
+    /// A packet of a reliable or unreliable connection.
+    fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: opcode::Service) {
+        let (bth, now) = (rx.bth(), rx.now);
+        let Some((connection, qp)) = self.find_addressee(state, rx, service) else {
+            rx.counters().unwanted.add(1);
+            return;
+        };
+        if !rx.is_retry {
+            qp.tally.add(Word::ReceivedPackets, 1);
+            qp.tally.add(Word::ReceivedBytes, rx.datagram.bytes.len() as u64);
+        }
+        if service == opcode::Service::Uc {
+            if !self.admit_uc(state, rx, &connection, &qp) {
+                return;
+            }
+        } else if bth.vervain {
+            // Before the program can know of the message, and answer it.
+            connection.path.is_vervain.store(true, Ordering::Relaxed);
+        }
+        let waits = must_wait(&connection, now);
+        if waits || self.deliver(&qp, &connection, state, now, rx.packet) == SenderAccess::Busy {
+            state.deferred.add(&connection, rx.datagram.bytes, now);
+        }
+        state.last = LastConnection(Some(connection));
+    }
+
+    /// The connection that a packet is for, and its QP, if both may take it.
+    #[inline]
+    fn find_addressee(
+        &self,
+        state: &RxState,
+        rx: &RxPacket<'_>,
+        service: opcode::Service,
+    ) -> Option<(Arc<Connection>, Arc<Qp>)> {
+        let bth = rx.bth();
+        let connection = state.last.get(bth.dest_qpn).or_else(|| self.connection(bth.dest_qpn))?;
+        // IBA annex A17.9.2: the packet must come from the peer's address, to ours.
+        let expected = Arc::ptr_eq(&connection.port, rx.port)
+            && rx.datagram.from.ip() == connection.to.remote
+            && connection.speaks(service);
+        let qp = connection.qp.upgrade().filter(|qp| expected && takes(qp, bth.opcode))?;
+        Some((connection, qp))
+    }
+
+    /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped (IBA
+    /// 9.8.2.2).
+    fn admit_uc(&self, state: &mut RxState, rx: &RxPacket<'_>, connection: &Connection, qp: &Qp) -> bool {
+        let (bth, awaiting) = (rx.bth(), &mut state.awaiting_receive);
+        let takes = takes_receive(bth.opcode);
+        let lacks = takes && qp.lacks_receive();
+        if takes && !lacks {
+            awaiting.has_receives(bth.dest_qpn);
+        }
+        let is_early = !rx.is_retry && (lacks || awaiting.holds(bth.dest_qpn));
+        if is_early && awaiting.keep(rx, bth.dest_qpn, rx.sender(connection.peer_qpn)) {
+            return false;
+        }
+        if bth.vervain {
+            self.answer_probe(state, rx);
+        }
+        if is_early {
+            rx.counters().no_receive.add(1);
+            qp.tally.add(Word::OutOfBuffer, 1);
+        }
+        !is_early
+    }
+
+    fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        self.probe(rx.port, &mut state.echoes, rx.now, rx.datagram, rx.packet);
+    }
+
+    /// Gives a packet to the requester or the responder that it is for.
+    pub(super) fn deliver(
+        &self,
+        qp: &Qp,
+        connection: &Arc<Connection>,
+        state: &mut RxState,
+        now: Nanos,
+        packet: &Packet<'_>,
+    ) -> SenderAccess {
+        if opcode::is_request(packet.headers.bth.opcode) {
+            connection.request(qp, packet);
+            // Over UC nothing is acknowledged.
+            if connection.service != Service::Uc {
+                state.acks.add(connection, now, &packet.headers.bth);
+            }
+            return SenderAccess::Ran;
+        }
+        connection.response(qp, now, packet)
+    }
+}
+
+/// Names the sender of the `n`th packet whose ICRC is wrong, ever more seldom.
+#[cold]
+fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
+    if n.is_power_of_two() {
+        let (from, to) = (datagram.from.ip(), datagram.to);
+        log::info!(
+            "a packet from {from} to {to} has a wrong ICRC, and {} before it: damaged, with addresses that were translated on \
+             the way (NAT), or with IP options or extension headers",
+            n - 1
+        );
+    }
+}
+
+/// A packet with no more payload than the largest path MTU. What is kept for later is bounded by that too.
+fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
+    if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
+}
+
+/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no requester
+/// (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
+fn takes(qp: &Qp, opcode: u8) -> bool {
+    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {
+        return false;
+    }
+    match qp.qp_type() {
+        QpType::XrcSend => !opcode::is_request(opcode),
+        QpType::XrcRecv => opcode::is_request(opcode),
+        _ => true,
+    }
+}

@@ -1,0 +1,320 @@
+//! From the socket to the QP. Whoever receives takes packets from the sockets here. `demux` checks each and finds the requester
+//! or responder that it is for; `acks` says when the responders' acknowledgements and answers leave. Packets that cannot be
+//! handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable messages that came
+//! before a receive for them.
+
+mod acks;
+mod deferred;
+mod demux;
+mod no_receive;
+
+pub(super) use deferred::Backlog;
+
+use super::Engine;
+use super::connection::Connection;
+use super::net::{Datagram, ReceiveBatch};
+use super::pacing::Echoes;
+use super::port_sharing::{Strays, slot_of_packet};
+use super::ports::LocalPort;
+use acks::AcksDue;
+use deferred::Deferred;
+use demux::LastConnection;
+use no_receive::AwaitingReceive;
+use std::sync::Arc;
+use std::time::Duration;
+use vervain_hca::arena::layout::{MULTICAST_QPN, slot_of};
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::host::spin_budget::Patience;
+use vervain_hca::now_ns;
+use vervain_hca::process::Process;
+use vervain_transport::{Nanos, pacer};
+use vervain_wire::opcode;
+
+/// Batches that are taken from one port in a row.
+const BATCHES: usize = 8;
+/// Packets that may be all there is: a poll that has taken no more ends, and they are no stream.
+const FEW: u32 = 4;
+/// Polls in a row without a packet after which acknowledgements leave on their own.
+const EMPTY_POLLS: u32 = 2;
+/// How long misrouted packets of this process wait while another thread receives.
+const STRAYS_WAIT: Duration = Duration::from_micros(50);
+
+/// What whoever receives packets has in hand.
+#[derive(Default)]
+pub(super) struct Receiver {
+    batch: ReceiveBatch,
+    ports: Vec<Arc<LocalPort>>,
+    state: RxState,
+    /// Polls since the last one that found a packet, and all polls.
+    empty_polls: u32,
+    polls: u32,
+    /// How long those who sleep for packets look out for them before, and when one of them began to sleep last.
+    pub(super) patience: Patience,
+    pub(super) slept_at: Nanos,
+    /// Packets for other processes of this host.
+    strays: Strays,
+    /// A pause kept what had come from being taken in.
+    cut_short: bool,
+    /// QPs whose time has come, for whoever calls them.
+    pub(super) due: Vec<Arc<Connection>>,
+}
+
+/// What is left of the packets so far, a part for each concern.
+#[derive(Default)]
+struct RxState {
+    last: LastConnection,
+    acks: AcksDue,
+    deferred: Deferred,
+    awaiting_receive: AwaitingReceive,
+    echoes: Echoes,
+}
+
+impl Receiver {
+    /// Since when an acknowledgement waits.
+    pub(super) fn acks_due_since(&self) -> Option<Nanos> {
+        self.state.acks.since()
+    }
+
+    /// The ports as they were known last.
+    pub(super) fn ports(&mut self) -> &mut Vec<Arc<LocalPort>> {
+        &mut self.ports
+    }
+
+    /// Counts a poll. Whether it is time for acknowledgements to leave on their own.
+    pub(super) fn polled(&mut self, found: bool) -> bool {
+        self.empty_polls = if found { 0 } else { self.empty_polls.saturating_add(1) };
+        self.empty_polls >= EMPTY_POLLS
+    }
+
+    /// Whether the rest of a message is still to come.
+    pub(super) fn is_in_message(&self) -> bool {
+        self.state.acks.is_in_message()
+    }
+
+    /// Whether a READ's answer is not all sent.
+    pub(super) fn has_more_to_send(&self) -> bool {
+        self.state.acks.has_more()
+    }
+
+    /// Whether packets are kept until they can be handled.
+    pub(super) fn keeps_packets(&self) -> bool {
+        !self.state.deferred.is_empty() || !self.state.awaiting_receive.is_empty()
+    }
+
+    /// Sends the echoes that lie in the batches of the ports.
+    fn send_echoes(&mut self) {
+        if self.state.echoes.take_batched() {
+            self.flush_ports();
+        }
+    }
+
+    fn flush_ports(&self) {
+        self.ports.iter().for_each(|port| port.flush());
+    }
+}
+
+impl Engine {
+    /// Takes in what has come; whether there was anything.
+    pub(super) fn receive(&self, rx: &mut Receiver) -> bool {
+        self.receive_by(rx, true)
+    }
+
+    /// Takes in what has come, for a thread that asks all the time: ports where nothing comes are left out of most polls, and
+    /// a poll ends with the first few packets.
+    pub(super) fn receive_in_poll(&self, rx: &mut Receiver) -> bool {
+        rx.polls = rx.polls.wrapping_add(1);
+        self.receive_by(rx, rx.ports.len() < 2)
+    }
+
+    fn receive_by(&self, rx: &mut Receiver, all_ports: bool) -> bool {
+        // What comes while the process is paused waits in the sockets.
+        let Some(process) = Process::current().filter(|p| !p.is_paused()) else {
+            rx.cut_short = true;
+            return false;
+        };
+        self.ports.refresh(&mut rx.ports);
+        self.retry_kept(process, rx);
+        let mut any = false;
+        for i in 0..rx.ports.len() {
+            rx.ports[i].release();
+            if all_ports || rx.ports[i].poll_rate.is_due(rx.polls, i) {
+                let found = self.receive_from_port(process, rx, i, all_ports);
+                rx.ports[i].poll_rate.polled(found);
+                any |= found;
+            }
+        }
+        if rx.state.acks.is_stream() {
+            self.send_responses(rx);
+        }
+        any
+    }
+
+    /// Packets that could not be handled when they came get another chance.
+    #[inline]
+    fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
+        if !rx.state.deferred.is_empty() {
+            process.handle_packets(|| self.retry_deferred(&mut rx.state));
+            self.uncork();
+        }
+        if !rx.state.awaiting_receive.is_empty() {
+            process.handle_packets(|| self.retry_awaiting_receive(&mut rx.state, now_ns()));
+            rx.send_echoes();
+        }
+    }
+
+    /// Takes in what has come by the `i`th port, and sends what follows from it; whether there was anything.
+    #[inline]
+    fn receive_from_port(&self, process: &Process, rx: &mut Receiver, i: usize, all_ports: bool) -> bool {
+        let mut any = false;
+        for _ in 0..BATCHES {
+            let Some(now) = self.receive_batch(process, rx, i) else { break };
+            any = true;
+            if !rx.strays.is_empty() {
+                rx.strays.flush(&rx.ports[i].sharing);
+            }
+            let lacks_receive = rx.state.awaiting_receive.take_grown();
+            if rx.state.acks.must_leave(now) {
+                self.send_responses(rx);
+            }
+            rx.send_echoes();
+            self.uncork();
+            if lacks_receive {
+                // The program is to see what has come, and to post receives. The rest can stay where it is.
+                break;
+            }
+            if !all_ports && rx.batch.datagrams().take(FEW as usize + 1).count() <= FEW as usize {
+                // Most often that was all, and the program has been waiting for it. If not, the next poll is soon.
+                break;
+            }
+        }
+        any
+    }
+
+    /// Takes in one batch from the `i`th port. The time of it; None if nothing had come, or a pause kept it out.
+    #[inline]
+    fn receive_batch(&self, process: &Process, rx: &mut Receiver, i: usize) -> Option<Nanos> {
+        let Receiver { batch, ports, state, strays, cut_short, .. } = rx;
+        let port = &ports[i];
+        // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that gets the
+        // answer finds its own send complete, as with an HCA.
+        let is_request = |d: &Datagram<'_>| d.bytes.first().is_some_and(|op| opcode::is_request(*op));
+        let taken = process.handle_packets(|| {
+            // Not before: a pause that began in between would leave what was taken to nobody.
+            if !batch.receive(&port.port) {
+                return None;
+            }
+            let now = now_ns();
+            for datagram in batch.datagrams().filter(|d| !is_request(d)) {
+                self.own_or_stray(port, state, strays, now, &datagram);
+            }
+            for datagram in batch.datagrams().filter(is_request) {
+                self.own_or_stray(port, state, strays, now, &datagram);
+            }
+            Some(now)
+        });
+        *cut_short |= taken.is_none();
+        taken.flatten()
+    }
+
+    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause kept it
+    /// from that.
+    pub(super) fn take_in_all(&self, rx: &mut Receiver) -> bool {
+        rx.cut_short = false;
+        self.empty_sockets(rx);
+        if rx.acks_due_since().is_some() {
+            self.send_responses(rx);
+            self.empty_sockets(rx);
+        }
+        !rx.cut_short
+    }
+
+    /// Receives until nothing more is there, or more has come than was there at first.
+    fn empty_sockets(&self, rx: &mut Receiver) {
+        let room = rx.ports.iter().map(|port| port.port.room()).max().unwrap_or_default();
+        let messages = room / pacer::cost(0);
+        let _ = (0..=messages / BATCHES as u64).find(|_| !self.receive(rx));
+    }
+
+    /// Takes a packet that has not come by a socket; [`Engine::settle`] comes after the last.
+    pub(super) fn arrived(&self, rx: &mut Receiver, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
+        self.own_or_stray(port, &mut rx.state, &mut rx.strays, now_ns(), datagram);
+    }
+
+    /// Does what follows from packets that [`Engine::arrived`] has taken.
+    pub(super) fn settle(&self, rx: &mut Receiver, port: &LocalPort) {
+        rx.strays.flush(&port.sharing);
+        rx.send_echoes();
+        self.send_responses(rx);
+        self.uncork();
+    }
+
+    /// A packet goes to its process, which is nearly always this one.
+    fn own_or_stray(
+        &self,
+        port: &Arc<LocalPort>,
+        state: &mut RxState,
+        strays: &mut Strays,
+        now: Nanos,
+        datagram: &Datagram<'_>,
+    ) {
+        match slot_of_packet(datagram.bytes) {
+            Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
+                self.packet(port, state, now, datagram);
+            }
+            Some(slot) => strays.add(&port.sharing, slot, datagram),
+            None => {
+                port.port.counters().malformed.add(1);
+                FIRST.add(Word::Malformed, 1);
+            }
+        }
+    }
+
+    /// Takes packets of this process that came to others.
+    pub(super) fn adopt_strays(&self) {
+        let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return };
+        let Some(mut rx) = self.receiving.try_lock() else {
+            // A thread that polls has it for a moment, or is off its CPU with it. What waits is still there when this is
+            // called again, which is at once.
+            std::thread::sleep(STRAYS_WAIT);
+            return;
+        };
+        self.ports.refresh(&mut rx.ports);
+        let Receiver { ports, state, .. } = &mut *rx;
+        let mut any = false;
+        // Nor is a stray taken that would not be handled.
+        process.handle_packets(|| {
+            for port in ports.iter() {
+                port.sharing.handle_events(&mut |datagram| {
+                    any = true;
+                    self.packet(port, state, now_ns(), datagram);
+                });
+            }
+        });
+        if any {
+            rx.send_echoes();
+            self.send_responses(&mut rx);
+            self.uncork();
+        }
+    }
+
+    /// Forgets what a thread that is gone had in hand.
+    pub(super) fn start_over(&self, rx: &mut Receiver) {
+        // Its lists may be torn; they are left where they are.
+        std::mem::forget((std::mem::take(&mut rx.state), std::mem::take(&mut rx.due)));
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in &connections {
+            acks::forget(connection);
+            deferred::forget(connection);
+            // It may have been about to call them all.
+            self.timers.set(connection, Some(now_ns()));
+        }
+    }
+
+    /// Acknowledges what can be acknowledged at once, when the process ends: whoever ends it may have been interrupted in
+    /// the middle of anything.
+    pub(super) fn shutdown(&self) {
+        if let Some(rx) = self.receiving.try_lock() {
+            rx.state.acks.acknowledge_if_free();
+        }
+    }
+}
