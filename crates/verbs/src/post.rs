@@ -94,18 +94,21 @@ fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
         return short_of_pieces(poster, wr);
     }
     if wr.opcode == IBV_WR_RDMA_WRITE {
-        return poster.short(Opcode::Write, &Posted(wr));
+        return poster.short_write(&Posted(wr));
     }
-    match Opcode::from_verbs(wr.opcode) {
-        Some(opcode) => poster.short(opcode, &Posted(wr)),
-        None => false,
-    }
+    short_other(poster, wr)
+}
+
+/// [`short`] for what is not a Write, out of the way of Writes.
+#[inline(never)]
+fn short_other(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
+    Opcode::from_verbs(wr.opcode).is_some_and(|opcode| poster.short_other(opcode, &Posted(wr)))
 }
 
 /// The most inline bytes that are gathered from several pieces for that.
 const GATHERED: usize = 256;
 
-/// The same for inline data in several pieces, such as UCX's headers and what follows them.
+/// [`short`] for inline data in several pieces, such as UCX's headers and what follows them.
 #[inline(never)]
 fn short_of_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     let Some(opcode) = Opcode::from_verbs(wr.opcode).filter(|_| wr.send_flags & IBV_SEND_INLINE != 0) else {

@@ -614,6 +614,18 @@ impl Poster<'_> {
         self.sq.post_fast(&self.qp.core, opcode, work)
     }
 
+    /// [`Poster::short`] for a Write.
+    #[inline(always)]
+    pub fn short_write(&mut self, work: &impl WorkRequest) -> bool {
+        self.sq.post_fast_write(&self.qp.core, work)
+    }
+
+    /// [`Poster::short`] for what is not a Write.
+    #[inline(always)]
+    pub fn short_other(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
+        self.sq.post_fast_other(&self.qp.core, opcode, work)
+    }
+
     /// Pieces that a request may have.
     pub fn max_send_sge(&self) -> u32 {
         self.sq.max_send_sge()

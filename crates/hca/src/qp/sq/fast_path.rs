@@ -103,8 +103,25 @@ impl SendQueue {
         if opcode == Opcode::Write { self.post_write(qp, w) } else { self.post_other(qp, opcode, w) }
     }
 
+    /// [`SendQueue::post_fast`] for a Write.
+    #[inline(always)]
+    pub(crate) fn post_fast_write(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
+        self.fast_opcodes & 1 << Opcode::Write as u32 != 0 && self.post_write(qp, w)
+    }
+
+    /// [`SendQueue::post_fast`] for what is not a Write, in a function of the caller's own.
+    #[inline(always)]
+    pub(crate) fn post_fast_other(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
+        self.fast_opcodes >> opcode as u32 & 1 != 0 && self.post_by_opcode(qp, opcode, w)
+    }
+
     #[inline(never)]
     fn post_other(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
+        self.post_by_opcode(qp, opcode, w)
+    }
+
+    #[inline(always)]
+    fn post_by_opcode(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
         match opcode {
             Opcode::Send | Opcode::SendImm => self.post_message(qp, w, opcode),
             Opcode::Read => self.post_read(qp, w),
