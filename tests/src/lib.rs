@@ -29,6 +29,7 @@ pub use vervain_skip::skip;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The `vervain` command under test: `$VERVAIN_BIN`, else the release build of this workspace.
@@ -112,6 +113,20 @@ pub fn have(tools: &[&str]) -> bool {
 pub fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `one` for each item, `at_once` of them beside each other: for runs that mostly wait.
+pub fn side_by_side<T: Sync>(at_once: usize, items: &[T], one: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.min(items.len()) {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    one(item);
+                }
+            });
+        }
+    });
 }
 
 /// Collects what went wrong over many runs of one test, so that one failure does not hide the next.

@@ -1,12 +1,11 @@
 //! Pairs of an unmodified server and client, the device's addresses for them, and what they complain about.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::netns::Network;
-use crate::{Failures, Finished, Job, free_port, under_vervain};
+use crate::{Failures, Finished, Job, free_port, side_by_side, under_vervain};
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
 pub fn loopback_gid() -> u32 {
@@ -73,17 +72,10 @@ fn side(tool: &str, args: &[String], vars: &[(&str, &str)], port: u16) -> Comman
 /// spin, two pairs on two cores would wait for each other's time slices.
 pub fn each_line(tool: &str, lines: &[&str], failures: &mut Failures, one: impl Fn(&str) -> Vec<String> + Sync) {
     let at_once = if tool.ends_with("_bw") { 4 } else { 1 };
-    let (next, all) = (AtomicUsize::new(0), Mutex::new(failures));
-    std::thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some(line) = lines.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for why in one(line) {
-                        let mut failures = all.lock().unwrap_or_else(PoisonError::into_inner);
-                        failures.add(&format!("{tool} {line}"), why);
-                    }
-                }
-            });
+    let all = Mutex::new(failures);
+    side_by_side(at_once, lines, |line| {
+        for why in one(line) {
+            all.lock().unwrap_or_else(PoisonError::into_inner).add(&format!("{tool} {line}"), why);
         }
     });
 }
