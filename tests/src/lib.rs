@@ -124,16 +124,20 @@ pub fn beside_others() -> RwLockReadGuard<'static, ()> {
     TURN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `one` for each item, `at_once` of them beside each other: for runs that mostly wait.
+/// Runs `one` for each item, `at_once` of them beside each other: for runs that mostly wait. Its threads have the name of the
+/// test, which skips are counted by.
 pub fn side_by_side<T: Sync>(at_once: usize, items: &[T], one: impl Fn(&T) + Sync) {
-    let next = AtomicUsize::new(0);
+    let (next, one) = (AtomicUsize::new(0), &one);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            one(item);
+        }
+    };
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
     std::thread::scope(|scope| {
         for _ in 0..at_once.min(items.len()) {
-            scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    one(item);
-                }
-            });
+            let thread = std::thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, work).expect("a thread");
         }
     });
 }
