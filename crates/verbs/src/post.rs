@@ -105,7 +105,7 @@ fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
 /// The most inline bytes that are gathered from several pieces for that.
 const GATHERED: usize = 256;
 
-/// The same for inline data in several pieces, such as UCX's headers and what follows them.
+/// The short way of inline data in several pieces, such as UCX's headers and what follows them.
 #[inline(never)]
 fn short_of_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     let Some(opcode) = Opcode::from_verbs(wr.opcode).filter(|_| wr.send_flags & IBV_SEND_INLINE != 0) else {
