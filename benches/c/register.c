@@ -3,8 +3,10 @@
  *
  *   register touched|untouched BYTES N    ns of ibv_reg_mr and ibv_dereg_mr of memory from malloc's allocator
  *   register used BYTES N                 ns of ibv_reg_mr, an RDMA Write of all of it, its completion, ibv_dereg_mr
+ *   register adopted BYTES N              ns of ibv_reg_mr, and of ibv_dereg_mr, of memory that is shared meanwhile only;
+ *                                         all pages are written before each call
  *
- * prints the median. Untouched memory is allocated anew for each registration; what malloc costs is not counted. The
+ * prints the median, or both. Untouched memory is allocated anew for each registration; what malloc costs is not counted. The
  * write goes over one RC QP connected to itself, into memory that stays registered.
  */
 #define _GNU_SOURCE
@@ -38,6 +40,51 @@ static double once(void *memory, size_t length, int use)
 	return (double)(now_ns() - begin);
 }
 
+/* Whether memory is mapped as shared. */
+static int is_shared(const void *memory)
+{
+	unsigned long at = (unsigned long)memory, low, high;
+	char line[512], access[8];
+	FILE *maps = fopen("/proc/self/maps", "r");
+	int shared = 0;
+	while (maps && fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx %7s", &low, &high, access) == 3 && low <= at && at < high)
+			shared = access[3] == 's';
+	if (maps)
+		fclose(maps);
+	return shared;
+}
+
+static void write_pages(volatile char *memory, size_t length)
+{
+	for (size_t i = 0; i < length; i += 4096)
+		memory[i]++;
+}
+
+static void adopt(char *memory, size_t length, size_t count, double *registering)
+{
+	double *ending = calloc(count, sizeof *ending);
+	if (!ending)
+		die("memory");
+	for (size_t i = 0; i < count; i++) {
+		write_pages(memory, length);
+		uint64_t begin = now_ns();
+		struct ibv_mr *mr = ibv_reg_mr(pd, memory, length, REMOTE_ACCESS);
+		if (!mr)
+			die("ibv_reg_mr");
+		registering[i] = (double)(now_ns() - begin);
+		if (!is_shared(memory)) {
+			fprintf(stderr, "register: the memory is not adopted\n");
+			exit(1);
+		}
+		write_pages(memory, length);
+		begin = now_ns();
+		need("ibv_dereg_mr", ibv_dereg_mr(mr));
+		ending[i] = (double)(now_ns() - begin);
+	}
+	printf("%.1f %.1f\n", median(registering, count), median(ending, count));
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 4) {
@@ -58,6 +105,10 @@ int main(int argc, char **argv)
 			die("ibv_reg_mr");
 		qp = make_qp(pd, cq, cq, NULL, 16);
 		connect_qp(qp, address_of(qp, NULL));
+	}
+	if (!strcmp(argv[1], "adopted")) {
+		adopt(heap(length), length, count, samples);
+		return 0;
 	}
 	void *memory = untouched ? NULL : heap(length);
 	for (size_t i = 0; i < count; i++) {

@@ -2,6 +2,7 @@
 //! tables, marks each target met or missed, and writes the numbers to `docs/results.json` and from there into the
 //! documents. A missed target is no failure of the run.
 
+mod adoption;
 mod atomics;
 mod between;
 mod bystander;
@@ -95,6 +96,8 @@ enum Part {
     Roce,
     /// Registering memory
     Registration,
+    /// Registering private memory, which is shared meanwhile
+    Adoption,
     /// Copies by the owner
     Owner,
     /// Memory reached by process_vm
@@ -114,7 +117,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 17] = [
+const PARTS: [(Part, Measure); 18] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -125,6 +128,7 @@ const PARTS: [(Part, Measure); 17] = [
     (Part::Messages, messages::sections),
     (Part::Roce, roce::sections),
     (Part::Registration, |setup| vec![registration::section(setup)]),
+    (Part::Adoption, |setup| vec![adoption::section(setup)]),
     (Part::Owner, |setup| vec![owner::section(setup)]),
     (Part::SystemCall, |setup| vec![system_call::section(setup)]),
     (Part::Bystander, |setup| vec![bystander::section(setup)]),

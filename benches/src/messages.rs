@@ -24,7 +24,7 @@ enum Way {
     Vervain,
 }
 
-/// The same program both ways, and what is promised of it.
+/// A program that runs both ways, and what is promised of it.
 struct Pair {
     what: &'static str,
     unit: Unit,

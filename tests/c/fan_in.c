@@ -275,6 +275,10 @@ static void datagrams(void)
 /* ---- objects come and go in some threads, others work ---- */
 static unsigned stop, failures, churned, worked;
 
+/* How often objects come and go, and are used meanwhile, at least. */
+#define CHURNS 10000
+#define WORKED 100
+
 static void *churn(void *arg)
 {
 	struct vt_duo *w = arg;
@@ -327,7 +331,9 @@ static void churning(void)
 	vt_require(pid > 0 && vt_duo_open(&d, CLIENT) && vt_duo_meet(&d, fd), "setup");
 	for (int i = 0; i < 3; i++)
 		pthread_create(&t[i], NULL, churn, &d);
-	for (uint64_t until = vt_now_us() + 2500000; vt_now_us() < until; worked++) {
+	unsigned wanted = getenv("VT_CHURNS") ? (unsigned)atoi(getenv("VT_CHURNS")) : CHURNS;
+	for (; worked < WORKED || (__atomic_load_n(&churned, __ATOMIC_RELAXED) < wanted && !__atomic_load_n(&failures, __ATOMIC_RELAXED));
+		worked++) {
 		struct ibv_sge sge = vt_duo_sge(&d, 0, 1u << (3 + worked % 16));
 		struct ibv_wc wc;
 		vt_require(!vt_duo_post(&d, 0, worked % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1,

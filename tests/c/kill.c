@@ -72,7 +72,7 @@ static int victim_peer(int fd)
 	}
 }
 
-/* Replaces itself by another program while connected, without a word to the device. */
+/* Replaces itself by another program while connected, without a word to the device; that ends when the survivor closes fd. */
 static int exec_peer(int fd)
 {
 	if (!vt_duo_open(&p, OPTS(1)) || !vt_duo_meet(&p, fd))
@@ -81,7 +81,8 @@ static int exec_peer(int fd)
 	for (unsigned i = 0, n = (unsigned)(vt_random() % 40); i < n; i++)
 		if (vt_duo_post(&p, 0, IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, &sge, 1, p.peer.addr + (512u << 10)) || !settle(&p, 1))
 			return 1;
-	execl("/bin/sleep", "sleep", "0.4", (char *)NULL);
+	dup2(fd, STDIN_FILENO);
+	execl("/bin/cat", "cat", (char *)NULL);
 	return 1;
 }
 
@@ -344,8 +345,8 @@ static void exec_while_connected(void)
 			;
 		vt_check(sends_bad > 0, "round %d: requests to a process that became another one still succeed", round);
 		victim_gone("exec", round);
-		vt_check(vt_reap(pid, 5000) == 0, "the program that it became was disturbed");
 		close(fd);
+		vt_check(vt_reap(pid, 5000) == 0, "the program that it became was disturbed");
 	}
 	survivor_close();
 }

@@ -54,11 +54,11 @@ static void end(struct peer *p)
 	vt_reap(p->pid, 10000);
 }
 
-/* Keeps writes and reads under way for ms, or until one fails. */
-static void traffic(struct peer *p, unsigned ms)
+/* Keeps writes and reads under way for ms, or until so many are done, or one fails. */
+static void traffic_of(struct peer *p, uint64_t requests, unsigned ms)
 {
-	uint64_t until = vt_now_us() + ms * 1000ull;
-	while (p->failed < 0 && vt_now_us() < until) {
+	uint64_t until = vt_now_us() + ms * 1000ull, end = p->done + requests;
+	while (p->failed < 0 && p->done < end && vt_now_us() < until) {
 		while (p->out < DEPTH / 2) {
 			struct ibv_sge sge = vt_duo_sge(&p->d, AREA, p->out % 2 ? AREA : 64);
 			int op = p->out % 3 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
@@ -76,6 +76,11 @@ static void traffic(struct peer *p, unsigned ms)
 		if (wc.status != IBV_WC_SUCCESS)
 			p->failed = (int)wc.status;
 	}
+}
+
+static void traffic(struct peer *p, unsigned ms)
+{
+	traffic_of(p, UINT32_MAX, ms);
 }
 
 static int state_of(struct vt_duo *d)
@@ -163,7 +168,7 @@ static void a_cable_that_is_soon_back(void)
 		traffic(&p, 300);
 		command("ip link set eth0 up");
 		uint64_t before = p.done;
-		traffic(&p, 2000);
+		traffic_of(&p, 10 * DEPTH, 2000);
 		vt_check(p.failed < 0 && p.done > before, "time %d: %s after %" PRIu64 " completions", i, vt_wc_name(p.failed),
 			 p.done - before);
 	}

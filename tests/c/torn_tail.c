@@ -14,7 +14,7 @@
 #define SIZE (2 * (LONGEST + 4096))
 #define OPTS &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = 16, .size = SIZE }
 #define ROUNDS 2000
-#define LIMIT_US 500000u /* a case ends after so long, whatever its rounds: two busy cores are slow */
+#define LIMIT_MS 200 /* a case ends after so long, or after $VT_LIMIT_MS, whatever its rounds: two busy cores are slow */
 
 /* What the reader looks at. */
 enum { LAST_BYTE, LAST_WORD, IMMEDIATE, SEND };
@@ -32,6 +32,12 @@ static int rounds(void)
 {
 	const char *n = getenv("VT_ROUNDS");
 	return n ? atoi(n) : ROUNDS;
+}
+
+static uint64_t limit_us(void)
+{
+	const char *ms = getenv("VT_LIMIT_MS");
+	return 1000 * (ms ? strtoull(ms, NULL, 0) : LIMIT_MS);
 }
 
 static uint32_t length(int round)
@@ -177,7 +183,7 @@ static void read_messages(uint8_t *target, const char *what, uint32_t how)
 	bool owner = way && !strcmp(way, "owner");
 	uint8_t old = 255;
 	memset(target, old, SIZE);
-	uint64_t end = vt_now_us() + LIMIT_US, number = 1;
+	uint64_t end = vt_now_us() + limit_us(), number = 1;
 	for (; done < rounds() && vt_now_us() < end; done++, number++) {
 		uint32_t len = length(done), value = 1 + (uint32_t)(number % 250);
 		/* Every end modulo 16; the word that is polled is an aligned one. */

@@ -50,7 +50,7 @@ extern jmp_buf vt_abandon;
 /* Runs the named cases (all without a name). Options before names: "--two" runs sides in two processes, "--seed N".
  * Returns the exit status: 0 only when no check failed. */
 int vt_main(int argc, char **argv, const struct vt_case *cases, size_t n);
-/* The same for a program that starts itself anew in other roles (vt_spawn): "--role NAME FD". */
+/* vt_main for a program that starts itself anew in other roles (vt_spawn): "--role NAME FD". */
 struct vt_role {
 	const char *name;
 	int (*run)(int fd); /* -> exit status */

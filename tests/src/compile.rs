@@ -1,13 +1,15 @@
-//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled once per run against the system's libibverbs headers
-//! and library. A program of `tests/c` is a file without the prefix `vt`, together with all files that have it; a file
-//! with the prefix `stand_in` is a library for itself.
+//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled against the system's libibverbs headers and library. A
+//! program of `tests/c` is a file without the prefix `vt`, together with all files that have it; a file with the prefix
+//! `stand_in` is a library for itself. Objects are kept from one test program and run to the next, under the hash of what
+//! they are made of; programs are linked once per test program.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::{Finished, have, skip, tool};
+use crate::{Finished, have, side_by_side, skip, tool};
 
 /// Whether a C compiler and the header of libibverbs exist; prints what is missing.
 pub fn have_c() -> bool {
@@ -29,7 +31,7 @@ pub fn c_program(name: &str) -> PathBuf {
     c_program_with(name, &[])
 }
 
-/// The same, linked with Vervain's `libraries` as well, such as `hns` for libhns.so.
+/// A C program linked with Vervain's `libraries` as well, such as `hns` for libhns.so.
 ///
 /// # Panics
 /// When it does not compile without a warning.
@@ -76,8 +78,8 @@ pub fn stand_in(name: &str, file: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("stand_in_{name}.c"));
     std::fs::create_dir_all(out_dir().join(name)).expect("a directory for the library");
     // Only the libraries whose functions it calls, or else the stand-in of one library would bring the others.
-    let options = ["-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,--as-needed"];
-    build("cc", &format!("{name}/{file}"), &options, &[source])
+    let options = ["-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror"];
+    build("cc", &format!("{name}/{file}"), &options, &["-shared", "-Wl,--as-needed"], &[source])
 }
 
 /// The compiled program of `benches/c/NAME.c`, built as `make bench` builds it.
@@ -86,7 +88,7 @@ pub fn stand_in(name: &str, file: &str) -> PathBuf {
 /// When it does not compile.
 pub fn bench_program(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/c").join(name).with_extension("c");
-    build("cc", &format!("bench-{name}"), &["-O2"], &[source])
+    build("cc", &format!("bench-{name}"), &["-O2"], &[], &[source])
 }
 
 /// The compiled program of `tests/mpi/NAME.c`, built by an MPI's `compiler`.
@@ -109,7 +111,7 @@ fn mpi_source(compiler: &str, speed: &[&str], folder: &str, name: &str) -> PathB
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name).with_extension("c");
     // MPICH's header makes GCC warn of MPI_STATUSES_IGNORE.
     let options = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overflow"];
-    build(compiler, &format!("{compiler}-{name}"), &[speed, &options].concat(), &[source])
+    build(compiler, &format!("{compiler}-{name}"), &[speed, &options].concat(), &[], &[source])
 }
 
 /// Where the compiled programs lie.
@@ -135,7 +137,7 @@ pub fn sanitized_program(compiler: &str, sanitizer: &[&str], name: &str) -> Opti
     }
     let options = [&OPTIONS[..], sanitizer].concat();
     let as_named = format!("{name}-{compiler}{}", sanitizer.concat().replace(['=', '/', ','], "-"));
-    match try_build(compiler, &as_named, &options, &sources_of(name)) {
+    match try_build(compiler, &as_named, &options, &[&LINKED[..], sanitizer].concat(), &sources_of(name)) {
         Ok(program) => Some(program),
         // The linkers' words for a library that is not there: "cannot find -lasan", "cannot find /…/libclang_rt.asan.a".
         Err(why) if why.lines().any(|line| line.contains("cannot find") && line.contains("san")) => {
@@ -147,19 +149,20 @@ pub fn sanitized_program(compiler: &str, sanitizer: &[&str], name: &str) -> Opti
 }
 
 fn compile(name: &str, libraries: &[&str]) -> PathBuf {
-    let mut options = OPTIONS.to_vec();
+    let mut linked = LINKED.to_vec();
     let ours: Vec<_> = libraries.iter().map(|library| format!("-l{library}")).collect();
     let place = format!("-L{}", crate::libraries().display());
     if !ours.is_empty() {
-        // They stand before the sources, where a linker that takes only what it needs would leave them out.
-        options.extend(["-Wl,--no-as-needed", &place]);
-        options.extend(ours.iter().map(String::as_str));
-        options.push("-Wl,--as-needed");
+        // They stand before the objects, where a linker that takes only what it needs would leave them out.
+        linked.extend(["-Wl,--no-as-needed", &place]);
+        linked.extend(ours.iter().map(String::as_str));
+        linked.push("-Wl,--as-needed");
     }
-    build("cc", name, &options, &sources_of(name))
+    build("cc", name, &OPTIONS, &linked, &sources_of(name))
 }
 
-const OPTIONS: [&str; 7] = ["-std=gnu11", "-O2", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"];
+const OPTIONS: [&str; 6] = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"];
+const LINKED: [&str; 1] = ["-rdynamic"];
 
 fn sources_of(name: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -174,26 +177,68 @@ fn sources_of(name: &str) -> Vec<PathBuf> {
     sources
 }
 
-fn build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> PathBuf {
-    try_build(compiler, name, options, sources).unwrap_or_else(|why| panic!("{name} does not compile:\n{why}"))
+fn build(compiler: &str, name: &str, options: &[&str], linked: &[&str], sources: &[PathBuf]) -> PathBuf {
+    try_build(compiler, name, options, linked, sources).unwrap_or_else(|why| panic!("{name} does not compile:\n{why}"))
 }
 
-fn try_build(compiler: &str, name: &str, options: &[&str], sources: &[PathBuf]) -> Result<PathBuf, String> {
-    let out_dir = out_dir();
-    // Under a name of this process first: two runs at once do not execute each other's half-written file.
-    let out = out_dir.join(name);
-    let partial = out_dir.join(format!("{name}.{}", std::process::id()));
-    let result = Command::new(compiler)
-        .args(options)
-        .arg("-o")
-        .arg(&partial)
-        .args(sources)
-        .args(["-lpthread", "-ldl", "-lm", "-libverbs"])
-        .output()
-        .unwrap_or_else(|e| panic!("{compiler}: {e}"));
+/// Compiles with `options` what has no object yet, and links all of it with `linked`.
+fn try_build(
+    compiler: &str,
+    name: &str,
+    options: &[&str],
+    linked: &[&str],
+    sources: &[PathBuf],
+) -> Result<PathBuf, String> {
+    let objects: Vec<_> = sources.iter().map(|source| (source, object_of(compiler, options, source))).collect();
+    let missing: Vec<_> = objects.iter().filter(|(_, object)| !object.exists()).collect();
+    let wrong = Mutex::new(String::new());
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    side_by_side(processors, &missing, |(source, object)| {
+        let compiled = produce(Command::new(compiler).args(options).arg("-c").arg(source), &[], object);
+        if let Err(why) = compiled {
+            wrong.lock().unwrap_or_else(PoisonError::into_inner).push_str(&why);
+        }
+    });
+    let wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    let out = out_dir().join(name);
+    let objects = objects.iter().map(|(_, object)| object);
+    let link = ["-lpthread", "-ldl", "-lm", "-libverbs"];
+    produce(Command::new(compiler).args(linked).args(objects), &link, &out)?;
+    Ok(out)
+}
+
+/// Runs a compiler that makes `out`, under a name of this process first: two runs at once do not use each other's half-written
+/// file.
+fn produce(command: &mut Command, last: &[&str], out: &Path) -> Result<(), String> {
+    let mut partial = out.as_os_str().to_owned();
+    partial.push(format!(".{}", std::process::id()));
+    let result = command.args(last).arg("-o").arg(&partial).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     if !result.status.success() {
         return Err(String::from_utf8_lossy(&result.stderr).into_owned());
     }
-    std::fs::rename(&partial, &out).expect("naming the compiled program");
-    Ok(out)
+    std::fs::rename(&partial, out).expect("naming what was compiled");
+    Ok(())
+}
+
+/// Where the object of a source lies: named for what it is made of, the headers beside the source and the system's header of
+/// verbs included.
+fn object_of(compiler: &str, options: &[&str], source: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    (compiler, options).hash(&mut hasher);
+    let beside = source.parent().and_then(|folder| std::fs::read_dir(folder).ok()).expect("the folder of a source");
+    let mut headers: Vec<_> = beside.flatten().map(|entry| entry.path()).collect();
+    headers.retain(|path| path.extension().is_some_and(|e| e == "h"));
+    headers.sort();
+    let verbs = PathBuf::from("/usr/include/infiniband/verbs.h");
+    for file in std::iter::once(source).chain(headers.iter().chain([&verbs]).map(PathBuf::as_path)) {
+        // A machine without the header compiles only what does without.
+        std::fs::read(file).unwrap_or_default().hash(&mut hasher);
+    }
+    let objects = out_dir().join("objects");
+    std::fs::create_dir_all(&objects).expect("a directory for objects");
+    let stem = source.file_stem().and_then(|stem| stem.to_str()).expect("a plain name");
+    objects.join(format!("{stem}-{:016x}.o", hasher.finish()))
 }

@@ -54,7 +54,7 @@ impl Counters {
         self.read_of_port(name, 1)
     }
 
-    /// The same of port `port`.
+    /// A counter of port `port`.
     ///
     /// # Panics
     /// When it cannot be read.

@@ -14,6 +14,7 @@ pub mod mpi;
 pub mod netns;
 pub mod pairs;
 mod process;
+mod runs;
 mod venv;
 pub mod wire;
 
@@ -24,12 +25,14 @@ pub use compile::{
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};
 pub use process::{Finished, Job, free_port};
+pub use runs::Runs;
 pub use venv::python_with;
 pub use vervain_skip::skip;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The `vervain` command under test: `$VERVAIN_BIN`, else the release build of this workspace.
 ///
@@ -108,10 +111,35 @@ pub fn have(tools: &[&str]) -> bool {
     missing.is_empty()
 }
 
+/// Who has the machine: one test for itself, or tests that leave it idle.
+static TURN: RwLock<()> = RwLock::new(());
+
 /// Held by tests that measure time or need the machine for themselves: within one test binary they run one by one.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
+    TURN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by tests that mostly wait, and not for long enough beside one that is [`alone`].
+pub fn beside_others() -> RwLockReadGuard<'static, ()> {
+    TURN.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `one` for each item, `at_once` of them beside each other: for runs that mostly wait. Its threads have the name of the
+/// test, which skips are counted by.
+pub fn side_by_side<T: Sync>(at_once: usize, items: &[T], one: impl Fn(&T) + Sync) {
+    let (next, one) = (AtomicUsize::new(0), &one);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            one(item);
+        }
+    };
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.min(items.len()) {
+            let thread = std::thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, work).expect("a thread");
+        }
+    });
 }
 
 /// Collects what went wrong over many runs of one test, so that one failure does not hide the next.

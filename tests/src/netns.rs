@@ -17,7 +17,7 @@ pub struct Host {
     user: bool,
     /// Address that the other host uses; 127.0.0.1 where there is no other.
     pub v4: &'static str,
-    /// The same for IPv6.
+    /// IPv6 address that the other host uses; ::1 where there is no other.
     pub v6: &'static str,
 }
 

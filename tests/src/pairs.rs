@@ -1,12 +1,14 @@
 //! Pairs of an unmodified server and client, the device's addresses for them, and what they complain about.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::matrix::{PERFTEST, lines};
 use crate::netns::Network;
-use crate::{Failures, Finished, Job, free_port, under_vervain};
+use crate::{Failures, Finished, Job, alone, free_port, have, side_by_side, under_vervain, way};
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
 pub fn loopback_gid() -> u32 {
@@ -28,7 +30,7 @@ pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration)
     serve(server, client, port, limit)
 }
 
-/// The same between the two hosts of a network.
+/// Runs `tool` as server on the second host of a network and as client on the first, and gives both ends.
 pub fn pair_between(
     network: &Network,
     tool: &str,
@@ -73,19 +75,57 @@ fn side(tool: &str, args: &[String], vars: &[(&str, &str)], port: u16) -> Comman
 /// spin, two pairs on two cores would wait for each other's time slices.
 pub fn each_line(tool: &str, lines: &[&str], failures: &mut Failures, one: impl Fn(&str) -> Vec<String> + Sync) {
     let at_once = if tool.ends_with("_bw") { 4 } else { 1 };
-    let (next, all) = (AtomicUsize::new(0), Mutex::new(failures));
-    std::thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some(line) = lines.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for why in one(line) {
-                        let mut failures = all.lock().unwrap_or_else(PoisonError::into_inner);
-                        failures.add(&format!("{tool} {line}"), why);
-                    }
-                }
-            });
+    let all = Mutex::new(failures);
+    side_by_side(at_once, lines, |line| {
+        for why in one(line) {
+            all.lock().unwrap_or_else(PoisonError::into_inner).add(&format!("{tool} {line}"), why);
         }
     });
+}
+
+/// perftest's options in a line, which may begin with a way and a colon. Its latencies are printed in cycles: for microseconds
+/// it spins half a second to learn the clock's rate, at both ends and, where a line has all sizes, for each. Where the owner of
+/// memory copies it must: an owner that ends when it sees the last byte may not have told the writer that it has it.
+pub fn perftest_options(tool: &str, line: &str, gid: u32) -> Vec<String> {
+    let (name, options) = line.split_once(": ").unwrap_or(("auto", line));
+    let mut args = words(options);
+    args.push("-F".to_owned());
+    if !args.iter().any(|a| a == "-x") {
+        args.extend(["-x".to_owned(), gid.to_string()]);
+    }
+    if tool.ends_with("_lat") && name != "owner" && options != IN_MICROSECONDS {
+        args.push("-C".to_owned());
+    }
+    args
+}
+
+/// The line by which every tool of perftest's shows its own units.
+const IN_MICROSECONDS: &str = "-n 500";
+
+/// Runs a tool of perftest's between two processes of this host with those of its lines in the table that `fits` says.
+///
+/// # Panics
+/// When a run fails.
+pub fn perftest(tool: &str, fits: impl Fn(&str) -> bool) {
+    if !have(&[tool, "ibv_devinfo"]) {
+        return;
+    }
+    let _turn = alone();
+    let gid = loopback_gid();
+    let mut failures = Failures::default();
+    let lines: Vec<_> = lines(PERFTEST, tool).iter().copied().filter(|line| fits(line)).collect();
+    each_line(tool, &lines, &mut failures, |line| {
+        let name = line.split_once(": ").map_or("auto", |(name, _)| name);
+        let (server, client) = pair(tool, &perftest_options(tool, line, gid), &way(name), LIMIT);
+        println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
+        complaint(tool, &server, &client)
+    });
+    failures.assert_none();
+}
+
+/// Whether a line of perftest's goes through all sizes, which takes it seconds to set up and little to send.
+pub fn has_all_sizes(line: &str) -> bool {
+    line.split_whitespace().any(|word| word == "-a")
 }
 
 /// Complaints that perftest prints and may yet end with status 0.

@@ -1,11 +1,12 @@
 //! The networks that whole programs are tested over, and unmodified clients and C programs of `tests/c` run across one.
 
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::netns::Network;
-use crate::pairs::{complaint, each_line, pair_between, words};
-use crate::{Failures, Job, alone, c_program, failure, have, have_c, must_hold, under_vervain};
+use crate::pairs::{complaint, each_line, has_all_sizes, pair_between, perftest_options, words};
+use crate::{Failures, Job, alone, c_program, failure, have, have_c, must_hold, side_by_side, under_vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// For lines that go through all sizes.
@@ -30,6 +31,15 @@ impl Wire {
             Wire::Cable(mtu) => Network::of_two(mtu),
             Wire::Loopback => Network::of_one(),
         }
+    }
+
+    /// The network, whose packets nftables sees one by one, or None with a printed reason.
+    pub fn lay_for_filters(self) -> Option<Network> {
+        let network = self.lay()?;
+        if self != Wire::Loopback {
+            network.cut_trains();
+        }
+        Some(network)
     }
 
     /// The variables of a program there.
@@ -80,18 +90,17 @@ pub fn matrix(wire: Wire, table: &[(&str, &[&str])], gid: u32, at_most: usize) {
         let fits = |line: &&&str| {
             let (args, mtu) = (words(line), mtu_in(line));
             // All sizes take perftest ten seconds: over one wire is enough.
-            let is_long = args.iter().any(|a| a == "-a") && wire != Wire::Cable(1500);
+            let is_long = has_all_sizes(line) && wire != Wire::Cable(1500);
             !line.contains(": ") && !is_long && !is_open(tool, &args) && mtu.is_none_or(|mtu| mtu <= wire.path_mtu())
         };
         let lines: Vec<_> = lines.iter().filter(fits).take(at_most).copied().collect();
         each_line(tool, &lines, &mut failures, |line| {
-            let mut args = words(line);
-            if tool.starts_with("ibv_") {
-                args.extend(["-g".to_owned(), gid.to_string()]);
+            let args = if tool.starts_with("ibv_") {
+                [words(line), vec!["-g".to_owned(), gid.to_string()]].concat()
             } else {
-                args.extend(["-F".to_owned(), "-x".to_owned(), gid.to_string()]);
-            }
-            let limit = if args.iter().any(|a| a == "-a") { LONG_LIMIT } else { LIMIT };
+                perftest_options(tool, line, gid)
+            };
+            let limit = if has_all_sizes(line) { LONG_LIMIT } else { LIMIT };
             let (server, client) = pair_between(&network, tool, &args, &wire.variables(), limit);
             println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
             complaint(tool, &server, &client)
@@ -128,15 +137,39 @@ pub fn programs(wire: Wire, lines: &[&str]) {
     }
     let _turn = alone();
     let Some(network) = wire.lay() else { return };
-    let mut failures = Failures::default();
-    for line in lines {
+    let failures = Mutex::new(Failures::default());
+    // Some of them mostly wait.
+    side_by_side(2, lines, |line| {
         let parts = words(line);
         let args: Vec<_> = parts[1..].iter().map(String::as_str).collect();
         let end = Job::start(&mut across(&network, wire, &parts[0], &args)).finish(Duration::from_secs(180));
         println!("{line}: {:.2} s", end.took.as_secs_f64());
         if let Some(why) = failure(&end) {
-            failures.add(line, why);
+            failures.lock().unwrap_or_else(PoisonError::into_inner).add(line, why);
         }
+    });
+    failures.into_inner().unwrap_or_else(PoisonError::into_inner).assert_none();
+}
+
+/// Moves so many MiB each way over 64 QPs between two hosts, each of which drops one packet of a hundred that come, and at least
+/// `dropped`: every byte must arrive once.
+///
+/// # Panics
+/// When it does not.
+pub fn flood_under_loss(mebibytes: u64, dropped: u64) {
+    if !have_c() || !have(&["nft"]) {
+        return;
     }
-    failures.assert_none();
+    let _turn = alone();
+    let wire = Wire::Cable(1500);
+    let Some(network) = wire.lay_for_filters() else { return };
+    for host in [network.first(), network.second()] {
+        host.drop_incoming("udp dport 4791 numgen random mod 100 < 1");
+    }
+    let mut command = across(&network, wire, "net_flood", &[]);
+    let end = Job::start(command.env("VT_FLOOD_MB", mebibytes.to_string())).finish(Duration::from_secs(400));
+    must_hold(&end);
+    let found = [network.first().dropped(), network.second().dropped()];
+    println!("{found:?} packets dropped");
+    assert!(found.iter().all(|n| *n > dropped), "nftables has dropped {found:?} packets only");
 }

@@ -1,43 +1,52 @@
 //! The C programs of `tests/c` against the device: the table of operations and faults, the state machine, the objects
 //! and the data, in one process and between two, over every way to a peer's memory.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, c_program, failure, have_c, under_vervain, way};
+use vervain_tests::{Failures, Job, c_program, failure, have_c, side_by_side, under_vervain, way};
 
 const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt", "roce"];
 
-/// Runs a program with arguments and variables.
-fn run(failures: &mut Failures, program: &str, args: &[&str], vars: &[(&str, &str)], limit: u64) {
-    let mut command = under_vervain(c_program(program));
-    command.args(args).envs(vars.iter().copied());
-    let end = Job::start(&mut command).finish(Duration::from_secs(limit));
-    if let Some(why) = failure(&end) {
-        failures.add(&format!("{program} {} {vars:?}", args.join(" ")), why);
+/// The runs of a program whose time goes into waiting for what must not come.
+const ALL_AT_ONCE: usize = WAYS.len();
+
+/// A program, its arguments and its variables.
+type Run<'a> = (&'a str, Vec<&'a str>, Vec<(&'a str, &'a str)>);
+
+/// Makes the runs, `at_once` of them beside each other.
+fn run(at_once: usize, limit: u64, runs: &[Run]) {
+    if !have_c() {
+        return;
     }
+    let failures = Mutex::new(Failures::default());
+    side_by_side(at_once, runs, |(program, args, vars)| {
+        let mut command = under_vervain(c_program(program));
+        command.args(args).envs(vars.iter().copied());
+        let end = Job::start(&mut command).finish(Duration::from_secs(limit));
+        if let Some(why) = failure(&end) {
+            let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+            failures.add(&format!("{program} {} {vars:?}", args.join(" ")), why);
+        }
+    });
+    failures.into_inner().unwrap_or_else(PoisonError::into_inner).assert_none();
 }
 
 fn in_one_process(program: &str, limit: u64) {
-    if !have_c() {
-        return;
-    }
-    let mut failures = Failures::default();
-    for name in ["auto", "roce"] {
-        run(&mut failures, program, &[], &way(name), limit);
-    }
-    failures.assert_none();
+    // Groups reach every process of the host.
+    let at_once = if program == "objects_ud" { 1 } else { ALL_AT_ONCE };
+    run(at_once, limit, &["auto", "roce"].map(|name| (program, vec![], way(name))));
 }
 
-fn between_two(program: &str, cases: &[&str], limit: u64) {
-    if !have_c() {
-        return;
-    }
-    let mut failures = Failures::default();
-    for name in WAYS {
-        let args = [&["--two"], cases].concat();
-        run(&mut failures, program, &args, &way(name), limit);
-    }
-    failures.assert_none();
+fn between_two(program: &str, limit: u64) {
+    let runs: Vec<_> = WAYS.iter().map(|name| (program, vec!["--two"], way(name))).collect();
+    run(ALL_AT_ONCE, limit, &runs);
+}
+
+/// A program that starts its own processes and keeps them busy.
+fn busily(program: &str, limit: u64) {
+    let runs: Vec<_> = WAYS.iter().map(|name| (program, vec![], way(name))).collect();
+    run(1, limit, &runs);
 }
 
 #[test]
@@ -47,20 +56,14 @@ fn every_operation_and_fault_in_one_process() {
 
 #[test]
 fn every_operation_and_fault_between_two_processes() {
-    between_two("conformance", &[], 120);
+    between_two("conformance", 120);
 }
 
 #[test]
 fn every_operation_and_fault_on_infiniband() {
-    if !have_c() {
-        return;
-    }
-    let mut failures = Failures::default();
-    let vars = [("VERVAIN_LINK_LAYER", "infiniband")];
-    run(&mut failures, "conformance", &["--two"], &vars, 120);
-    run(&mut failures, "objects_ud", &[], &vars, 60);
-    run(&mut failures, "state_machine", &[], &vars, 60);
-    failures.assert_none();
+    let vars = vec![("VERVAIN_LINK_LAYER", "infiniband")];
+    let runs = [("conformance", vec!["--two"]), ("objects_ud", vec![]), ("state_machine", vec![])];
+    run(ALL_AT_ONCE, 120, &runs.map(|(program, args)| (program, args, vars.clone())));
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn retries_order_and_revocation_in_one_process() {
 
 #[test]
 fn retries_order_and_revocation_between_two_processes() {
-    between_two("sequences", &[], 120);
+    between_two("sequences", 120);
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn memory_windows_in_one_process() {
 
 #[test]
 fn memory_windows_between_two_processes() {
-    between_two("mw", &[], 60);
+    between_two("mw", 60);
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn memory_taken_away_in_one_process() {
 
 #[test]
 fn memory_taken_away_between_two_processes() {
-    between_two("withdrawn", &[], 120);
+    between_two("withdrawn", 120);
 }
 
 #[test]
@@ -125,24 +128,10 @@ fn ud_multicast_and_xrc() {
 
 #[test]
 fn data_between_two_processes() {
-    if !have_c() {
-        return;
-    }
-    let mut failures = Failures::default();
-    for name in WAYS {
-        run(&mut failures, "data", &[], &way(name), 180);
-    }
-    failures.assert_none();
+    busily("data", 180);
 }
 
 #[test]
 fn threads_share_objects() {
-    if !have_c() {
-        return;
-    }
-    let mut failures = Failures::default();
-    for name in WAYS {
-        run(&mut failures, "threads", &[], &way(name), 180);
-    }
-    failures.assert_none();
+    busily("threads", 180);
 }

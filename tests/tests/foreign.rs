@@ -43,7 +43,7 @@ fn meet(network: &Network, v6: bool, way: &str, label: &str) -> (Finished, Strin
     (peer, answer.finish(Duration::ZERO).output)
 }
 
-/// The same where all is to be answered.
+/// Has the peer send its packets, all of which must be answered.
 fn must_be_answered(v6: bool, way: &str) {
     let Some(network) = network() else { return };
     let (peer, answer) = meet(&network, v6, way, "0");

@@ -14,7 +14,7 @@ fn rdma(args: &str, vars: &[(&str, &str)]) -> Finished {
     Job::start(under_vervain("rdma").args(args.split_whitespace()).envs(vars.iter().copied())).finish(LIMIT)
 }
 
-/// The same, which must end well: what it prints, each line without what stands at its ends.
+/// What `rdma` prints, which must end well, each line without what stands at its ends.
 fn printed(args: &str, vars: &[(&str, &str)]) -> Vec<String> {
     let end = rdma(args, vars);
     assert!(end.success(), "{}", end.describe());

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use vervain_tests::netns::{Host, Network};
-use vervain_tests::pairs::{complaint, pair_between, words};
+use vervain_tests::pairs::{complaint, pair_between, perftest_options, words};
 use vervain_tests::wire::{Wire, across};
-use vervain_tests::{Failures, Finished, Job, alone, have, have_c, must_hold, tool};
+use vervain_tests::{Failures, Finished, Job, alone, have, have_c, must_hold, side_by_side, tool};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// From the start of a capture to its end.
@@ -107,42 +108,53 @@ fn network() -> Option<(Network, Wire)> {
     Some((network, wire))
 }
 
+/// Clients whose packets are every opcode but those with immediate data, over each transport.
+const LINES: &[&str] = &[
+    "ibv_rc_pingpong -c -n 100 -s 3001",
+    "ibv_uc_pingpong -c -n 50 -s 3001",
+    "ibv_ud_pingpong -c -n 50 -s 1000",
+    "ibv_xsrq_pingpong -n 20",
+    "ib_send_lat -n 20 -s 100",
+    "ib_send_lat -n 20 -s 100000",
+    "ib_write_lat -n 20 -s 8",
+    "ib_write_lat -n 20 -s 5000",
+    "ib_read_lat -n 20 -s 8",
+    "ib_write_bw -n 20 -s 65536",
+    "ib_write_bw -n 20 -m 256 -s 10000",
+    "ib_read_bw -n 20 -s 65536",
+    "ib_atomic_lat -n 20",
+    "ib_atomic_lat -n 20 -A CMP_AND_SWAP",
+    "ib_send_bw -c UD -n 2000 -s 1024",
+    "ib_write_lat -c XRC -n 20 -s 3000",
+];
+
 #[test]
 fn every_packet_of_the_clients_is_roce_v2_with_the_right_icrc() {
     let _turn = alone();
     let Some((network, wire)) = network() else { return };
+    if !LINES.iter().filter_map(|line| line.split(' ').next()).all(|tool| have(&[tool])) {
+        return;
+    }
     let mut failures = Failures::default();
-    for gid in ["0", "1"] {
+    for gid in [0, 1] {
         let capture = Capture::start(network.second());
-        for line in [
-            "ibv_rc_pingpong -c -n 100 -s 3001",
-            "ibv_uc_pingpong -c -n 50 -s 3001",
-            "ibv_ud_pingpong -c -n 50 -s 1000",
-            "ibv_xsrq_pingpong -n 20",
-            "ib_send_lat -F -n 20 -s 100",
-            "ib_send_lat -F -n 20 -s 100000",
-            "ib_write_lat -F -n 20 -s 8",
-            "ib_write_lat -F -n 20 -s 5000",
-            "ib_read_lat -F -n 20 -s 8",
-            "ib_write_bw -F -n 20 -s 65536",
-            "ib_write_bw -F -n 20 -m 256 -s 10000",
-            "ib_read_bw -F -n 20 -s 65536",
-            "ib_atomic_lat -F -n 20",
-            "ib_atomic_lat -F -n 20 -A CMP_AND_SWAP",
-            "ib_send_bw -F -c UD -n 2000 -s 1024",
-            "ib_write_lat -F -c XRC -n 20 -s 3000",
-        ] {
-            let mut parts = words(line);
-            let tool = parts.remove(0);
-            if !have(&[&tool]) {
-                return;
-            }
-            parts.extend([if tool.starts_with("ibv_") { "-g" } else { "-x" }.to_owned(), gid.to_owned()]);
-            let (server, client) = pair_between(&network, &tool, &parts, &wire.variables(), LIMIT);
+        let wrong = Mutex::new(Vec::new());
+        side_by_side(2, LINES, |line| {
+            let (tool, options) = line.split_once(' ').expect("a tool and its options");
+            let args = if tool.starts_with("ibv_") {
+                [words(options), vec!["-g".to_owned(), gid.to_string()]].concat()
+            } else {
+                perftest_options(tool, options, gid)
+            };
+            let (server, client) = pair_between(&network, tool, &args, &wire.variables(), LIMIT);
             println!("{line}: {:.2} s", client.took.as_secs_f64());
-            for why in complaint(&tool, &server, &client) {
-                failures.add(line, why);
-            }
+            wrong
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(complaint(tool, &server, &client).into_iter().map(|why| (line.to_string(), why)));
+        });
+        for (line, why) in wrong.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            failures.add(&line, why);
         }
         let packets = capture.stop();
         let found = packets.icrcs();

@@ -1,34 +1,17 @@
 //! Debian's perftest, server and client unmodified: every tool over every transport it knows, and its options. perftest
-//! does not look at the data (the C programs do); here the exit status, the absence of errors and a result row count.
+//! does not look at the data (the C programs do); here the exit status, the absence of errors and a result row count. The lines
+//! with all sizes are in `tests/clients/tests/longer.rs`.
 
 use std::time::Duration;
 
-use vervain_tests::matrix::{PERFTEST, lines};
-use vervain_tests::pairs::{complaint, each_line, loopback_gid, pair, words};
-use vervain_tests::{Failures, alone, have, way};
+use vervain_tests::pairs::{has_all_sizes, pair, perftest, words};
+use vervain_tests::{Failures, alone, have};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `tool` with each of its lines of options.
 fn matrix(tool: &str) {
-    if !have(&[tool, "ibv_devinfo"]) {
-        return;
-    }
-    let _turn = alone();
-    let gid = loopback_gid().to_string();
-    let mut failures = Failures::default();
-    each_line(tool, lines(PERFTEST, tool), &mut failures, |line| {
-        let (name, options) = line.split_once(": ").unwrap_or(("auto", line));
-        let mut args = words(options);
-        args.push("-F".to_owned());
-        if !args.iter().any(|a| a == "-x") {
-            args.extend(["-x".to_owned(), gid.clone()]);
-        }
-        let (server, client) = pair(tool, &args, &way(name.trim()), LIMIT);
-        println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
-        complaint(tool, &server, &client)
-    });
-    failures.assert_none();
+    perftest(tool, |line| !has_all_sizes(line));
 }
 
 #[test]

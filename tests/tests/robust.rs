@@ -3,77 +3,73 @@
 
 use std::time::Duration;
 
-use vervain_tests::{Job, Leftovers, alone, c_program, have, have_c, under_vervain, way};
+use vervain_tests::{Job, Leftovers, Runs, alone, c_program, have, have_c, under_vervain};
 
-fn run(program: &str, cases: &[&str], vars: &[(&str, &str)], limit: u64) {
-    if !have_c() {
-        return;
-    }
-    let _turn = alone();
-    let before = Leftovers::watch();
-    let mut command = under_vervain(c_program(program));
-    command.args(cases).envs(vars.iter().copied());
-    let end = Job::start(&mut command).finish(Duration::from_secs(limit));
-    for line in end.output.lines().filter(|l| l.starts_with("note ")) {
-        println!("{line}");
-    }
-    assert!(end.success(), "{}", end.describe());
-    let left = before.new_ones();
-    assert!(left.is_empty(), "{program} {cases:?} left behind: {left:#?}");
+/// Every way to memory but the best.
+const OTHERS: &[&str] = &["vm", "owner", "shared", "adopt"];
+
+fn run(program: &str, cases: &[&str]) {
+    Runs { program, cases: &[cases], ..Runs::default() }.must_hold();
 }
 
 #[test]
-fn peers_are_killed_under_load_500_times() {
-    run("kill", &["kill_under_load"], &[], 180);
-}
-
-#[test]
-fn peers_are_killed_under_load_on_every_other_way() {
-    for name in ["vm", "owner", "shared", "adopt"] {
-        run("kill", &["kill_under_load"], &[way(name), vec![("VT_ROUNDS", "100")]].concat(), 90);
-    }
+fn peers_are_killed_under_load() {
+    let kill = Runs { program: "kill", cases: &[&["kill_under_load"]], ..Runs::default() };
+    Runs { vars: &[("VT_ROUNDS", "100")], ..kill }.must_hold();
+    Runs { ways: OTHERS, vars: &[("VT_ROUNDS", "25")], ..kill }.must_hold();
 }
 
 #[test]
 fn a_stopped_peer_harms_no_other() {
-    run("kill", &["stop_and_continue"], &[], 60);
-    for name in ["vm", "owner", "shared", "adopt"] {
-        run("kill", &["stop_and_continue"], &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 60);
-    }
+    let stop = Runs { program: "kill", cases: &[&["stop_and_continue"]], ..Runs::default() };
+    stop.must_hold();
+    Runs { ways: OTHERS, vars: &[("VT_ROUNDS", "20")], at_once: 2, ..stop }.must_hold();
 }
 
 #[test]
 fn who_stands_still_in_a_copy_has_no_success_and_stores_nothing_later() {
-    for name in ["auto", "owner", "vm"] {
-        run("stands_still", &[], &way(name), 120);
-    }
-    run("stands_still", &[], &[way("shared"), vec![("VT_LATE_STORES", "1")]].concat(), 120);
+    // The seconds that a revocation waits are the same for all of them.
+    let stands = Runs {
+        program: "stands_still",
+        cases: &[
+            &["no_success_and_no_store_after_the_end"],
+            &["memory_in_use_is_taken_from_one_alone"],
+            &["a_key_that_stays_leads_to_the_programs_memory"],
+            &["what_is_elsewhere_is_left_alone"],
+        ],
+        at_once: 6,
+        ..Runs::default()
+    };
+    Runs { ways: &["auto", "owner", "vm"], ..stands }.must_hold();
+    Runs { ways: &["shared"], vars: &[("VT_LATE_STORES", "1")], ..stands }.must_hold();
 }
 
 #[test]
 fn a_program_that_sleeps_on_a_channel_is_woken_whatever_becomes_of_its_peers() {
-    let cases = [
-        "two_sleepers",
-        "stopped_senders_wake_nobody_less",
-        "killed_senders_leave_no_silent_completion",
-        "channels_come_and_go",
-    ];
-    run("wake", &cases, &[], 120);
-    for name in ["owner", "shared"] {
-        run("wake", &cases, &[way(name), vec![("VT_ROUNDS", "20")]].concat(), 120);
-    }
+    let sleepers = Runs {
+        program: "wake",
+        cases: &[
+            &["two_sleepers"],
+            &["stopped_senders_wake_nobody_less"],
+            &["killed_senders_leave_no_silent_completion"],
+            &["channels_come_and_go"],
+        ],
+        at_once: 4,
+        ..Runs::default()
+    };
+    sleepers.must_hold();
+    Runs { ways: &["owner", "shared"], vars: &[("VT_ROUNDS", "20")], ..sleepers }.must_hold();
 }
 
 #[test]
 fn an_owner_that_copies_shows_no_torn_tail_and_keeps_no_revoked_key() {
-    for name in ["owner", "vm", "auto"] {
-        run("wake", &["the_tail_comes_last", "revoked_half_way"], &way(name), 120);
-    }
+    let cases: &[&[&str]] = &[&["the_tail_comes_last", "revoked_half_way"]];
+    Runs { program: "wake", cases, ways: &["owner", "vm", "auto"], ..Runs::default() }.must_hold();
 }
 
 #[test]
 fn a_peer_becomes_another_program() {
-    run("kill", &["exec_while_connected"], &[], 60);
+    run("kill", &["exec_while_connected"]);
 }
 
 #[test]
@@ -97,40 +93,38 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
 
 #[test]
 fn threads_vanish_inside_calls() {
-    run("lifecycle", &["thread_sys_exit"], &[], 60);
-    run("lifecycle", &["thread_pthread_exit"], &[], 60);
+    run("lifecycle", &["thread_sys_exit"]);
+    run("lifecycle", &["thread_pthread_exit"]);
 }
 
 #[test]
 fn fork_exec_and_exit_do_no_harm() {
-    run("lifecycle", &["fork_harmless", "exit_open"], &[], 60);
+    run("lifecycle", &["fork_harmless", "exit_open"]);
 }
 
 #[test]
 fn an_open_device_costs_little() {
-    run("lifecycle", &["idle_cost", "open_again"], &[], 60);
+    run("lifecycle", &["idle_cost", "open_again"]);
 }
 
 #[test]
 fn file_descriptors_run_out() {
-    run("lifecycle", &["fd_limit"], &[], 60);
+    run("lifecycle", &["fd_limit"]);
 }
 
 #[test]
 fn many_processes_send_into_one_queue() {
-    for name in ["auto", "vm", "owner", "adopt"] {
-        run("fan_in", &[], &way(name), 90);
-    }
+    Runs { program: "fan_in", ways: &["auto", "vm", "owner", "adopt"], ..Runs::default() }.must_hold();
 }
 
 #[test]
 fn sixty_four_processes_talk_all_to_all() {
-    run("scale", &["all_to_all"], &[], 120);
+    run("scale", &["all_to_all"]);
 }
 
 #[test]
 fn ten_thousand_qps_in_one_process() {
-    run("scale", &["many_qps", "numbers"], &[], 120);
+    run("scale", &["many_qps", "numbers"]);
 }
 
 /// A wrong value of a variable, set without the command's own check: one sentence that names it, no device, no hang.

@@ -24,11 +24,12 @@ fn same_on_private_memory(name: &str) {
         return;
     }
     let program = c_program(name);
+    let jobs = ["always", "off"].map(|share| (share, Job::start(under_vervain(&program).env("VERVAIN_SHARE", share))));
     let expected = end(&mut plain(&program));
     assert!(expected.success(), "{}", expected.describe());
     let mut failures = Failures::default();
-    for share in ["always", "off"] {
-        let got = end(under_vervain(&program).env("VERVAIN_SHARE", share));
+    for (share, job) in jobs {
+        let got = job.finish(LIMIT);
         if !got.success() {
             failures.add(share, got.describe());
         }

@@ -40,7 +40,7 @@ words! {
     Operation {
         /// Send into a receive of the peer.
         Send = "send",
-        /// The same with immediate data.
+        /// Send with immediate data.
         SendImm = "send+imm",
         /// RDMA Write.
         Write = "write",
@@ -166,7 +166,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The same case with nothing beside it.
+    /// The case with nothing beside it.
     pub fn alone(self) -> Case {
         Case { interference: None, ..self }
     }

@@ -55,7 +55,7 @@ pub struct Pair {
 pub enum Verdict {
     /// The second is faster: the corrected chance is below 5 %, and the interval of the ratio is without 1.
     Better,
-    /// The same, slower.
+    /// The second is slower, as surely.
     Worse,
     /// Chance explains it.
     Same,

@@ -11,7 +11,7 @@
 pub mod case;
 pub mod compare;
 mod control;
-mod facts;
+mod machine;
 pub mod plan;
 mod protocol;
 mod raw;

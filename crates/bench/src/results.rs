@@ -196,7 +196,7 @@ pub struct InterferenceProof {
     pub stream: Interference,
     /// Operations that it completed between the first and the last moment of the measurement.
     pub operations: u64,
-    /// The same per second.
+    /// Operations per second.
     pub rate: f64,
     /// Operations in each slice of the measurement, in order.
     pub slices: Vec<u32>,

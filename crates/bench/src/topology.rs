@@ -34,7 +34,7 @@ impl Topology {
         Ok(Self::from_sysfs(Path::new("/sys"), usable.collect()))
     }
 
-    /// The same for a sysfs at `root`. A machine without nodes has node 0, a CPU without siblings a core of its own.
+    /// The topology in a sysfs at `root`. A machine without nodes has node 0, a CPU without siblings a core of its own.
     fn from_sysfs(root: &Path, cpus: Vec<u32>) -> Topology {
         let list =
             |path: &str| fs::read_to_string(root.join("devices/system").join(path)).ok().map(|text| parse(&text));

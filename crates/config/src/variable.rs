@@ -194,7 +194,7 @@ pub struct Wrong<'a> {
 }
 
 impl Wrong<'_> {
-    /// The same, with a value of its own.
+    /// This mistake with a value of its own.
     pub fn into_owned(self) -> Wrong<'static> {
         Wrong { variable: self.variable, value: Cow::Owned(self.value.into_owned()) }
     }

@@ -181,7 +181,7 @@ pub fn sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
     sums_of(fd, port, ports, |_| true)
 }
 
-/// The same over those blocks only that a process holds: for the words that count objects.
+/// The sums of those blocks only that a process holds: for the words that count objects.
 pub fn held_sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
     sums_of(fd, port, ports, |i| is_held(fd, i))
 }

@@ -102,7 +102,7 @@ fn read(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     text.get(..usize::try_from(n).ok()?)
 }
 
-/// The same of a counter that lives, from its file's name.
+/// What a counter that lives says, from its file's name.
 fn name_of(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     const FRAME: (&[u8], &[u8]) = (b"/memfd:", b" (deleted)");
     let mut link = [0_u8; 32];

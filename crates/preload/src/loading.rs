@@ -38,7 +38,7 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     std::arch::naked_asm!("push rsi", "call {opening}", "pop rsi", "mov rdi, rax", "jmp rdx", opening = sym opening)
 }
 
-/// The same on AArch64.
+/// `dlopen` on AArch64.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -107,7 +107,7 @@ statuses! {
     LocalLength = 1, "length does not fit, on this side";
     /// An inconsistency inside the device.
     LocalQpOperation = 2, "the QP could not carry it out";
-    /// The same for end-to-end contexts.
+    /// An inconsistency inside the device, in an end-to-end context.
     LocalEecOperation = 3, "the EE context could not carry it out";
     /// The request's memory is not registered so, in this domain.
     LocalProtection = 4, "no right to the memory, on this side";

@@ -203,7 +203,7 @@ impl Context {
         self.raw_port(port).map(|raw| PortAttr::of(&raw))
     }
 
-    /// The same in the library's own numbers, all that it gives; 0 in fields that it is too old for.
+    /// What the port is, in the library's own numbers, all that it gives; 0 in fields that it is too old for.
     ///
     /// # Errors
     /// As [`port`](Context::port).

@@ -74,7 +74,7 @@ impl<'s, 'a> SendRequest<'s, 'a> {
         Self::rdma(IBV_WR_SEND, sges, RemoteAddr { addr: 0, rkey: 0 })
     }
 
-    /// The same with 32 bits for the peer's completion.
+    /// Sends the bytes of `sges`, with 32 bits for the peer's completion.
     #[inline]
     pub fn send_imm(sges: &'s [Sge<'a>], value: u32) -> Self {
         Self::rdma(IBV_WR_SEND_WITH_IMM, sges, RemoteAddr { addr: 0, rkey: 0 }).immediate(value)
@@ -86,7 +86,7 @@ impl<'s, 'a> SendRequest<'s, 'a> {
         Self::rdma(IBV_WR_RDMA_WRITE, sges, to)
     }
 
-    /// The same, and takes a receive of the peer, whose completion gets 32 bits.
+    /// Writes the bytes of `sges` to `to`, and takes a receive of the peer, whose completion gets 32 bits.
     #[inline]
     pub fn write_imm(sges: &'s [Sge<'a>], to: RemoteAddr, value: u32) -> Self {
         Self::rdma(IBV_WR_RDMA_WRITE_WITH_IMM, sges, to).immediate(value)
@@ -118,7 +118,7 @@ impl<'s, 'a> SendRequest<'s, 'a> {
         Self { domain: Arc::as_ptr(&to.pd.0), ..Self::new(IBV_WR_SEND, sges, ibv_send_wr_target { ud }) }
     }
 
-    /// The same with 32 bits for the peer's completion.
+    /// Sends a datagram with 32 bits for the peer's completion.
     #[inline]
     pub fn datagram_imm(sges: &'s [Sge<'a>], to: &'a Ah, qpn: u32, qkey: u32, value: u32) -> Self {
         let mut request = Self::datagram(sges, to, qpn, qkey).immediate(value);

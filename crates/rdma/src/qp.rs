@@ -259,7 +259,7 @@ impl Qp {
         self.modify(IBV_QPS_INIT, attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
     }
 
-    /// The same for UD: it will take datagrams with this Q_Key (below 2^31: others are the kernel's).
+    /// Takes a UD QP to INIT: it will take datagrams with this Q_Key (below 2^31: others are the kernel's).
     ///
     /// # Errors
     /// EINVAL: no such port or P_Key; a QP of another transport.

@@ -182,7 +182,7 @@ fn file_of(fd: c_int) -> Option<(u64, u64)> {
     (unsafe { libc::fstat(fd, &raw mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// The same file under a higher number, where the limit on descriptors allows one.
+/// This file under a higher number, where the limit on descriptors allows one.
 pub(crate) fn raise(low: c_int) -> c_int {
     // SAFETY: an open descriptor.
     let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, HIGH_FD) };

@@ -26,7 +26,7 @@ const HEADERS: usize = 48;
 /// How long the first answer of a peer is waited for, doubled with each try, and how many tries there are: 30 ms in all.
 const FIRST_WAIT: Nanos = 2_000_000;
 const FIRST_TRIES: u32 = 4;
-/// The same for one that has answered before: some half a second in all.
+/// How long a peer that has answered before is waited for, and how many tries there are: some half a second in all.
 const WAIT: Nanos = 4_000_000;
 const TRIES: u32 = 7;
 /// A peer that does not answer is asked again after this time, doubled with each try, without waiting for it.

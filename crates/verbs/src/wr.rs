@@ -224,7 +224,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     }
 }
 
-/// The same in a program with ThreadSanitizer.
+/// `wr_complete` in a program with ThreadSanitizer.
 unsafe extern "C" fn wr_complete_in_order(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the client's QP, after `wr_start`.
     unsafe {

@@ -52,7 +52,7 @@ size = 8
 iterations = 2000000
 "#;
 
-/// The same by perftest: operation, measure, size, tool, iterations. It posts by `ibv_wr_*` unless told otherwise, which
+/// perftest's runs of it: operation, measure, size, tool, iterations. It posts by `ibv_wr_*` unless told otherwise, which
 /// takes some ns more, and notes the time of each message of 8 bytes unless told otherwise (-N), which takes as long as
 /// the message.
 const TOOLS: [(&str, &str, u64, &str, u32); 5] = [

@@ -88,7 +88,7 @@ impl Axis {
         value.is_finite() && value <= self.value(self.range.1) * 1.000_001
     }
 
-    /// The same stretch of paper for values that are `factor` times these.
+    /// This stretch of paper for values that are `factor` times these.
     pub fn times(&self, factor: f64) -> Self {
         match self.spacing {
             Spacing::Linear => {

@@ -39,7 +39,7 @@ pub struct LineChart {
 
 /// The paper's values are on the scale where that does not press the measured ones down by more than this.
 const ROOM_FOR_PAPER: f64 = 1.5;
-/// The same for 99th percentiles on a linear scale.
+/// 99th percentiles are on a linear scale where that does not press the measured ones down by more than this.
 const ROOM_FOR_TAIL: f64 = 3.0;
 
 impl LineChart {

@@ -4,11 +4,11 @@ use anyhow::Result;
 
 use super::axis::Spacing;
 use super::bars::BarChart;
-use super::beside::{self, Target};
 use super::canvas::{PaperValue, RightScale};
 use super::chart::{Line, LineChart};
 use super::findings;
 use super::ink::SERIES;
+use super::interference::{self, Target};
 use super::number::{number, unit};
 use super::orders;
 use super::query::{Seen, Setting, flags, name, over_size, place, seen, single, stream, streams};
@@ -42,7 +42,7 @@ pub fn of_the_paper(results: &Results) -> Result<Vec<Figure>> {
     for (name, measure) in [("table2", Measure::Bandwidth), ("table3", Measure::Latency)] {
         for operation in [Operation::FetchAdd, Operation::CompareSwap] {
             let target = Target { operation, service: Service::Rc, measure, size: 8 };
-            figures.extend(beside::tables(&seen, target, Some(name), seed)?);
+            figures.extend(interference::tables(&seen, target, Some(name), seed)?);
         }
     }
     Ok(figures)

@@ -4,11 +4,11 @@
 use anyhow::Result;
 
 use super::axis::Spacing;
-use super::beside::{self, Target};
 use super::canvas::RightScale;
 use super::chart::{Line, LineChart};
 use super::figures::{over_sizes, twice, under_interference, values};
 use super::ink::SERIES;
+use super::interference::{self, Target};
 use super::number::{percent, unit};
 use super::query::{Seen, Setting, most_common, name, over_size, place, seen, settings};
 use super::{Drawing, Figure, Table};
@@ -41,7 +41,7 @@ pub fn of_the_rest(results: &Results) -> Result<Vec<Figure>> {
         }
     }
     for target in at_one_size(&seen) {
-        figures.extend(beside::tables(&seen, target, None, results.header.seed)?);
+        figures.extend(interference::tables(&seen, target, None, results.header.seed)?);
     }
     Ok(figures)
 }

@@ -84,7 +84,7 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
             .map(|failures| ("failures", "Failed and left out", html! { div.scroll { (table(&failures)) } })),
         cases::proof(results).map(|proof| ("proof", "Interference ran throughout", proof)),
         machine::raw(results).map(|raw| ("raw", "The machine by itself", raw)),
-        Some(("machine", "Machine and device", machine::facts(results))),
+        Some(("machine", "Machine and device", machine::hosts(results))),
         Some(("plan", "Plan", plan(results))),
     ]
     .into_iter()

@@ -9,7 +9,7 @@ use crate::case::bytes;
 use crate::results::{Host, RawFigures, Results};
 
 /// Hosts, devices, versions, notes.
-pub fn facts(results: &Results) -> Markup {
+pub fn hosts(results: &Results) -> Markup {
     let header = &results.header;
     html! {
         @for note in &header.notes { p.note { (note) } }
@@ -91,7 +91,7 @@ mod tests {
     fn names_are_escaped_and_unknowns_are_words() {
         let mut results = nothing();
         results.header.host.device.gbps = 0.0;
-        let text = facts(&results).into_string();
+        let text = hosts(&results).into_string();
         assert!(text.contains("Sample CPU &lt;9000&gt; &amp; friends") && text.contains("rate not known"), "{text}");
         assert!(text.contains("background client: not pinned, client: CPU 0"), "{text}");
     }

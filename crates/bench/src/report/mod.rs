@@ -3,7 +3,6 @@
 
 mod axis;
 mod bars;
-mod beside;
 mod canvas;
 mod cases;
 mod chart;
@@ -14,6 +13,7 @@ pub(crate) mod forest;
 mod general;
 mod html;
 mod ink;
+mod interference;
 mod machine;
 pub(crate) mod number;
 mod orders;

@@ -10,7 +10,7 @@ pub struct Device {
     pub key: &'static str,
     /// As the paper names it.
     pub name: &'static str,
-    /// The same where there is little room.
+    /// Its name where there is little room.
     pub short: &'static str,
     /// The bandwidth that Send, Write and Read reach with large messages, MB/s (figure 1).
     pub plateau: f64,

@@ -6,8 +6,8 @@
 mod collect;
 mod journal;
 mod live;
-mod party;
 mod team;
+mod worker_handle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -25,9 +25,9 @@ use self::collect::{Collector, default_placement, plan_of};
 pub use self::journal::Setup;
 use self::journal::{Begin, Entry, Journal, replace};
 use self::live::Live;
-pub use self::party::watch;
-use self::party::{PATIENCE, Party, Role, Trouble};
 use self::team::{Needs, Team};
+pub use self::worker_handle::watch;
+use self::worker_handle::{ANSWER_TIMEOUT, Role, WorkerError, WorkerHandle};
 use crate::case::{Case, Memory, Placement, Service, bytes};
 use crate::plan::{Plan, Settings};
 use crate::protocol::{Answer, Order, PORT};
@@ -98,7 +98,7 @@ pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
     };
     let end = run.rounds();
     run.live.finish();
-    let by_user = matches!(end, Err(End::Peer(Trouble::Interrupted)));
+    let by_user = matches!(end, Err(End::Peer(WorkerError::Interrupted)));
     let why = end.err().map(|end| end.to_string());
     let shown = headlines(&run.cases);
     let table = live::table(&mut run.collected, &shown, false);
@@ -156,14 +156,14 @@ pub fn read(path: &Path) -> Result<Results> {
 
 /// Why a run ends before its last round.
 enum End {
-    Peer(Trouble),
+    Peer(WorkerError),
     Here(anyhow::Error),
 }
 
 impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Peer(trouble) => trouble.fmt(f),
+            Self::Peer(error) => error.fmt(f),
             Self::Here(error) => write!(f, "{error:#}"),
         }
     }
@@ -270,7 +270,7 @@ impl<'r> Run<'r> {
 
     fn measure(&mut self, round: u32, case: Case, settings: Settings) -> Result<(), End> {
         if self.interrupted.load(Ordering::Relaxed) {
-            return Err(End::Peer(Trouble::Interrupted));
+            return Err(End::Peer(WorkerError::Interrupted));
         }
         let began = Instant::now();
         let mut iterations = self.collected.iterations(&case);
@@ -280,10 +280,10 @@ impl<'r> Run<'r> {
                 let run = team::run_of(round, self.collected.now(), measured);
                 Entry::Run { case, planned: iterations.unwrap_or(run.iterations), run }
             }
-            Err(Trouble::Failed(why) | Trouble::Lost { why, remote: false }) if self.teams.deaths < DEATHS => {
+            Err(WorkerError::Failed(why) | WorkerError::Lost { why, remote: false }) if self.teams.deaths < DEATHS => {
                 Entry::Failure { case, failure: Failure { round, why } }
             }
-            Err(trouble) => return Err(End::Peer(self.blame(trouble, &case))),
+            Err(error) => return Err(End::Peer(self.during(error, &case))),
         };
         self.keep(entry)?;
         self.live.end(&case, began.elapsed().as_secs_f64(), &mut self.collected);
@@ -296,10 +296,10 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// What ended the run, with what it was at.
-    fn blame(&self, trouble: Trouble, case: &Case) -> Trouble {
-        match trouble {
-            Trouble::Lost { why, remote } => Trouble::Lost { why: format!("{why} (during {case})"), remote },
+    /// The error that ended the run, with the case that was measured.
+    fn during(&self, error: WorkerError, case: &Case) -> WorkerError {
+        match error {
+            WorkerError::Lost { why, remote } => WorkerError::Lost { why: format!("{why} (during {case})"), remote },
             other => other,
         }
     }
@@ -406,24 +406,24 @@ impl<'r> Teams<'r> {
             match teams.get(kind) {
                 Ok(_) => {}
                 // No GPU, or none that the device reaches: the other cases can be measured all the same.
-                Err(Trouble::Failed(why)) if kind.1 == Memory::Gpu => {
+                Err(WorkerError::Failed(why)) if kind.1 == Memory::Gpu => {
                     teams.absent.insert(kind, why);
                 }
-                Err(trouble) => bail!("{trouble}"),
+                Err(error) => bail!("{error}"),
             }
         }
         Ok(teams)
     }
 
-    fn get(&mut self, kind: Kind) -> Result<&mut Team<'r>, Trouble> {
+    fn get(&mut self, kind: Kind) -> Result<&mut Team<'r>, WorkerError> {
         if !self.teams.contains_key(&kind) {
             let team = self.make(kind)?;
             self.teams.insert(kind, team);
         }
-        self.teams.get_mut(&kind).ok_or_else(|| Trouble::Failed("no workers".into()))
+        self.teams.get_mut(&kind).ok_or_else(|| WorkerError::Failed("no workers".into()))
     }
 
-    fn make(&self, kind: Kind) -> Result<Team<'r>, Trouble> {
+    fn make(&self, kind: Kind) -> Result<Team<'r>, WorkerError> {
         let (placement, memory) = kind;
         let peer = self.setup.peer.as_ref().filter(|_| placement == Placement::Peer);
         let route = match (placement, peer) {
@@ -431,18 +431,20 @@ impl<'r> Teams<'r> {
             _ => Route::Usual,
         };
         let address = peer.map(|peer| with_port(peer));
-        let mut hire = |role: Role| match (&address, role) {
-            (Some(address), Role::Server | Role::BackgroundServer) => Party::connect(address, role, self.interrupted),
+        let mut start_worker = |role: Role| match (&address, role) {
+            (Some(address), Role::Server | Role::BackgroundServer) => {
+                WorkerHandle::connect(address, role, self.interrupted)
+            }
             _ => {
                 let mut command = (self.launcher.worker)(route);
                 if memory == Memory::Gpu {
                     command.env(SCATTER.0, SCATTER.1);
                 }
-                Party::start(command, role, &self.log, self.interrupted)
+                WorkerHandle::start(command, role, &self.log, self.interrupted)
             }
         };
         Team::new(Needs {
-            hire: &mut hire,
+            start_worker: &mut start_worker,
             device: self.setup.device.as_deref(),
             port: self.setup.port,
             gid_index: self.setup.gid_index,
@@ -457,12 +459,12 @@ impl<'r> Teams<'r> {
         case: &Case,
         settings: &Settings,
         iterations: &mut Option<u64>,
-    ) -> Result<team::Outcome, Trouble> {
+    ) -> Result<team::Outcome, WorkerError> {
         let result = self.get(kind(case)).and_then(|team| team.measure(case, settings, iterations));
         match &result {
             Ok(_) => self.deaths = 0,
             // The others of its team wait for the dead.
-            Err(Trouble::Lost { .. }) => {
+            Err(WorkerError::Lost { .. }) => {
                 self.teams.remove(&kind(case));
                 self.deaths += 1;
             }
@@ -473,14 +475,14 @@ impl<'r> Teams<'r> {
 
     /// The machine's own figures, between the CPUs of requester and responder, or of the two requesters where the
     /// responder is elsewhere.
-    fn raw(&mut self, round: u32) -> Result<Option<crate::results::RawFigures>, Trouble> {
+    fn raw(&mut self, round: u32) -> Result<Option<crate::results::RawFigures>, WorkerError> {
         let Some((_, team)) = self.teams.iter_mut().next() else { return Ok(None) };
         let cpus = team.cpus;
-        match team.client().ask(&Order::Raw { round, cpus }, PATIENCE) {
+        match team.client().ask(&Order::Raw { round, cpus }, ANSWER_TIMEOUT) {
             Ok(Answer::Raw(figures)) => Ok(Some(figures)),
-            Ok(other) => Err(team.client().nonsense(&other)),
+            Ok(other) => Err(team.client().out_of_order(&other)),
             // Worth knowing, not worth ending for.
-            Err(Trouble::Failed(_)) => Ok(None),
+            Err(WorkerError::Failed(_)) => Ok(None),
             Err(other) => Err(other),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vervain_rdma::Endpoint;
 
-use super::party::{PATIENCE, Party, Role, Trouble};
+use super::worker_handle::{ANSWER_TIMEOUT, Role, WorkerError, WorkerHandle};
 use crate::case::{Case, Interference, Measure, Memory, Service};
 use crate::plan::{Pin, Pinning, Settings};
 use crate::protocol::{Answer, Measured, Opened, Order, Side, Spec, Stream};
@@ -26,7 +26,7 @@ const STREAM_SIGNAL_EVERY: u32 = 100;
 const SLACK: Duration = Duration::from_secs(60);
 
 /// A requester and a responder that are connected for a case.
-type Couple<'p, 'a> = (&'p mut Party<'a>, &'p mut Party<'a>);
+type Pair<'p, 'a> = (&'p mut WorkerHandle<'a>, &'p mut WorkerHandle<'a>);
 
 /// What a measurement brings: the requester's side, messages lost, and what ran beside.
 pub type Outcome = (Measured, u64, Option<InterferenceProof>);
@@ -34,7 +34,7 @@ pub type Outcome = (Measured, u64, Option<InterferenceProof>);
 /// What a team needs to be made.
 pub struct Needs<'n, 'a> {
     /// Makes the worker of a role.
-    pub hire: &'n mut dyn FnMut(Role) -> Result<Party<'a>, Trouble>,
+    pub start_worker: &'n mut dyn FnMut(Role) -> Result<WorkerHandle<'a>, WorkerError>,
     /// The device of this host; None: the first.
     pub device: Option<&'n str>,
     /// From 1.
@@ -51,9 +51,9 @@ pub struct Needs<'n, 'a> {
 
 /// The workers of one placement and one memory.
 pub struct Team<'a> {
-    client: Party<'a>,
-    server: Party<'a>,
-    background: Option<(Party<'a>, Party<'a>)>,
+    client: WorkerHandle<'a>,
+    server: WorkerHandle<'a>,
+    background: Option<(WorkerHandle<'a>, WorkerHandle<'a>)>,
     mtu: u32,
     /// The host of the requesters, with where each worker is pinned.
     pub here: Host,
@@ -67,30 +67,30 @@ pub struct Team<'a> {
 
 impl<'a> Team<'a> {
     /// Starts the workers, has them open their devices, pins them, makes their memory.
-    pub fn new(needs: Needs<'_, 'a>) -> Result<Self, Trouble> {
+    pub fn new(needs: Needs<'_, 'a>) -> Result<Self, WorkerError> {
         let mut roles = vec![Role::Client, Role::Server];
         if needs.bytes.1 > 0 {
             roles.extend([Role::BackgroundClient, Role::BackgroundServer]);
         }
-        let mut parties = Vec::new();
+        let mut workers = Vec::new();
         for role in roles {
-            let mut party = (needs.hire)(role)?;
-            let opened = party.open(needs.device, needs.port, needs.gid_index)?;
-            parties.push((role, party, opened));
+            let mut worker = (needs.start_worker)(role)?;
+            let opened = worker.open(needs.device, needs.port, needs.gid_index)?;
+            workers.push((role, worker, opened));
         }
-        let (mut here, mut there) = (parties[0].2.host.clone(), parties[1].2.host.clone());
-        let mtu = parties.iter().map(|(.., opened)| opened.host.device.mtu).min().unwrap_or(1024);
-        let (requester, responder) = (&parties[0].2, &parties[1].2);
+        let (mut here, mut there) = (workers[0].2.host.clone(), workers[1].2.host.clone());
+        let mtu = workers.iter().map(|(.., opened)| opened.host.device.mtu).min().unwrap_or(1024);
+        let (requester, responder) = (&workers[0].2, &workers[1].2);
         let one_machine = !requester.boot.is_empty() && requester.boot == responder.boot;
         let places = Places::new(needs.pinning, requester, responder, one_machine);
-        for (role, party, _) in &mut parties {
+        for (role, worker, _) in &mut workers {
             let measured = matches!(role, Role::Client | Role::Server);
             let (memory, bytes) = if measured { (needs.memory, needs.bytes.0) } else { (Memory::Host, needs.bytes.1) };
             let cpu = places.of(*role);
             let Pinning { memory_node: node, gpu, .. } = needs.pinning;
-            let gpu = match party.ask(&Order::Settle { cpu, memory, node, gpu, bytes }, PATIENCE)? {
+            let gpu = match worker.ask(&Order::Settle { cpu, memory, node, gpu, bytes }, ANSWER_TIMEOUT)? {
                 Answer::Settled { gpu } => gpu,
-                other => return Err(party.nonsense(&other)),
+                other => return Err(worker.out_of_order(&other)),
             };
             let host = if matches!(role, Role::Client | Role::BackgroundClient) { &mut here } else { &mut there };
             host.pinned.insert(role.word().into(), cpu);
@@ -102,11 +102,11 @@ impl<'a> Team<'a> {
         if one_machine {
             here.pinned.append(&mut there.pinned.clone());
         }
-        let mut parties: BTreeMap<_, _> = parties.into_iter().map(|(role, party, _)| (role, party)).collect();
-        let mut take = |role| parties.remove(&role);
+        let mut workers: BTreeMap<_, _> = workers.into_iter().map(|(role, worker, _)| (role, worker)).collect();
+        let mut take = |role| workers.remove(&role);
         let background = take(Role::BackgroundClient).zip(take(Role::BackgroundServer));
         let (Some(client), Some(server)) = (take(Role::Client), take(Role::Server)) else {
-            return Err(Trouble::Failed("no requester or no responder".into()));
+            return Err(WorkerError::Failed("no requester or no responder".into()));
         };
         let mut notes: Vec<String> = places.note.into_iter().collect();
         // The coordinator and the requesters are on one host.
@@ -121,7 +121,7 @@ impl<'a> Team<'a> {
     }
 
     /// The requester: for what needs no peer.
-    pub fn client(&mut self) -> &mut Party<'a> {
+    pub fn client(&mut self) -> &mut WorkerHandle<'a> {
         &mut self.client
     }
 
@@ -132,21 +132,26 @@ impl<'a> Team<'a> {
         case: &Case,
         settings: &Settings,
         iterations: &mut Option<u64>,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, WorkerError> {
         let result = self.attempt(case, settings, iterations);
         // Also after a failure, so that the next case finds them free; what ended the run says more than what this does.
         let mut released = Ok(());
         let background = self.background.iter_mut().flat_map(|(client, server)| [client, server]);
-        for party in [&mut self.client, &mut self.server].into_iter().chain(background) {
-            released = released.and(party.release());
+        for worker in [&mut self.client, &mut self.server].into_iter().chain(background) {
+            released = released.and(worker.release());
         }
         match (result, released) {
-            (Err(Trouble::Failed(_)) | Ok(_), Err(trouble)) => Err(trouble),
+            (Err(WorkerError::Failed(_)) | Ok(_), Err(error)) => Err(error),
             (result, _) => result,
         }
     }
 
-    fn attempt(&mut self, case: &Case, settings: &Settings, iterations: &mut Option<u64>) -> Result<Outcome, Trouble> {
+    fn attempt(
+        &mut self,
+        case: &Case,
+        settings: &Settings,
+        iterations: &mut Option<u64>,
+    ) -> Result<Outcome, WorkerError> {
         let mtu = self.mtu;
         let mut background = match (&case.interference, &mut self.background) {
             (None, _) => None,
@@ -159,7 +164,7 @@ impl<'a> Team<'a> {
                 listening(client)?;
                 Some((client, server, beside))
             }
-            (Some(_), None) => return Err(Trouble::Failed("no workers for the interference".into())),
+            (Some(_), None) => return Err(WorkerError::Failed("no workers for the interference".into())),
         };
 
         let spec = spec(case, settings, mtu);
@@ -185,9 +190,9 @@ impl<'a> Team<'a> {
             None => None,
             Some((client, server, beside)) => {
                 client.order(&Order::Stop)?;
-                let stream = match client.answer(PATIENCE)? {
+                let stream = match client.answer(ANSWER_TIMEOUT)? {
                     Answer::Stream(stream) => stream,
-                    other => return Err(client.nonsense(&other)),
+                    other => return Err(client.out_of_order(&other)),
                 };
                 server.order(&Order::Stop)?;
                 Some(prove(**beside, &stream, measured.between))
@@ -207,11 +212,11 @@ pub fn run_of(round: u32, at: f64, what: Outcome) -> Run {
 }
 
 /// Prepares and connects both ends.
-fn pair_up((client, server): Couple<'_, '_>, spec: &Spec) -> Result<(), Trouble> {
-    let prepare = |party: &mut Party<'_>, side| -> Result<Vec<Endpoint>, Trouble> {
-        match party.ask(&Order::Prepare(Spec { side, ..*spec }), PATIENCE)? {
+fn pair_up((client, server): Pair<'_, '_>, spec: &Spec) -> Result<(), WorkerError> {
+    let prepare = |worker: &mut WorkerHandle<'_>, side| -> Result<Vec<Endpoint>, WorkerError> {
+        match worker.ask(&Order::Prepare(Spec { side, ..*spec }), ANSWER_TIMEOUT)? {
             Answer::Prepared(endpoints) => Ok(endpoints),
-            other => Err(party.nonsense(&other)),
+            other => Err(worker.out_of_order(&other)),
         }
     };
     let requesters = prepare(client, Side::Requester)?;
@@ -221,25 +226,25 @@ fn pair_up((client, server): Couple<'_, '_>, spec: &Spec) -> Result<(), Trouble>
     client.have_done(&Order::Connect(responders))
 }
 
-fn listening(party: &mut Party<'_>) -> Result<(), Trouble> {
-    match party.answer(PATIENCE)? {
+fn listening(worker: &mut WorkerHandle<'_>) -> Result<(), WorkerError> {
+    match worker.answer(ANSWER_TIMEOUT)? {
         Answer::Listening => Ok(()),
-        other => Err(party.nonsense(&other)),
+        other => Err(worker.out_of_order(&other)),
     }
 }
 
 /// One `Start` of both ends: what was measured, and how many messages the responder was told of.
 fn start(
-    (client, server): Couple<'_, '_>,
+    (client, server): Pair<'_, '_>,
     spec: &Spec,
     iterations: u64,
     limit: Duration,
-) -> Result<(Measured, u64), Trouble> {
+) -> Result<(Measured, u64), WorkerError> {
     server.order(&Order::Start { iterations })?;
     listening(server)?;
     let measured = match client.ask(&Order::Start { iterations }, limit)? {
         Answer::Run(measured) => measured,
-        other => return Err(client.nonsense(&other)),
+        other => return Err(client.out_of_order(&other)),
     };
     // What is lost would be waited for without end.
     if spec.case.service != Service::Rc {
@@ -247,7 +252,7 @@ fn start(
     }
     match server.answer(limit)? {
         Answer::Served { received } => Ok((measured, received)),
-        other => Err(server.nonsense(&other)),
+        other => Err(server.out_of_order(&other)),
     }
 }
 

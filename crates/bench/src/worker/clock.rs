@@ -28,7 +28,7 @@ impl Clock {
         self.0.delta_as_nanos(from, to) * 1000
     }
 
-    /// The same in seconds.
+    /// Seconds from one moment to a later one.
     pub fn seconds(&self, from: Ticks, to: Ticks) -> f64 {
         self.0.delta_as_nanos(from, to) as f64 * 1e-9
     }

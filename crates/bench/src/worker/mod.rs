@@ -29,7 +29,7 @@ use crate::case::{self, Measure};
 use crate::control::{Control, Silence};
 use crate::protocol::{Answer, Opened, Order, Side, Spec, VERSION};
 use crate::topology::{self, Topology};
-use crate::{facts, raw};
+use crate::{machine, raw};
 
 /// The most memory that a coordinator may ask for, in bytes: it may be another host's.
 const MOST_MEMORY: u64 = 32 << 30;
@@ -137,9 +137,9 @@ impl Worker {
             path.gid_index = gid_index;
         }
         let topology = Topology::read().context("cannot tell which CPUs there are")?;
-        let host = facts::host(&topology, facts::device(&context, port, path.mtu)?, BTreeMap::new());
+        let host = machine::host(&topology, machine::device(&context, port, path.mtu)?, BTreeMap::new());
         let opened =
-            Opened { host, cpus: topology.order(context.numa_node()), pid: process::id(), boot: facts::boot() };
+            Opened { host, cpus: topology.order(context.numa_node()), pid: process::id(), boot: machine::boot() };
         self.open = Some(Open { pd: Pd::new(&context)?, context, path, memory: None });
         Ok(Answer::Opened(Box::new(opened)))
     }

@@ -138,7 +138,7 @@ pub struct WorkerArgs {
     /// The device where the coordinator names none
     #[arg(long)]
     pub device: Option<String>,
-    /// The same for the GID
+    /// The GID where the coordinator names none
     #[arg(long)]
     pub gid_index: Option<u8>,
 }

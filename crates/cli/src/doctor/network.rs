@@ -165,7 +165,7 @@ fn udp_checksum_errors(table: &str) -> Option<u64> {
     cells.find(|(name, _)| *name == "InCsumErrors")?.1.parse().ok()
 }
 
-/// The same of /proc/net/snmp6: a row for each.
+/// The wrong checksums in /proc/net/snmp6, which has a row for each count.
 fn udp6_checksum_errors(table: &str) -> Option<u64> {
     table.lines().find_map(|line| line.strip_prefix("Udp6InCsumErrors")).and_then(|value| value.trim().parse().ok())
 }

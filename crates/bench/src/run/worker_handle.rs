@@ -1,4 +1,4 @@
-//! A worker as the coordinator sees it: a line, and the process at its end where that was started here.
+//! A worker as the coordinator sees it: a connection, and the process at its end where that was started here.
 
 use std::fmt;
 use std::fs::File;
@@ -23,9 +23,9 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How long a connection to `vervain bench serve` may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long anything that does not measure may take: opening a device, making QPs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the user waits who wants to interrupt.
-const IMPATIENCE: Duration = Duration::from_secs(2);
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What somebody does in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,9 +63,9 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why there is no measurement.
+/// Why a worker gave no measurement.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum WorkerError {
     /// The order could not be carried out; the worker is well.
     Failed(String),
     /// The worker is gone or does not answer. Where `remote`, so is the other host, as far as can be seen.
@@ -79,7 +79,7 @@ pub enum Trouble {
     Interrupted,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for WorkerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(why) | Self::Lost { why, .. } => f.write_str(why),
@@ -88,8 +88,8 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// A worker.
-pub struct Party<'a> {
+/// The coordinator's hold on a worker, which is killed with it where it runs on this host.
+pub struct WorkerHandle<'a> {
     role: Role,
     control: Control<Answer>,
     child: Option<Child>,
@@ -99,7 +99,7 @@ pub struct Party<'a> {
     releases: u64,
 }
 
-impl Drop for Party<'_> {
+impl Drop for WorkerHandle<'_> {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             // It has nothing to save, and may be spinning.
@@ -109,30 +109,35 @@ impl Drop for Party<'_> {
     }
 }
 
-impl<'a> Party<'a> {
+impl<'a> WorkerHandle<'a> {
     /// Starts a worker on this host: `command` with a socket as its standard input, and standard error into `log`.
-    pub fn start(mut command: Command, role: Role, log: &File, interrupted: &'a AtomicBool) -> Result<Self, Trouble> {
+    pub fn start(
+        mut command: Command,
+        role: Role,
+        log: &File,
+        interrupted: &'a AtomicBool,
+    ) -> Result<Self, WorkerError> {
         let mut begin = || -> io::Result<(Child, UnixStream)> {
             let (ours, theirs) = UnixStream::pair()?;
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log.try_clone()?);
             // Of a group of its own, for Ctrl-C is meant for the coordinator, which then has it finish.
             Ok((command.process_group(0).spawn()?, ours))
         };
-        let failed = |e| Trouble::Lost { why: format!("cannot start a worker process: {e}"), remote: false };
+        let failed = |e| WorkerError::Lost { why: format!("cannot start a worker process: {e}"), remote: false };
         let (child, ours) = begin().map_err(failed)?;
         let control = Control::new(ours.into(), |_| false).map_err(failed)?;
         Ok(Self { role, control, child: Some(child), place: "this host".into(), interrupted, releases: 0 })
     }
 
     /// Has `vervain bench serve` at `address` (host:port) start one.
-    pub fn connect(address: &str, role: Role, interrupted: &'a AtomicBool) -> Result<Self, Trouble> {
+    pub fn connect(address: &str, role: Role, interrupted: &'a AtomicBool) -> Result<Self, WorkerError> {
         let reach = || -> io::Result<Control<Answer>> {
             let stream = connect(address)?;
             stream.set_nodelay(true)?;
             watch(&stream)?;
             Control::new(stream.into(), |_| false)
         };
-        let control = reach().map_err(|e| Trouble::Lost {
+        let control = reach().map_err(|e| WorkerError::Lost {
             why: format!("cannot reach `vervain bench serve` at {address}: {e}"),
             remote: true,
         })?;
@@ -140,95 +145,95 @@ impl<'a> Party<'a> {
     }
 
     /// Has it open its device.
-    pub fn open(&mut self, device: Option<&str>, port: u8, gid_index: Option<u8>) -> Result<Opened, Trouble> {
+    pub fn open(&mut self, device: Option<&str>, port: u8, gid_index: Option<u8>) -> Result<Opened, WorkerError> {
         // The far host has its own names.
         let device = self.child.as_ref().and(device).map(str::to_owned);
         let gid_index = self.child.as_ref().and(gid_index);
-        match self.ask(&Order::Open { version: VERSION, device, port, gid_index }, PATIENCE)? {
+        match self.ask(&Order::Open { version: VERSION, device, port, gid_index }, ANSWER_TIMEOUT)? {
             Answer::Opened(opened) => Ok(*opened),
-            other => Err(self.nonsense(&other)),
+            other => Err(self.out_of_order(&other)),
         }
     }
 
     /// Gives an order that is answered by [`Answer::Done`], and waits for that.
-    pub fn have_done(&mut self, order: &Order) -> Result<(), Trouble> {
-        match self.ask(order, PATIENCE)? {
+    pub fn have_done(&mut self, order: &Order) -> Result<(), WorkerError> {
+        match self.ask(order, ANSWER_TIMEOUT)? {
             Answer::Done => Ok(()),
-            other => Err(self.nonsense(&other)),
+            other => Err(self.out_of_order(&other)),
         }
     }
 
     /// Gives an order and waits for the answer.
-    pub fn ask(&mut self, order: &Order, patience: Duration) -> Result<Answer, Trouble> {
+    pub fn ask(&mut self, order: &Order, timeout: Duration) -> Result<Answer, WorkerError> {
         self.order(order)?;
-        self.answer(patience)
+        self.answer(timeout)
     }
 
     /// Gives an order.
-    pub fn order(&mut self, order: &Order) -> Result<(), Trouble> {
+    pub fn order(&mut self, order: &Order) -> Result<(), WorkerError> {
         self.control.send(order).map_err(|e| self.lost(&e))
     }
 
     /// The next answer.
-    pub fn answer(&mut self, patience: Duration) -> Result<Answer, Trouble> {
+    pub fn answer(&mut self, timeout: Duration) -> Result<Answer, WorkerError> {
         let since = Instant::now();
         let mut unwanted_since: Option<Instant> = None;
         loop {
             match self.control.receive(Duration::from_millis(100)) {
                 Ok(Answer::Failed(why)) => {
-                    return Err(Trouble::Failed(format!("{} at {}: {why}", self.role, self.place)));
+                    return Err(WorkerError::Failed(format!("{} at {}: {why}", self.role, self.place)));
                 }
                 Ok(answer) => return Ok(answer),
                 Err(Silence::Gone(e)) => return Err(self.lost(&e)),
                 Err(Silence::Late) => {}
             }
             if self.interrupted.load(Ordering::Relaxed)
-                && unwanted_since.get_or_insert_with(Instant::now).elapsed() > IMPATIENCE
+                && unwanted_since.get_or_insert_with(Instant::now).elapsed() > INTERRUPT_TIMEOUT
             {
-                return Err(Trouble::Interrupted);
+                return Err(WorkerError::Interrupted);
             }
-            if since.elapsed() > patience {
-                let why = format!("{} at {} did not answer for {patience:.0?}", self.role, self.place);
-                return Err(Trouble::Lost { why, remote: self.child.is_none() });
+            if since.elapsed() > timeout {
+                let why = format!("{} at {} did not answer for {timeout:.0?}", self.role, self.place);
+                return Err(WorkerError::Lost { why, remote: self.child.is_none() });
             }
         }
     }
 
     /// Ends whatever it does and has it destroy its QPs, ignoring what it still says of earlier orders.
-    pub fn release(&mut self) -> Result<(), Trouble> {
+    pub fn release(&mut self) -> Result<(), WorkerError> {
         self.releases += 1;
         self.order(&Order::Stop)?;
         self.order(&Order::Release(self.releases))?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.answer(until.saturating_duration_since(Instant::now())) {
                 Ok(Answer::Released(number)) if number == self.releases => return Ok(()),
-                Ok(_) | Err(Trouble::Failed(_)) => {}
+                Ok(_) | Err(WorkerError::Failed(_)) => {}
                 Err(other) => return Err(other),
             }
         }
     }
 
     /// An answer that does not go with the order.
-    pub fn nonsense(&self, answer: &Answer) -> Trouble {
+    pub fn out_of_order(&self, answer: &Answer) -> WorkerError {
         let text = format!("{answer:?}");
         let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
         let why = format!("{} at {} gave an answer out of order: {name}", self.role, self.place);
-        Trouble::Lost { why, remote: self.child.is_none() }
+        WorkerError::Lost { why, remote: self.child.is_none() }
     }
 
-    fn lost(&mut self, error: &io::Error) -> Trouble {
+    fn lost(&mut self, error: &io::Error) -> WorkerError {
         let (role, place) = (self.role, &self.place);
         let Some(child) = &mut self.child else {
             let why = format!("lost {place}, where {role} was: {error}");
-            return Trouble::Lost { why, remote: true };
+            return WorkerError::Lost { why, remote: true };
         };
         let why = match end_of(child).map(|status| (status.signal(), status.code())) {
             Some((Some(signal), _)) => format!("the process of {role} was killed by signal {signal}"),
             Some((None, Some(code))) => format!("the process of {role} ended with status {code}"),
             _ => format!("the process of {role} is gone: {error}"),
         };
-        Trouble::Lost { why, remote: false }
+        WorkerError::Lost { why, remote: false }
     }
 }
 

@@ -178,7 +178,7 @@ fn figure(
     })
 }
 
-/// The same ratio of the paper, where it has one.
+/// The ratio in the paper, where it has one.
 fn paper_says(target: Target, beside: Option<Interference>) -> String {
     let of = |d: &Device| {
         let times = target.paper(d, beside)? / target.paper(d, None)?;

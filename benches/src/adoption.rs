@@ -1,0 +1,37 @@
+//! What it costs to adopt private memory, which is shared while it is registered (docs/adoption.md), and to give it back.
+
+use anyhow::Result;
+
+use crate::process::numbers;
+use crate::report::{Row, Section, Unit};
+use crate::rounds::{Measure, interleaved};
+use crate::setup::{LIMIT, Setup};
+
+/// Arguments of `register.c`: bytes and count; what that is.
+const CASES: [(&str, &str, &str); 4] =
+    [("4096", "2000", "4 KiB"), ("65536", "1000", "64 KiB"), ("1048576", "200", "1 MiB"), ("67108864", "9", "64 MiB")];
+
+/// All sizes.
+pub fn section(setup: &Setup) -> Section {
+    Section::new(
+        "One process: adoption (VERVAIN_SHARE=off, VERVAIN_ADOPT=on)",
+        "Private memory becomes shared in ibv_reg_mr, and private again in ibv_dereg_mr. Its pages are written before each.",
+        rows(setup),
+    )
+}
+
+fn rows(setup: &Setup) -> Result<Vec<Row>> {
+    let measures = CASES.map(|(bytes, count, _)| -> Measure {
+        Box::new(move || {
+            let mut command = setup.under_vervain(&[], setup.program("register")?);
+            command.env("VERVAIN_SHARE", "off").env("VERVAIN_ADOPT", "on");
+            numbers(command.args(["adopted", bytes, count]), Some(setup.cpus.client), LIMIT)
+        })
+    });
+    let mut rows = Vec::new();
+    for ((.., what), both) in CASES.iter().zip(interleaved(setup.fewer_rounds(), measures.into())) {
+        let calls = ["ibv_reg_mr", "ibv_dereg_mr"].iter().zip(both?);
+        rows.extend(calls.filter_map(|(call, ns)| Row::new(format!("{what}, {call}"), Unit::Ns, &ns)));
+    }
+    Ok(rows)
+}
