@@ -17,7 +17,7 @@ pub enum Fate {
     Unowned,
     /// At a responder.
     Duplicate,
-    /// The same, and without an answer.
+    /// At a responder, a duplicate that is not answered.
     Ghost,
     OutOfSequence,
     Dropped,

@@ -1,4 +1,4 @@
-//! The same enemies as other programs of this host or the network: their packets come through the kernel.
+//! Hostile packets from other programs of this host or the network: they come through the kernel.
 
 use super::forge::{Forged, Forger};
 use super::world::{HERE, World, alone};

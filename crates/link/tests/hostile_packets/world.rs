@@ -31,7 +31,7 @@ pub fn alone(test: &str, body: impl FnOnce()) {
     alone_with(test, &[], body);
 }
 
-/// The same with more variables.
+/// Runs a test as [`alone`] does, with more variables.
 pub fn alone_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     const MARK: &str = "VERVAIN_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
@@ -401,7 +401,7 @@ fn connect(context: &Context, qp: &Qp, dest_qp_num: u32) {
     connect_to(qp, address(context), dest_qp_num);
 }
 
-/// The same with a peer elsewhere.
+/// Brings a QP as far as it goes, towards the peer at `ah`.
 pub fn connect_to(qp: &Qp, ah: AhAttr, dest_qp_num: u32) {
     let new = QpAttr {
         qp_state: QpState::Init,

@@ -45,7 +45,7 @@ impl Member {
         Member::start_as(command, at, slots)
     }
 
-    /// The same, by a command that starts this binary with the arguments that it gets.
+    /// Starts a member by a command that starts this binary with the arguments that it gets.
     pub fn start_as(mut command: Command, at: SocketAddr, slots: &[u32]) -> Member {
         let slots: Vec<String> = slots.iter().map(u32::to_string).collect();
         let mut child = command

@@ -13,7 +13,7 @@ use vervain_names::Other;
 
 /// A turn takes milliseconds, and some seconds when members do not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same where it is not known whose turn it is: whoever has it cannot be connected to.
+/// How long a turn is waited for where it is not known whose it is: whoever has it cannot be connected to.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(2);
 /// A process of this user that has the turn listens at once.
 const LISTENS_AFTER: Duration = Duration::from_millis(20);
