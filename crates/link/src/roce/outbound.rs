@@ -112,14 +112,7 @@ impl Outbound {
             let mut window = connection.path.window.lock();
             let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
             let mut batch = connection.port.batch();
-            let position = match (connection.path.is_vervain.load(Ordering::Relaxed), posting) {
-                // A device takes packets as they come, and so does its program what follows from them.
-                (false, _) => AckPosition::First,
-                (true, true) if connection.joins(to.spread) => ack_position(sends, end.next()),
-                // It makes a train of its own.
-                (true, true) => AckPosition::First,
-                (true, false) => AckPosition::Last,
-            };
+            let position = ack_position(connection, sends, end.next(), posting, to.spread);
             // Other QPs may owe some too, of which a train takes one.
             let with_last =
                 position == AckPosition::WithLast && acks_due.is_empty() && connection.port.port.takes_trains();
@@ -149,13 +142,7 @@ impl Outbound {
                 // one alone. So can the beginning of a train that the next call goes on with. A poll that finds nothing sends
                 // them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
-                if trigger == Trigger::Packet {
-                    connection.engine.cork_follow_up();
-                } else if !may_wait || !connection.port.cork() {
-                    connection.port.flush_batch(out.batch);
-                } else {
-                    connection.engine.cork_post();
-                }
+                flush_or_cork(connection, trigger, may_wait, out.batch);
             }
             drop(batch);
             if !end.do_local(sends) {
@@ -171,6 +158,18 @@ impl Outbound {
             None if sent == Sent::HostFull => Progress::More,
             None => Progress::Idle,
         }
+    }
+}
+
+/// Sends what is in the batch, or leaves it to be sent with what follows.
+#[inline]
+fn flush_or_cork(connection: &Connection, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
+    if trigger == Trigger::Packet {
+        connection.engine.cork_follow_up();
+    } else if !may_wait || !connection.port.cork() {
+        connection.port.flush_batch(batch);
+    } else {
+        connection.engine.cork_post();
     }
 }
 
@@ -196,9 +195,20 @@ enum AckPosition {
     First,
 }
 
-/// The position when requests from `next` on are posted.
+/// The position when requests from `next` on are sent by source port `spread`, because they were posted or not.
 #[inline]
-fn ack_position(sends: &Sends<'_>, next: u32) -> AckPosition {
+fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: bool, spread: u32) -> AckPosition {
+    // A device takes packets as they come, and so does its program what follows from them.
+    if !connection.path.is_vervain.load(Ordering::Relaxed) {
+        return AckPosition::First;
+    }
+    if !posting {
+        return AckPosition::Last;
+    }
+    if !connection.joins(spread) {
+        // It makes a train of its own.
+        return AckPosition::First;
+    }
     let Some(posted) = (match sends.tail().wrapping_sub(next) {
         0 => None,
         1 => sends.get(next).filter(|posted| !posted.opcode.answers()),
