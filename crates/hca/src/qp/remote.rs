@@ -67,13 +67,13 @@ impl<'a> Sends<'a> {
     /// The oldest request that has not completed.
     #[inline]
     pub fn head(&self) -> u32 {
-        self.sq.head
+        self.sq.wq.head()
     }
 
     /// One past the last request posted.
     #[inline]
     pub fn tail(&self) -> u32 {
-        self.sq.tail
+        self.sq.wq.tail()
     }
 
     /// Whether new requests may begin: only in RTS.
@@ -90,7 +90,7 @@ impl<'a> Sends<'a> {
     /// Request `n`, if it is posted and has not completed.
     #[inline]
     pub fn get(&self, n: u32) -> Option<RemoteRequest> {
-        let w = self.sq.waiting(n)?;
+        let w = self.sq.wq.get(n)?;
         Some(RemoteRequest {
             opcode: w.opcode,
             length: w.length,
@@ -108,8 +108,8 @@ impl<'a> Sends<'a> {
 
     /// The status that request `n` fails with before anything of it is sent, if it does (IBA 10.10.2.2).
     pub fn check(&self, n: u32) -> std::result::Result<(), u32> {
-        let i = self.sq.index(n);
-        let w = &self.sq.wqes[i];
+        let i = self.sq.wq.place(n);
+        let w = &self.sq.wq[i];
         if w.length > u64::from(LIMITS.max_msg_sz) {
             return Err(wc::LOC_LEN_ERR);
         }
@@ -125,14 +125,14 @@ impl<'a> Sends<'a> {
     /// valid until the sender returns.
     #[inline]
     pub fn gather(&self, n: u32, from: u64, len: u64, pieces: &mut Pieces) -> std::result::Result<(), u32> {
-        self.sq.collect(self.sq.index(n), from, len, 0, pieces)
+        self.sq.collect(self.sq.wq.place(n), from, len, 0, pieces)
     }
 
     /// Puts fetched data where request `n` wants it.
     pub fn scatter(&mut self, n: u32, from: u64, data: &[u8]) -> std::result::Result<(), u32> {
-        let i = self.sq.index(n);
+        let i = self.sq.wq.place(n);
         let mut pieces = Pieces::new();
-        self.sq.collect(i, from, data.len() as u64, local_need(self.sq.wqes[i].opcode), &mut pieces)?;
+        self.sq.collect(i, from, data.len() as u64, local_need(self.sq.wq[i].opcode), &mut pieces)?;
         // SAFETY: `collect` has checked the pieces, `data.len()` bytes in all, against this process's keys, inside the mark
         // of send work; the data is only read.
         unsafe { transfer::copy_direct(Direction::Read, data.as_ptr().cast_mut(), &pieces, true) }
@@ -141,13 +141,13 @@ impl<'a> Sends<'a> {
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.
     pub fn is_local(&self, n: u32) -> bool {
-        matches!(self.sq.wqes[self.sq.index(n)].opcode, Opcode::LocalInv | Opcode::BindMw)
+        matches!(self.sq.wq[self.sq.wq.place(n)].opcode, Opcode::LocalInv | Opcode::BindMw)
     }
 
     /// Carries out the request at the head, which is local.
     pub fn do_local(&mut self) {
-        let i = self.sq.index(self.sq.head);
-        let opcode = self.sq.wqes[i].opcode;
+        let i = self.sq.wq.place(self.sq.wq.head());
+        let opcode = self.sq.wq[i].opcode;
         if let Step::Done(status) = self.sq.local_operation(&self.qp.core, i, opcode) {
             self.sq.finish(&self.qp.core, status);
         }
@@ -167,7 +167,7 @@ impl Qp {
     #[inline(never)]
     pub(super) fn advance_connection(&self, sends: &mut SendSide, connection: &dyn Connection) -> Progress {
         let sq = &mut sends.sq;
-        if sq.head != sq.tail && self.state() != QpState::Rts && !self.goes_on(sends) {
+        if !sq.wq.is_empty() && self.state() != QpState::Rts && !self.goes_on(sends) {
             return Progress::Idle;
         }
         connection.advance(&mut Sends { sq: &mut sends.sq, qp: self })

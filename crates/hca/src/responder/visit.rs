@@ -9,29 +9,26 @@ pub struct Visit {
     responder: Option<Box<Responder>>,
 }
 
-impl Responder {
-    /// [`Responder::enter`], for as long as the visit lives. The responder comes back with the refusal.
-    pub fn visit(self: Box<Self>) -> Result<Visit, (Box<Self>, Nak)> {
-        let entered = self.enter().map(std::mem::forget);
-        self.visiting(entered)
+impl Visit {
+    /// Enters as [`Responder::enter`] does. The responder comes back with the refusal.
+    pub fn enter(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Nak)> {
+        let entered = responder.enter().map(std::mem::forget);
+        Self::begin(responder, entered)
     }
 
-    /// [`Responder::visit`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is
-    /// finished.
-    pub fn visit_in_hand(self: Box<Self>) -> Result<Visit, (Box<Self>, Nak)> {
-        let entered = self.enter_in_hand().map(std::mem::forget);
-        self.visiting(entered)
+    /// Enters as [`Responder::enter_in_hand`] does.
+    pub fn enter_in_hand(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Nak)> {
+        let entered = responder.enter_in_hand().map(std::mem::forget);
+        Self::begin(responder, entered)
     }
 
-    fn visiting(self: Box<Self>, entered: Result<(), Nak>) -> Result<Visit, (Box<Self>, Nak)> {
+    fn begin(responder: Box<Responder>, entered: Result<(), Nak>) -> Result<Visit, (Box<Responder>, Nak)> {
         match entered {
-            Ok(()) => Ok(Visit { responder: Some(self) }),
-            Err(nak) => Err((self, nak)),
+            Ok(()) => Ok(Visit { responder: Some(responder) }),
+            Err(nak) => Err((responder, nak)),
         }
     }
-}
 
-impl Visit {
     /// Ends the mark.
     pub fn leave(mut self) -> Box<Responder> {
         let responder = self.responder.take().expect("not taken apart");

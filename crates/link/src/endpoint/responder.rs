@@ -100,7 +100,7 @@ impl<O> Drop for Inbound<'_, O> {
 impl<O: PacketOut> Inbound<'_, O> {
     /// In the middle of a packet, which is handled whole or not at all.
     fn inside(&mut self, srqn: u32) -> Result<&Visit, Nak> {
-        self.lanes.visit(self.qp, srqn, Responder::visit_in_hand)
+        self.lanes.visit(self.qp, srqn, Visit::enter_in_hand)
     }
 
     fn receipt(&self, received: &Received) -> Receipt {
@@ -197,7 +197,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
             return self.out.push(packet.headers, &Pieces::new());
         };
         // Not now: it goes on when the process does, or not at all when the QP is done for.
-        let inside = self.lanes.visit(self.qp, srqn, Responder::visit).map_err(|_| Refused::Full)?;
+        let inside = self.lanes.visit(self.qp, srqn, Visit::enter).map_err(|_| Refused::Full)?;
         let from = inside.read(rkey, addr, len.into()).map_err(|_| Refused::Memory)?;
         self.out.push(packet.headers, &from)
     }

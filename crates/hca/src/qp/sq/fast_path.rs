@@ -10,68 +10,14 @@ use crate::mr::transfer::{self, DIRECT_CHUNK};
 use crate::process::peer::{Location, plain_region};
 use crate::qp::core::QpCore;
 use crate::qp::sq::SendQueue;
+use crate::qp::sq::wqe::WorkRequest;
 use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
 
 /// Bytes that one call moves the short way.
-pub(crate) const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
-
-/// A work request as the program laid it out; each part is read when it is needed.
-pub trait WorkRequest {
-    /// The program's cookie.
-    fn wr_id(&self) -> u64;
-    /// `IBV_SEND_*`.
-    fn flags(&self) -> u32;
-    /// Local memory, in one piece; with `IBV_SEND_INLINE` the program's bytes.
-    fn data(&self) -> Sge;
-    /// Immediate data as on the wire.
-    fn imm(&self) -> u32;
-    /// Remote address and key of a read or write.
-    fn remote(&self) -> (u64, u32);
-    /// Remote address and key, compare value or addend, and swap value of an atomic.
-    fn atomic(&self) -> (u64, u32, u64, u64);
-}
-
-/// A WQE with at most one piece of data.
-#[derive(Clone, Copy)]
-pub(crate) struct Queued {
-    pub wr_id: u64,
-    pub flags: u32,
-    pub data: Sge,
-    pub imm: u32,
-    pub rkey: u32,
-    pub remote_addr: u64,
-    pub compare_add: u64,
-    pub swap: u64,
-}
-
-impl WorkRequest for Queued {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
-    fn flags(&self) -> u32 {
-        self.flags
-    }
-
-    fn data(&self) -> Sge {
-        self.data
-    }
-
-    fn imm(&self) -> u32 {
-        self.imm
-    }
-
-    fn remote(&self) -> (u64, u32) {
-        (self.remote_addr, self.rkey)
-    }
-
-    fn atomic(&self) -> (u64, u32, u64, u64) {
-        (self.remote_addr, self.rkey, self.compare_add, self.swap)
-    }
-}
+const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
 
 /// The receive of a message's peer.
 #[derive(Default)]
@@ -82,8 +28,37 @@ struct Receive {
     wake_call: Option<WakeCall>,
 }
 
+/// What the fast path knows of its queue.
+pub(crate) struct FastPath {
+    /// Operations that may take it, one bit each.
+    opcodes: u32,
+    /// How many requests may take it before the next look at the queue; 0 while anything waits.
+    room: u32,
+    /// Bytes that the call in hand may still move by it.
+    left: u32,
+}
+
+impl FastPath {
+    /// That of a QP which has taken no request. It reads one piece of data, and asks nobody whether the QP takes any.
+    pub(crate) fn new(qp_type: QpType, max_send_sge: u32) -> FastPath {
+        FastPath { opcodes: if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 }, room: 0, left: 0 }
+    }
+
+    /// A call of the program begins.
+    #[inline(always)]
+    pub(crate) fn begin_call(&mut self) {
+        self.left = FAST_MAX_BYTES;
+    }
+
+    /// A request waits in the queue.
+    #[inline(always)]
+    pub(crate) fn close(&mut self) {
+        self.room = 0;
+    }
+}
+
 /// Operations that have a short way on a service, one bit for each opcode.
-pub(crate) fn fast_opcodes(qp_type: QpType) -> u32 {
+fn fast_opcodes(qp_type: QpType) -> u32 {
     use Opcode::*;
     let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
     match qp_type {
@@ -97,7 +72,7 @@ impl SendQueue {
     /// Carries `w` out, from posting to its completion; false if it has to take the long way.
     #[inline(always)]
     pub(crate) fn post_fast(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
-        if self.fast_opcodes >> opcode as u32 & 1 == 0 {
+        if self.fast.opcodes >> opcode as u32 & 1 == 0 {
             return false;
         }
         if opcode == Opcode::Write { self.post_write(qp, w) } else { self.post_other(qp, opcode, w) }
@@ -106,13 +81,13 @@ impl SendQueue {
     /// [`SendQueue::post_fast`] for a Write.
     #[inline(always)]
     pub(crate) fn post_fast_write(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
-        self.fast_opcodes & 1 << Opcode::Write as u32 != 0 && self.post_write(qp, w)
+        self.fast.opcodes & 1 << Opcode::Write as u32 != 0 && self.post_write(qp, w)
     }
 
     /// [`SendQueue::post_fast`] for what is not a Write, in a function of the caller's own.
     #[inline(always)]
     pub(crate) fn post_fast_other(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
-        self.fast_opcodes >> opcode as u32 & 1 != 0 && self.post_by_opcode(qp, opcode, w)
+        self.fast.opcodes >> opcode as u32 & 1 != 0 && self.post_by_opcode(qp, opcode, w)
     }
 
     #[inline(never)]
@@ -288,11 +263,11 @@ impl SendQueue {
     /// Carries out WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
     #[inline]
     pub(crate) fn advance_short(&mut self, qp: &QpCore, i: usize) -> bool {
-        let opcode = self.wqes[i].opcode;
-        if self.fast_opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
+        let opcode = self.wq[i].opcode;
+        if self.fast.opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
         }
-        let (Some(w), Some(target)) = (self.queued(i), self.path.peer()) else { return false };
+        let (Some(w), Some(target)) = (self.wq.queued(i), self.path.peer()) else { return false };
         let data = w.data();
         if u64::from(data.length) > DIRECT_CHUNK {
             return false;
@@ -328,8 +303,8 @@ impl SendQueue {
         data: &Sge,
         remote: Option<(u64, u32)>,
     ) -> Option<(&SendQueue, &Responder, Option<InFlight<'_>>)> {
-        if (self.room == 0 && !self.find_room())
-            || data.length > self.left
+        if (self.fast.room == 0 && !self.find_room())
+            || data.length > self.fast.left
             || qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32
         {
             return None;
@@ -350,10 +325,10 @@ impl SendQueue {
     /// The short way is open while nothing waits, as often as the queue has room.
     #[inline(never)]
     fn find_room(&mut self) -> bool {
-        if self.head == self.tail {
-            self.room = self.max_send_wr() - self.tail.wrapping_sub(self.ring.freed());
+        if self.wq.is_empty() {
+            self.fast.room = self.wq.room(self.completions.freed());
         }
-        self.room > 0
+        self.fast.room > 0
     }
 
     /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
@@ -370,15 +345,14 @@ impl SendQueue {
 
     #[inline(always)]
     fn complete_short(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
-        self.left -= length;
-        self.room -= 1;
-        let tail = self.tail.wrapping_add(1);
-        (self.head, self.tail) = (tail, tail);
+        self.fast.left -= length;
+        self.fast.room -= 1;
+        let tail = self.wq.pass();
         qp.count_by_memory(opcode, length.into());
         self.count_psns(length.into());
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
             && let Some(cq) = qp.send_cq()
-            && self.ring.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, tail)
+            && self.completions.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, tail)
         {
             cq.tell(false);
         }
@@ -388,7 +362,7 @@ impl SendQueue {
     #[inline(always)]
     fn local(&self, w: &impl WorkRequest, data: &Sge, need: u32) -> Option<*mut u8> {
         if w.flags() & (send_flags::INLINE | send_flags::IP_CSUM) != 0 {
-            let may = data.length <= self.max_inline() && w.flags() & send_flags::IP_CSUM == 0;
+            let may = data.length <= self.wq.max_inline() && w.flags() & send_flags::IP_CSUM == 0;
             return may.then_some(data.addr as *mut u8);
         }
         if data.length == 0 {

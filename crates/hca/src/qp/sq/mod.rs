@@ -9,6 +9,7 @@ pub mod path;
 pub(crate) mod requester;
 pub(crate) mod resolve;
 pub(crate) mod retry;
+pub(crate) mod ring;
 pub mod ud;
 pub mod wqe;
 
@@ -20,15 +21,16 @@ use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::{Process, Progress};
 use crate::qp::core::QpCore;
-use crate::qp::sq::fast_path::{FAST_MAX_BYTES, Queued};
+use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
 use crate::qp::sq::requester::{Exec, Step};
+use crate::qp::sq::ring::{Segment, WqeRing};
 use crate::qp::sq::ud::{DatagramOut, UdPeers};
-use crate::qp::sq::wqe::{BindWork, Data, SendRequest, UdAddress, UdDest, Wqe};
+use crate::qp::sq::wqe::{BindWork, SendRequest};
 use crate::responder::{LaneGuard, Responder, WakeCall};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, Sge, access, send_flags, wc};
+use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, access, send_flags, wc};
 
 /// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;
@@ -38,23 +40,10 @@ pub const LOOK_BUDGET: u64 = 1 << 20;
 /// A send queue. Guarded by its QP's lock.
 pub(crate) struct SendQueue {
     pub(crate) process: &'static Process,
-    pub(crate) wqes: Vec<Wqe>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    pub(crate) ud_addresses: Vec<UdAddress>,
-    mask: u32,
-    cap: QpCap,
-    /// First WQE not done, and one past the last posted; they count for ever and wrap.
-    pub(crate) head: u32,
-    pub(crate) tail: u32,
+    pub(crate) wq: WqeRing,
     /// What the program will poll.
-    ring: Arc<SendRing>,
-    /// Operations that may take the short way, one bit each.
-    pub(crate) fast_opcodes: u32,
-    /// How many requests may go the short way before the next look at the queue; 0 while anything waits.
-    pub(crate) room: u32,
-    /// Bytes that the call in hand may still move the short way.
-    pub(crate) left: u32,
+    completions: Arc<SendRing>,
+    fast: FastPath,
     /// Operations that the service type has, one bit each (IBA 10.8.3, table 91).
     allowed: u32,
     is_ud: bool,
@@ -73,9 +62,6 @@ pub(crate) struct SendQueue {
     has_failed: bool,
     /// What makes of [`SendQueue::head`] the PSN that comes next, where the peer is reached by memory.
     psn_ahead: u32,
-    /// Tail before `wr_start`, for `wr_abort`; and whether nothing waited then.
-    mark: u32,
-    was_empty: bool,
     /// This process's keys.
     pub(crate) keys: &'static [KeyEntry; KEYS],
     /// The own arena's header.
@@ -94,26 +80,14 @@ impl SendQueue {
         sq_sig_all: bool,
         cq: Option<&Cq>,
     ) -> SendQueue {
-        let slots = cap.max_send_wr.max(1).next_power_of_two();
+        let wq = WqeRing::new(cap, qp_type == QpType::Ud);
         let ready_bit = cq.map_or(0, Cq::next_ready_bit);
-        let ring = Arc::new(SendRing::new(slots, qpn, ready_bit, cq.is_some_and(Cq::has_timestamps)));
-        let mut wqes = Vec::new();
-        wqes.resize_with(slots as usize, Wqe::default);
+        let completions = SendRing::new(wq.slots(), qpn, ready_bit, cq.is_some_and(Cq::has_timestamps));
         SendQueue {
             process,
-            wqes,
-            sges: vec![Sge::default(); (slots * cap.max_send_sge) as usize],
-            inline: vec![0; slots as usize * cap.max_inline_data as usize],
-            ud_addresses: if qp_type == QpType::Ud { vec![UdAddress::default(); slots as usize] } else { Vec::new() },
-            mask: slots - 1,
-            cap,
-            head: 0,
-            tail: 0,
-            ring,
-            // The short way reads one piece of data, and asks nobody whether the QP takes any.
-            fast_opcodes: if cap.max_send_sge > 0 { crate::qp::sq::fast_path::fast_opcodes(qp_type) } else { 0 },
-            room: 0,
-            left: 0,
+            wq,
+            completions: Arc::new(completions),
+            fast: FastPath::new(qp_type, cap.max_send_sge),
             allowed: allowed(qp_type),
             is_ud: qp_type == QpType::Ud,
             sq_sig_all,
@@ -126,8 +100,6 @@ impl SendQueue {
             datagram_out: None,
             has_failed: false,
             psn_ahead: 0,
-            mark: 0,
-            was_empty: true,
             keys: &process.own.keys,
             header: &process.own.header,
             refused_push: None,
@@ -137,12 +109,12 @@ impl SendQueue {
     /// Whether work waits.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.head != self.tail || (self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting))
+        !self.wq.is_empty() || (self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting))
     }
 
     /// The completions of this queue.
     pub(crate) fn ring(&self) -> &Arc<SendRing> {
-        &self.ring
+        &self.completions
     }
 
     /// Names the carriers of a UD QP.
@@ -150,23 +122,12 @@ impl SendQueue {
         self.datagram_out = Some(out);
     }
 
-    /// WQE `n`, if it is posted and has not completed.
-    #[inline]
-    pub(crate) fn waiting(&self, n: u32) -> Option<&Wqe> {
-        (n.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head)).then(|| &self.wqes[self.index(n)])
-    }
-
-    #[inline]
-    pub(crate) fn index(&self, counter: u32) -> usize {
-        (counter & self.mask) as usize
-    }
-
     // ---- posting ---------------------------------------------------------------------------------------------------
 
     /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
     /// (`man ibv_post_send`).
     pub(crate) fn push(&mut self, qp: &QpCore, request: &SendRequest<'_>) -> Result<()> {
-        if self.tail.wrapping_sub(self.ring.freed()) >= self.cap.max_send_wr {
+        if self.wq.room(self.completions.freed()) == 0 {
             return Err(full());
         }
         let opcode = request.opcode;
@@ -179,9 +140,9 @@ impl SendQueue {
         {
             return Err(refusal(qp, request));
         }
-        let i = self.index(self.tail);
-        let (num_sge, inline_len, length) = self.take_data(i, request)?;
-        let w = &mut self.wqes[i];
+        let i = self.wq.place(self.wq.tail());
+        let (num_sge, inline_len, length) = self.wq.take_data(i, request)?;
+        let w = &mut self.wq[i];
         w.wr_id = request.wr_id;
         w.opcode = opcode;
         w.flags = request.flags;
@@ -199,102 +160,17 @@ impl SendQueue {
             _ => {}
         }
         if let Some(ud) = &request.ud {
-            self.address(i, ud);
+            self.wq.address(i, ud);
         }
-        self.tail = self.tail.wrapping_add(1);
-        self.room = 0;
+        self.wq.posted();
+        self.fast.close();
         Ok(())
-    }
-
-    #[inline(never)]
-    fn address(&mut self, i: usize, ud: &UdDest<'_>) {
-        if let Some(a) = self.ud_addresses.get_mut(i) {
-            *a = UdAddress { ah: *ud.ah.attr(), route: ud.ah.route(), qpn: ud.qpn, qkey: ud.qkey };
-        }
-    }
-
-    /// WQE `i` for the fast path, if it has one piece of data at most.
-    #[inline]
-    pub(crate) fn queued(&self, i: usize) -> Option<Queued> {
-        let w = &self.wqes[i];
-        let (data, inline) = match (w.inline_len, w.num_sge) {
-            (Some(length), _) => {
-                let at = &self.inline[i * self.cap.max_inline_data as usize..];
-                (Sge { addr: at.as_ptr() as u64, length, lkey: 0 }, send_flags::INLINE)
-            }
-            (None, 0) => (Sge::default(), 0),
-            (None, 1) => (self.sges[i * self.cap.max_send_sge as usize], 0),
-            _ => return None,
-        };
-        Some(Queued {
-            wr_id: w.wr_id,
-            flags: w.flags & !send_flags::INLINE | inline,
-            data,
-            imm: w.imm_or_rkey,
-            rkey: w.rkey,
-            remote_addr: w.remote_addr,
-            compare_add: w.compare_add,
-            swap: w.swap,
-        })
-    }
-
-    #[inline(always)]
-    fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, Option<u32>, u64)> {
-        match &request.data {
-            Data::None => Ok((0, None, 0)),
-            Data::Sges(sges) if request.flags & send_flags::INLINE == 0 => {
-                let room = self.cap.max_send_sge as usize;
-                if sges.len() > room {
-                    return Err(too_many_sges(sges.len(), room));
-                }
-                let mut length = 0;
-                for (to, sge) in self.sges[i * room..][..room].iter_mut().zip(*sges) {
-                    *to = *sge;
-                    length += u64::from(sge.length);
-                }
-                Ok((sges.len() as u32, None, length))
-            }
-            Data::Sges(sges) => {
-                if sges.len() > self.cap.max_send_sge as usize {
-                    return Err(Error::invalid("too many SGEs"));
-                }
-                let mut at = 0;
-                for sge in *sges {
-                    let data = match sge.length {
-                        0 => &[][..],
-                        // SAFETY: inline data is read from the program's memory now; the program vouches for its address,
-                        // as for any buffer that it passes to a C function (`man ibv_post_send`, IBV_SEND_INLINE).
-                        n => unsafe { std::slice::from_raw_parts(sge.addr as *const u8, n as usize) },
-                    };
-                    at = self.take_inline(i, at, data)?;
-                }
-                Ok((0, Some(at as u32), at as u64))
-            }
-            Data::Inline(buffers) => {
-                let mut at = 0;
-                for data in *buffers {
-                    at = self.take_inline(i, at, data)?;
-                }
-                Ok((0, Some(at as u32), at as u64))
-            }
-        }
-    }
-
-    #[inline]
-    fn take_inline(&mut self, i: usize, at: usize, data: &[u8]) -> Result<usize> {
-        let room = self.cap.max_inline_data as usize;
-        let end = at + data.len();
-        if end > room {
-            return Err(Error::invalid(format!("inline data of {end} bytes or more, the QP allows {room}")));
-        }
-        self.inline[i * room + at..i * room + end].copy_from_slice(data);
-        Ok(end)
     }
 
     /// A call of the program begins, which may move so much the fast way.
     #[inline(always)]
     pub(crate) fn begin_call(&mut self) {
-        self.left = FAST_MAX_BYTES;
+        self.fast.begin_call();
     }
 
     /// A request of the batch was refused; the first refusal is that of the batch.
@@ -307,41 +183,31 @@ impl SendQueue {
         self.refused_push.take()
     }
 
+    /// Pieces that a request may have.
+    pub(crate) fn max_send_sge(&self) -> u32 {
+        self.wq.max_sge()
+    }
+
     /// Remembers where a batch began.
     pub(crate) fn begin_batch(&mut self) {
-        self.mark = self.tail;
-        self.was_empty = self.head == self.tail;
-    }
-
-    #[inline]
-    pub(crate) fn max_send_wr(&self) -> u32 {
-        self.cap.max_send_wr
-    }
-
-    pub(crate) fn max_send_sge(&self) -> u32 {
-        self.cap.max_send_sge
-    }
-
-    #[inline]
-    pub(crate) fn max_inline(&self) -> u32 {
-        self.cap.max_inline_data
+        self.wq.begin_batch();
     }
 
     /// Whether the batch is still empty, and nothing was refused.
     #[inline]
     pub(crate) fn nothing_pushed(&self) -> bool {
-        self.mark == self.tail && self.refused_push.is_none()
+        self.wq.nothing_pushed() && self.refused_push.is_none()
     }
 
-    /// Whether nothing waited before the batch: only then is it begun at once (DESIGN decision 1).
+    /// Whether nothing waited before the batch.
     #[inline]
     pub(crate) fn batch_is_first(&self) -> bool {
-        self.was_empty
+        self.wq.batch_is_first()
     }
 
     /// Forgets what was pushed since `wr_start`.
     pub(crate) fn abort_batch(&mut self) {
-        self.tail = self.mark;
+        self.wq.abort_batch();
         self.refused_push = None;
     }
 
@@ -353,16 +219,16 @@ impl SendQueue {
         if self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting) {
             self.flush_stash(qp);
         }
-        while self.head != self.tail {
+        while !self.wq.is_empty() {
             if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp, self.has_begun()) {
                 break;
             }
             if budget == 0 {
                 return Progress::More;
             }
-            let i = self.index(self.head);
+            let i = self.wq.place(self.wq.head());
             if self.advance_short(qp, i) {
-                budget = budget.saturating_sub(self.wqes[i].length);
+                budget = budget.saturating_sub(self.wq[i].length);
                 self.finish(qp, wc::SUCCESS);
                 continue;
             }
@@ -405,8 +271,8 @@ impl SendQueue {
     /// [`SendQueue::take_failure`].
     #[inline(always)]
     pub(crate) fn finish(&mut self, qp: &QpCore, status: u32) {
-        let i = self.index(self.head);
-        let w = &mut self.wqes[i];
+        let i = self.wq.place(self.wq.head());
+        let w = &mut self.wq[i];
         let opcode = w.opcode;
         let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
         if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
@@ -414,22 +280,22 @@ impl SendQueue {
             self.psn_ahead = self.psn_ahead.wrapping_sub(1);
         }
         if status == wc::SUCCESS && self.goes_by_memory(opcode) {
-            qp.count_by_memory(opcode, self.wqes[i].length);
-            self.count_psns(self.wqes[i].length);
+            qp.count_by_memory(opcode, self.wq[i].length);
+            self.count_psns(self.wq[i].length);
         }
         if status == wc::SUCCESS {
-            self.head = self.head.wrapping_add(1);
+            self.wq.done();
             self.tell_psn();
         } else {
             // The peer has not taken it.
             self.tell_psn();
-            self.head = self.head.wrapping_add(1);
+            self.wq.done();
             // Who sees the completion finds the state that goes with it.
             self.failed(qp, opcode, status);
         }
         self.exec = Exec::default();
         if signaled {
-            let byte_len = if opcode.answers() { self.wqes[i].length as u32 } else { 0 };
+            let byte_len = if opcode.answers() { self.wq[i].length as u32 } else { 0 };
             self.complete(qp, i, status, byte_len);
         }
         if !self.owed.is_empty() {
@@ -470,12 +336,12 @@ impl SendQueue {
     /// The PSN that the request at the head begins with, by memory.
     #[inline]
     pub(crate) fn next_psn(&self) -> u32 {
-        self.head.wrapping_add(self.psn_ahead) & PSN_MASK
+        self.wq.head().wrapping_add(self.psn_ahead) & PSN_MASK
     }
 
     /// The next request begins with the PSN of the attributes.
     pub(crate) fn begin_psns(&mut self) {
-        self.psn_ahead = self.params.sq_psn.wrapping_sub(self.head);
+        self.psn_ahead = self.params.sq_psn.wrapping_sub(self.wq.head());
     }
 
     /// The PSN that comes next, and where a carrier had the messages the one that is expected next.
@@ -538,8 +404,8 @@ impl SendQueue {
     #[inline(always)]
     fn complete(&mut self, qp: &QpCore, i: usize, status: u32, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
-        let (wr_id, opcode) = (self.wqes[i].wr_id, self.wqes[i].opcode.wc_opcode());
-        if self.ring.push(cq.shared, wr_id, status, opcode, byte_len, self.head) {
+        let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].opcode.wc_opcode());
+        if self.completions.push(cq.shared, wr_id, status, opcode, byte_len, self.wq.head()) {
             cq.tell(status != wc::SUCCESS);
         }
     }
@@ -583,12 +449,12 @@ impl SendQueue {
         self.abandon();
         // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
         let counted = qp.send_cq().map(|cq| cq.hold_count());
-        qp.tally.add(Word::Flushed, self.tail.wrapping_sub(self.head).into());
-        self.psn_ahead = self.psn_ahead.wrapping_sub(self.tail.wrapping_sub(self.head));
-        while self.head != self.tail {
-            let i = self.index(self.head);
-            self.head = self.head.wrapping_add(1);
-            self.wqes[i].bind = None;
+        qp.tally.add(Word::Flushed, self.wq.waiting().into());
+        self.psn_ahead = self.psn_ahead.wrapping_sub(self.wq.waiting());
+        while !self.wq.is_empty() {
+            let i = self.wq.place(self.wq.head());
+            self.wq.done();
+            self.wq[i].bind = None;
             self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
         }
         drop(counted);
@@ -606,8 +472,8 @@ impl SendQueue {
 
     /// Back to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
     pub(crate) fn reset(&mut self) {
-        self.wqes.iter_mut().for_each(|w| w.bind = None);
-        (self.head, self.tail, self.room) = (0, 0, 0);
+        self.wq.reset();
+        self.fast.close();
         if self.path.is_remote() {
             self.path = Path::Unconnected;
         }
@@ -661,7 +527,7 @@ impl SendQueue {
 
     /// Checks the local memory of the whole of WQE `i` as [`SendQueue::collect`] does, and nothing else.
     pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
-        self.each_piece(i, 0, self.wqes[i].length, need, |_, _| {})
+        self.each_piece(i, 0, self.wq[i].length, need, |_, _| {})
     }
 
     #[inline(always)]
@@ -673,32 +539,16 @@ impl SendQueue {
         need: u32,
         mut each: impl FnMut(*mut u8, u64),
     ) -> std::result::Result<(), u32> {
-        let w = &self.wqes[i];
-        if w.inline_len.is_some() {
-            let start = i * self.cap.max_inline_data as usize + from as usize;
-            let data = &self.inline[start..start + len as usize];
-            each(data.as_ptr().cast_mut(), len);
-            return Ok(());
-        }
-        let room = self.cap.max_send_sge as usize;
-        let (mut skip, mut left) = (from, len);
-        for sge in &self.sges[i * room..i * room + w.num_sge as usize] {
-            let n = u64::from(sge.length);
-            if skip >= n {
-                skip -= n;
-                continue;
-            }
-            if left == 0 {
-                break;
-            }
-            let take = (n - skip).min(left);
-            let at = sge.addr.wrapping_add(skip);
-            let p = crate::mr::local_memory(self.process, sge.lkey, at, take, need, self.pd).ok_or(wc::LOC_PROT_ERR)?;
-            each(p, take);
-            left -= take;
-            skip = 0;
-        }
-        Ok(())
+        self.wq.each_segment(i, from, len, |segment, n| {
+            let p = match segment {
+                Segment::Inline(p) => p,
+                Segment::Registered(lkey, addr) => {
+                    crate::mr::local_memory(self.process, lkey, addr, n, need, self.pd).ok_or(wc::LOC_PROT_ERR)?
+                }
+            };
+            each(p, n);
+            Ok(())
+        })
     }
 }
 
@@ -719,12 +569,6 @@ fn allowed(qp_type: QpType) -> u32 {
 #[inline(never)]
 fn full() -> Error {
     Error::no_memory("the send queue is full")
-}
-
-#[cold]
-#[inline(never)]
-fn too_many_sges(n: usize, room: usize) -> Error {
-    Error::invalid(format!("a send has {n} SGEs, the QP allows {room}"))
 }
 
 /// Why a request cannot be posted on `qp` as it is.

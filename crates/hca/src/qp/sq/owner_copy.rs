@@ -123,8 +123,8 @@ impl SendQueue {
         r.local.store(u32::from(remote.local), Ordering::Relaxed);
         r.addr.store(remote.addr, Ordering::Relaxed);
         r.len.store(n, Ordering::Relaxed);
-        r.compare.store(self.wqes[i].compare_add, Ordering::Relaxed);
-        r.swap.store(self.wqes[i].swap, Ordering::Relaxed);
+        r.compare.store(self.wq[i].compare_add, Ordering::Relaxed);
+        r.swap.store(self.wq[i].swap, Ordering::Relaxed);
         r.moved.store(0, Ordering::Relaxed);
         r.taken.store(0, Ordering::Relaxed);
         let mut asked = Asked { op, len: n, moved: 0, seen: 0 };

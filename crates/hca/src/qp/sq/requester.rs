@@ -116,8 +116,8 @@ impl SendQueue {
     /// One step of the request at the head.
     #[inline]
     pub(crate) fn step(&mut self, qp: &QpCore, budget: &mut u64) -> Step {
-        let i = self.index(self.head);
-        let opcode = self.wqes[i].opcode;
+        let i = self.wq.place(self.wq.head());
+        let opcode = self.wq[i].opcode;
         if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
             return self.step_elsewhere(qp, i, opcode, budget);
         }
@@ -146,7 +146,7 @@ impl SendQueue {
             return self.datagram(qp, i);
         }
         // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
-        let srqn = self.wqes[i].srqn;
+        let srqn = self.wq[i].srqn;
         let known = if let Path::Xrc(peers) = &mut self.path { peers.remove(&srqn) } else { None };
         let target = match known.map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
             Ok(target) => target,
@@ -195,7 +195,7 @@ impl SendQueue {
         target: &Responder,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let total = self.wqes[i].length;
+        let total = self.wq[i].length;
         // The local memory of a message that is moved in one go.
         let mut whole = Pieces::new();
         if !self.exec.checked {
@@ -238,7 +238,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let w = &self.wqes[i];
+        let w = &self.wq[i];
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
         if opcode == Opcode::Read {
@@ -282,7 +282,7 @@ impl SendQueue {
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
-        let w = &self.wqes[i];
+        let w = &self.wq[i];
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         while self.exec.done < total {
             let done = self.exec.done;
@@ -304,7 +304,7 @@ impl SendQueue {
 
     #[inline(never)]
     fn deliver_immediate(&mut self, qp: &QpCore, i: usize, target: &Responder, wqe: u32) {
-        let w = &self.wqes[i];
+        let w = &self.wq[i];
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
             byte_len: w.length as u32,
@@ -329,7 +329,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let total = self.wqes[i].length;
+        let total = self.wq[i].length;
         let mut mark = target.enter()?;
         let wqe = match self.exec.claimed {
             Some(wqe) => wqe,
@@ -366,7 +366,7 @@ impl SendQueue {
             _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
             _ => {}
         }
-        let w = &self.wqes[i];
+        let w = &self.wq[i];
         receipt.byte_len = total as u32;
         match opcode {
             Opcode::SendImm => (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_IMM),
@@ -396,7 +396,7 @@ impl SendQueue {
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
-        let total = self.wqes[i].length;
+        let total = self.wq[i].length;
         while self.exec.done < total {
             let done = self.exec.done;
             let far = match target.reach_receive(wqe, done, total - done) {
@@ -440,7 +440,7 @@ impl SendQueue {
     /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
     #[inline]
     fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
-        let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
+        let (rkey, addr, total) = (self.wq[i].rkey, self.wq[i].remote_addr, self.wq[i].length);
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
         }
@@ -454,7 +454,7 @@ impl SendQueue {
         let done = if self.exec.asked.is_some() {
             target.check_atomic(rkey, addr).map(|()| None)?
         } else {
-            let w = &self.wqes[i];
+            let w = &self.wq[i];
             let atomic = Atomic { compare_swap, compare_add: w.compare_add, swap: w.swap };
             target.fetch_atomic(rkey, addr, atomic)?
         };
@@ -483,7 +483,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let (rkey, addr, total) = (self.wqes[i].rkey, self.wqes[i].remote_addr, self.wqes[i].length);
+        let (rkey, addr, total) = (self.wq[i].rkey, self.wq[i].remote_addr, self.wq[i].length);
         if total != 8 {
             return Err(Stop::Local(wc::LOC_LEN_ERR));
         }
@@ -505,7 +505,7 @@ impl SendQueue {
     /// (IBA annex A19.4.2).
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
-        let w = &self.wqes[i];
+        let w = &self.wq[i];
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
         target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
@@ -528,7 +528,7 @@ impl SendQueue {
         let n = part_of(way, far.len, *budget);
         if way != Way::Owner {
             let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
-            let stream = self.wqes[i].length >= crate::host::copy::STREAM_FROM;
+            let stream = self.wq[i].length >= crate::host::copy::STREAM_FROM;
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
             // SAFETY: the pieces were just checked against this process's keys, the far side inside the in-flight mark.
@@ -552,7 +552,7 @@ impl SendQueue {
     }
 
     fn local_invalidate(&mut self, qp: &QpCore, i: usize) -> Step {
-        let key = self.wqes[i].imm_or_rkey;
+        let key = self.wq[i].imm_or_rkey;
         let process = self.process;
         let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
         // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.
@@ -560,7 +560,7 @@ impl SendQueue {
     }
 
     fn bind_window(&mut self, qp: &QpCore, i: usize) -> Step {
-        let Some(b) = self.wqes[i].bind.take() else {
+        let Some(b) = self.wq[i].bind.take() else {
             return Step::Done(wc::LOC_QP_OP_ERR);
         };
         let done = qp.pausing(|| {

@@ -107,7 +107,7 @@ impl UdPeers {
 impl SendQueue {
     /// The datagram at the head.
     pub(crate) fn datagram(&mut self, qp: &QpCore, i: usize) -> Step {
-        let total = self.wqes[i].length;
+        let total = self.wq[i].length;
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(wc::LOC_LEN_ERR);
         }
@@ -119,8 +119,8 @@ impl SendQueue {
         if !pieces.are_readable() {
             return Step::Done(wc::LOC_PROT_ERR);
         }
-        let w = &self.wqes[i];
-        let to = self.ud_addresses[i];
+        let w = &self.wq[i];
+        let to = self.wq.ud_address(i);
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
         if to.route.carrier().is_some() {

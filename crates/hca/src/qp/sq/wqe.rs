@@ -175,3 +175,58 @@ pub(crate) struct UdAddress {
     pub qpn: u32,
     pub qkey: u32,
 }
+
+/// A work request as the program laid it out; each part is read when it is needed.
+pub trait WorkRequest {
+    /// The program's cookie.
+    fn wr_id(&self) -> u64;
+    /// `IBV_SEND_*`.
+    fn flags(&self) -> u32;
+    /// Local memory, in one piece; with `IBV_SEND_INLINE` the program's bytes.
+    fn data(&self) -> Sge;
+    /// Immediate data as on the wire.
+    fn imm(&self) -> u32;
+    /// Remote address and key of a read or write.
+    fn remote(&self) -> (u64, u32);
+    /// Remote address and key, compare value or addend, and swap value of an atomic.
+    fn atomic(&self) -> (u64, u32, u64, u64);
+}
+
+/// A WQE with at most one piece of data.
+#[derive(Clone, Copy)]
+pub(crate) struct Queued {
+    pub wr_id: u64,
+    pub flags: u32,
+    pub data: Sge,
+    pub imm: u32,
+    pub rkey: u32,
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+}
+
+impl WorkRequest for Queued {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    fn data(&self) -> Sge {
+        self.data
+    }
+
+    fn imm(&self) -> u32 {
+        self.imm
+    }
+
+    fn remote(&self) -> (u64, u32) {
+        (self.remote_addr, self.rkey)
+    }
+
+    fn atomic(&self) -> (u64, u32, u64, u64) {
+        (self.remote_addr, self.rkey, self.compare_add, self.swap)
+    }
+}
