@@ -1,7 +1,6 @@
 //! The table of conformance over a carrier that only the tests have (`tests/put_only`): a device that can only put, in memory, in
 //! order and without loss. It is added beside RoCE without a line there, and is held to what all ways are held to.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use vervain_tests::{Failures, Job, c_program, failure, have_c, under_vervain, way};
@@ -18,7 +17,7 @@ fn library() -> tempfile::TempDir {
 /// Runs a program of `tests/c` with the library in place of Vervain's own.
 fn run(failures: &mut Failures, folder: &tempfile::TempDir, program: &str, args: &[&str]) {
     let shell = "export LD_LIBRARY_PATH=\"$1:$LD_LIBRARY_PATH\"; shift; exec \"$@\"";
-    let program: PathBuf = c_program(program).into();
+    let program = c_program(program);
     let mut command = under_vervain("/bin/sh");
     command.args(["-c", shell, "sh"]).arg(folder.path()).arg(&program).args(args);
     // Carriers are preferred to memory, as packets are.

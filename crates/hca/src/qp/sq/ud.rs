@@ -16,6 +16,7 @@ use crate::qp::sq::wqe::UdAddress;
 use crate::responder::datagram::{self, Arriving, Outcome};
 use crate::responder::{Nak, Responder};
 use crate::rq::Receipt;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use vervain_iba::{AhAttr, Opcode, send_flags, wc};
@@ -199,16 +200,14 @@ impl SendQueue {
     fn deliver(&mut self, qp: &QpCore, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
         let qkey = self.qkey(to);
         let Some(peers) = self.path.datagrams_mut() else { return true };
-        if !peers.known.contains_key(&to.qpn) {
-            match crate::qp::sq::resolve::find_ud(self.process, qp, to.qpn) {
-                Resolved::Responder(t) => {
-                    peers.known.insert(to.qpn, *t);
-                }
+        let target = match peers.known.entry(to.qpn) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => match crate::qp::sq::resolve::find_ud(self.process, qp, to.qpn) {
+                Resolved::Responder(found) => unknown.insert(*found),
                 Resolved::Connecting => return false,
                 Resolved::Nobody | Resolved::NoSuchSrq => return true,
-            }
-        }
-        let target = &peers.known[&to.qpn];
+            },
+        };
         let route = qp.source(&to.ah);
         let route = grh::Route {
             sgid: &route.0,
