@@ -4,14 +4,18 @@
 //!
 //! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 
-use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared, RECENT};
-use crate::cq::completion::{publish, watched};
+use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
+use crate::cq::completion::watched;
+use crate::cq::recv_ring::Deliveries;
 use crate::host::barrier;
-use crate::process::peer::{Location, OWNER_DIED, PeerProcess, plain_region};
+use crate::process::gate::{self, is_established};
+use crate::process::peer::{Location, PeerProcess, plain_region};
 use crate::rq::{Receipt, RqView};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_iba::{QpState, QpType, access, event, wc};
+
+pub use crate::process::gate::InFlight;
 
 /// Why the responder refuses, as an acknowledgement would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,17 +186,8 @@ impl Responder {
     /// The same with the lane in a register.
     #[inline(always)]
     fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
-        // Plain stores: until its initiator gives a lane back, nobody else has it.
-        let gate = lane.gate.load(Ordering::Relaxed) | 1;
-        lane.gate.store(gate, Ordering::Relaxed);
-        barrier::light(self.full_barrier);
-        let mark = InFlight { lane };
-        let state = self.qp.state.load(Ordering::Acquire);
-        if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
-            && lane.open.load(Ordering::Relaxed) != 0
-            && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
-            && self.header.paused.load(Ordering::Acquire) == 0
-        {
+        let mark = InFlight::begin(lane, self.full_barrier);
+        if gate::is_open(lane, self.qp, self.header) {
             return Ok(mark);
         }
         match self.not_as_usual() {
@@ -205,16 +200,13 @@ impl Responder {
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
         let lane = self.lane;
-        name(lane, key, addr);
+        gate::name(lane, key, addr);
         self.enter_by(lane)
     }
 
     /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
-        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
-        self.lane.gate.store(gate, Ordering::Relaxed);
-        barrier::light(self.full_barrier);
-        let mark = InFlight { lane: self.lane };
+        let mark = InFlight::begin(self.lane, self.full_barrier);
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
             Some(nak) => Err(nak),
@@ -230,12 +222,6 @@ impl Responder {
         }
     }
 
-    /// Whether a message has arrived since the QP went to RTR. Passive sides of RDMA Writes often stay there.
-    #[inline(always)]
-    fn is_established(&self) -> bool {
-        self.qp.established.load(Ordering::Relaxed) != 0
-    }
-
     /// [`Responder::enter`] where not everything is as it is most of the time.
     #[cold]
     #[inline(never)]
@@ -249,7 +235,7 @@ impl Responder {
         if !self.space.is_open() {
             return Some(Nak::Paused);
         }
-        if state == QpState::Rtr as u32 && !self.is_established() {
+        if state == QpState::Rtr as u32 && !is_established(self.qp) {
             self.established();
         }
         None
@@ -277,25 +263,19 @@ impl Responder {
     /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
     #[inline]
     fn name_next(&self, key: u32, addr: u64) -> bool {
-        name(self.lane, key, addr);
-        barrier::light(self.full_barrier);
-        !self.is_cut_off()
+        gate::name_next(self.lane, key, addr, self.full_barrier)
     }
 
     /// Whether the owner has waited in vain for this initiator while it was in flight.
     #[inline(always)]
     fn is_cut_off(&self) -> bool {
-        self.lane.cut_off.load(Ordering::Relaxed) != 0
+        gate::is_cut_off(self.lane)
     }
 
-    /// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given up
-    /// waiting, for it has flushed the receive, and its program may have taken the memory back.
+    /// Whether what was done inside the mark counts, asked after the last copy or publication.
     #[inline(always)]
     pub fn counts(&self) -> bool {
-        // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was copied
-        // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited.
-        compiler_fence(Ordering::SeqCst);
-        !self.is_cut_off()
+        gate::counts(self.lane)
     }
 
     /// The end of a request that was carried out inside `mark`; silence if it does not count.
@@ -452,26 +432,12 @@ impl Responder {
     #[inline]
     pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
         let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
-        let lane = self.lane;
         // The receive was flushed, and may be that of another connection now.
         if self.is_cut_off() {
             return None;
         }
-        receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
-        let produced = lane.produced.load(Ordering::Relaxed);
-        if rq.exclusive {
-            rq.complete_exclusive(w);
-        } else {
-            self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
-            // Not before the last count: see `OwnedLane::recent`.
-            fence(Ordering::Release);
-            let recent = &lane.recent[produced as usize % RECENT];
-            recent.wqe.store(wqe, Ordering::Relaxed);
-            receipt.write(&recent.completed);
-        }
-        let bit = lane.ready_bit.load(Ordering::Relaxed);
-        let next = produced.wrapping_add(1);
-        let asks = publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
+        let (lane, ring, cq, full_barrier) = (self.lane, self.ring, self.cq, self.full_barrier);
+        let asks = Deliveries { lane, ring, cq, full_barrier }.push(rq, wqe, w, receipt);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
         rq.fetch_next();
         call
@@ -570,16 +536,6 @@ pub(crate) fn fail(qp: &QpShared, event: Option<u32>) -> bool {
     failed
 }
 
-/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
-/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
-/// follow.
-#[inline(always)]
-fn name(lane: &Lane, key: u32, addr: u64) {
-    lane.addr.store(addr, Ordering::Relaxed);
-    // Not seen before what the last access has stored.
-    lane.key.store(key, Ordering::Release);
-}
-
 /// A lane and who has it.
 #[derive(Clone, Copy)]
 pub struct LaneGuard {
@@ -599,19 +555,5 @@ impl LaneGuard {
     /// Gives the lane back.
     pub fn release(&self) {
         let _ = self.lane.initiator.compare_exchange(self.me, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-/// The mark of being in flight; ends when dropped.
-pub struct InFlight<'a> {
-    lane: &'a Lane,
-}
-
-impl Drop for InFlight<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Read again rather than kept, which would take a register of the short way.
-        let gate = self.lane.gate.load(Ordering::Relaxed);
-        self.lane.gate.store(gate.wrapping_add(1), Ordering::Release);
     }
 }
