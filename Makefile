@@ -34,7 +34,8 @@ BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopen
 all: build
 
 build:
-	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests
+	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests \
+	    --exclude vervain-model
 	@scripts/stage-libs.sh $(PROFILE_DIR) $(LIBS)
 
 demo: packages-demo build
@@ -48,10 +49,12 @@ test: packages-test build
 test-clients: packages-test-clients build
 	@scripts/test.sh $@ --package vervain-client-tests
 
-# The simulation of the transport for SECONDS; with SEED that one seed only, its packets printed.
+# The simulation of the transport and the models of the lock-free protocols, each for SECONDS; with SEED that one seed only, the
+# simulation's packets printed.
 soak:
 	VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
-	    --package vervain-transport --test simulation -- --ignored --exact --nocapture soak
+	    --package vervain-transport --test simulation --package vervain-model --test protocols \
+	    -- --ignored --exact --nocapture soak
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

@@ -3,7 +3,7 @@
 //! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
 //! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::host::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use vervain_iba::PSN_MASK;
 
 /// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
@@ -167,6 +167,20 @@ impl KeyEntry {
     #[inline]
     pub fn flags(&self) -> u32 {
         (self.domain.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Where `[addr, addr + len)` begins in the region that `key` names. None for a window, and for what the key does not allow.
+    #[inline(always)]
+    pub(crate) fn plain_offset(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32) -> Option<u64> {
+        if self.key.load(Ordering::Acquire) != u64::from(key)
+            || self.domain.load(Ordering::Relaxed) != u64::from(pd)
+            || (need != 0 && self.access.load(Ordering::Relaxed) & need != need)
+        {
+            return None;
+        }
+        let offset = addr.wrapping_sub(self.iova.load(Ordering::Relaxed));
+        let size = self.len.load(Ordering::Relaxed);
+        if offset > size || len > size - offset { None } else { Some(offset) }
     }
 }
 

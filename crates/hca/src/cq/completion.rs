@@ -3,9 +3,9 @@
 use crate::arena::layout::{CqShared, READY_BITS, arm, found, watch};
 use crate::cq::recv_ring::RecvRing;
 use crate::cq::send_ring::SendRing;
+use crate::host::atomic::{AtomicU32, Ordering, fence};
 use crate::host::barrier;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 use vervain_iba::Completion;
 
 /// A ring that completions are taken from.
@@ -108,19 +108,21 @@ pub(crate) fn publish(
     produced.store(next, Ordering::Release);
     barrier::light(full);
     if mode.load(Ordering::Relaxed) != found::WATCHED {
-        signal(cq, mode, ready_bit);
+        signal(cq, mode, ready_bit, full);
     }
     cq.watch.load(Ordering::Relaxed) != 0
 }
 
 /// Sets the ring's ready bit, unless it is set.
 #[inline(never)]
-fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32) {
+fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32, full: bool) {
     fence(Ordering::SeqCst);
     if mode.load(Ordering::SeqCst) == found::QUIET
         && mode.compare_exchange(found::QUIET, found::SIGNALLED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     {
         set_ready(cq, ready_bit);
+        // A program that asks for an event and then polls finds the bit, or what it has asked for is seen.
+        barrier::light(full);
     }
 }
 

@@ -6,34 +6,30 @@ pub(crate) mod completion;
 pub(crate) mod notify;
 pub mod peer_events;
 pub(crate) mod recv_ring;
+pub(crate) mod rings;
 pub(crate) mod send_ring;
 
 use crate::arena::Block;
-use crate::arena::layout::{CqShared, READY_BITS, arm, watch};
+use crate::arena::layout::{CqShared, watch};
 use crate::context::Context;
 use crate::cq::channel::CompChannel;
 use crate::cq::completion::{Source, set_ready, watched};
+use crate::cq::notify::SinceEvent;
 use crate::cq::recv_ring::RecvRing;
+use crate::cq::rings::Rings;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
-use crate::host::barrier;
 use crate::host::clock::hca_clock_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::yield_policy::Courtesy;
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
-use crate::process::peer::bits;
 use crate::process::send_work::SendWork;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_iba::{Completion, event};
-
-/// Empty looks at a watched ring before another may take its place.
-const COOL_AFTER: u32 = 4096;
-/// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
-const WATCHED: usize = 8;
 
 /// A QP whose completions come to a CQ.
 pub(crate) trait Reports: Send + Sync {
@@ -67,42 +63,22 @@ pub struct Cq {
     _counted: Counted,
 }
 
-/// A ring that every poll looks at, and how many looks were in vain since the last completion.
-struct Watched {
-    source: Source,
-    idle: u32,
-}
-
 #[derive(Default)]
 struct Queue {
     /// Flushed receives, and what lanes that were closed had delivered before.
     local: VecDeque<Completion>,
     /// Rings of QPs whose receives are flushed in `local`, and up to which completion they come before it.
     before_local: Vec<(Arc<SendRing>, u32)>,
-    sources: Vec<Vec<Source>>,
-    watched: Vec<Watched>,
-    next_bit: u32,
+    rings: Rings,
     courtesy: Courtesy,
     unwatched_first: bool,
     /// There is something in `local`, or the rings that are not watched come first.
     aside: bool,
-    /// The program has polled since it got or asked for an event, and asked since it got one.
-    polled: bool,
-    asked: bool,
+    since_event: SinceEvent,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
     /// How many QPs report the receives of each shared queue here.
     shared_queues: HashMap<usize, u32>,
-}
-
-impl Queue {
-    fn in_rings(&self) -> u64 {
-        self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
-    }
-
-    fn holds_any(&self) -> bool {
-        !self.local.is_empty() || self.in_rings() > 0
-    }
 }
 
 impl Cq {
@@ -217,7 +193,7 @@ impl Cq {
             let capacity = self.shared.capacity.load(Ordering::Relaxed);
             let local = q.local.len() as u64;
             // The rings are added up only where they could make the difference.
-            if local + q.bound >= capacity && local + q.in_rings() >= capacity && !self.ignore_overrun {
+            if local + q.bound >= capacity && local + q.rings.pending() >= capacity && !self.ignore_overrun {
                 drop(q);
                 self.shared.overrun.store(1, Ordering::SeqCst);
                 self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
@@ -235,7 +211,7 @@ impl Cq {
     /// An initiator has died: tells the program of what it may have told nobody.
     pub(crate) fn rescue(&self) {
         let q = self.queue.lock();
-        let waiting = q.holds_any();
+        let waiting = !q.local.is_empty() || q.rings.pending() > 0;
         drop(q);
         crate::cq::notify::rescue(self.shared, waiting, || self.raise_event());
     }
@@ -293,7 +269,7 @@ impl Cq {
         let q = self.queue.lock();
         if !counts() {
             self.shared.consumed.store(0, Ordering::Relaxed);
-            self.shared.produced.store(q.in_rings(), Ordering::Relaxed);
+            self.shared.produced.store(q.rings.pending(), Ordering::Relaxed);
             self.counts.store(true, Ordering::Relaxed);
             self.shared.watch.fetch_or(watch::COUNT, Ordering::SeqCst);
         }
@@ -333,10 +309,7 @@ impl Cq {
 
     /// The ready bit for one more ring.
     pub(crate) fn next_ready_bit(&self) -> u32 {
-        let mut q = self.queue.lock();
-        let bit = q.next_bit;
-        q.next_bit = (bit + 1) % READY_BITS as u32;
-        bit
+        self.queue.lock().rings.next_ready_bit()
     }
 
     /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it did.
@@ -345,26 +318,14 @@ impl Cq {
     }
 
     pub(crate) fn add_source(&self, source: Source) {
-        let mut q = self.queue.lock();
-        let bit = source.ready_bit() as usize;
-        if q.sources.len() <= bit {
-            q.sources.resize_with(bit + 1, Vec::new);
-        }
-        if q.watched.len() < WATCHED {
-            source.begin_watching();
-            q.watched.push(Watched { source: source.clone(), idle: 0 });
-        }
-        q.sources[bit].push(source);
+        self.queue.lock().rings.add(source);
     }
 
     pub(crate) fn remove_source(&self, source: &Source) {
         let mut q = self.queue.lock();
         // What is left in it will not be polled.
         self.count_consumed(source.pending() as usize);
-        if let Some(list) = q.sources.get_mut(source.ready_bit() as usize) {
-            list.retain(|s| !s.is(source));
-        }
-        q.watched.retain(|w| !w.source.is(source));
+        q.rings.remove(source);
     }
 
     /// Moves what the initiator behind `ring` has published into the own queue, so that flushes come after it.
@@ -431,36 +392,13 @@ impl Cq {
         if q.aside {
             n = self.poll_aside(q, max, sink);
         }
-        let mut served = None;
-        for (k, Watched { source, idle }) in q.watched.iter_mut().enumerate() {
-            if !source.is_ready() {
-                *idle += 1;
-                continue;
-            }
-            let got = source.take(max - n, sink);
-            *idle = 0;
-            self.count_consumed(got);
-            n += got;
-            if n >= max {
-                served = Some(k);
-                break;
-            }
+        let (got, left) = q.rings.poll(self.shared, max - n, sink, |got| self.count_consumed(got));
+        n += got;
+        if left {
+            // Those that are always busy do not starve the rest.
+            (q.unwatched_first, q.aside) = (true, true);
         }
-        if let Some(k) = served
-            && q.watched.len() > 1
-        {
-            // The others come first the next time.
-            q.watched.rotate_left(k + 1);
-        }
-        if self.shared.summary.load(Ordering::SeqCst) != 0 {
-            if n < max {
-                n += self.poll_ready(q, max - n, sink);
-            } else {
-                // Those that are always busy do not starve the rest.
-                (q.unwatched_first, q.aside) = (true, true);
-            }
-        }
-        q.polled = true;
+        q.since_event.polled();
         if n > 0 {
             q.courtesy.found();
             return n;
@@ -502,32 +440,7 @@ impl Cq {
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
         q.aside = !q.local.is_empty() || !q.before_local.is_empty();
         if std::mem::take(&mut q.unwatched_first) {
-            n += self.poll_ready(q, max - n, sink);
-        }
-        n
-    }
-
-    #[inline(never)]
-    fn poll_ready(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut n = 0;
-        for w in bits(self.shared.summary.swap(0, Ordering::SeqCst)) {
-            let word = &self.shared.ready[w as usize];
-            for b in bits(word.swap(0, Ordering::SeqCst)) {
-                let bit = (w * 64 + b) as usize;
-                let Queue { sources, watched, .. } = q;
-                for source in sources.get(bit).into_iter().flatten() {
-                    if n < max {
-                        let got = source.take(max - n, sink);
-                        self.count_consumed(got);
-                        n += got;
-                    }
-                    if !watch_if_room(watched, source) && !source.rest() {
-                        // More came meanwhile, or did not fit: keep the ring findable.
-                        word.fetch_or(1 << b, Ordering::SeqCst);
-                        self.shared.summary.fetch_or(1 << w, Ordering::SeqCst);
-                    }
-                }
-            }
+            n += q.rings.poll_ready(self.shared, max - n, sink, |got| self.count_consumed(got));
         }
         n
     }
@@ -573,16 +486,7 @@ impl Cq {
     /// After an event, programs ask for the next one and then poll. UCX polls, asks and sleeps: for it what has come
     /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has polled.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        if self.shared.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
-            self.shared.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
-            // From here on whoever completes looks at the request below, or has published before it.
-            barrier::heavy();
-        }
-        let armed = crate::cq::notify::set(self.shared, solicited_only);
-        fence(Ordering::SeqCst);
-        if self.holds_untold(armed) && !solicited_only {
-            crate::cq::notify::fire(self.shared, false, || self.raise_event());
-        }
+        crate::cq::notify::ask(self.shared, solicited_only, |armed| self.holds_untold(armed), || self.raise_event());
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
             self.process.hand_over();
@@ -592,27 +496,22 @@ impl Cq {
 
     /// The program has got an event of this queue.
     pub(crate) fn event_got(&self) {
-        let mut q = self.queue.lock();
-        (q.polled, q.asked) = (false, false);
+        self.queue.lock().since_event.event_got();
     }
 
     /// Whether there are completions that came since the program looked for them, and no event that tells of them: `armed`
     /// is what was left of its request before this one.
     fn holds_untold(&self, armed: u32) -> bool {
-        let mut q = self.queue.lock();
-        let (polled, asked) = (std::mem::take(&mut q.polled), std::mem::replace(&mut q.asked, true));
-        let granted = asked && (armed == arm::NONE || armed & arm::FIRING != 0);
-        // Rings are added up only where there is a sign of something, which may have been taken since.
-        let signs = || q.aside || self.shared.summary.load(Ordering::SeqCst) != 0;
-        let is_ready = |watched: &Watched| watched.source.is_ready();
-        polled && !granted && (q.watched.iter().any(is_ready) || signs() && q.holds_any())
+        let mut guard = self.queue.lock();
+        let Queue { since_event, local, rings, aside, .. } = &mut *guard;
+        since_event.is_untold(armed, || !local.is_empty() || rings.hold_any(self.shared, *aside))
     }
 
     /// Changes the capacity; EINVAL when it is out of range or smaller than what waits (`man ibv_resize_cq`).
     pub fn resize(&self, cqe: u32) -> Result<()> {
         let capacity = capacity_for(cqe)?;
         let q = self.queue.lock();
-        if q.in_rings() + q.local.len() as u64 > u64::from(capacity) {
+        if q.rings.pending() + q.local.len() as u64 > u64::from(capacity) {
             return Err(Error::invalid("the completion queue holds more completions than the new size"));
         }
         self.shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
@@ -673,25 +572,6 @@ impl Drop for Cq {
             self.process.release(block);
         }
     }
-}
-
-/// Puts `source` among the watched rings, in the place of an idle one if there is no room; whether it is there now.
-fn watch_if_room(watched: &mut Vec<Watched>, source: &Source) -> bool {
-    if watched.iter().any(|w| w.source.is(source)) {
-        return true;
-    }
-    if watched.len() == WATCHED {
-        let idle = watched.iter().position(|w| w.idle > COOL_AFTER && !w.source.is_ready());
-        let Some(idle) = idle else { return false };
-        if !watched[idle].source.stop_watching() {
-            watched[idle].idle = 0;
-            return false;
-        }
-        watched.swap_remove(idle);
-    }
-    source.begin_watching();
-    watched.push(Watched { source: source.clone(), idle: 0 });
-    true
 }
 
 /// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.

@@ -4,9 +4,10 @@
 //! when it hears of the death, writes the event in its place. The program may then see two events for one completion,
 //! which it must expect anyway: an event says that the queue is worth a look.
 
-use crate::arena::layout::{CqShared, arm};
+use crate::arena::layout::{CqShared, arm, watch};
+use crate::host::atomic::{Ordering, fence, spin_loop};
+use crate::host::barrier;
 use crate::host::clock::now_ns;
-use std::sync::atomic::Ordering;
 
 /// How long one who fires is waited for: a write to a pipe that wakes a thread takes some 10 µs on a virtual machine.
 const PATIENCE_NS: u64 = 20_000;
@@ -36,7 +37,7 @@ pub(crate) fn fire(cq: &CqShared, solicited_or_error: bool, raise: impl FnOnce()
         if now - since > PATIENCE_NS {
             break;
         }
-        std::hint::spin_loop();
+        spin_loop();
         armed = cq.armed.load(Ordering::SeqCst);
     }
     raise();
@@ -53,6 +54,49 @@ pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
     let weaker = |armed| !matches!(armed, arm::ANY | arm::SOLICITED);
     let set = |armed| weaker(armed).then_some(arm::SOLICITED);
     cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set).unwrap_or_else(|armed| armed)
+}
+
+/// The program asks for an event, and gets it at once where `is_untold` says of what was left of its last wish that
+/// completions are there which no event tells of.
+pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u32) -> bool, raise: impl FnOnce()) {
+    if cq.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
+        cq.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
+        // From here on whoever completes looks at the request below, or has published before it.
+        barrier::heavy();
+    }
+    let armed = set(cq, solicited_only);
+    fence(Ordering::SeqCst);
+    if is_untold(armed) && !solicited_only {
+        fire(cq, false, raise);
+    }
+}
+
+/// What the program has done since its last event, by which it is told of completions that came before it asked.
+#[derive(Default)]
+pub(crate) struct SinceEvent {
+    /// It has polled since it got or asked for an event.
+    polled: bool,
+    /// It has asked since it got one.
+    asked: bool,
+}
+
+impl SinceEvent {
+    #[inline(always)]
+    pub(crate) fn polled(&mut self) {
+        self.polled = true;
+    }
+
+    pub(crate) fn event_got(&mut self) {
+        *self = SinceEvent::default();
+    }
+
+    /// The program asks; `armed` is what was left of its wish before this one. Whether what the queue `holds` came since the
+    /// program looked, and no event tells of it.
+    pub(crate) fn is_untold(&mut self, armed: u32, holds: impl FnOnce() -> bool) -> bool {
+        let (polled, asked) = (std::mem::take(&mut self.polled), std::mem::replace(&mut self.asked, true));
+        let granted = asked && (armed == arm::NONE || armed & arm::FIRING != 0);
+        polled && !granted && holds()
+    }
 }
 
 /// A producer has died. It may have been firing, or have published a completion that nobody was told of: `waiting`

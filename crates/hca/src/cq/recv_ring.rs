@@ -3,11 +3,45 @@
 //!
 //! It is to a lane what [`crate::cq::send_ring`] is to a send queue, and a CQ merges both in the same way.
 
-use crate::arena::layout::{Lane, RECENT};
-use crate::rq::{Receipt, RecvQueue};
+use crate::arena::layout::{CqShared, Lane, RECENT, RecvWqe};
+use crate::cq::completion::publish;
+use crate::host::atomic::{AtomicU32, Ordering, fence};
+use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 use vervain_iba::Completion;
+
+/// The receive completions of one lane, as its initiator makes them.
+pub(crate) struct Deliveries<'a> {
+    pub(crate) lane: &'a Lane,
+    pub(crate) ring: &'a [AtomicU32],
+    /// Where they are polled.
+    pub(crate) cq: &'a CqShared,
+    /// The owner relies on full barriers.
+    pub(crate) full_barrier: bool,
+}
+
+impl Deliveries<'_> {
+    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed. The caller is the
+    /// ring's only producer. True when the CQ asks for more.
+    #[inline(always)]
+    pub(crate) fn push(&self, rq: &RqView, index: u32, wqe: &RecvWqe, receipt: &Receipt) -> bool {
+        let lane = self.lane;
+        receipt.write_into(wqe, self.cq.timestamps.load(Ordering::Relaxed) != 0);
+        let produced = lane.produced.load(Ordering::Relaxed);
+        if rq.exclusive {
+            rq.complete_exclusive(wqe);
+        } else {
+            self.ring[produced as usize & (self.ring.len() - 1)].store(index, Ordering::Relaxed);
+            // Not before the last count: see `RecvRing::recent`.
+            fence(Ordering::Release);
+            let recent = &lane.recent[produced as usize % RECENT];
+            recent.wqe.store(index, Ordering::Relaxed);
+            receipt.write(&recent.completed);
+        }
+        let bit = lane.ready_bit.load(Ordering::Relaxed);
+        publish(self.cq, &lane.produced, produced.wrapping_add(1), &lane.mode, bit, self.full_barrier)
+    }
+}
 
 /// The receive completions of one lane, as its owner takes them.
 pub(crate) struct RecvRing {

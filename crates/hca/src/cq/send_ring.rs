@@ -4,8 +4,8 @@
 //! It is to a send queue what a lane is to a receive queue, and a CQ merges both in the same way.
 
 use crate::arena::layout::CqShared;
+use crate::host::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::host::clock::hca_clock_ns;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vervain_iba::Completion;
 
 /// One completion.

@@ -1,7 +1,9 @@
 //! The machine under the device, which knows nothing of verbs: memory that may go away, locks that survive their holder, copies,
 //! barriers, waking and waiting, and what the kernel says of the network.
 
+pub(crate) mod atomic;
 pub(crate) mod barrier;
+pub(crate) mod bits;
 pub mod clock;
 pub mod copy;
 pub mod eventfd;

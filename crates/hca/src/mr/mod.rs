@@ -1,4 +1,4 @@
-//! Memory regions (IBA 10.6). Their keys stand in [`crate::process::key_table`].
+//! Memory regions (IBA 10.6). Their keys stand in `process::key_table`.
 //!
 //! Revocation (DESIGN decision 3): the key is made invalid, then everybody in flight is waited for.
 

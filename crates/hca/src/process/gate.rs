@@ -1,10 +1,100 @@
-//! The gate of a lane, seen by its owner: whether the initiator is in flight, since when it has been, and whether it was cut
-//! off (DESIGN decision 3).
+//! The gate of a lane (DESIGN decision 3). The initiator marks itself as in flight and looks whether it may come in; the owner
+//! closes a way in and looks who is marked. Whoever closes stores before a heavy barrier and looks after it, and the initiator
+//! stores before a light one and looks after it, so that one of the two sees the other.
 
-use crate::arena::layout::Lane;
+use crate::arena::layout::{Header, Lane, QpShared};
+use crate::host::atomic::{Ordering, compiler_fence};
+use crate::host::barrier;
 use crate::host::clock::now_ns;
 use crate::host::lock::OwnerLock;
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use vervain_iba::QpState;
+
+// ---- the initiator --------------------------------------------------------------------------------------------------
+
+/// `FUTEX_OWNER_DIED`: the kernel sets it in a robust mutex whose owner died (`man 2 get_robust_list`).
+pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
+
+/// The mark of being in flight; ends when dropped.
+pub struct InFlight<'a> {
+    lane: &'a Lane,
+}
+
+impl<'a> InFlight<'a> {
+    /// Marks the initiator of `lane` as in flight; visible before anything that it looks at next. `full` says that the owner
+    /// relies on full barriers.
+    #[inline(always)]
+    pub(crate) fn begin(lane: &'a Lane, full: bool) -> InFlight<'a> {
+        // Plain stores: until its initiator gives a lane back, nobody else has it.
+        let gate = lane.gate.load(Ordering::Relaxed) | 1;
+        // Who waits for the mark before may see this one first, and goes on: what was touched until now comes before it.
+        lane.gate.store(gate, Ordering::Release);
+        barrier::light(full);
+        InFlight { lane }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Read again rather than kept, which would take a register of the short way.
+        let gate = self.lane.gate.load(Ordering::Relaxed);
+        self.lane.gate.store(gate.wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// Whether the way in through `lane` is open, as it is most of the time. Asked inside the mark.
+#[inline(always)]
+pub(crate) fn is_open(lane: &Lane, qp: &QpShared, header: &Header) -> bool {
+    let state = qp.state.load(Ordering::Acquire);
+    (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && is_established(qp)))
+        && lane.open.load(Ordering::Relaxed) != 0
+        && header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
+        && header.paused.load(Ordering::Acquire) == 0
+}
+
+/// Whether a message has arrived since the QP went to RTR. Passive sides of RDMA Writes often stay there.
+#[inline(always)]
+pub(crate) fn is_established(qp: &QpShared) -> bool {
+    qp.established.load(Ordering::Relaxed) != 0
+}
+
+/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
+/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
+/// follow.
+#[inline(always)]
+pub(crate) fn name(lane: &Lane, key: u32, addr: u64) {
+    lane.addr.store(addr, Ordering::Relaxed);
+    // Not seen before what the last access has stored.
+    lane.key.store(key, Ordering::Release);
+}
+
+/// The same inside the mark; false once the lane was cut off.
+#[inline(always)]
+pub(crate) fn name_next(lane: &Lane, key: u32, addr: u64, full: bool) -> bool {
+    name(lane, key, addr);
+    barrier::light(full);
+    !is_cut_off(lane)
+}
+
+/// Whether the owner has waited in vain for the initiator while it was in flight.
+#[inline(always)]
+pub(crate) fn is_cut_off(lane: &Lane) -> bool {
+    lane.cut_off.load(Ordering::Relaxed) != 0
+}
+
+/// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given up
+/// waiting, for it has flushed the receive, and its program may have taken the memory back.
+#[inline(always)]
+pub(crate) fn counts(lane: &Lane) -> bool {
+    // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was copied
+    // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited.
+    compiler_fence(Ordering::SeqCst);
+    !is_cut_off(lane)
+}
+
+// ---- the owner ------------------------------------------------------------------------------------------------------
 
 /// The gate of one lane of this process.
 pub(crate) struct LaneGate {
@@ -26,6 +116,18 @@ impl LaneGate {
         self.lane.gate.load(Ordering::Acquire)
     }
 
+    /// Whether the initiator that was in flight as `mark` says still is.
+    pub(crate) fn stands(&self, mark: u64) -> bool {
+        self.mark() == mark
+    }
+
+    /// Takes the lane away from an initiator that stands still. A heavy barrier follows: what is published and not seen after
+    /// that does not count for the initiator either.
+    pub(crate) fn cut_off(&self) {
+        self.lane.cut_off.store(1, Ordering::SeqCst);
+        self.lane.open.store(0, Ordering::SeqCst);
+    }
+
     /// Whether the initiator stood still while in flight, and the lane was taken away from it.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.lane.cut_off.load(Ordering::Acquire) != 0
@@ -38,6 +140,40 @@ impl LaneGate {
             *standing = (mark, now_ns());
         }
         standing.1
+    }
+}
+
+/// An initiator in flight: the gate of its lane, and its mark.
+pub(crate) type Standing = (Arc<LaneGate>, u64);
+
+/// Who is in flight on `gates`.
+pub(crate) fn standing(gates: Vec<Arc<LaneGate>>) -> Vec<Standing> {
+    let marked = gates.into_iter().map(|gate| (Arc::clone(&gate), gate.mark()));
+    marked.filter(|(_, mark)| mark & 1 == 1).collect()
+}
+
+/// The gates of all lanes of a process, by where they lie.
+#[derive(Default)]
+pub(crate) struct Gates(OwnerLock<BTreeMap<u64, (&'static Lane, Weak<LaneGate>)>>);
+
+impl Gates {
+    pub(crate) fn add(&self, gate: &Arc<LaneGate>) {
+        self.0.lock().insert(gate.offset, (gate.lane, Arc::downgrade(gate)));
+    }
+
+    pub(crate) fn remove(&self, gate: &LaneGate) {
+        self.0.lock().remove(&gate.offset);
+    }
+
+    pub(crate) fn which(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
+        self.0.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
+    }
+
+    /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`. On all
+    /// others the initiator finds it closed.
+    pub(crate) fn inside(&self, matter: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
+        barrier::heavy();
+        self.which(|lane| in_flight(lane) && matter(lane))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A process as the device model has it: its arena, itself as a peer of itself, the numbers and keys that it hands out, the
 //! gates of the lanes into it, its doorbells, and the progress thread, which sleeps until something cannot finish inside a call
-//! (DESIGN decision 6). The QPs stand above it, see [`crate::qp::registry`].
+//! (DESIGN decision 6). The QPs stand above it, see [`crate::qp::table`].
 
 mod adoption;
 pub(crate) mod doorbell;
@@ -32,7 +32,7 @@ use crate::host::{barrier, random};
 use crate::process::adoption::Adopting;
 use crate::process::doorbell::{AttentionTable, Looked, Looker};
 use crate::process::exports::{ExportedRange, Objects};
-use crate::process::gate::LaneGate;
+use crate::process::gate::{Gates, LaneGate};
 use crate::process::key_table::KeyTable;
 use crate::process::packets::Packets;
 use crate::process::peer::PeerProcess;
@@ -91,7 +91,7 @@ pub struct Process {
     forks: u32,
     numbers: OwnerLock<Numbers>,
     /// The gates of all lanes, by where they lie.
-    gates: OwnerLock<BTreeMap<u64, (&'static Lane, Weak<LaneGate>)>>,
+    gates: Gates,
     /// The send work of all QPs, by their numbers.
     send_work: OwnerLock<BTreeMap<u32, Weak<dyn SendWork>>>,
     pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
@@ -194,7 +194,7 @@ impl Process {
             restart,
             forks: fork::count(),
             numbers: OwnerLock::default(),
-            gates: OwnerLock::default(),
+            gates: Gates::default(),
             send_work: OwnerLock::default(),
             pending: OwnerLock::default(),
             serving: OwnerLock::default(),
@@ -264,11 +264,11 @@ impl Process {
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_gate(&self, gate: &Arc<LaneGate>) {
-        self.gates.lock().insert(gate.offset, (gate.lane, Arc::downgrade(gate)));
+        self.gates.add(gate);
     }
 
     pub(crate) fn remove_gate(&self, gate: &LaneGate) {
-        self.gates.lock().remove(&gate.offset);
+        self.gates.remove(gate);
     }
 
     pub(crate) fn add_send_work(&self, work: Weak<dyn SendWork>, qpn: u32) {

@@ -4,14 +4,13 @@
 use crate::arena::layout::{self, Header, KeyEntry, QpShared, RqShared};
 use crate::arena::{ArenaRef, View};
 use crate::error::{Error, Result};
+use crate::host::bits::bits;
+use crate::process::gate::OWNER_DIED;
 use crate::process::imports::{Mapped, Wanted};
 use crate::process::peer_channels::PeerChannels;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use vervain_share::checkers;
-
-/// `FUTEX_OWNER_DIED`: the kernel sets it in a robust mutex whose owner died (`man 2 get_robust_list`).
-pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A process and its arena.
 pub struct PeerProcess {
@@ -321,30 +320,5 @@ pub(crate) fn plain_region(
     pd: u32,
 ) -> Option<(&KeyEntry, u64)> {
     let entry = keys.get((key >> 8) as usize)?;
-    if entry.key.load(Ordering::Acquire) != u64::from(key)
-        || entry.domain.load(Ordering::Relaxed) != u64::from(pd)
-        || (need != 0 && entry.access.load(Ordering::Relaxed) & need != need)
-    {
-        return None;
-    }
-    let offset = addr.wrapping_sub(entry.iova.load(Ordering::Relaxed));
-    let size = entry.len.load(Ordering::Relaxed);
-    if offset > size || len > size - offset { None } else { Some((entry, offset)) }
-}
-
-/// The numbers of the set bits of `word`.
-pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        if word == 0 {
-            return None;
-        }
-        let b = word.trailing_zeros();
-        word &= word - 1;
-        Some(b)
-    })
-}
-
-/// Advances `counter` from `from` by one, whoever does it first.
-pub(crate) fn help(counter: &AtomicU64, from: u64) {
-    let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
+    Some((entry, entry.plain_offset(key, addr, len, need, pd)?))
 }

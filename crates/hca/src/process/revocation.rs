@@ -11,7 +11,7 @@ use crate::host::clock::now_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::exports::Pin;
-use crate::process::gate::{LaneGate, in_flight};
+use crate::process::gate::{self, LaneGate, Standing, in_flight};
 use crate::process::key_table::Named;
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,9 +55,6 @@ impl Suspects {
     }
 }
 
-/// The gate of a lane, and the mark of an initiator in flight on it.
-type Standing = (Arc<LaneGate>, u64);
-
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
@@ -71,9 +68,8 @@ impl Process {
 
     /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.
     pub(crate) fn drain(&self, key: u32) {
-        barrier::heavy();
         let there = |lane: &Lane| self.keys.may_reach(lane.key.load(Ordering::SeqCst), key);
-        self.wait_until_left(self.lanes_where(|lane| in_flight(lane) && there(lane)));
+        self.wait_until_left(self.gates.inside(there));
         self.wait_for_own();
     }
 
@@ -86,8 +82,7 @@ impl Process {
     /// [`Process::pause`] that waits only for peers on lanes that `matter`.
     pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
         self.own.header.paused.fetch_add(1, Ordering::SeqCst);
-        barrier::heavy();
-        self.wait_until_left(self.lanes_where(|lane| in_flight(lane) && matter(lane)));
+        self.wait_until_left(self.gates.inside(matter));
         self.wait_for_own();
         self.wait_for_packets();
     }
@@ -95,8 +90,7 @@ impl Process {
     /// [`Process::pause`] before a fork, which cuts nobody off.
     pub(crate) fn pause_for_fork(&self) {
         self.own.header.paused.fetch_add(1, Ordering::SeqCst);
-        barrier::heavy();
-        drop(self.those_stuck(self.lanes_where(in_flight), FORK_PATIENCE_NS));
+        drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
         self.wait_for_own();
         self.wait_for_packets();
     }
@@ -133,10 +127,6 @@ impl Process {
         self.wait_serving();
     }
 
-    fn lanes_where(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
-        self.gates.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
-    }
-
     fn wait_until_left(&self, lanes: Vec<Arc<LaneGate>>) {
         if lanes.is_empty() {
             return;
@@ -150,12 +140,11 @@ impl Process {
     /// Waits until each of the initiators has left or ended, or has stood still for `patience` nanoseconds; those that have,
     /// and those that were cut off before.
     fn those_stuck(&self, lanes: Vec<Arc<LaneGate>>, patience: u64) -> Vec<Standing> {
-        let mut moving: Vec<Standing> = lanes.into_iter().map(|gate| (Arc::clone(&gate), gate.mark())).collect();
-        moving.retain(|(_, mark)| mark & 1 == 1);
+        let mut moving = gate::standing(lanes);
         let mut stuck = Vec::new();
         let (mut spins, mut looks, mut last) = (0u32, 0u32, now_ns());
         loop {
-            moving.retain(|(gate, mark)| gate.mark() == *mark);
+            moving.retain(|(gate, mark)| gate.stands(*mark));
             if moving.is_empty() {
                 return stuck;
             }
@@ -166,7 +155,7 @@ impl Process {
             }
             if spins == 2000 {
                 // From now on time counts for all that stand still, so that the next one who waits does not begin anew.
-                for gate in self.lanes_where(in_flight) {
+                for gate in self.gates.which(in_flight) {
                     gate.in_flight_since(gate.mark());
                 }
             }
@@ -200,15 +189,11 @@ impl Process {
         let _one_at_a_time = self.revocation.cutting.lock();
         let mut parted: Vec<Range<u64>> = Vec::new();
         loop {
-            stuck.retain(|(gate, mark)| !gate.is_cut_off() && gate.mark() == *mark);
+            stuck.retain(|(gate, mark)| !gate.is_cut_off() && gate.stands(*mark));
             if stuck.is_empty() {
                 break;
             }
-            for (gate, _) in &stuck {
-                gate.lane.cut_off.store(1, Ordering::SeqCst);
-                gate.lane.open.store(0, Ordering::SeqCst);
-            }
-            // What is published and not seen after this does not count for its initiator either.
+            stuck.iter().for_each(|(gate, _)| gate.cut_off());
             barrier::heavy();
             for (gate, _) in &stuck {
                 gate.lane.unaim();
@@ -227,13 +212,11 @@ impl Process {
             // Others may be writing there rightfully, by the way that ends now. What they have begun is finished, or they are
             // cut off too, for it would be lost.
             self.keys.unshare(|host, len, _| pages.iter().any(|p| overlap(p, &(host..host.saturating_add(len)))));
-            barrier::heavy();
             let there = |lane: &Lane| {
                 let touched = self.keys.touched(lane);
                 touched.is_some_and(|memory| pages.iter().any(|p| overlap(p, &memory)))
             };
-            let lanes =
-                self.lanes_where(|lane| in_flight(lane) && lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
+            let lanes = self.gates.inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
             parted.extend(pages.iter().cloned());
             stuck = self.those_stuck(lanes, PATIENCE_NS);
         }

@@ -25,7 +25,7 @@ impl Qp {
         if self.qp_type.is_reliable() {
             self.enter_error(sends);
         } else {
-            sends.sq.flush(&self.core);
+            sends.sq.flush(&self.base);
         }
     }
 
@@ -42,7 +42,7 @@ impl Qp {
                 lane.cq.push(self.flushed_receive(wr_id));
             }
         }
-        sends.sq.flush(&self.core);
+        sends.sq.flush(&self.base);
         self.disconnect(sends);
         self.flush_receives();
         if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {

@@ -2,8 +2,8 @@
 //! flush (IBA 10.3); the send queue does the requester's work, peers do the responder's.
 
 pub mod ah;
+pub mod base;
 pub mod carrier;
-pub mod core;
 pub(crate) mod life;
 pub(crate) mod modify;
 pub mod remote;
@@ -28,8 +28,8 @@ use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::lane::OwnedLane;
 use crate::process::send_work::{Progress, SendWork};
+use crate::qp::base::QpBase;
 use crate::qp::carrier::Connection;
-use crate::qp::core::QpCore;
 use crate::qp::sq::ud::DatagramOut;
 use crate::qp::sq::wqe::SendRequest;
 use crate::qp::sq::wqe::WorkRequest;
@@ -68,7 +68,7 @@ pub struct QpInit<'a> {
 
 /// A queue pair.
 pub struct Qp {
-    core: QpCore,
+    base: QpBase,
     pub(crate) table: &'static QpTable,
     me: Weak<Qp>,
     pd: Option<Arc<Pd>>,
@@ -106,11 +106,11 @@ struct SendSide {
 }
 
 impl Deref for Qp {
-    type Target = QpCore;
+    type Target = QpBase;
 
     #[inline(always)]
-    fn deref(&self) -> &QpCore {
-        &self.core
+    fn deref(&self) -> &QpBase {
+        &self.base
     }
 }
 
@@ -188,7 +188,7 @@ impl Qp {
                 sq.set_datagram_out(out);
             }
             Qp {
-                core: QpCore::new(process, context, init.qp_type, number, shared, init.send_cq),
+                base: QpBase::new(process, context, init.qp_type, number, shared, init.send_cq),
                 table,
                 me: me.clone(),
                 pd: pd.cloned(),
@@ -390,7 +390,7 @@ impl Qp {
     pub fn wr_complete_short(&self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
         let sq = unsafe { &mut self.sends.held().sq };
-        let done = sq.nothing_pushed() && sq.post_fast(&self.core, opcode, work);
+        let done = sq.nothing_pushed() && sq.post_fast(&self.base, opcode, work);
         if done {
             self.sends.raw().unlock();
         }
@@ -401,7 +401,7 @@ impl Qp {
     pub fn wr_push(&self, request: &SendRequest<'_>) -> Result<()> {
         // SAFETY: this thread holds the lock since `wr_start`.
         let sq = unsafe { &mut self.sends.held().sq };
-        let pushed = sq.push(&self.core, request);
+        let pushed = sq.push(&self.base, request);
         if let Err(e) = &pushed {
             sq.keep_refusal(e);
         }
@@ -473,7 +473,7 @@ impl Qp {
                 let connection = Arc::clone(connection);
                 self.advance_connection(sends, &*connection)
             }
-            None => sends.sq.advance(&self.core, budget),
+            None => sends.sq.advance(&self.base, budget),
         });
         let progress = progress.unwrap_or(Progress::Wait(now_ns() + PAUSED_NS));
         self.note_if_needed(sends, progress);
@@ -483,7 +483,7 @@ impl Qp {
     /// Marks `f` as send work, and sees to what has failed in it. None while the process is paused.
     #[inline(always)]
     fn work_on(&self, sends: &mut SendSide, f: impl FnOnce(&mut SendSide) -> Progress) -> Option<Progress> {
-        self.core.executing(|| {
+        self.base.executing(|| {
             let progress = f(sends);
             if sends.sq.take_failure() {
                 self.send_error(sends);
@@ -542,15 +542,15 @@ impl SendSide {
 
 impl SendWork for Qp {
     fn number(&self) -> u32 {
-        self.core.number
+        self.base.number
     }
 
     fn is_executing(&self) -> bool {
-        self.core.executing.load(Ordering::SeqCst) & 1 == 1
+        self.base.executing.load(Ordering::SeqCst) & 1 == 1
     }
 
     fn wait_executing(&self) {
-        let executing = &self.core.executing;
+        let executing = &self.base.executing;
         let e = executing.load(Ordering::SeqCst);
         let mut spins = 0u32;
         while e & 1 == 1 && executing.load(Ordering::Acquire) == e && !self.thread_is_gone() {
@@ -611,19 +611,19 @@ impl Poster<'_> {
     /// Carries a request out at once, if it can be; false if it has to be pushed.
     #[inline(always)]
     pub fn short(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
-        self.sq.post_fast(&self.qp.core, opcode, work)
+        self.sq.post_fast(&self.qp.base, opcode, work)
     }
 
     /// [`Poster::short`] for a Write.
     #[inline(always)]
     pub fn short_write(&mut self, work: &impl WorkRequest) -> bool {
-        self.sq.post_fast_write(&self.qp.core, work)
+        self.sq.post_fast_write(&self.qp.base, work)
     }
 
     /// [`Poster::short`] for what is not a Write.
     #[inline(always)]
     pub fn short_other(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
-        self.sq.post_fast_other(&self.qp.core, opcode, work)
+        self.sq.post_fast_other(&self.qp.base, opcode, work)
     }
 
     /// Pieces that a request may have.
@@ -644,7 +644,7 @@ fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> 
     if first {
         sq.begin_batch();
     }
-    sq.push(&qp.core, request)
+    sq.push(&qp.base, request)
 }
 
 /// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.

@@ -148,8 +148,8 @@ impl<'a> Sends<'a> {
     pub fn do_local(&mut self) {
         let i = self.sq.wq.place(self.sq.wq.head());
         let opcode = self.sq.wq[i].opcode;
-        if let Step::Done(status) = self.sq.local_operation(&self.qp.core, i, opcode) {
-            self.sq.finish(&self.qp.core, status);
+        if let Step::Done(status) = self.sq.local_operation(&self.qp.base, i, opcode) {
+            self.sq.finish(&self.qp.base, status);
         }
     }
 
@@ -157,7 +157,7 @@ impl<'a> Sends<'a> {
     /// returns.
     #[inline]
     pub fn finish(&mut self, status: u32) {
-        self.sq.finish(&self.qp.core, status);
+        self.sq.finish(&self.qp.base, status);
     }
 }
 
@@ -177,7 +177,7 @@ impl Qp {
     #[cold]
     fn goes_on(&self, sends: &mut SendSide) -> bool {
         let has_begun = sends.has_begun();
-        sends.sq.goes_on(&self.core, has_begun)
+        sends.sq.goes_on(&self.base, has_begun)
     }
 
     /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`: what a carrier does about an answer

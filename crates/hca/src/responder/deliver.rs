@@ -1,14 +1,15 @@
 //! Messages into receives (IBA 9.4.1, 10.8.3.3): a receive is claimed, filled and completed, or spoilt.
 
 use crate::arena::ArenaRef;
-use crate::arena::layout::{self, CqShared, RECENT};
-use crate::cq::completion::{publish, watched};
+use crate::arena::layout::{self, CqShared};
+use crate::cq::completion::watched;
+use crate::cq::recv_ring::Deliveries;
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::PeerProcess;
 use crate::responder::{Nak, Responder, write};
 use crate::rq::{Receipt, RqView};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use vervain_iba::wc;
 
 /// A completion was published for a program that may wait for an event of its CQ.
@@ -111,26 +112,12 @@ impl Responder {
     #[inline]
     pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
         let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
-        let lane = &*self.lane;
         // The receive was flushed, and may be that of another connection now.
         if self.is_cut_off() {
             return None;
         }
-        receipt.write_into(w, self.cq.timestamps.load(Ordering::Relaxed) != 0);
-        let produced = lane.produced.load(Ordering::Relaxed);
-        if rq.exclusive {
-            rq.complete_exclusive(w);
-        } else {
-            self.ring[produced as usize & (self.ring.len() - 1)].store(wqe, Ordering::Relaxed);
-            // Not before the last count: see `OwnedLane::recent`.
-            fence(Ordering::Release);
-            let recent = &lane.recent[produced as usize % RECENT];
-            recent.wqe.store(wqe, Ordering::Relaxed);
-            receipt.write(&recent.completed);
-        }
-        let bit = lane.ready_bit.load(Ordering::Relaxed);
-        let next = produced.wrapping_add(1);
-        let asks = publish(&self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier);
+        let to = Deliveries { lane: &self.lane, ring: &self.ring, cq: &self.cq, full_barrier: self.full_barrier };
+        let asks = to.push(rq, wqe, w, receipt);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
         rq.fetch_next();
         call

@@ -1,9 +1,8 @@
 //! The memory that an operation touches at the far side: named for whoever revokes, checked against its key, and moved to or from
 //! by the best way there is.
 
-use crate::arena::layout::Lane;
-use crate::host::barrier;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
+use crate::process::gate;
 use crate::process::peer::{Location, plain_region};
 use crate::responder::{Nak, Responder};
 use crate::rq::RqView;
@@ -121,23 +120,11 @@ impl Reached<'_> {
     }
 }
 
-/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
-/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
-/// follow.
-#[inline(always)]
-pub(super) fn name(lane: &Lane, key: u32, addr: u64) {
-    lane.addr.store(addr, Ordering::Relaxed);
-    // Not seen before what the last access has stored.
-    lane.key.store(key, Ordering::Release);
-}
-
 impl Responder {
     /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
     #[inline]
     fn name_next(&self, key: u32, addr: u64) -> bool {
-        name(&self.lane, key, addr);
-        barrier::light(self.full_barrier);
-        !self.is_cut_off()
+        gate::name_next(&self.lane, key, addr, self.full_barrier)
     }
 
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.

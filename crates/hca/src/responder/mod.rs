@@ -15,6 +15,7 @@ mod read;
 mod visit;
 mod write;
 
+pub use crate::process::gate::InFlight;
 pub(crate) use atomic::Atomic;
 pub(crate) use deliver::WakeCall;
 pub(crate) use memory::{Reached, Refusal};
@@ -23,10 +24,11 @@ pub use visit::Visit;
 use crate::arena::ArenaRef;
 use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::host::barrier;
-use crate::process::peer::{OWNER_DIED, PeerProcess};
+use crate::process::gate::{self, is_established};
+use crate::process::peer::PeerProcess;
 use crate::rq::RqView;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_iba::{QpState, QpType, event};
 
 /// Why the responder refuses, as an acknowledgement would say it.
@@ -180,17 +182,8 @@ impl Responder {
     /// [`Responder::enter`] with the lane in a register.
     #[inline(always)]
     fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
-        // Plain stores: until its initiator gives a lane back, nobody else has it.
-        let gate = lane.gate.load(Ordering::Relaxed) | 1;
-        lane.gate.store(gate, Ordering::Relaxed);
-        barrier::light(self.full_barrier);
-        let mark = InFlight { lane };
-        let state = self.qp.state.load(Ordering::Acquire);
-        if (state == QpState::Rts as u32 || (state == QpState::Rtr as u32 && self.is_established()))
-            && lane.open.load(Ordering::Relaxed) != 0
-            && self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
-            && self.header.paused.load(Ordering::Acquire) == 0
-        {
+        let mark = InFlight::begin(lane, self.full_barrier);
+        if gate::is_open(lane, &self.qp, &self.header) {
             return Ok(mark);
         }
         match self.not_as_usual() {
@@ -203,26 +196,17 @@ impl Responder {
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
         let lane = &*self.lane;
-        memory::name(lane, key, addr);
+        gate::name(lane, key, addr);
         self.enter_by(lane)
     }
 
     /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
-        let gate = self.lane.gate.load(Ordering::Relaxed) | 1;
-        self.lane.gate.store(gate, Ordering::Relaxed);
-        barrier::light(self.full_barrier);
-        let mark = InFlight { lane: &self.lane };
+        let mark = InFlight::begin(&self.lane, self.full_barrier);
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
             Some(nak) => Err(nak),
         }
-    }
-
-    /// Whether a message has arrived since the QP went to RTR. Passive sides of RDMA Writes often stay there.
-    #[inline(always)]
-    fn is_established(&self) -> bool {
-        self.qp.established.load(Ordering::Relaxed) != 0
     }
 
     /// [`Responder::enter`] where not everything is as it is most of the time.
@@ -238,7 +222,7 @@ impl Responder {
         if !self.space.is_open() {
             return Some(Nak::Paused);
         }
-        if state == QpState::Rtr as u32 && !self.is_established() {
+        if state == QpState::Rtr as u32 && !is_established(&self.qp) {
             self.established();
         }
         None
@@ -266,17 +250,13 @@ impl Responder {
     /// Whether the owner has waited in vain for this initiator while it was in flight.
     #[inline(always)]
     fn is_cut_off(&self) -> bool {
-        self.lane.cut_off.load(Ordering::Relaxed) != 0
+        gate::is_cut_off(&self.lane)
     }
 
-    /// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given up
-    /// waiting, for it has flushed the receive, and its program may have taken the memory back.
+    /// Whether what was done inside the mark counts, asked after the last copy or publication.
     #[inline(always)]
     pub fn counts(&self) -> bool {
-        // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was copied
-        // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited.
-        compiler_fence(Ordering::SeqCst);
-        !self.is_cut_off()
+        gate::counts(&self.lane)
     }
 
     /// The end of a request that was carried out inside `mark`; silence if it does not count.
@@ -352,19 +332,5 @@ impl LaneGuard {
     /// Gives the lane back.
     pub fn release(&self) {
         let _ = self.lane.initiator.compare_exchange(self.me, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-/// The mark of being in flight; ends when dropped.
-pub struct InFlight<'a> {
-    lane: &'a Lane,
-}
-
-impl Drop for InFlight<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Read again rather than kept, which would take a register of the short way.
-        let gate = self.lane.gate.load(Ordering::Relaxed);
-        self.lane.gate.store(gate.wrapping_add(1), Ordering::Release);
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::arena::layout::RecvWqe;
 use crate::error::{Error, Result};
+use crate::host::atomic::Ordering;
 use crate::rq::{RecvQueue, RqView};
-use std::sync::atomic::Ordering;
 use vervain_iba::{Completion, Sge};
 
 /// [`RecvWqe::turn`] of a receive that was posted at `position`, and waits.

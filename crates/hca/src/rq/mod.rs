@@ -12,11 +12,10 @@ use crate::arena::layout::{Completed, RecvWqe, RqShared, WqeSge};
 use crate::arena::{ArenaRef, Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
+use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
-use crate::process::peer::help;
-use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_iba::{Completion, Sge};
 
 const POSITION_MASK: u64 = 0xff_ffff;
@@ -172,6 +171,11 @@ impl RqView {
         let len_key = sge.len_key.load(Ordering::Relaxed);
         Sge { addr: sge.addr.load(Ordering::Relaxed), length: len_key as u32, lkey: (len_key >> 32) as u32 }
     }
+}
+
+/// Advances `counter` from `from` by one, whoever does it first.
+fn help(counter: &AtomicU64, from: u64) {
+    let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Asks for a cache line to write to.

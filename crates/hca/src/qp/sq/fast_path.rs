@@ -8,7 +8,7 @@
 use crate::host::guarded;
 use crate::mr::transfer::{self, DIRECT_CHUNK};
 use crate::process::peer::{Location, plain_region};
-use crate::qp::core::QpCore;
+use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::wqe::WorkRequest;
 use crate::responder::{InFlight, Responder, WakeCall};
@@ -71,7 +71,7 @@ fn fast_opcodes(qp_type: QpType) -> u32 {
 impl SendQueue {
     /// Carries `w` out, from posting to its completion; false if it has to take the long way.
     #[inline(always)]
-    pub(crate) fn post_fast(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
+    pub(crate) fn post_fast(&mut self, qp: &QpBase, opcode: Opcode, w: &impl WorkRequest) -> bool {
         if self.fast.opcodes >> opcode as u32 & 1 == 0 {
             return false;
         }
@@ -80,23 +80,23 @@ impl SendQueue {
 
     /// [`SendQueue::post_fast`] for a Write.
     #[inline(always)]
-    pub(crate) fn post_fast_write(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
+    pub(crate) fn post_fast_write(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         self.fast.opcodes & 1 << Opcode::Write as u32 != 0 && self.post_write(qp, w)
     }
 
     /// [`SendQueue::post_fast`] for what is not a Write, in a function of the caller's own.
     #[inline(always)]
-    pub(crate) fn post_fast_other(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
+    pub(crate) fn post_fast_other(&mut self, qp: &QpBase, opcode: Opcode, w: &impl WorkRequest) -> bool {
         self.fast.opcodes >> opcode as u32 & 1 != 0 && self.post_by_opcode(qp, opcode, w)
     }
 
     #[inline(never)]
-    fn post_other(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
+    fn post_other(&mut self, qp: &QpBase, opcode: Opcode, w: &impl WorkRequest) -> bool {
         self.post_by_opcode(qp, opcode, w)
     }
 
     #[inline(always)]
-    fn post_by_opcode(&mut self, qp: &QpCore, opcode: Opcode, w: &impl WorkRequest) -> bool {
+    fn post_by_opcode(&mut self, qp: &QpBase, opcode: Opcode, w: &impl WorkRequest) -> bool {
         match opcode {
             Opcode::Send | Opcode::SendImm => self.post_message(qp, w, opcode),
             Opcode::Read => self.post_read(qp, w),
@@ -105,7 +105,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn post_write(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
+    fn post_write(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         let data = w.data();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
@@ -130,7 +130,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_read(&mut self, qp: &QpCore, w: &impl WorkRequest) -> bool {
+    fn post_read(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         let data = w.data();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
@@ -153,7 +153,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_atomic(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode) -> bool {
+    fn post_atomic(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
         let mut unanswered = false;
         let (addr, rkey, ..) = w.atomic();
@@ -198,7 +198,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn post_message(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode) -> bool {
+    fn post_message(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
         let mut receive = Receive::default();
         let done = match self.begin_short(qp, &data, None) {
@@ -222,7 +222,7 @@ impl SendQueue {
     fn message(
         &self,
         target: &Responder,
-        qp: &QpCore,
+        qp: &QpBase,
         w: &impl WorkRequest,
         data: &Sge,
         with_imm: bool,
@@ -262,7 +262,7 @@ impl SendQueue {
 
     /// Carries out WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
     #[inline]
-    pub(crate) fn advance_short(&mut self, qp: &QpCore, i: usize) -> bool {
+    pub(crate) fn advance_short(&mut self, qp: &QpBase, i: usize) -> bool {
         let opcode = self.wq[i].opcode;
         if self.fast.opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
@@ -299,7 +299,7 @@ impl SendQueue {
     #[inline(always)]
     fn begin_short(
         &mut self,
-        qp: &QpCore,
+        qp: &QpBase,
         data: &Sge,
         remote: Option<(u64, u32)>,
     ) -> Option<(&SendQueue, &Responder, Option<InFlight<'_>>)> {
@@ -334,7 +334,7 @@ impl SendQueue {
     /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
     /// waits for it, and finds each completion published and told, or neither.
     #[inline(always)]
-    fn end_short(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
+    fn end_short(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
         if let Some(fetched) = done {
             self.complete_short(qp, w, opcode, length, fetched);
         }
@@ -344,7 +344,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn complete_short(&mut self, qp: &QpCore, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
+    fn complete_short(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
         self.fast.left -= length;
         self.fast.room -= 1;
         let tail = self.wq.pass();

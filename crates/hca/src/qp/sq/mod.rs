@@ -20,7 +20,7 @@ use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::{Process, Progress};
-use crate::qp::core::QpCore;
+use crate::qp::base::QpBase;
 use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
 use crate::qp::sq::requester::{Exec, Step};
@@ -126,7 +126,7 @@ impl SendQueue {
 
     /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
     /// (`man ibv_post_send`).
-    pub(crate) fn push(&mut self, qp: &QpCore, request: &SendRequest<'_>) -> Result<()> {
+    pub(crate) fn push(&mut self, qp: &QpBase, request: &SendRequest<'_>) -> Result<()> {
         if self.wq.room(self.completions.freed()) == 0 {
             return Err(full());
         }
@@ -215,7 +215,7 @@ impl SendQueue {
 
     /// Does what can be done now within `budget` bytes.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, qp: &QpCore, mut budget: u64) -> Progress {
+    pub(crate) fn advance(&mut self, qp: &QpBase, mut budget: u64) -> Progress {
         if self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting) {
             self.flush_stash(qp);
         }
@@ -254,7 +254,7 @@ impl SendQueue {
 
     /// Whether the request at the head, which `has_begun` or not, is carried out although the QP is not in RTS.
     #[cold]
-    pub(crate) fn goes_on(&mut self, qp: &QpCore, has_begun: bool) -> bool {
+    pub(crate) fn goes_on(&mut self, qp: &QpBase, has_begun: bool) -> bool {
         match qp.state() {
             QpState::Rts => true,
             // IBA 10.3.1.5: what has begun is finished, nothing new begins.
@@ -270,7 +270,7 @@ impl SendQueue {
     /// The WQE at the head is done: completes it. After an error the QP stops the queue (IBA 10.10.2.2), see
     /// [`SendQueue::take_failure`].
     #[inline(always)]
-    pub(crate) fn finish(&mut self, qp: &QpCore, status: u32) {
+    pub(crate) fn finish(&mut self, qp: &QpBase, status: u32) {
         let i = self.wq.place(self.wq.head());
         let w = &mut self.wq[i];
         let opcode = w.opcode;
@@ -402,7 +402,7 @@ impl SendQueue {
 
     /// Puts the completion of WQE `i`, the one before the head, where the program polls.
     #[inline(always)]
-    fn complete(&mut self, qp: &QpCore, i: usize, status: u32, byte_len: u32) {
+    fn complete(&mut self, qp: &QpBase, i: usize, status: u32, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
         let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].opcode.wc_opcode());
         if self.completions.push(cq.shared, wr_id, status, opcode, byte_len, self.wq.head()) {
@@ -412,7 +412,7 @@ impl SendQueue {
 
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, qp: &QpCore, opcode: Opcode, status: u32) {
+    fn failed(&mut self, qp: &QpBase, opcode: Opcode, status: u32) {
         qp.stop_sends();
         self.has_failed = true;
         self.explain(qp, opcode, status);
@@ -425,7 +425,7 @@ impl SendQueue {
     }
 
     /// Says on request why a program's work failed (DESIGN decision 11).
-    fn explain(&self, qp: &QpCore, opcode: Opcode, status: u32) {
+    fn explain(&self, qp: &QpBase, opcode: Opcode, status: u32) {
         let why = match status {
             wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
             wc::LOC_QP_OP_ERR => "the QP does not allow the operation (max_rd_atomic?)",
@@ -445,7 +445,7 @@ impl SendQueue {
     }
 
     /// Completes everything that waits with a flush error, in order.
-    pub(crate) fn flush(&mut self, qp: &QpCore) {
+    pub(crate) fn flush(&mut self, qp: &QpBase) {
         self.abandon();
         // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
         let counted = qp.send_cq().map(|cq| cq.hold_count());
@@ -574,7 +574,7 @@ fn full() -> Error {
 /// Why a request cannot be posted on `qp` as it is.
 #[cold]
 #[inline(never)]
-fn refusal(qp: &QpCore, request: &SendRequest<'_>) -> Error {
+fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Error::invalid("the QP is not ready to send");
     }

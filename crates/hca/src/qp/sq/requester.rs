@@ -6,7 +6,7 @@ use crate::arena::layout::request;
 use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::peer::Location;
-use crate::qp::core::QpCore;
+use crate::qp::base::QpBase;
 use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::path::Path;
 use crate::qp::sq::{SendQueue, local_need};
@@ -115,7 +115,7 @@ fn reach(target: &Responder, direction: Direction, rkey: u32, addr: u64, len: u6
 impl SendQueue {
     /// One step of the request at the head.
     #[inline]
-    pub(crate) fn step(&mut self, qp: &QpCore, budget: &mut u64) -> Step {
+    pub(crate) fn step(&mut self, qp: &QpBase, budget: &mut u64) -> Step {
         let i = self.wq.place(self.wq.head());
         let opcode = self.wq[i].opcode;
         if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
@@ -138,7 +138,7 @@ impl SendQueue {
 
     /// One step of a request that is not for the one peer of a connected QP.
     #[inline(never)]
-    fn step_elsewhere(&mut self, qp: &QpCore, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
+    fn step_elsewhere(&mut self, qp: &QpBase, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
         if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
             return self.local_operation(qp, i, opcode);
         }
@@ -161,7 +161,7 @@ impl SendQueue {
 
     /// Goes on with the request at the head; what came of it, and whether the target is still good.
     #[inline]
-    fn attempt(&mut self, qp: &QpCore, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
+    fn attempt(&mut self, qp: &QpBase, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
         let outcome = self.carry_out(qp, i, opcode, target, budget);
         let dropped = match &outcome {
@@ -189,7 +189,7 @@ impl SendQueue {
     #[inline]
     fn carry_out(
         &mut self,
-        qp: &QpCore,
+        qp: &QpBase,
         i: usize,
         opcode: Opcode,
         target: &Responder,
@@ -231,7 +231,7 @@ impl SendQueue {
     #[inline]
     fn rdma(
         &mut self,
-        qp: &QpCore,
+        qp: &QpBase,
         i: usize,
         opcode: Opcode,
         target: &Responder,
@@ -303,7 +303,7 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn deliver_immediate(&mut self, qp: &QpCore, i: usize, target: &Responder, wqe: u32) {
+    fn deliver_immediate(&mut self, qp: &QpBase, i: usize, target: &Responder, wqe: u32) {
         let w = &self.wq[i];
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
@@ -322,7 +322,7 @@ impl SendQueue {
     #[inline]
     fn send(
         &mut self,
-        qp: &QpCore,
+        qp: &QpBase,
         i: usize,
         opcode: Opcode,
         target: &Responder,
@@ -477,7 +477,7 @@ impl SendQueue {
     #[inline(never)]
     fn write_atomic(
         &mut self,
-        qp: &QpCore,
+        qp: &QpBase,
         i: usize,
         target: &Responder,
         whole: &Pieces,
@@ -547,11 +547,11 @@ impl SendQueue {
     // ---- work without a peer ---------------------------------------------------------------------------------------
 
     /// A bind or an invalidation.
-    pub(crate) fn local_operation(&mut self, qp: &QpCore, i: usize, opcode: Opcode) -> Step {
+    pub(crate) fn local_operation(&mut self, qp: &QpBase, i: usize, opcode: Opcode) -> Step {
         if opcode == Opcode::BindMw { self.bind_window(qp, i) } else { self.local_invalidate(qp, i) }
     }
 
-    fn local_invalidate(&mut self, qp: &QpCore, i: usize) -> Step {
+    fn local_invalidate(&mut self, qp: &QpBase, i: usize) -> Step {
         let key = self.wq[i].imm_or_rkey;
         let process = self.process;
         let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
@@ -559,7 +559,7 @@ impl SendQueue {
         Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
     }
 
-    fn bind_window(&mut self, qp: &QpCore, i: usize) -> Step {
+    fn bind_window(&mut self, qp: &QpBase, i: usize) -> Step {
         let Some(b) = self.wq[i].bind.take() else {
             return Step::Done(wc::LOC_QP_OP_ERR);
         };

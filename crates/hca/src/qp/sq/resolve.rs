@@ -4,7 +4,7 @@ use crate::arena::layout::{QpShared, RqShared, slot_of};
 use crate::process::Process;
 use crate::process::peer::PeerProcess;
 use crate::process::rendezvous::{LaneReply, LaneRequest, Peer};
-use crate::qp::core::QpCore;
+use crate::qp::base::QpBase;
 use crate::qp::sq::path::Params;
 use crate::responder::{QpIncarnation, Responder};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn receives(qp: &QpShared) -> bool {
 }
 
 /// The connected QP of `qp`, or the way into SRQ `srqn` behind it.
-pub(crate) fn find(process: &'static Process, qp: &QpCore, params: &Params, srqn: Option<u32>) -> Resolved {
+pub(crate) fn find(process: &'static Process, qp: &QpBase, params: &Params, srqn: Option<u32>) -> Resolved {
     if !params.has_memory {
         return Resolved::Nobody;
     }
@@ -95,7 +95,7 @@ fn bind_granted(
 
 fn find_srq(
     process: &'static Process,
-    qp: &QpCore,
+    qp: &QpBase,
     space: &Arc<PeerProcess>,
     theirs: &QpShared,
     srqn: u32,
@@ -119,7 +119,7 @@ pub(crate) fn lane(process: &'static Process, space: &Arc<PeerProcess>, request:
 }
 
 /// The datagram QP `qpn`, through a lane of `qp`'s own.
-pub(crate) fn find_ud(process: &'static Process, qp: &QpCore, qpn: u32) -> Resolved {
+pub(crate) fn find_ud(process: &'static Process, qp: &QpBase, qpn: u32) -> Resolved {
     let space = match peer_of(process, qpn) {
         Ok(space) => space,
         Err(found) => return found,

@@ -2,7 +2,7 @@
 
 use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
-use crate::qp::core::QpCore;
+use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
 use crate::responder::{Nak, Responder};
@@ -31,7 +31,7 @@ impl SendQueue {
     }
 
     #[cold]
-    pub(crate) fn refused(&mut self, qp: &QpCore, target: &Responder, nak: Nak) -> Step {
+    pub(crate) fn refused(&mut self, qp: &QpBase, target: &Responder, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
@@ -60,7 +60,7 @@ impl SendQueue {
     /// IBA 9.7.5.2.8: wait for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
     /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
     #[cold]
-    pub(crate) fn receiver_not_ready(&mut self, qp: &QpCore, target: &Responder, code: u8) -> Step {
+    pub(crate) fn receiver_not_ready(&mut self, qp: &QpBase, target: &Responder, code: u8) -> Step {
         let e = &mut self.exec;
         let now = now_ns();
         if e.rnr_until == 0 {
@@ -125,7 +125,7 @@ impl SendQueue {
     /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
     /// either way nothing acknowledges the request.
     #[cold]
-    fn other_psn(&mut self, qp: &QpCore, target: &Responder) -> Step {
+    fn other_psn(&mut self, qp: &QpBase, target: &Responder) -> Step {
         target.release();
         if self.exec.deadline == 0 {
             log::info!(
@@ -141,7 +141,7 @@ impl SendQueue {
     }
 
     #[cold]
-    pub(crate) fn find_target(&mut self, qp: &QpCore, srqn: Option<u32>) -> Result<Box<Responder>, Step> {
+    pub(crate) fn find_target(&mut self, qp: &QpBase, srqn: Option<u32>) -> Result<Box<Responder>, Step> {
         use crate::qp::sq::resolve::Resolved;
         let reliable = qp.qp_type().is_reliable();
         match crate::qp::sq::resolve::find(self.process, qp, &self.params, srqn) {

@@ -8,7 +8,7 @@ use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Pieces};
 use crate::qp::ah::Route;
-use crate::qp::core::QpCore;
+use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
 use crate::qp::sq::resolve::Resolved;
@@ -107,7 +107,7 @@ impl UdPeers {
 
 impl SendQueue {
     /// The datagram at the head.
-    pub(crate) fn datagram(&mut self, qp: &QpCore, i: usize) -> Step {
+    pub(crate) fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
         let total = self.wq[i].length;
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(wc::LOC_LEN_ERR);
@@ -178,7 +178,7 @@ impl SendQueue {
     }
 
     /// Tries again what waits.
-    pub(crate) fn flush_stash(&mut self, qp: &QpCore) {
+    pub(crate) fn flush_stash(&mut self, qp: &QpBase) {
         let mut blocked: Vec<u32> = Vec::new();
         for _ in 0..self.path.datagrams().map_or(0, |peers| peers.waiting.len()) {
             let Some(kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
@@ -197,7 +197,7 @@ impl SendQueue {
     }
 
     /// False if the way there is not known yet.
-    fn deliver(&mut self, qp: &QpCore, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
+    fn deliver(&mut self, qp: &QpBase, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
         let qkey = self.qkey(to);
         let Some(peers) = self.path.datagrams_mut() else { return true };
         let target = match peers.known.entry(to.qpn) {

@@ -1,0 +1,179 @@
+//! The rings that report to a completion queue, as whoever polls finds those with something in them: a few are looked at in
+//! each poll (watched), the others by their ready bits. The caller holds the CQ's queue.
+
+use crate::arena::layout::{CqShared, READY_BITS};
+use crate::cq::completion::Source;
+use crate::host::atomic::Ordering;
+use crate::host::bits::bits;
+use vervain_iba::Completion;
+
+/// Empty looks at a watched ring before another may take its place.
+const COOL_AFTER: u32 = 4096;
+/// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
+const WATCHED: usize = 8;
+
+/// A ring that every poll looks at, and how many looks were in vain since the last completion.
+struct Watched {
+    source: Source,
+    idle: u32,
+}
+
+struct WatchList {
+    rings: Vec<Watched>,
+    most: usize,
+    cool_after: u32,
+}
+
+impl WatchList {
+    /// Puts `source` among the watched rings, in the place of an idle one if there is no room; whether it is there now.
+    fn take_in(&mut self, source: &Source) -> bool {
+        if self.rings.iter().any(|w| w.source.is(source)) {
+            return true;
+        }
+        if self.rings.len() == self.most {
+            let idle = self.rings.iter().position(|w| w.idle > self.cool_after && !w.source.is_ready());
+            let Some(idle) = idle else { return false };
+            if !self.rings[idle].source.stop_watching() {
+                self.rings[idle].idle = 0;
+                return false;
+            }
+            self.rings.swap_remove(idle);
+        }
+        self.push(source);
+        true
+    }
+
+    fn push(&mut self, source: &Source) {
+        source.begin_watching();
+        self.rings.push(Watched { source: source.clone(), idle: 0 });
+    }
+}
+
+pub(crate) struct Rings {
+    /// By ready bit.
+    sources: Vec<Vec<Source>>,
+    watched: WatchList,
+    next_bit: u32,
+}
+
+impl Default for Rings {
+    fn default() -> Rings {
+        Rings::watching(WATCHED, COOL_AFTER)
+    }
+}
+
+impl Rings {
+    /// No rings yet; up to `most` will be watched. One that was empty for more than `cool_after` looks makes room for another.
+    pub(crate) fn watching(most: usize, cool_after: u32) -> Rings {
+        Rings { sources: Vec::new(), watched: WatchList { rings: Vec::new(), most, cool_after }, next_bit: 0 }
+    }
+
+    /// The ready bit for one more ring.
+    pub(crate) fn next_ready_bit(&mut self) -> u32 {
+        let bit = self.next_bit;
+        self.next_bit = (bit + 1) % READY_BITS as u32;
+        bit
+    }
+
+    pub(crate) fn add(&mut self, source: Source) {
+        let bit = source.ready_bit() as usize;
+        if self.sources.len() <= bit {
+            self.sources.resize_with(bit + 1, Vec::new);
+        }
+        if self.watched.rings.len() < self.watched.most {
+            self.watched.push(&source);
+        }
+        self.sources[bit].push(source);
+    }
+
+    pub(crate) fn remove(&mut self, source: &Source) {
+        if let Some(list) = self.sources.get_mut(source.ready_bit() as usize) {
+            list.retain(|s| !s.is(source));
+        }
+        self.watched.rings.retain(|w| !w.source.is(source));
+    }
+
+    /// Completions in all rings.
+    pub(crate) fn pending(&self) -> u64 {
+        self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
+    }
+
+    /// Whether there is something in a ring. Those that are not watched are added up only where there is a `sign` of something
+    /// or a ready bit, which may have been taken since.
+    pub(crate) fn hold_any(&self, shared: &CqShared, sign: bool) -> bool {
+        self.watched.rings.iter().any(|w| w.source.is_ready())
+            || (sign || shared.summary.load(Ordering::SeqCst) != 0) && self.pending() > 0
+    }
+
+    /// Hands up to `max` completions to `sink`, and to `count` how many of each ring: how many in all, and whether rings that
+    /// are not watched were left for the next time, because the others had so many.
+    #[inline(always)]
+    pub(crate) fn poll(
+        &mut self,
+        shared: &CqShared,
+        max: usize,
+        sink: &mut impl FnMut(&Completion),
+        count: impl Fn(usize),
+    ) -> (usize, bool) {
+        let mut n = 0;
+        let mut served = None;
+        for (k, Watched { source, idle }) in self.watched.rings.iter_mut().enumerate() {
+            if !source.is_ready() {
+                *idle += 1;
+                continue;
+            }
+            let got = source.take(max - n, sink);
+            *idle = 0;
+            count(got);
+            n += got;
+            if n >= max {
+                served = Some(k);
+                break;
+            }
+        }
+        if let Some(k) = served
+            && self.watched.rings.len() > 1
+        {
+            // The others come first the next time.
+            self.watched.rings.rotate_left(k + 1);
+        }
+        if shared.summary.load(Ordering::SeqCst) == 0 {
+            return (n, false);
+        }
+        if n >= max {
+            return (n, true);
+        }
+        (n + self.poll_ready(shared, max - n, sink, count), false)
+    }
+
+    /// The same from the rings whose ready bits are set.
+    #[inline(never)]
+    pub(crate) fn poll_ready(
+        &mut self,
+        shared: &CqShared,
+        max: usize,
+        sink: &mut impl FnMut(&Completion),
+        count: impl Fn(usize),
+    ) -> usize {
+        let mut n = 0;
+        for w in bits(shared.summary.swap(0, Ordering::SeqCst)) {
+            let word = &shared.ready[w as usize];
+            for b in bits(word.swap(0, Ordering::SeqCst)) {
+                let bit = (w * 64 + b) as usize;
+                for source in self.sources.get(bit).into_iter().flatten() {
+                    if n < max {
+                        let got = source.take(max - n, sink);
+                        count(got);
+                        n += got;
+                    }
+                    if !self.watched.take_in(source) && !source.rest() {
+                        // More came meanwhile, or did not fit: keep the ring findable.
+                        word.fetch_or(1 << b, Ordering::SeqCst);
+                        shared.summary.fetch_or(1 << w, Ordering::SeqCst);
+                    }
+                }
+            }
+        }
+        n
+    }
+}

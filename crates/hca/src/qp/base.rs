@@ -1,0 +1,151 @@
+//! What the send queue sees of its QP: who it is, where its completions go, and the mark of send work.
+
+use crate::arena::layout::QpShared;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::device::port_counters::{Tally, Word, by_memory};
+use crate::host::barrier;
+use crate::process::Process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vervain_iba::{AhAttr, Gid, Opcode, QpState, QpType};
+
+/// The part of a QP that its send queue works with.
+pub struct QpBase {
+    pub(crate) process: &'static Process,
+    pub(crate) context: Arc<Context>,
+    pub(crate) qp_type: QpType,
+    pub(crate) number: u32,
+    pub(crate) shared: &'static QpShared,
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    /// Odd while a thread carries out send work.
+    pub(crate) executing: AtomicU64,
+    lid: AtomicU32,
+    /// What it does is counted here.
+    pub tally: Tally,
+}
+
+impl QpBase {
+    pub(crate) fn new(
+        process: &'static Process,
+        context: &Arc<Context>,
+        qp_type: QpType,
+        number: u32,
+        shared: &'static QpShared,
+        send_cq: Option<&Arc<Cq>>,
+    ) -> QpBase {
+        QpBase {
+            process,
+            context: Arc::clone(context),
+            qp_type,
+            number,
+            shared,
+            send_cq: send_cq.cloned(),
+            executing: AtomicU64::new(0),
+            lid: AtomicU32::new(0),
+            tally: Tally::default(),
+        }
+    }
+
+    /// QP number.
+    #[inline]
+    pub fn qp_num(&self) -> u32 {
+        self.number
+    }
+
+    /// Service type.
+    #[inline]
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// State now; a peer's error may have changed it.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        QpState::from_verbs(self.shared.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
+    }
+
+    /// The process that it belongs to.
+    pub fn process(&self) -> &'static Process {
+        self.process
+    }
+
+    /// Index of its device.
+    pub fn device_index(&self) -> u32 {
+        self.context.device().index()
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.shared.generation.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn send_cq(&self) -> Option<&Arc<Cq>> {
+        self.send_cq.as_ref()
+    }
+
+    /// Counts a request that was carried out by memory, with `bytes` of data.
+    #[inline(always)]
+    pub(crate) fn count_by_memory(&self, opcode: Opcode, bytes: u64) {
+        let line = self.tally.line();
+        line.add(Word::MemoryBytes, bytes);
+        line.add(by_memory(opcode), 1);
+    }
+
+    pub(crate) fn lid(&self) -> u16 {
+        self.lid.load(Ordering::Relaxed) as u16
+    }
+
+    pub(crate) fn set_lid(&self, lid: u16) {
+        self.lid.store(u32::from(lid), Ordering::Relaxed);
+    }
+
+    /// The source GID of `ah`, and whether the port speaks RoCE.
+    pub(crate) fn source(&self, ah: &AhAttr) -> (Gid, bool) {
+        let device = self.context.device();
+        let port = ah.port_num.max(1);
+        (device.gid(port, u32::from(ah.grh.sgid_index)).unwrap_or_default(), device.is_ethernet())
+    }
+
+    /// A send request has failed: reliable services go to ERR, the others stop only the send queue (IBA 10.3.1.6). The rest
+    /// that this means the QP sees to.
+    #[cold]
+    pub(crate) fn stop_sends(&self) {
+        if self.qp_type.is_reliable() {
+            self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
+        } else {
+            let (rts, sqe) = (QpState::Rts as u32, QpState::Sqe as u32);
+            let _ = self.shared.state.compare_exchange(rts, sqe, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
+    // ---- the mark of send work -------------------------------------------------------------------------------------
+
+    /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
+    #[inline(always)]
+    pub(crate) fn executing<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.store(e + 1, Ordering::Relaxed);
+        barrier::light(!barrier::is_registered());
+        let r = if self.process.is_paused() { None } else { Some(f()) };
+        self.executing.store(e + 2, Ordering::Release);
+        r
+    }
+
+    /// Runs `f`, which itself waits for work in hand, outside of the mark. Called from inside send work, which holds no
+    /// memory at that point.
+    pub(crate) fn pausing<R>(&self, f: impl FnOnce() -> R) -> R {
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.store(e + 1, Ordering::Release);
+        let r = f();
+        self.executing.swap(e + 2, Ordering::SeqCst);
+        r
+    }
+
+    /// Ends a mark that a thread left behind when it ended.
+    pub(crate) fn end_mark(&self) {
+        let e = self.executing.load(Ordering::Relaxed);
+        self.executing.store((e | 1) + 1, Ordering::Release);
+    }
+}
