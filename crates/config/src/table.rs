@@ -127,7 +127,7 @@ table! {
         set by Tester, read by Tests
     }
     SEEDS "VERVAIN_SEEDS" {
-        syntax: Syntax::Text("a number"), default: "10000",
+        syntax: Syntax::Text("a number"), default: "4000",
         meaning: "How many runs the simulation of the transport makes",
         set by Tester, read by Tests
     }
