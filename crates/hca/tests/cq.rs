@@ -285,6 +285,35 @@ fn hunt(lanes: usize, seconds: f64) {
 }
 
 #[test]
+fn no_lane_waits_behind_others_that_are_always_busy() {
+    const BUSY: usize = 3 * LANES;
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = Cq::create(&context, CAPACITY, None, 0, 0, false, false).unwrap();
+    let lanes: Vec<_> = (0..BUSY)
+        .map(|i| {
+            let qp = receiver(&context, &pd, &cq, None, DEPTH);
+            let target = bind(&qp, foreign(1 + i as u32));
+            (qp, target)
+        })
+        .collect();
+    let send = |lane: usize| {
+        let (qp, target) = &lanes[lane];
+        qp.post_recv(lane as u64, &[]).unwrap();
+        let _mark = common::enter(target);
+        publish(target, target.claim().unwrap(), 0);
+    };
+    (0..BUSY).for_each(send);
+    let mut polled = [0; BUSY];
+    for _ in 0..24 * BUSY {
+        let lane = poll(&cq, 1)[0].wr_id as usize;
+        polled[lane] += 1;
+        send(lane);
+    }
+    assert!(polled.iter().all(|&n| n >= 8), "{polled:?}");
+}
+
+#[test]
 fn no_message_slips_past_a_lane_that_cools() {
     hunt(1, 1.5);
     hunt(3, 1.5);

@@ -85,7 +85,7 @@ impl Target {
     }
 
     fn enter(&self) -> Option<InFlight<'_>> {
-        let mark = InFlight::begin(self.lane, !barrier::is_registered());
+        let mark = InFlight::begin(self.lane, &!barrier::is_registered());
         gate::is_open(self.lane, self.qp, self.header).then_some(mark)
     }
 
@@ -101,7 +101,7 @@ impl Target {
     fn write_in_pieces(&self, regions: &[&Region]) {
         let Some(_mark) = self.enter() else { return };
         for region in regions {
-            if !gate::name_next(self.lane, region.key, region.place, !barrier::is_registered()) || !region.touch() {
+            if !gate::name_next(self.lane, region.key, region.place, &!barrier::is_registered()) || !region.touch() {
                 return;
             }
         }
@@ -230,6 +230,7 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
         rq.post(11, &[]).unwrap();
         let slots = process.arena.alloc(8).unwrap();
         let ring = process.arena.view().slice::<AtomicU32>(slots.offset(), 1).unwrap();
+        let held = process.arena.view().hold_slice::<AtomicU32>(slots.offset(), 1).unwrap();
         let owned = RecvRing::new(target.lane, ring, Arc::clone(&rq), 3, false);
         let initiator = thread::spawn({
             let (target, rq) = (Arc::clone(&target), rq.view.clone());
@@ -239,7 +240,8 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
                 if gate::is_cut_off(target.lane) {
                     return false;
                 }
-                let deliveries = Deliveries { lane: target.lane, ring, cq, full_barrier: !barrier::is_registered() };
+                let deliveries =
+                    Deliveries { lane: target.lane, ring: &held, cq, full_barrier: &!barrier::is_registered() };
                 deliveries.push(&rq, index, rq.wqe(index).unwrap(), &Receipt::default());
                 gate::counts(target.lane)
             }

@@ -53,7 +53,7 @@ impl Program {
 
     fn ask(&mut self, solicited_only: bool) {
         let Program { queue, channel, since_event } = self;
-        let holds = || queue.rings.hold_any(queue.shared, false);
+        let holds = || queue.rings.hold_any();
         ask(queue.shared, solicited_only, |armed| since_event.is_untold(armed, holds), || channel.post());
     }
 

@@ -26,7 +26,8 @@ pub(crate) struct Queue {
 impl Queue {
     /// A queue that looks at `most` rings in each poll, and makes room there for another after one look in vain.
     pub(crate) fn watching(process: &'static Process, most: usize) -> Queue {
-        Queue { shared: process.place(), rings: Rings::watching(most, 0), polled: Vec::new() }
+        let shared = process.place();
+        Queue { shared, rings: Rings::watching(shared, most, 0), polled: Vec::new() }
     }
 
     pub(crate) fn add_sends(&mut self, number: u32, slots: u32) -> Arc<SendRing> {
@@ -37,7 +38,7 @@ impl Queue {
 
     pub(crate) fn poll(&mut self, max: usize) -> usize {
         let polled = &mut self.polled;
-        self.rings.poll(self.shared, max, &mut |c| polled.push((c.qp_num, c.wr_id)), |_| ()).0
+        self.rings.poll(0, max, &mut |c| polled.push((c.qp_num, c.wr_id)), |_| ())
     }
 
     /// After all have completed: one poll finds what there is, and everything came once and in order.
@@ -137,6 +138,7 @@ fn delivered(seeds: Range<u64>, name: &str, exclusive: bool, watched: usize) {
         let post = |id: u64| rq.post(id, &[Sge { addr: buffer(id), length: 8, lkey: 1 }]);
         let slots = process.arena.alloc(2 * 8).unwrap();
         let ring = process.arena.view().slice::<AtomicU32>(slots.offset(), 2).unwrap();
+        let held = process.arena.view().hold_slice::<AtomicU32>(slots.offset(), 2).unwrap();
         queue.rings.add(Source::Receives(Arc::new(RecvRing::new(lane, ring, Arc::clone(&rq), 1, false))));
         let initiator = thread::spawn({
             let rq = rq.view.clone();
@@ -144,7 +146,7 @@ fn delivered(seeds: Range<u64>, name: &str, exclusive: bool, watched: usize) {
                 for id in 0..RECEIVES {
                     let index = claim(&rq, id);
                     let receipt = Receipt { byte_len: id as u32, ..Receipt::default() };
-                    let deliveries = Deliveries { lane, ring, cq, full_barrier: !barrier::is_registered() };
+                    let deliveries = Deliveries { lane, ring: &held, cq, full_barrier: &!barrier::is_registered() };
                     deliveries.push(&rq, index, rq.wqe(index).unwrap(), &receipt);
                 }
             }
@@ -160,7 +162,7 @@ fn delivered(seeds: Range<u64>, name: &str, exclusive: bool, watched: usize) {
                 polled.push((1, c.wr_id));
                 lengths.push(u64::from(c.byte_len));
             };
-            if queue.rings.poll(cq, 1, &mut sink, |_| ()).0 == 0 {
+            if queue.rings.poll(0, 1, &mut sink, |_| ()) == 0 {
                 spin_loop();
             }
         }

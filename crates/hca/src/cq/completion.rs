@@ -94,7 +94,8 @@ impl Source {
 }
 
 /// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's only
-/// producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers.
+/// producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers; it is
+/// read where it is needed, for a register of the short way that it would take before.
 #[inline(always)]
 pub(crate) fn publish(
     cq: &CqShared,
@@ -102,11 +103,11 @@ pub(crate) fn publish(
     next: u32,
     mode: &AtomicU32,
     ready_bit: u32,
-    full: bool,
+    full: &bool,
 ) -> bool {
     // One step: a killed initiator has done it or has not.
     produced.store(next, Ordering::Release);
-    barrier::light(full);
+    barrier::light(*full);
     if mode.load(Ordering::Relaxed) != found::WATCHED {
         signal(cq, mode, ready_bit, full);
     }
@@ -115,14 +116,14 @@ pub(crate) fn publish(
 
 /// Sets the ring's ready bit, unless it is set.
 #[inline(never)]
-fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32, full: bool) {
+fn signal(cq: &CqShared, mode: &AtomicU32, ready_bit: u32, full: &bool) {
     fence(Ordering::SeqCst);
     if mode.load(Ordering::SeqCst) == found::QUIET
         && mode.compare_exchange(found::QUIET, found::SIGNALLED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     {
         set_ready(cq, ready_bit);
         // A program that asks for an event and then polls finds the bit, or what it has asked for is seen.
-        barrier::light(full);
+        barrier::light(*full);
     }
 }
 

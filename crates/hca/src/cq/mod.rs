@@ -63,7 +63,6 @@ pub struct Cq {
     _counted: Counted,
 }
 
-#[derive(Default)]
 struct Queue {
     /// Flushed receives, and what lanes that were closed had delivered before.
     local: VecDeque<Completion>,
@@ -71,14 +70,25 @@ struct Queue {
     before_local: Vec<(Arc<SendRing>, u32)>,
     rings: Rings,
     courtesy: Courtesy,
-    unwatched_first: bool,
-    /// There is something in `local`, or the rings that are not watched come first.
-    aside: bool,
     since_event: SinceEvent,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
     /// How many QPs report the receives of each shared queue here.
     shared_queues: HashMap<usize, u32>,
+}
+
+impl Queue {
+    fn new(shared: &'static CqShared) -> Queue {
+        Queue {
+            local: VecDeque::new(),
+            before_local: Vec::new(),
+            rings: Rings::new(shared),
+            courtesy: Courtesy::default(),
+            since_event: SinceEvent::default(),
+            bound: 0,
+            shared_queues: HashMap::new(),
+        }
+    }
 }
 
 impl Cq {
@@ -114,7 +124,7 @@ impl Cq {
                 process,
                 shared,
                 block: OwnerLock::new(Some(block)),
-                queue: OwnerLock::default(),
+                queue: OwnerLock::new(Queue::new(shared)),
                 channel: channel.cloned(),
                 cookie: AtomicUsize::new(cookie),
                 events: Arc::default(),
@@ -200,7 +210,7 @@ impl Cq {
                 return;
             }
             q.local.push_back(completion);
-            q.aside = true;
+            q.rings.aside = true;
             self.shared.local.store(local + 1, Ordering::Relaxed);
         }
         if self.shared.watch.load(Ordering::SeqCst) & watch::EVENTS != 0 {
@@ -332,7 +342,7 @@ impl Cq {
     pub(crate) fn settle(&self, ring: &RecvRing) {
         let mut q = self.queue.lock();
         let n = ring.take(usize::MAX, &mut |c| q.local.push_back(*c));
-        q.aside |= n > 0;
+        q.rings.aside |= n > 0;
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
     }
@@ -346,7 +356,7 @@ impl Cq {
         let mut q = self.queue.lock();
         q.before_local.retain(|(r, _)| !Arc::ptr_eq(r, ring));
         q.before_local.push((Arc::clone(ring), ring.produced()));
-        q.aside = true;
+        q.rings.aside = true;
     }
 
     #[inline]
@@ -388,17 +398,12 @@ impl Cq {
         }
         let mut guard = self.queue.lock();
         let q = &mut *guard;
-        let mut n = 0;
-        if q.aside {
-            n = self.poll_aside(q, max, sink);
-        }
-        let (got, left) = q.rings.poll(self.shared, max - n, sink, |got| self.count_consumed(got));
-        n += got;
-        if left {
-            // Those that are always busy do not starve the rest.
-            (q.unwatched_first, q.aside) = (true, true);
-        }
         q.since_event.polled();
+        let n = if q.rings.aside {
+            self.poll_aside(q, max, sink)
+        } else {
+            q.rings.poll(0, max, sink, |got| self.count_consumed(got))
+        };
         if n > 0 {
             q.courtesy.found();
             return n;
@@ -438,11 +443,9 @@ impl Cq {
             n += rest;
         }
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
-        q.aside = !q.local.is_empty() || !q.before_local.is_empty();
-        if std::mem::take(&mut q.unwatched_first) {
-            n += q.rings.poll_ready(self.shared, max - n, sink, |got| self.count_consumed(got));
-        }
-        n
+        q.rings.aside = !q.local.is_empty() || !q.before_local.is_empty();
+        n = q.rings.poll_ready(n, max, sink, |got| self.count_consumed(got));
+        if n < max { q.rings.poll(n, max, sink, |got| self.count_consumed(got)) } else { n }
     }
 
     // ---- send queues that wait -------------------------------------------------------------------------------------
@@ -503,8 +506,8 @@ impl Cq {
     /// is what was left of its request before this one.
     fn holds_untold(&self, armed: u32) -> bool {
         let mut guard = self.queue.lock();
-        let Queue { since_event, local, rings, aside, .. } = &mut *guard;
-        since_event.is_untold(armed, || !local.is_empty() || rings.hold_any(self.shared, *aside))
+        let Queue { since_event, local, rings, .. } = &mut *guard;
+        since_event.is_untold(armed, || !local.is_empty() || rings.hold_any())
     }
 
     /// Changes the capacity; EINVAL when it is out of range or smaller than what waits (`man ibv_resize_cq`).

@@ -3,6 +3,7 @@
 //!
 //! It is to a lane what [`crate::cq::send_ring`] is to a send queue, and a CQ merges both in the same way.
 
+use crate::arena::ArenaRef;
 use crate::arena::layout::{CqShared, Lane, RECENT, RecvWqe};
 use crate::cq::completion::publish;
 use crate::host::atomic::{AtomicU32, Ordering, fence};
@@ -13,11 +14,11 @@ use vervain_iba::Completion;
 /// The receive completions of one lane, as its initiator makes them.
 pub(crate) struct Deliveries<'a> {
     pub(crate) lane: &'a Lane,
-    pub(crate) ring: &'a [AtomicU32],
+    pub(crate) ring: &'a ArenaRef<[AtomicU32]>,
     /// Where they are polled.
     pub(crate) cq: &'a CqShared,
     /// The owner relies on full barriers.
-    pub(crate) full_barrier: bool,
+    pub(crate) full_barrier: &'a bool,
 }
 
 impl Deliveries<'_> {

@@ -4,7 +4,7 @@
 use crate::arena::layout::{CqShared, READY_BITS};
 use crate::cq::completion::Source;
 use crate::host::atomic::Ordering;
-use crate::host::bits::bits;
+use crate::host::bits::{bits, bits_from};
 use vervain_iba::Completion;
 
 /// Empty looks at a watched ring before another may take its place.
@@ -50,22 +50,29 @@ impl WatchList {
 }
 
 pub(crate) struct Rings {
+    /// Has the ready bits.
+    shared: &'static CqShared,
     /// By ready bit.
     sources: Vec<Vec<Source>>,
     watched: WatchList,
     next_bit: u32,
-}
-
-impl Default for Rings {
-    fn default() -> Rings {
-        Rings::watching(WATCHED, COOL_AFTER)
-    }
+    /// The ready bit to begin with, so that no ring waits for ever behind others that are always busy.
+    first: u32,
+    /// The next poll does not begin with the watched rings: others were left ([`Rings::poll`]), or the CQ has completions that
+    /// come before.
+    pub(crate) aside: bool,
 }
 
 impl Rings {
+    /// No rings yet.
+    pub(crate) fn new(shared: &'static CqShared) -> Rings {
+        Rings::watching(shared, WATCHED, COOL_AFTER)
+    }
+
     /// No rings yet; up to `most` will be watched. One that was empty for more than `cool_after` looks makes room for another.
-    pub(crate) fn watching(most: usize, cool_after: u32) -> Rings {
-        Rings { sources: Vec::new(), watched: WatchList { rings: Vec::new(), most, cool_after }, next_bit: 0 }
+    pub(crate) fn watching(shared: &'static CqShared, most: usize, cool_after: u32) -> Rings {
+        let watched = WatchList { rings: Vec::new(), most, cool_after };
+        Rings { shared, sources: Vec::new(), watched, next_bit: 0, first: 0, aside: false }
     }
 
     /// The ready bit for one more ring.
@@ -98,26 +105,26 @@ impl Rings {
         self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
     }
 
-    /// Whether there is something in a ring. Those that are not watched are added up only where there is a `sign` of something
-    /// or a ready bit, which may have been taken since.
-    pub(crate) fn hold_any(&self, shared: &CqShared, sign: bool) -> bool {
+    /// Whether there is something in a ring. Those that are not watched are added up only where there is a sign of something, or
+    /// a ready bit, which may have been taken since.
+    pub(crate) fn hold_any(&self) -> bool {
         self.watched.rings.iter().any(|w| w.source.is_ready())
-            || (sign || shared.summary.load(Ordering::SeqCst) != 0) && self.pending() > 0
+            || (self.aside || self.shared.summary.load(Ordering::SeqCst) != 0) && self.pending() > 0
     }
 
-    /// Hands up to `max` completions to `sink`, and to `count` how many of each ring: how many in all, and whether rings that
-    /// are not watched were left for the next time, because the others had so many.
+    /// Hands completions to `sink`, until there are `max` with the `n` from elsewhere, and to `count` how many of each ring; how
+    /// many then. Sets [`Rings::aside`] where rings that are not watched were not looked at because the others had so many: the
+    /// caller begins with them the next time ([`Rings::poll_ready`]).
     #[inline(always)]
     pub(crate) fn poll(
         &mut self,
-        shared: &CqShared,
+        mut n: usize,
         max: usize,
         sink: &mut impl FnMut(&Completion),
         count: impl Fn(usize),
-    ) -> (usize, bool) {
-        let mut n = 0;
-        let mut served = None;
-        for (k, Watched { source, idle }) in self.watched.rings.iter_mut().enumerate() {
+    ) -> usize {
+        let mut rings = self.watched.rings.iter_mut();
+        while let Some(Watched { source, idle }) = rings.next() {
             if !source.is_ready() {
                 *idle += 1;
                 continue;
@@ -127,50 +134,58 @@ impl Rings {
             count(got);
             n += got;
             if n >= max {
-                served = Some(k);
+                let behind = rings.len();
+                if behind > 0 {
+                    // They come first the next time.
+                    self.watched.rings.rotate_right(behind);
+                }
                 break;
             }
         }
-        if let Some(k) = served
-            && self.watched.rings.len() > 1
-        {
-            // The others come first the next time.
-            self.watched.rings.rotate_left(k + 1);
-        }
-        if shared.summary.load(Ordering::SeqCst) == 0 {
-            return (n, false);
-        }
-        if n >= max {
-            return (n, true);
-        }
-        (n + self.poll_ready(shared, max - n, sink, count), false)
+        if self.shared.summary.load(Ordering::SeqCst) == 0 { n } else { self.poll_ready(n, max, sink, count) }
     }
 
-    /// The same from the rings whose ready bits are set.
+    /// [`Rings::poll`] of the rings whose ready bits are set.
     #[inline(never)]
     pub(crate) fn poll_ready(
         &mut self,
-        shared: &CqShared,
+        mut n: usize,
         max: usize,
         sink: &mut impl FnMut(&Completion),
         count: impl Fn(usize),
     ) -> usize {
-        let mut n = 0;
-        for w in bits(shared.summary.swap(0, Ordering::SeqCst)) {
+        if n >= max {
+            self.aside = true;
+            return n;
+        }
+        let shared = self.shared;
+        let (first, before) = (self.first / 64, (1 << (self.first % 64)) - 1);
+        let words = shared.summary.swap(0, Ordering::SeqCst);
+        let last = (words >> first & 1 == 1).then_some((first, before));
+        let round = bits_from(words, first).map(|w| (w, if w == first { !before } else { u64::MAX }));
+        for (w, part) in round.chain(last) {
             let word = &shared.ready[w as usize];
-            for b in bits(word.swap(0, Ordering::SeqCst)) {
-                let bit = (w * 64 + b) as usize;
-                for source in self.sources.get(bit).into_iter().flatten() {
+            for b in bits(word.fetch_and(!part, Ordering::SeqCst) & part) {
+                let bit = w * 64 + b;
+                let mut served = 0;
+                for source in self.sources.get(bit as usize).into_iter().flatten() {
                     if n < max {
                         let got = source.take(max - n, sink);
                         count(got);
                         n += got;
+                        served += 1;
+                        self.first = (bit + 1) % READY_BITS as u32;
                     }
                     if !self.watched.take_in(source) && !source.rest() {
                         // More came meanwhile, or did not fit: keep the ring findable.
                         word.fetch_or(1 << b, Ordering::SeqCst);
                         shared.summary.fetch_or(1 << w, Ordering::SeqCst);
                     }
+                }
+                if let Some(sources) = self.sources.get_mut(bit as usize)
+                    && served < sources.len()
+                {
+                    sources.rotate_left(served);
                 }
             }
         }

@@ -120,7 +120,7 @@ impl SendRing {
             produced.wrapping_add(1),
             self.mode(),
             self.ready_bit,
-            false,
+            &false,
         )
     }
 
@@ -131,7 +131,7 @@ impl SendRing {
             self.entry(produced).timestamp.store(hca_clock_ns(), Ordering::Relaxed);
         }
         let next = produced.wrapping_add(1);
-        crate::cq::completion::publish(cq, &self.produced.0, next, self.mode(), self.ready_bit, self.full_barrier)
+        crate::cq::completion::publish(cq, &self.produced.0, next, self.mode(), self.ready_bit, &self.full_barrier)
     }
 
     /// Hands up to `max` completions, oldest first, to `sink`; returns how many. The caller holds the CQ's queue.

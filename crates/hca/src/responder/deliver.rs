@@ -116,7 +116,7 @@ impl Responder {
         if self.is_cut_off() {
             return None;
         }
-        let to = Deliveries { lane: &self.lane, ring: &self.ring, cq: &self.cq, full_barrier: self.full_barrier };
+        let to = Deliveries { lane: &self.lane, ring: &self.ring, cq: &self.cq, full_barrier: &self.full_barrier };
         let asks = to.push(rq, wqe, w, receipt);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
         rq.fetch_next();

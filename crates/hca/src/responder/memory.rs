@@ -124,7 +124,7 @@ impl Responder {
     /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
     #[inline]
     fn name_next(&self, key: u32, addr: u64) -> bool {
-        gate::name_next(&self.lane, key, addr, self.full_barrier)
+        gate::name_next(&self.lane, key, addr, &self.full_barrier)
     }
 
     /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.

@@ -182,14 +182,13 @@ impl Responder {
     /// [`Responder::enter`] with the lane in a register.
     #[inline(always)]
     fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
-        let mark = InFlight::begin(lane, self.full_barrier);
-        if gate::is_open(lane, &self.qp, &self.header) {
-            return Ok(mark);
+        let mark = InFlight::begin(lane, &self.full_barrier);
+        if !gate::is_open(lane, &self.qp, &self.header)
+            && let Some(nak) = self.not_as_usual()
+        {
+            return Err(nak);
         }
-        match self.not_as_usual() {
-            None => Ok(mark),
-            Some(nak) => Err(nak),
-        }
+        Ok(mark)
     }
 
     /// [`Responder::enter`] with the memory already named that is touched next, for [`Responder::mapped`].
@@ -202,7 +201,7 @@ impl Responder {
 
     /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
-        let mark = InFlight::begin(&self.lane, self.full_barrier);
+        let mark = InFlight::begin(&self.lane, &self.full_barrier);
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
             Some(nak) => Err(nak),

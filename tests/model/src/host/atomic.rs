@@ -87,6 +87,10 @@ macro_rules! atomic {
                 self.update(order, |before| before | value)
             }
 
+            pub fn fetch_and(&self, value: $int, order: Ordering) -> $int {
+                self.update(order, |before| before & value)
+            }
+
             pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
                 self.update(order, |before| before.wrapping_add(value))
             }
