@@ -468,12 +468,9 @@ impl Qp {
         if !sends.sq.has_work() {
             return Progress::Idle;
         }
-        let progress = self.work_on(sends, |sends| match &sends.connection {
-            Some(connection) => {
-                let connection = Arc::clone(connection);
-                self.advance_connection(sends, &*connection)
-            }
-            None => sends.sq.advance(&self.base, budget),
+        let progress = self.work_on(sends, |SendSide { sq, connection }| match connection {
+            Some(connection) => self.advance_connection(sq, &**connection),
+            None => sq.advance(&self.base, budget),
         });
         let progress = progress.unwrap_or(Progress::Wait(now_ns() + PAUSED_NS));
         self.note_if_needed(sends, progress);

@@ -165,19 +165,12 @@ impl Qp {
     /// [`SendQueue::advance`] where a carrier does it.
     #[cold]
     #[inline(never)]
-    pub(super) fn advance_connection(&self, sends: &mut SendSide, connection: &dyn Connection) -> Progress {
-        let sq = &mut sends.sq;
-        if !sq.wq.is_empty() && self.state() != QpState::Rts && !self.goes_on(sends) {
+    pub(super) fn advance_connection(&self, sq: &mut SendQueue, connection: &dyn Connection) -> Progress {
+        let has_begun = |sq: &SendQueue| sq.has_begun() || connection.has_begun();
+        if !sq.wq.is_empty() && self.state() != QpState::Rts && !sq.goes_on(&self.base, has_begun(sq)) {
             return Progress::Idle;
         }
-        connection.advance(&mut Sends { sq: &mut sends.sq, qp: self })
-    }
-
-    /// Whether requests are carried out although the QP is not in RTS.
-    #[cold]
-    fn goes_on(&self, sends: &mut SendSide) -> bool {
-        let has_begun = sends.has_begun();
-        sends.sq.goes_on(&self.base, has_begun)
+        connection.advance(&mut Sends { sq, qp: self })
     }
 
     /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`: what a carrier does about an answer

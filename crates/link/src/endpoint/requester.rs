@@ -97,7 +97,7 @@ pub struct SendQueueHost<'a, 's, O> {
 }
 
 impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
-    #[inline]
+    #[inline(always)]
     fn request(&self, n: u32) -> Option<Request> {
         let at = n.wrapping_add(self.skipped);
         let posted = self.sends.get(at)?;

@@ -24,7 +24,7 @@ use crate::qp::base::QpBase;
 use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
 use crate::qp::sq::requester::{Exec, Step};
-use crate::qp::sq::ring::{Segment, WqeRing};
+use crate::qp::sq::ring::WqeRing;
 use crate::qp::sq::ud::{DatagramOut, UdPeers};
 use crate::qp::sq::wqe::{BindWork, SendRequest};
 use crate::responder::{LaneGuard, Responder, WakeCall};
@@ -537,18 +537,11 @@ impl SendQueue {
         from: u64,
         len: u64,
         need: u32,
-        mut each: impl FnMut(*mut u8, u64),
+        each: impl FnMut(*mut u8, u64),
     ) -> std::result::Result<(), u32> {
-        self.wq.each_segment(i, from, len, |segment, n| {
-            let p = match segment {
-                Segment::Inline(p) => p,
-                Segment::Registered(lkey, addr) => {
-                    crate::mr::local_memory(self.process, lkey, addr, n, need, self.pd).ok_or(wc::LOC_PROT_ERR)?
-                }
-            };
-            each(p, n);
-            Ok(())
-        })
+        let find =
+            |lkey, addr, n| crate::mr::local_memory(self.process, lkey, addr, n, need, self.pd).ok_or(wc::LOC_PROT_ERR);
+        self.wq.each_segment(i, from, len, find, each)
     }
 }
 

@@ -22,14 +22,6 @@ pub(crate) struct WqeRing {
     was_empty: bool,
 }
 
-/// Local memory of a WQE.
-pub(crate) enum Segment {
-    /// Inline data, which lies in the ring.
-    Inline(*mut u8),
-    /// Registered memory: key and address.
-    Registered(u32, u64),
-}
-
 impl Index<usize> for WqeRing {
     type Output = Wqe;
 
@@ -267,20 +259,23 @@ impl WqeRing {
 
     // ---- local memory ----------------------------------------------------------------------------------------------
 
-    /// Calls `each` for each part of bytes `[from, from + len)` of the WQE at place `i`, with its length, until one is refused.
+    /// Calls `each` for each part of bytes `[from, from + len)` of the WQE at place `i`, with its length. `find` looks up what an
+    /// SGE names, and ends the round where it refuses.
     #[inline(always)]
     pub(crate) fn each_segment(
         &self,
         i: usize,
         from: u64,
         len: u64,
-        mut each: impl FnMut(Segment, u64) -> std::result::Result<(), u32>,
+        find: impl Fn(u32, u64, u64) -> std::result::Result<*mut u8, u32>,
+        mut each: impl FnMut(*mut u8, u64),
     ) -> std::result::Result<(), u32> {
         let w = &self.wqes[i];
         if w.inline_len.is_some() {
             let start = i * self.cap.max_inline_data as usize + from as usize;
             let data = &self.inline[start..start + len as usize];
-            return each(Segment::Inline(data.as_ptr().cast_mut()), len);
+            each(data.as_ptr().cast_mut(), len);
+            return Ok(());
         }
         let room = self.cap.max_send_sge as usize;
         let (mut skip, mut left) = (from, len);
@@ -294,7 +289,7 @@ impl WqeRing {
                 break;
             }
             let take = (n - skip).min(left);
-            each(Segment::Registered(sge.lkey, sge.addr.wrapping_add(skip)), take)?;
+            each(find(sge.lkey, sge.addr.wrapping_add(skip), take)?, take);
             left -= take;
             skip = 0;
         }
