@@ -1,6 +1,7 @@
 /* Senders that stand still in the middle of a copy, as one does that was stopped, is held by a debugger, or waits for a page
  * of its own: here a userfaultfd serves that page when the test says so. Who takes memory or a QP away from such a sender
- * waits for it two seconds; from then on it has no success and stores nowhere. Who takes away something else does not wait. */
+ * waits for it two seconds; from then on it has no success and stores nowhere. Who takes away something else does not wait.
+ * And what has arrived from a sender that is stopped has arrived, whatever the receiver takes away after it has seen it. */
 #define _GNU_SOURCE
 #include "vt_duo.h"
 
@@ -8,6 +9,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -314,12 +316,84 @@ static void what_is_elsewhere_is_left_alone(void)
 	vt_duo_close(&r);
 }
 
+static const int unanswered[] = { IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD };
+
+/* Stops after it has posted, and tells how the request ended. */
+static int stopped(int fd)
+{
+	struct ibv_wc wc = { .status = -1 };
+	int32_t which;
+	if (!vt_duo_open(&p, OPTS(VT_RC, 1)) || !vt_duo_meet(&p, fd) || !vt_get(fd, &which, sizeof(which), 20000))
+		return 1;
+	memset(p.buf, 0x55, 8);
+	if (one(vt_duo_sge(&p, 0, 8), WRITE, p.peer.addr) != IBV_WC_SUCCESS)
+		return 1;
+	struct ibv_sge sge = vt_duo_sge(&p, 0, 8);
+	struct ibv_send_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = unanswered[which], .send_flags = IBV_SEND_SIGNALED }, *bad;
+	if (which) {
+		wr.wr.atomic.remote_addr = p.peer.addr + AT;
+		wr.wr.atomic.rkey = p.peer.rkey;
+		wr.wr.atomic.compare_add = 1;
+	} else {
+		wr.wr.rdma.remote_addr = p.peer.addr + AT;
+		wr.wr.rdma.rkey = p.peer.rkey;
+	}
+	if (ibv_post_send(p.qp[0], &wr, &bad))
+		return 1;
+	raise(SIGSTOP);
+	int32_t status = vt_poll(p.cq, &wc, 1, 20000) == 1 ? (int32_t)wc.status : -1;
+	if (which && status == IBV_WC_SUCCESS && memcmp(p.buf, "\x33\x33\x33\x33\x33\x33\x33\x33", 8))
+		status = -2;
+	vt_put(fd, &status, sizeof(status));
+	char c;
+	vt_get(fd, &c, 1, 20000);
+	return 0;
+}
+
+static void what_was_seen_has_arrived(void)
+{
+	enum { KEY, QP, ALL, ENDS };
+	static const char *const taken[] = { "the key", "the QP", "everything" };
+	for (int which = 0; which < (int)VT_ARRAY(unanswered); which++)
+		for (int end_of = KEY; end_of < ENDS; end_of++) {
+			memset(&r, 0, sizeof(r));
+			vt_require(vt_duo_open(&r, OPTS(VT_RC, 1)), "the receiver");
+			memset(r.buf, 0x33, r.o.size);
+			struct peer s = meet(0, "stopped");
+			int32_t order = which;
+			vt_require(vt_put(s.fd, &order, sizeof(order)), "the order");
+			uint64_t until = vt_now_us() + 20000000;
+			while (*(volatile uint8_t *)&r.buf[AT] == 0x33 && vt_now_us() < until)
+				;
+			vt_check(r.buf[AT] != 0x33, "nothing came");
+			if (end_of == KEY) {
+				vt_check(!ibv_dereg_mr(r.mr), "ibv_dereg_mr");
+				r.mr = NULL;
+			} else if (end_of == QP) {
+				end_the_qp();
+			} else {
+				vt_duo_close(&r);
+			}
+			kill(s.pid, SIGCONT);
+			int32_t status = -1;
+			vt_get(s.fd, &status, sizeof(status), 30000);
+			vt_check(status == IBV_WC_SUCCESS, "operation %d, seen before the end of %s: %s", unanswered[which], taken[end_of],
+				 status == -2 ? "another word came back" : vt_wc_name(status));
+			end(&s);
+			if (end_of == KEY)
+				r.mr = ibv_reg_mr(r.pd, r.buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+			if (end_of != ALL)
+				vt_duo_close(&r);
+		}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "no_success_and_no_store_after_the_end", no_success_and_no_store_after_the_end },
 						{ "memory_in_use_is_taken_from_one_alone", memory_in_use_is_taken_from_one_alone },
 						{ "a_key_that_stays_leads_to_the_programs_memory", a_key_that_stays_leads_to_the_programs_memory },
-						{ "what_is_elsewhere_is_left_alone", what_is_elsewhere_is_left_alone } };
-	static const struct vt_role roles[] = { { "sender", sender }, { "writer", writer } };
+						{ "what_is_elsewhere_is_left_alone", what_is_elsewhere_is_left_alone },
+						{ "what_was_seen_has_arrived", what_was_seen_has_arrived } };
+	static const struct vt_role roles[] = { { "sender", sender }, { "writer", writer }, { "stopped", stopped } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
 }

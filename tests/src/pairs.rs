@@ -84,16 +84,15 @@ pub fn each_line(tool: &str, lines: &[&str], failures: &mut Failures, one: impl 
 }
 
 /// perftest's options in a line, which may begin with a way and a colon. Its latencies are printed in cycles: for microseconds
-/// it spins half a second to learn the clock's rate, at both ends and, where a line has all sizes, for each. Where the owner of
-/// memory copies it must: an owner that ends when it sees the last byte may not have told the writer that it has it.
+/// it spins half a second to learn the clock's rate, at both ends and, where a line has all sizes, for each.
 pub fn perftest_options(tool: &str, line: &str, gid: u32) -> Vec<String> {
-    let (name, options) = line.split_once(": ").unwrap_or(("auto", line));
+    let (_, options) = line.split_once(": ").unwrap_or(("auto", line));
     let mut args = words(options);
     args.push("-F".to_owned());
     if !args.iter().any(|a| a == "-x") {
         args.extend(["-x".to_owned(), gid.to_string()]);
     }
-    if tool.ends_with("_lat") && name != "owner" && options != IN_MICROSECONDS {
+    if tool.ends_with("_lat") && options != IN_MICROSECONDS {
         args.push("-C".to_owned());
     }
     args

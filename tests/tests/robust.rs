@@ -36,6 +36,7 @@ fn who_stands_still_in_a_copy_has_no_success_and_stores_nothing_later() {
             &["memory_in_use_is_taken_from_one_alone"],
             &["a_key_that_stays_leads_to_the_programs_memory"],
             &["what_is_elsewhere_is_left_alone"],
+            &["what_was_seen_has_arrived"],
         ],
         at_once: 6,
         ..Runs::default()

@@ -90,17 +90,11 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     let mut moved = 0;
     let mut dry_since = 0;
     loop {
-        match process.serving(|| step(process, lane)) {
-            Step::Gone => return,
+        match process.serving(|| answered(step(process, lane), r)) {
+            Step::Gone | Step::Over(_) => return,
             Step::Paused if turn.patience > 0 => std::thread::sleep(PAUSED),
             Step::Paused => {
                 queue_again(process, lane);
-                return;
-            }
-            Step::Over(result) => {
-                r.status.store(status_of(result), Ordering::Relaxed);
-                // Not over a request of the lane's next initiator.
-                let _ = r.state.compare_exchange(request::RUNNING, request::DONE, Ordering::AcqRel, Ordering::Relaxed);
                 return;
             }
             Step::Moved(n) => {
@@ -129,6 +123,17 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
             }
         }
     }
+}
+
+/// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and may end
+/// its QP at once, which waits for this turn and no longer.
+fn answered(step: Step, r: &Request) -> Step {
+    if let Step::Over(result) = step {
+        r.status.store(status_of(result), Ordering::Relaxed);
+        // Not over a request of the lane's next initiator.
+        let _ = r.state.compare_exchange(request::RUNNING, request::DONE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    step
 }
 
 /// The rest of the request gets another turn.

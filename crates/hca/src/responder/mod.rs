@@ -151,10 +151,15 @@ impl Responder {
         LaneGuard { lane: self.lane.clone(), me: self.me }
     }
 
+    /// Whether the lane is still this initiator's.
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lane.initiator.load(Ordering::Acquire) == self.me
+    }
+
     /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
     pub fn withdraw(&self) -> bool {
         use crate::arena::layout::request::{DONE, IDLE, POSTED, WAITING};
-        if self.lane.initiator.load(Ordering::Acquire) != self.me {
+        if !self.has_lane() {
             return false;
         }
         let take = |from| self.lane.request.state.compare_exchange(from, IDLE, Ordering::AcqRel, Ordering::Acquire);

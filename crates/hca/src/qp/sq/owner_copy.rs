@@ -36,6 +36,13 @@ pub(crate) struct Asked {
     seen: u64,
 }
 
+impl Asked {
+    /// Whether the owner's memory is changed.
+    fn changes(&self) -> bool {
+        matches!(self.op, request::WRITE | request::COMPARE_SWAP | request::FETCH_ADD)
+    }
+}
+
 impl SendQueue {
     /// Asks the owner to do `op` on `n` bytes, or goes on with what it was asked; `Wait` until it is done. At most
     /// `budget` bytes are copied by this call.
@@ -82,11 +89,31 @@ impl SendQueue {
             if state != request::DONE
                 && (target.space.is_dead() || target.lane.initiator.load(Ordering::Relaxed) as u32 == 0)
             {
+                if r.state.load(Ordering::Acquire) == request::DONE {
+                    continue;
+                }
                 self.exec.asked = None;
                 return Err(Stop::Nak(Nak::Silence));
             }
             return Err(Stop::Step(if *budget == 0 { Step::Again } else { self.wait_for_owner(target) }));
         }
+    }
+
+    /// Whether the owner has done the last piece of a request that changes `total` bytes of its memory. That counts whatever
+    /// became of it since: its program sees the last byte, and may end its QP, deregister the memory or exit at once.
+    #[cold]
+    pub(crate) fn takes_answer(&mut self, target: &Responder, total: u64) -> bool {
+        let r = &target.lane.request;
+        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == total;
+        let done = self.exec.asked.as_ref().is_some_and(ends)
+            && self.exec.claimed.is_none()
+            && r.state.load(Ordering::Acquire) == request::DONE
+            && result_of(r.status.load(Ordering::Relaxed)).is_ok()
+            && target.has_lane();
+        if done {
+            self.over(target);
+        }
+        done
     }
 
     /// The request is answered.
