@@ -72,7 +72,7 @@ echo "|---|---|---|"
 
 # The gate.
 rule "the mark may be seen late" process/gate.rs \
-    'barrier::light(full);
+    'barrier::light(*full);
         InFlight { lane }' 'let _ = full;
         InFlight { lane }'
 rule "the owner looks without its barrier" process/gate.rs \
@@ -88,7 +88,7 @@ rule "the owner acquires nothing" process/gate.rs \
 rule "the next name comes before the last access" process/gate.rs \
     'lane.key.store(key, Ordering::Release);' 'lane.key.store(key, Ordering::Relaxed);'
 rule "a name may be seen late" process/gate.rs \
-    'barrier::light(full);
+    'barrier::light(*full);
     !is_cut_off(lane)' 'let _ = full;
     !is_cut_off(lane)'
 rule "the lane is not asked for" process/gate.rs \
@@ -112,17 +112,17 @@ rule "the count releases nothing" cq/completion.rs \
     'produced.store(next, Ordering::Release);' 'produced.store(next, Ordering::Relaxed);'
 rule "the count may be seen late" cq/completion.rs \
     'produced.store(next, Ordering::Release);
-    barrier::light(full);' 'produced.store(next, Ordering::Release);'
+    barrier::light(*full);' 'produced.store(next, Ordering::Release);'
 rule "the ready bit comes before the count" cq/completion.rs \
     'produced.store(next, Ordering::Release);
-    barrier::light(full);
+    barrier::light(*full);
     if mode.load(Ordering::Relaxed) != found::WATCHED {
         signal(cq, mode, ready_bit, full);
     }' 'if mode.load(Ordering::Relaxed) != found::WATCHED {
         signal(cq, mode, ready_bit, full);
     }
     produced.store(next, Ordering::Release);
-    barrier::light(full);'
+    barrier::light(*full);'
 rule "no ready bit" cq/completion.rs \
     'signal(cq, mode, ready_bit, full);' ''
 rule "the summary comes before the ready bit" cq/completion.rs \
@@ -133,7 +133,7 @@ rule "the summary comes before the ready bit" cq/completion.rs \
 rule "the wish is looked at before the ready bit" cq/completion.rs \
     'set_ready(cq, ready_bit);
         // A program that asks for an event and then polls finds the bit, or what it has asked for is seen.
-        barrier::light(full);' 'let _ = full;
+        barrier::light(*full);' 'let _ = full;
         set_ready(cq, ready_bit);'
 rule "a ring rests without another look" cq/completion.rs \
     '!self.is_ready()
@@ -150,14 +150,13 @@ rule "no barrier after watching" cq/completion.rs \
         let idle' 'let idle'
 rule "no look after watching" cq/completion.rs \
     'let idle = !self.is_ready();' 'let idle = true;'
-rule "a ring that is taken in is not watched" cq/rings.rs \
-    'source.begin_watching();
-        self.rings.push' 'self.rings.push'
 rule "what did not fit is not findable" cq/rings.rs \
     'word.fetch_or(1 << b, Ordering::SeqCst);
                         shared.summary.fetch_or(1 << w, Ordering::SeqCst);' ''
 rule "the summary forgets what did not fit" cq/rings.rs \
     'shared.summary.fetch_or(1 << w, Ordering::SeqCst);' ''
+rule "a round leaves out the bits before its first" cq/rings.rs \
+    'in round.chain(last) {' 'in round.chain(last.filter(|_| false)) {'
 rule "a send is free before it is polled" cq/send_ring.rs \
     'let outcome = entry.outcome.load(Ordering::Relaxed);' \
     'consumer.freed.store(entry.count.load(Ordering::Relaxed), Ordering::Release);
