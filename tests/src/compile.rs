@@ -135,7 +135,9 @@ pub fn sanitized_program(compiler: &str, sanitizer: &[&str], name: &str) -> Opti
     if !have(&[compiler]) || !have_c() {
         return None;
     }
-    let options = [&OPTIONS[..], sanitizer].concat();
+    // clang warns of what only a linker takes.
+    let compiled: Vec<&str> = sanitizer.iter().copied().filter(|option| !option.starts_with("-Wl,")).collect();
+    let options = [&OPTIONS[..], &compiled].concat();
     let as_named = format!("{name}-{compiler}{}", sanitizer.concat().replace(['=', '/', ','], "-"));
     match try_build(compiler, &as_named, &options, &[&LINKED[..], sanitizer].concat(), &sources_of(name)) {
         Ok(program) => Some(program),
