@@ -12,7 +12,9 @@ export CARGO_TARGET_DIR=$PWD/target/mutate-model/build
 export CARGO_PROFILE_CHECKED_DEBUG=0 RUST_BACKTRACE=0
 limit=${LIMIT:-300}
 wanted=("$@")
-survived=0
+work=$PWD/target/mutate-model
+sources=$copy/crates/hca/src
+. scripts/mutate-rules.sh
 
 rm -rf "$copy"
 mkdir -p "$copy/crates" "$copy/tests"
@@ -27,31 +29,8 @@ cp -r tests/model "$copy/tests"
 # build: makes the test binary of the copy; its path.
 build() {
     (cd "$copy" && cargo test --quiet --profile checked --package vervain-model --test protocols --no-run \
-        --message-format=json 2>"$OLDPWD/target/mutate-model/build.log") |
+        --message-format=json 2>"$work/build.log") |
         sed -n 's/.*"executable":"\([^"]*protocols[^"]*\)".*/\1/p' | tail -1
-}
-
-# rule NAME FILE FROM TO: replaces FROM, which must be there, and runs the models.
-rule() {
-    local name=$1 file=$copy/crates/hca/src/$2 binary found
-    if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
-    cp "$file" target/mutate-model/original
-    if ! FROM=$3 TO=$4 perl -0777 -i -pe 's/\Q$ENV{FROM}\E/$ENV{TO}/ or exit 1' "$file"; then
-        echo "| $name | \`$2\` | the line is not there any more |"
-        mv target/mutate-model/original "$file"
-        survived=1
-        return
-    fi
-    binary=$(build || true)
-    if [ -z "$binary" ]; then
-        found="does not build: $(grep -m1 ^error target/mutate-model/build.log || true)"
-        survived=1
-    else
-        found=$(run "$binary")
-        [ "$found" != "**not seen**" ] || survived=1
-    fi
-    echo "| $name | \`$2\` | $found |"
-    mv target/mutate-model/original "$file"
 }
 
 # run BINARY: which models see the break, by their tests' names.

@@ -15,45 +15,24 @@ limit=${LIMIT:-300}
 # What fewer seeds do not see, 10,000 seldom do; the tests of single situations come after them.
 export VERVAIN_SEEDS=${VERVAIN_SEEDS:-2500}
 wanted=("$@")
-survived=0
+work=$PWD/target/mutate
+sources=$copy/crates/transport/src
+. scripts/mutate-rules.sh
 
 rm -rf "$copy"
 mkdir -p "$copy/crates"
 # The crates that the simulation needs, as a workspace of their own.
 cp Cargo.lock "$copy"
 sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
-cp -r crates/wire crates/fault crates/transport "$copy/crates"
+cp -r crates/iba crates/wire crates/fault crates/transport "$copy/crates"
 mkdir "$copy/tests"
 cp -r tests/skip "$copy/tests"
 
 # build FILE: makes the test binary of the copy; its path.
 build() {
     (cd "$copy" && cargo test --quiet --profile checked --package vervain-transport --test simulation --no-run \
-        --message-format=json 2>"$OLDPWD/target/mutate/build.log") |
+        --message-format=json 2>"$work/build.log") |
         sed -n 's/.*"executable":"\([^"]*simulation[^"]*\)".*/\1/p' | tail -1
-}
-
-# rule NAME FILE FROM TO: replaces FROM, which must be there, and runs the simulation.
-rule() {
-    local name=$1 file=$copy/crates/transport/src/$2 binary found
-    if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
-    cp "$file" target/mutate/original
-    if ! FROM=$3 TO=$4 perl -0777 -i -pe 's/\Q$ENV{FROM}\E/$ENV{TO}/ or exit 1' "$file"; then
-        echo "| $name | $2: the line is not there any more |"
-        mv target/mutate/original "$file"
-        survived=1
-        return
-    fi
-    binary=$(build || true)
-    if [ -z "$binary" ]; then
-        found="does not build: $(grep -m1 ^error target/mutate/build.log || true)"
-        survived=1
-    else
-        found=$(run "$binary")
-        [ "$found" != "**not seen**" ] || survived=1
-    fi
-    echo "| $name | \`$2\` | $found |"
-    mv target/mutate/original "$file"
 }
 
 # run BINARY: what sees the break: the seeds, else the tests of single situations.
@@ -90,9 +69,9 @@ rule "sequence NAK names the packet that came" responder.rs \
 rule "no sequence NAK at all" responder.rs \
     'let syndrome = Syndrome::Nak(NakCode::Sequence);' 'let syndrome = Syndrome::Nak(NakCode::Sequence); return;'
 rule "after one sequence NAK never another" responder.rs \
-    'self.quiet = false;' ''
+    '(self.quiet, self.dropped) = (false, None);' 'self.dropped = None;'
 rule "READ takes one PSN" responder.rs \
-    'psn::add(self.expected, packets)' 'psn::add(self.expected, packets.min(1))'
+    'psn::add(before, packets)' 'psn::add(before, packets.min(1))'
 rule "acknowledgement asked for is not sent" responder.rs \
     'self.ack_due |= packet.headers.bth.ack_request && is_posted' 'self.ack_due |= false && is_posted'
 rule "RNR is not told" responder.rs \
