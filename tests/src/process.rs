@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -113,13 +114,12 @@ impl Job {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until some process of this one's network namespace listens on the TCP port, which clients of this server do
-    /// not try twice. False when this program ends or the time is over before that.
+    /// Waits until a process of the group listens on the TCP port: clients of this server do not try twice. False when this
+    /// program ends or the time is over before that.
     pub fn listens(&mut self, port: u16, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         loop {
-            let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", self.pid()));
-            if tables.iter().any(|t| listens(t, port)) {
+            if self.has_listener(port) {
                 return true;
             }
             if Instant::now() > until || !self.running() {
@@ -127,6 +127,14 @@ impl Job {
             }
             std::thread::sleep(Duration::from_millis(3));
         }
+    }
+
+    /// Whether a process of the group has a socket that listens on the port. The table of sockets alone does not say it: a
+    /// program that is on its way to another network namespace is in this one yet, where any other may listen.
+    fn has_listener(&self, port: u16) -> bool {
+        let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", self.pid()));
+        let sockets: BTreeSet<_> = tables.iter().flat_map(|table| listeners(table, port)).collect();
+        !sockets.is_empty() && group(self.pid()).iter().any(|pid| has_one_of(*pid, &sockets))
     }
 
     /// Sends a signal to every process of the group.
@@ -196,11 +204,49 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A line of /proc/net/tcp: number, local address:port in hex, remote, state (0A is listening).
-fn listens(table: &str, port: u16) -> bool {
+/// The sockets that listen on a port, as descriptors name them, in a table such as /proc/net/tcp, whose lines are: number, local
+/// address:port in hex, remote, state (0A is listening), five more, inode.
+fn listeners(table: &str, port: u16) -> Vec<PathBuf> {
     let port = format!(":{port:04X}");
-    std::fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
-        let f: Vec<_> = line.split_whitespace().collect();
-        f.len() > 3 && f[1].ends_with(&port) && f[3] == "0A"
-    })
+    let table = std::fs::read_to_string(table).unwrap_or_default();
+    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let listening = fields.filter(|f| f.len() > 9 && f[1].ends_with(&port) && f[3] == "0A");
+    listening.map(|f| format!("socket:[{}]", f[9]).into()).collect()
+}
+
+/// The processes of a group.
+fn group(id: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_member = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Behind the name, which may have spaces: state, parent, group.
+        let group = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(2));
+        group.is_some_and(|group| group.parse() == Ok(id))
+    };
+    processes.filter(is_member).collect()
+}
+
+fn has_one_of(pid: u32, sockets: &BTreeSet<PathBuf>) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|target| sockets.contains(&target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn who_listens_is_a_process_of_the_group_and_no_other_of_the_namespace() {
+        let foreign = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = foreign.local_addr().expect("its port").port();
+        let mut idle = Job::start(Command::new("sleep").arg("60"));
+        assert!(!idle.listens(port, Duration::from_millis(50)));
+        let port = free_port().to_string();
+        let server = format!("python3 -m http.server -b 127.0.0.1 {port}; true");
+        let mut server = Job::start(Command::new("sh").args(["-c", &server]));
+        assert!(server.listens(port.parse().expect("a number"), LIMIT), "{}", server.output());
+    }
 }
