@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The rooms of `crates/hca/src`, each of which may use those before it.
-const ROOMS: [&str; 15] = [
+const ROOMS: [&str; 16] = [
     "error",
+    "reasons",
     "host",
     "adopt",
     "arena",

@@ -93,7 +93,7 @@ pub struct RunArgs {
     /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
-    /// Print the environment and the libibverbs that the program gets
+    /// Print the environment and the libibverbs that the program gets, and, as --log info does, why each call failed
     #[arg(short, long)]
     pub verbose: bool,
     /// The program and its arguments

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
-use vervain_config::{SYSFS, Variable};
+use vervain_config::{LOG, LogLevel, SYSFS, Variable};
 
 use crate::cli::{DeviceOptions, RunArgs};
 use crate::environment::{self, Variables};
@@ -42,7 +42,7 @@ fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)
         let status = if matches!(e, NotRunnable::NotFound(_)) { NOT_FOUND } else { NOT_EXECUTABLE };
         (status, anyhow::anyhow!("{e}"))
     })?;
-    let (dir, variables) = prepare(&args.device, !args.no_preload)
+    let (dir, mut variables) = prepare(&args.device, !args.no_preload)
         .map_err(|e| (if e.is::<WrongSetting>() { WRONG_SETTING } else { FAILED }, e))?;
 
     let executed = program::executed(&program, path.as_deref());
@@ -50,6 +50,9 @@ fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)
         output::note(&format!("warning: {obstacle}"));
     }
     if args.verbose {
+        if !variables.iter().any(|(name, _)| *name == LOG.name()) {
+            variables.push((LOG.name(), LogLevel::Info.word().into()));
+        }
         for (name, value) in &variables {
             output::note(&format!("{name}={}", value.to_string_lossy()));
         }

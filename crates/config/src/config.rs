@@ -37,7 +37,7 @@ pub struct Config {
 
 /// What is read of a process's environment.
 struct Process {
-    log: LogLevel,
+    log: Option<LogLevel>,
     config: Result<Config, Wrong<'static>>,
 }
 
@@ -45,7 +45,7 @@ impl Process {
     fn get() -> &'static Process {
         static PROCESS: OnceLock<Process> = OnceLock::new();
         PROCESS.get_or_init(|| Process {
-            log: parsed(&LOG, &Variable::value, LogLevel::of).unwrap_or(LogLevel::Warn),
+            log: LOG.value().map(|_| parsed(&LOG, &Variable::value, LogLevel::of).unwrap_or(LogLevel::Warn)),
             config: Config::read(Variable::value),
         })
     }
@@ -54,7 +54,12 @@ impl Process {
 /// How much this process tells, from [`Config::of_process`]'s first call on. What says that a variable is wrong must be seen
 /// where that variable is this one.
 pub fn log_level() -> LogLevel {
-    Process::get().log
+    Process::get().log.unwrap_or(LogLevel::Warn)
+}
+
+/// Whether the program was started with a choice of how much is told.
+pub fn is_log_level_chosen() -> bool {
+    Process::get().log.is_some()
 }
 
 impl Config {

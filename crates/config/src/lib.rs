@@ -11,6 +11,6 @@ mod table;
 mod variable;
 
 pub use choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
-pub use config::{Config, log_level};
+pub use config::{Config, is_log_level_chosen, log_level};
 pub use table::*;
 pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong, bytes};

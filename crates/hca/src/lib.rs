@@ -33,6 +33,7 @@ pub mod mr;
 mod owner_copy;
 pub mod process;
 pub mod qp;
+pub mod reasons;
 pub mod responder;
 pub mod rq;
 pub mod srq;

@@ -61,6 +61,19 @@ verbs_enum! {
     }
 }
 
+/// As the specification writes it: `RC`, `XRC initiator`.
+impl std::fmt::Display for QpType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            QpType::Rc => "RC",
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+            QpType::XrcSend => "XRC initiator",
+            QpType::XrcRecv => "XRC target",
+        })
+    }
+}
+
 impl QpType {
     /// Acknowledged services, which tell the initiator of errors.
     #[inline]
@@ -92,6 +105,21 @@ verbs_enum! {
         Sqe = 5,
         /// All work is flushed.
         Err = 6,
+    }
+}
+
+/// As the specification writes it: `RESET`, `INIT`.
+impl std::fmt::Display for QpState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            QpState::Reset => "RESET",
+            QpState::Init => "INIT",
+            QpState::Rtr => "RTR",
+            QpState::Rts => "RTS",
+            QpState::Sqd => "SQD",
+            QpState::Sqe => "SQE",
+            QpState::Err => "ERR",
+        })
     }
 }
 
@@ -229,28 +257,49 @@ pub mod access {
 /// `IBV_QP_*`: which attributes a modify names.
 pub mod attr {
     #![allow(missing_docs)]
-    pub const STATE: u32 = 1 << 0;
-    pub const CUR_STATE: u32 = 1 << 1;
-    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
-    pub const ACCESS_FLAGS: u32 = 1 << 3;
-    pub const PKEY_INDEX: u32 = 1 << 4;
-    pub const PORT: u32 = 1 << 5;
-    pub const QKEY: u32 = 1 << 6;
-    pub const AV: u32 = 1 << 7;
-    pub const PATH_MTU: u32 = 1 << 8;
-    pub const TIMEOUT: u32 = 1 << 9;
-    pub const RETRY_CNT: u32 = 1 << 10;
-    pub const RNR_RETRY: u32 = 1 << 11;
-    pub const RQ_PSN: u32 = 1 << 12;
-    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-    pub const ALT_PATH: u32 = 1 << 14;
-    pub const MIN_RNR_TIMER: u32 = 1 << 15;
-    pub const SQ_PSN: u32 = 1 << 16;
-    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
-    pub const DEST_QPN: u32 = 1 << 20;
-    pub const RATE_LIMIT: u32 = 1 << 25;
+
+    macro_rules! bits {
+        ($($name:ident = $bit:literal),+ $(,)?) => {
+            $(pub const $name: u32 = 1 << $bit;)+
+
+            /// The names of the bits of `mask`, as a program writes them: `IBV_QP_STATE | IBV_QP_PORT`.
+            pub fn names(mask: u32) -> String {
+                let known = [$(($name, concat!("IBV_QP_", stringify!($name)))),+];
+                let mut names: Vec<_> =
+                    known.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, name)| (*name).to_owned()).collect();
+                let unknown = known.iter().fold(mask, |left, (bit, _)| left & !bit);
+                if unknown != 0 {
+                    names.push(format!("{unknown:#x}"));
+                }
+                names.join(" | ")
+            }
+        };
+    }
+
+    bits! {
+        STATE = 0,
+        CUR_STATE = 1,
+        EN_SQD_ASYNC_NOTIFY = 2,
+        ACCESS_FLAGS = 3,
+        PKEY_INDEX = 4,
+        PORT = 5,
+        QKEY = 6,
+        AV = 7,
+        PATH_MTU = 8,
+        TIMEOUT = 9,
+        RETRY_CNT = 10,
+        RNR_RETRY = 11,
+        RQ_PSN = 12,
+        MAX_QP_RD_ATOMIC = 13,
+        ALT_PATH = 14,
+        MIN_RNR_TIMER = 15,
+        SQ_PSN = 16,
+        MAX_DEST_RD_ATOMIC = 17,
+        PATH_MIG_STATE = 18,
+        CAP = 19,
+        DEST_QPN = 20,
+        RATE_LIMIT = 25,
+    }
 }
 
 /// `IBV_MIG_*`, states of path migration.

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use vervain_hca::Error;
+use vervain_hca::{Error, reasons};
 
 use crate::errno;
 
@@ -104,12 +104,16 @@ pub(crate) fn minus_one_of(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
     f().unwrap_or_else(|e| errno::minus_one(failed(&e)))
 }
 
-/// Says why a verb fails, for `VERVAIN_LOG=info`: programs often try what may fail. Gives the errno.
+/// Says why a verb fails. Gives the errno.
 #[cold]
 pub(crate) fn failed(e: &Error) -> c_int {
-    // That a queue is full, a table entry empty, or nothing there to read, is no failure.
-    if !matches!(e.errno(), libc::ENOMEM | libc::ENODATA | libc::EAGAIN) {
-        log::info!("{e} (errno {})", e.errno());
+    let why = format_args!("{e} (errno {})", e.errno());
+    match e.errno() {
+        // A table entry is empty, or there is nothing to read.
+        libc::ENODATA | libc::EAGAIN => {}
+        // Programs post until a queue is full, and ask whether something is supported.
+        libc::ENOMEM | libc::EOPNOTSUPP => reasons::tell_what_is_no_failure(why),
+        _ => reasons::tell(why),
     }
     e.errno()
 }

@@ -26,6 +26,7 @@ use crate::host::yield_policy::Courtesy;
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::send_work::SendWork;
+use crate::reasons;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -306,8 +307,16 @@ impl Cq {
             return;
         }
         self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
-        let reporting: Vec<_> = self.reporting.lock().values().filter_map(Weak::upgrade).collect();
-        reporting.iter().for_each(|qp| qp.cq_has_failed());
+        let reporting: Vec<_> =
+            self.reporting.lock().iter().filter_map(|(qpn, qp)| Some((*qpn, qp.upgrade()?))).collect();
+        let numbers: Vec<_> = reporting.iter().map(|(qpn, _)| format!("{qpn:#x}")).collect();
+        let entries = self.shared.capacity.load(Ordering::Relaxed);
+        let (qps, are) = if numbers.len() == 1 { ("QP", "is") } else { ("QPs", "are") };
+        reasons::tell(format_args!(
+            "CQ overrun: more than its {entries} entries; {qps} {} {are} now in ERR",
+            numbers.join(", ")
+        ));
+        reporting.iter().for_each(|(_, qp)| qp.cq_has_failed());
     }
 
     /// Whether it overran.

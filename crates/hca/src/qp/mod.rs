@@ -647,13 +647,15 @@ fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> 
 /// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.
 fn check_init(pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<()> {
     let c = &init.cap;
-    let too_big = c.max_send_wr > LIMITS.max_qp_wr
-        || c.max_recv_wr > LIMITS.max_qp_wr
-        || c.max_send_sge > LIMITS.max_sge
-        || c.max_recv_sge > LIMITS.max_sge
-        || c.max_inline_data > LIMITS.max_inline;
-    if too_big {
-        return Err(Error::invalid(format!("the QP sizes {c:?} are beyond the device's limits")));
+    let sizes = [
+        ("max_send_wr", c.max_send_wr, LIMITS.max_qp_wr),
+        ("max_recv_wr", c.max_recv_wr, LIMITS.max_qp_wr),
+        ("max_send_sge", c.max_send_sge, LIMITS.max_sge),
+        ("max_recv_sge", c.max_recv_sge, LIMITS.max_sge),
+        ("max_inline_data", c.max_inline_data, LIMITS.max_inline),
+    ];
+    if let Some((name, wanted, most)) = sizes.into_iter().find(|(_, wanted, most)| wanted > most) {
+        return Err(Error::invalid(format!("{name} {wanted} exceeds {most}")));
     }
     let sends = init.qp_type != QpType::XrcRecv;
     if sends && (init.send_cq.is_none() || pd.is_none()) {

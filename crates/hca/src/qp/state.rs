@@ -6,7 +6,7 @@ use vervain_iba::QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
 use vervain_iba::attr::{
     ACCESS_FLAGS, ALT_PATH, AV, CUR_STATE, DEST_QPN, EN_SQD_ASYNC_NOTIFY, MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC,
     MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, STATE,
-    TIMEOUT,
+    TIMEOUT, names,
 };
 use vervain_iba::{QpState, QpType};
 
@@ -62,14 +62,14 @@ fn drained(t: QpType) -> u32 {
 /// Refuses a modify that the table does not have.
 pub(crate) fn check(t: QpType, from: QpState, to: QpState, mask: u32) -> Result<()> {
     let (needed, allowed) =
-        masks(t, from, to).ok_or_else(|| Error::invalid(format!("a {t:?} QP cannot go from {from:?} to {to:?}")))?;
+        masks(t, from, to).ok_or_else(|| Error::invalid(format!("{t} QP: it cannot go from {from} to {to}")))?;
     let missing = needed & !mask;
     if missing != 0 {
-        return Err(Error::invalid(format!("{t:?} QP, {from:?} to {to:?}: attributes {missing:#x} are missing")));
+        return Err(Error::invalid(format!("{t} QP, {from} to {to}: attr_mask lacks {}", names(missing))));
     }
     let extra = mask & !(needed | allowed | STATE);
     if extra != 0 {
-        return Err(Error::invalid(format!("{t:?} QP, {from:?} to {to:?}: attributes {extra:#x} are not allowed")));
+        return Err(Error::invalid(format!("{t} QP, {from} to {to}: attr_mask may not have {}", names(extra))));
     }
     if mask & CUR_STATE != 0 && !matches!(from, Rtr | Rts | Sqd | Sqe) {
         return Err(Error::invalid("the current state is not one that can be assumed"));

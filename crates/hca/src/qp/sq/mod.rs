@@ -3,6 +3,7 @@
 //!
 //! An RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] → [`crate::mr::transfer`].
 
+mod explain;
 pub mod fast_path;
 pub(crate) mod owner_copy;
 pub mod path;
@@ -122,13 +123,25 @@ impl SendQueue {
         self.datagram_out = Some(out);
     }
 
+    /// There is no room for a request on `qp`.
+    #[cold]
+    #[inline(never)]
+    fn full(&self, qp: &QpBase) -> Error {
+        let most = self.wq.max_wr();
+        let open = most - self.wq.room(self.completions.freed());
+        Error::no_memory(format!(
+            "QP {:#x}: the send queue is full: {open} of max_send_wr {most} not yet completed; poll the CQ",
+            qp.qp_num()
+        ))
+    }
+
     // ---- posting ---------------------------------------------------------------------------------------------------
 
     /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
     /// (`man ibv_post_send`).
     pub(crate) fn push(&mut self, qp: &QpBase, request: &SendRequest<'_>) -> Result<()> {
         if self.wq.room(self.completions.freed()) == 0 {
-            return Err(full());
+            return Err(self.full(qp));
         }
         let opcode = request.opcode;
         let state = qp.shared.state.load(Ordering::Acquire);
@@ -291,7 +304,7 @@ impl SendQueue {
             self.tell_psn();
             self.wq.done();
             // Who sees the completion finds the state that goes with it.
-            self.failed(qp, opcode, status);
+            self.failed(qp, i, status);
         }
         self.exec = Exec::default();
         if signaled {
@@ -412,36 +425,16 @@ impl SendQueue {
 
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, qp: &QpBase, opcode: Opcode, status: u32) {
+    fn failed(&mut self, qp: &QpBase, i: usize, status: u32) {
         qp.stop_sends();
         self.has_failed = true;
-        self.explain(qp, opcode, status);
+        self.explain(qp, i, status);
         qp.tally.add(Word::Errors, 1);
         match status {
             wc::REM_ACCESS_ERR => qp.tally.add(Word::RemoteAccess, 1),
             wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
             _ => {}
         }
-    }
-
-    /// Says on request why a program's work failed (DESIGN decision 11).
-    fn explain(&self, qp: &QpBase, opcode: Opcode, status: u32) {
-        let why = match status {
-            wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
-            wc::LOC_QP_OP_ERR => "the QP does not allow the operation (max_rd_atomic?)",
-            wc::LOC_PROT_ERR => "an SGE names memory that its lkey does not cover or allow",
-            wc::MW_BIND_ERR => "the window or key does not allow the bind or invalidation",
-            wc::REM_INV_REQ_ERR => "the peer's QP or receive does not take this request",
-            wc::REM_ACCESS_ERR => "the rkey does not cover or allow the remote memory",
-            wc::REM_OP_ERR => "the peer's receive buffer or memory is not accessible",
-            wc::RETRY_EXC_ERR => {
-                "nobody answers under that QP number: no process of this user on this host, or the QP not \
-                ready, in error, connected to another or expecting another PSN"
-            }
-            wc::RNR_RETRY_EXC_ERR => "the peer has no receive posted",
-            _ => "error",
-        };
-        log::info!("QP {:#x}, {opcode:?} to QP {:#x}: status {status}: {why}", qp.qp_num(), self.params.dest_qpn);
     }
 
     /// Completes everything that waits with a flush error, in order.
@@ -558,21 +551,15 @@ fn allowed(qp_type: QpType) -> u32 {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn full() -> Error {
-    Error::no_memory("the send queue is full")
-}
-
 /// Why a request cannot be posted on `qp` as it is.
 #[cold]
 #[inline(never)]
 fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
-        return Error::invalid("the QP is not ready to send");
+        return Error::invalid(format!("QP {:#x}: cannot post sends in {}", qp.qp_num(), qp.state()));
     }
     if allowed(qp.qp_type()) >> request.opcode as u32 & 1 == 0 {
-        return Error::invalid(format!("{:?} is not possible on a {:?} QP", request.opcode, qp.qp_type()));
+        return Error::invalid(format!("{:?} is not possible on a QP of type {}", request.opcode, qp.qp_type()));
     }
     if request.flags & send_flags::IP_CSUM != 0 {
         return Error::invalid("checksum offload is not offered");

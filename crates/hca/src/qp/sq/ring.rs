@@ -104,6 +104,11 @@ impl WqeRing {
         self.cap.max_send_wr.saturating_sub(self.tail.wrapping_sub(freed))
     }
 
+    /// Requests that it holds at most.
+    pub(crate) fn max_wr(&self) -> u32 {
+        self.cap.max_send_wr
+    }
+
     /// Pieces that a request may have.
     pub(crate) fn max_sge(&self) -> u32 {
         self.cap.max_send_sge
