@@ -3,9 +3,11 @@
 
 use etherparse::{IpDscp, IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder};
 use pcap_parser::{LegacyPcapBlock, Linktype, PcapHeader, ToVec};
+use rustix::fs::Access;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vervain_config::{Config, PCAP};
@@ -46,9 +48,22 @@ impl Capture {
         opened.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
+    /// Whether the capture that the environment asks for can be made. A file that is there is taken at once, so that no old one
+    /// is mistaken for this process's; one that is not is made by the first packet's port, for most processes send none.
+    pub fn check() -> Result<()> {
+        let Some(name) = Config::of_process()?.pcap.as_deref().map(file_name) else { return Ok(()) };
+        let path = Path::new(&name);
+        if path.symlink_metadata().is_ok() {
+            return Capture::from_environment().map(drop);
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let access = rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK);
+        access.map_err(|e| refusal(&name, &e.into()))
+    }
+
     /// Begins the file `name`; `%p` in it stands for the process id.
     pub fn create(name: &str) -> Result<Capture> {
-        let name = name.replace("%p", &std::process::id().to_string());
+        let name = file_name(name);
         let opened = File::options().write(true).create(true).truncate(false).open(&name);
         let file = opened.map_err(|e| refusal(&name, &e))?;
         // The lock lasts as long as the process; a file left by an earlier one is written anew.
@@ -117,6 +132,11 @@ impl Captured<'_> {
             _ => None,
         }
     }
+}
+
+/// The name of this process's file.
+fn file_name(name: &str) -> String {
+    name.replace("%p", &std::process::id().to_string())
 }
 
 fn refusal(name: &str, e: &io::Error) -> Error {
