@@ -9,6 +9,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 const LINE: usize = size_of::<Line>();
 /// Blocks begin at pages, so that each is mapped alone; 4096 also where pages are larger, for then several blocks are mapped
@@ -36,8 +37,9 @@ pub struct CountersFile {
 struct Blocks {
     /// Those that this process holds, free for its next thread.
     free: Vec<Block>,
-    /// How many it holds, and where it looks for the next one.
-    held: usize,
+    /// All that it holds, with what each had counted before: the sum over its lines.
+    held: Vec<(Block, [u64; WORDS])>,
+    /// Where it looks for the next one.
     next: usize,
 }
 
@@ -87,7 +89,7 @@ impl CountersFile {
         if let Some(block) = blocks.free.pop() {
             return Ok(block);
         }
-        if blocks.held == MOST_OWN {
+        if blocks.held.len() == MOST_OWN {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         // A lock that this process has would be granted again, so it looks only beyond those.
@@ -95,8 +97,9 @@ impl CountersFile {
             let i = blocks.next;
             blocks.next += 1;
             if self.lock(i)? {
-                blocks.held += 1;
-                return self.map(i);
+                let block = self.map(i)?;
+                blocks.held.push((block, self.sum(block)));
+                return Ok(block);
             }
         }
         Err(io::Error::from_raw_os_error(libc::ENOSPC))
@@ -105,6 +108,31 @@ impl CountersFile {
     /// Takes a block back from a thread that has ended, for the next one.
     pub fn give_back(&self, block: Block) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).free.push(block);
+    }
+
+    /// What this process has counted, over all ports.
+    pub fn own_sums(&self) -> [u64; WORDS] {
+        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = [0_u64; WORDS];
+        for (block, before) in &blocks.held {
+            for (sum, (now, before)) in sums.iter_mut().zip(self.sum(*block).into_iter().zip(before)) {
+                *sum = sum.wrapping_add(now.wrapping_sub(*before));
+            }
+        }
+        sums
+    }
+
+    /// The sum over the lines of a block.
+    fn sum(&self, block: Block) -> [u64; WORDS] {
+        let mut sums = [0_u64; WORDS];
+        for port in 0..self.ports.max(1) {
+            // SAFETY: a block in hand has a line for each port, and stays mapped.
+            let line = unsafe { &*block.lines().add(port) };
+            for (sum, word) in sums.iter_mut().zip(&line.words) {
+                *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+            }
+        }
+        sums
     }
 
     /// Whether block `i` could be locked: it is nobody else's.
@@ -257,6 +285,7 @@ mod tests {
         let block = one.take().unwrap();
         add(block, 0, Word::Sends, 5);
         one.give_back(block);
+        assert_eq!(one.own_sums()[Word::Sends as usize], 5);
         assert_eq!(one.take().unwrap(), block);
         // What the end of a process does: the lock lives as long as the mapping, too.
         // SAFETY: nobody uses the block any more.

@@ -3,6 +3,7 @@
 
 use crate::host::tid;
 use std::cell::Cell;
+use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use vervain_config::Config;
 pub use vervain_counters::Word;
@@ -116,6 +117,45 @@ pub(crate) fn start(config: &Config) {
     let file = file.map_or(std::ptr::null_mut(), |f| Box::into_raw(Box::new(f)));
     // That of a forked child's parent is left where it is.
     FILE.store(file, Ordering::Release);
+    tell_sums_at_exit();
+}
+
+/// The process that began last: a forked child that ends has its parent's functions of atexit(3).
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// Has what this process moved, and by which way, told when it ends: whether Vervain was used, and how.
+fn tell_sums_at_exit() {
+    static ONCE: Once = Once::new();
+    PID.store(std::process::id(), Ordering::Relaxed);
+    if log::log_enabled!(log::Level::Info) {
+        ONCE.call_once(|| {
+            // SAFETY: a function of this library, which takes nothing and returns.
+            unsafe { libc::atexit(tell_sums) };
+        });
+    }
+}
+
+extern "C" fn tell_sums() {
+    // SAFETY: null, or a leaked box that is never freed.
+    let file = unsafe { FILE.load(Ordering::Acquire).as_ref() };
+    if let Some(file) = file.filter(|_| PID.load(Ordering::Relaxed) == std::process::id()) {
+        let sums = file.own_sums();
+        let of = |words: &[Word]| words.iter().map(|word| sums[*word as usize]).sum::<u64>();
+        let by_memory = of(&[Word::MemorySends, Word::MemoryWrites, Word::MemoryReads, Word::MemoryAtomics]);
+        let [sent, received] = [Word::SentPackets, Word::ReceivedPackets].map(|word| of(&[word]));
+        let ways = [
+            (by_memory > 0).then(|| format!("{by_memory} requests with {} bytes by memory", of(&[Word::MemoryBytes]))),
+            (sent + received > 0).then(|| {
+                let [sent_bytes, received_bytes] = [Word::SentBytes, Word::ReceivedBytes].map(|word| of(&[word]));
+                format!("{sent} packets with {sent_bytes} bytes sent, {received} with {received_bytes} bytes received")
+            }),
+        ];
+        // Who only looks at a device, or is only reached by memory, has moved nothing.
+        let ways: Vec<_> = ways.into_iter().flatten().collect();
+        if !ways.is_empty() {
+            log::info!("this process has moved: {}", ways.join("; "));
+        }
+    }
 }
 
 /// In a forked child: what the parent has is not the child's.

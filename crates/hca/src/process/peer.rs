@@ -9,8 +9,35 @@ use crate::process::gate::OWNER_DIED;
 use crate::process::imports::{Mapped, Wanted};
 use crate::process::peer_channels::PeerChannels;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use vervain_config::{Config, FAULTS, INTERFACE, LINK, PCAP};
 use vervain_share::checkers;
+
+/// A process by its id, 0 for one of another PID namespace.
+pub fn name_of(pid: i32) -> String {
+    if pid == 0 { "a process of another PID namespace".to_owned() } else { format!("process {pid}") }
+}
+
+/// Says once that what was asked for packets has no effect on process `pid`, which is reached by memory.
+#[cold]
+pub fn warn_of_settings_for_packets(pid: i32) {
+    static ONCE: Once = Once::new();
+    let Ok(config) = Config::of_process() else { return };
+    let set = [(&FAULTS, config.faults.is_some()), (&PCAP, config.pcap.is_some())];
+    let names: Vec<_> = set.iter().filter(|(_, is_set)| *is_set).map(|(variable, _)| variable.name()).collect();
+    if !names.is_empty() {
+        let (names, have) = (names.join(" and "), if names.len() == 1 { "has" } else { "have" });
+        ONCE.call_once(|| {
+            log::warn!(
+                "{names} {have} no effect: {} is reached by memory, without packets. For packets set {}=roce {}=lo",
+                name_of(pid),
+                LINK.name(),
+                INTERFACE.name()
+            );
+        });
+    }
+}
 
 /// A process and its arena.
 pub struct PeerProcess {
@@ -32,6 +59,8 @@ pub struct PeerProcess {
     vm: AtomicU8,
     /// Its completion channels.
     pub channels: PeerChannels,
+    /// That it is reached by memory was said.
+    told: AtomicBool,
 }
 
 /// Where memory named by a key is, seen from the calling process.
@@ -79,9 +108,20 @@ impl PeerProcess {
         }
         // One's own objects need no second mapping.
         let mapped = Mapped::new((!own).then_some(objects));
-        let (dead, vm) = (AtomicBool::new(false), AtomicU8::new(0));
+        let (dead, vm, told) = (AtomicBool::new(false), AtomicU8::new(0), AtomicBool::new(false));
         let channels = PeerChannels::default();
-        Ok(PeerProcess { view, header, keys, attention, mapped, ask, own, pid, wake, dead, vm, channels })
+        Ok(PeerProcess { view, header, keys, attention, mapped, ask, own, pid, wake, dead, vm, channels, told })
+    }
+
+    /// Says once that this process is reached by memory; QP `qpn` was the first to be led there.
+    #[cold]
+    pub(crate) fn tell_of_way(&self, qpn: u32) {
+        if self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let name = if self.own { "its own process".to_owned() } else { name_of(self.pid) };
+        log::info!("QP {qpn:#x} is connected to {name} by memory");
+        warn_of_settings_for_packets(self.pid);
     }
 
     /// Whether this is the calling process.

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use vervain_hca::arena::layout::VERSION;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
+use vervain_hca::process::peer::{name_of, warn_of_settings_for_packets};
 use vervain_hca::process::rendezvous::LaneRequest;
 
 #[derive(Default)]
@@ -77,6 +78,7 @@ impl Incoming {
                 self.reply(id, &Message::new(kind::REFUSED, &[VERSION], &[]), &[]);
             }
             kind::HELLO => {
+                self.tell_of(id);
                 self.greet(id, m, process, groups);
                 self.reply(id, &identity.message(kind::WELCOME), &[identity.arena.as_fd(), identity.wake.as_fd()]);
             }
@@ -137,6 +139,16 @@ impl Incoming {
         for c in self.state.lock().peers.values_mut().filter(|c| c.objects.contains(&number)) {
             c.objects.remove(&number);
             let _ = c.socket.send(&message, &[]);
+        }
+    }
+
+    /// Says that a process reaches this one.
+    #[cold]
+    fn tell_of(&self, id: u32) {
+        let peer = self.state.lock().peers.get(&id).and_then(|c| c.socket.peer());
+        if let Some((pid, _)) = peer {
+            log::info!("{} has connected by memory", name_of(pid));
+            warn_of_settings_for_packets(pid);
         }
     }
 
