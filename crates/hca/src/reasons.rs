@@ -2,7 +2,7 @@
 //! program was started without `VERVAIN_LOG`, the first one is told when it ends, so that nobody has to know the variable to
 //! learn why.
 
-use std::fmt::{Arguments, Write as _};
+use std::fmt::Arguments;
 use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,11 +69,13 @@ fn keep(why: Arguments<'_>) {
 extern "C" fn tell_the_first() {
     let Ok(reasons) = REASONS.try_lock() else { return };
     let Some(known) = reasons.as_ref().filter(|known| known.pid == std::process::id()) else { return };
-    let mut line = format!("vervain: {}", known.first);
-    let _ = match known.count {
-        1 => write!(line, "; {}=info says so at once", LOG.name()),
-        more => write!(line, "; and {} failures more, which {}=info shows", more - 1, LOG.name()),
+    let line = match known.count {
+        1 => format!("vervain: {} ({}=info reports it as it happens)\n", known.first, LOG.name()),
+        count => format!(
+            "vervain: {} (the first of {count} failures; {}=info reports each as it happens)\n",
+            known.first,
+            LOG.name()
+        ),
     };
-    line.push('\n');
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -17,7 +17,7 @@ use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted};
 use vervain_hca::process::peer::{Location, PeerProcess};
 use vervain_hca::process::rendezvous::LaneRequest;
-use vervain_hca::responder::{Nak, QpIncarnation, Responder};
+use vervain_hca::responder::{Nak, QpIncarnation, Responder, Spoilt};
 use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{
     Cq, Dm, Mr, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Sge, Srq, SrqInit, Xrcd, access, attr, event, wc,
@@ -342,7 +342,9 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
             }
             let receipt = Receipt { opcode: 128, status: wc::SUCCESS, byte_len: 1, ..Receipt::default() };
             match round {
-                2 if r.below(4) == 0 => target.spoil_receive(wqe, &receipt, wc::LOC_LEN_ERR),
+                2 if r.below(4) == 0 => {
+                    target.spoil_receive(wqe, &receipt, Spoilt { status: wc::LOC_LEN_ERR, length: 64, whole: true });
+                }
                 _ => target.complete_receive(wqe, &receipt, round == 0),
             }
         }

@@ -153,7 +153,38 @@ verbs_enum! {
     }
 }
 
+/// In the specification's words.
+impl std::fmt::Display for Opcode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Opcode::Write => "RDMA Write",
+            Opcode::WriteImm => "RDMA Write with immediate",
+            Opcode::Send => "Send",
+            Opcode::SendImm => "Send with immediate",
+            Opcode::Read => "RDMA Read",
+            Opcode::CompareSwap => "compare and swap",
+            Opcode::FetchAdd => "fetch and add",
+            Opcode::LocalInv => "local invalidate",
+            Opcode::BindMw => "bind of a memory window",
+            Opcode::SendInv => "Send with invalidate",
+            Opcode::Flush => "flush",
+            Opcode::AtomicWrite => "atomic write",
+        })
+    }
+}
+
 impl Opcode {
+    /// The right to remote memory that it takes (`IBV_ACCESS_*`). None for a flush, which says itself what it needs, and for what
+    /// names no remote memory.
+    pub fn remote_right(self) -> Option<u32> {
+        match self {
+            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => Some(access::REMOTE_WRITE),
+            Opcode::Read => Some(access::REMOTE_READ),
+            Opcode::CompareSwap | Opcode::FetchAdd => Some(access::REMOTE_ATOMIC),
+            _ => None,
+        }
+    }
+
     /// `enum ibv_wc_opcode` of its completion.
     #[inline]
     pub fn wc_opcode(self) -> u32 {
@@ -185,30 +216,45 @@ impl Opcode {
 
 /// Completion statuses (`enum ibv_wc_status`).
 pub mod wc {
-    /// Success.
-    pub const SUCCESS: u32 = 0;
-    /// Local length error.
-    pub const LOC_LEN_ERR: u32 = 1;
-    /// Local QP operation error.
-    pub const LOC_QP_OP_ERR: u32 = 2;
-    /// Local protection error.
-    pub const LOC_PROT_ERR: u32 = 4;
-    /// Flushed.
-    pub const WR_FLUSH_ERR: u32 = 5;
-    /// Memory window bind error.
-    pub const MW_BIND_ERR: u32 = 6;
-    /// Bad response error.
-    pub const BAD_RESP_ERR: u32 = 7;
-    /// Remote invalid request error.
-    pub const REM_INV_REQ_ERR: u32 = 9;
-    /// Remote access error.
-    pub const REM_ACCESS_ERR: u32 = 10;
-    /// Remote operation error.
-    pub const REM_OP_ERR: u32 = 11;
-    /// Transport retry counter exceeded.
-    pub const RETRY_EXC_ERR: u32 = 12;
-    /// RNR retry counter exceeded.
-    pub const RNR_RETRY_EXC_ERR: u32 = 13;
+    macro_rules! statuses {
+        ($($(#[$doc:meta])+ $name:ident = $value:literal),+ $(,)?) => {
+            $($(#[$doc])+ pub const $name: u32 = $value;)+
+
+            /// The name that a program knows the status by: `IBV_WC_SUCCESS`.
+            pub fn status_name(status: u32) -> String {
+                let known = [$(($name, concat!("IBV_WC_", stringify!($name)))),+];
+                let name = known.iter().find(|(value, _)| *value == status);
+                name.map_or_else(|| format!("status {status}"), |(_, name)| (*name).to_owned())
+            }
+        };
+    }
+
+    statuses! {
+        /// Success.
+        SUCCESS = 0,
+        /// Local length error.
+        LOC_LEN_ERR = 1,
+        /// Local QP operation error.
+        LOC_QP_OP_ERR = 2,
+        /// Local protection error.
+        LOC_PROT_ERR = 4,
+        /// Flushed.
+        WR_FLUSH_ERR = 5,
+        /// Memory window bind error.
+        MW_BIND_ERR = 6,
+        /// Bad response error.
+        BAD_RESP_ERR = 7,
+        /// Remote invalid request error.
+        REM_INV_REQ_ERR = 9,
+        /// Remote access error.
+        REM_ACCESS_ERR = 10,
+        /// Remote operation error.
+        REM_OP_ERR = 11,
+        /// Transport retry counter exceeded.
+        RETRY_EXC_ERR = 12,
+        /// RNR retry counter exceeded.
+        RNR_RETRY_EXC_ERR = 13,
+    }
 
     /// `IBV_WC_RECV`.
     pub const OP_RECV: u32 = 128;

@@ -149,6 +149,8 @@ pub struct Received {
     pub invalidated: Option<u32>,
     /// The solicited event bit.
     pub solicited: bool,
+    /// More of the message was to come: of one that does not fit its receive.
+    pub partial: bool,
 }
 
 /// The QP and its memory, seen by the responder. Each call is complete in itself: keys, ranges, rights and the state of the

@@ -251,10 +251,38 @@ pub struct QpShared {
     pub established: AtomicU32,
     /// `rq_psn`: the PSN of the first request that it takes (RC). Owner.
     pub rq_psn: AtomicU32,
-    _pad: [AtomicU32; 11],
+    /// What was refused, written before [`QpShared::fault`]. Peers.
+    pub refused: Refused,
+    _pad: [AtomicU32; 4],
 }
 // SAFETY: atomics only.
 unsafe impl Shared for QpShared {}
+
+/// What a responder has refused, for the messages of both ends: see `responder::refused`.
+#[repr(C)]
+pub struct Refused {
+    /// Which fault it is: [`refused`].
+    pub kind: AtomicU32,
+    /// The rkey of an operation on memory.
+    pub key: AtomicU32,
+    /// Its address; the room of a receive.
+    pub addr: AtomicU64,
+    /// Its length, that of a message.
+    pub len: AtomicU64,
+}
+
+/// [`Refused::kind`]: 0 where nothing is known, the access rights (`IBV_ACCESS_*`) that an operation on memory needs, or one of
+/// these, which are beyond them.
+pub mod refused {
+    /// A message is longer than its receive.
+    pub const TOO_LONG: u32 = 1 << 31;
+    /// A message of which this much had come is longer than its receive.
+    pub const TOO_LONG_SO_FAR: u32 = TOO_LONG | 1;
+    /// An SGE of the receive names memory that cannot be written to.
+    pub const RECEIVE: u32 = TOO_LONG | 2;
+    /// The key that a Send invalidates is not one that it can.
+    pub const INVALIDATION: u32 = TOO_LONG | 3;
+}
 
 /// How one initiator reaches one QP: its in-flight mark, its receive completions and its requests to the owner.
 /// RC, UC and XRC target QPs have one; UD QPs and XRC SRQs one for each initiating QP.

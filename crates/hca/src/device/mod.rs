@@ -167,6 +167,14 @@ pub(crate) fn port_count(config: &Config) -> u32 {
     config.devices * config.ports
 }
 
+/// What the GUIDs of all hosts begin with: locally administered.
+const GUID_PREFIX: u16 = 0x0256;
+
+/// Whether a GID is that of an InfiniBand port of Vervain's: the default subnet and a GUID.
+pub fn is_of_infiniband(gid: &Gid) -> bool {
+    gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && gid[8..10] == GUID_PREFIX.to_be_bytes()
+}
+
 /// A GUID that stays the same on this host: locally administered, the rest from the machine's identity. Its last two bytes
 /// are left for device and port.
 fn host_guid() -> u64 {
@@ -177,7 +185,7 @@ fn host_guid() -> u64 {
         // FNV-1a: any spread of bits will do.
         let hash =
             identity.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
-        0x0256_0000_0000_0000 | (hash & 0xffff_ffff) << 16
+        u64::from(GUID_PREFIX) << 48 | (hash & 0xffff_ffff) << 16
     })
 }
 

@@ -12,7 +12,7 @@ use crate::owner_copy::bounce::Stream;
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::Location;
-use crate::responder::{Nak, QpIncarnation, Responder};
+use crate::responder::{Nak, QpIncarnation, Responder, Spoilt};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -281,10 +281,11 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
         return Err(Nak::InvalidRequest);
     }
     let receipt = lane.rq.receipt(wqe);
+    let spoilt = Spoilt { status: wc::LOC_PROT_ERR, length: total, whole: true };
     let mut done = 0;
     while done < total {
         let Ok(Some((place, n, ..))) = target.receive_memory(wqe, done, total - done) else {
-            target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
+            target.spoil_receive(wqe, &receipt, spoilt);
             return Ok(());
         };
         if let Location::Mapped(at) = place {
@@ -292,7 +293,7 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
             part.push(from.wrapping_add(done as usize), n);
             // SAFETY: the place was just checked against its key; the bounce buffer holds `total` bytes.
             if unsafe { copy_direct(Direction::Write, at, &part, true) }.is_err() {
-                target.spoil_receive(wqe, &receipt, wc::LOC_PROT_ERR);
+                target.spoil_receive(wqe, &receipt, spoilt);
                 return Ok(());
             }
         }

@@ -10,6 +10,8 @@ use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::qp::sq::LOOK_BUDGET;
 use crate::qp::{Qp, SendSide};
+use crate::reasons;
+use crate::responder::refused::{self, End};
 use crate::rq::RecvQueue;
 use crate::srq::XrcTarget;
 use std::sync::Arc;
@@ -179,6 +181,7 @@ impl Qp {
             rq.reset();
         }
         self.shared.fault.store(0, Ordering::Relaxed);
+        self.shared.refused.kind.store(0, Ordering::Relaxed);
         self.shared.established.store(0, Ordering::Relaxed);
         self.last_wqe_told.store(false, Ordering::Relaxed);
         self.work.store(false, Ordering::SeqCst);
@@ -320,6 +323,7 @@ impl Attend for Qp {
         }
         let fault = self.shared.fault.swap(0, Ordering::SeqCst);
         if fault != 0 && self.state() == QpState::Err {
+            self.tell_of_fault(fault);
             let mut sends = self.lock_sends();
             self.enter_error(&mut sends);
             drop(sends);
@@ -328,6 +332,27 @@ impl Attend for Qp {
             }
         }
         Looked::Done
+    }
+}
+
+impl Qp {
+    /// Says what a peer has done that the QP is in ERR for.
+    #[cold]
+    fn tell_of_fault(&self, fault: u32) {
+        let (own, peer) = (self.number, self.shared.dest_qpn.load(Ordering::Relaxed));
+        let pd = self.shared.pd.load(Ordering::Relaxed);
+        let why = refused::why(self.shared, &*self.process.own.keys, pd, End::Responder);
+        let from = if self.qp_type.is_connected() { format!(" of QP {peer:#x}") } else { String::new() };
+        match (fault, why) {
+            (u32::MAX, Some(why)) => {
+                let status = wc::status_name(refused::receive_status(self.shared));
+                reasons::tell(format_args!("QP {own:#x}, receive of a message{from}: {status}: {why}"));
+            }
+            (_, Some(why)) => {
+                reasons::tell(format_args!("QP {own:#x} is now in ERR: it has refused a request{from}: {why}"));
+            }
+            (_, None) => reasons::tell(format_args!("QP {own:#x} is now in ERR: a request{from} was not valid")),
+        }
     }
 }
 

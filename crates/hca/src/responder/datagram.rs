@@ -4,7 +4,8 @@ use crate::arena::layout::request;
 use crate::device::grh::GRH_BYTES;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy};
 use crate::process::peer::Location;
-use crate::responder::{Nak, Refusal, Responder, WakeCall};
+use crate::reasons;
+use crate::responder::{Nak, Refusal, Responder, Spoilt, WakeCall};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
 use vervain_iba::wc;
@@ -65,7 +66,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
     let wqe = target.claim()?;
     let total = d.total();
     if total > target.receive_room(wqe) {
-        target.spoil_receive(wqe, &d.receipt, wc::LOC_LEN_ERR);
+        target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_LEN_ERR));
         return Ok(Outcome::Over(None));
     }
     let reachable = target.space.is_own() || transfer::by_vm(&target.space, policy);
@@ -78,7 +79,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
             Ok(Some(to)) => to,
             Err(Nak::Silence) => return Err(Nak::Silence),
             _ => {
-                target.spoil_receive(wqe, &d.receipt, wc::LOC_PROT_ERR);
+                target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_PROT_ERR));
                 return Ok(Outcome::Over(None));
             }
         };
@@ -90,7 +91,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
             Ok(true) => done += n,
             Ok(false) => return ask_owner(target, wqe, d),
             Err(Refusal::Nak(_)) => return Err(Nak::Silence),
-            Err(Refusal::Fault(fault)) => return not_received(target, wqe, &d.receipt, fault),
+            Err(Refusal::Fault(fault)) => return not_received(target, wqe, d, fault),
         }
     }
     Ok(Outcome::Over(target.publish_receive(wqe, &d.receipt, d.solicited)))
@@ -100,6 +101,11 @@ impl Arriving<'_> {
     /// Bytes with the header.
     fn total(&self) -> u64 {
         GRH_BYTES as u64 + self.payload.len()
+    }
+
+    /// It makes its receive end with `status`.
+    fn spoils(&self, status: u32) -> Spoilt {
+        Spoilt { status, length: self.total(), whole: true }
     }
 
     /// The bytes, header first, that follow `done`: at most `room`, from one of the two parts. How many.
@@ -117,12 +123,26 @@ impl Arriving<'_> {
 
 /// A receive that was taken could not be filled.
 #[cold]
-fn not_received(target: &Responder, wqe: u32, receipt: &Receipt, fault: Fault) -> Result<Outcome, Nak> {
+fn not_received(target: &Responder, wqe: u32, d: &Arriving<'_>, fault: Fault) -> Result<Outcome, Nak> {
     if fault == Fault::Gone {
         return Err(Nak::Silence);
     }
-    target.spoil_receive(wqe, receipt, wc::LOC_PROT_ERR);
+    target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_PROT_ERR));
     Ok(Outcome::Over(None))
+}
+
+/// Says why a datagram of QP `from` to QP `to` is dropped, which no completion does (IBA 9.8.3.2): its Q_Key and that of the QP,
+/// or that there is no receive.
+#[cold]
+pub fn tell_dropped(from: u32, to: u32, (came, own): (u32, u32), has_no_receive: bool) {
+    let dropped = format_args!("a datagram of QP {from:#x} to QP {to:#x} is dropped");
+    if has_no_receive {
+        reasons::tell_what_is_no_failure(format_args!("{dropped}: no receive is posted there"));
+    } else if came != own {
+        reasons::tell_what_is_no_failure(format_args!(
+            "{dropped}: its Q_Key {came:#x} is not that of the QP, {own:#x}"
+        ));
+    }
 }
 
 /// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
@@ -148,7 +168,7 @@ fn ask_owner(target: &Responder, wqe: u32, d: &Arriving<'_>) -> Result<Outcome, 
     d.payload.slice_into(0, d.payload.len(), &mut whole);
     // SAFETY: the bounce buffer lies inside the owner's arena as just checked; the pieces are checked local memory.
     if let Err(fault) = unsafe { transfer::copy_direct(Direction::Write, to, &whole, false) } {
-        return not_received(target, wqe, &d.receipt, fault);
+        return not_received(target, wqe, d, fault);
     }
     if let Some(w) = target.rq.as_ref().and_then(|rq| rq.wqe(wqe)) {
         d.receipt.write_into(w, false);

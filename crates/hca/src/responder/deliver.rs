@@ -6,7 +6,7 @@ use crate::cq::completion::watched;
 use crate::cq::recv_ring::Deliveries;
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::PeerProcess;
-use crate::responder::{Nak, Responder, write};
+use crate::responder::{Nak, Responder, Spoilt, write};
 use crate::rq::{Receipt, RqView};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,13 +142,14 @@ impl Responder {
         })
     }
 
-    /// A receive that was taken and cannot be filled completes with `status`, and its QP goes to ERR (IBA 9.9.3).
+    /// A receive that was taken and cannot be filled completes with the status, and its QP goes to ERR (IBA 9.9.3).
     #[cold]
-    pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, status: u32) {
+    pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, spoilt: Spoilt) {
         if self.is_cut_off() {
             return;
         }
-        self.complete_receive(wqe, &Receipt { status, ..*receipt }, true);
+        self.note_spoilt(wqe, spoilt);
+        self.complete_receive(wqe, &Receipt { status: spoilt.status, ..*receipt }, true);
         self.fail(None);
     }
 

@@ -147,38 +147,6 @@ impl Responder {
             .ok_or(Nak::RemoteAccess)
     }
 
-    /// Why the peer does not let this initiator do what needs the right `need` to bytes `[addr, addr + len)` of region `rkey`:
-    /// a message, as far as its keys tell it now.
-    #[cold]
-    pub(crate) fn why_refused(&self, rkey: u32, addr: u64, len: u64, need: u32) -> String {
-        let right = match need {
-            access::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
-            access::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
-            access::REMOTE_ATOMIC => "IBV_ACCESS_REMOTE_ATOMIC",
-            _ => "the access",
-        };
-        if self.qp.access.load(Ordering::Relaxed) & need != need {
-            return format!("the peer's QP lacks {right} in its qp_access_flags");
-        }
-        let key = self.keys.get((rkey >> 8) as usize);
-        let Some(entry) = key.filter(|entry| entry.key.load(Ordering::Acquire) == u64::from(rkey)) else {
-            return format!("rkey {rkey:#x} is not registered at the peer");
-        };
-        if entry.access.load(Ordering::Relaxed) & need != need {
-            return format!("the MR of rkey {rkey:#x} lacks {right}");
-        }
-        let (start, size) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
-        let offset = addr.wrapping_sub(start);
-        if offset > size || len > size - offset {
-            let (last, end) = (addr.wrapping_add(len), start.wrapping_add(size));
-            return format!("[{addr:#x}, {last:#x}) is outside the MR of rkey {rkey:#x}, [{start:#x}, {end:#x})");
-        }
-        if entry.pd() != self.pd() {
-            return format!("the MR of rkey {rkey:#x} is of another protection domain than the peer's QP");
-        }
-        format!("the window or MR of rkey {rkey:#x} does not allow it")
-    }
-
     /// Remote memory in the plain case: a connected QP, a region that is mapped here. None for all others and for refusals. The
     /// caller came by [`Responder::enter_at`].
     #[inline(always)]
@@ -207,7 +175,7 @@ impl Responder {
 
     /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
     #[inline]
-    fn pd(&self) -> u32 {
+    pub(super) fn pd(&self) -> u32 {
         match &self.rq {
             Some(rq) if self.qp_type == QpType::XrcRecv => rq.shared.pd.load(Ordering::Relaxed),
             _ => self.qp.pd.load(Ordering::Relaxed),

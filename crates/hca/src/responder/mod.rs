@@ -12,6 +12,7 @@ pub mod datagram;
 mod deliver;
 mod memory;
 mod read;
+pub(crate) mod refused;
 mod visit;
 mod write;
 
@@ -19,6 +20,7 @@ pub use crate::process::gate::InFlight;
 pub(crate) use atomic::Atomic;
 pub(crate) use deliver::WakeCall;
 pub(crate) use memory::{Reached, Refusal};
+pub use refused::Spoilt;
 pub use visit::Visit;
 
 use crate::arena::ArenaRef;

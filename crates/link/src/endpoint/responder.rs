@@ -5,9 +5,9 @@ use super::{PacketOut, wc_status};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::responder::{self, Responder, Visit};
+use vervain_hca::responder::{self, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
-use vervain_hca::{Qp, wc};
+use vervain_hca::{Qp, access, wc};
 use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
@@ -124,22 +124,26 @@ impl<O: PacketOut> Inbound<'_, O> {
 impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
         let inside = self.inside(srqn)?;
-        match wanted {
-            Access::Flush(placement) => inside.check_flush(rkey, addr, len, placement),
-            _ if len == 0 => Ok(()),
-            Access::Write => inside.check_write(rkey, addr, len),
-            Access::Read => inside.check_read(rkey, addr, len),
-            Access::Atomic => inside.check_atomic(rkey, addr),
-        }
-        .map_err(nak)
+        let (checked, need) = match wanted {
+            Access::Flush(placement) => (inside.check_flush(rkey, addr, len, placement), access::FLUSH_GLOBAL),
+            _ if len == 0 => (Ok(()), 0),
+            Access::Write => (inside.check_write(rkey, addr, len), access::REMOTE_WRITE),
+            Access::Read => (inside.check_read(rkey, addr, len), access::REMOTE_READ),
+            Access::Atomic => (inside.check_atomic(rkey, addr), access::REMOTE_ATOMIC),
+        };
+        checked.map_err(|refused| noted(inside, refused, (rkey, addr, len), need))
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak> {
-        self.inside(srqn)?.write(rkey, addr, data, last).map_err(nak)
+        let inside = self.inside(srqn)?;
+        let written = inside.write(rkey, addr, data, last);
+        written.map_err(|refused| noted(inside, refused, (rkey, addr, data.len() as u64), access::REMOTE_WRITE))
     }
 
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
-        self.inside(srqn)?.atomic(rkey, addr, compare, swap_add).map_err(nak)
+        let inside = self.inside(srqn)?;
+        let done = inside.atomic(rkey, addr, compare, swap_add);
+        done.map_err(|refused| noted(inside, refused, (rkey, addr, 8), access::REMOTE_ATOMIC))
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -169,8 +173,9 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 
     fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, _nak: Nak) {
         let receipt = self.receipt(received);
+        let spoilt = Spoilt { status: wc_status(status), length: received.length.into(), whole: !received.partial };
         if let Ok(inside) = self.inside(srqn) {
-            inside.spoil_receive(receive, &receipt, wc_status(status));
+            inside.spoil_receive(receive, &receipt, spoilt);
         }
     }
 
@@ -201,6 +206,17 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         let from = inside.read(rkey, addr, len.into()).map_err(|_| Refused::Memory)?;
         self.out.push(packet.headers, &from)
     }
+}
+
+/// [`nak`] against an operation that needs the right `need` to memory: rkey, address, length. The QP keeps for its owner what
+/// was refused.
+#[cold]
+fn noted(inside: &Responder, refused: responder::Nak, memory: (u32, u64, u64), need: u32) -> Nak {
+    if matches!(refused, responder::Nak::RemoteAccess | responder::Nak::InvalidRequest) {
+        let (rkey, addr, len) = memory;
+        inside.note_access(rkey, addr, len, need);
+    }
+    nak(refused)
 }
 
 /// What the device model says against a request, in the protocol's words.

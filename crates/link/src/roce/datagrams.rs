@@ -183,9 +183,13 @@ impl Engine {
             });
             match delivered {
                 Ok(true) => qp.tally.add(Word::Sends, 1),
-                Err(Nak::InvalidRequest) => counters.bad_qkey.add(1),
+                Err(Nak::InvalidRequest) => {
+                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);
+                    counters.bad_qkey.add(1);
+                }
                 Err(Nak::ReceiverNotReady(_)) if headers.bth.dest_qpn == qpn => return false,
                 Ok(false) | Err(_) => {
+                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, deth.qkey), true);
                     counters.no_receive.add(1);
                     qp.tally.add(Word::OutOfBuffer, 1);
                 }

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use timers::Timers;
 use vervain_hca::device::Device;
+use vervain_hca::device::is_of_infiniband;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::process::poller::Poller;
@@ -98,6 +99,9 @@ impl Carrier for Roce {
         engine.reach.check(local.ip, local.interface, remote)?;
         let port = engine.ports.open(qp.process(), local)?;
         let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
+        if Arc::strong_count(&path) == 1 {
+            log::info!("QP {:#x} is connected to {remote} in packets", qp.qp_num());
+        }
         let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
         let connection = Arc::new(Connection::new(engine, qp, attr, port, remote, path, pace));
         let mut connections = engine.connections.lock();
@@ -218,6 +222,12 @@ impl Engine {
             .source(ah.grh.sgid_index.into())
             .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
         let (local, remote) = (ip_of(&gid), ip_of(&ah.grh.dgid));
+        if is_of_infiniband(&ah.grh.dgid) {
+            return Err(Error::invalid(format!(
+                "the peer's address {remote} is of an InfiniBand port, and this port is Ethernet; use one --link-layer on \
+                 both sides"
+            )));
+        }
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(Error::invalid(format!(
                 "GID index {} is {local}, which cannot send to {remote}; choose the index of an address of its family",

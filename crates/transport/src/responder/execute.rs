@@ -123,7 +123,8 @@ impl Responder {
         if message.done + length > u64::from(LONGEST) {
             return Err(self.invalid(host));
         }
-        let mut received = Received { length: (message.done + length) as u32, ..Received::default() };
+        let mut received =
+            Received { length: (message.done + length) as u32, partial: !is_last, ..Received::default() };
         if message.done + length > room {
             // IBA 9.9.3: the receive is too short; a local length error here, an invalid request there.
             self.message = None;
@@ -216,6 +217,7 @@ impl Responder {
                 imm: headers.imm.map(u32::from_ne_bytes),
                 invalidated: None,
                 solicited: headers.bth.solicited,
+                partial: false,
             };
             host.complete(srqn, receive, &received);
         }

@@ -205,6 +205,7 @@ impl Target {
             imm,
             invalidated,
             solicited: request.solicited,
+            partial: false,
         };
         assert_eq!(*received, wanted, "request {index} is received with other particulars");
     }

@@ -1,36 +1,50 @@
 //! Why a work request has failed, in a sentence (DESIGN decision 11).
 
+use crate::device::grh::is_ipv4;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::path::Path;
 use crate::reasons;
-use vervain_iba::{Opcode, access, wc};
+use std::net::Ipv6Addr;
+use vervain_iba::wc;
 
 impl SendQueue {
     /// Says why the request at place `i` ends with `status`.
     #[cold]
     pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: u32) {
         let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].opcode);
-        let refused = self.refused_by_key(i, status);
+        let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
         let why = refused.as_deref().unwrap_or_else(|| in_general(status));
-        reasons::tell(format_args!("QP {own:#x}, {opcode:?} to QP {peer:#x}: status {status}: {why}"));
+        reasons::tell(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", wc::status_name(status)));
     }
 
-    /// What of the keys or the QP of a peer whose memory is reached refuses the request at place `i`.
-    fn refused_by_key(&self, i: usize, status: u32) -> Option<String> {
-        let w = &self.wq[i];
-        let right = match w.opcode {
-            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => access::REMOTE_WRITE,
-            Opcode::Read => access::REMOTE_READ,
-            Opcode::CompareSwap | Opcode::FetchAdd => access::REMOTE_ATOMIC,
+    /// What the peer that is reached by memory refuses of the request at place `i`.
+    fn refused_by_the_peer(&self, i: usize, status: u32) -> Option<String> {
+        let peer = match &self.path {
+            Path::Memory(peer) => peer,
+            Path::Xrc(peers) => peers.get(&self.wq[i].srqn)?,
             _ => return None,
         };
-        match (status, &self.path) {
-            (wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR, Path::Memory(peer)) => {
-                Some(peer.why_refused(w.rkey, w.remote_addr, w.length, right))
-            }
+        match status {
+            wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::REM_OP_ERR => peer.why_refused(),
             _ => None,
         }
+    }
+
+    /// What is wrong with an address that nobody can answer from.
+    fn leads_nowhere(&self, status: u32) -> Option<String> {
+        let ah = &self.params.ah;
+        if status != wc::RETRY_EXC_ERR || self.params.has_memory || self.is_remote() {
+            return None;
+        }
+        if ah.is_global && is_ipv4(&ah.grh.dgid) {
+            let address = Ipv6Addr::from(ah.grh.dgid);
+            return Some(format!(
+                "the peer's address {address} is of an Ethernet port, and this port is InfiniBand; use one --link-layer on \
+                 both sides"
+            ));
+        }
+        Some(format!("LID {:#x} is of no port of this host", ah.dlid))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::qp::base::QpBase;
 use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::path::Path;
 use crate::qp::sq::{SendQueue, local_need};
-use crate::responder::{Atomic, InFlight, Nak, Reached, Refusal, Responder};
+use crate::responder::{Atomic, InFlight, Nak, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Opcode, QpType, access, send_flags, wc};
@@ -176,7 +176,7 @@ impl SendQueue {
             Ok(()) => (Step::Done(wc::SUCCESS), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Nak(nak)) => (self.refused(qp, target, nak), nak != Nak::Silence),
+            Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {
             // An access that was no request.
@@ -435,7 +435,8 @@ impl SendQueue {
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
     fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
-        target.spoil_receive(wqe, receipt, status);
+        let length = self.wq[self.wq.place(self.wq.head())].length;
+        target.spoil_receive(wqe, receipt, Spoilt { status, length, whole: true });
         self.exec.claimed = None;
         Stop::Nak(nak)
     }

@@ -31,8 +31,12 @@ impl SendQueue {
     }
 
     #[cold]
-    pub(crate) fn refused(&mut self, qp: &QpBase, target: &Responder, nak: Nak) -> Step {
+    pub(crate) fn refused(&mut self, qp: &QpBase, i: usize, target: &Responder, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
+        if let (true, Some(need)) = (reliable, self.wq[i].opcode.remote_right()) {
+            let w = &self.wq[i];
+            target.note_access(w.rkey, w.remote_addr, w.length, need);
+        }
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
             Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
@@ -149,6 +153,7 @@ impl SendQueue {
                 Err(self.other_psn(qp, &t))
             }
             Resolved::Responder(t) => {
+                t.space.tell_of_way(qp.qp_num());
                 self.exec.deadline = 0;
                 Ok(t)
             }

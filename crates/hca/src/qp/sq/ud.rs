@@ -18,6 +18,7 @@ use crate::responder::{Nak, Responder};
 use crate::rq::Receipt;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use vervain_iba::{AhAttr, Opcode, send_flags, wc};
 
@@ -203,7 +204,10 @@ impl SendQueue {
         let target = match peers.known.entry(to.qpn) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => match crate::qp::sq::resolve::find_ud(self.process, qp, to.qpn) {
-                Resolved::Responder(found) => unknown.insert(*found),
+                Resolved::Responder(found) => {
+                    found.space.tell_of_way(qp.qp_num());
+                    unknown.insert(*found)
+                }
                 Resolved::Connecting => return false,
                 Resolved::Nobody | Resolved::NoSuchSrq => return true,
             },
@@ -242,7 +246,10 @@ impl SendQueue {
             }
             // Dropped: no receive, wrong Q_Key, or memory that was not there.
             Err(nak) => {
-                qp.tally.add(Word::OutOfBuffer, u64::from(matches!(nak, Nak::ReceiverNotReady(_))));
+                let has_no_receive = matches!(nak, Nak::ReceiverNotReady(_));
+                qp.tally.add(Word::OutOfBuffer, u64::from(has_no_receive));
+                let theirs = target.qp.qkey.load(Ordering::Relaxed);
+                datagram::tell_dropped(qp.qp_num(), to.qpn, (qkey, theirs), has_no_receive);
             }
         }
         true

@@ -1,0 +1,288 @@
+//! What the device says of mistakes and of ways to peers: the exact sentences, which a newcomer has for a manual. Numbers that
+//! differ between runs are shown as `#`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use vervain_tests::{Finished, Job, c_program, have, have_c, must_hold, under_vervain, vervain};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Packets between processes of one host.
+const IN_PACKETS: [(&str, &str); 2] = [("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")];
+
+/// A mistake of `mistakes.c`, and what is said of it by memory, at the requester and at the responder if that is told.
+struct Mistake {
+    name: &'static str,
+    said: &'static [&'static str],
+    /// In packets, if that is something else.
+    in_packets: Option<&'static [&'static str]>,
+    /// A failure, of which the last line of a program tells that was started without VERVAIN_LOG.
+    fails: bool,
+}
+
+const fn mistake(name: &'static str, said: &'static [&'static str]) -> Mistake {
+    Mistake { name, said, in_packets: None, fails: true }
+}
+
+const REFUSED_KEY: &str = "QP # is now in ERR: it has refused a request of QP #: rkey # is not registered";
+const REFUSED_RANGE: &str = "QP # is now in ERR: it has refused a request of QP #: addresses # to # are not all inside the MR of \
+                             rkey #, which is # to #";
+const REFUSED_MR: &str =
+    "QP # is now in ERR: it has refused a request of QP #: the MR of rkey # lacks IBV_ACCESS_REMOTE_WRITE";
+const REFUSED_QP: &str = "QP # is now in ERR: it has refused a request of QP #: the QP lacks IBV_ACCESS_REMOTE_WRITE in its \
+                          qp_access_flags";
+const TOO_LONG: &str =
+    "QP #, receive of a message of QP #: IBV_WC_LOC_LEN_ERR: the message of 64 bytes is longer than the receive of 16";
+const NAK_ACCESS: &str = "to QP #: IBV_WC_REM_ACCESS_ERR: the rkey does not cover or allow the remote memory";
+const NAK_REQUEST: &str = "to QP #: IBV_WC_REM_INV_REQ_ERR: the peer's QP or receive does not take this request";
+
+const MISTAKES: &[Mistake] = &[
+    Mistake {
+        fails: false,
+        ..mistake(
+            "full_queue",
+            &["QP #: the send queue is full: 8 of max_send_wr 8 not yet completed; poll the CQ (errno 12)"],
+        )
+    },
+    mistake("overrun", &["CQ overrun: more than its 7 entries; QP # is now in ERR"]),
+    Mistake {
+        in_packets: Some(&[NAK_ACCESS, REFUSED_KEY]),
+        ..mistake(
+            "unknown_rkey",
+            &["QP #, RDMA Write to QP #: IBV_WC_REM_ACCESS_ERR: rkey # is not registered at the peer", REFUSED_KEY],
+        )
+    },
+    Mistake {
+        in_packets: Some(&[NAK_ACCESS, REFUSED_RANGE]),
+        ..mistake(
+            "outside_the_mr",
+            &[
+                "QP #, RDMA Read to QP #: IBV_WC_REM_ACCESS_ERR: addresses # to # are not all inside the MR of rkey #, which is # \
+                 to #",
+                REFUSED_RANGE,
+            ],
+        )
+    },
+    Mistake {
+        in_packets: Some(&[NAK_ACCESS, REFUSED_MR]),
+        ..mistake(
+            "mr_without_the_right",
+            &[
+                "QP #, RDMA Write to QP #: IBV_WC_REM_ACCESS_ERR: the MR of rkey # lacks IBV_ACCESS_REMOTE_WRITE",
+                REFUSED_MR,
+            ],
+        )
+    },
+    Mistake {
+        in_packets: Some(&[NAK_REQUEST, REFUSED_QP]),
+        ..mistake(
+            "qp_without_the_right",
+            &[
+                "QP #, RDMA Write to QP #: IBV_WC_REM_INV_REQ_ERR: the peer's QP lacks IBV_ACCESS_REMOTE_WRITE in its \
+                 qp_access_flags",
+                REFUSED_QP,
+            ],
+        )
+    },
+    Mistake {
+        in_packets: Some(&[NAK_REQUEST, TOO_LONG]),
+        ..mistake(
+            "long_message",
+            &[
+                "QP #, Send to QP #: IBV_WC_REM_INV_REQ_ERR: the message of 64 bytes is longer than the receive of 16",
+                TOO_LONG,
+            ],
+        )
+    },
+    mistake("no_receive", &["QP #, Send to QP #: IBV_WC_RNR_RETRY_EXC_ERR: the peer has no receive posted"]),
+    mistake(
+        "local_key",
+        &["QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: an SGE names memory that its lkey does not cover or allow"],
+    ),
+    mistake("lacking_mask", &["RC QP, INIT to RTR: attr_mask lacks IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER (errno 22)"]),
+    mistake("too_many", &["max_send_wr 16777216 exceeds 32768 (errno 22)"]),
+    mistake("too_early", &["QP #: cannot post sends in RTR (errno 22)"]),
+    mistake(
+        "other_link_layer",
+        &[
+            "the peer's address fe80::256:102:304:1 is of an InfiniBand port, and this port is Ethernet; use one --link-layer on \
+           both sides (errno 22)",
+        ],
+    ),
+    Mistake {
+        fails: false,
+        ..mistake("wrong_qkey", &["a datagram of QP # to QP # is dropped: its Q_Key # is not that of the QP, #"])
+    },
+    Mistake { fails: false, ..mistake("nothing_wrong", &[]) },
+];
+
+/// The output with `#` for numbers in hex, and for ids of processes.
+fn plain(output: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = output;
+    while let Some(at) = rest.find("0x").into_iter().chain(rest.find("process ").map(|at| at + "process ".len())).min()
+    {
+        plain += &rest[..at];
+        let number = rest[at..].trim_start_matches("0x");
+        let end = number.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(number.len());
+        plain += if end == 0 { "" } else { "#" };
+        rest = &number[end..];
+    }
+    plain + rest
+}
+
+fn run(case: &str, args: &[&str], vars: &[(&str, &str)]) -> Finished {
+    let mut command = under_vervain(c_program("mistakes"));
+    let end = Job::start(command.args(args).arg(case).envs(vars.iter().copied())).finish(LIMIT);
+    must_hold(&end);
+    end
+}
+
+/// The lines in which the device says why something has failed.
+fn reasons(end: &Finished) -> Vec<String> {
+    let lines = plain(&end.output);
+    lines.lines().filter_map(|line| Some(line.split_once("vervain_hca::reasons] ")?.1.to_owned())).collect()
+}
+
+#[test]
+fn each_mistake_has_its_sentence_at_both_ends() {
+    if !have_c() {
+        return;
+    }
+    for mistake in MISTAKES {
+        let log = ("VERVAIN_LOG", "info");
+        for (vars, said) in [
+            (vec![log], mistake.said),
+            (vec![log, IN_PACKETS[0], IN_PACKETS[1]], mistake.in_packets.unwrap_or(mistake.said)),
+        ] {
+            let end = run(mistake.name, &["--two"], &vars);
+            let found = reasons(&end);
+            let missing: Vec<_> = said.iter().filter(|said| !found.iter().any(|line| line.ends_with(*said))).collect();
+            assert!(missing.is_empty(), "{}: not said: {missing:#?}\nin {found:#?}", mistake.name);
+            assert_eq!(found.len(), said.len(), "{}: {found:#?}", mistake.name);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_asked_for_nothing_ends_with_the_first_reason() {
+    if !have_c() {
+        return;
+    }
+    for mistake in MISTAKES {
+        let end = run(mistake.name, &["--two"], &[]);
+        let output = plain(&end.output);
+        let mut lines: Vec<_> = output.lines().filter_map(|line| line.strip_prefix("vervain: ")).collect();
+        lines.sort_unstable();
+        let remark = " (VERVAIN_LOG=info reports it as it happens)";
+        let said = if mistake.fails { mistake.said } else { &[] };
+        let mut expected: Vec<_> = said.iter().map(|said| format!("{said}{remark}")).collect();
+        expected.sort();
+        assert_eq!(lines, expected, "{}", mistake.name);
+    }
+    // In one process both ends fail.
+    let end = run("unknown_rkey", &[], &[]);
+    let last = plain(&end.output).lines().filter(|line| line.starts_with("vervain: ")).collect::<Vec<_>>().join("\n");
+    assert!(last.ends_with(" (the first of 2 failures; VERVAIN_LOG=info reports each as it happens)"), "{last}");
+    // Whoever chose a level has chosen.
+    let end = run("unknown_rkey", &[], &[("VERVAIN_LOG", "warn")]);
+    assert!(!end.output.contains("vervain: ") && reasons(&end).is_empty(), "{}", end.output);
+}
+
+#[test]
+fn ports_of_infiniband_tell_an_address_of_ethernet() {
+    if !have_c() {
+        return;
+    }
+    let end = run("other_link_layer", &[], &[("VERVAIN_LOG", "info"), ("VERVAIN_LINK_LAYER", "infiniband")]);
+    assert_eq!(
+        reasons(&end),
+        [
+            "QP #, RDMA Write to QP #: IBV_WC_RETRY_EXC_ERR: the peer's address ::ffff:192.0.2.7 is of an Ethernet port, and this \
+          port is InfiniBand; use one --link-layer on both sides"
+        ]
+    );
+}
+
+#[test]
+fn the_way_to_a_peer_and_what_was_moved_are_told_once() {
+    if !have_c() {
+        return;
+    }
+    let told = |vars: &[(&str, &str)]| {
+        let end = run("nothing_wrong", &["--two"], vars);
+        let lines = plain(&end.output);
+        let lines = lines.lines().filter_map(|line| Some(line.split_once("] ")?.1.to_owned()));
+        let mut lines: Vec<_> = lines.filter(|line| !line.contains("network interface takes")).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(
+        told(&[("VERVAIN_LOG", "info")]),
+        [
+            "QP # is connected to process # by memory",
+            "process # has connected by memory",
+            "this process has moved: 1 requests with 4096 bytes by memory"
+        ]
+    );
+    let lines = told(&[("VERVAIN_LOG", "info"), IN_PACKETS[0], IN_PACKETS[1]]);
+    assert_eq!(lines[..2], ["QP # is connected to 127.0.0.1 in packets"; 2]);
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    for line in &lines[2..] {
+        assert!(line.starts_with("this process has moved: ") && line.contains(" packets with "), "{line}");
+    }
+}
+
+#[test]
+fn settings_for_packets_are_warned_of_where_memory_is_used() {
+    if !have_c() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let capture = directory.path().join("%p.pcap");
+    let capture = capture.to_str().expect("a name in UTF-8");
+    let warnings = |vars: &[(&str, &str)]| {
+        let end = run("nothing_wrong", &["--two"], vars);
+        let output = plain(&end.output);
+        output
+            .lines()
+            .filter_map(|line| Some(line.split_once("WARN ")?.1.split_once("] ")?.1.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let remedy = "is reached by memory, without packets. For packets set VERVAIN_LINK=roce VERVAIN_INTERFACE=lo";
+    let has = format!("VERVAIN_PCAP has no effect: process # {remedy}");
+    assert_eq!(warnings(&[("VERVAIN_PCAP", capture)]), [&*has; 2]);
+    let have_both = format!("VERVAIN_FAULTS and VERVAIN_PCAP have no effect: process # {remedy}");
+    assert_eq!(warnings(&[("VERVAIN_PCAP", capture), ("VERVAIN_FAULTS", "drop=1%")]), [&*have_both; 2]);
+    assert!(std::fs::read_dir(directory.path()).expect("the directory").next().is_none(), "captures without a packet");
+    // With the remedy there is nothing to warn of, and one capture for each process.
+    assert_eq!(warnings(&[("VERVAIN_PCAP", capture), IN_PACKETS[0], IN_PACKETS[1]]), Vec::<String>::new());
+    let captures = std::fs::read_dir(directory.path()).expect("the directory").flatten();
+    let sizes: Vec<_> = captures.map(|file| file.metadata().expect("its size").len()).collect();
+    assert!(sizes.len() == 2 && sizes.iter().all(|size| *size > 100), "captures of {sizes:?} bytes");
+}
+
+#[test]
+fn a_capture_that_cannot_be_made_is_refused_before_the_program_starts() {
+    for (name, why) in [
+        ("/nowhere/at/all.pcap", "VERVAIN_PCAP: /nowhere/at/all.pcap: No such file or directory (os error 2)"),
+        ("/tmp", "VERVAIN_PCAP: /tmp: Is a directory (os error 21)"),
+    ] {
+        let end = Job::start(Command::new(vervain()).args(["run", "--", "true"]).env("VERVAIN_PCAP", name)).finish(LIMIT);
+        assert_eq!(end.status.and_then(|status| status.code()), Some(2), "{}", end.describe());
+        assert!(end.output.contains(why), "{}", end.output);
+    }
+}
+
+#[test]
+fn run_with_v_reports_reasons_as_they_happen() {
+    if !have_c() || !have(&["ibv_devinfo"]) {
+        return;
+    }
+    let program = c_program("mistakes");
+    let end = Job::start(Command::new(vervain()).args(["run", "-v", "--"]).arg(program).arg("too_early")).finish(LIMIT);
+    must_hold(&end);
+    assert!(end.output.contains("vervain: VERVAIN_LOG=info\n"), "{}", end.output);
+    assert_eq!(reasons(&end), ["QP #: cannot post sends in RTR (errno 22)"]);
+    assert!(!end.output.contains("(VERVAIN_LOG=info"), "{}", end.output);
+}
