@@ -59,7 +59,7 @@ pub enum Verdict {
     Worse,
     /// Chance explains it.
     Same,
-    /// One side has fewer runs than [`ratio::LEAST_RUNS`].
+    /// One side has fewer runs than [`stats::LEAST_RUNS`].
     FewRuns,
     /// One side is flagged noisy, and the difference is no larger than the spread of its runs.
     Noisy,

@@ -257,6 +257,8 @@ pub enum Flag {
     ColdStart,
     /// Fewer runs than planned.
     Incomplete,
+    /// Fewer than three runs, or an interval that ends above twice the value: it says no more than the order of magnitude.
+    TooFewRounds,
     /// The interfering stream paused in at least one run.
     InterferencePaused,
     /// Messages were lost.
@@ -270,6 +272,7 @@ impl fmt::Display for Flag {
             Self::Drifting => "drifting",
             Self::ColdStart => "cold start",
             Self::Incomplete => "incomplete",
+            Self::TooFewRounds => "too few rounds",
             Self::InterferencePaused => "interference paused",
             Self::Lossy => "messages lost",
         })

@@ -14,10 +14,7 @@
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::results::CaseResult;
-use crate::stats::Bootstrap;
-
-/// Runs on each side without which nothing is said about chance.
-pub const LEAST_RUNS: usize = 3;
+use crate::stats::{Bootstrap, LEAST_RUNS};
 
 /// The values of runs are known to three digits (the histogram's buckets), so three equal ones do not mean that there
 /// is no scatter: the least that is assumed, as a share.

@@ -19,6 +19,13 @@ use bootstrap::{median, quantile, segments, unit, usable, value};
 /// Iterations from which a 99.9th percentile has at least ten beyond it.
 const ENOUGH_FOR_P999: f64 = 10_000.0;
 
+/// Runs without which nothing is said of how runs differ. With two there is one degree of freedom: Student's t is 12.7, and
+/// an interval nine times as wide as what the runs themselves show.
+pub const LEAST_RUNS: usize = 3;
+
+/// An interval that ends above this many times the value tells its order of magnitude at best.
+const WIDEST: f64 = 2.0;
+
 /// Above this share the first segment was slower because it was the first.
 const COLD: f64 = 0.1;
 
@@ -39,11 +46,13 @@ pub fn summarise(case: &Case, runs: &[Run], planned_rounds: u32, noisy_above: f6
     let step = clock_step(case, &runs) / middle;
     let warm_up = warm_up(&runs);
     let paused = |run: &Run| !run.interference.as_ref().is_some_and(|proof| proof.throughout);
+    let (value, interval) = (bootstrap.value(), bootstrap.interval());
     let flags = [
         (Flag::Noisy, spread > noisy_above.max(step)),
         (Flag::Drifting, drift.abs() > (noisy_above / 2.0).max(step)),
         (Flag::ColdStart, warm_up > COLD),
         (Flag::Incomplete, (runs.len() as u64) < u64::from(planned_rounds)),
+        (Flag::TooFewRounds, runs.len() < LEAST_RUNS || interval.1 > WIDEST * value),
         (Flag::InterferencePaused, case.interference.is_some() && runs.iter().any(paused)),
         (Flag::Lossy, runs.iter().any(|run| run.lost > 0)),
     ];
@@ -53,8 +62,8 @@ pub fn summarise(case: &Case, runs: &[Run], planned_rounds: u32, noisy_above: f6
         Measure::Bandwidth => Distribution::of_segments(case, &runs),
     };
     Some(Summary {
-        value: bootstrap.value(),
-        interval: bootstrap.interval(),
+        value,
+        interval,
         quartiles: parts.quartiles,
         range: parts.range,
         mean: parts.mean,
@@ -237,7 +246,7 @@ mod tests {
         for case in [latency(), bandwidth(4096)] {
             let runs: Vec<_> = (0..6).map(|round| Machine::default().run(&case, round, &mut rng)).collect();
             assert_eq!(summary(&case, &runs).flags, [], "{case}");
-            assert_eq!(summary(&case, &runs[..1]).flags, [], "{case}, one run");
+            assert_eq!(summary(&case, &runs[..1]).flags, [Flag::TooFewRounds], "{case}, one run");
         }
     }
 
@@ -251,7 +260,25 @@ mod tests {
         assert_eq!(flags(&[1.0, 1.02, 1.04, 1.06]), [Flag::Drifting]);
         assert_eq!(flags(&[1.06, 1.04, 1.02, 1.0]), [Flag::Drifting]);
         assert_eq!(flags(&[1.0, 1.0, 1.2, 1.2]), [Flag::Noisy, Flag::Drifting]);
-        assert_eq!(flags(&[1.0, 1.09]), [], "two runs do not drift");
+        assert_eq!(flags(&[1.0, 1.09]), [Flag::TooFewRounds], "two runs do not drift");
+    }
+
+    #[test]
+    fn an_interval_of_two_runs_or_one_wider_than_the_value_takes_more_rounds() {
+        let few = |values: &[f64]| {
+            let runs: Vec<_> = (0..).zip(values).map(|(round, value)| steady(round, *value)).collect();
+            let found = summary(&bandwidth(8), &runs);
+            (found.flags.contains(&Flag::TooFewRounds), found.interval.1 / found.value)
+        };
+        assert!(few(&[1.0]).0 && few(&[1.0, 1.0]).0);
+        assert_eq!(few(&[1.0, 1.0, 1.0]), (false, 1.0));
+        let (is_few, end) = few(&[1.0, 1.2, 1.1]);
+        assert!(!is_few && end < 2.0, "{end}");
+        let (is_few, end) = few(&[1.0, 1.6, 1.1]);
+        assert!(is_few && end > 2.0, "{end}");
+        // What three runs do not tell, ten of the same scatter do.
+        let ten = [1.0, 1.6, 1.1, 1.0, 1.6, 1.1, 1.0, 1.6, 1.1, 1.1];
+        assert!(!few(&ten).0, "{:?}", few(&ten));
     }
 
     #[test]
@@ -292,10 +319,11 @@ mod tests {
     #[test]
     fn a_missing_run_and_one_that_came_to_nothing_are_incomplete() {
         let nothing = Run { iterations: 0, seconds: 0.0, segments: vec![], histogram: vec![], ..steady(1, 1.0) };
-        let flags = |runs: &[Run]| summarise(&latency(), runs, 2, 0.1, 1).expect("a value").flags;
-        assert_eq!(flags(&[steady(0, 1.0), steady(1, 1.0)]), []);
-        assert_eq!(flags(&[steady(0, 1.0)]), [Flag::Incomplete]);
-        assert_eq!(flags(&[steady(0, 1.0), nothing.clone()]), [Flag::Incomplete]);
+        let flags = |runs: &[Run]| summarise(&latency(), runs, 4, 0.1, 1).expect("a value").flags;
+        let three = [0, 2, 3].map(|round| steady(round, 1.0)).to_vec();
+        assert_eq!(flags(&[three.clone(), vec![steady(1, 1.0)]].concat()), []);
+        assert_eq!(flags(&three), [Flag::Incomplete]);
+        assert_eq!(flags(&[three, vec![nothing.clone()]].concat()), [Flag::Incomplete]);
         assert!(summarise(&latency(), &[nothing], 2, 0.1, 1).is_none());
     }
 
@@ -315,15 +343,17 @@ mod tests {
             }),
             ..steady(0, 1.0)
         };
-        assert_eq!(summary(&case, &[beside(true), beside(true)]).flags, []);
-        assert_eq!(summary(&case, &[beside(true), beside(false)]).flags, [Flag::InterferencePaused]);
-        assert_eq!(summary(&case, &[steady(0, 1.0)]).flags, [Flag::InterferencePaused]);
-        assert_eq!(summary(&case.alone(), &[steady(0, 1.0)]).flags, []);
+        let flags = |case: &Case, runs: [Run; 3]| summary(case, &runs).flags;
+        assert_eq!(flags(&case, [true, true, true].map(beside)), []);
+        assert_eq!(flags(&case, [true, false, true].map(beside)), [Flag::InterferencePaused]);
+        assert_eq!(flags(&case, [0, 1, 2].map(|round| steady(round, 1.0))), [Flag::InterferencePaused]);
+        assert_eq!(flags(&case.alone(), [0, 1, 2].map(|round| steady(round, 1.0))), []);
     }
 
     #[test]
     fn a_lost_message_is_said() {
-        assert_eq!(summary(&bandwidth(8), &[steady(0, 1.0), Run { lost: 1, ..steady(1, 1.0) }]).flags, [Flag::Lossy]);
+        let runs = [steady(0, 1.0), Run { lost: 1, ..steady(1, 1.0) }, steady(2, 1.0)];
+        assert_eq!(summary(&bandwidth(8), &runs).flags, [Flag::Lossy]);
     }
 
     #[test]
