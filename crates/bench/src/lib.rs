@@ -21,4 +21,5 @@ pub mod run;
 pub mod serve;
 pub mod stats;
 mod topology;
+mod terminal;
 pub mod worker;

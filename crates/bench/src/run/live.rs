@@ -5,18 +5,15 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::case::{Case, Measure, Memory, bytes};
-use crate::report::number::number;
-use crate::results::Flag;
+use crate::case::Case;
 use crate::run::collect::Collector;
+use crate::run::values;
+use crate::terminal::Screen;
 
-/// Rows of the table while it runs; below the bar of most terminals.
-const ROWS: usize = 12;
-/// The depth that the table leaves out: that of plans which do not say otherwise.
-const USUAL_DEPTH: u32 = 128;
+/// Cases in the tables while it runs: with their headings and the bar they fit on most terminals.
+const ROWS: usize = 8;
 /// How often the table is drawn at most.
 const REDRAW: Duration = Duration::from_millis(200);
 
@@ -80,7 +77,7 @@ impl Live {
         }
         if self.terminal && self.drawn.is_none_or(|at| at.elapsed() > REDRAW) {
             self.drawn = Some(Instant::now());
-            self.table.set_message(table(so_far, &self.recent, true));
+            self.table.set_message(values::tables(so_far, &self.recent, true, Screen::Error));
         }
     }
 
@@ -100,104 +97,5 @@ impl Live {
     pub fn finish(&self) {
         self.table.finish_and_clear();
         self.bar.finish_and_clear();
-    }
-}
-
-/// The cases as a table, each with its value so far. While the run goes on no case is complete, and none is said not to
-/// be.
-pub fn table(so_far: &mut Collector, cases: &[Case], running: bool) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(["what", "size", "how", "value", "95 %", "p99", "messages", "runs", ""]);
-    for case in cases {
-        let Some((summary, runs, failures)) = so_far.summary(case) else { continue };
-        let what = format!("{} {}", case.operation, case.measure);
-        let runs = if failures == 0 { runs.to_string() } else { format!("{runs}, {failures} failed") };
-        let Some(summary) = summary else {
-            table.add_row([&what, &bytes(case.size), &how(case), "failed", "", "", "", &runs, ""]);
-            continue;
-        };
-        let value = |v| value(case.measure, v);
-        let flags = summary.flags.iter().filter(|f| !running || **f != Flag::Incomplete);
-        let flags: Vec<_> = flags.map(Flag::to_string).collect();
-        table.add_row([
-            what,
-            bytes(case.size),
-            how(case),
-            value(summary.value),
-            within(summary.value, summary.interval),
-            summary.p99.map(value).unwrap_or_default(),
-            summary.rate.map(|r| format!("{}/s", si(r))).unwrap_or_default(),
-            runs,
-            flags.join(", "),
-        ]);
-    }
-    table.to_string()
-}
-
-/// Service, placement and neighbour of a case; depth and QPs where they are not those of most.
-fn how(case: &Case) -> String {
-    let mut how = format!("{} {}", case.service.word().to_uppercase(), case.placement);
-    if case.measure == Measure::Bandwidth {
-        if case.depth != USUAL_DEPTH {
-            how += &format!(", depth {}", case.depth);
-        }
-        if case.qps > 1 {
-            how += &format!(", {} QPs", case.qps);
-        }
-    }
-    if case.memory == Memory::Gpu {
-        how += ", GPU memory";
-    }
-    if let Some(beside) = case.interference {
-        how += &format!(", beside {beside}");
-    }
-    how
-}
-
-/// The farther end of an interval, as a share of the value: "±3 %".
-fn within(value: f64, (low, high): (f64, f64)) -> String {
-    let share = 100.0 * (value - low).max(high - value) / value;
-    match share {
-        share if share < 10.0 => format!("±{share:.1} %"),
-        share if share < 1000.0 => format!("±{share:.0} %"),
-        _ => "?".into(),
-    }
-}
-
-/// A value of a measure with its unit: "1.23 µs", "4,567 MB/s".
-fn value(measure: Measure, value: f64) -> String {
-    match measure {
-        Measure::Latency if value < 1000.0 => format!("{value:.0} ns"),
-        Measure::Latency if value < 1e6 => format!("{:.2} µs", value / 1e3),
-        Measure::Latency => format!("{:.2} ms", value / 1e6),
-        Measure::Bandwidth => format!("{} MB/s", number(value / 1e6)),
-    }
-}
-
-/// A number with three digits and its SI prefix: "1.23 M".
-fn si(value: f64) -> String {
-    let prefixes = [(1e9, " G"), (1e6, " M"), (1e3, " k"), (0.0, "")];
-    let (unit, prefix) = prefixes.into_iter().find(|(unit, _)| value >= *unit).unwrap_or((0.0, ""));
-    format!("{}{prefix}", number(value / f64::max(unit, 1.0)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_have_three_digits_and_their_unit() {
-        let said = [0.4, 999.0, 1234.0, 5.678e6].map(|ns| value(Measure::Latency, ns));
-        assert_eq!(said, ["0 ns", "999 ns", "1.23 µs", "5.68 ms"]);
-        assert_eq!(value(Measure::Bandwidth, 4.567e9), "4,567 MB/s");
-        assert_eq!([0.0, 12.3, 4567.0, 12.3e6, 4.5e9].map(si), ["0", "12.3", "4.57 k", "12.3 M", "4.50 G"]);
-    }
-
-    #[test]
-    fn an_interval_is_its_farther_end() {
-        assert_eq!(within(100.0, (99.0, 103.0)), "±3.0 %");
-        assert_eq!(within(100.0, (70.0, 103.0)), "±30 %");
-        assert_eq!(within(0.0, (0.0, 1.0)), "?");
     }
 }

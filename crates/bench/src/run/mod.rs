@@ -7,6 +7,7 @@ mod collect;
 mod journal;
 mod live;
 mod team;
+mod values;
 mod worker_handle;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ use crate::plan::{Plan, Settings};
 use crate::protocol::{Answer, Order, PORT};
 use crate::report;
 use crate::results::{Failure, Header, Host, PlanText, Results, Skipped};
+use crate::terminal::Screen;
 use crate::worker::SCATTER;
 
 /// The file with everything, in the directory of a run.
@@ -74,7 +76,7 @@ pub enum Route {
 pub struct Outcome {
     /// What it brought.
     pub results: Results,
-    /// For the terminal: the values as a table.
+    /// For the terminal: the values as tables.
     pub table: String,
     /// Whether the user ended it.
     pub by_user: bool,
@@ -101,7 +103,7 @@ pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
     let by_user = matches!(end, Err(End::Peer(WorkerError::Interrupted)));
     let why = end.err().map(|end| end.to_string());
     let shown = headlines(&run.cases);
-    let table = live::table(&mut run.collected, &shown, false);
+    let table = values::tables(&mut run.collected, &shown, false, Screen::Out);
     let results = run.collected.results(why);
     write(&results, &options.dir)?;
     Ok(Outcome { results, table, by_user })
