@@ -11,6 +11,7 @@
 pub mod case;
 pub mod compare;
 mod control;
+pub mod doubt;
 mod machine;
 pub mod plan;
 mod protocol;
@@ -20,6 +21,6 @@ pub mod results;
 pub mod run;
 pub mod serve;
 pub mod stats;
-mod topology;
 mod terminal;
+mod topology;
 pub mod worker;

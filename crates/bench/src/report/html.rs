@@ -7,7 +7,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::axis::Spacing;
 use super::number::moment;
 use super::reference::{DEVICES, PAPER};
-use super::{Cell, Drawing, Figure, Table, cases, ink, machine};
+use super::{Cell, Drawing, Figure, OF_THE_PAPER, Table, cases, ink, machine};
+use crate::doubt;
 use crate::results::Results;
 
 const STYLE: &str = include_str!("page.css");
@@ -103,6 +104,12 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
                 p.warning { "This run is not complete. " (results.interrupted.as_deref().unwrap_or_default()) }
             }
             div.tiles {
+            @if let Some(banner) = doubt::banner(results) {
+                div.warning #doubtful {
+                    p { strong { (banner.sentence) } }
+                    ul { @for remedy in &banner.remedies { li { (remedy) } } }
+                }
+            }
                 @for [heading, value, word] in cases::tiles(results) {
                     div.tile { span.heading { (heading) } strong { (value) } span { (word) } }
                 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use vervain_bench::plan::{self, Plan};
 use vervain_bench::results::Results;
 use vervain_bench::run::{Launcher, Options, Outcome, Route, Setup};
-use vervain_bench::{compare, run, serve, worker};
+use vervain_bench::{compare, doubt, run, serve, worker};
 use vervain_config::{LINK, LinkChoice, Variable};
 
 use self::cli::{BenchArgs, BenchCommand, CompareArgs, PlansArgs, ReportArgs, RunArgs, ServeArgs, Verbs, Which};
@@ -83,6 +83,10 @@ fn ending(outcome: &Outcome, dir: &Path) -> ExitCode {
     }
     for skipped in results.skipped.iter().take(1) {
         output::note(&format!("skipped: {}: {}", skipped.case, skipped.why));
+    }
+    if let Some(banner) = doubt::banner(results) {
+        output::note(&banner.sentence);
+        banner.remedies.iter().for_each(|remedy| output::note(remedy));
     }
     let shown = dir.display();
     output::note(&format!("report: {shown}/report.html, results: {shown}/results.json"));
