@@ -6,9 +6,9 @@ use maud::{Markup, html};
 use super::html::table;
 use super::number::{in_unit, number, percent, unit};
 use super::query::flags;
-use super::{Cell, Table};
+use super::{Cell, Table, interval};
 use crate::case::Measure;
-use crate::results::{CaseResult, InterferenceProof, Results};
+use crate::results::{CaseResult, Flag, InterferenceProof, Results, Summary};
 
 /// All measured cases, whole.
 pub fn all(results: &Results) -> Table {
@@ -31,6 +31,9 @@ pub fn all(results: &Results) -> Table {
         let Some(summary) = summary else { continue };
         let cell = |value: f64| Cell::maybe(Some(in_unit(case.measure, value)));
         let tail = |value: Option<f64>| value.map_or(Cell::None, cell);
+        let ends = (in_unit(case.measure, summary.interval.0), in_unit(case.measure, summary.interval.1));
+        let ends = interval(ends, summary.flags.contains(&Flag::TooFewRounds));
+        let end = |i: usize| ends[i].clone();
         table.push(vec![
             case.to_string().into(),
             match cell(summary.value) {
@@ -38,8 +41,8 @@ pub fn all(results: &Results) -> Table {
                 other => other,
             },
             unit(case.measure).into(),
-            cell(summary.interval.0),
-            cell(summary.interval.1),
+            end(0),
+            end(1),
             cell(summary.quartiles.0),
             cell(summary.quartiles.1),
             tail(summary.p99),
@@ -53,33 +56,39 @@ pub fn all(results: &Results) -> Table {
     table
 }
 
-/// Numbers at a glance: a heading, a value, a word on it.
+/// Numbers at a glance: a heading, a value, a word on it. A doubtful value is no headline unless all are.
 pub fn tiles(results: &Results) -> Vec<[String; 3]> {
     let summaries = || results.cases.iter().filter_map(|c| Some((&c.case, c.summary.as_ref()?)));
-    let best = |measure: Measure, of: fn(&crate::results::Summary) -> f64| {
+    let best = |measure: Measure, of: fn(&Summary) -> f64, is_sound: bool| {
         let alone = summaries().filter(move |(case, _)| case.measure == measure && case.interference.is_none());
-        let values = alone.map(move |(case, summary)| (case, of(summary)));
-        let values = values.filter(|(_, value)| value.is_finite() && *value > 0.0);
+        let values = alone.map(move |(case, summary)| (case, of(summary), summary));
+        let values =
+            values.filter(move |(_, value, s)| value.is_finite() && *value > 0.0 && (!is_sound || s.flags.is_empty()));
         match measure {
             Measure::Latency => values.min_by(|a, b| a.1.total_cmp(&b.1)),
             Measure::Bandwidth => values.max_by(|a, b| a.1.total_cmp(&b.1)),
         }
     };
+    let headlines: [(&str, Measure, fn(&Summary) -> f64, f64, &str); 3] = [
+        ("Lowest latency", Measure::Latency, |s| s.value, 1e3, "µs"),
+        ("Highest bandwidth", Measure::Bandwidth, |s| s.value, 1e6, "MB/s"),
+        ("Highest message rate", Measure::Bandwidth, |s| s.rate.unwrap_or(f64::NAN), 1e6, "million/s"),
+    ];
     let mut tiles = Vec::new();
-    let mut tile = |heading: &str, value: String, word: String| tiles.push([heading.to_owned(), value, word]);
-    if let Some((case, value)) = best(Measure::Latency, |s| s.value) {
-        tile("Lowest latency", format!("{} µs", number(value / 1e3)), case.to_string());
-    }
-    if let Some((case, value)) = best(Measure::Bandwidth, |s| s.value) {
-        tile("Highest bandwidth", format!("{} MB/s", number(value / 1e6)), case.to_string());
-    }
-    if let Some((case, value)) = best(Measure::Bandwidth, |s| s.rate.unwrap_or(f64::NAN)) {
-        tile("Highest message rate", format!("{} million/s", number(value / 1e6)), case.to_string());
+    for (heading, measure, of, by, unit) in headlines {
+        let Some((case, value, summary)) = best(measure, of, true).or_else(|| best(measure, of, false)) else {
+            continue;
+        };
+        let (mark, doubt) = match flags(summary) {
+            flags if flags.is_empty() => ("", String::new()),
+            flags => ("*", format!("; doubtful, as all of these are: {flags}")),
+        };
+        tiles.push([heading.to_owned(), format!("{}{mark} {unit}", number(value / by)), format!("{case}{doubt}")]);
     }
     let doubtful = summaries().filter(|(_, s)| !s.flags.is_empty()).count();
     let failed = results.cases.iter().filter(|c| c.summary.is_none()).count();
     let counts = format!("{doubtful} of them doubtful, {failed} failed, {} left out", results.skipped.len());
-    tile("Cases measured", summaries().count().to_string(), counts);
+    tiles.push(["Cases measured".to_owned(), summaries().count().to_string(), counts]);
     tiles
 }
 
@@ -182,7 +191,7 @@ pub fn section(results: &Results) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{everything, failures as failed, nothing};
+    use crate::report::sample::{bandwidth, everything, failures as failed, nothing, write_case};
 
     #[test]
     fn every_case_with_a_value_is_in_the_table() {
@@ -192,6 +201,33 @@ mod tests {
         assert_eq!(failures(&results).expect("failures").rows.len(), 5);
         assert!(failures(&nothing()).is_none());
         assert_eq!(failures(&failed()).expect("failures").rows[4].cells[3], "the device has no atomics".into());
+    }
+
+    #[test]
+    fn a_doubtful_value_is_a_headline_only_if_all_are_and_says_so() {
+        let mut results = nothing();
+        for (size, value, flags) in [(8, 1e8, &[][..]), (64, 9e8, &[Flag::Noisy]), (4096, 2e9, &[Flag::TooFewRounds])] {
+            let mut case = bandwidth(write_case(size), &[value; 3]);
+            case.summary.as_mut().expect("a summary").flags = flags.to_vec();
+            results.cases.push(case);
+        }
+        let bandwidth = |results: &Results| tiles(results)[0].clone();
+        let case = "8 B write RC bandwidth, depth 128, loopback";
+        assert_eq!(bandwidth(&results), ["Highest bandwidth", "100 MB/s", case]);
+        results.cases.remove(0);
+        let case = "4 KiB write RC bandwidth, depth 128, loopback; doubtful, as all of these are: too few rounds";
+        assert_eq!(bandwidth(&results), ["Highest bandwidth", "2,000* MB/s", case]);
+    }
+
+    #[test]
+    fn too_few_rounds_stand_in_place_of_an_interval() {
+        let mut results = nothing();
+        let mut case = bandwidth(write_case(8), &[1e9, 9e9]);
+        case.summary.as_mut().expect("a summary").flags = vec![Flag::TooFewRounds];
+        results.cases.push(case);
+        let cells: Vec<String> = all(&results).rows[0].cells.iter().map(Cell::shown).collect();
+        assert_eq!(cells[1..5], ["9,000*", "MB/s", "too few rounds", "–"]);
+        assert!(all(&results).csv().expect("csv").contains(",9000,MB/s,1000,9000,"), "whole in CSV");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn values<'a>(x: &str, series: impl IntoIterator<Item = (&'a str, u64, Seen<
             table.columns.extend(interval);
             table.columns.extend([also, "runs".to_owned(), "flags".to_owned()]);
         }
-        let (low, high) = seen.interval();
+        let [low, high] = super::interval(seen.interval(), seen.has_too_few_rounds());
         let also = match measure {
             Measure::Latency => seen.summary.p99.map(|p| p / 1e3),
             Measure::Bandwidth => seen.summary.rate,
@@ -71,8 +71,8 @@ pub fn values<'a>(x: &str, series: impl IntoIterator<Item = (&'a str, u64, Seen<
             label.into(),
             Cell::Count(at),
             value(seen.value()),
-            Cell::Number(low),
-            Cell::Number(high),
+            low,
+            high,
             Cell::maybe(also),
             Cell::Count(seen.result.runs.len() as u64),
             flags(seen.summary).into(),

@@ -11,10 +11,26 @@ use super::reference::DEVICES;
 use super::{Cell, Drawing, Table};
 use crate::case::{Interference, Measure, Operation, Placement, bytes};
 use crate::compare::ratio::{Ratio, ratio};
+use crate::results::Flag;
+use crate::stats::WIDEST;
 
-/// "0.61 (0.58 to 0.64)".
+/// "0.61 (0.58 to 0.64)", or without an interval if that would end above twice the value.
 pub fn times(ratio: Ratio) -> String {
-    format!("{} ({} to {})", number(ratio.value), number(ratio.interval.0), number(ratio.interval.1))
+    let (low, high) = ratio.interval;
+    let value = number(ratio.value);
+    if high > WIDEST * ratio.value {
+        return format!("{value} ({})", Flag::TooFewRounds);
+    }
+    format!("{value} ({} to {})", number(low), number(high))
+}
+
+/// The highest of the values that are not doubtful, or of all if all are.
+pub fn highest<'a, 'b>(points: &'b [Seen<'a>]) -> Option<&'b Seen<'a>> {
+    let is_sound = |point: &&Seen<'_>| !point.is_doubtful();
+    let of = |sound: bool| {
+        points.iter().filter(move |p| !sound || is_sound(p)).max_by(|a, b| a.value().total_cmp(&b.value()))
+    };
+    of(true).or_else(|| of(false))
 }
 
 /// Where each series of figure 1 is highest, and from where on it has half of that.
@@ -22,14 +38,16 @@ pub fn plateau(lines: &[(String, Vec<Seen<'_>>)]) -> Vec<String> {
     let mut said: Vec<String> = lines
         .iter()
         .filter_map(|(label, points)| {
-            let best = points.iter().max_by(|a, b| a.value().total_cmp(&b.value()))?;
+            let best = highest(points)?;
             let (low, high) = best.interval();
+            let interval = match best.has_too_few_rounds() {
+                true => Flag::TooFewRounds.to_string(),
+                false => format!("{} to {}", number(low), number(high)),
+            };
             let half = points.iter().find(|p| p.value() >= best.value() / 2.0)?.case().size;
             Some(format!(
-                "{label} reaches {} MB/s ({} to {}) at {}, and half of that from {} on.",
+                "{label} reaches {} MB/s ({interval}) at {}, and half of that from {} on.",
                 number(best.value()),
-                number(low),
-                number(high),
                 bytes(best.case().size),
                 bytes(half),
             ))

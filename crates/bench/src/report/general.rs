@@ -6,7 +6,8 @@ use anyhow::Result;
 use super::axis::Spacing;
 use super::canvas::RightScale;
 use super::chart::{Line, LineChart};
-use super::figures::{over_sizes, twice, under_interference, values};
+use super::figures::{over_sizes, small_messages, twice, under_interference, values};
+use super::findings::highest;
 use super::ink::SERIES;
 use super::interference::{self, Target};
 use super::number::{percent, unit};
@@ -228,7 +229,7 @@ fn over_counts(lines: &[(String, Vec<Seen<'_>>)], over: &Over, size: u64) -> Res
 }
 
 fn gain(label: &str, points: &[Seen<'_>], over: &Over) -> Option<String> {
-    let (first, best) = (points.first()?, points.iter().max_by(|a, b| a.value().total_cmp(&b.value()))?);
+    let (first, best) = (points.first()?, highest(points)?);
     let times = super::number::number(best.value() / first.value());
     let at = |s: &Seen<'_>| (over.of)(s.case());
     Some(format!("{label} is highest at {}, {times} times what it is at {}.", at(best), at(first)))
@@ -263,3 +264,7 @@ mod tests {
         assert_eq!(figures[0].caption, "Number of QPs: 1 for Write.");
     }
 }
+        let flags = &mut results.cases[1].summary.as_mut().expect("a summary").flags;
+        flags.push(crate::results::Flag::Noisy);
+        let figures = of_the_rest(&results, true).expect("figures");
+        assert_eq!(figures[0].findings, ["Write is highest at 64, 3.00 times what it is at 1."]);

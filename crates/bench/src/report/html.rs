@@ -176,7 +176,7 @@ fn plan(results: &Results) -> Markup {
 
 /// A table of the page.
 pub fn table(table: &Table) -> Markup {
-    let is_number = |cell: &Cell| matches!(cell, Cell::Count(_) | Cell::Number(_) | Cell::Doubtful(_) | Cell::None);
+    let is_number = |cell: &Cell| !matches!(cell, Cell::Text(_));
     let numeric = |column: usize| table.rows.iter().all(|row| row.cells.get(column).is_some_and(is_number));
     let class = |row: &super::Row| row.paper.map(|device| format!("paper-row paper-{device}"));
     html! {

@@ -149,6 +149,8 @@ pub(crate) enum Cell {
     Doubtful(f64),
     /// Nothing.
     None,
+    /// A number that the page does not show, and what it shows instead.
+    Instead(f64, &'static str),
 }
 
 impl Cell {
@@ -165,13 +167,14 @@ impl Cell {
             Self::Doubtful(value) => format!("{}*", number(*value)),
             Self::None => "–".to_owned(),
         }
+            Self::Instead(_, words) => (*words).to_owned(),
     }
 
     fn csv(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
             Self::Count(count) => count.to_string(),
-            Self::Number(value) | Self::Doubtful(value) => value.to_string(),
+            Self::Number(value) | Self::Doubtful(value) | Self::Instead(value, _) => value.to_string(),
             Self::None => String::new(),
         }
     }
@@ -179,6 +182,14 @@ impl Cell {
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
+/// Both ends of an interval, or that the rounds are too few for one.
+fn interval((low, high): (f64, f64), too_few_rounds: bool) -> [Cell; 2] {
+    if too_few_rounds {
+        return [Cell::Instead(low, "too few rounds"), Cell::Instead(high, "–")];
+    }
+    [low, high].map(|end| Cell::maybe(Some(end)))
+}
+
         Self::Text(text.to_owned())
     }
 }

@@ -28,6 +28,11 @@ impl Seen<'_> {
         !self.summary.flags.is_empty()
     }
 
+    /// Whether its runs are too few for an interval.
+    pub fn has_too_few_rounds(&self) -> bool {
+        self.summary.flags.contains(&Flag::TooFewRounds)
+    }
+
     /// The value in the unit in which it is shown.
     pub fn value(&self) -> f64 {
         in_unit(self.case().measure, self.summary.value)
@@ -41,7 +46,9 @@ impl Seen<'_> {
 
     /// A point of a chart.
     pub fn point(&self, x: f64) -> Point {
-        Point { x, y: self.value(), interval: self.interval(), doubtful: self.is_doubtful() }
+        // What nobody knows is not drawn.
+        let interval = if self.has_too_few_rounds() { (self.value(), self.value()) } else { self.interval() };
+        Point { x, y: self.value(), interval, doubtful: self.is_doubtful() }
     }
 }
 

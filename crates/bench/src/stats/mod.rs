@@ -24,7 +24,7 @@ const ENOUGH_FOR_P999: f64 = 10_000.0;
 pub const LEAST_RUNS: usize = 3;
 
 /// An interval that ends above this many times the value tells its order of magnitude at best.
-const WIDEST: f64 = 2.0;
+pub const WIDEST: f64 = 2.0;
 
 /// Above this share the first segment was slower because it was the first.
 const COLD: f64 = 0.1;
