@@ -15,7 +15,10 @@ pub const WIDTH: i32 = 520;
 /// Pixels of the letters.
 pub const LETTER: i32 = 13;
 const ROW: i32 = 20;
-const PLOT: i32 = 240;
+/// Pixels from the x axis to the top of the plot.
+pub const PLOT: i32 = 240;
+/// Pixels of a mark, about.
+pub const MARK: i32 = 8;
 const LEFT: i32 = 62;
 /// Between the legend and the plot, where the units stand.
 const UNIT: i32 = 28;

@@ -86,6 +86,13 @@ impl LineChart {
         })
     }
 
+    /// Whether a value is so small that its mark would lie on the x axis if values were evenly spaced.
+    pub fn hides_a_value(&self) -> bool {
+        let top = self.y_axis(Spacing::Linear).range.1;
+        let values = self.lines.iter().flat_map(|l| &l.points).map(|p| p.y);
+        values.filter(|y| *y > 0.0).any(|y| y / top * f64::from(canvas::PLOT) < f64::from(canvas::MARK))
+    }
+
     fn y_axis(&self, spacing: Spacing) -> Axis {
         let points = || self.lines.iter().flat_map(|l| &l.points);
         let most = points().map(|p| p.y).filter(|y| y.is_finite()).fold(0.0, f64::max);

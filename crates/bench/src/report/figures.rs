@@ -14,7 +14,7 @@ use super::orders;
 use super::query::{Seen, Setting, flags, name, over_size, place, seen, single, stream, streams};
 use super::reference::DEVICES;
 use super::{Cell, Drawing, Figure, Table};
-use crate::case::{Interference, Measure, Operation, Placement, Service};
+use crate::case::{Case, Interference, Measure, Operation, Placement, Service};
 use crate::compare::ratio::Ratio;
 use crate::results::Results;
 
@@ -22,16 +22,38 @@ use crate::results::Results;
 const OPERATIONS: [Operation; 5] =
     [Operation::Send, Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap];
 
-/// Figures 1 to 4 and tables 2 and 3.
+/// Whether the paper's own matter was measured: FAA beside small streams (tables 2 and 3), or Write or Read over sizes
+/// beside any (figures 3 and 4). Bandwidths over sizes and latencies of small messages alone are everybody's.
+fn has_the_papers_matter(seen: &[Seen<'_>]) -> bool {
+    let target = |measure| Target { operation: Operation::FetchAdd, service: Service::Rc, measure, size: 8 };
+    let is_of_tables = |case: &Case| {
+        case.interference.is_some_and(|s| s.size == 8) && Target::of(case) == target(case.measure) && case.qps == 1
+    };
+    let is_over_sizes = |placement: &Placement, operation: Operation| {
+        let setting = Setting::rc(Measure::Bandwidth, *placement);
+        let of_this = |case: &Case| setting.fits(case) && case.operation == operation && case.qps == 1;
+        streams(seen, of_this).into_iter().any(|s| over_size(seen, setting, operation, Some(s)).len() > 1)
+    };
+    seen.iter().any(|s| is_of_tables(s.case()))
+        || Placement::ALL.iter().any(|p| [Operation::Write, Operation::Read].iter().any(|o| is_over_sizes(p, *o)))
+}
+
+const MOST_UNDER_WAY: &str = "As many requests under way as were measured at most.";
+const ROUND_TRIPS: &str = "Half the round trip for Send and Write, the whole one for Read and atomics.";
+
+/// Figures 1 to 4 and tables 2 and 3; none for a run that did not measure what the paper is about.
 pub fn of_the_paper(results: &Results) -> Result<Vec<Figure>> {
     let seen = seen(results);
+    if !has_the_papers_matter(&seen) {
+        return Ok(Vec::new());
+    }
     let seed = results.header.seed;
     let mut figures = Vec::new();
     for placement in Placement::ALL {
         figures.extend(figure_1(&seen, *placement)?);
     }
     for (name, measure) in [("fig2a", Measure::Bandwidth), ("fig2b", Measure::Latency)] {
-        figures.extend(figure_2(&seen, name, measure, seed)?);
+        figures.extend(small_messages(&seen, name, measure, Some(seed))?);
     }
     for (number, operation) in [("3", Operation::Write), ("4", Operation::Read)] {
         for placement in Placement::ALL {
@@ -106,8 +128,9 @@ pub fn over_sizes(
     Ok((twice(&chart, fits)?, values("size (B)", rows)))
 }
 
-/// The chart on both scales.
+/// The chart on both scales. By decades is what fits if the smallest values would vanish on the other.
 pub fn twice(chart: &LineChart, fits: Spacing) -> Result<Drawing> {
+    let fits = if chart.hides_a_value() { Spacing::Decades } else { fits };
     Ok(Drawing::Two { linear: chart.draw(Spacing::Linear)?, decades: chart.draw(Spacing::Decades)?, fits })
 }
 
@@ -145,7 +168,13 @@ fn figure_1(seen: &[Seen<'_>], placement: Placement) -> Result<Option<Figure>> {
     }))
 }
 
-fn figure_2(seen: &[Seen<'_>], id: &str, measure: Measure, seed: u64) -> Result<Option<Figure>> {
+/// Each operation with 8 bytes, as bars; figure 2 of the paper, with its values and findings, if there is a seed.
+pub fn small_messages(
+    seen: &[Seen<'_>],
+    id: &str,
+    measure: Measure,
+    paper_seed: Option<u64>,
+) -> Result<Option<Figure>> {
     let at = |placement, operation| single(seen, Setting::rc(measure, placement), operation, 8, None);
     let there = |operation: &Operation| Placement::ALL.iter().any(|p| at(*p, *operation).is_some());
     let groups: Vec<Operation> = OPERATIONS.into_iter().filter(there).collect();
@@ -169,7 +198,7 @@ fn figure_2(seen: &[Seen<'_>], id: &str, measure: Measure, seed: u64) -> Result<
             .map(|(p, points)| (place(*p).to_owned(), points.iter().map(|(i, s)| s.point(*i as f64)).collect()))
             .collect(),
         unit: unit(measure).to_owned(),
-        paper: DEVICES.iter().enumerate().filter_map(paper).collect(),
+        paper: DEVICES.iter().enumerate().filter_map(paper).filter(|_| paper_seed.is_some()).collect(),
         // All messages are of 8 bytes, so bytes and messages differ by a factor only.
         right: (measure == Measure::Bandwidth)
             .then(|| RightScale { unit: "million messages/s".to_owned(), factor: 1.0 / 8.0 }),
@@ -180,20 +209,18 @@ fn figure_2(seen: &[Seen<'_>], id: &str, measure: Measure, seed: u64) -> Result<
         .collect();
     let all = series.iter().flat_map(|(_, points)| points.iter().map(|(_, s)| *s));
     let table = values("size (B)", labels.iter().zip(all).map(|(label, s)| (label.as_str(), 8, s)));
-    let (title, caption) = match measure {
-        Measure::Bandwidth => {
-            ("Figure 2a: bandwidth of 8 B messages", "As many requests under way as were measured at most.")
-        }
-        Measure::Latency => (
-            "Figure 2b: latency of 8 B messages",
-            "Half the round trip for Send and Write, the whole one for Read and atomics, as in the paper.",
-        ),
+    let (title, caption) = match (measure, paper_seed) {
+        (Measure::Bandwidth, Some(_)) => ("Figure 2a: bandwidth of 8 B messages", MOST_UNDER_WAY),
+        (Measure::Bandwidth, None) => ("Bandwidth of 8 B messages", MOST_UNDER_WAY),
+        (Measure::Latency, Some(_)) => ("Figure 2b: latency of 8 B messages", ROUND_TRIPS),
+        (Measure::Latency, None) => ("Latency of 8 B messages", ROUND_TRIPS),
     };
+    let paper = if paper_seed.is_some() { " The paper’s values are those of FAA." } else { "" };
     Ok(Some(Figure {
         name: id.to_owned(),
         title: title.to_owned(),
-        caption: format!("RC, one QP, with nothing beside. {caption} The paper’s values are those of FAA."),
-        findings: findings::atomics(seen, measure, seed),
+        caption: format!("RC, one QP, with nothing beside. {caption}{paper}"),
+        findings: paper_seed.map_or_else(Vec::new, |seed| findings::atomics(seen, measure, seed)),
         drawing: Drawing::One(chart.draw()?),
         table,
         table_first: false,
@@ -304,10 +331,33 @@ mod tests {
     #[test]
     fn a_figure_comes_only_with_cases_for_it() {
         let mut results = nothing();
-        let case = crate::case::Case { measure: Measure::Latency, depth: 1, ..write_case(8) };
+        let case = Case { measure: Measure::Latency, depth: 1, operation: Operation::FetchAdd, ..write_case(8) };
         results.cases.push(latency(case, &[900.0]));
+        assert!(of_the_paper(&results).expect("figures").is_empty(), "no stream beside it");
+        let interference = Some(Interference { operation: Operation::Read, size: 8 });
+        results.cases.push(latency(Case { interference, ..case }, &[1800.0]));
         let figures = of_the_paper(&results).expect("figures");
-        assert_eq!(figures.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["fig2b"]);
+        assert_eq!(figures.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["fig2b", "table3"]);
         assert_eq!(figures[0].table.rows.len(), 1);
+    }
+
+    #[test]
+    fn sizes_from_8_bytes_up_are_drawn_by_decades() {
+        let mut results = nothing();
+        results.cases = [(8, 5e6), (4096, 2e9), (1 << 20, 12e9)]
+            .map(|(size, value)| crate::report::sample::bandwidth(write_case(size), &[value; 3]))
+            .to_vec();
+        let drawn = |results: &Results| {
+            let seen = seen(results);
+            let setting = Setting::rc(Measure::Bandwidth, Placement::Loopback);
+            let line = (String::new(), over_size(&seen, setting, Operation::Write, None));
+            match over_sizes(&[line], Vec::new(), Spacing::Linear).expect("a drawing").0 {
+                Drawing::Two { fits, .. } => fits,
+                Drawing::One(_) => panic!("two scales"),
+            }
+        };
+        assert_eq!(drawn(&results), Spacing::Decades);
+        results.cases.remove(0);
+        assert_eq!(drawn(&results), Spacing::Linear);
     }
 }

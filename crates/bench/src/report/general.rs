@@ -11,7 +11,7 @@ use super::findings::highest;
 use super::ink::SERIES;
 use super::interference::{self, Target};
 use super::number::{percent, unit};
-use super::query::{Seen, Setting, most_common, name, over_size, place, seen, settings};
+use super::query::{Seen, Setting, most_common, name, over_size, place, seen, settings, streams};
 use super::{Drawing, Figure, Table};
 use crate::case::{Case, Measure, Operation, Service, bytes};
 use crate::results::Results;
@@ -19,13 +19,18 @@ use crate::results::Results;
 /// Series with at least so many sizes make a figure of their own.
 const LEAST_SIZES: usize = 2;
 
-/// All figures that there are cases for, beyond those of the paper.
-pub fn of_the_rest(results: &Results) -> Result<Vec<Figure>> {
+/// All figures that there are cases for, or only those beyond the paper's.
+pub fn of_the_rest(results: &Results, beyond_the_paper: bool) -> Result<Vec<Figure>> {
     let seen = seen(results);
     let settings = settings(&seen);
     let mut figures = Vec::new();
+    if !beyond_the_paper {
+        for (name, measure) in [("latency-8B", Measure::Latency), ("bandwidth-8B", Measure::Bandwidth)] {
+            figures.extend(small_messages(&seen, name, measure, None)?);
+        }
+    }
     for setting in &settings {
-        figures.extend(sizes(&seen, *setting)?);
+        figures.extend(sizes(&seen, *setting, beyond_the_paper)?);
     }
     for setting in settings.iter().filter(|s| s.measure == Measure::Bandwidth) {
         figures.extend(scaling(&seen, *setting, &DEPTH)?);
@@ -33,7 +38,8 @@ pub fn of_the_rest(results: &Results) -> Result<Vec<Figure>> {
     }
     for setting in &settings {
         for operation in Operation::ALL {
-            let is_the_papers = setting.service == Service::Rc
+            let is_the_papers = beyond_the_paper
+                && setting.service == Service::Rc
                 && setting.measure == Measure::Bandwidth
                 && matches!(operation, Operation::Write | Operation::Read);
             if !is_the_papers && has_sizes(&seen, *setting, *operation) {
@@ -41,21 +47,25 @@ pub fn of_the_rest(results: &Results) -> Result<Vec<Figure>> {
             }
         }
     }
-    for target in at_one_size(&seen) {
+    for target in at_one_size(&seen, beyond_the_paper) {
         figures.extend(interference::tables(&seen, target, None, results.header.seed)?);
     }
     Ok(figures)
 }
 
+/// Whether it was measured beside some stream over sizes.
 fn has_sizes(seen: &[Seen<'_>], setting: Setting, operation: Operation) -> bool {
-    over_size(seen, setting, operation, None).len() >= LEAST_SIZES
+    let of_this = |case: &Case| setting.fits(case) && case.operation == operation && case.qps == 1;
+    let beside = streams(seen, of_this).into_iter();
+    beside.map(|s| over_size(seen, setting, operation, Some(s))).any(|points| points.len() >= LEAST_SIZES)
 }
 
 /// What was measured beside streams but not over sizes, and is not of the paper's tables.
-fn at_one_size(seen: &[Seen<'_>]) -> Vec<Target> {
-    let is_table_2_or_3 = |t: &Target| t.operation.is_atomic() && t.service == Service::Rc;
+fn at_one_size(seen: &[Seen<'_>], beyond_the_paper: bool) -> Vec<Target> {
+    let is_table_2_or_3 = |t: &Target| beyond_the_paper && t.operation.is_atomic() && t.service == Service::Rc;
     let drawn = |case: &Case| {
-        let is_the_papers = matches!(case.operation, Operation::Write | Operation::Read)
+        let is_the_papers = beyond_the_paper
+            && matches!(case.operation, Operation::Write | Operation::Read)
             && (case.service, case.measure) == (Service::Rc, Measure::Bandwidth);
         is_the_papers || has_sizes(seen, Setting::of(case), case.operation)
     };
@@ -66,11 +76,12 @@ fn at_one_size(seen: &[Seen<'_>]) -> Vec<Target> {
     targets
 }
 
-fn sizes(seen: &[Seen<'_>], setting: Setting) -> Result<Vec<Figure>> {
+fn sizes(seen: &[Seen<'_>], setting: Setting, beyond_the_paper: bool) -> Result<Vec<Figure>> {
     let mut lines: Vec<_> =
         Operation::ALL.iter().map(|o| (name(*o).to_owned(), over_size(seen, setting, *o, None))).collect();
     lines.retain(|(_, points)| !points.is_empty());
-    let is_figure_1 = setting.service == Service::Rc
+    let is_figure_1 = beyond_the_paper
+        && setting.service == Service::Rc
         && setting.measure == Measure::Bandwidth
         && !lines
             .iter()
@@ -242,7 +253,7 @@ mod tests {
 
     #[test]
     fn everything_else_has_its_figures_too() {
-        let figures = of_the_rest(&everything(1.0)).expect("figures");
+        let figures = of_the_rest(&everything(1.0), true).expect("figures");
         let names: Vec<_> = figures.iter().map(|f| f.name.as_str()).collect();
         for name in
             ["latency-rc-peer", "latency-ud-loopback", "bandwidth-ud-peer", "depth-8B-rc-loopback", "qps-8B-rc-peer"]
@@ -258,13 +269,13 @@ mod tests {
         for (depth, value) in [(1, 1e8), (16, 4e8), (64, 3e8)] {
             results.cases.push(bandwidth(Case { depth, ..write_case(8) }, &[value; 3]));
         }
-        let figures = of_the_rest(&results).expect("figures");
+        let figures = of_the_rest(&results, true).expect("figures");
         assert_eq!(figures.len(), 1);
         assert_eq!(figures[0].findings, ["Write is highest at 16, 4.00 times what it is at 1."]);
         assert_eq!(figures[0].caption, "Number of QPs: 1 for Write.");
-    }
-}
         let flags = &mut results.cases[1].summary.as_mut().expect("a summary").flags;
         flags.push(crate::results::Flag::Noisy);
         let figures = of_the_rest(&results, true).expect("figures");
         assert_eq!(figures[0].findings, ["Write is highest at 64, 3.00 times what it is at 1."]);
+    }
+}

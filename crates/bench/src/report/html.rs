@@ -74,8 +74,9 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
     let mut references = vec![("", "none")];
     references.extend(DEVICES.iter().map(|d| (d.key, d.name)));
     references.push(("all", "all"));
+    let has_paper = chapters.iter().any(|(heading, _)| *heading == OF_THE_PAPER);
     let controls = html! {
-        (choice("reference", "Paper’s values", &references))
+        @if has_paper { (choice("reference", "Paper’s values", &references)) }
         (choice("scale", "Scale", &[("", "as fits"), ("linear", "linear"), ("log", "logarithmic")]))
     };
     let sections: Vec<(&str, &str, Markup)> = [
@@ -103,13 +104,13 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
             @if !results.complete {
                 p.warning { "This run is not complete. " (results.interrupted.as_deref().unwrap_or_default()) }
             }
-            div.tiles {
             @if let Some(banner) = doubt::banner(results) {
                 div.warning #doubtful {
                     p { strong { (banner.sentence) } }
                     ul { @for remedy in &banner.remedies { li { (remedy) } } }
                 }
             }
+            div.tiles {
                 @for [heading, value, word] in cases::tiles(results) {
                     div.tile { span.heading { (heading) } strong { (value) } span { (word) } }
                 }
@@ -121,7 +122,7 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
         @for (heading, figures) in chapters {
             section {
                 h2 { (heading) }
-                @if chapters.first().is_some_and(|c| c.0 == *heading) {
+                @if *heading == OF_THE_PAPER {
                     p { "Drawn after " (PAPER) ", for this device." }
                 }
                 div.figures { @for figure in figures { (figure_block(figure, "figures/")?) } }

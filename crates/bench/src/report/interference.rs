@@ -158,7 +158,8 @@ fn figure(
     let hint = if paper.is_empty() { "" } else { " Choose a device under “Paper’s values” to see its row." };
     let depth = seen.first().map_or(1, |s| s.case().depth);
     let is_long = streams.iter().all(|s| s.size > 8);
-    let unprinted = if is_long && target.operation.is_atomic() && target.service == Service::Rc {
+    let is_the_papers = id.starts_with("table");
+    let unprinted = if is_long && is_the_papers {
         " The paper prints no values of these; it says that long streams have the same tendency as beside Write and Read."
     } else {
         ""

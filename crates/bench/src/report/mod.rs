@@ -70,11 +70,13 @@ pub(crate) fn save(file: &Path, bytes: &[u8]) -> Result<()> {
 /// The figures of the page under their headings.
 type Chapters = Vec<(&'static str, Vec<Figure>)>;
 
+/// The heading of the figures of the paper, which a run has only if it measured what the paper is about.
+const OF_THE_PAPER: &str = "The figures of the paper";
+
 fn all(results: &Results) -> Result<Chapters> {
-    let mut chapters = vec![
-        ("The figures of the paper", figures::of_the_paper(results)?),
-        ("More of this device", general::of_the_rest(results)?),
-    ];
+    let paper = figures::of_the_paper(results)?;
+    let (is_of_paper, rest) = if paper.is_empty() { (false, "Figures") } else { (true, "More of this device") };
+    let mut chapters = vec![(OF_THE_PAPER, paper), (rest, general::of_the_rest(results, is_of_paper)?)];
     chapters.retain(|(_, figures)| !figures.is_empty());
     Ok(chapters)
 }
@@ -147,10 +149,10 @@ pub(crate) enum Cell {
     Number(f64),
     /// A doubtful number: with an asterisk in the page.
     Doubtful(f64),
-    /// Nothing.
-    None,
     /// A number that the page does not show, and what it shows instead.
     Instead(f64, &'static str),
+    /// Nothing.
+    None,
 }
 
 impl Cell {
@@ -165,9 +167,9 @@ impl Cell {
             Self::Count(count) => thousands(*count as f64),
             Self::Number(value) => number(*value),
             Self::Doubtful(value) => format!("{}*", number(*value)),
+            Self::Instead(_, words) => (*words).to_owned(),
             Self::None => "–".to_owned(),
         }
-            Self::Instead(_, words) => (*words).to_owned(),
     }
 
     fn csv(&self) -> String {
@@ -180,8 +182,6 @@ impl Cell {
     }
 }
 
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
 /// Both ends of an interval, or that the rounds are too few for one.
 fn interval((low, high): (f64, f64), too_few_rounds: bool) -> [Cell; 2] {
     if too_few_rounds {
@@ -190,6 +190,8 @@ fn interval((low, high): (f64, f64), too_few_rounds: bool) -> [Cell; 2] {
     [low, high].map(|end| Cell::maybe(Some(end)))
 }
 
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 }
@@ -254,6 +256,28 @@ mod tests {
     }
 
     #[test]
+    fn the_paper_is_spoken_of_only_with_what_it_measured() {
+        let (names, page) = written(&sample::quick());
+        let body = page.split_once("<body>").and_then(|(_, body)| body.split_once("<script>")).expect("a body").0;
+        assert!(!body.to_lowercase().contains("paper") && !body.contains("Akimoto"), "{body}");
+        assert!(!page.contains("data-choice=\"reference\"") && page.contains("<h2>Figures</h2>"));
+        let figures: Vec<_> = names.iter().filter_map(|name| name.strip_suffix(".csv")).collect();
+        let expected = [
+            "latency-8B",
+            "bandwidth-8B",
+            "latency-rc-loopback",
+            "bandwidth-rc-loopback",
+            "beside-write-8B-latency-rc",
+            "beside-write-8B-bandwidth-rc",
+            "cases",
+        ];
+        assert_eq!(figures, expected);
+        let (_, page) = written(&sample::everything(1.0));
+        assert!(page.contains("<h2>The figures of the paper</h2>") && page.contains("<h2>More of this device</h2>"));
+        assert!(page.contains("data-choice=\"reference\""));
+    }
+
+    #[test]
     fn nothing_at_all_is_a_page_that_says_so() {
         let (names, page) = written(&sample::nothing());
         assert_eq!(names, ["report.html"]);
@@ -276,7 +300,7 @@ mod tests {
             results.cases.push(sample::bandwidth(sample::write_case(size), &[value; 3]));
         }
         let (_, page) = written(&results);
-        assert!(page.contains("id=\"fig1-loopback\""));
+        assert!(page.contains("id=\"bandwidth-rc-loopback\""));
         let text = page.split("<script>").next().expect("text");
         assert!(!text.contains("NaN") && !text.contains(">inf"), "{page}");
     }
