@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use crate::case::{Case, Measure};
 use crate::report::differences;
 use crate::report::number::{in_unit, moment, number, unit};
 use crate::results::{CaseResult, Flag, Host, Results, Summary};
 use crate::stats;
+use crate::terminal::{self, Kind, Screen};
 use ratio::Ratio;
 
 /// Against what the corrected chance is held.
@@ -209,58 +209,80 @@ impl Comparison {
         self.pairs.iter().filter(|p| of(p.verdict)).count()
     }
 
-    /// "12 better, 3 worse, ..." in one line.
+    /// What was compared and what came of it, in one line.
     pub fn summary(&self) -> String {
-        let mut line = format!(
-            "{} cases in both: {} better, {} worse, {} without significant difference, {} not comparable",
-            self.pairs.len(),
+        self.sentences().join(" ")
+    }
+
+    fn sentences(&self) -> Vec<String> {
+        let cases = |count: usize| if count == 1 { "1 case is".to_owned() } else { format!("{count} cases are") };
+        let mut sentences = vec![format!(
+            "{} in both: {} better, {} worse, {} without significant difference.",
+            cases(self.pairs.len()),
             self.count(|v| v == Verdict::Better),
             self.count(|v| v == Verdict::Worse),
             self.count(|v| v == Verdict::Same),
-            self.count(Verdict::is_silent),
-        );
-        for (count, which) in [(self.only_first.len(), "first"), (self.only_second.len(), "second")] {
-            if count > 0 {
-                let _ = write!(line, "; {count} in the {which} only");
-            }
+        )];
+        let silent = [
+            (Verdict::FewRuns, "with few runs"),
+            (Verdict::Noisy, "noisy"),
+            (Verdict::Unproven, "whose interference paused"),
+            (Verdict::ClockStep, "one step of the clock apart"),
+        ];
+        let silent = silent.map(|(verdict, words)| (self.count(|v| v == verdict), words));
+        let why: Vec<String> =
+            silent.iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("{count} {words}")).collect();
+        if !why.is_empty() {
+            sentences.push(format!(
+                "{} in both, but not comparable: {}.",
+                cases(self.count(Verdict::is_silent)),
+                why.join(", ")
+            ));
         }
-        line + "."
+        let only = self.only_first.len() + self.only_second.len();
+        if only > 0 {
+            sentences.push(format!("{} in one of the two only: not compared.", cases(only)));
+        }
+        sentences
     }
 
-    /// For the terminal: the summary, warnings, and a row for each pair, those that differ first.
+    /// For the terminal: the summary, warnings, and a row for each pair that can be compared, those that differ first.
     pub fn table(&self) -> String {
-        let mut text = format!("{}\n", self.summary());
+        self.table_on(Screen::Out)
+    }
+
+    fn table_on(&self, screen: Screen) -> String {
+        let mut text = self.sentences().join("\n") + "\n";
         for warning in &self.warnings {
             let _ = writeln!(text, "warning: {warning}");
         }
-        if self.pairs.is_empty() {
-            return text;
-        }
-        let mut table = Table::new();
-        table
-            .load_preset(presets::UTF8_HORIZONTAL_ONLY)
-            .remove_style(TableComponent::HorizontalLines)
-            .remove_style(TableComponent::MiddleIntersections);
-        table.set_header(["case", "first", "second", "second / first", "95 %", "p", "verdict"]);
-        for pair in self.ordered() {
-            let show =
-                |value: f64| format!("{} {}", number(in_unit(pair.case.measure, value)), unit(pair.case.measure));
-            table.add_row([
-                pair.case.to_string(),
-                show(pair.values[0]),
-                show(pair.values[1]),
-                number(pair.ratio.value),
-                format!("{} to {}", number(pair.ratio.interval.0), number(pair.ratio.interval.1)),
-                pair.chance.map_or_else(|| "–".to_owned(), chance_word),
-                pair.verdict.word().to_owned(),
-            ]);
-        }
-        for column in 1..6 {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
+        for measure in Measure::ALL {
+            let rows: Vec<_> = self.comparable().filter(|p| p.case.measure == *measure).map(row).collect();
+            if rows.is_empty() {
+                continue;
             }
+            let title = match measure {
+                Measure::Latency => "Latency",
+                Measure::Bandwidth => "Bandwidth",
+            };
+            let columns = [
+                ("case", Kind::Words),
+                ("first", Kind::Number),
+                ("second", Kind::Number),
+                ("ratio", Kind::Number),
+                ("95 %", Kind::Number),
+                ("p", Kind::Number),
+                ("verdict", Kind::Words),
+            ];
+            let table = terminal::table(&columns, &rows, screen);
+            let _ = write!(text, "\n{title}, {}; the ratio is second / first\n{table}\n", unit(*measure));
         }
-        text + &table.to_string() + "\n"
+        text
+    }
+
+    /// The pairs of which something can be said, in the order of [`ordered`](Self::ordered).
+    pub fn comparable(&self) -> impl Iterator<Item = &Pair> {
+        self.ordered().into_iter().filter(|pair| !pair.verdict.is_silent())
     }
 
     /// Pairs that differ first, the largest difference at the top; then the others in their order.
@@ -287,6 +309,22 @@ impl Comparison {
     pub fn write(&self, file: &Path) -> Result<Vec<PathBuf>> {
         differences::write(self, file)
     }
+}
+
+/// A row of the table on the terminal.
+fn row(pair: &Pair) -> Vec<String> {
+    let (low, high) = pair.ratio.interval;
+    let shown = |value: f64| number(in_unit(pair.case.measure, value));
+    vec![
+        // A number stays with its unit.
+        describe(&pair.case).replacen(' ', "\u{a0}", 1),
+        shown(pair.values[0]),
+        shown(pair.values[1]),
+        number(pair.ratio.value),
+        format!("{} to {}", number(low), number(high)),
+        pair.chance.map_or_else(|| "–".to_owned(), chance_word),
+        pair.verdict.word().to_owned(),
+    ]
 }
 
 /// A p-value in two digits.
@@ -380,14 +418,51 @@ mod tests {
         let comparison = compare(&first, &second);
         assert_eq!(comparison.only_first, [write_case(16)]);
         let table = comparison.table();
-        let line = "1 cases in both: 0 better, 0 worse, 1 without significant difference, 0 not comparable; \
-                    1 in the first only.\n";
+        let line = "1 case is in both: 0 better, 0 worse, 1 without significant difference.\n\
+                    1 case is in one of the two only: not compared.\n";
         assert!(table.starts_with(line), "{table}");
         for word in
-            ["The device differs: sample0", "The plans differ", "The second run is not complete", "8 B write RC"]
+            ["The device differs: sample0", "The plans differ", "The second run is not complete", "\nBandwidth, MB/s; "]
         {
             assert!(table.contains(word), "{word}: {table}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_counted_and_not_in_the_table() {
+        let sizes = |sizes: &[u64], value: f64, runs: usize| -> Vec<CaseResult> {
+            sizes.iter().map(|size| bandwidth(write_case(*size), &vec![value; runs])).collect()
+        };
+        let first = of([sizes(&[8, 64], 1e9, 3), sizes(&[512, 1024], 1e9, 2), sizes(&[2048, 4096], 1e9, 3)].concat());
+        let mut second = of([sizes(&[8, 64], 1.5e9, 3), sizes(&[512, 1024], 1e9, 3), sizes(&[8192], 1e9, 3)].concat());
+        second.cases[1].summary.as_mut().expect("a summary").flags.push(Flag::Noisy);
+        second.cases[1].summary.as_mut().expect("a summary").spread = 9.0;
+        let text = compare(&first, &second).table_on(Screen::Columns(80));
+        let expected = "\
+4 cases are in both: 1 better, 0 worse, 0 without significant difference.
+3 cases are in both, but not comparable: 2 with few runs, 1 noisy.
+3 cases are in one of the two only: not compared.
+
+Bandwidth, MB/s; the ratio is second / first
+case                        first  second  ratio          95 %        p  verdict
+════════════════════════════════════════════════════════════════════════════════
+8~B write RC, depth 128,    1,000   1,500   1.50  1.48 to 1.52  < 0.001  better
+loopback
+";
+        assert_eq!(text.replace('\u{a0}', "~"), expected, "\n{text}");
+    }
+
+    #[test]
+    fn the_table_of_a_comparison_breaks_no_word_at_80_columns() {
+        let comparison = compare(&everything(1.0), &everything(1.2));
+        let [narrow, wide] = [80, 1000].map(|width| comparison.table_on(Screen::Columns(width)));
+        let words = |text: &str| -> std::collections::BTreeSet<String> {
+            text.split_whitespace().filter(|word| !word.starts_with('═')).map(str::to_owned).collect()
+        };
+        assert!(words(&narrow).is_subset(&words(&wide)), "{narrow}");
+        // The sentences above the tables are no table.
+        let (_, tables) = narrow.split_once("\n\n").expect("tables");
+        assert_eq!(tables.lines().find(|line| line.chars().count() > 80), None, "{narrow}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use maud::{Markup, html};
 
 use super::forest::{Row, Tone, draw};
-use super::html::{around, figure_block};
+use super::html::{around, figure_block, table};
 use super::number::{in_unit, unit};
 use super::{Cell, Drawing, Figure, Table, html as page, save};
 use crate::case::{Case, Measure};
@@ -15,8 +15,7 @@ use crate::compare::{Comparison, Pair, Verdict, chance_word, describe};
 /// Rows of one plot; a longer one cannot be taken in.
 const MOST_ROWS: usize = 40;
 
-const CAPTION: &str = "Those that differ come first. Bars are 95 % intervals; grey: no significant difference; \
-                       hollow: not comparable.";
+const CAPTION: &str = "Those that differ come first. Bars are 95 % intervals; grey: no significant difference.";
 
 /// Writes the page to `file`, drawings and list beside it under its name. Returns the files, the page first.
 pub(crate) fn write(comparison: &Comparison, file: &Path) -> Result<Vec<PathBuf>> {
@@ -40,7 +39,7 @@ pub(crate) fn write(comparison: &Comparison, file: &Path) -> Result<Vec<PathBuf>
 fn figures(comparison: &Comparison, stem: &str) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for measure in Measure::ALL {
-        let pairs: Vec<&Pair> = comparison.ordered().into_iter().filter(|p| p.case.measure == *measure).collect();
+        let pairs: Vec<&Pair> = comparison.comparable().filter(|p| p.case.measure == *measure).collect();
         let (title, means) = match measure {
             Measure::Latency => ("Latency: second by first", "to the left the second is faster"),
             Measure::Bandwidth => ("Bandwidth: second by first", "to the right the second is faster"),
@@ -68,8 +67,7 @@ fn row(pair: &Pair) -> Row {
     let tone = match pair.verdict {
         Verdict::Better => Tone::Better,
         Verdict::Worse => Tone::Worse,
-        Verdict::Same => Tone::Same,
-        _ => Tone::Unknown,
+        _ => Tone::Same,
     };
     Row { label: describe(&pair.case), value: pair.ratio.value, interval: pair.ratio.interval, tone }
 }
@@ -94,10 +92,27 @@ fn list(pairs: &[&Pair]) -> Table {
     table
 }
 
-fn only(heading: &str, cases: &[Case]) -> Markup {
+fn only(words: &str, cases: &[Case]) -> Markup {
     html! {
         @if !cases.is_empty() {
-            section { h2 { (heading) } ul { @for case in cases { li { (case.to_string()) } } } }
+            details { summary { (cases.len()) " " (words) } ul { @for case in cases { li { (case.to_string()) } } } }
+        }
+    }
+}
+
+/// What is not drawn: how much it is, and folded away what and why.
+fn not_compared(comparison: &Comparison) -> Markup {
+    let silent: Vec<&Pair> = comparison.ordered().into_iter().filter(|pair| pair.verdict.is_silent()).collect();
+    html! {
+        @if silent.len() + comparison.only_first.len() + comparison.only_second.len() > 0 {
+            section #not-compared {
+                h2 { "Not compared" }
+                @if !silent.is_empty() {
+                    details { summary { (silent.len()) " in both, but not comparable" } div.scroll { (table(&list(&silent))) } }
+                }
+                (only("in the first only", &comparison.only_first))
+                (only("in the second only", &comparison.only_second))
+            }
         }
     }
 }
@@ -121,7 +136,8 @@ fn whole(comparison: &Comparison, figures: &[Figure]) -> Result<String> {
                         Both together: if nothing had changed, even one such word on this page would come in \
                         fewer than one of twenty comparisons." }
                     li { "“Not comparable”: fewer than three runs, runs that differ among themselves more than \
-                        from the other side’s, or interference that paused." }
+                        from the other side’s, interference that paused, or latencies one step of the clock apart. \
+                        Such cases are counted and listed, not drawn." }
                     li { "Both runs were taken at different times. A machine that was busier, warmer or newly \
                         started shows here like a change of the device. Measure first, second, and first again \
                         to be sure." }
@@ -129,22 +145,30 @@ fn whole(comparison: &Comparison, figures: &[Figure]) -> Result<String> {
             }
         }
         div.figures { @for figure in figures { (figure_block(figure, "")?) } }
-        (only("Only in the first", &comparison.only_first))
-        (only("Only in the second", &comparison.only_second))
+        (not_compared(comparison))
     };
     Ok(around("Comparison", &html! {}, &content))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::case::Measure;
     use crate::compare::compare;
-    use crate::report::sample::{everything, failures};
+    use crate::report::sample::{bandwidth, everything, failures, write_case};
 
     #[test]
     fn the_page_its_drawings_and_the_list_are_written() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("difference.html");
-        let comparison = compare(&everything(1.0), &everything(1.2));
+        let mut first = everything(1.0);
+        // One of each measure with too few runs, and one that the second has not.
+        for measure in Measure::ALL {
+            let case =
+                first.cases.iter_mut().find(|c| c.case.measure == *measure && c.runs.len() == 5).expect("a case");
+            case.runs.truncate(2);
+        }
+        first.cases.push(bandwidth(write_case(12_345), &[1e9; 3]));
+        let comparison = compare(&first, &everything(1.2));
         let files = comparison.write(&file).expect("files");
         let names: Vec<_> =
             files.iter().map(|f| f.file_name().expect("a name").to_string_lossy().into_owned()).collect();
@@ -156,6 +180,12 @@ mod tests {
         }
         let page = std::fs::read_to_string(&file).expect("the page");
         assert!(page.contains(&comparison.summary()) && !page.contains("NaN"));
+        let drawn = page.matches("<circle").count();
+        assert_eq!(drawn, comparison.comparable().count());
+        let silent = comparison.pairs.len() - drawn;
+        assert!(silent >= 2, "{}", comparison.summary());
+        assert!(page.contains(&format!("<summary>{silent} in both, but not comparable</summary>")));
+        assert!(page.contains("<summary>1 in the first only</summary>") && !page.contains("in the second only"));
         let list = std::fs::read_to_string(dir.path().join("difference.csv")).expect("the list");
         assert_eq!(list.lines().count(), comparison.pairs.len() + 1);
     }
@@ -166,6 +196,7 @@ mod tests {
         let file = dir.path().join("none.html");
         let files = compare(&failures(), &failures()).write(&file).expect("files");
         assert_eq!(files.len(), 2);
-        assert!(std::fs::read_to_string(&file).expect("the page").contains("0 cases in both"));
+        let page = std::fs::read_to_string(&file).expect("the page");
+        assert!(page.contains("0 cases are in both") && !page.contains("Not compared"));
     }
 }
