@@ -234,7 +234,7 @@ fn the_plan_of_the_paper_runs_to_its_end_and_its_report_has_every_figure_and_fin
         assert!(out.join(format!("figures/{name}.svg")).is_file(), "{name}");
     }
     for finding in [
-        "a long Write beside Write halves it, a long Read costs it some 10 % at most.",
+        "a long Write beside Write halves it, a long Read costs it about 10 % at most.",
         "a long Read beside Read halves it; of a long Write beside Read it gives no number.",
         "Paper: Read's rises somewhat later; ",
         "3,060 MB/s (ConnectX-2 QDR)",

@@ -109,7 +109,7 @@ pub fn atomics(seen: &[Seen<'_>], measure: Measure, seed: u64) -> Vec<String> {
 /// What the paper says of long streams against this operation.
 pub fn long_streams(operation: Operation) -> &'static str {
     match operation {
-        Operation::Write => "a long Write beside Write halves it, a long Read costs it some 10 % at most.",
+        Operation::Write => "a long Write beside Write halves it, a long Read costs it about 10 % at most.",
         _ => "a long Read beside Read halves it; of a long Write beside Read it gives no number.",
     }
 }

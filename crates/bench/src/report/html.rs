@@ -159,8 +159,8 @@ fn how_to_read() -> Markup {
                     bytes. Sizes are powers of two: 1 KiB = 1024 bytes." }
                 li { "Each case was measured several times, in rounds with all others between. The value is the median of \
                     these runs. The interval, drawn as a thin upright bar, is where that median would lie in 95 of 100 \
-                    repeats as far as these runs can tell (bootstrap over the runs and their parts, wider where there are \
-                    few runs)." }
+                    repeats as far as these runs can tell (bootstrap over the runs and their parts, wider if there are \
+                    few runs). “Too few rounds”: fewer than three runs, or an interval that ends above twice the value." }
                 li { "A hollow mark or an asterisk is a doubtful value: its runs differ too much, or something \
                     else went on. The table of all cases says what." }
             }

@@ -75,8 +75,8 @@ pub fn raw(results: &Results) -> Option<Markup> {
     Some(html! {
         p {
             "What this machine does without the device, measured in each round: no link through memory can be \
-                faster. Where these differ from round to round, so will the values above. Reading the clock is \
-                part of every latency."
+                faster. If these differ from round to round, so will the values above. Reading the clock is part \
+                of every latency."
         }
         div.scroll { (table(&figures)) }
     })

@@ -173,7 +173,7 @@ pub fn of_long(operation: Operation, measure: Measure, streams: &Streams) -> Vec
     let sentence = |(beside, ratios): &(Interference, Vec<Ratio>)| {
         let paper = match (operation, beside.operation) {
             (Operation::Write, Operation::Write) | (Operation::Read, Operation::Read) => "about half",
-            (Operation::Write, Operation::Read) => "some 10 % at most",
+            (Operation::Write, Operation::Read) => "about 10 % at most",
             _ => "no number",
         };
         let cost = Cost::mean(ratios, measure)?.told(measure);
@@ -293,7 +293,7 @@ mod tests {
             let said = of_long(operation, Measure::Bandwidth, &long);
             said.iter().filter_map(|s| Some(s.split_once("Paper: ")?.1.to_owned())).collect::<Vec<_>>()
         };
-        assert_eq!(paper(Operation::Write), ["about half.", "some 10 % at most."]);
+        assert_eq!(paper(Operation::Write), ["about half.", "about 10 % at most."]);
         assert_eq!(paper(Operation::Read), ["no number.", "about half."]);
     }
 }

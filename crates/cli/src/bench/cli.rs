@@ -76,7 +76,7 @@ pub struct RunArgs {
     /// The name of a built-in plan, or a file
     #[arg(default_value = "quick", conflicts_with = "resume")]
     pub plan: String,
-    /// The far host, where `vervain bench serve` runs
+    /// The far host, on which `vervain bench serve` runs
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["local", "resume"])]
     pub peer: Option<String>,
     /// Both ends on this host [default without --peer]
@@ -135,10 +135,10 @@ pub struct PlansArgs {
 
 #[derive(Args, Debug)]
 pub struct WorkerArgs {
-    /// The device where the coordinator names none
+    /// The device if the coordinator names none
     #[arg(long)]
     pub device: Option<String>,
-    /// The GID where the coordinator names none
+    /// The GID if the coordinator names none
     #[arg(long)]
     pub gid_index: Option<u8>,
 }
