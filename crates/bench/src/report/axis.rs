@@ -129,7 +129,9 @@ fn decades(low: f64, high: f64) -> Axis {
         .flat_map(|decade| steps.iter().map(move |step| f64::from(decade) + step.log10()))
         .collect();
     let first = places.iter().copied().rfind(|p| *p <= low + 1e-9).unwrap_or(low);
-    let last = places.iter().copied().find(|p| *p >= high - 1e-9).unwrap_or(high);
+    // Of whole decades the last would mostly be empty: it ends at 2 or 5.
+    let ends = |place: &f64| [0.0, 2_f64.log10(), 5_f64.log10(), 1.0].map(|part| place + part);
+    let last = places.iter().flat_map(ends).find(|p| *p >= high - 1e-9).unwrap_or(high);
     let last = if last > first { last } else { first + 1.0 };
     let ticks = places.into_iter().filter(|p| (first - 1e-9..=last + 1e-9).contains(p)).collect();
     Axis { spacing: Spacing::Decades, range: (first, last), ticks }
@@ -176,10 +178,9 @@ mod tests {
             labels(&Axis::over([3.0, 900.0], Spacing::Decades)),
             ["2", "5", "10", "20", "50", "100", "200", "500", "1,000"]
         );
-        assert_eq!(
-            labels(&Axis::over([12.0, 11_800.0], Spacing::Decades)),
-            ["10", "100", "1,000", "10,000", "100,000"]
-        );
+        assert_eq!(labels(&Axis::over([12.0, 11_800.0], Spacing::Decades)), ["10", "100", "1,000", "10,000"]);
+        assert_eq!(Axis::over([12.0, 11_800.0], Spacing::Decades).range.1, 20_000_f64.log10());
+        assert_eq!(Axis::over([12.0, 99_000.0], Spacing::Decades).range.1, 5.0);
     }
 
     #[test]
