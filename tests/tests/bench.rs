@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vervain_tests::netns::Network;
-use vervain_tests::{Finished, Job, alone, free_port, unswayed, vervain};
+use vervain_tests::{Finished, Job, alone, free_port, have, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -273,6 +273,53 @@ fn everything_can_be_measured_between_two_hosts() {
     far.signal_group(libc::SIGINT);
     let end = far.finish(LIMIT);
     assert_eq!(status(&end), Some(0), "{}", end.describe());
+}
+
+/// Two cases of each measure, with words that take room.
+const WORDY: &str = r#"
+title = "wordy"
+rounds = 2
+[defaults]
+iterations = 200
+at_least = "40ms"
+at_most = "80ms"
+[[case]]
+operation = "write+imm"
+measure = ["latency", "bandwidth"]
+interference = ["none", "64K write+imm"]
+"#;
+
+#[test]
+fn on_a_terminal_of_80_columns_the_table_fits_and_no_word_is_broken() {
+    if !have(&["script"]) {
+        return;
+    }
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let command = run(dir.path(), WORDY, &["--device", "vervain0"]);
+    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
+    let words: Vec<_> = words.iter().map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let said = dir.path().join("said");
+    // Only standard output is the terminal: nothing is drawn while the run goes on.
+    let line = format!("stty cols 80 rows 24; exec {} 2>'{}'", words.join(" "), said.display());
+    let mut script = unswayed("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    let end = Job::start(&mut script).finish(LIMIT);
+    let said = fs::read_to_string(said).expect("standard error");
+    assert_eq!(status(&end), Some(0), "{}\n{said}", end.describe());
+    let table = end.output.replace('\r', "");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    for line in ["Latency, loopback", "Bandwidth, loopback"] {
+        assert!(table.lines().any(|l| l == line), "{line}: {table}");
+    }
+    let all: std::collections::BTreeSet<&str> = table.split_whitespace().collect();
+    for word in ["operation", "write+imm", "RC,", "beside", "median", "messages", "MB/s", "note"] {
+        assert!(all.contains(word), "{word}: {table}");
+    }
+    // Two rounds tell no interval, and all values are doubtful for it.
+    assert_eq!(table.matches("too few rounds").count(), 4, "{table}");
+    assert!(said.contains("vervain: All 4 values are doubtful: 4 with too few rounds"), "{said}");
+    assert!(said.contains("vervain: Measure in more rounds: --rounds 5.\n"), "{said}");
 }
 
 #[test]
