@@ -81,7 +81,7 @@ pub fn tiles(results: &Results) -> Vec<[String; 3]> {
         };
         let (mark, doubt) = match flags(summary) {
             flags if flags.is_empty() => ("", String::new()),
-            flags => ("*", format!("; doubtful, as all of these are: {flags}")),
+            flags => ("*", format!("; doubtful ({flags}), and none is sound")),
         };
         tiles.push([heading.to_owned(), format!("{}{mark} {unit}", number(value / by)), format!("{case}{doubt}")]);
     }
@@ -215,7 +215,7 @@ mod tests {
         let case = "8 B write RC bandwidth, depth 128, loopback";
         assert_eq!(bandwidth(&results), ["Highest bandwidth", "100 MB/s", case]);
         results.cases.remove(0);
-        let case = "4 KiB write RC bandwidth, depth 128, loopback; doubtful, as all of these are: too few rounds";
+        let case = "4 KiB write RC bandwidth, depth 128, loopback; doubtful (too few rounds), and none is sound";
         assert_eq!(bandwidth(&results), ["Highest bandwidth", "2,000* MB/s", case]);
     }
 
