@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use vervain_bench::results::Flag;
 use vervain_bench::{compare, report};
 use vervain_tests::{Failures, Finished, Job, alone, have, tool, unswayed};
 
@@ -17,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PROBE: &str = r#"<script>
 addEventListener("load", () => {
   const seen = (element) => element.getClientRects().length > 0;
-  const figures = {}, covered = [], cut = [];
+  const figures = {}, covered = [], cut = [], small = [];
   for (const figure of document.querySelectorAll("figure")) {
     const drawings = [...figure.querySelectorAll("svg.figure")].filter(seen);
     figures[figure.id] = {
@@ -27,12 +28,14 @@ addEventListener("load", () => {
       label: drawings.every((svg) => svg.getAttribute("aria-label") && svg.querySelector("title")),
     };
     for (const svg of drawings) {
-      const sheet = svg.getBoundingClientRect();
+      const sheet = svg.getBoundingClientRect(), scale = sheet.width / svg.viewBox.baseVal.width;
       const words = [...svg.querySelectorAll("text")].filter(seen).map((text) => [text, text.getBoundingClientRect()]);
       words.forEach(([text, box], i) => {
         const name = figure.id + ": " + text.textContent.trim();
         const sideways = box.left < sheet.left || box.right > sheet.right;
         if (sideways || box.top < sheet.top || box.bottom > sheet.bottom) cut.push(name);
+        const letters = parseFloat(getComputedStyle(text).fontSize) * scale;
+        if (letters < 11) small.push(name + ": " + letters);
         for (const [other, far] of words.slice(i + 1)) {
           const wide = Math.min(box.right, far.right) - Math.max(box.left, far.left);
           const high = Math.min(box.bottom, far.bottom) - Math.max(box.top, far.top);
@@ -43,23 +46,26 @@ addEventListener("load", () => {
   }
   const count = (selector) => [...document.querySelectorAll(selector)].filter(seen).length;
   const told = {
-    figures, covered, cut,
+    figures, covered, cut, small,
     beyond: document.documentElement.scrollWidth - innerWidth, wide: innerWidth,
     ground: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.querySelector("svg.figure text.text") || document.body).fill,
     paper: [0, 1, 2].map((i) => count("svg.figure .p" + i)),
     rows: [0, 1, 2].map((i) => count("tr.paper-" + i)),
     choices: count("select[data-choice]"),
+    banner: count("div[id=doubtful]"),
   };
   const element = document.createElement("pre");
   element.id = "probe";
   element.textContent = JSON.stringify(told);
-  document.body.append(element);
+  parent.document.body.append(element); // Its own, unless it is framed.
 });
 </script>"#;
 
-/// One way to open a page. Chromium has no window narrower than 500 pixels; the pages' rules for phones hold from 600
-/// down.
+/// Chromium has no window narrower than this. A page is narrower in a frame, where fragments say nothing.
+const NARROWEST: u32 = 500;
+
+/// One way to open a page.
 #[derive(Debug, Clone, Copy)]
 struct View {
     fragment: &'static str,
@@ -85,10 +91,24 @@ fn chromium(home: &Path, view: View, page: &Path) -> Command {
         "--virtual-time-budget=5000",
     ]);
     command.arg(format!("--user-data-dir={}", home.join("profile").display()));
-    command.arg(format!("--window-size={},1200", view.width));
+    command.arg(format!("--window-size={},1200", view.width.max(NARROWEST)));
     command.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!view.dark)));
-    command.arg(format!("file://{}{}", page.display(), view.fragment));
+    command.arg(format!("file://{}{}", framed(page, view.width).display(), view.fragment));
     command
+}
+
+/// The page, or one with it in a frame if it is to be narrower than a window can be.
+fn framed(page: &Path, width: u32) -> PathBuf {
+    if width >= NARROWEST {
+        return page.to_owned();
+    }
+    let text = fs::read_to_string(page).expect("the page").replace('&', "&amp;").replace('"', "&quot;");
+    let frame = page.with_extension("framed.html");
+    let style = format!("border:0;width:{width}px;height:1200px");
+    let html =
+        format!("<!DOCTYPE html><meta charset=utf-8><body style=margin:0><iframe style=\"{style}\" srcdoc=\"{text}\">");
+    fs::write(&frame, html).expect("a frame");
+    frame
 }
 
 /// What the console said, line by line. Chromium logs all levels alike, and the pages say nothing at all; a request
@@ -122,7 +142,7 @@ fn look(dir: &Path, page: &Path, view: View, failures: &mut Failures) -> Option<
         failures.add(&what, "the probe left nothing");
     }
     let told = told?;
-    for fault in ["covered", "cut"] {
+    for fault in ["covered", "cut", "small"] {
         if told[fault].as_array().is_none_or(|found| !found.is_empty()) {
             failures.add(&what, format!("words are {fault}: {:#}", told[fault]));
         }
@@ -192,6 +212,7 @@ fn a_report_shows_every_figure_in_light_and_dark_wide_and_narrow() {
         (View { fragment: "#reference=x1-ddr", dark: true, width: 500 }, [true, false, false]),
         (View { fragment: "#reference=x2-qdr", dark: false, width: 1400 }, [false, false, true]),
         (View { fragment: "#theme=light", dark: true, width: 1400 }, [false; 3]),
+        (View { fragment: "", dark: true, width: 400 }, [false; 3]),
     ];
     let mut grounds = Vec::new();
     for (view, paper) in views {
@@ -209,7 +230,7 @@ fn a_report_shows_every_figure_in_light_and_dark_wide_and_narrow() {
         }
         grounds.push((told["ground"].clone(), told["ink"].clone()));
     }
-    if grounds.len() == 6 && (grounds[0] == grounds[1] || grounds[0] != grounds[2] || grounds[0] != grounds[5]) {
+    if grounds.len() == 7 && (grounds[0] == grounds[1] || grounds[0] != grounds[2] || grounds[0] != grounds[5]) {
         failures.add("light and dark", format!("{grounds:?}"));
     }
     for (dark, width) in [(false, 1400), (true, 500)] {
@@ -237,15 +258,25 @@ fn a_comparison_and_a_report_of_nothing_open_without_a_word() {
     let file = dir.path().join("difference.html");
     let comparison = compare::compare(&report::sample::everything(1.0), &report::sample::everything(1.2));
     comparison.write(&file).expect("a comparison");
-    for (dark, width) in [(false, 1400), (true, 500)] {
+    for (dark, width) in [(false, 1400), (true, 400)] {
         let view = View { fragment: "", dark, width };
         let Some(told) = look(dir.path(), &probed(&file), view, &mut failures) else { continue };
         let expected = ["latency", "bandwidth"].map(|measure| format!("difference-{measure}"));
         judge_figures(&format!("{view:?}"), &told, &expected, &mut failures);
     }
-    for results in [report::sample::nothing(), report::sample::failures()] {
+    let mut doubtful = report::sample::quick();
+    for case in &mut doubtful.cases {
+        case.summary.as_mut().expect("a summary").flags = vec![Flag::TooFewRounds, Flag::Noisy];
+    }
+    let pages =
+        [(report::sample::nothing(), 0), (report::sample::failures(), 0), (report::sample::quick(), 0), (doubtful, 1)];
+    for (results, banners) in pages {
         let files = report::write(&results, dir.path()).expect("a report");
-        look(dir.path(), &probed(&files[0]), View { fragment: "", dark: false, width: 500 }, &mut failures);
+        let view = View { fragment: "", dark: false, width: 400 };
+        let Some(told) = look(dir.path(), &probed(&files[0]), view, &mut failures) else { continue };
+        if told["banner"] != banners {
+            failures.add(&results.header.plan.title, format!("{} banners, not {banners}", told["banner"]));
+        }
     }
     failures.assert_none();
 }

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, Spacing};
-use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, paper_lines, whisker, width, words};
+use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, paper_lines, whisker, words};
 use super::ink::Ink;
 use super::number::number;
 
@@ -31,7 +31,7 @@ const VALUE: i32 = 12;
 
 impl BarChart {
     /// The chart; bars begin at zero.
-    pub fn draw(&self) -> Result<String> {
+    pub fn draw(&self, width: i32) -> Result<String> {
         let points = || self.bars.iter().flat_map(|(_, points)| points);
         let most = points().map(|p| p.y).filter(|y| y.is_finite()).fold(0.0, f64::max);
         let tops = points().flat_map(|p| [p.y, p.interval.1]).filter(|v| *v <= most * 1.5);
@@ -49,6 +49,7 @@ impl BarChart {
         let papers: Vec<PaperValue> = self.paper.iter().map(|(_, value)| value.clone()).collect();
         legend.extend(canvas::paper_entries(&papers, &y));
         let frame = Frame {
+            width,
             x: &x,
             names: &self.groups,
             x_label: "",
@@ -90,7 +91,7 @@ fn apart(mut labels: Vec<(i32, i32, String)>) -> Vec<(i32, i32, String)> {
         let (before, rest) = labels.split_at_mut(i);
         let (x, y, text) = &mut rest[0];
         let touches = |y: i32, other: &(i32, i32, String)| {
-            let reach = (width(text, VALUE) + width(&other.2, VALUE)) / 2;
+            let reach = (canvas::width(text, VALUE) + canvas::width(&other.2, VALUE)) / 2;
             (*x - other.0).abs() < reach && (y - other.1).abs() < VALUE + 1
         };
         while before.iter().any(|other| touches(*y, other)) {
@@ -114,7 +115,7 @@ mod tests {
             paper: vec![(1, PaperValue { device: 1, label: "QDR 22.4".to_owned(), y: 22.4 })],
             right: Some(RightScale { unit: "M/s".to_owned(), factor: 0.125 }),
         };
-        let svg = chart.draw().expect("a drawing");
+        let svg = chart.draw(canvas::WIDE).expect("a drawing");
         for text in ["\n120\n", "\n61.0*\n", "\ndoubtful value\n", "\nQDR 22.4\n", "\nfaa\n", "\nM/s\n"] {
             assert!(svg.contains(text), "{text:?} in {svg}");
         }
@@ -132,6 +133,6 @@ mod tests {
     #[test]
     fn a_chart_without_bars_is_drawn_all_the_same() {
         let empty = BarChart { groups: vec![], bars: vec![], unit: String::new(), paper: vec![], right: None };
-        assert!(empty.draw().expect("a drawing").starts_with("<svg"));
+        assert!(empty.draw(canvas::NARROW).expect("a drawing").starts_with("<svg"));
     }
 }

@@ -10,8 +10,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::axis::Axis;
 use super::ink::{Ink, classify};
 
-/// Pixels across. Half of a wide page, and still readable when a phone shows it in 370.
-pub const WIDTH: i32 = 520;
+/// Pixels across: half of a wide page.
+pub const WIDE: i32 = 520;
+/// Pixels across on a phone, which would show the other in letters too small to read.
+pub const NARROW: i32 = 360;
 /// Pixels of the letters.
 pub const LETTER: i32 = 13;
 const ROW: i32 = 20;
@@ -94,6 +96,8 @@ pub enum Sample {
 
 /// What is around a plot.
 pub struct Frame<'a> {
+    /// Pixels across, of the whole sheet.
+    pub width: i32,
     /// Beside the origin; also the categories' words.
     pub x: &'a Axis,
     /// Words for the ticks of x, where it has categories.
@@ -113,7 +117,7 @@ pub struct Frame<'a> {
 impl Frame<'_> {
     /// Whether one of the names is too wide for its place, so that they stand in two lines.
     fn breaks_names(&self) -> bool {
-        let room = (WIDTH - 2 * LEFT) / self.names.len().max(1) as i32;
+        let room = (self.width - 2 * LEFT) / self.names.len().max(1) as i32;
         self.names.iter().any(|name| width(name, LETTER) > room)
     }
 }
@@ -139,12 +143,12 @@ pub fn width(text: &str, size: i32) -> i32 {
 }
 
 /// Where each entry of a legend begins, and how many rows they take.
-fn layout<'a>(legend: impl IntoIterator<Item = &'a Entry>) -> (Vec<(i32, i32)>, i32) {
+fn layout<'a>(legend: impl IntoIterator<Item = &'a Entry>, across: i32) -> (Vec<(i32, i32)>, i32) {
     let (mut x, mut row) = (MARGIN, 0);
     let mut places = Vec::new();
     for entry in legend {
-        let takes = SAMPLE + width(&entry.label, LETTER) + 12;
-        if x > MARGIN && x + takes > WIDTH {
+        let takes = SAMPLE + width(&entry.label, LETTER) + 18;
+        if x > MARGIN && x + takes > across {
             (x, row) = (MARGIN, row + 1);
         }
         places.push((x, row));
@@ -155,8 +159,8 @@ fn layout<'a>(legend: impl IntoIterator<Item = &'a Entry>) -> (Vec<(i32, i32)>, 
 }
 
 /// Draws entries in rows from this height on.
-fn entries(sheet: &Sheet<'_>, legend: &[&Entry], top: i32) -> Result<()> {
-    let (places, _) = layout(legend.iter().copied());
+fn entries(sheet: &Sheet<'_>, legend: &[&Entry], top: i32, across: i32) -> Result<()> {
+    let (places, _) = layout(legend.iter().copied(), across);
     for (entry, (x, row)) in legend.iter().zip(places) {
         let y = top + row * ROW + ROW / 2;
         sample(sheet, entry.sample, (x, y))?;
@@ -252,7 +256,7 @@ pub fn draw(frame: &Frame<'_>, paint: impl FnOnce(&Plot<'_, '_>, &Sheet<'_>) -> 
     // The paper's values come and go; at the bottom their place does not look empty.
     let (papers, own): (Vec<&Entry>, Vec<&Entry>) =
         frame.legend.iter().partition(|entry| matches!(entry.sample, Sample::Paper(_)));
-    let rows = |entries: &[&Entry]| layout(entries.iter().copied()).1;
+    let rows = |entries: &[&Entry]| layout(entries.iter().copied(), frame.width).1;
     let top = 6 + rows(&own) * ROW + 4;
     let words_below = if frame.x_label.is_empty() { 0 } else { 20 };
     let ticks = if frame.breaks_names() { TICKS + LETTER + 3 } else { TICKS };
@@ -260,10 +264,10 @@ pub fn draw(frame: &Frame<'_>, paint: impl FnOnce(&Plot<'_, '_>, &Sheet<'_>) -> 
     let height = below + rows(&papers) * ROW + 4;
     let mut svg = String::new();
     {
-        let sheet = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
+        let sheet = SVGBackend::with_string(&mut svg, (frame.width as u32, height as u32)).into_drawing_area();
         sheet.fill(&Ink::Surface.colour())?;
-        entries(&sheet, &own, 6)?;
-        entries(&sheet, &papers, below)?;
+        entries(&sheet, &own, 6, frame.width)?;
+        entries(&sheet, &papers, below, frame.width)?;
         let unit = |text: &str, x, h| sheet.draw_text(text, &words(Ink::Axis, LETTER, h, VPos::Center), (x, top + 9));
         unit(frame.y_unit, 10, HPos::Left)?;
         let right = frame.right.map_or(26, |_| LEFT - 8);
@@ -274,9 +278,9 @@ pub fn draw(frame: &Frame<'_>, paint: impl FnOnce(&Plot<'_, '_>, &Sheet<'_>) -> 
             .build_cartesian_2d(frame.x.range.0..frame.x.range.1, frame.y.range.0..frame.y.range.1)?;
         axes(&sheet, &chart, frame)?;
         let caption = words(Ink::Axis, LETTER, HPos::Center, VPos::Center);
-        sheet.draw_text(frame.x_label, &caption, ((LEFT + WIDTH - right) / 2, below - 12))?;
+        sheet.draw_text(frame.x_label, &caption, ((LEFT + frame.width - right) / 2, below - 12))?;
         if let Some(scale) = frame.right {
-            unit(&scale.unit, WIDTH - 10, HPos::Right)?;
+            unit(&scale.unit, frame.width - 10, HPos::Right)?;
         }
         paint(&chart, &sheet)?;
         sheet.present()?;
@@ -295,13 +299,20 @@ fn axes(sheet: &Sheet<'_>, plot: &Plot<'_, '_>, frame: &Frame<'_>) -> Result<()>
         line(Ink::Grid, from, pixel(x.range.1, *tick))?;
         label(&y.label(*tick), HPos::Right, VPos::Center, (from.0 - 8, from.1))?;
     }
-    for (i, tick) in x.ticks.iter().enumerate() {
+    let labels: Vec<String> =
+        x.ticks.iter().enumerate().map(|(i, t)| frame.names.get(i).cloned().unwrap_or_else(|| x.label(*t))).collect();
+    let apart = x.ticks.windows(2).map(|pair| pixel(pair[1], 0.0).0 - pixel(pair[0], 0.0).0).min();
+    let every = if frame.names.is_empty() { every(&labels, apart.unwrap_or(1)) } else { 1 };
+    for (i, (tick, text)) in x.ticks.iter().zip(&labels).enumerate() {
         let from = pixel(*tick, y.range.0);
         if frame.names.is_empty() {
             line(Ink::Grid, from, pixel(*tick, y.range.1))?;
         }
-        let text = frame.names.get(i).cloned().unwrap_or_else(|| x.label(*tick));
-        for (line, text) in if frame.breaks_names() { lines(&text) } else { vec![text.as_str()] }.iter().enumerate() {
+        // The last has its words whatever the others have: it is how far the axis goes.
+        if !(labels.len() - 1 - i).is_multiple_of(every) {
+            continue;
+        }
+        for (line, text) in if frame.breaks_names() { lines(text) } else { vec![text.as_str()] }.iter().enumerate() {
             label(text, HPos::Center, VPos::Top, (from.0, from.1 + 8 + line as i32 * (LETTER + 3)))?;
         }
     }
@@ -319,6 +330,12 @@ fn axes(sheet: &Sheet<'_>, plot: &Plot<'_, '_>, frame: &Frame<'_>) -> Result<()>
         }
     }
     Ok(())
+}
+
+/// Of how many ticks one can have its words, if ticks are so many pixels apart.
+fn every(labels: &[String], apart: i32) -> usize {
+    let widest = labels.iter().map(|label| width(label, LETTER)).max().unwrap_or(0);
+    (widest / apart.max(1) + 1) as usize
 }
 
 /// The legend's entries of the paper's values, said to be off the scale where they are.
@@ -345,10 +362,26 @@ mod tests {
     #[test]
     fn a_legend_breaks_before_the_edge() {
         let entry = Entry { sample: Sample::Series(0), label: "x".repeat(25) };
-        let (places, rows) = layout(&vec![entry; 3]);
-        assert_eq!(places, [(10, 0), (249, 0), (10, 1)]);
+        let (places, rows) = layout(&vec![entry.clone(); 3], WIDE);
+        assert_eq!(places, [(10, 0), (255, 0), (10, 1)]);
         assert_eq!(rows, 2);
-        assert_eq!(layout(&[]).1, 0);
+        assert_eq!(layout(&vec![entry; 3], NARROW).0, [(10, 0), (10, 1), (10, 2)]);
+        assert_eq!(layout(&[], WIDE).1, 0);
+    }
+
+    #[test]
+    fn ticks_that_are_close_take_turns_to_have_words() {
+        let labels = ["8 B", "128 B", "2 KiB", "32 KiB", "512 KiB", "8 MiB"].map(str::to_owned);
+        assert_eq!([90, 56, 54, 20].map(|apart| every(&labels, apart)), [1, 1, 2, 3]);
+        let axis = Axis::over([8.0, 8_388_608.0], super::super::axis::Spacing::Bytes);
+        let y = Axis::over([1.0], super::super::axis::Spacing::Linear);
+        let words = |width| {
+            let frame = Frame { width, x: &axis, names: &[], x_label: "", y: &y, y_unit: "", right: None, legend: &[] };
+            let svg = draw(&frame, |_, _| Ok(())).expect("a drawing");
+            labels.iter().filter(|label| svg.contains(&format!("\n{label}\n"))).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(words(WIDE), labels);
+        assert_eq!(words(NARROW), ["128 B", "32 KiB", "8 MiB"]);
     }
 
     #[test]
@@ -357,7 +390,9 @@ mod tests {
         let axis = Axis::names(1);
         let y = Axis::over([1.0], super::super::axis::Spacing::Linear);
         let names = ["a & b".to_owned()];
-        let frame = Frame { x: &axis, names: &names, x_label: "", y: &y, y_unit: "µs", right: None, legend: &legend };
+        let width = WIDE;
+        let frame =
+            Frame { width, x: &axis, names: &names, x_label: "", y: &y, y_unit: "µs", right: None, legend: &legend };
         let svg = draw(&frame, |_, _| Ok(())).expect("a drawing");
         assert!(svg.contains("&lt;script&gt;") && svg.contains("a &amp; b") && !svg.contains("<script"), "{svg}");
     }

@@ -69,10 +69,12 @@ pub fn tiles(results: &Results) -> Vec<[String; 3]> {
             Measure::Bandwidth => values.max_by(|a, b| a.1.total_cmp(&b.1)),
         }
     };
-    let headlines: [(&str, Measure, fn(&Summary) -> f64, f64, &str); 3] = [
-        ("Lowest latency", Measure::Latency, |s| s.value, 1e3, "µs"),
-        ("Highest bandwidth", Measure::Bandwidth, |s| s.value, 1e6, "MB/s"),
-        ("Highest message rate", Measure::Bandwidth, |s| s.rate.unwrap_or(f64::NAN), 1e6, "million/s"),
+    let value: fn(&Summary) -> f64 = |s| s.value;
+    let rate: fn(&Summary) -> f64 = |s| s.rate.unwrap_or(f64::NAN);
+    let headlines = [
+        ("Lowest latency", Measure::Latency, value, 1e3, "µs"),
+        ("Highest bandwidth", Measure::Bandwidth, value, 1e6, "MB/s"),
+        ("Highest message rate", Measure::Bandwidth, rate, 1e6, "million/s"),
     ];
     let mut tiles = Vec::new();
     for (heading, measure, of, by, unit) in headlines {

@@ -44,11 +44,12 @@ const ROOM_FOR_TAIL: f64 = 3.0;
 
 impl LineChart {
     /// The chart with y values evenly spaced, or by decades.
-    pub fn draw(&self, spacing: Spacing) -> Result<String> {
+    pub fn draw(&self, spacing: Spacing, width: i32) -> Result<String> {
         let x = Axis::over(self.lines.iter().flat_map(|l| &l.points).map(|p| p.x), self.x);
         let y = self.y_axis(spacing);
         let legend = self.legend(&y);
         let frame = Frame {
+            width,
             x: &x,
             names: &[],
             x_label: &self.x_label,
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_line_has_its_points_in_order_and_a_hollow_mark_for_a_doubtful_one() {
-        let svg = chart(&[(1024.0, 4000.0), (8.0, 50.0)]).draw(Spacing::Linear).expect("a drawing");
+        let svg = chart(&[(1024.0, 4000.0), (8.0, 50.0)]).draw(Spacing::Linear, canvas::WIDE).expect("a drawing");
         let lines: Vec<&str> = svg.lines().filter(|l| l.contains("class=\"k s0 line\"")).collect();
         assert_eq!(lines.len(), 2, "the series and its sample in the legend: {svg}");
         let points = lines[1].split_once("points=\"").expect("points").1;
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_value_of_the_paper_far_above_is_said_and_not_drawn() {
-        let svg = chart(&[(8.0, 5.0), (64.0, 40.0)]).draw(Spacing::Linear).expect("a drawing");
+        let svg = chart(&[(8.0, 5.0), (64.0, 40.0)]).draw(Spacing::Linear, canvas::WIDE).expect("a drawing");
         assert!(svg.contains("paper (above the scale)"), "{svg}");
         assert_eq!(svg.matches("k p0 paper").count(), 1, "only the legend's: {svg}");
     }
@@ -164,7 +165,7 @@ mod tests {
     fn no_number_of_a_drawing_is_nan_whatever_the_values() {
         for points in [vec![], vec![(8.0, 0.0)], vec![(8.0, 1e-30), (16.0, 1e30)], vec![(8.0, f64::NAN)]] {
             for spacing in [Spacing::Linear, Spacing::Decades] {
-                let svg = chart(&points).draw(spacing).expect("a drawing");
+                let svg = chart(&points).draw(spacing, canvas::NARROW).expect("a drawing");
                 assert!(!svg.contains("NaN") && !svg.contains("inf"), "{points:?} {spacing:?}: {svg}");
             }
         }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::forest::{Row, Tone, draw};
 use super::html::{around, figure_block, table};
 use super::number::{in_unit, unit};
-use super::{Cell, Drawing, Figure, Table, html as page, save};
+use super::{Cell, Drawing, Figure, Picture, Table, html as page, save};
 use crate::case::{Case, Measure};
 use crate::compare::{Comparison, Pair, Verdict, chance_word, describe};
 
@@ -24,7 +24,7 @@ pub(crate) fn write(comparison: &Comparison, file: &Path) -> Result<Vec<PathBuf>
     save(file, whole(comparison, &figures)?.as_bytes())?;
     let mut files = vec![file.to_owned()];
     for figure in &figures {
-        if let Drawing::One(svg) = &figure.drawing {
+        if let Drawing::One(Picture { wide: svg, .. }) = &figure.drawing {
             let beside = file.with_file_name(format!("{}.svg", figure.name));
             save(&beside, page::standalone(svg, &figure.title).as_bytes())?;
             files.push(beside);
@@ -54,7 +54,7 @@ fn figures(comparison: &Comparison, stem: &str) -> Result<Vec<Figure>> {
                 title: format!("{title}{of}"),
                 caption: CAPTION.to_owned(),
                 findings: Vec::new(),
-                drawing: Drawing::One(draw(&rows, means)?),
+                drawing: Drawing::One(Picture::of(|width| draw(&rows, means, width))?),
                 table: list(pairs),
                 table_first: false,
             });
@@ -180,7 +180,8 @@ mod tests {
         }
         let page = std::fs::read_to_string(&file).expect("the page");
         assert!(page.contains(&comparison.summary()) && !page.contains("NaN"));
-        let drawn = page.matches("<circle").count();
+        // Each is drawn for wide and for narrow windows.
+        let drawn = page.matches("<circle").count() / 2;
         assert_eq!(drawn, comparison.comparable().count());
         let silent = comparison.pairs.len() - drawn;
         assert!(silent >= 2, "{}", comparison.summary());

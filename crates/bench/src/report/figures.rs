@@ -13,7 +13,7 @@ use super::number::{number, unit};
 use super::orders;
 use super::query::{Seen, Setting, flags, name, over_size, place, seen, single, stream, streams};
 use super::reference::DEVICES;
-use super::{Cell, Drawing, Figure, Table};
+use super::{Cell, Drawing, Figure, Picture, Table};
 use crate::case::{Case, Interference, Measure, Operation, Placement, Service};
 use crate::compare::ratio::Ratio;
 use crate::results::Results;
@@ -131,7 +131,8 @@ pub fn over_sizes(
 /// The chart on both scales. By decades is what fits if the smallest values would vanish on the other.
 pub fn twice(chart: &LineChart, fits: Spacing) -> Result<Drawing> {
     let fits = if chart.hides_a_value() { Spacing::Decades } else { fits };
-    Ok(Drawing::Two { linear: chart.draw(Spacing::Linear)?, decades: chart.draw(Spacing::Decades)?, fits })
+    let picture = |spacing| Picture::of(|width| chart.draw(spacing, width));
+    Ok(Drawing::Two { linear: picture(Spacing::Linear)?, decades: picture(Spacing::Decades)?, fits })
 }
 
 /// The paper's plateaus, as they are or as what they are without interference.
@@ -221,7 +222,7 @@ pub fn small_messages(
         title: title.to_owned(),
         caption: format!("RC, one QP, with nothing beside. {caption}{paper}"),
         findings: paper_seed.map_or_else(Vec::new, |seed| findings::atomics(seen, measure, seed)),
-        drawing: Drawing::One(chart.draw()?),
+        drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
         table,
         table_first: false,
     }))

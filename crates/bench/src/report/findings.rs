@@ -8,7 +8,7 @@ use super::chart::{Line, LineChart};
 use super::number::{number, percent};
 use super::query::{Seen, Setting, name, place, single, stream};
 use super::reference::DEVICES;
-use super::{Cell, Drawing, Table};
+use super::{Cell, Drawing, Picture, Table};
 use crate::case::{Interference, Measure, Operation, Placement, bytes};
 use crate::compare::ratio::{Ratio, ratio};
 use crate::results::Flag;
@@ -230,7 +230,8 @@ pub fn shares(left: &[(String, Vec<Left>)]) -> Result<Option<(Drawing, Table)>> 
         right: None,
         level: Some(100.0),
     };
-    Ok(Some((Drawing::One(chart.draw(Spacing::Linear)?), table)))
+    let picture = Picture::of(|width| chart.draw(Spacing::Linear, width))?;
+    Ok(Some((Drawing::One(picture), table)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::canvas::{Sheet, WIDTH, width, words};
+use super::canvas::{Sheet, width, words};
 use super::ink::{Ink, classify};
 use super::number::tick;
 
@@ -52,42 +52,46 @@ impl Tone {
 }
 
 const MARGIN: i32 = 30;
-/// Two lines: the words, below them the interval.
-const ROW: i32 = 36;
+/// Below the words, where the interval is drawn.
+const BAR: i32 = 20;
 const LETTER: i32 = 12;
-/// For labels that would reach the note.
-const SMALL: i32 = 10;
+/// From one line of words to the next.
+const LINE: i32 = 16;
 const NOTE: i32 = 60;
 const TOP: i32 = 54;
 
 /// Draws the rows from top to bottom over one scale. `means` says which way is good.
-pub fn draw(rows: &[Row], means: &str) -> Result<String> {
+pub fn draw(rows: &[Row], means: &str, across: i32) -> Result<String> {
     let ends = rows.iter().flat_map(|r| [r.value, r.interval.0, r.interval.1]).filter(|v| *v > 0.0 && v.is_finite());
     let most = ends.map(|v| v.log2().abs()).fold(0.05, f64::max).min(10.0);
     let (ticks, reach) = scale(most);
-    let height = TOP + ROW * rows.len() as i32 + 8;
+    let labels: Vec<Vec<String>> = rows.iter().map(|row| lines(&row.label, across - NOTE - 10)).collect();
+    let height = TOP + labels.iter().map(|lines| lines.len() as i32 * LINE + BAR).sum::<i32>() + 8;
     let pixel = |value: f64| {
         let share = (value.max(f64::MIN_POSITIVE).log2().clamp(-reach, reach) + reach) / (2.0 * reach);
-        MARGIN + (share * f64::from(WIDTH - 2 * MARGIN)).round() as i32
+        MARGIN + (share * f64::from(across - 2 * MARGIN)).round() as i32
     };
     let mut svg = String::new();
     {
-        let sheet: Sheet<'_> = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
+        let sheet: Sheet<'_> = SVGBackend::with_string(&mut svg, (across as u32, height as u32)).into_drawing_area();
         sheet.fill(&Ink::Surface.colour())?;
         let text = |text: &str, ink, size, at, h| sheet.draw_text(text, &words(ink, size, h, VPos::Center), at);
-        text(means, Ink::Axis, LETTER, (WIDTH / 2, 14), HPos::Center)?;
+        text(means, Ink::Axis, LETTER, (across / 2, 14), HPos::Center)?;
         for value in ticks {
             let x = pixel(value);
             text(&format!("× {}", tick(value)), Ink::Axis, LETTER, (x, 36), HPos::Center)?;
             let ink = if (value - 1.0).abs() < 1e-9 { Ink::Axis } else { Ink::Grid };
             sheet.draw(&PathElement::new(vec![(x, TOP - 8), (x, height - 4)], ink.colour().stroke_width(1)))?;
         }
-        for (i, row) in rows.iter().enumerate() {
-            let top = TOP + ROW * i as i32;
-            let size = if width(&row.label, LETTER) > WIDTH - NOTE - 10 { SMALL } else { LETTER };
-            text(&row.label, Ink::Label, size, (10, top + 8), HPos::Left)?;
-            text(row.tone.note(), Ink::Label, LETTER, (WIDTH - 10, top + 8), HPos::Right)?;
-            let y = top + 24;
+        let mut top = TOP;
+        for (row, lines) in rows.iter().zip(&labels) {
+            text(row.tone.note(), Ink::Label, LETTER, (across - 10, top + 8), HPos::Right)?;
+            for line in lines {
+                text(line, Ink::Label, LETTER, (10, top + 8), HPos::Left)?;
+                top += LINE;
+            }
+            let y = top + 8;
+            top += BAR;
             let ink = Ink::Mark(row.tone.series());
             let ends = (pixel(row.interval.0), pixel(row.interval.1));
             sheet.draw(&PathElement::new(vec![(ends.0, y), (ends.1, y)], ink.colour().stroke_width(2)))?;
@@ -96,6 +100,25 @@ pub fn draw(rows: &[Row], means: &str) -> Result<String> {
         sheet.present()?;
     }
     Ok(classify(&svg))
+}
+
+/// Words in lines of at most so many pixels.
+fn lines(text: &str, room: i32) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        let longer = match lines.last().map_or("", String::as_str) {
+            "" => word.to_owned(),
+            line => format!("{line} {word}"),
+        };
+        let is_first = lines.last().is_some_and(String::is_empty);
+        if is_first || width(&longer, LETTER) <= room {
+            lines.pop();
+            lines.push(longer);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
 }
 
 /// Ticks for ratios up to 2 to the power of `most` and their inverses, and how far the axis goes each way, as a
@@ -112,6 +135,7 @@ fn scale(most: f64) -> (Vec<f64>, f64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::canvas::{NARROW, WIDE};
     use super::*;
 
     #[test]
@@ -119,7 +143,7 @@ mod tests {
         let row =
             |value: f64, tone| Row { label: "<a> & b".to_owned(), value, interval: (value * 0.9, value * 1.1), tone };
         let rows = [row(1.5, Tone::Better), row(0.7, Tone::Worse), row(1.0, Tone::Same)];
-        let svg = draw(&rows, "right is faster").expect("a drawing");
+        let svg = draw(&rows, "right is faster", WIDE).expect("a drawing");
         assert_eq!(svg.matches("<circle").count(), 3);
         assert_eq!(svg.matches("&lt;a&gt; &amp; b").count(), 3);
         assert!(svg.contains("\nbetter\n") && svg.contains("\nworse\n"), "{svg}");
@@ -127,10 +151,21 @@ mod tests {
     }
 
     #[test]
+    fn a_label_that_would_reach_the_note_goes_on_below() {
+        let label = "64 KiB write+imm RC, depth 512, loopback, beside 8 B read";
+        assert_eq!(lines(label, 450), [label]);
+        assert_eq!(lines(label, 290), ["64 KiB write+imm RC, depth 512,", "loopback, beside 8 B read"]);
+        assert_eq!(lines("", 290), [""]);
+        let row = || Row { label: label.to_owned(), value: 1.0, interval: (0.9, 1.1), tone: Tone::Worse };
+        let svg = draw(&[row(), row()], "", NARROW).expect("a drawing");
+        assert_eq!(svg.matches("\nloopback, beside 8 B read\n").count(), 2, "{svg}");
+    }
+
+    #[test]
     fn ratios_beyond_all_measure_stay_on_the_sheet() {
         let row = Row { label: String::new(), value: 1e30, interval: (0.0, f64::INFINITY), tone: Tone::Same };
-        let svg = draw(&[row], "").expect("a drawing");
+        let svg = draw(&[row], "", NARROW).expect("a drawing");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-        assert!(draw(&[], "").expect("a drawing").starts_with("<svg"));
+        assert!(draw(&[], "", WIDE).expect("a drawing").starts_with("<svg"));
     }
 }

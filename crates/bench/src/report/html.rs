@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::axis::Spacing;
 use super::number::moment;
 use super::reference::{DEVICES, PAPER};
-use super::{Cell, Drawing, Figure, OF_THE_PAPER, Table, cases, ink, machine};
+use super::{Cell, Drawing, Figure, OF_THE_PAPER, Picture, Table, cases, ink, machine};
 use crate::doubt;
 use crate::results::Results;
 
@@ -196,12 +196,12 @@ pub fn table(table: &Table) -> Markup {
 pub fn figure_block(figure: &Figure, folder: &str) -> Result<Markup> {
     let name = &figure.name;
     let csv = format!("data:text/csv;charset=utf-8,{}", percent_encoded(&figure.table.csv()?));
-    let drawings: Vec<(&str, &str)> = match &figure.drawing {
-        Drawing::One(svg) => vec![("one", svg)],
+    let drawings: Vec<(&str, &Picture)> = match &figure.drawing {
+        Drawing::One(picture) => vec![("one", picture)],
         Drawing::Two { linear, decades, fits } => {
             let fits = |spacing| *fits == spacing;
             vec![
-                (if fits(Spacing::Linear) { "linear fits" } else { "linear" }, linear.as_str()),
+                (if fits(Spacing::Linear) { "linear fits" } else { "linear" }, linear),
                 (if fits(Spacing::Decades) { "log fits" } else { "log" }, decades),
             ]
         }
@@ -210,8 +210,10 @@ pub fn figure_block(figure: &Figure, folder: &str) -> Result<Markup> {
         figure id=(name) {
             figcaption { h3 { (figure.title) } p { (figure.caption) } }
             @if figure.table_first { div.scroll { (table(&figure.table)) } }
-            @for (classes, svg) in drawings {
-                div class={ "drawing " (classes) } { (PreEscaped(inline(svg, &figure.title))) }
+            @for (classes, Picture { wide, narrow }) in drawings {
+                @for (width, svg) in [("wide", wide), ("narrow", narrow)] {
+                    div class={ "drawing " (classes) " " (width) } { (PreEscaped(inline(svg, &figure.title))) }
+                }
             }
             @if !figure.findings.is_empty() { ul.findings { @for finding in &figure.findings { li { (finding) } } } }
             @if !figure.table_first {

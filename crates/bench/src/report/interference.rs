@@ -10,7 +10,7 @@ use super::number::{number, unit};
 use super::orders;
 use super::query::{Seen, most_common, name, place, stream, streams};
 use super::reference::{DEVICES, Device};
-use super::{Cell, Drawing, Figure, Row, Table};
+use super::{Cell, Drawing, Figure, Picture, Row, Table};
 use crate::case::{Case, Interference, Measure, Operation, Placement, Service, bytes};
 use crate::compare::ratio::ratio;
 
@@ -173,7 +173,7 @@ fn figure(
         title: format!("{title} in {unit} beside a stream"),
         caption,
         findings,
-        drawing: Drawing::One(chart.draw()?),
+        drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
         table,
         table_first: true,
     })

@@ -104,18 +104,36 @@ pub(crate) struct Figure {
 #[derive(Debug, Clone)]
 pub(crate) enum Drawing {
     /// There is one.
-    One(String),
+    One(Picture),
     /// Evenly spaced and by decades, and which of them fits better.
-    Two { linear: String, decades: String, fits: Spacing },
+    Two { linear: Picture, decades: Picture, fits: Spacing },
+}
+
+/// A picture, whose letters are as large on a phone.
+#[derive(Debug, Clone)]
+pub(crate) struct Picture {
+    /// [`canvas::WIDE`] across.
+    pub wide: String,
+    /// [`canvas::NARROW`] across.
+    pub narrow: String,
+}
+
+impl Picture {
+    /// Drawn so many pixels wide.
+    fn of(draw: impl Fn(i32) -> Result<String>) -> Result<Self> {
+        Ok(Self { wide: draw(canvas::WIDE)?, narrow: draw(canvas::NARROW)? })
+    }
 }
 
 impl Drawing {
     /// Each with the end of its file's name: the one that fits better has none.
     fn files(&self) -> Vec<(&'static str, &str)> {
         match self {
-            Self::One(svg) => vec![("", svg)],
-            Self::Two { linear, decades, fits: Spacing::Linear } => vec![("", linear), ("-log", decades)],
-            Self::Two { linear, decades, .. } => vec![("", decades), ("-linear", linear)],
+            Self::One(picture) => vec![("", &picture.wide)],
+            Self::Two { linear, decades, fits: Spacing::Linear } => {
+                vec![("", &linear.wide), ("-log", &decades.wide)]
+            }
+            Self::Two { linear, decades, .. } => vec![("", &decades.wide), ("-linear", &linear.wide)],
         }
     }
 }
