@@ -62,17 +62,33 @@ impl Default for Port {
 pub struct Unclear {
     /// As it was written.
     pub item: String,
-    /// What could stand there.
-    pub wanted: &'static str,
+    /// A sentence on what could stand there.
+    pub wanted: String,
 }
 
 impl fmt::Display for Unclear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\" is not understood: wanted {}", self.item, self.wanted)
+        write!(f, "'{}': {}", self.item, self.wanted)
     }
 }
 
 impl std::error::Error for Unclear {}
+
+/// What a key takes; None for a key that there is not.
+fn takes(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "seed" => "seed takes a number, as in seed=7",
+        "drop" => "drop takes a percentage, as in drop=1%",
+        "dup" => "dup takes a percentage, as in dup=0.1%",
+        "corrupt" => "corrupt takes a percentage, as in corrupt=0.01%",
+        "delay" => "delay takes a time, as in delay=5ms or delay=100us..2ms",
+        "reorder" => "reorder takes a percentage, as in reorder=5%",
+        "rate" => "rate takes bits per second, as in rate=100Mbit or rate=2.5Gbit",
+        "queue" => "queue takes a number of bytes, as in queue=256kB",
+        "down" => "down takes two times after the start, as in down=1s..3s",
+        _ => return None,
+    })
+}
 
 impl Faults {
     /// Whether there are any in this direction.
@@ -88,26 +104,33 @@ impl Faults {
         }
     }
 
-    fn item(&mut self, item: &str) -> Result<(), &'static str> {
-        let (key, value) = item.split_once('=').ok_or("KEY=VALUE")?;
-        let (direction, key) = match key.split_once('.') {
+    fn item(&mut self, item: &str) -> Result<(), String> {
+        let (name, value) = item.split_once('=').map_or((item, None), |(name, value)| (name, Some(value)));
+        let (direction, key) = match name.split_once('.') {
             Some(("tx", key)) => (Direction::Transmit, key),
             Some(("rx", key)) => (Direction::Receive, key),
-            Some(_) => return Err("tx. or rx. before the key"),
-            None => (Direction::Transmit, key),
+            Some((other, _)) => {
+                return Err(format!("there is no direction '{other}', only tx and rx, as in rx.drop=1%"));
+            }
+            None => (Direction::Transmit, name),
         };
+        let takes = takes(key).ok_or_else(|| {
+            format!("there is no fault '{key}', only drop, dup, corrupt, delay, reorder, rate, queue, down and seed")
+        })?;
+        let value = value.ok_or(takes)?;
         let port = match direction {
             Direction::Transmit => &mut self.transmit,
             Direction::Receive => &mut self.receive,
         };
         match key {
-            "seed" => self.seed = value.parse().map_err(|_| "a number, as in seed=7")?,
-            "rate" => {
-                port.rate = Some(units::rate(value).ok_or("bits in a second, as in rate=100Mbit or rate=2.5Gbit")?)
+            "seed" => self.seed = value.parse().map_err(|_| takes)?,
+            "rate" => port.rate = Some(units::rate(value).ok_or(takes)?),
+            "queue" => port.queue = units::bytes(value).ok_or(takes)?,
+            "down" => {
+                let span = value.contains("..").then(|| units::span(value, units::time)).flatten();
+                port.down.push(span.ok_or(takes)?);
             }
-            "queue" => port.queue = units::bytes(value).ok_or("bytes, as in queue=256kB")?,
-            "down" => port.down.push(units::span(value, units::time).ok_or("from and to, as in down=1s..3s")?),
-            _ => self.rules.push(rule(direction, key, value)?),
+            _ => self.rules.push(rule(direction, key, value, takes)?),
         }
         Ok(())
     }
@@ -135,64 +158,55 @@ struct Parts {
 }
 
 impl Parts {
-    fn parse(value: &str) -> Result<Self, &'static str> {
+    /// `takes` says what the key takes.
+    fn parse(key: &str, value: &str, takes: &str) -> Result<Self, String> {
         let mut parts = Self::default();
         for part in value.split(':') {
             let twice = if part.contains('%') {
-                parts.probability.replace(units::probability(part).ok_or("0% to 100%")?).is_some()
+                let probability = units::probability(part).ok_or("a percentage is 0% to 100%")?;
+                parts.probability.replace(probability).is_some()
             } else if let Some(run) = part.strip_prefix('x') {
                 let run = units::span(run, |n| n.parse().ok().filter(|&n: &u64| n > 0));
-                parts.run.replace(run.ok_or("how many in a row, as in x3 or x1..8")?).is_some()
+                let wanted = "x takes how many packets in a row, as in drop=1%:x3 or drop=1%:x1..8";
+                parts.run.replace(run.ok_or(wanted)?).is_some()
             } else if part.starts_with(|c: char| c.is_ascii_digit()) {
-                let time = units::span(part, units::time);
-                parts.time.replace(time.ok_or("a time, as in 5ms or 100us..2ms")?).is_some()
+                // A bare number where the percentage is still missing is one without its sign.
+                let bare = parts.probability.is_none() && parts.selector.is_none() || key == "delay";
+                let wanted = if bare { takes } else { "a time has a unit, as in 5ms or 100us..2ms" };
+                parts.time.replace(units::span(part, units::time).ok_or(wanted)?).is_some()
+            } else if part.is_empty() {
+                return Err(takes.to_owned());
             } else {
                 let selector = Selector::parse(part);
-                let wanted = "a time, a percentage, or the name of an operation and a count, as in write_last@3";
-                parts.selector.replace(selector.ok_or(wanted)?).is_some()
+                let wanted = || format!("{takes}, or the name of an operation, as in {key}=write_last@3");
+                parts.selector.replace(selector.ok_or_else(wanted)?).is_some()
             };
             if twice {
-                return Err("only one probability, one time and one selection of packets");
+                return Err(format!("{key} takes one percentage, one time and one name of an operation"));
             }
         }
         Ok(parts)
     }
 }
 
-fn rule(direction: Direction, key: &str, value: &str) -> Result<Rule, &'static str> {
-    let parts = || Parts::parse(value);
-    let (parts, action, timed) = match key {
-        "drop" => {
-            let parts = parts()?;
-            let run = parts.run.unwrap_or(Span { low: 1, high: 1 });
-            (parts, Action::Drop(run), false)
-        }
-        "corrupt" => (parts()?, Action::Corrupt, false),
-        "dup" => {
-            let parts = parts()?;
-            let after = parts.time.unwrap_or(Span { low: 0, high: 0 });
-            (parts, Action::Duplicate(after), true)
-        }
-        "delay" => {
-            let parts = parts()?;
-            let by = parts.time.ok_or("how long, as in delay=5ms or delay=100us..2ms")?;
-            (parts, Action::Delay(by), true)
-        }
-        "reorder" => {
-            let parts = parts()?;
-            let by = parts.time.unwrap_or(REORDER);
-            (parts, Action::Reorder(by), true)
-        }
-        _ => return Err("seed, drop, dup, corrupt, delay, reorder, rate, queue or down"),
+fn rule(direction: Direction, key: &str, value: &str, takes: &str) -> Result<Rule, String> {
+    let parts = Parts::parse(key, value, takes)?;
+    let (action, timed) = match key {
+        "drop" => (Action::Drop(parts.run.unwrap_or(Span { low: 1, high: 1 })), false),
+        "corrupt" => (Action::Corrupt, false),
+        "dup" => (Action::Duplicate(parts.time.unwrap_or(Span { low: 0, high: 0 })), true),
+        "delay" => (Action::Delay(parts.time.ok_or(takes)?), true),
+        "reorder" => (Action::Reorder(parts.time.unwrap_or(REORDER)), true),
+        _ => return Err(takes.to_owned()),
     };
     if parts.time.is_some() && !timed {
-        return Err("no time: only dup, delay and reorder have one");
+        return Err(format!("{key} takes no time; dup, delay and reorder do"));
     }
     if parts.run.is_some() && !matches!(action, Action::Drop(_)) {
-        return Err("no xN: only drop has one");
+        return Err(format!("{key} takes no x; drop does"));
     }
     if parts.probability.is_none() && parts.selector.is_none() && !matches!(action, Action::Delay(_)) {
-        return Err("a percentage or the name of an operation, as in 1% or ack@3");
+        return Err(takes.to_owned());
     }
     let probability = parts.probability.unwrap_or(Probability::ALWAYS);
     Ok(Rule { direction, action, probability, selector: parts.selector })
@@ -226,22 +240,43 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_item_and_what_could_stand_there() {
-        let error = "drop=1%,delay=3".parse::<Faults>().unwrap_err();
-        assert_eq!(error.to_string(), "\"delay=3\" is not understood: wanted a time, as in 5ms or 100us..2ms");
-        for text in [
-            "drop",
-            "drop=",
-            "drop=0.5",
-            "lose=1%",
-            "up.drop=1%",
-            "drop=1%:2%",
-            "drop=5ms:ack",
-            "dup=1%:x3",
-            "delay=ack",
-            "rate=5",
+    fn each_mistake_is_the_item_and_a_sentence_on_what_its_key_takes() {
+        const NAME: &str =
+            "drop takes a percentage, as in drop=1%, or the name of an operation, as in drop=write_last@3";
+        for (item, wanted) in [
+            ("drop=1", "drop takes a percentage, as in drop=1%"),
+            ("drop", "drop takes a percentage, as in drop=1%"),
+            ("drop=", "drop takes a percentage, as in drop=1%"),
+            ("drop=0.5", "drop takes a percentage, as in drop=1%"),
+            ("drop=x3", "drop takes a percentage, as in drop=1%"),
+            ("drop=often", NAME),
+            ("rx.drop=1", "drop takes a percentage, as in drop=1%"),
+            ("drop=101%", "a percentage is 0% to 100%"),
+            ("drop=1%:2%", "drop takes one percentage, one time and one name of an operation"),
+            ("drop=1%:xmany", "x takes how many packets in a row, as in drop=1%:x3 or drop=1%:x1..8"),
+            ("drop=5ms:ack", "drop takes no time; dup, delay and reorder do"),
+            ("dup=1", "dup takes a percentage, as in dup=0.1%"),
+            ("dup=5ms", "dup takes a percentage, as in dup=0.1%"),
+            ("dup=1%:3", "a time has a unit, as in 5ms or 100us..2ms"),
+            ("dup=1%:x3", "dup takes no x; drop does"),
+            ("corrupt=1", "corrupt takes a percentage, as in corrupt=0.01%"),
+            ("delay=3", "delay takes a time, as in delay=5ms or delay=100us..2ms"),
+            ("delay=ack", "delay takes a time, as in delay=5ms or delay=100us..2ms"),
+            ("reorder=5", "reorder takes a percentage, as in reorder=5%"),
+            ("rate=5", "rate takes bits per second, as in rate=100Mbit or rate=2.5Gbit"),
+            ("queue=5", "queue takes a number of bytes, as in queue=256kB"),
+            ("down=1s", "down takes two times after the start, as in down=1s..3s"),
+            ("down=3s..1s", "down takes two times after the start, as in down=1s..3s"),
+            ("seed=x", "seed takes a number, as in seed=7"),
+            (
+                "lose=1%",
+                "there is no fault 'lose', only drop, dup, corrupt, delay, reorder, rate, queue, down and seed",
+            ),
+            ("up.drop=1%", "there is no direction 'up', only tx and rx, as in rx.drop=1%"),
         ] {
-            assert_eq!(text.parse::<Faults>().unwrap_err().item, text);
+            // The items around it are right.
+            let error = format!("drop=1%, {item},seed=1").parse::<Faults>().unwrap_err();
+            assert_eq!(error.to_string(), format!("'{item}': {wanted}"));
         }
     }
 }
