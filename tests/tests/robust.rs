@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use vervain_tests::{Job, Leftovers, Runs, alone, c_program, have, have_c, under_vervain};
+use vervain_config::{Setter, TABLE, Variable};
+use vervain_tests::{Job, Leftovers, Runs, alone, c_program, have, have_c, under_vervain, unswayed, vervain};
 
 /// Every way to memory but the best.
 const OTHERS: &[&str] = &["vm", "owner", "shared", "adopt"];
@@ -128,14 +129,15 @@ fn ten_thousand_qps_in_one_process() {
     run("scale", &["many_qps", "numbers"]);
 }
 
-/// A wrong value of a variable, set without the command's own check: one sentence that names it, no device, no hang.
+/// A wrong value of each variable: the command refuses it with one sentence, and the library if it meets it without the
+/// command's check: no device, no hang.
 #[test]
 fn a_wrong_variable_is_told_in_one_sentence() {
     if !have(&["ibv_devinfo"]) {
         return;
     }
     let _turn = alone();
-    for (name, value) in [
+    let wrong = [
         ("VERVAIN_DEVICES", "17"),
         ("VERVAIN_DEVICES", "zero"),
         ("VERVAIN_PORTS", "0"),
@@ -146,19 +148,54 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_SHARE", "sometimes"),
         ("VERVAIN_ADOPT", "perhaps"),
         ("VERVAIN_LOG", "loud"),
-    ] {
+        ("VERVAIN_FORK_LIMIT", "lots"),
+        ("VERVAIN_FAULTS", "drop=1"),
+        ("VERVAIN_PCAP", "/no/such/directory/x.pcap"),
+    ];
+    let users = TABLE.into_iter().filter(|variable| variable.setter == Setter::User).map(Variable::name);
+    // As in rdma-core, any text is a value of SYSFS_PATH.
+    let untried: Vec<_> = users.filter(|name| *name != "SYSFS_PATH" && !wrong.iter().any(|(n, _)| n == name)).collect();
+    assert!(untried.is_empty(), "{untried:?}");
+    for (name, value) in wrong {
         // By the command: refused before the program starts. By env inside of it: the library meets it.
+        let mut bare = unswayed(vervain());
+        let without = Job::start(bare.args(["run", "--no-preload", "--", "ibv_devinfo"]).env(name, value))
+            .finish(Duration::from_secs(10));
         let by_command = Job::start(under_vervain("ibv_devinfo").env(name, value)).finish(Duration::from_secs(10));
         let by_library = Job::start(under_vervain("env").arg(format!("{name}={value}")).arg("ibv_devinfo"))
             .finish(Duration::from_secs(10));
-        assert!(by_command.status.is_some_and(|s| !s.success()), "{}", by_command.describe());
-        for end in [by_command, by_library] {
+        for end in [&by_command, &without] {
+            assert_eq!(end.status.and_then(|s| s.code()), Some(2), "{}", end.describe());
+            assert!(
+                end.output.starts_with(&format!("vervain: {name}")) && end.output.lines().count() == 1,
+                "{}",
+                end.describe()
+            );
+        }
+        for end in [by_command, without, by_library] {
             assert!(end.status.is_some(), "{}", end.describe());
             let sentences =
                 end.output.lines().filter(|l| l.contains(value) && (l.contains(name) || l.contains("--"))).count();
             assert_eq!(sentences, 1, "{name}={value}:\n{}", end.describe());
             assert!(!end.output.contains("panicked"), "{}", end.describe());
         }
+    }
+}
+
+/// Without the command in front, as in an image that has LD_LIBRARY_PATH alone, nobody else would say it.
+#[test]
+fn the_library_tells_of_a_variable_that_nobody_reads_unless_the_command_has() {
+    if !have(&["ibv_devinfo"]) {
+        return;
+    }
+    let _turn = alone();
+    for (option, lines) in [("--no-preload", 1), ("-v", 0)] {
+        let mut command = unswayed(vervain());
+        command.args(["run", option, "--", "env", "VERVAIN_LNK=roce", "ibv_devinfo"]);
+        let end = Job::start(&mut command).finish(Duration::from_secs(10));
+        assert!(end.success(), "{}", end.describe());
+        let told = end.output.matches("VERVAIN_LNK: unknown variable; did you mean VERVAIN_LINK?").count();
+        assert_eq!(told, lines, "{}", end.describe());
     }
 }
 

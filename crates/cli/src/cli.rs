@@ -97,7 +97,7 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub verbose: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
     #[command(flatten)]
     pub device: DeviceOptions,

@@ -13,10 +13,12 @@ use crate::inventory::{self, Device, Gid, Port};
 use crate::{libs, output, settings};
 
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
+    let settings = &args.device.settings;
+    let variables = settings.in_force(Variable::value)?;
     let dir = libs::directory(args.device.lib_dir.as_deref())?;
     settings::tell_unknown();
-    let variables = args.device.settings.in_force(Variable::value)?;
-    let devices = inventory::query(&dir.join(libs::LIBIBVERBS), &variables, false)?;
+    let devices =
+        inventory::query(&dir.join(libs::LIBIBVERBS), &variables, false).map_err(|e| settings.by_option(e))?;
     if args.json {
         return output::print(&(serde_json::to_string_pretty(&devices)? + "\n"));
     }

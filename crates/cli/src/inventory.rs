@@ -1,6 +1,7 @@
 //! What the verbs library answers about its devices. A child process asks it, since the library reads its configuration
 //! from the environment and must leave no trace in a command that is about to become another program; JSON comes back.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use vervain_config::{LOG, LogLevel};
+use vervain_config::{LOG, LogLevel, Unknown};
 use vervain_rdma::abi::{IBV_LINK_LAYER_ETHERNET, ibv_port_attr};
 use vervain_rdma::{GidEntry, GidType, Library};
 
@@ -71,21 +72,29 @@ pub struct Gid {
     pub netdev: Option<String>,
 }
 
-/// Asks `library` in a child process with `variables` set. What the child says on standard error is passed on only when
-/// `quiet` is false or the child fails.
+/// Asks `library` in a child process with `variables` set. What the library says on standard error is passed on unless `quiet`;
+/// if it fails, its reason is part of the error.
 pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<Device>> {
     let exe = std::env::current_exe().context("cannot tell where this command lies (is /proc mounted?)")?;
-    let mut child = Command::new(exe)
+    // A library that is told to be silent would not give its reason either.
+    let silent = |(name, value): &(&str, OsString)| *name == LOG.name() && value.eq_ignore_ascii_case("off");
+    let quiet = quiet || variables.iter().any(silent);
+    let mut command = Command::new(exe);
+    // The command has told of these.
+    for unknown in Unknown::of_process() {
+        command.env_remove(unknown.name);
+    }
+    let mut child = command
         .arg("inventory")
         .arg(library)
         .envs(variables.iter().map(|(n, v)| (*n, v)))
-        // What it says on standard error is only looked at where it fails, and then that must be there.
+        // What it says on standard error is then only looked at if it fails, and then that must be there.
         .envs(quiet.then(|| (LOG.name(), LogLevel::Error.word())))
         // The library asked is the one named; a preload of the user's has no part in it.
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(if quiet { Stdio::piped() } else { Stdio::inherit() })
+        .stderr(Stdio::piped())
         .spawn()
         .context("cannot start a process to ask the verbs library")?;
     let (json, complaint) = read_to_end(&mut child)?;
@@ -97,6 +106,9 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
         }
         bail!("{} did not list its devices ({status}): {reason}", library.display());
     }
+    if !quiet {
+        eprint!("{complaint}");
+    }
     serde_json::from_slice(&json).context("the process that asks the verbs library gave no JSON")
 }
 
@@ -105,7 +117,7 @@ fn reason(complaint: &str) -> &str {
     let cause = complaint.lines().find_map(|line| line.strip_prefix("[ERROR ")?.split_once("] "));
     let last = complaint.lines().last().unwrap_or_default().trim_start_matches("vervain: ");
     let said = cause.map_or(last, |(_, cause)| cause);
-    if said.is_empty() { "see above" } else { said }
+    if said.is_empty() { "it gives no reason" } else { said }
 }
 
 /// Both streams of the child, read side by side so that neither blocks it; the child is killed when it takes too long.
@@ -229,7 +241,7 @@ mod tests {
             "[WARN  a::b] slow\n[ERROR a::b] no memory: EPERM\n[ERROR a::b] again\nvervain: cannot open vervain0\n";
         assert_eq!(reason(said), "no memory: EPERM");
         assert_eq!(reason("one\nvervain: two\n"), "two");
-        assert_eq!(reason(""), "see above");
+        assert_eq!(reason(""), "it gives no reason");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The `vervain` command. This file only parses the command line, calls the subcommand and turns what it returns into an
-//! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line (clap) or a
-//! wrong variable. `vervain run` becomes the
+//! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line or a wrong variable. `vervain run` becomes the
 //! program it starts; its own errors are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
 
 mod bench;
@@ -20,15 +19,14 @@ mod run;
 mod settings;
 mod sharing;
 mod sysfs;
+mod usage;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::cli::{Cli, Command};
+use crate::cli::Command;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = usage::parse();
     let result = match &cli.command {
         Command::Run(args) => return run::run(args),
         Command::Devices(args) => devices::devices(args),

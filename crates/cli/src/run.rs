@@ -36,6 +36,8 @@ pub fn run(args: &RunArgs) -> ExitCode {
 }
 
 fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)> {
+    // As an option that is wrong: before anything is looked for.
+    args.device.settings.in_force(Variable::value).map_err(|e| (WRONG_SETTING, e))?;
     let name = args.command[0].as_os_str();
     let path = env::var_os("PATH");
     let program = program::find(name, path.as_deref()).map_err(|e| {
@@ -74,16 +76,18 @@ fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)
 
 /// The library directory and all variables for a program, with the sysfs view made if it is wanted.
 pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variables)> {
+    let mut variables = options.settings.in_force(Variable::value)?;
     let dir = libs::directory(options.lib_dir.as_deref())?;
     settings::tell_unknown();
-    let mut variables = options.settings.in_force(Variable::value)?;
+    // Without the view too: a setting that only the library can judge is told before the program starts.
+    let devices = match inventory::query(&dir.join(libs::LIBIBVERBS), &variables, true) {
+        Err(e) if e.is::<WrongSetting>() => return Err(options.settings.by_option(e)),
+        devices => devices,
+    };
     if view && dir.join(libs::PRELOAD).is_file() {
         // A program that only uses libibverbs does not need the view, so its absence is told and borne.
-        let tree = inventory::query(&dir.join(libs::LIBIBVERBS), &variables, true).and_then(|d| sysfs::tree(&d));
-        match tree {
+        match devices.and_then(|devices| sysfs::tree(&devices)) {
             Ok(tree) => variables.push((SYSFS.name(), tree.into())),
-            // A setting that is wrong; the program would be told the same.
-            Err(e) if e.is::<WrongSetting>() => return Err(e),
             Err(e) => output::note(&format!("warning: no view of /sys/class/infiniband: {e:#}")),
         }
         variables.push(("LD_PRELOAD", environment::preload(&dir, env::var_os("LD_PRELOAD").as_deref())));

@@ -1,14 +1,14 @@
-//! The options that stand for environment variables, as `vervain_config`'s table has them, and what is said of variables
-//! that are set: wrong values, and names that nobody reads.
+//! The options that stand for environment variables, as `vervain_config`'s table has them, and what is said of wrong values.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use vervain_config::{Setter, Syntax, TABLE, Variable, Wrong};
+use vervain_config::{FAULTS, PREFIX, Syntax, TABLE, Unknown, Variable};
+use vervain_fault::Faults;
 
 use crate::environment::Variables;
 use crate::output;
@@ -29,13 +29,35 @@ fn argument((variable, option): (&'static Variable, vervain_config::Opt)) -> Arg
     match variable.syntax {
         Syntax::Words(words) => {
             let values = words.iter().map(|choice| PossibleValue::new(choice.word).help(choice.meaning));
-            arg.value_parser(PossibleValuesParser::new(values)).ignore_case(true)
+            let unset = PossibleValue::new("").hide(true);
+            arg.value_parser(PossibleValuesParser::new(values.chain([unset]))).ignore_case(true)
         }
-        _ => arg.value_parser(move |value: &str| match variable.check(value.as_bytes()) {
-            Ok(()) => Ok(value.to_owned()),
-            Err(_) => Err(format!("it can be {}", variable.syntax)),
+        _ => arg.value_parser(move |value: &str| match mistake(variable, value.as_ref()) {
+            None => Ok(value.to_owned()),
+            Some(mistake) => Err(mistake),
         }),
     }
+}
+
+/// The variable that an option stands for.
+pub fn of_option(long: &str) -> Option<&'static Variable> {
+    offered().find(|(_, option)| option.long == long).map(|(variable, _)| variable)
+}
+
+/// What is wrong with a value, as a sentence goes on behind the name of the variable or of its option. Only the library can
+/// tell which interfaces there are and whether a file can be written.
+pub fn mistake(variable: &'static Variable, value: &OsStr) -> Option<String> {
+    // An empty value unsets the variable.
+    if value.is_empty() {
+        return None;
+    }
+    if let Err(wrong) = variable.check(value.as_encoded_bytes()) {
+        return Some(wrong.to_string().split_off(variable.name().len()));
+    }
+    if variable.name() == FAULTS.name() {
+        return value.to_string_lossy().parse::<Faults>().err().map(|unclear| format!(": {unclear}"));
+    }
+    None
 }
 
 impl Args for Settings {
@@ -89,26 +111,27 @@ impl Settings {
         let mut variables = Variables::new();
         for (variable, _) in offered() {
             if let Some(value) = self.value(variable, &current) {
-                // An option without a value unsets the variable.
-                if !value.is_empty() {
-                    variable.check(value.as_encoded_bytes()).map_err(WrongSetting::from)?;
+                if let Some(mistake) = mistake(variable, &value) {
+                    return Err(WrongSetting(format!("{}{mistake}", variable.name())).into());
                 }
                 variables.push((variable.name(), value));
             }
         }
         Ok(variables)
     }
+
+    /// An error that names the option where it names a variable whose value came by one.
+    pub fn by_option(&self, error: anyhow::Error) -> anyhow::Error {
+        let Some(WrongSetting(sentence)) = error.downcast_ref() else { return error };
+        let (name, rest) = sentence.split_at(sentence.find([' ', ':']).unwrap_or(sentence.len()));
+        let option = self.0.iter().find(|(variable, _)| variable.name() == name).and_then(|(v, _)| v.option);
+        option.map(|option| WrongSetting(format!("--{}{rest}", option.long)).into()).unwrap_or(error)
+    }
 }
 
 /// A variable has a value that it cannot have: what the library would say, or has said. The command ends with status 2.
 #[derive(Debug)]
 pub struct WrongSetting(pub String);
-
-impl From<Wrong<'_>> for WrongSetting {
-    fn from(wrong: Wrong<'_>) -> Self {
-        WrongSetting(wrong.to_string())
-    }
-}
 
 impl fmt::Display for WrongSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,39 +150,11 @@ pub fn told_by_the_library(said: &str) -> Option<WrongSetting> {
     (rest.starts_with(" is ") || rest.starts_with(": ")).then(|| WrongSetting(sentence.to_owned()))
 }
 
-/// What the names of all variables of Vervain's begin with.
-const PREFIX: &str = "VERVAIN_";
-/// What the names begin with by which tests talk to their own processes.
-const OF_TESTS: &str = "VERVAIN_TEST";
-
 /// Tells of variables that look like Vervain's and are not.
 pub fn tell_unknown() {
-    for unknown in unknown(std::env::vars_os().map(|(name, _)| name)) {
+    for unknown in Unknown::of_process() {
         output::note(&format!("warning: {unknown}"));
     }
-}
-
-/// A sentence for each name that begins as Vervain's do and that nobody reads.
-pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
-    let names = names.filter_map(|name| name.into_string().ok());
-    let mut unknown: Vec<_> = names
-        .filter(|name| name.starts_with(PREFIX) && !name.starts_with(OF_TESTS) && vervain_config::find(name).is_none())
-        .collect();
-    unknown.sort();
-    let sentence = |name: String| match near(&name) {
-        Some(meant) => format!("there is no variable {name}; did you mean {meant}?"),
-        None => format!("there is no variable {name}; `vervain env --list` says which there are"),
-    };
-    unknown.into_iter().map(sentence).collect()
-}
-
-/// The variable that users set whose name differs least from this one, by a third of its letters at most.
-fn near(name: &str) -> Option<&'static str> {
-    let written = name.strip_prefix(PREFIX)?;
-    let users = TABLE.into_iter().filter(|variable| variable.setter == Setter::User);
-    let names = users.filter_map(|variable| Some((variable.name(), variable.name().strip_prefix(PREFIX)?)));
-    let distances = names.map(|(name, own)| (strsim::osa_distance(written, own), own.len(), name));
-    distances.filter(|(distance, length, _)| distance * 3 <= *length).min().map(|(_, _, name)| name)
 }
 
 #[cfg(test)]
@@ -194,21 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_reads_is_told_with_the_one_that_was_meant() {
-        let said = |name: &str| unknown([OsString::from(name)].into_iter()).pop();
-        for (name, meant) in [
-            ("VERVAIN_DEVCIES", "VERVAIN_DEVICES"),
-            ("VERVAIN_PORT", "VERVAIN_PORTS"),
-            ("VERVAIN_LINKLAYER", "VERVAIN_LINK_LAYER"),
-            ("VERVAIN_INTERFACES", "VERVAIN_INTERFACE"),
-        ] {
-            assert_eq!(said(name), Some(format!("there is no variable {name}; did you mean {meant}?")));
-        }
-        let other = said("VERVAIN_FOO").unwrap();
-        assert!(other.ends_with("`vervain env --list` says which there are"), "{other}");
-        for known in ["VERVAIN_LINK", "VERVAIN_SYSFS", "VERVAIN_SEED", "VERVAIN_TEST_ALONE", "VERVAINE", "PATH"] {
-            assert_eq!(said(known), None);
-        }
+    fn a_value_that_came_by_an_option_is_told_by_the_options_name() {
+        let settings = given(&[(&LINK, "roce")]);
+        let told = |sentence: &str| settings.by_option(WrongSetting(sentence.into()).into()).to_string();
+        assert_eq!(told("VERVAIN_LINK is 'roce', which"), "--link is 'roce', which");
+        assert_eq!(told("VERVAIN_LINK_LAYER is 'x'"), "VERVAIN_LINK_LAYER is 'x'");
+        assert_eq!(settings.by_option(anyhow::anyhow!("VERVAIN_LINK is")).to_string(), "VERVAIN_LINK is");
     }
 
     #[test]

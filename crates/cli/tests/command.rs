@@ -181,8 +181,90 @@ fn a_library_that_hangs_is_given_up() {
 fn a_wrong_option_value_is_2_and_names_the_range() {
     let output = with_libs("run", &["--devices", "17", "true"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = "invalid value '17' for '--devices <N>': it can be 1 to 16";
-    assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "vervain: --devices is '17'; it can be 1 to 16\n");
+}
+
+#[test]
+fn an_unknown_option_is_2_and_one_line_with_the_option_that_was_meant() {
+    let output = with_libs("run", &["--device", "2", "--", "ls"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr(&output), "vervain: unknown option '--device'; did you mean '--devices'?\n");
+    assert_eq!(stdout(&output), "");
+}
+
+/// A value that a variable cannot have, as the command can tell it by itself; None for a text that the library or the machine
+/// judges.
+fn wrong_value(variable: &vervain_config::Variable) -> Option<&'static str> {
+    use vervain_config::Syntax;
+    match variable.syntax {
+        Syntax::Words(_) => Some("nonsense"),
+        Syntax::Number { .. } => Some("0"),
+        Syntax::Bytes => Some("lots"),
+        Syntax::Text(_) => (variable.name() == "VERVAIN_FAULTS").then_some("drop=1"),
+    }
+}
+
+fn of_users() -> impl Iterator<Item = &'static vervain_config::Variable> {
+    vervain_config::TABLE.into_iter().filter(|variable| variable.setter == vervain_config::Setter::User)
+}
+
+#[test]
+fn a_wrong_value_of_each_variable_and_option_is_2_and_one_line_that_begins_with_its_name() {
+    let mut tried = 0;
+    for variable in of_users() {
+        let Some(value) = wrong_value(variable) else { continue };
+        let option = format!("--{}", variable.option.unwrap().long);
+        let said = match variable.name() {
+            "VERVAIN_FAULTS" => ": 'drop=1': drop takes a percentage, as in drop=1%".to_owned(),
+            _ => format!(" is '{value}'; it can be {}", variable.syntax),
+        };
+        for subcommand in [
+            &["run", "true"][..],
+            &["run", "--no-preload", "true"],
+            &["run", "/no/such/program"],
+            &["devices"],
+            &["env"],
+            &["env", "--list"],
+            &["bench", "run"],
+        ] {
+            let (mut by_variable, _runtime) = vervain(subcommand);
+            let by_variable = by_variable.env(variable.name(), value).output().unwrap();
+            let (mut by_option, _runtime) = vervain(&[]);
+            let at = subcommand.iter().take_while(|word| ["run", "devices", "env", "bench"].contains(word)).count();
+            let (before, behind) = subcommand.split_at(at);
+            let by_option = by_option.args(before).args([option.as_str(), value]).args(behind).output().unwrap();
+            for (output, name) in [(by_variable, variable.name()), (by_option, &option)] {
+                assert_eq!(output.status.code(), Some(2), "{name}: {subcommand:?}");
+                assert_eq!(stderr(&output), format!("vervain: {name}{said}\n"), "{subcommand:?}");
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried >= 9 * 7, "{tried}");
+}
+
+#[test]
+fn each_variable_of_vervains_that_users_set_has_an_option_that_sets_it_and_with_an_empty_value_unsets_it() {
+    let (mut command, _runtime) = vervain(&["run", "--help"]);
+    let help = stdout(&command.output().unwrap());
+    for variable in of_users().filter(|variable| variable.name().starts_with("VERVAIN_")) {
+        let name = variable.name();
+        let option = format!("--{}", variable.option.unwrap_or_else(|| panic!("{name} has no option")).long);
+        assert!(help.contains(&format!(" {option} <")), "{option}: {help}");
+        let value = match name {
+            "VERVAIN_FAULTS" => "drop=1%",
+            "VERVAIN_FORK_LIMIT" => "4096",
+            "VERVAIN_INTERFACE" => "lo",
+            "VERVAIN_PCAP" => "/tmp/x-%p.pcap",
+            _ => variable.default,
+        };
+        for (given, seen) in [(value, format!("{name}={value}\n")), ("", String::new())] {
+            let (mut command, _runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), &option, given]);
+            let output = command.env(name, value).args(["--", "sh", "-c", &format!("env | grep ^{name}=")]).output();
+            let output = output.unwrap();
+            assert_eq!((stdout(&output), stderr(&output)), (seen, String::new()), "{option} {given}");
+        }
+    }
 }
 
 #[test]
@@ -220,14 +302,20 @@ fn what_the_library_says_of_a_variable_is_the_commands_word_too() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(stderr(&output), "vervain: VERVAIN_INTERFACE is 'x'; it can be some of lo\n");
     assert_eq!(stdout(&output), "");
+    for words in [&["run", "--no-preload", "--interface", "x", "true"][..], &["devices", "--interface", "x"]] {
+        let (mut command, _runtime) = vervain(&[words[0], "--lib-dir", lib_dir().to_str().unwrap()]);
+        let output = command.env("FAKE_VERBS", "refuse").env("VERVAIN_LOG", "off").args(&words[1..]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert_eq!(stderr(&output), "vervain: --interface is 'x'; it can be some of lo\n", "{words:?}");
+    }
 }
 
 #[test]
 fn a_variable_that_nobody_reads_is_told_with_the_one_that_was_meant() {
     let (mut command, _runtime) = vervain(&["run", "--lib-dir", lib_dir().to_str().unwrap(), "--", "echo", "ran"]);
-    let output = command.env("VERVAIN_DEVCIES", "2").output().unwrap();
+    let output = command.env("VERVAIN_LNK", "roce").output().unwrap();
     assert_eq!(stdout(&output), "ran\n");
-    let said = "vervain: warning: there is no variable VERVAIN_DEVCIES; did you mean VERVAIN_DEVICES?\n";
+    let said = "vervain: warning: VERVAIN_LNK: unknown variable; did you mean VERVAIN_LINK?\n";
     assert_eq!(stderr(&output), said);
 }
 

@@ -3,14 +3,16 @@
 //! docs/environment.md is held against it by a test.
 //!
 //! The library reads its variables once ([`Config::of_process`]). The preload reads one where it needs it, inside of malloc
-//! too, so nothing here but [`Config`] and [`Variable::value`] allocates.
+//! too, so nothing here but [`Config`], [`Unknown`] and [`Variable::value`] allocates.
 
 mod choices;
 mod config;
 mod table;
+mod unknown;
 mod variable;
 
 pub use choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
 pub use config::{Config, is_log_level_chosen, log_level};
 pub use table::*;
+pub use unknown::{PREFIX, Unknown};
 pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong, bytes};

@@ -11,7 +11,7 @@ use local::Local;
 use log::LevelFilter;
 use roce::Roce;
 use std::sync::{Arc, Once, OnceLock};
-use vervain_config::{Config, LogLevel};
+use vervain_config::{Config, LogLevel, Unknown};
 use vervain_hca::device::LinkChoice;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::poller::Poller;
@@ -80,6 +80,12 @@ pub fn start_logging() {
             LogLevel::Trace => LevelFilter::Trace,
         };
         let _ = env_logger::Builder::new().filter_level(level).format_timestamp_micros().try_init();
+        // `vervain run` has told it once, for all processes of a job.
+        if vervain_config::SYSFS.value().is_none() {
+            for unknown in Unknown::of_process() {
+                log::warn!("{unknown}");
+            }
+        }
     });
 }
 

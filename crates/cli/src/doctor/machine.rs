@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use anyhow::{Result, ensure};
 use rustix::mm::{UserfaultfdFlags, userfaultfd as open_userfaultfd};
 use rustix::process::{Resource, Rlimit, getrlimit};
-use vervain_config::{Config, Setter, TABLE, Variable};
+use vervain_config::{Config, Setter, TABLE, Unknown, Variable};
 
 use super::access::read;
 use super::{Finding, Status};
@@ -52,20 +52,23 @@ pub fn libraries(given: Option<&Path>) -> Finding {
 pub fn variables() -> Finding {
     let set = TABLE.into_iter().filter(|variable| variable.setter == Setter::User);
     let set: Vec<_> = set.filter_map(|variable| Some((variable, variable.value()?))).collect();
-    judge_variables(&set, &settings::unknown(std::env::vars_os().map(|(name, _)| name)))
+    judge_variables(&set, &Unknown::of_process())
 }
 
-fn judge_variables(set: &[(&'static Variable, OsString)], unknown: &[String]) -> Finding {
+fn judge_variables(set: &[(&'static Variable, OsString)], unknown: &[Unknown]) -> Finding {
     const CHECK: &str = "variables";
-    let wrong = set.iter().filter_map(|(variable, value)| variable.check(value.as_encoded_bytes()).err());
-    let wrong: Vec<_> = wrong.map(|wrong| wrong.to_string()).collect();
+    let wrong = |(variable, value): &(&'static Variable, OsString)| {
+        Some(format!("{}{}", variable.name(), settings::mistake(variable, value)?))
+    };
+    let wrong: Vec<_> = set.iter().filter_map(wrong).collect();
     if !wrong.is_empty() {
         let cost = "`vervain run` starts no program, and the library has no device";
         return Finding::with(Status::Broken, CHECK, wrong.join("; "), cost, ANOTHER_VALUE);
     }
     if !unknown.is_empty() {
         let remedy = "names as in `vervain env --list`";
-        return Finding::with(Status::Note, CHECK, unknown.join("; "), "they have no effect", remedy);
+        let unknown: Vec<_> = unknown.iter().map(Unknown::to_string).collect();
+        return Finding::with(Status::Note, CHECK, unknown.join(" "), "they have no effect", remedy);
     }
     let set: Vec<_> = set.iter().map(|(variable, value)| format!("{}={}", variable.name(), value.display())).collect();
     Finding::ok(CHECK, if set.is_empty() { "none is set: the defaults hold".to_owned() } else { set.join(", ") })
