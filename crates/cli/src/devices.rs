@@ -1,15 +1,13 @@
-//! `vervain devices`: the devices, ports and GIDs that a program under `vervain run` is answered, as a table or as JSON.
+//! `vervain devices`: the devices, ports and GIDs that a program under `vervain run` is answered, as lines or as JSON.
 
-use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use vervain_config::Variable;
 
 use crate::cli::DevicesArgs;
-use crate::inventory::{self, Device, Gid, Port};
+use crate::inventory::{self, Device};
 use crate::{libs, output, settings};
 
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
@@ -29,32 +27,25 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
     output::print(&table(&devices))
 }
 
+/// A line for each port, and below it one for each GID: at most 80 columns, since addresses and names of interfaces have
+/// longest lengths.
 fn table(devices: &[Device]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY);
-    table.set_header(["device", "port", "link layer", "state", "MTU", "LID", "GID", ""]);
-    for device in devices {
-        for port in &device.ports {
-            table.add_row([
-                device.name.clone(),
-                port.number.to_string(),
-                port.link_layer.clone(),
-                state_name(port.state).to_owned(),
-                port.active_mtu.to_string(),
-                if port.lid == 0 { "-".to_owned() } else { port.lid.to_string() },
-                gid_column(port, |g| format!("{}: {}", g.index, short(&g.gid))),
-                gid_column(port, |g| format!("{} {}", g.gid_type, g.netdev.as_deref().unwrap_or(""))),
-            ]);
-        }
-    }
-    format!("{table}\n")
-}
-
-fn gid_column(port: &Port, cell: impl Fn(&Gid) -> String) -> String {
     let mut out = String::new();
-    for gid in &port.gids {
-        let newline = if out.is_empty() { "" } else { "\n" };
-        let _ = write!(out, "{newline}{}", cell(gid).trim_end());
+    for (device, port) in devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port))) {
+        let lid = if port.lid == 0 { String::new() } else { format!(", LID {}", port.lid) };
+        let (state, mtu) = (state_name(port.state), port.active_mtu);
+        out += &format!("{} port {}: {}, {state}, MTU {mtu}{lid}\n", device.name, port.number, port.link_layer);
+        let gids: Vec<_> = port.gids.iter().map(|gid| (gid, short(&gid.gid))).collect();
+        let width = gids.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
+        for (gid, text) in gids {
+            let line = format!(
+                "  GID {:<2}  {text:width$}  {}  {}",
+                gid.index,
+                gid.gid_type,
+                gid.netdev.as_deref().unwrap_or("")
+            );
+            out = out + line.trim_end() + "\n";
+        }
     }
     out
 }
@@ -82,14 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_one_row_per_port_with_its_gids() {
+    fn a_port_is_a_line_with_its_gids_below() {
         let json = r#"[{"name":"vervain0","uverbs":"uverbs0","node_type":1,"fw_ver":"1","node_guid":"0:0:0:1",
             "sys_image_guid":"0:0:0:1","vendor_id":1,"vendor_part_id":1,"hw_ver":0,"ports":[{"number":1,"state":4,
             "phys_state":5,"link_layer":"ethernet","active_mtu":4096,"max_mtu":4096,"active_width":2,"active_speed":32,
             "lid":0,"sm_lid":0,"sm_sl":0,"lmc":0,"cap_mask":0,"gid_tbl_len":16,"pkeys":[65535],"gids":[
-            {"index":0,"gid":"0000:0000:0000:0000:0000:ffff:7f00:0001","type":"RoCE v2","netdev":"lo"}]}]}]"#;
+            {"index":0,"gid":"0000:0000:0000:0000:0000:ffff:7f00:0001","type":"RoCE v2","netdev":"lo"},
+            {"index":15,"gid":"2001:1db8:1111:2222:3333:4444:5555:6666","type":"RoCE v2","netdev":"fifteenletters0"}]}]}]"#;
         let text = table(&serde_json::from_str::<Vec<Device>>(json).unwrap());
-        assert!(text.contains("vervain0") && text.contains("active") && text.contains("4096"), "{text}");
-        assert!(text.contains("0: ::ffff:127.0.0.1") && text.contains("RoCE v2 lo"), "{text}");
+        assert_eq!(
+            text,
+            "vervain0 port 1: ethernet, active, MTU 4096\n  \
+               GID 0   ::ffff:127.0.0.1                         RoCE v2  lo\n  \
+               GID 15  2001:1db8:1111:2222:3333:4444:5555:6666  RoCE v2  fifteenletters0\n"
+        );
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     }
 }

@@ -1,9 +1,11 @@
 //! The `vervain` binary as a user meets it: exit statuses, the environment of the program, and what it prints. A small
 //! libibverbs in C stands for the library, so that nothing but the command is tested here.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -385,7 +387,11 @@ fn a_static_program_is_warned_about() {
 #[test]
 fn devices_are_what_the_library_answers() {
     let table = stdout(&with_libs("devices", &["--devices", "2"]));
-    for part in ["vervain0", "vervain1", "ethernet", "active", "4096", "1: ::ffff:127.0.0.1", "RoCE v2 lo"] {
+    for part in [
+        "vervain0 port 1: ethernet, active, MTU 4096\n",
+        "vervain1 port 1",
+        "  GID 1   ::ffff:127.0.0.1  RoCE v2  lo\n",
+    ] {
         assert!(table.contains(part), "{part} is not in {table}");
     }
     let json: serde_json::Value = serde_json::from_str(&stdout(&with_libs("devices", &["--json"]))).unwrap();
@@ -404,6 +410,77 @@ fn the_environment_is_printed_for_a_shell_that_then_has_it() {
     assert_eq!(json["LD_LIBRARY_PATH"], lib_dir().to_str().unwrap());
     let docker = stdout(&with_libs("env", &["--format", "docker"]));
     assert!(docker.contains("ENV LD_LIBRARY_PATH=") && !docker.contains("VERVAIN_SYSFS"), "{docker}");
+}
+
+/// What a command prints on a terminal of so many columns.
+fn on_terminal(command: &mut Command, columns: u16) -> String {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    let mut child = command.stdout(terminal).spawn().unwrap();
+    // The command keeps the terminal open until it has another standard output.
+    command.stdout(Stdio::null());
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    // EIO when nobody has the terminal any more.
+    while let Ok(count @ 1..) = File::from(master.try_clone().unwrap()).read(&mut buffer) {
+        said.extend_from_slice(&buffer[..count]);
+    }
+    child.wait().unwrap();
+    String::from_utf8(said).unwrap().replace("\r\n", "\n")
+}
+
+#[test]
+fn on_a_terminal_no_line_is_wider_and_no_word_is_cut_and_elsewhere_each_check_is_one_line() {
+    for words in [&["doctor"][..], &["devices", "--devices", "2"]] {
+        let run = || {
+            let (mut command, runtime) = vervain(&[words[0], "--lib-dir", lib_dir().to_str().unwrap()]);
+            command.args(&words[1..]).env("TERM", "xterm");
+            (command, runtime)
+        };
+        let piped = stdout(&run().0.output().unwrap());
+        let shown = on_terminal(run().0.env("NO_COLOR", "1"), 80);
+        for text in [&piped, &shown] {
+            assert!(!text.contains('\x1b'), "{text}");
+        }
+        // The path of the libraries depends on the machine, and does not fit on every one.
+        let wide = shown.lines().filter(|line| line.chars().count() > 80 && !line.contains("fake-lib"));
+        assert_eq!(wide.collect::<Vec<_>>(), [""; 0], "{shown}");
+        // Numbers, such as free memory, change between two runs.
+        let whole = |text: &str| -> BTreeSet<String> {
+            let words = text.split_whitespace().map(|word| word.trim_end_matches(';').to_owned());
+            words.filter(|word| !word.contains(|c: char| c.is_ascii_digit())).collect()
+        };
+        assert_eq!(whole(&shown), whole(&piped));
+    }
+    let piped = stdout(&with_libs("doctor", &[]));
+    let mut lines = piped.lines();
+    assert!(lines.next().unwrap().starts_with("Vervain "), "{piped}");
+    assert_eq!(lines.next(), Some(""));
+    for line in lines {
+        let mark = line.get(..12).unwrap_or_default().trim_end();
+        assert!(["ok", "not tested", "warning", "fails"].contains(&mark), "{line}");
+    }
+    assert!(piped.contains("\nnot tested  address translation: cannot be seen from one host."), "{piped}");
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    for (variable, terminal, coloured) in
+        [("IGNORED", true, true), ("NO_COLOR", true, false), ("IGNORED", false, false), ("CLICOLOR_FORCE", false, true)]
+    {
+        let (mut command, _runtime) = vervain(&["doctor", "--lib-dir", lib_dir().to_str().unwrap()]);
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(name);
+        }
+        command.env("TERM", "xterm").env(variable, "1");
+        let text = if terminal { on_terminal(&mut command, 80) } else { stdout(&command.output().unwrap()) };
+        assert_eq!(text.contains('\x1b'), coloured, "{variable}, terminal: {terminal}");
+    }
 }
 
 #[test]

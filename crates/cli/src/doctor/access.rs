@@ -159,7 +159,7 @@ fn judge_process_vm(without: probe::Outcome, with: probe::Outcome, yama: Option<
 
 fn judge_failure(error: &str, yama: Option<&str>) -> Finding {
     Finding::with(
-        Status::Slower,
+        Status::NotTested,
         PROCESS_VM,
         format!("could not be tried: {error} (Yama ptrace_scope {})", yama.unwrap_or("absent")),
         PROCESS_VM_COST,

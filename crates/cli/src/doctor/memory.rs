@@ -39,8 +39,11 @@ fn judge_allocated_shared(share: Share, serving: Result<Serving>) -> Finding {
         Ok(Serving::OtherVersion) => {
             lack("not in force: preload and command are of different versions", "`make build`, or `make install`")
         }
-        Err(e) => lack(
-            &format!("could not be tried: {e:#}"),
+        Err(e) => Finding::with(
+            Status::NotTested,
+            ALLOCATED_SHARED,
+            format!("could not be tried: {e:#}"),
+            ALLOCATED_SHARED_COST,
             "`make build` puts the preload beside the libraries; let this user start a second process",
         ),
     }
@@ -90,9 +93,11 @@ pub fn owner_copies() -> Finding {
     let found = match Config::of_process().map_or(MemoryWay::Auto, |config| config.memory) {
         MemoryWay::Vm => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
         MemoryWay::Owner => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
-        MemoryWay::Auto => "work; for atomics on memory that is not mapped, and where process_vm is refused",
+        MemoryWay::Auto => {
+            "for atomics on memory that is not mapped, and if process_vm is refused; the machine has no part in them"
+        }
     };
-    Finding::ok(CHECK, found)
+    Finding::not_tested(CHECK, found)
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ mod machine;
 mod memory;
 mod network;
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
+use anstyle::{AnsiColor, Style};
 use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
@@ -23,6 +22,9 @@ use crate::output;
 #[serde(rename_all = "lowercase")]
 enum Status {
     Ok,
+    /// Nobody has looked, or it cannot be seen from here.
+    #[serde(rename = "not tested")]
+    NotTested,
     /// Nothing slower, but some program or some use may meet it.
     Note,
     Slower,
@@ -35,7 +37,7 @@ struct Finding {
     check: &'static str,
     status: Status,
     found: String,
-    /// What is lost; empty for a good finding.
+    /// What is lost, or may be; empty for a good finding.
     cost: String,
     remedy: String,
 }
@@ -43,6 +45,10 @@ struct Finding {
 impl Finding {
     fn ok(check: &'static str, found: impl Into<String>) -> Finding {
         Finding { check, status: Status::Ok, found: found.into(), cost: String::new(), remedy: String::new() }
+    }
+
+    fn not_tested(check: &'static str, found: impl Into<String>) -> Finding {
+        Finding { status: Status::NotTested, ..Finding::ok(check, found) }
     }
 
     fn with(
@@ -92,7 +98,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         machine::kernel(),
     ];
     let report = Report { verdict: verdict(&findings), runs: !has(&findings, Status::Broken), findings };
-    output::print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) })?;
+    if args.json {
+        output::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+    } else {
+        output::print_styled(&text(&report, output::columns()))?;
+    }
     Ok(if report.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -108,30 +118,48 @@ fn verdict(findings: &[Finding]) -> String {
     match findings.iter().map(|f| f.status).max() {
         Some(Status::Broken) => format!("Vervain cannot run here: {}.", names(Status::Broken)),
         Some(Status::Slower) => format!("Vervain runs here, but slower than it could: {}.", names(Status::Slower)),
-        _ => "Vervain runs here, and nothing makes it slower.".to_owned(),
+        _ => {
+            let costly = findings.iter().filter(|f| f.status == Status::NotTested && !f.cost.is_empty());
+            match costly.map(|f| f.check).collect::<Vec<_>>().join(", ").as_str() {
+                "" => "Vervain runs here, and nothing makes it slower.".to_owned(),
+                names => format!("Vervain runs here; what could not be tested may make it slower: {names}."),
+            }
+        }
     }
 }
 
-fn text(report: &Report) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(["check", "", "found"]);
+/// The verdict, then each finding: on a terminal wrapped at its width, with cost and remedy below it, else one line each.
+fn text(report: &Report, columns: Option<usize>) -> String {
+    let mut out = output::hanging("", &report.verdict, columns) + "\n";
     for f in &report.findings {
-        table.add_row([f.check, mark(f.status), &f.found]);
-    }
-    let mut out = format!("{}\n\n{table}\n", report.verdict);
-    for f in report.findings.iter().filter(|f| f.status != Status::Ok) {
-        let _ = write!(out, "\n{} ({})\n  cost:   {}\n  remedy: {}\n", f.check, mark(f.status), f.cost, f.remedy);
+        let (mark, style) = mark(f.status);
+        let mut text = format!("{}: {}", f.check, f.found);
+        let mut details = String::new();
+        for (what, words) in
+            [("cost", &f.cost), ("remedy", &f.remedy)].into_iter().filter(|(_, words)| !words.is_empty())
+        {
+            match columns {
+                Some(_) => details += &output::hanging(&format!("{:WIDTH$}{what}: ", ""), words, columns),
+                None => text += &format!("; {what}: {words}"),
+            }
+        }
+        let line = output::hanging(&format!("{mark:WIDTH$}"), &text, columns);
+        // Coloured behind the wrapping, which counts letters.
+        out += &line.replacen(mark, &format!("{style}{mark}{style:#}"), 1);
+        out += &details;
     }
     out
 }
 
-fn mark(status: Status) -> &'static str {
+/// Columns of the mark, with the blanks behind it.
+const WIDTH: usize = 12;
+
+fn mark(status: Status) -> (&'static str, Style) {
     match status {
-        Status::Ok => "ok",
-        Status::Note => "note",
-        Status::Slower => "slower",
-        Status::Broken => "BROKEN",
+        Status::Ok => ("ok", AnsiColor::Green.on_default()),
+        Status::NotTested => ("not tested", AnsiColor::Cyan.on_default()),
+        Status::Note | Status::Slower => ("warning", AnsiColor::Yellow.on_default()),
+        Status::Broken => ("fails", AnsiColor::Red.on_default().bold()),
     }
 }
 
@@ -153,11 +181,42 @@ mod tests {
     }
 
     #[test]
-    fn the_report_begins_with_the_verdict_and_gives_a_remedy_for_each_lack() {
-        let findings = vec![finding("good", Status::Ok), finding("bad", Status::Slower)];
-        let text = text(&Report { verdict: verdict(&findings), runs: true, findings });
-        assert!(text.starts_with("Vervain runs here"));
-        assert!(text.contains("bad (slower)\n  cost:   c\n  remedy: r\n"), "{text}");
-        assert!(!text.contains("good (ok)"));
+    fn a_check_that_was_not_made_is_not_ok_and_is_named_where_it_may_cost() {
+        let unseen = || Finding::not_tested("n", "f");
+        assert!(verdict(&[unseen()]).contains("nothing makes it slower"));
+        let costly = verdict(&[finding("p", Status::NotTested)]);
+        assert_eq!(costly, "Vervain runs here; what could not be tested may make it slower: p.");
+        let report = Report { verdict: "v".into(), runs: true, findings: vec![unseen()] };
+        assert_eq!(plain(&text(&report, None)), "v\n\nnot tested  n: f\n");
+        assert_eq!(serde_json::to_value(Status::NotTested).unwrap(), "not tested");
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn the_report_is_one_line_for_each_check_and_on_a_terminal_a_paragraph() {
+        let findings = vec![
+            finding("good", Status::Ok),
+            Finding::with(Status::Slower, "bad", "two of them", "some time", "a cure"),
+            finding("worse", Status::Broken),
+        ];
+        let findings = findings.into_iter().map(|f| match f.status {
+            Status::Ok => Finding::ok(f.check, f.found),
+            _ => f,
+        });
+        let report = Report { verdict: "It runs.".into(), runs: true, findings: findings.collect() };
+        assert_eq!(
+            plain(&text(&report, None)),
+            "It runs.\n\nok          good: f\nwarning     bad: two of them; cost: some time; remedy: a cure\n\
+             fails       worse: f; cost: c; remedy: r\n"
+        );
+        assert_eq!(
+            plain(&text(&report, Some(22))),
+            "It runs.\n\nok          good: f\nwarning     bad: two\n            of them\n            cost: some\n                  time\n\
+            \x20           remedy: a\n                    cure\nfails       worse: f\n            cost: c\n            remedy: r\n"
+        );
+        assert!(text(&report, None).contains("\x1b["), "colours are there for a terminal");
     }
 }

@@ -28,9 +28,13 @@ const OVERHEAD: u32 = 80;
 /// Whether programs of this user can bind the port, and who has it if not.
 pub fn port() -> Finding {
     const CHECK: &str = "UDP port 4791";
-    let refused = [SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT))]
-        .into_iter()
-        .find_map(|address| shared_bind(address).err().filter(|e| *e == rustix::io::Errno::ADDRINUSE));
+    let v4 = shared_bind((Ipv4Addr::UNSPECIFIED, PORT).into()).err();
+    let v6 = shared_bind((Ipv6Addr::UNSPECIFIED, PORT).into()).err();
+    let refused = [v4, v6].into_iter().flatten().find(|e| *e == rustix::io::Errno::ADDRINUSE);
+    // A host without IPv6 has the other.
+    if let (None, Some(e), Some(_)) = (refused, v4, v6) {
+        return Finding::not_tested(CHECK, format!("could not be tried: {}", io::Error::from(e)));
+    }
     let holders = holders();
     let own = rustix::process::geteuid().as_raw();
     let rxe = rxe_devices();
@@ -104,7 +108,7 @@ pub fn buffers() -> Finding {
 fn judge_buffers(rmem: Option<u64>, wmem: Option<u64>) -> Finding {
     const CHECK: &str = "socket buffers";
     let (Some(rmem), Some(wmem)) = (rmem, wmem) else {
-        return Finding::ok(CHECK, "net.core.rmem_max and wmem_max are not shown in this network namespace");
+        return Finding::not_tested(CHECK, "net.core.rmem_max and wmem_max are not shown in this network namespace");
     };
     let found = format!("net.core.rmem_max {rmem}, wmem_max {wmem}");
     let small: Vec<_> = [("rmem_max", rmem), ("wmem_max", wmem)]
@@ -134,7 +138,7 @@ pub fn checksums() -> Finding {
 fn judge_checksums(v4: Option<u64>, v6: Option<u64>) -> Finding {
     const CHECK: &str = "UDP checksums";
     if v4.is_none() && v6.is_none() {
-        return Finding::ok(CHECK, "what the kernel drops for them is not shown here");
+        return Finding::not_tested(CHECK, "the kernel does not show here how many packets it drops for them");
     }
     let (v4, v6) = (v4.unwrap_or(0), v6.unwrap_or(0));
     if v4 + v6 == 0 {
@@ -299,10 +303,10 @@ fn send_a_train() -> Result<bool> {
 
 /// What cannot be tried from here.
 pub fn translation() -> Finding {
-    Finding::ok(
+    Finding::not_tested(
         "address translation",
-        "cannot be seen from here. NAT between hosts or containers breaks the ICRC, which covers the addresses, so peers \
-         drop every packet: route, or share the host's network (--network host)",
+        "cannot be seen from one host. NAT between hosts or containers breaks the ICRC, which covers the addresses, and \
+         peers drop every packet: route, or share the host's network (--network host)",
     )
 }
 
@@ -316,7 +320,7 @@ mod tests {
         assert_eq!(f.status, Status::Note);
         assert!(f.remedy.ends_with("sysctl -w net.core.rmem_max=4194304"), "{}", f.remedy);
         assert_eq!(judge_buffers(Some(BUFFER), Some(BUFFER)).status, Status::Ok);
-        assert_eq!(judge_buffers(None, None).status, Status::Ok);
+        assert_eq!(judge_buffers(None, None).status, Status::NotTested);
     }
 
     #[test]
@@ -327,7 +331,7 @@ mod tests {
         let v6 = "Udp6InErrors                    \t9\nUdp6InCsumErrors                \t12\nUdp6IgnoredMulti \t0\n";
         assert_eq!(udp6_checksum_errors(v6), Some(12));
         assert_eq!(judge_checksums(Some(0), Some(0)).status, Status::Ok);
-        assert_eq!(judge_checksums(None, None).status, Status::Ok);
+        assert_eq!(judge_checksums(None, None).status, Status::NotTested);
         let f = judge_checksums(Some(0), Some(12));
         assert!(f.status == Status::Note && f.found.contains("12 over IPv6") && f.cost.contains("checksum 0"), "{f:?}");
         assert!(!judge_checksums(Some(7), None).cost.contains("checksum 0"));
