@@ -74,8 +74,9 @@ Examples:
   eval \"$(vervain env)\"                            bash, zsh, sh
   vervain env --format fish | source               fish
   vervain env --format github >> \"$GITHUB_ENV\"     GitHub Actions
-  vervain env --format docker >> Dockerfile
-  vervain env --list                               what each variable is for, and what it is now";
+  vervain env --format docker >> Dockerfile        Vervain is in /opt/vervain of the image
+  vervain env --format docker --prefix /usr/local  Vervain is in /usr/local of the image
+  vervain env --list                               all variables, their values and meanings";
 
 /// What the devices look like. Each option but the last stands for a variable, which the library reads.
 #[derive(Args, Debug, Clone, Default)]
@@ -130,9 +131,12 @@ pub struct EnvArgs {
     /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
     #[arg(long)]
     pub no_preload: bool,
-    /// For whom
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = EnvFormat::Sh)]
     pub format: EnvFormat,
+    /// PREFIX of `make install` inside the image, for --format docker [default: /opt/vervain, as in examples/Dockerfile]
+    #[arg(long, value_name = "DIR", value_parser = crate::env_format::prefix)]
+    pub prefix: Option<String>,
     #[command(flatten)]
     pub device: DeviceOptions,
 }
@@ -143,7 +147,7 @@ pub enum EnvFormat {
     Sh,
     /// `set -gx NAME 'value'`
     Fish,
-    /// ENV lines of a Dockerfile, for the same library directory inside the image
+    /// ENV lines of a Dockerfile, for an image that has Vervain in --prefix
     Docker,
     /// `NAME=value` lines for $GITHUB_ENV
     Github,

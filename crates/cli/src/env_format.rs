@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -13,17 +12,27 @@ use vervain_config::{Setter, Syntax, TABLE, Variable};
 
 use crate::cli::{EnvArgs, EnvFormat};
 use crate::environment::Variables;
-use crate::settings::{self, Settings};
-use crate::{libs, output, run};
+use crate::settings::{self, Settings, WrongSetting};
+use crate::{output, run};
+
+/// Where examples/Dockerfile installs Vervain.
+const IN_THE_IMAGE: &str = "/opt/vervain";
 
 pub fn env(args: &EnvArgs) -> Result<ExitCode> {
     if args.list {
         return list(args);
     }
     if args.format == EnvFormat::Docker {
-        // An image is for other machines: nothing of this one's addresses and of its environment belongs in it.
-        let dir = libs::directory(args.device.lib_dir.as_deref())?;
-        return output::print(&docker(&dir, &args.device.settings.variables())?);
+        // An image is for other machines: nothing of this one's addresses, paths and environment belongs in it.
+        if args.device.lib_dir.is_some() {
+            let said = "--lib-dir is a place on this machine; --prefix is the one in the image";
+            return Err(WrongSetting(said.to_owned()).into());
+        }
+        let prefix = args.prefix.as_deref().unwrap_or(IN_THE_IMAGE);
+        return output::print(&docker(prefix, &args.device.settings.variables())?);
+    }
+    if args.prefix.is_some() {
+        return Err(WrongSetting("--prefix needs --format docker".to_owned()).into());
     }
     let (_, variables) = run::prepare(&args.device, !args.no_preload)?;
     output::print(&match args.format {
@@ -120,14 +129,20 @@ fn fish_quote(value: &str) -> String {
     format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
-fn docker(dir: &Path, device_variables: &Variables) -> Result<String> {
-    let mut out = String::from(
-        "# For programs that use libibverbs. Those that also look into /sys/class/infiniband (UCX, NCCL) need the view\n\
-         # that `vervain run` makes when it starts them: put it into ENTRYPOINT.\n",
+/// The value of --prefix, if LD_LIBRARY_PATH and a Dockerfile can express it.
+pub fn prefix(text: &str) -> Result<String, &'static str> {
+    if !text.starts_with('/') || text.contains([':', ';', '$', '"', '\\']) || text.contains(char::is_control) {
+        return Err("it can be an absolute path without any of : ; $ \" \\");
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+fn docker(prefix: &str, device_variables: &Variables) -> Result<String> {
+    let mut out = format!(
+        "# Vervain is in {prefix} of the image (`make install PREFIX={prefix}`, or a COPY of it). Programs that also look\n\
+         # into /sys/class/infiniband (UCX, NCCL) need the view that `vervain run` makes: put it into ENTRYPOINT.\n",
     );
-    let dir = dir.to_str().filter(|d| !d.contains(['\n', '"', '\\']));
-    let Some(dir) = dir else { bail!("the library directory's path cannot stand in a Dockerfile") };
-    writeln!(out, "ENV LD_LIBRARY_PATH=\"{dir}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\"")?;
+    writeln!(out, "ENV LD_LIBRARY_PATH=\"{prefix}/lib/vervain${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\"")?;
     for (name, value) in texts(device_variables)? {
         writeln!(out, "ENV {name}=\"{value}\"")?;
     }
@@ -146,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_dockerfile_keeps_what_the_image_had() {
-        let text = docker(Path::new("/usr/local/lib/vervain"), &vec![("VERVAIN_DEVICES", "2".into())]).unwrap();
+        let text = docker("/usr/local", &vec![("VERVAIN_DEVICES", "2".into())]).unwrap();
         assert!(text.contains("ENV LD_LIBRARY_PATH=\"/usr/local/lib/vervain${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n"));
         assert!(text.contains("ENV VERVAIN_DEVICES=\"2\"\n"));
     }

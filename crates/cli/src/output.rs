@@ -1,6 +1,6 @@
 //! What the subcommands print: whole text at once, wrapped and coloured on a terminal only, and errors as one sentence.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -22,9 +22,10 @@ fn write(mut out: impl Write, text: &str) -> Result<ExitCode> {
     }
 }
 
-/// Columns of the terminal that standard output is; None if it is none.
+/// Columns of the terminal that standard output is, 80 if it does not tell; None if it is none.
 pub fn columns() -> Option<usize> {
-    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
+    let size = || terminal_size::terminal_size_of(io::stdout());
+    io::stdout().is_terminal().then(|| size().map_or(80, |(width, _)| width.0.into()))
 }
 
 /// `text` behind `prefix`, as a paragraph of whole words whose further lines begin below the first one's text; as one line

@@ -129,7 +129,8 @@ impl Settings {
     }
 }
 
-/// A variable has a value that it cannot have: what the library would say, or has said. The command ends with status 2.
+/// A variable or an option has a value that it cannot have: the command's own sentence, or the library's. The command ends with
+/// status 2.
 #[derive(Debug)]
 pub struct WrongSetting(pub String);
 

@@ -408,8 +408,40 @@ fn the_environment_is_printed_for_a_shell_that_then_has_it() {
     assert_eq!(stdout(&output).trim(), format!("{} 2", lib_dir().display()));
     let json: serde_json::Value = serde_json::from_str(&stdout(&with_libs("env", &["--format", "json"]))).unwrap();
     assert_eq!(json["LD_LIBRARY_PATH"], lib_dir().to_str().unwrap());
-    let docker = stdout(&with_libs("env", &["--format", "docker"]));
-    assert!(docker.contains("ENV LD_LIBRARY_PATH=") && !docker.contains("VERVAIN_SYSFS"), "{docker}");
+}
+
+#[test]
+fn a_dockerfile_gets_the_path_inside_the_image_and_nothing_of_this_machine() {
+    let (mut command, _runtime) = vervain(&["env", "--format", "docker", "--devices", "2"]);
+    let output = command.env("VERVAIN_LINK", "air").env("LD_LIBRARY_PATH", "/users/own").output().unwrap();
+    let lines: Vec<_> = stdout(&output).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+    // The prefix of the example.
+    let dockerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/Dockerfile");
+    let dockerfile = fs::read_to_string(dockerfile).unwrap();
+    let prefix = dockerfile.lines().find_map(|line| line.strip_prefix("RUN make install PREFIX=")).unwrap();
+    let path =
+        |prefix: &str| format!("ENV LD_LIBRARY_PATH=\"{prefix}/lib/vervain${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\"");
+    assert_eq!(lines, [path(prefix), "ENV VERVAIN_DEVICES=\"2\"".to_owned()]);
+    let other = stdout(&vervain(&["env", "--format", "docker", "--prefix", "/usr/local/"]).0.output().unwrap());
+    assert_eq!(other.lines().last(), Some(path("/usr/local").as_str()));
+    for (words, said) in [
+        (
+            &["--format", "docker", "--prefix", "here"][..],
+            "--prefix is 'here'; it can be an absolute path without any of : ; $ \" \\",
+        ),
+        (
+            &["--format", "docker", "--prefix", "/a:b"],
+            "--prefix is '/a:b'; it can be an absolute path without any of : ; $ \" \\",
+        ),
+        (
+            &["--format", "docker", "--lib-dir", "/x"],
+            "--lib-dir is a place on this machine; --prefix is the one in the image",
+        ),
+        (&["--prefix", "/x"], "--prefix needs --format docker"),
+    ] {
+        let output = vervain(&["env"]).0.args(words).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(2), format!("vervain: {said}\n")), "{words:?}");
+    }
 }
 
 /// What a command prints on a terminal of so many columns.
@@ -444,6 +476,9 @@ fn on_a_terminal_no_line_is_wider_and_no_word_is_cut_and_elsewhere_each_check_is
         };
         let piped = stdout(&run().0.output().unwrap());
         let shown = on_terminal(run().0.env("NO_COLOR", "1"), 80);
+        // A serial console does not know its size.
+        let of_no_size = on_terminal(run().0.env("NO_COLOR", "1"), 0);
+        assert_eq!(of_no_size.lines().count(), shown.lines().count(), "{of_no_size}");
         for text in [&piped, &shown] {
             assert!(!text.contains('\x1b'), "{text}");
         }
