@@ -1,4 +1,4 @@
-# Vervain: build, try, test, install. `make` alone builds; the two commands of the README are `make demo` and `make test`.
+# Vervain: build, try, test, install, uninstall. `make` alone builds; the two commands of the README are `make demo` and `make test`.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -27,7 +27,7 @@ CLIENT_PACKAGES := $(TEST_PACKAGES) librdmacm-dev ucx-utils python3-pyverbs rdma
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin
 
-.PHONY: all build demo test test-clients soak bench results install clean fmt lint doc toolchain \
+.PHONY: all build demo test test-clients soak bench results install uninstall clean fmt lint doc toolchain \
     packages-demo packages-test packages-test-clients packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -73,6 +73,10 @@ install: build
 	scripts/install-completions.sh $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/share"
 	install -d "$(DESTDIR)$(PREFIX)/share/doc/vervain"
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE "$(DESTDIR)$(PREFIX)/share/doc/vervain"
+
+# With the PREFIX and the DESTDIR of the installation.
+uninstall:
+	@scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"
 
 clean:
 	rm -rf target

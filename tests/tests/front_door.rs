@@ -1,5 +1,6 @@
 //! What `make` does before and after cargo, on a machine that has nothing: `scripts/cargo.sh` sets up a Rust of the pinned version,
-//! from a stand-in for its host on the loopback, and changes nothing outside of the tree; `scripts/test.sh` counts tests.
+//! from a stand-in for its host on the loopback, and changes nothing outside of the tree; `scripts/test.sh` counts tests; what
+//! `make install` puts somewhere `make uninstall` removes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -226,4 +227,47 @@ fn a_build_that_fails_is_a_failure_and_success_is_the_status_of_cargo() {
     assert_eq!(lines[1], "FAILED   cargo, with status 101: see above");
     let (end, lines) = counted("", "", 0);
     assert!(end.success() && lines[1].starts_with("make test: 0 passed, 0 failed, 0 skipped"), "{}", end.describe());
+}
+
+/// Files and links below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).expect("a directory").flatten();
+    let below = |entry: fs::DirEntry| match entry.file_type().expect("its type").is_dir() {
+        true => files(&entry.path()),
+        false => vec![entry.path()],
+    };
+    entries.flat_map(below).collect()
+}
+
+#[test]
+fn uninstalling_removes_what_installing_put_there_and_nothing_else() {
+    if !have(&["make", "install", "sed"]) {
+        return;
+    }
+    vervain_tests::vervain();
+    let place = tempfile::tempdir().expect("a directory");
+    let make = |goal: &str| {
+        let destdir = format!("DESTDIR={}", place.path().display());
+        // What is built is taken as it is.
+        let mut command = Command::new("make");
+        command.args(["-o", "build", goal, "PREFIX=/opt/its own", &destdir]).current_dir(source());
+        let end = Job::start(&mut command).finish(LIMIT);
+        assert!(end.success(), "{}", end.describe());
+    };
+    make("install");
+    let installed = files(place.path());
+    assert!(installed.len() > 30, "{installed:?}");
+    let root = place.path().join("opt/its own");
+    let foreign = ["bin/other", "lib/vervain/other.so", "share/man/man1/vervain-other.1"].map(|file| root.join(file));
+    for file in &foreign {
+        fs::write(file, "").expect("a file of somebody else's");
+    }
+    make("uninstall");
+    let mut left = files(place.path());
+    left.sort();
+    assert_eq!(left, foreign);
+    assert!(!root.join("share/doc/vervain").exists(), "an empty directory of its own stays");
+    fs::remove_file(&foreign[1]).expect("somebody else's file");
+    make("uninstall");
+    assert!(!root.join("lib/vervain").exists(), "an empty directory of its own stays");
 }

@@ -1,0 +1,23 @@
+#!/bin/sh
+# uninstall.sh ROOT: removes from ROOT (DESTDIR and PREFIX) what `make install` puts there, and nothing else. Directories go only
+# if they are Vervain's own and empty.
+set -eu
+root=$1
+remove() { # FILE...
+    for file; do rm -f -- "$root/$file"; done
+}
+remove bin/vervain lib/pkgconfig/vervain.pc
+for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
+    remove "lib/vervain/lib$name.so.1" "lib/vervain/lib$name.so"
+done
+remove lib/vervain/libvervain_preload.so lib/vervain/valgrind.supp lib/vervain/tsan.supp
+for page in "" -run -devices -doctor -env -bench -bench-run -bench-serve -bench-compare -bench-report -bench-plans \
+    -completions -man; do
+    remove "share/man/man1/vervain$page.1"
+done
+remove share/bash-completion/completions/vervain share/zsh/site-functions/_vervain \
+    share/fish/vendor_completions.d/vervain.fish
+remove share/doc/vervain/README.md share/doc/vervain/LICENSE-MIT share/doc/vervain/LICENSE-APACHE
+for own in lib/vervain share/doc/vervain; do
+    if [ -d "$root/$own" ]; then rmdir --ignore-fail-on-non-empty -- "$root/$own"; fi
+done
