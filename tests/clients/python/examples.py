@@ -20,6 +20,8 @@ def workflow(text, out):
     # YAML 1.1 takes the key `on` for a truth value.
     assert {"name", True, "jobs"} == set(document), document.keys()
     (job,) = document["jobs"].values()
+    (key,) = [step["with"]["key"] for step in job["steps"] if step.get("uses", "").startswith("actions/cache@")]
+    assert "hashFiles('vervain/Cargo.lock')" in key, key
     for number, step in enumerate(job["steps"]):
         assert ("uses" in step) != ("run" in step), step
         if "run" in step:

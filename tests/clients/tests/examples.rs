@@ -2,6 +2,7 @@
 //! steps of the workflow and the commands of the two pods are run, the Dockerfile's packages must exist.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -77,6 +78,28 @@ fn the_steps_of_the_workflow_run() {
         ran += 1;
     }
     assert!(ran >= if pyverbs { 6 } else { 4 }, "{ran} steps ran");
+}
+
+/// A server that fails after its client has ended well: bash's `wait` without a process id would say that all is well.
+#[test]
+fn the_workflow_fails_with_its_server() {
+    let Some(out) = scripts() else { return };
+    let steps = fs::read_dir(out.path()).expect("steps").flatten().map(|entry| entry.path());
+    let serving =
+        |path: &PathBuf| fs::read_to_string(path).is_ok_and(|script| script.contains("ib_write_bw -F -n 1000 &"));
+    let step = steps.into_iter().find(serving).expect("the step with a server");
+    let command = out.path().join("vervain");
+    for (server, client) in [(0, 0), (3, 0), (0, 4)] {
+        let text = format!("#!/bin/sh\ncase \"$*\" in *localhost) exit {client};; esac\nexit {server}\n");
+        fs::write(&command, text).expect("a command in Vervain's place");
+        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("its permissions");
+        let path = format!("{}:{}", out.path().display(), std::env::var("PATH").expect("PATH"));
+        let mut runner = Command::new("bash");
+        runner.args(["--noprofile", "--norc", "-eo", "pipefail"]).arg(&step).env("PATH", path);
+        let end = Job::start(&mut runner).finish(LIMIT);
+        let status = end.status.and_then(|status| status.code());
+        assert_eq!(status, Some(server + client), "{}", end.describe());
+    }
 }
 
 fn has_pyverbs() -> bool {
