@@ -31,33 +31,35 @@ pub enum Command {
     /// Run a program on Vervain's devices
     ///
     /// Sets the environment (library path, preload, device options) and executes the program in this very process, so
-    /// its pid, its exit status and its signals are its own. Exit status before the program starts: 125 Vervain itself
-    /// failed, 126 the program cannot be executed, 127 it was not found.
+    /// its pid, its exit status and its signals are its own. Exit status if the program does not start: 2 for a mistake in
+    /// an option or a variable, 125 if Vervain itself fails, 126 if the program cannot be executed, 127 if it is not
+    /// found.
     #[command(after_help = RUN_EXAMPLES, override_usage = "vervain run [OPTIONS] [--] PROGRAM [ARGS]...")]
     Run(RunArgs),
     /// List the devices that a program under `vervain run` sees
     Devices(DevicesArgs),
-    /// Say what this machine allows, what is lost where it does not, and the remedy
+    /// Check this machine for everything that Vervain uses, with cost and remedy of each lack
     ///
-    /// Each line is tried, not guessed. Exit status: 0 Vervain can run here, even if slower; 1 it cannot.
+    /// Each check is a trial; one that cannot be made says "not tested". Exit status: 0 if Vervain can run here, even if slower;
+    /// 1 if it cannot.
     Doctor(DoctorArgs),
-    /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI, or all that there are
+    /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI, or list all variables
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
-    /// Measure any verbs device, with interference, and see it
+    /// Measure any verbs device, with and without interference, and draw the results
     #[command(after_help = crate::bench::cli::EXAMPLES)]
     Bench(crate::bench::cli::BenchArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write all of them into a directory
     Man(ManArgs),
-    /// Print what the verbs library answers, as JSON (the process behind `devices` and `run`)
+    /// Print the answers of the verbs library as JSON (the process behind `devices` and `run`)
     #[command(hide = true)]
     Inventory(InventoryArgs),
     /// The second process of doctor's trial of memory access between processes
     #[command(hide = true)]
     Probe(ProbeArgs),
-    /// Say where the memory lies that this process allocates (the process behind doctor's trial of sharing)
+    /// Print the kind of memory that this process allocates (the process behind doctor's trial of sharing)
     #[command(hide = true)]
     Sharing,
 }
@@ -67,7 +69,7 @@ Examples:
   vervain run -- ibv_devinfo
   vervain run -- ib_write_lat &  vervain run -- ib_write_lat localhost
   vervain run --devices 2 --link-layer infiniband -- ibv_devices
-  vervain run -v -- ./my-program      shows the environment and which libibverbs it gets";
+  vervain run -v -- ./my-program      prints the environment and the libibverbs that it gets";
 
 const ENV_EXAMPLES: &str = "\
 Examples:
@@ -84,7 +86,7 @@ Examples:
 pub struct DeviceOptions {
     #[command(flatten)]
     pub settings: Settings,
-    /// Directory of Vervain's libraries, where it is not beside the command
+    /// Directory of Vervain's libraries, if it is not beside the command
     #[arg(long, value_name = "DIR")]
     pub lib_dir: Option<PathBuf>,
 }
@@ -118,7 +120,7 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Directory of Vervain's libraries, where it is not beside the command
+    /// Directory of Vervain's libraries, if it is not beside the command
     #[arg(long, value_name = "DIR")]
     pub lib_dir: Option<PathBuf>,
 }
@@ -163,7 +165,7 @@ pub struct CompletionsArgs {
 
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Where to write the pages of all subcommands; without it the main page goes to standard output
+    /// Directory for the pages of all subcommands; without it the main page goes to standard output
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

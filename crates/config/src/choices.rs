@@ -45,17 +45,17 @@ choices! {
     /// How much is told on standard error.
     LogLevel {
         Off = "off", "Nothing";
-        Error = "error", "Why there is no device, and what is broken";
-        Warn = "warn", "What is not as it should be, too";
-        Info = "info", "Why a verb or a work request failed, too";
-        Debug = "debug", "What happens between processes and hosts, too";
+        Error = "error", "Errors: no device, or something broken";
+        Warn = "warn", "Warnings, too";
+        Info = "info", "The reason for each failed verb and work request, too";
+        Debug = "debug", "Events between processes and hosts, too";
         Trace = "trace", "All";
     }
 
     /// How a peer's memory that is not mapped is reached.
     MemoryWay {
-        Auto = "auto", "process_vm calls, or copies by the owner where the kernel refuses them";
-        Vm = "vm", "process_vm calls; where the kernel refuses them, the operation fails (remote operation error)";
+        Auto = "auto", "process_vm calls, or copies by the owner if the kernel refuses them";
+        Vm = "vm", "process_vm calls; if the kernel refuses them, the operation fails (remote operation error)";
         Owner = "owner", "Copies by the owner of the memory";
     }
 

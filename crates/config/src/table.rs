@@ -55,7 +55,7 @@ table! {
     LINK "VERVAIN_LINK" {
         option: "link" "LINK",
         syntax: Syntax::Words(LinkChoice::CHOICES), default: LinkChoice::Auto.word(),
-        meaning: "How peers are reached",
+        meaning: "Way to peers",
         set by User, read by Library
     }
     INTERFACE "VERVAIN_INTERFACE" {
@@ -67,31 +67,31 @@ table! {
     LOG "VERVAIN_LOG" {
         option: "log" "LEVEL",
         syntax: Syntax::Words(LogLevel::CHOICES), default: LogLevel::Warn.word(),
-        meaning: "Messages on standard error; info explains every failed call",
+        meaning: "Messages on standard error; `info` explains every failed call",
         set by User, read by Library
     }
     MEMORY "VERVAIN_MEMORY" {
         option: "memory" "WAY",
         syntax: Syntax::Words(MemoryWay::CHOICES), default: MemoryWay::Auto.word(),
-        meaning: "How a peer's memory that is not mapped is reached",
+        meaning: "Way to a peer's memory that is not mapped",
         set by User, read by Library
     }
     SHARE "VERVAIN_SHARE" {
         option: "share" "WHERE",
         syntax: Syntax::Words(Share::CHOICES), default: Share::Auto.word(),
-        meaning: "Which processes have large and page-aligned memory allocated from shared memory, so that peers map it",
+        meaning: "Processes whose large and page-aligned memory is allocated from shared memory, so that peers map it",
         set by User, read by Library Preload
     }
     FORK_LIMIT "VERVAIN_FORK_LIMIT" {
         option: "fork-limit" "BYTES",
         syntax: Syntax::Bytes, default: "a quarter of the memory",
-        meaning: "How much shared memory a fork copies; beyond it the child has none",
+        meaning: "Most shared memory that a fork copies; if there is more, the child has none",
         set by User, read by Preload
     }
     ADOPT "VERVAIN_ADOPT" {
         option: "adopt" "SWITCH",
         syntax: Syntax::Words(Switch::CHOICES), default: Switch::Off.word(),
-        meaning: "Whether memory that peers cannot map is moved to where they can while it is registered",
+        meaning: "Move memory that peers cannot map onto shared pages while it is registered",
         set by User, read by Library Preload
     }
     FAULTS "VERVAIN_FAULTS" {
@@ -108,7 +108,7 @@ table! {
     }
     SYSFS_PATH "SYSFS_PATH" {
         syntax: Syntax::Text("a directory"), default: "/sys",
-        meaning: "What ibv_get_sysfs_path returns, as in rdma-core",
+        meaning: "Directory that ibv_get_sysfs_path returns, as in rdma-core",
         set by User, read by Library
     }
     SYSFS "VERVAIN_SYSFS" {
@@ -118,32 +118,32 @@ table! {
     }
     BIN "VERVAIN_BIN" {
         syntax: Syntax::Text("a file name"), default: "the release build",
-        meaning: "The command that the whole-program tests run",
+        meaning: "Command that the whole-program tests run",
         set by Tester, read by Tests
     }
     SEED "VERVAIN_SEED" {
         syntax: Syntax::Text("a number"), default: "each test's own",
-        meaning: "What random tests follow from; of the simulation that one run, its packets printed",
+        meaning: "Seed of random tests; the simulation makes that run alone and prints its packets",
         set by Tester, read by Tests
     }
     SEEDS "VERVAIN_SEEDS" {
         syntax: Syntax::Text("a number"), default: "4000",
-        meaning: "How many runs the simulation of the transport makes",
+        meaning: "Runs that the simulation of the transport makes",
         set by Tester, read by Tests
     }
     SOAK_FROM "VERVAIN_SOAK_FROM" {
         syntax: Syntax::Text("a number"), default: "10000",
-        meaning: "The first seed of `make soak`",
+        meaning: "First seed of `make soak`",
         set by Tester, read by Tests
     }
     SOAK_SECONDS "VERVAIN_SOAK_SECONDS" {
         syntax: Syntax::Text("a number"), default: "600",
-        meaning: "How long `make soak` runs",
+        meaning: "Seconds that `make soak` runs",
         set by Tester, read by Tests
     }
     HOSTILE_PACKETS "VERVAIN_HOSTILE_PACKETS" {
         syntax: Syntax::Text("a number"), default: "10000000",
-        meaning: "How many packets the test of hostile packets makes",
+        meaning: "Packets that the test of hostile packets makes",
         set by Tester, read by Tests
     }
     WRITE_SCHEMA "VERVAIN_WRITE_SCHEMA" {

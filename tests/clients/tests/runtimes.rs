@@ -1,4 +1,4 @@
-//! Large runtimes whose memory is shared from birth: numpy, and a JVM.
+//! Large runtimes whose memory is allocated from shared memory: numpy, and a JVM.
 
 use std::process::Command;
 use std::time::Duration;

@@ -24,17 +24,17 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// Carry out a plan, or go on with a run that was cut off
+    /// Carry out a plan, or resume an interrupted run
     ///
-    /// What was measured is kept at once, in DIR/journal.jsonl; results.json, report.html and figures/ follow at the end,
-    /// also at an early one (Ctrl-C, a peer that is gone). Exit status: 0 all measured; 1 something failed or is missing;
-    /// 130 interrupted.
+    /// Each measurement is written to DIR/journal.jsonl at once; results.json, report.html and figures/ follow at the end,
+    /// also at an early one (Ctrl-C, a lost peer). Exit status: 0 if all is measured; 1 if something failed or is missing;
+    /// 130 if interrupted.
     Run(RunArgs),
     /// Be the far host of a run, until Ctrl-C
     ///
-    /// Whoever reaches the port can have this host measured: for networks that you trust.
+    /// Everybody who reaches the port can have this host measured: use it on trusted networks.
     Serve(ServeArgs),
-    /// Say how two runs differ, and whether that means anything
+    /// Compare two runs, and mark the differences that are more than chance
     Compare(CompareArgs),
     /// Write results.json, report.html and figures/ of a run again
     Report(ReportArgs),
@@ -51,10 +51,10 @@ pub struct Which {
     /// The device [default: the first]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Place in the port's GID table [default: the best]
+    /// Index in the port's GID table [default: the best]
     #[arg(long, value_name = "N")]
     pub gid_index: Option<u8>,
-    /// Whose libibverbs
+    /// The libibverbs to measure
     #[arg(long, value_enum, default_value_t = Verbs::Auto)]
     pub verbs: Verbs,
     #[command(flatten)]
@@ -82,16 +82,16 @@ pub struct RunArgs {
     /// Both ends on this host [default without --peer]
     #[arg(long)]
     pub local: bool,
-    /// The directory for everything that comes out [default: vervain-bench-PLAN-TIME]
+    /// The directory for all results [default: vervain-bench-PLAN-TIME]
     #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
     pub out: Option<PathBuf>,
     /// Go on with the run in this directory
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// How often each case is measured, instead of what the plan says
+    /// Rounds of each case, instead of the plan's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "resume")]
     pub rounds: Option<u32>,
-    /// What order and resampling follow from, instead of what the plan says
+    /// Seed of order and resampling, instead of the plan's
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     pub seed: Option<u64>,
     /// The port of the device, from 1
@@ -103,7 +103,7 @@ pub struct RunArgs {
 
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Where to listen [default: port 4790 of all addresses]
+    /// Address to listen on [default: port 4790 of all addresses]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub bind: Option<SocketAddr>,
     #[command(flatten)]
@@ -116,7 +116,7 @@ pub struct CompareArgs {
     pub a: PathBuf,
     /// The run that is compared
     pub b: PathBuf,
-    /// The HTML file that it is drawn into; figures and values come beside it
+    /// The HTML file for the comparison; figures and values are written beside it
     #[arg(short, long, value_name = "FILE", default_value = "vervain-bench-compare.html")]
     pub out: PathBuf,
 }

@@ -115,7 +115,7 @@ fn judge_names(slots: &[Other], port: &[Other]) -> Finding {
         pids => format!("as root: kill {}", pids.join(" ")),
     };
     let status = if taken >= SLOTS { Status::Broken } else { Status::Note };
-    let remedy = format!("{end}; or a network namespace of your own, where no other user comes");
+    let remedy = format!("{end}; or a network namespace of your own, which no other user enters");
     Finding::with(status, CHECK, found.join("; "), cost.join("; "), remedy)
 }
 

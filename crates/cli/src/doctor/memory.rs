@@ -60,7 +60,7 @@ pub fn programs_own() -> Finding {
             CHECK,
             format!("{MEMFDS}; System V segments are not: {e:#}"),
             "memory in System V segments is reached like private memory",
-            "a kernel with CONFIG_SYSVIPC; kernel.shmmni and kernel.shmall above what is used",
+            "a kernel with CONFIG_SYSVIPC; larger kernel.shmmni and kernel.shmall",
         ),
     }
 }
@@ -91,7 +91,7 @@ fn attach_a_segment() -> Result<()> {
 pub fn owner_copies() -> Finding {
     const CHECK: &str = "owner copies";
     let found = match Config::of_process().map_or(MemoryWay::Auto, |config| config.memory) {
-        MemoryWay::Vm => "kept from use: VERVAIN_MEMORY is vm, so what process_vm cannot reach is an error",
+        MemoryWay::Vm => "not in use: VERVAIN_MEMORY is vm, and memory that process_vm cannot reach is an error",
         MemoryWay::Owner => "for all memory that is not mapped: VERVAIN_MEMORY is owner",
         MemoryWay::Auto => {
             "for atomics on memory that is not mapped, and if process_vm is refused; the machine has no part in them"

@@ -122,7 +122,9 @@ fn verdict(findings: &[Finding]) -> String {
             let costly = findings.iter().filter(|f| f.status == Status::NotTested && !f.cost.is_empty());
             match costly.map(|f| f.check).collect::<Vec<_>>().join(", ").as_str() {
                 "" => "Vervain runs here, and nothing makes it slower.".to_owned(),
-                names => format!("Vervain runs here; what could not be tested may make it slower: {names}."),
+                names => {
+                    format!("Vervain runs here; it may be slower than it could, since this was not tested: {names}.")
+                }
             }
         }
     }
@@ -185,7 +187,7 @@ mod tests {
         let unseen = || Finding::not_tested("n", "f");
         assert!(verdict(&[unseen()]).contains("nothing makes it slower"));
         let costly = verdict(&[finding("p", Status::NotTested)]);
-        assert_eq!(costly, "Vervain runs here; what could not be tested may make it slower: p.");
+        assert_eq!(costly, "Vervain runs here; it may be slower than it could, since this was not tested: p.");
         let report = Report { verdict: "v".into(), runs: true, findings: vec![unseen()] };
         assert_eq!(plain(&text(&report, None)), "v\n\nnot tested  n: f\n");
         assert_eq!(serde_json::to_value(Status::NotTested).unwrap(), "not tested");

@@ -147,7 +147,7 @@ fn judge_checksums(v4: Option<u64>, v6: Option<u64>) -> Finding {
     let found = format!("packets dropped for it: {v4} over IPv4 (InCsumErrors), {v6} over IPv6 (Udp6InCsumErrors)");
     let (cost, remedy) = if v6 > 0 {
         (
-            "RNICs and soft-RoCE send checksum 0, and over IPv6 the kernel drops that where no program of this version of \
+            "RNICs and soft-RoCE send checksum 0, and over IPv6 the kernel drops that if no program of this version of \
              Vervain has the port; other packets were damaged",
             "see whether it grows while programs run (nstat -az Udp6InCsumErrors): then end programs that run on an older \
              version, or look for the damage: ethtool -S, ethtool -K INTERFACE rx off",
