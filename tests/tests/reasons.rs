@@ -268,7 +268,8 @@ fn a_capture_that_cannot_be_made_is_refused_before_the_program_starts() {
         ("/nowhere/at/all.pcap", "VERVAIN_PCAP: /nowhere/at/all.pcap: No such file or directory (os error 2)"),
         ("/tmp", "VERVAIN_PCAP: /tmp: Is a directory (os error 21)"),
     ] {
-        let end = Job::start(Command::new(vervain()).args(["run", "--", "true"]).env("VERVAIN_PCAP", name)).finish(LIMIT);
+        let end =
+            Job::start(Command::new(vervain()).args(["run", "--", "true"]).env("VERVAIN_PCAP", name)).finish(LIMIT);
         assert_eq!(end.status.and_then(|status| status.code()), Some(2), "{}", end.describe());
         assert!(end.output.contains(why), "{}", end.output);
     }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use vervain_config::{Setter, TABLE, Variable};
-use vervain_tests::{Job, Leftovers, Runs, alone, c_program, have, have_c, under_vervain, unswayed, vervain};
+use vervain_tests::{
+    Job, Leftovers, Runs, alone, c_program, have, have_c, must_hold, under_vervain, unswayed, vervain, way,
+};
 
 /// Every way to memory but the best.
 const OTHERS: &[&str] = &["vm", "owner", "shared", "adopt"];
@@ -210,4 +212,16 @@ fn an_unknown_device_is_refused_by_its_program() {
         assert!(end.status.is_some_and(|s| !s.success()), "{}", end.describe());
         assert!(end.output.contains(args[1]), "{}", end.describe());
     }
+}
+
+/// A sandbox's network stack may not know trains: the option is refused (ENOPROTOOPT), and packets come one by one.
+#[test]
+fn packets_pass_where_trains_are_not_received_whole() {
+    if !have_c() {
+        return;
+    }
+    let refused = format!("{}/2:{}={}", libc::SYS_setsockopt, libc::UDP_GRO, libc::ENOPROTOOPT);
+    let mut command = under_vervain(c_program("refuse"));
+    command.arg(refused).arg(c_program("data")).arg("--two").envs(way("roce"));
+    must_hold(&Job::start(&mut command).finish(Duration::from_secs(120)));
 }

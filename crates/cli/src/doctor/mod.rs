@@ -160,7 +160,8 @@ fn mark(status: Status) -> (&'static str, Style) {
     match status {
         Status::Ok => ("ok", AnsiColor::Green.on_default()),
         Status::NotTested => ("not tested", AnsiColor::Cyan.on_default()),
-        Status::Note | Status::Slower => ("warning", AnsiColor::Yellow.on_default()),
+        Status::Note => ("note", AnsiColor::Cyan.on_default()),
+        Status::Slower => ("slower", AnsiColor::Yellow.on_default()),
         Status::Broken => ("fails", AnsiColor::Red.on_default().bold()),
     }
 }
@@ -211,12 +212,12 @@ mod tests {
         let report = Report { verdict: "It runs.".into(), runs: true, findings: findings.collect() };
         assert_eq!(
             plain(&text(&report, None)),
-            "It runs.\n\nok          good: f\nwarning     bad: two of them; cost: some time; remedy: a cure\n\
+            "It runs.\n\nok          good: f\nslower      bad: two of them; cost: some time; remedy: a cure\n\
              fails       worse: f; cost: c; remedy: r\n"
         );
         assert_eq!(
             plain(&text(&report, Some(22))),
-            "It runs.\n\nok          good: f\nwarning     bad: two\n            of them\n            cost: some\n                  time\n\
+            "It runs.\n\nok          good: f\nslower      bad: two\n            of them\n            cost: some\n                  time\n\
             \x20           remedy: a\n                    cure\nfails       worse: f\n            cost: c\n            remedy: r\n"
         );
         assert!(text(&report, None).contains("\x1b["), "colours are there for a terminal");
