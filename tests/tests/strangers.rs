@@ -107,7 +107,7 @@ impl World {
         let who = format!("uid {NOBODY}, process {} (", std::process::id());
         for program in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
             let (worked, output) = self.pingpong(program, link);
-            for wanted in [wanted, &who, "(errno 98)"] {
+            for wanted in [wanted, &who, "(EADDRINUSE)"] {
                 if worked || !output.contains(wanted) {
                     self.failures.add(&format!("{what}, {program} by {link}"), format!("no {wanted:?} in {output}"));
                 }

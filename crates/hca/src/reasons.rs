@@ -70,9 +70,9 @@ extern "C" fn tell_the_first() {
     let Ok(reasons) = REASONS.try_lock() else { return };
     let Some(known) = reasons.as_ref().filter(|known| known.pid == std::process::id()) else { return };
     let line = match known.count {
-        1 => format!("vervain: {} ({}=info reports it as it happens)\n", known.first, LOG.name()),
+        1 => format!("vervain: {}; {}=info reports it as it happens\n", known.first, LOG.name()),
         count => format!(
-            "vervain: {} (the first of {count} failures; {}=info reports each as it happens)\n",
+            "vervain: {}; the first of {count} failures, {}=info reports each as it happens\n",
             known.first,
             LOG.name()
         ),

@@ -13,7 +13,7 @@ use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
 use crate::object::{self, Handle, pointer_of, state};
-use crate::{cq, cq_ex, device_list, dm, mr, mw, ordered, pd, post, qp, query, srq, xrcd};
+use crate::{cq, cq_ex, device_list, dm, errno, mr, mw, ordered, pd, post, qp, query, srq, xrcd};
 
 /// What all `ibv_context`s of one opening share: the one opened and those imported.
 pub(crate) struct Opening {
@@ -102,10 +102,15 @@ fn openings() -> OwnerGuard<'static, Vec<(Weak<Opening>, usize)>> {
 
 /// Opens a device.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: the client's device.
+    let hca = match vervain_link::open(unsafe { device_list::device(device) }) {
+        Ok(hca) => hca,
+        Err(e) => {
+            log::error!("cannot open the device: {e}");
+            return errno::null(e.errno());
+        }
+    };
     pointer_of(|| {
-        // SAFETY: the client's device.
-        let hca = vervain_link::open(unsafe { device_list::device(device) })
-            .inspect_err(|e| log::error!("cannot open the device: {e}"))?;
         let file = command_file()?;
         let opening = Arc::new(Opening {
             hca,

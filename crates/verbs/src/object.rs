@@ -6,6 +6,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
 
+use nix::errno::Errno;
 use vervain_hca::{Error, reasons};
 
 use crate::errno;
@@ -107,7 +108,7 @@ pub(crate) fn minus_one_of(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
 /// Says why a verb fails. Gives the errno.
 #[cold]
 pub(crate) fn failed(e: &Error) -> c_int {
-    let why = format_args!("{e} (errno {})", e.errno());
+    let why = format_args!("{e} ({:?})", Errno::from_raw(e.errno()));
     match e.errno() {
         // A table entry is empty, or there is nothing to read.
         libc::ENODATA | libc::EAGAIN => {}
