@@ -113,6 +113,7 @@ const MISTAKES: &[Mistake] = &[
         fails: false,
         ..mistake("wrong_qkey", &["a datagram of QP # to QP # is dropped: its Q_Key # is not that of the QP, #"])
     },
+    Mistake { fails: false, ..mistake("domain_in_use", &["objects left in the protection domain: 2 (EBUSY)"]) },
     Mistake { fails: false, ..mistake("nothing_wrong", &[]) },
 ];
 

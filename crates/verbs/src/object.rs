@@ -110,10 +110,10 @@ pub(crate) fn minus_one_of(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
 pub(crate) fn failed(e: &Error) -> c_int {
     let why = format_args!("{e} ({:?})", Errno::from_raw(e.errno()));
     match e.errno() {
-        // A table entry is empty, or there is nothing to read.
-        libc::ENODATA | libc::EAGAIN => {}
-        // Programs post until a queue is full, and ask whether something is supported.
-        libc::ENOMEM | libc::EOPNOTSUPP => reasons::tell_what_is_no_failure(why),
+        // A table entry is empty, there is nothing to read, or a signal has come first.
+        libc::ENODATA | libc::EAGAIN | libc::EINTR => {}
+        // Programs post until a queue is full, ask whether something is supported, and at their end destroy what is in use.
+        libc::ENOMEM | libc::EOPNOTSUPP | libc::EBUSY => reasons::tell_what_is_no_failure(why),
         _ => reasons::tell(why),
     }
     e.errno()

@@ -32,7 +32,7 @@ impl Users {
     fn check(&self) -> Result<(), Error> {
         match self.0.load(Ordering::Acquire) {
             0 => Ok(()),
-            n => Err(Error::busy(format!("{n} objects use the domain"))),
+            n => Err(Error::busy(format!("objects left in the protection domain: {n}"))),
         }
     }
 }
