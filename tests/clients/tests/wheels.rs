@@ -31,7 +31,8 @@ fn run(packages: &[&str], script: &str, link: &str, args: &[&str], vars: &[(&str
     }
     assert!(end.success(), "{link} {args:?} {vars:?}: {}", end.describe());
     println!("{link} {args:?} {vars:?}: {:.2} s", end.took.as_secs_f64());
-    let moved = end.output.lines().find_map(|l| l.strip_prefix("moved ")?.strip_suffix(" bytes")?.parse().ok());
+    // The lines of the package's log, on standard error, may begin in the middle of one.
+    let moved = end.output.split("moved ").find_map(|rest| rest.split_once(" bytes")?.0.parse().ok());
     let moved: u64 = moved.unwrap_or_else(|| panic!("{}", end.describe()));
     let by_memory = counters.read("memory_bytes");
     // A word of this counter is 4 bytes.
