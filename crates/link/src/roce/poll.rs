@@ -231,6 +231,11 @@ impl Engine {
             state.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
             return (false, Some(now + PAUSED_NS));
         }
+        if state.rate.is_watched() && self.ports.packet_fd().is_some_and(is_readable) {
+            // The program takes them, if it polls.
+            state.rate.activity();
+            process.set_poll_interval(1);
+        }
         let visit = self.visit(process, now);
         let mut sleep = self.plan_sleep(&visit, was_wanted, now < slept_until);
         match self.receiving.try_lock() {
@@ -257,6 +262,10 @@ impl Engine {
     fn plan_sleep(&self, visit: &Visit, was_wanted: bool, early: bool) -> Sleep {
         let (state, now) = (&self.poll_state, visit.now);
         if !visit.polled && !visit.waited_for {
+            state.tick.store(0, Ordering::Relaxed);
+            return Sleep { for_packets: true, until: None, not_before: 0 };
+        }
+        if !visit.waited_for && self.timers.next() == NEVER && state.rate.watch(self.has_connections(), now) {
             state.tick.store(0, Ordering::Relaxed);
             return Sleep { for_packets: true, until: None, not_before: 0 };
         }

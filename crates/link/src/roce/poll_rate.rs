@@ -4,7 +4,8 @@
 //!
 //! While packets come or go, every poll asks. After a while without any, one asks now and then by the clock: soon where QPs
 //! are connected to other hosts, seldom where there are only QPs for datagrams, which most programs make for the beginning
-//! of a conversation.
+//! of a conversation. When the progress thread has come by meanwhile it watches for packets, in a sleep that nothing else ends,
+//! and no poll asks: messages by memory cost no system call. The first packet then costs its wake-up.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -15,6 +16,11 @@ const CONNECTED_NS: u64 = 2_000;
 const DATAGRAMS_NS: u64 = 20_000;
 /// Of so many polls one looks at the clock, which is dear too; and while only datagrams can come, at most one asks.
 const POLLS: u32 = 16;
+/// Of so many one sees that the progress thread watches, and does not ask.
+const WATCHED_POLLS: u32 = 1 << 16;
+/// After so long without a packet the progress thread watches for packets of QPs that are connected; a wake-up more for a peer
+/// that speaks so seldom is little. For datagrams it does as soon as the link is idle.
+const WATCH_CONNECTED_NS: u64 = 100_000_000;
 
 /// A port where so many polls in a row found nothing is left out of the most, but for one in so many. A QP for datagrams has
 /// a port at each address of the host, while a conversation goes on at one of them.
@@ -47,6 +53,8 @@ pub(super) struct PollRate {
     empty_polls: AtomicU32,
     /// No packet has come or gone for a while.
     idle: AtomicBool,
+    /// The progress thread watches for the next one.
+    watched: AtomicBool,
     /// One has since `active_at`.
     active: AtomicBool,
     active_at: AtomicU64,
@@ -58,12 +66,19 @@ impl PollRate {
     /// or without.
     #[inline]
     pub(super) fn interval(&self, connected: bool) -> u32 {
-        if connected && !self.is_idle() { 1 } else { POLLS }
+        match (self.is_watched(), self.is_idle()) {
+            (true, _) => WATCHED_POLLS,
+            (false, false) if connected => 1,
+            _ => POLLS,
+        }
     }
 
     /// Whether this poll is to ask for packets.
     #[inline]
     pub(super) fn is_due(&self, connected: bool, now: impl FnOnce() -> u64) -> bool {
+        if self.is_watched() {
+            return false;
+        }
         if !self.is_idle() {
             return true;
         }
@@ -79,6 +94,23 @@ impl PollRate {
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Relaxed)
+    }
+
+    /// The progress thread goes to sleep until packets come, if they have stayed away long enough; whether it may. From then on no
+    /// poll asks until it says that there is [`PollRate::activity`].
+    pub(super) fn watch(&self, connected: bool, now: u64) -> bool {
+        let quiet = now.wrapping_sub(self.active_at.load(Ordering::Relaxed));
+        if !self.is_idle() || self.active.load(Ordering::Relaxed) || connected && quiet < WATCH_CONNECTED_NS {
+            return false;
+        }
+        self.watched.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether no poll asks, for the progress thread watches.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// A poll has asked; whether there was anything.
@@ -109,6 +141,7 @@ impl PollRate {
     pub(super) fn activity(&self) {
         if self.is_idle() {
             self.idle.store(false, Ordering::Relaxed);
+            self.watched.store(false, Ordering::Relaxed);
         }
         if !self.active.load(Ordering::Relaxed) {
             self.active.store(true, Ordering::Relaxed);
@@ -170,6 +203,24 @@ mod tests {
         assert_eq!(polls, [PORT_EMPTY_POLLS + 100, PORT_EMPTY_POLLS + 1600]);
         ports[0].polled(true);
         assert!((0..PORT_EMPTY_POLLS).all(|n| ports[0].is_due(n, 0)));
+    }
+
+    #[test]
+    fn no_poll_asks_while_the_progress_thread_watches() {
+        let (rate, mut now) = (PollRate::default(), 1 << 40);
+        rate.activity();
+        assert!(!rate.watch(false, now), "a packet has just come");
+        asked(&rate, true, 10_000, 500, &mut now);
+        assert!(rate.is_idle() && !rate.watch(true, now), "the peers of connected QPs may speak soon");
+        now += WATCH_CONNECTED_NS;
+        assert!(rate.watch(true, now));
+        assert_eq!(asked(&rate, true, 1_000_000, 500, &mut now), 0);
+        rate.activity();
+        assert_eq!(asked(&rate, true, 100, 500, &mut now), 100);
+        // Datagrams only: at once.
+        asked(&rate, false, 100_000, 40, &mut now);
+        assert!(rate.watch(false, now));
+        assert_eq!(asked(&rate, false, 1_000_000, 40, &mut now), 0);
     }
 
     #[test]
