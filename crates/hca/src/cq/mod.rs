@@ -20,8 +20,9 @@ use crate::cq::rings::Rings;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
-use crate::host::clock::hca_clock_ns;
+use crate::host::clock::{hca_clock_ns, now_ns};
 use crate::host::lock::{OwnerGuard, OwnerLock};
+use crate::host::tid;
 use crate::host::yield_policy::Courtesy;
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
@@ -415,6 +416,7 @@ impl Cq {
         };
         if n > 0 {
             q.courtesy.found();
+            tid::count_found();
             return n;
         }
         self.polled_in_vain(guard);
@@ -424,13 +426,16 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
-        let offer = queue.courtesy.in_vain(crate::host::tid::tid());
+        let offer = queue.courtesy.in_vain(tid::tid(), tid::found);
         drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
         }
         if offer {
+            let before = now_ns();
             std::thread::yield_now();
+            let away = now_ns().saturating_sub(before);
+            self.queue.lock().courtesy.returned(away);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the calling thread has of its own: its id, without a system call, and where it counts; without a call into the
-//! dynamic linker.
+//! What the calling thread has of its own: its id, without a system call, how often it has found completions, and where it
+//! counts; without a call into the dynamic linker.
 //!
 //! A `thread_local!` of a shared library is reached through `__tls_get_addr`, some thirty instructions each time, and every
 //! lock asks for the id. On x86-64 the words are therefore placed and read by hand in the initial-exec model: sixteen bytes
@@ -53,6 +53,35 @@ mod word {
     }
 
     #[inline(always)]
+    pub(super) fn found() -> u32 {
+        let found: u32;
+        // SAFETY: reads the calling thread's own copy of the second half of the first word defined above.
+        unsafe {
+            std::arch::asm!(
+                "mov {at}, qword ptr [rip + vervain_thread@GOTTPOFF]",
+                "mov {found:e}, dword ptr fs:[{at} + 4]",
+                at = out(reg) _,
+                found = lateout(reg) found,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        found
+    }
+
+    #[inline(always)]
+    pub(super) fn count_found() {
+        // SAFETY: changes the calling thread's own copy of the second half of the first word defined above.
+        unsafe {
+            std::arch::asm!(
+                "mov {at}, qword ptr [rip + vervain_thread@GOTTPOFF]",
+                "inc dword ptr fs:[{at} + 4]",
+                at = out(reg) _,
+                options(nostack),
+            );
+        }
+    }
+
+    #[inline(always)]
     pub(super) fn lines() -> *const Line {
         let lines: *const Line;
         // SAFETY: reads the calling thread's own copy of the second word defined above.
@@ -90,6 +119,7 @@ mod word {
 
     thread_local! {
         static TID: Cell<u32> = const { Cell::new(0) };
+        static FOUND: Cell<u32> = const { Cell::new(0) };
         static LINES: Cell<*const Line> = const { Cell::new(std::ptr::null()) };
     }
 
@@ -100,6 +130,16 @@ mod word {
 
     pub(super) fn set(tid: u32) {
         TID.with(|t| t.set(tid));
+    }
+
+    #[inline]
+    pub(super) fn found() -> u32 {
+        FOUND.with(Cell::get)
+    }
+
+    #[inline]
+    pub(super) fn count_found() {
+        FOUND.with(|found| found.set(found.get().wrapping_add(1)));
     }
 
     #[inline]
@@ -130,6 +170,18 @@ fn ask() -> u32 {
     tid
 }
 
+/// How many polls of the calling thread have found a completion, modulo 2³².
+#[inline(always)]
+pub(crate) fn found() -> u32 {
+    word::found()
+}
+
+/// One more has.
+#[inline(always)]
+pub(crate) fn count_found() {
+    word::count_found();
+}
+
 /// Where the calling thread counts; null before it has counted anything.
 #[inline(always)]
 pub(crate) fn lines() -> *const Line {
@@ -141,7 +193,7 @@ pub(crate) fn set_lines(lines: *const Line) {
     word::set_lines(lines);
 }
 
-/// Forgets both; the only thread of a forked child has a new id, and what its parent counts in is not there.
+/// Forgets the id and where it counts; the only thread of a forked child has a new id, and what its parent counts in is not there.
 pub(crate) fn forget() {
     word::set(0);
     word::set_lines(std::ptr::null());
@@ -159,5 +211,8 @@ mod tests {
         assert_ne!(mine, theirs.0);
         // SAFETY: gettid cannot fail.
         assert_eq!(mine, unsafe { libc::gettid() } as u32);
+        (0..3).for_each(|_| count_found());
+        assert_eq!((found(), std::thread::spawn(found).join().unwrap()), (3, 0));
+        assert_eq!(tid(), mine);
     }
 }

@@ -1,41 +1,67 @@
 //! When a thread that polls a CQ in vain offers its CPU to others.
 //!
 //! It may hold the CPU that its peer needs: on a machine with few cores, peers that spin would take turns by the scheduler's
-//! tick, some milliseconds each. But the CPU may also go to one that makes no use of it: a program's other thread that spins
-//! for a lock of the program's, which the poller holds while it polls (UCX with threads), and so each time that it yields.
-//! So where several threads poll, what came of it counts: a long absence after which there is nothing makes offers rarer, one
-//! that helped makes them frequent again. Whoever offers seldom loses the CPU by the tick, at any moment, also where it holds
-//! no lock. A program's only thread has none that spins for it, and many such programs on few CPUs need each other's turns.
+//! tick, some milliseconds each. Where it has a CPU for itself, each offer is a system call for nothing. Which of both it is
+//! tells what came of the last offer:
+//!
+//! * The thread was back at once: nobody else wants this CPU. The next offer waits twice as long.
+//! * Others ran for a moment, and offered the CPU in turn: they poll too, more threads than there are CPUs. From now on it is
+//!   offered after a few polls.
+//! * Others ran for a time slice: they use it for something else. Whoever offers seldom loses the CPU by the tick, at any
+//!   moment; so it is offered after a while again. But where several threads poll one CQ, the CPU may have gone to one that
+//!   makes no use of it: one that spins for a lock of the program's, which the poller holds while it polls (UCX with threads),
+//!   and so each time that it yields. There such offers become rarer, and one that helped makes them frequent again.
+//!
+//! A thread that finds something in another CQ does not wait, however often it looks at this one: UCX polls queues in turn that
+//! nothing comes to.
 
 use crate::host::clock::now_ns;
 
 /// How many polls in vain pass between two looks at the clock.
 const PATIENT_POLLS: u32 = 64;
-/// How long they last before the CPU is offered, at least and at most: a yield costs up to half a microsecond, so a fiftieth
-/// of the time.
+/// As many where others are known to poll on this CPU too.
+const CROWDED_POLLS: u32 = 8;
+/// How long they last before the CPU is offered, at first and at most.
 const LEAST_NS: u64 = 20_000;
 const MOST_NS: u64 = 20_000_000;
-/// Whoever gets the CPU and polls in vain as well offers it again after [`LEAST_NS`]; so long an absence is no such turn.
+/// A yield is shorter than this where nobody else wants the CPU: there is no time for two switches of context.
+const NOBODY_NS: u64 = 1_500;
+/// Whoever gets the CPU and polls in vain as well offers it again soon; so long an absence is no such turn.
 const LONG_NS: u64 = 1_000_000;
+/// So long between two looks: the thread had lost its CPU to somebody.
+const LOST_NS: u64 = 200_000;
 
 /// What is known of offers of one CQ's pollers.
 pub(crate) struct Courtesy {
     /// Polls in vain since the last completion.
     polls: u32,
-    /// The CPU was offered at the last look at the clock. Of what came of it the next look learns, so that a poll which finds
-    /// something costs no more for it.
-    offered: bool,
-    /// When it was offered last, or the first look since the last completion.
+    /// How many pass between two looks.
+    interval: u32,
+    /// When the CPU was offered last, or the first look since the last completion.
     since: u64,
+    looked_at: u64,
     patience: u64,
-    /// The thread that polled in vain last, and whether others have before.
+    /// Others have run since the last look, for it was offered.
+    shared: bool,
+    /// The thread that polled in vain last, what it had found by its last look, and whether others have polled before.
     poller: u32,
+    found: u32,
     several: bool,
 }
 
 impl Default for Courtesy {
     fn default() -> Self {
-        Courtesy { polls: 0, offered: false, since: 0, patience: LEAST_NS, poller: 0, several: false }
+        Courtesy {
+            polls: 0,
+            interval: PATIENT_POLLS,
+            since: 0,
+            looked_at: 0,
+            patience: LEAST_NS,
+            shared: false,
+            poller: 0,
+            found: 0,
+            several: false,
+        }
     }
 }
 
@@ -46,34 +72,53 @@ impl Courtesy {
         self.polls = 0;
     }
 
-    /// A poll of thread `tid` was in vain; whether the CPU is to be offered.
+    /// A poll of thread `tid` was in vain, which has found something in `found` polls of whatever CQ; whether the CPU is to be
+    /// offered: then [`Courtesy::returned`] is to follow.
     #[inline]
-    pub(crate) fn in_vain(&mut self, tid: u32) -> bool {
+    pub(crate) fn in_vain(&mut self, tid: u32, found: impl FnOnce() -> u32) -> bool {
         if self.poller != tid {
             self.several |= self.poller != 0;
             self.poller = tid;
         }
         self.polls = self.polls.wrapping_add(1);
-        self.polls.is_multiple_of(PATIENT_POLLS) && self.look(now_ns())
+        self.polls.is_multiple_of(self.interval) && self.look(found(), now_ns())
     }
 
-    fn look(&mut self, now: u64) -> bool {
-        let gone = now.saturating_sub(self.since);
-        let is_first = self.polls == PATIENT_POLLS;
-        if is_first || self.offered {
-            match (is_first, self.offered) {
+    fn look(&mut self, found: u32, now: u64) -> bool {
+        let has_found = self.polls == self.interval || found != self.found;
+        let lost = now.saturating_sub(self.looked_at) > LOST_NS;
+        let shared = std::mem::take(&mut self.shared);
+        (self.found, self.looked_at) = (found, now);
+        if has_found {
+            if shared {
                 // Something was found at once after the offer.
-                (true, true) => self.patience = LEAST_NS,
-                (false, true) if self.several && gone > LONG_NS => self.patience = (self.patience * 2).min(MOST_NS),
-                _ => {}
+                self.patience = LEAST_NS;
             }
-            (self.offered, self.since) = (false, now);
+            self.since = now;
             return false;
         }
-        if gone > self.patience {
-            (self.offered, self.since) = (true, now);
+        if lost && !self.several {
+            self.patience = LEAST_NS;
         }
-        self.offered
+        let is_due = self.interval == CROWDED_POLLS || now.saturating_sub(self.since) > self.patience;
+        if is_due {
+            self.since = now;
+        }
+        is_due
+    }
+
+    /// The thread has its CPU again, after `away` ns.
+    pub(crate) fn returned(&mut self, away: u64) {
+        self.since += away;
+        self.looked_at = self.since;
+        self.shared = away >= NOBODY_NS;
+        let took_turns = self.shared && away <= LONG_NS;
+        self.interval = if took_turns && !self.several { CROWDED_POLLS } else { PATIENT_POLLS };
+        self.patience = match () {
+            () if took_turns => LEAST_NS,
+            () if self.shared && !self.several => LEAST_NS,
+            () => (self.patience * 2).min(MOST_NS),
+        };
     }
 }
 
@@ -81,68 +126,114 @@ impl Courtesy {
 mod tests {
     use super::*;
 
-    /// Polls in vain until the CPU is offered; after how many nanoseconds, when each 64 polls take 3 µs.
-    fn until_offered(courtesy: &mut Courtesy, now: &mut u64) -> u64 {
-        let begin = *now;
-        loop {
-            *now += 3000;
-            courtesy.polls += PATIENT_POLLS;
-            if courtesy.look(*now) {
-                return *now - begin;
-            }
+    /// A thread that polls in vain, 50 ns each.
+    #[derive(Default)]
+    struct Poller {
+        courtesy: Courtesy,
+        now: u64,
+        found: u32,
+    }
+
+    impl Poller {
+        fn poll(&mut self) -> bool {
+            self.now += 50;
+            self.courtesy.polls += 1;
+            self.courtesy.polls.is_multiple_of(self.courtesy.interval) && self.courtesy.look(self.found, self.now)
+        }
+
+        /// After how many nanoseconds it offers its CPU, which it has again after `away`.
+        fn offers_after(&mut self, away: u64) -> u64 {
+            let begin = self.now;
+            while !self.poll() {}
+            let after = self.now - begin;
+            self.now += away;
+            self.courtesy.returned(away);
+            after
+        }
+
+        fn finds(&mut self) {
+            self.found += 1;
+            self.courtesy.found();
         }
     }
 
+    fn one() -> Poller {
+        Poller { now: 1 << 40, ..Poller::default() }
+    }
+
+    /// Two threads poll its CQ.
+    fn several() -> Poller {
+        let mut poller = one();
+        poller.courtesy.in_vain(7, || 0);
+        poller.courtesy.in_vain(8, || 0);
+        poller.finds();
+        poller
+    }
+
     #[test]
-    fn one_that_polls_in_vain_offers_its_cpu_after_a_while_and_again() {
-        let (mut courtesy, mut now) = (Courtesy::default(), 1);
+    fn where_nobody_wants_the_cpu_it_is_offered_ever_more_seldom() {
+        let mut poller = one();
+        let first = poller.offers_after(300);
+        assert!((LEAST_NS..2 * LEAST_NS).contains(&first), "{first}");
+        let offers = (0..).take_while(|_| poller.offers_after(300) < MOST_NS).count();
+        assert!(offers < 12, "{offers}");
+        // A completion that came after it is not its doing.
+        poller.finds();
+        assert!(poller.offers_after(300) > MOST_NS);
+    }
+
+    #[test]
+    fn where_others_poll_on_the_cpu_too_it_is_offered_after_a_few_polls() {
+        let mut poller = one();
+        poller.offers_after(300);
+        poller.offers_after(5_000);
         for _ in 0..100 {
-            let after = until_offered(&mut courtesy, &mut now);
-            assert!((LEAST_NS..2 * LEAST_NS).contains(&after), "{after}");
-            // Others do the same in turn.
-            now += 100_000;
+            assert!(poller.offers_after(5_000) < 1_000);
+            poller.finds();
+        }
+        // Until they have gone.
+        poller.offers_after(300);
+        assert!(poller.offers_after(300) > LEAST_NS);
+    }
+
+    #[test]
+    fn one_that_loses_its_cpu_offers_it_before_that_happens_again() {
+        let mut poller = one();
+        while poller.offers_after(300) < MOST_NS {}
+        (0..1000).for_each(|_| assert!(!poller.poll()));
+        poller.now += 3_000_000;
+        // Those that took it use it for something else, time slice by time slice.
+        for _ in 0..20 {
+            let after = poller.offers_after(3_000_000);
+            assert!(after < 2 * LEAST_NS, "{after}");
         }
     }
 
     #[test]
-    fn offers_that_bring_nothing_but_a_long_absence_become_rare() {
-        let (mut courtesy, mut now) = (Courtesy::default(), 1);
-        courtesy.in_vain(7);
-        courtesy.in_vain(8);
-        courtesy.found();
-        for _ in 0..20 {
-            until_offered(&mut courtesy, &mut now);
-            now += 3_000_000;
+    fn one_that_finds_completions_elsewhere_offers_nothing() {
+        let mut poller = one();
+        for _ in 0..100_000 {
+            assert!(!poller.poll());
+            poller.found += 1;
         }
-        assert!(until_offered(&mut courtesy, &mut now) > MOST_NS);
-        // What comes while the thread has its CPU is no reason to offer it.
-        courtesy.look(now);
-        courtesy.found();
-        assert!(until_offered(&mut courtesy, &mut now) > MOST_NS);
-        // What is there after an absence is.
-        now += 3_000_000;
-        courtesy.found();
-        assert!(until_offered(&mut courtesy, &mut now) < 2 * LEAST_NS);
+        assert!(poller.offers_after(300) > LEAST_NS);
     }
 
     #[test]
-    fn a_programs_only_thread_offers_its_cpu_whatever_comes_of_it() {
-        let (mut courtesy, mut now) = (Courtesy::default(), 1);
-        courtesy.in_vain(7);
-        courtesy.in_vain(7);
-        courtesy.found();
-        for _ in 0..20 {
-            assert!(until_offered(&mut courtesy, &mut now) < 2 * LEAST_NS);
-            now += 3_000_000;
-        }
+    fn offers_of_several_that_bring_nothing_but_a_long_absence_become_rare() {
+        let mut poller = several();
+        while poller.offers_after(3_000_000) < MOST_NS {}
+        // What is there after an absence makes them frequent.
+        poller.finds();
+        assert!(poller.offers_after(3_000_000) < 3 * LEAST_NS);
     }
 
     #[test]
     fn the_clock_is_looked_at_seldom() {
         let mut courtesy = Courtesy::default();
-        assert!((1..PATIENT_POLLS).all(|_| !courtesy.in_vain(7)));
-        assert_eq!(courtesy.since, 0);
-        courtesy.in_vain(7);
-        assert_ne!(courtesy.since, 0);
+        assert!((1..PATIENT_POLLS).all(|_| !courtesy.in_vain(7, || panic!("looked"))));
+        assert_eq!(courtesy.looked_at, 0);
+        courtesy.in_vain(7, || 0);
+        assert_ne!(courtesy.looked_at, 0);
     }
 }
