@@ -3,7 +3,7 @@
 use crate::arena::layout::CqShared;
 use crate::check::check;
 use crate::cq::completion::watched;
-use crate::cq::notify::{SinceEvent, ask, fire};
+use crate::cq::notify::{SinceEvent, ask, fire, forget};
 use crate::cq::send_ring::SendRing;
 use crate::host::atomic::{AtomicU32, Ordering, spin_loop};
 use crate::process::Process;
@@ -54,7 +54,9 @@ impl Program {
     fn ask(&mut self, solicited_only: bool) {
         let Program { queue, channel, since_event } = self;
         let holds = || queue.rings.hold_any();
-        ask(queue.shared, solicited_only, |armed| since_event.is_untold(armed, holds), || channel.post());
+        if ask(queue.shared, solicited_only, |armed| since_event.is_untold(armed, holds)) {
+            fire(queue.shared, false, || channel.post());
+        }
     }
 
     /// The program waits in the channel. Everybody else has ended when it would wait for ever.
@@ -119,6 +121,27 @@ pub fn who_polls_and_asks_is_woken(seeds: Range<u64>) {
             }
             program.ask(false);
             program.sleep(&mut producers);
+        }
+        producers.into_iter().for_each(|producer| producer.join());
+    });
+}
+
+/// A program that polls for long and asks then.
+pub fn who_polls_for_long_and_asks_is_woken(seeds: Range<u64>) {
+    check("poll for long, ask, sleep", seeds, |process| {
+        let mut program = Program::new(process);
+        let mut producers = vec![program.producer(1, false), program.producer(2, false)];
+        let mut got = program.poll();
+        while got < 2 {
+            forget(program.queue.shared);
+            got += program.poll();
+            if got == 2 {
+                break;
+            }
+            program.ask(false);
+            forget(program.queue.shared);
+            program.sleep(&mut producers);
+            got += program.poll();
         }
         producers.into_iter().for_each(|producer| producer.join());
     });

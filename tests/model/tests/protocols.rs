@@ -39,6 +39,7 @@ models! {
     rings::a_quiet_queue_of_a_connected_qp_loses_nothing,
     notify::who_asks_and_polls_is_woken,
     notify::who_polls_and_asks_is_woken,
+    notify::who_polls_for_long_and_asks_is_woken,
     notify::who_asks_for_solicited_completions_is_woken,
     notify::who_asks_anew_is_woken,
     notify::one_that_stands_still_is_stood_in_for,

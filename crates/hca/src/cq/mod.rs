@@ -427,6 +427,9 @@ impl Cq {
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
         let offer = queue.courtesy.in_vain(tid::tid(), tid::found);
+        if queue.since_event.is_long_ago() {
+            crate::cq::notify::forget(self.shared);
+        }
         drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
@@ -503,7 +506,15 @@ impl Cq {
     /// After an event, programs ask for the next one and then poll. UCX polls, asks and sleeps: for it what has come
     /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has polled.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        crate::cq::notify::ask(self.shared, solicited_only, |armed| self.holds_untold(armed), || self.raise_event());
+        let is_untold = {
+            let mut guard = self.queue.lock();
+            let Queue { since_event, local, rings, .. } = &mut *guard;
+            let holds = || !local.is_empty() || rings.hold_any();
+            crate::cq::notify::ask(self.shared, solicited_only, |armed| since_event.is_untold(armed, holds))
+        };
+        if is_untold {
+            crate::cq::notify::fire(self.shared, false, || self.raise_event());
+        }
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
             self.process.hand_over();
@@ -514,14 +525,6 @@ impl Cq {
     /// The program has got an event of this queue.
     pub(crate) fn event_got(&self) {
         self.queue.lock().since_event.event_got();
-    }
-
-    /// Whether there are completions that came since the program looked for them, and no event that tells of them: `armed`
-    /// is what was left of its request before this one.
-    fn holds_untold(&self, armed: u32) -> bool {
-        let mut guard = self.queue.lock();
-        let Queue { since_event, local, rings, .. } = &mut *guard;
-        since_event.is_untold(armed, || !local.is_empty() || rings.hold_any())
     }
 
     /// Changes the capacity; EINVAL when it is out of range or smaller than what waits (`man ibv_resize_cq`).

@@ -56,9 +56,9 @@ pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
     cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set).unwrap_or_else(|armed| armed)
 }
 
-/// The program asks for an event, and gets it at once where `is_untold` says of what was left of its last wish that
-/// completions are there which no event tells of.
-pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u32) -> bool, raise: impl FnOnce()) {
+/// The program asks for an event; `is_untold` says of what was left of its last wish whether completions are there which no event
+/// tells of. True when it is to get the event at once ([`fire`]). The caller holds the CQ's queue, as it does for [`forget`].
+pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u32) -> bool) -> bool {
     if cq.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
         cq.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
         // From here on whoever completes looks at the request below, or has published before it.
@@ -66,16 +66,26 @@ pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u3
     }
     let armed = set(cq, solicited_only);
     fence(Ordering::SeqCst);
-    if is_untold(armed) && !solicited_only {
-        fire(cq, false, raise);
+    is_untold(armed) && !solicited_only
+}
+
+/// The program polls, and has asked for no event since long: until it does, whoever completes does not look for a request, which
+/// costs it a barrier. The caller holds the CQ's queue.
+#[cold]
+pub(crate) fn forget(cq: &CqShared) {
+    if cq.armed.load(Ordering::Relaxed) == arm::NONE && cq.watch.load(Ordering::Relaxed) & watch::EVENTS != 0 {
+        cq.watch.fetch_and(!watch::EVENTS, Ordering::Relaxed);
     }
 }
+
+/// So many polls after a program has asked for its last event, or got it, it is taken for one that polls.
+const FORGET_AFTER: u64 = 1 << 16;
 
 /// What the program has done since its last event, by which it is told of completions that came before it asked.
 #[derive(Default)]
 pub(crate) struct SinceEvent {
-    /// It has polled since it got or asked for an event.
-    polled: bool,
+    /// How often it has polled since it got or asked for an event.
+    polls: u64,
     /// It has asked since it got one.
     asked: bool,
 }
@@ -83,7 +93,13 @@ pub(crate) struct SinceEvent {
 impl SinceEvent {
     #[inline(always)]
     pub(crate) fn polled(&mut self) {
-        self.polled = true;
+        self.polls += 1;
+    }
+
+    /// It polls instead: [`forget`].
+    #[inline]
+    pub(crate) fn is_long_ago(&self) -> bool {
+        self.polls > FORGET_AFTER
     }
 
     pub(crate) fn event_got(&mut self) {
@@ -93,9 +109,9 @@ impl SinceEvent {
     /// The program asks; `armed` is what was left of its wish before this one. Whether what the queue `holds` came since the
     /// program looked, and no event tells of it.
     pub(crate) fn is_untold(&mut self, armed: u32, holds: impl FnOnce() -> bool) -> bool {
-        let (polled, asked) = (std::mem::take(&mut self.polled), std::mem::replace(&mut self.asked, true));
+        let (polls, asked) = (std::mem::take(&mut self.polls), std::mem::replace(&mut self.asked, true));
         let granted = asked && (armed == arm::NONE || armed & arm::FIRING != 0);
-        polled && !granted && holds()
+        polls > 0 && !granted && holds()
     }
 }
 
@@ -188,6 +204,19 @@ mod tests {
             assert_eq!(n, events, "arm {before}, waiting {waiting}");
             assert!(events == 0 || armed(&q) == arm::NONE);
         }
+    }
+
+    #[test]
+    fn a_request_is_not_forgotten_while_it_stands() {
+        let q = cq(arm::NONE);
+        assert!(!ask(&q, false, |_| false));
+        forget(&q);
+        assert_eq!(q.watch.load(Ordering::Relaxed), watch::EVENTS);
+        assert_eq!(fired(&q, false), 1);
+        forget(&q);
+        assert_eq!(q.watch.load(Ordering::Relaxed), 0);
+        assert!(!ask(&q, true, |_| true), "not for what may be unsolicited");
+        assert_eq!((q.watch.load(Ordering::Relaxed), armed(&q)), (watch::EVENTS, arm::SOLICITED));
     }
 
     #[test]
