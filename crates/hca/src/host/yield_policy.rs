@@ -33,10 +33,11 @@ const LOST_NS: u64 = 200_000;
 
 /// What is known of offers of one CQ's pollers.
 pub(crate) struct Courtesy {
-    /// Polls in vain since the last completion.
-    polls: u32,
-    /// How many pass between two looks.
+    /// Polls in vain until the next look, and from one to the next.
+    polls_left: u32,
     interval: u32,
+    /// No look since the last completion.
+    is_first: bool,
     /// When the CPU was offered last, or the first look since the last completion.
     since: u64,
     looked_at: u64,
@@ -52,8 +53,9 @@ pub(crate) struct Courtesy {
 impl Default for Courtesy {
     fn default() -> Self {
         Courtesy {
-            polls: 0,
+            polls_left: PATIENT_POLLS,
             interval: PATIENT_POLLS,
+            is_first: true,
             since: 0,
             looked_at: 0,
             patience: LEAST_NS,
@@ -69,7 +71,7 @@ impl Courtesy {
     /// A poll has found something.
     #[inline]
     pub(crate) fn found(&mut self) {
-        self.polls = 0;
+        (self.polls_left, self.is_first) = (self.interval, true);
     }
 
     /// A poll of thread `tid` was in vain, which has found something in `found` polls of whatever CQ; whether the CPU is to be
@@ -80,15 +82,15 @@ impl Courtesy {
             self.several |= self.poller != 0;
             self.poller = tid;
         }
-        self.polls = self.polls.wrapping_add(1);
-        self.polls.is_multiple_of(self.interval) && self.look(found(), now_ns())
+        self.polls_left -= 1;
+        self.polls_left == 0 && self.look(found(), now_ns())
     }
 
     fn look(&mut self, found: u32, now: u64) -> bool {
-        let has_found = self.polls == self.interval || found != self.found;
+        let has_found = std::mem::take(&mut self.is_first) || found != self.found;
         let lost = now.saturating_sub(self.looked_at) > LOST_NS;
         let shared = std::mem::take(&mut self.shared);
-        (self.found, self.looked_at) = (found, now);
+        (self.polls_left, self.found, self.looked_at) = (self.interval, found, now);
         if has_found {
             if shared {
                 // Something was found at once after the offer.
@@ -114,6 +116,7 @@ impl Courtesy {
         self.shared = away >= NOBODY_NS;
         let took_turns = self.shared && away <= LONG_NS;
         self.interval = if took_turns && !self.several { CROWDED_POLLS } else { PATIENT_POLLS };
+        self.polls_left = self.interval;
         self.patience = match () {
             () if took_turns => LEAST_NS,
             () if self.shared && !self.several => LEAST_NS,
@@ -137,8 +140,8 @@ mod tests {
     impl Poller {
         fn poll(&mut self) -> bool {
             self.now += 50;
-            self.courtesy.polls += 1;
-            self.courtesy.polls.is_multiple_of(self.courtesy.interval) && self.courtesy.look(self.found, self.now)
+            self.courtesy.polls_left -= 1;
+            self.courtesy.polls_left == 0 && self.courtesy.look(self.found, self.now)
         }
 
         /// After how many nanoseconds it offers its CPU, which it has again after `away`.
