@@ -36,18 +36,20 @@ pub(crate) struct Courtesy {
     /// Polls in vain until the next look, and from one to the next.
     polls_left: u32,
     interval: u32,
-    /// No look since the last completion.
-    is_first: bool,
+    /// A poll has found something since the last look.
+    has_found: bool,
     /// When the CPU was offered last, or the first look since the last completion.
     since: u64,
     looked_at: u64,
     patience: u64,
     /// Others have run since the last look, for it was offered.
     shared: bool,
-    /// The thread that polled in vain last, what it had found by its last look, and whether others have polled before.
+    /// The thread that polled in vain last, and whether others have before.
     poller: u32,
-    found: u32,
     several: bool,
+    /// The thread that looked last, and what it had found by then.
+    looked_by: u32,
+    found: u32,
 }
 
 impl Default for Courtesy {
@@ -55,14 +57,15 @@ impl Default for Courtesy {
         Courtesy {
             polls_left: PATIENT_POLLS,
             interval: PATIENT_POLLS,
-            is_first: true,
+            has_found: true,
             since: 0,
             looked_at: 0,
             patience: LEAST_NS,
             shared: false,
             poller: 0,
-            found: 0,
             several: false,
+            looked_by: 0,
+            found: 0,
         }
     }
 }
@@ -71,7 +74,7 @@ impl Courtesy {
     /// A poll has found something.
     #[inline]
     pub(crate) fn found(&mut self) {
-        (self.polls_left, self.is_first) = (self.interval, true);
+        self.has_found = true;
     }
 
     /// A poll of thread `tid` was in vain, which has found something in `found` polls of whatever CQ; whether the CPU is to be
@@ -87,7 +90,8 @@ impl Courtesy {
     }
 
     fn look(&mut self, found: u32, now: u64) -> bool {
-        let has_found = std::mem::take(&mut self.is_first) || found != self.found;
+        let by_the_same = std::mem::replace(&mut self.looked_by, self.poller) == self.poller;
+        let has_found = std::mem::take(&mut self.has_found) || by_the_same && found != self.found;
         let lost = now.saturating_sub(self.looked_at) > LOST_NS;
         let shared = std::mem::take(&mut self.shared);
         (self.polls_left, self.found, self.looked_at) = (self.interval, found, now);
