@@ -42,6 +42,16 @@ impl Source {
         }
     }
 
+    /// [`Source::take`] where [`Source::is_ready`], told apart once; else none.
+    #[inline(always)]
+    pub(crate) fn take_if_ready(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> Option<usize> {
+        match self {
+            Source::Receives(ring) if ring.is_ready() => Some(ring.take(max, sink)),
+            Source::Sends(ring) if ring.pending() != 0 => Some(ring.take(max, sink)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn mode(&self) -> &AtomicU32 {
         match self {
             Source::Receives(ring) => &ring.lane.mode,

@@ -20,10 +20,10 @@ use crate::cq::rings::Rings;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
-use crate::host::clock::{hca_clock_ns, now_ns};
+use crate::host::clock::hca_clock_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::tid;
-use crate::host::yield_policy::Courtesy;
+use crate::host::yield_policy::{Courtesy, offer_cpu};
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::send_work::SendWork;
@@ -426,20 +426,25 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
-        let offer = queue.courtesy.in_vain(tid::tid(), tid::found);
-        if queue.since_event.is_long_ago() {
+        let look = queue.courtesy.in_vain(tid::tid(), tid::found);
+        if look.is_some() && queue.since_event.is_long_ago() {
             crate::cq::notify::forget(self.shared);
         }
         drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
         }
-        if offer {
-            let before = now_ns();
-            std::thread::yield_now();
-            let away = now_ns().saturating_sub(before);
-            self.queue.lock().courtesy.returned(away);
+        if look == Some(true) {
+            self.offer_cpu();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn offer_cpu(&self) {
+        let crowded = self.queue.lock().courtesy.is_crowded();
+        let away = offer_cpu(crowded);
+        self.queue.lock().courtesy.returned(away);
     }
 
     /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are

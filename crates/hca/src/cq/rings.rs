@@ -125,11 +125,10 @@ impl Rings {
     ) -> usize {
         let mut rings = self.watched.rings.iter_mut();
         while let Some(Watched { source, idle }) = rings.next() {
-            if !source.is_ready() {
+            let Some(got) = source.take_if_ready(max - n, sink) else {
                 *idle += 1;
                 continue;
-            }
-            let got = source.take(max - n, sink);
+            };
             *idle = 0;
             count(got);
             n += got;

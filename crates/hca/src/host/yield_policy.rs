@@ -31,6 +31,26 @@ const LONG_NS: u64 = 1_000_000;
 /// So long between two looks: the thread had lost its CPU to somebody.
 const LOST_NS: u64 = 200_000;
 
+/// Offers the CPU; for how many nanoseconds others had it, 0 where nobody wanted it. By the time alone if `crowded`; else the kernel
+/// is asked whether there was a switch, for a system call may also take long.
+pub(crate) fn offer_cpu(crowded: bool) -> u64 {
+    let switches = || if crowded { None } else { involuntary_switches() };
+    let (switched, since) = (switches(), now_ns());
+    std::thread::yield_now();
+    let away = now_ns().saturating_sub(since);
+    let nobody = away < NOBODY_NS || switched.is_some() && switches() == switched;
+    if nobody { 0 } else { away }
+}
+
+/// How often the calling thread has lost its CPU while it could run, by yielding too; none where the kernel does not say.
+fn involuntary_switches() -> Option<i64> {
+    // SAFETY: integers, for which zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a local.
+    let answer = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    (answer == 0).then_some(usage.ru_nivcsw)
+}
+
 /// What is known of offers of one CQ's pollers.
 pub(crate) struct Courtesy {
     /// Polls in vain until the next look, and from one to the next.
@@ -77,16 +97,16 @@ impl Courtesy {
         self.has_found = true;
     }
 
-    /// A poll of thread `tid` was in vain, which has found something in `found` polls of whatever CQ; whether the CPU is to be
-    /// offered: then [`Courtesy::returned`] is to follow.
+    /// A poll of thread `tid` was in vain, which has found something in `found` polls of whatever CQ. Now and then it is time for
+    /// a look at other things; then, whether the CPU is to be offered: [`Courtesy::returned`] is to follow.
     #[inline]
-    pub(crate) fn in_vain(&mut self, tid: u32, found: impl FnOnce() -> u32) -> bool {
+    pub(crate) fn in_vain(&mut self, tid: u32, found: impl FnOnce() -> u32) -> Option<bool> {
         if self.poller != tid {
             self.several |= self.poller != 0;
             self.poller = tid;
         }
         self.polls_left -= 1;
-        self.polls_left == 0 && self.look(found(), now_ns())
+        (self.polls_left == 0).then(|| self.look(found(), now_ns()))
     }
 
     fn look(&mut self, found: u32, now: u64) -> bool {
@@ -106,18 +126,23 @@ impl Courtesy {
         if lost && !self.several {
             self.patience = LEAST_NS;
         }
-        let is_due = self.interval == CROWDED_POLLS || now.saturating_sub(self.since) > self.patience;
+        let is_due = self.is_crowded() || now.saturating_sub(self.since) > self.patience;
         if is_due {
             self.since = now;
         }
         is_due
     }
 
-    /// The thread has its CPU again, after `away` ns.
+    /// Others are known to poll on this CPU too.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.interval == CROWDED_POLLS
+    }
+
+    /// The thread has its CPU again, after others had it for `away` ns; 0 if nobody wanted it.
     pub(crate) fn returned(&mut self, away: u64) {
         self.since += away;
         self.looked_at = self.since;
-        self.shared = away >= NOBODY_NS;
+        self.shared = away > 0;
         let took_turns = self.shared && away <= LONG_NS;
         self.interval = if took_turns && !self.several { CROWDED_POLLS } else { PATIENT_POLLS };
         self.polls_left = self.interval;
@@ -132,6 +157,7 @@ impl Courtesy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// A thread that polls in vain, 50 ns each.
     #[derive(Default)]
@@ -180,33 +206,33 @@ mod tests {
     #[test]
     fn where_nobody_wants_the_cpu_it_is_offered_ever_more_seldom() {
         let mut poller = one();
-        let first = poller.offers_after(300);
+        let first = poller.offers_after(0);
         assert!((LEAST_NS..2 * LEAST_NS).contains(&first), "{first}");
-        let offers = (0..).take_while(|_| poller.offers_after(300) < MOST_NS).count();
+        let offers = (0..).take_while(|_| poller.offers_after(0) < MOST_NS).count();
         assert!(offers < 12, "{offers}");
         // A completion that came after it is not its doing.
         poller.finds();
-        assert!(poller.offers_after(300) > MOST_NS);
+        assert!(poller.offers_after(0) > MOST_NS);
     }
 
     #[test]
     fn where_others_poll_on_the_cpu_too_it_is_offered_after_a_few_polls() {
         let mut poller = one();
-        poller.offers_after(300);
+        poller.offers_after(0);
         poller.offers_after(5_000);
         for _ in 0..100 {
             assert!(poller.offers_after(5_000) < 1_000);
             poller.finds();
         }
         // Until they have gone.
-        poller.offers_after(300);
-        assert!(poller.offers_after(300) > LEAST_NS);
+        poller.offers_after(0);
+        assert!(poller.offers_after(0) > LEAST_NS);
     }
 
     #[test]
     fn one_that_loses_its_cpu_offers_it_before_that_happens_again() {
         let mut poller = one();
-        while poller.offers_after(300) < MOST_NS {}
+        while poller.offers_after(0) < MOST_NS {}
         (0..1000).for_each(|_| assert!(!poller.poll()));
         poller.now += 3_000_000;
         // Those that took it use it for something else, time slice by time slice.
@@ -223,7 +249,7 @@ mod tests {
             assert!(!poller.poll());
             poller.found += 1;
         }
-        assert!(poller.offers_after(300) > LEAST_NS);
+        assert!(poller.offers_after(0) > LEAST_NS);
     }
 
     #[test]
@@ -236,9 +262,40 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_is_told_from_a_long_system_call() {
+        // Two threads on one CPU.
+        let done = AtomicBool::new(false);
+        // SAFETY: without arguments.
+        let cpu = unsafe { libc::sched_getcpu() } as usize;
+        let pin = move || {
+            // SAFETY: a set of bits, and a local.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(cpu, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+            }
+        };
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                pin();
+                while !done.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            });
+            s.spawn(|| {
+                pin();
+                let before = involuntary_switches();
+                while offer_cpu(false) == 0 {}
+                assert!(before < involuntary_switches());
+                done.store(true, Ordering::Relaxed);
+            });
+        });
+    }
+
+    #[test]
     fn the_clock_is_looked_at_seldom() {
         let mut courtesy = Courtesy::default();
-        assert!((1..PATIENT_POLLS).all(|_| !courtesy.in_vain(7, || panic!("looked"))));
+        assert!((1..PATIENT_POLLS).all(|_| courtesy.in_vain(7, || panic!("looked")).is_none()));
         assert_eq!(courtesy.looked_at, 0);
         courtesy.in_vain(7, || 0);
         assert_ne!(courtesy.looked_at, 0);
