@@ -427,8 +427,8 @@ impl Cq {
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
         let look = queue.courtesy.in_vain(tid::tid(), tid::found);
-        if look.is_some() && queue.since_event.is_long_ago() {
-            crate::cq::notify::forget(self.shared);
+        if look.is_some() {
+            self.forget_requests(&queue);
         }
         drop(queue);
         if self.process.own.wants_attention() {
@@ -436,6 +436,14 @@ impl Cq {
         }
         if look == Some(true) {
             self.offer_cpu();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn forget_requests(&self, queue: &Queue) {
+        if queue.since_event.is_long_ago() {
+            crate::cq::notify::forget(self.shared);
         }
     }
 

@@ -109,6 +109,8 @@ impl Courtesy {
         (self.polls_left == 0).then(|| self.look(found(), now_ns()))
     }
 
+    #[cold]
+    #[inline(never)]
     fn look(&mut self, found: u32, now: u64) -> bool {
         let by_the_same = std::mem::replace(&mut self.looked_by, self.poller) == self.poller;
         let has_found = std::mem::take(&mut self.has_found) || by_the_same && found != self.found;
