@@ -17,6 +17,7 @@ mod owner;
 mod peers;
 mod perftest;
 mod process;
+mod ranks;
 mod raw_udp;
 mod registration;
 mod render;

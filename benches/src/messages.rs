@@ -8,16 +8,17 @@ use vervain_tests::app_program;
 use vervain_tests::netns::Network;
 
 use crate::process::{Running, numbers};
+use crate::ranks;
 use crate::report::{Row, Section, Target, Unit};
 use crate::rounds::{Measure, interleaved};
 use crate::setup::{LIMIT, Setup, is_installed, package_directory};
 
-const LAUNCHER: &str = "mpirun.openmpi";
+pub(crate) const LAUNCHER: &str = "mpirun.openmpi";
 const COMPILER: &str = "mpicc.openmpi";
 
 /// What Open MPI goes by.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     /// Its shared memory (vader), or TCP; as Debian sets it up.
     Own,
     /// UCX over verbs, and nothing else.
@@ -43,7 +44,9 @@ const LATENCY_LIMIT: &str = "UCX polls a queue for messages and one for datagram
 
 /// All tables.
 pub fn sections(setup: &Setup) -> Vec<Section> {
-    vec![inside(setup), between(setup), kernels(setup)]
+    let mut all = vec![inside(setup), between(setup), kernels(setup)];
+    all.extend(ranks::sections(setup));
+    all
 }
 
 fn inside(setup: &Setup) -> Section {
@@ -68,7 +71,7 @@ fn inside(setup: &Setup) -> Section {
             Way::Own => Command::new(LAUNCHER),
             Way::Vervain => setup.under_vervain(&[], LAUNCHER),
         };
-        command.args(options(way)).args(["-np", "2"]).arg(setup.program("mpi-openmpi")?);
+        command.args(options(way, true)).args(["-np", "2"]).arg(setup.program("mpi-openmpi")?);
         command.args([pair.mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string(), pair.size]);
         Ok(command)
     });
@@ -91,7 +94,7 @@ fn between(setup: &Setup) -> Section {
         let who = hosts.map(|host| format!("{}={}", host.v4, host.pid())).join(" ");
         rows(setup, &pairs, "its TCP", |way, pair| {
             let mut command = Command::new(LAUNCHER);
-            command.args(options(way)).args(["-np", "2", "--host", &list, "--mca", "plm_rsh_agent"]).arg(&agent);
+            command.args(options(way, true)).args(["-np", "2", "--host", &list, "--mca", "plm_rsh_agent"]).arg(&agent);
             command.env("VT_HOSTS", &who);
             if way == Way::Vervain {
                 command.args(["-x", "UCX_TLS"]).arg(&setup.vervain).args(["run", "--"]);
@@ -123,7 +126,7 @@ fn kernels(setup: &Setup) -> Section {
                         Way::Own => Command::new(LAUNCHER),
                         Way::Vervain => setup.under_vervain(&[], LAUNCHER),
                     };
-                    command.args(options(way)).args(["-np", "2"]).arg(app_program(COMPILER, kernel));
+                    command.args(options(way, true)).args(["-np", "2"]).arg(app_program(COMPILER, kernel));
                     command.args([size, iterations, "unchecked"]);
                     let text = Running::start(environment(&mut command, way), None, LIMIT)?.finish()?;
                     seconds(&text).map(|s| s * 1000.0)
@@ -149,7 +152,8 @@ fn seconds(text: &str) -> Result<f64> {
     time.with_context(|| format!("a kernel printed {text:?}"))
 }
 
-fn is_there() -> Result<()> {
+/// Whether there is an Open MPI.
+pub(crate) fn is_there() -> Result<()> {
     ensure!(is_installed(LAUNCHER), "{LAUNCHER} is not installed (Debian: apt install openmpi-bin libopenmpi-dev)");
     Ok(())
 }
@@ -182,28 +186,21 @@ fn rows(
     Ok(pairs.iter().zip(ours.iter().zip(&theirs)).filter_map(row).collect())
 }
 
-/// Options of the launcher.
-fn options(way: Way) -> &'static [&'static str] {
-    match way {
-        Way::Own => &["--bind-to", "none", "--oversubscribe", "--mca", "pml", "ob1"],
-        Way::Vervain => &[
-            "--bind-to",
-            "none",
-            "--oversubscribe",
-            "--mca",
-            "pml",
-            "ucx",
-            "--mca",
-            "osc",
-            "ucx",
-            "--mca",
-            "btl",
-            "self",
-        ],
+/// Options of the launcher; more ranks than processors if `crowded`: then a rank that waits gives its processor away.
+pub(crate) fn options(way: Way, crowded: bool) -> Vec<&'static str> {
+    let mut options = vec!["--bind-to", "none"];
+    if crowded {
+        options.push("--oversubscribe");
     }
+    options.extend(match way {
+        Way::Own => &["--mca", "pml", "ob1"][..],
+        Way::Vervain => &["--mca", "pml", "ucx", "--mca", "osc", "ucx", "--mca", "btl", "self"],
+    });
+    options
 }
 
-fn environment(command: &mut Command, way: Way) -> &mut Command {
+/// What the launcher finds in its environment.
+pub(crate) fn environment(command: &mut Command, way: Way) -> &mut Command {
     // Open MPI asks for these before it starts as root.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     if way == Way::Vervain { command.env("UCX_TLS", "rc_v,self") } else { command }

@@ -18,7 +18,7 @@ use crate::process::Running;
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 11] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 12] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -29,6 +29,7 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 11] = [
     ("register", "register", None, VERBS),
     ("many", "many", None, VERBS),
     ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
+    ("ranks", "ranks", Some("mpicc.openmpi"), &[]),
     ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
 ];
 const VERBS: &[&str] = &["-libverbs"];

@@ -1,0 +1,168 @@
+//! Small messages, windows and collectives of Open MPI over Vervain among two, four and eight ranks, beside Open MPI's shared
+//! memory: `ranks.c`, as the OSU benchmarks measure them. Means, for what people wait for is the whole; of two ranks the
+//! medians too.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::messages::{LAUNCHER, Way, environment, is_there, options};
+use crate::process::numbers;
+use crate::report::{Row, Section, Target, Unit};
+use crate::rounds::{Measure, interleaved};
+use crate::setup::{LIMIT, Setup};
+
+/// A run of `ranks.c`.
+struct Case {
+    what: &'static str,
+    mode: &'static str,
+    ranks: u32,
+    /// Bytes, calls, and what is promised of their mean.
+    sizes: &'static [(usize, usize, Option<Target>)],
+}
+
+const fn case(
+    what: &'static str,
+    mode: &'static str,
+    ranks: u32,
+    sizes: &'static [(usize, usize, Option<Target>)],
+) -> Case {
+    Case { what, mode, ranks, sizes }
+}
+
+const fn at_most(ratio: f64) -> Option<Target> {
+    Some(Target::RatioAtMost(ratio))
+}
+
+/// Small, middle and large for two ranks that have a processor each.
+const LATENCIES: &[(usize, usize, Option<Target>)] =
+    &[(8, 20_000, at_most(2.0)), (4096, 10_000, None), (262_144, 500, None)];
+const RATES: &[(usize, usize, Option<Target>)] = &[(8, 2_000, at_most(2.0)), (4096, 1_000, None), (262_144, 50, None)];
+const ALLOCATED: &[(usize, usize, Option<Target>)] = &[(8, 20_000, at_most(2.0)), (262_144, 500, at_most(2.0))];
+const CREATED: &[(usize, usize, Option<Target>)] = &[(8, 20_000, at_most(1.0)), (262_144, 500, at_most(1.0))];
+const WORDS: &[(usize, usize, Option<Target>)] = &[(8, 10_000, None)];
+const COLLECTIVES: &[(usize, usize, Option<Target>)] =
+    &[(8, 20_000, at_most(2.5)), (4096, 5_000, None), (262_144, 200, at_most(1.0))];
+/// More ranks than processors: they take turns.
+const CROWDED: &[(usize, usize, Option<Target>)] = &[(8, 2_000, at_most(2.0)), (4096, 1_000, at_most(2.0))];
+const EMPTY: &[(usize, usize, Option<Target>)] = &[(0, 10_000, None)];
+const CROWDED_EMPTY: &[(usize, usize, Option<Target>)] = &[(0, 2_000, at_most(2.0))];
+
+const CASES: [Case; 19] = [
+    case("latency", "lat", 2, LATENCIES),
+    case("message in windows of 64", "bw", 2, RATES),
+    case("put, allocated window", "put", 2, ALLOCATED),
+    case("get, allocated window", "get", 2, ALLOCATED),
+    case("fetch and add, allocated window", "fetch-add", 2, WORDS),
+    case("compare and swap, allocated window", "swap", 2, WORDS),
+    case("put, created window", "put-created", 2, CREATED),
+    case("get, created window", "get-created", 2, CREATED),
+    case("fetch and add, created window", "fetch-add-created", 2, WORDS),
+    case("compare and swap, created window", "swap-created", 2, WORDS),
+    case("barrier", "barrier", 2, EMPTY),
+    case("allreduce", "allreduce", 2, COLLECTIVES),
+    case("alltoall", "alltoall", 2, COLLECTIVES),
+    case("barrier", "barrier", 4, CROWDED_EMPTY),
+    case("allreduce", "allreduce", 4, CROWDED),
+    case("alltoall", "alltoall", 4, CROWDED),
+    case("barrier", "barrier", 8, CROWDED_EMPTY),
+    case("allreduce", "allreduce", 8, CROWDED),
+    case("alltoall", "alltoall", 8, CROWDED),
+];
+
+/// The means and medians, and what a rank costs.
+pub fn sections(setup: &Setup) -> Vec<Section> {
+    vec![times(setup), costs(setup)]
+}
+
+fn times(setup: &Setup) -> Section {
+    let measure = |way| -> Measure {
+        Box::new(move || {
+            let mut all = Vec::new();
+            for case in &CASES {
+                let sizes = case.sizes.iter().map(|(bytes, calls, _)| format!("{bytes}:{calls}"));
+                let got = numbers(&mut command(setup, way, case.ranks, case.mode, sizes)?, None, LIMIT)?;
+                ensure!(got.len() == 2 * case.sizes.len(), "{} of {} ranks: {got:?}", case.what, case.ranks);
+                all.extend(got);
+            }
+            Ok(all)
+        })
+    };
+    let names = CASES.iter().flat_map(|case| {
+        case.sizes.iter().flat_map(|(bytes, _, target)| {
+            let size = if *bytes == 0 { String::new() } else { format!(" of {}", size_name(*bytes)) };
+            let name = |which| format!("{}{size}, {} ranks: {which}", case.what, case.ranks);
+            [(name("mean"), *target, true), (name("median"), None, case.ranks == 2)]
+        })
+    });
+    let rows = is_there().and_then(|()| {
+        let [ours, own] = both(setup, measure)?;
+        let mut rows = Vec::new();
+        for ((what, target, is_shown), (ours, own)) in names.zip(ours.iter().zip(&own)) {
+            let row = is_shown.then(|| Row::beside(what, Unit::Ns, ours, "its shared memory", own)).flatten();
+            rows.extend(row.map(|row| Option::into_iter(target).fold(row, Row::target)));
+        }
+        Ok(rows)
+    });
+    let how = "ranks.c: half a round trip, one of a window of 64 messages, an operation with its flush, a collective (mean over the\n\
+         ranks), in batches of 20. Two ranks have a processor each; four and eight share the same two.";
+    Section::new("Open MPI over Vervain, few and many ranks, beside its shared memory", how, rows)
+}
+
+fn costs(setup: &Setup) -> Section {
+    let measure = |way| -> Measure {
+        Box::new(move || {
+            let got = numbers(&mut command(setup, way, 2, "cost", ["8:200000".to_owned()])?, None, LIMIT)?;
+            let [voluntary, involuntary, _faults, init, pss, _private] = got[..] else {
+                anyhow::bail!("the cost of a rank: {got:?}")
+            };
+            Ok(vec![(voluntary + involuntary) / 1000.0, init, pss])
+        })
+    };
+    let rows = is_there().and_then(|()| {
+        let [ours, own] = both(setup, measure)?;
+        let kinds = [
+            ("switches of context in a message of 8 B", Unit::PerOperation, None),
+            ("MPI_Init", Unit::Ms, Some(Target::RatioAtMost(1.3))),
+            ("memory of a rank (PSS)", Unit::Kib, Some(Target::AtMost(16.0 * 1024.0))),
+        ];
+        let mut rows = Vec::new();
+        for ((what, unit, target), (ours, own)) in kinds.into_iter().zip(ours.iter().zip(&own)) {
+            let row = Row::beside(what, unit, ours, "its shared memory", own);
+            rows.extend(row.map(|row| Option::into_iter(target).fold(row, Row::target)));
+        }
+        Ok(rows)
+    });
+    let how = "Of rank 0 of two, by getrusage(2) and /proc/self/smaps_rollup, over 200,000 ping-pongs of 8 bytes.";
+    Section::new("What a rank of Open MPI over Vervain costs, beside its shared memory", how, rows)
+}
+
+/// Vervain's way and Open MPI's own, in turns.
+fn both<'a>(setup: &Setup, measure: impl Fn(Way) -> Measure<'a>) -> Result<[Vec<Vec<f64>>; 2]> {
+    let measures = vec![measure(Way::Vervain), measure(Way::Own)];
+    let mut results = interleaved(setup.fewer_rounds(), measures).into_iter();
+    Ok([results.next().context("no result")??, results.next().context("no result")??])
+}
+
+fn command(
+    setup: &Setup,
+    way: Way,
+    ranks: u32,
+    mode: &str,
+    sizes: impl IntoIterator<Item = String>,
+) -> Result<Command> {
+    let mut command = match way {
+        Way::Own => Command::new(LAUNCHER),
+        Way::Vervain => setup.under_vervain(&[], LAUNCHER),
+    };
+    let (first, second) = (setup.cpus.client, setup.cpus.server);
+    let cpus: Vec<_> = (0..ranks).map(|rank| if rank % 2 == 0 { first } else { second }.to_string()).collect();
+    command.args(options(way, ranks > 2)).args(["-np", &ranks.to_string()]);
+    command.arg(setup.program("ranks")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
+    environment(&mut command, way);
+    Ok(command)
+}
+
+fn size_name(bytes: usize) -> String {
+    if bytes < 1024 { format!("{bytes} B") } else { format!("{} KiB", bytes / 1024) }
+}
