@@ -5,9 +5,9 @@ use crate::arena::layout::{self, CqShared};
 use crate::cq::completion::watched;
 use crate::cq::recv_ring::Deliveries;
 use crate::mr::transfer::{Direction, Pieces, Policy};
-use crate::process::peer::PeerProcess;
+use crate::process::peer::{PeerProcess, plain_region};
 use crate::responder::{Nak, Responder, Spoilt, write};
-use crate::rq::{Receipt, RqView};
+use crate::rq::{Receipt, RqView, prefetch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::wc;
@@ -119,8 +119,23 @@ impl Responder {
         let to = Deliveries { lane: &self.lane, ring: &self.ring, cq: &self.cq, full_barrier: &self.full_barrier };
         let asks = to.push(rq, wqe, w, receipt);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
-        rq.fetch_next();
+        if let Some(next) = rq.fetch_next() {
+            self.fetch_memory(rq, next);
+        }
         call
+    }
+
+    /// Fetches the line that the message after this one will probably be written to. Programs post thousands of receives to a
+    /// shared queue, each in a page of its own, and long after it was last looked at.
+    #[inline]
+    fn fetch_memory(&self, rq: &RqView, wqe: u32) {
+        let pd = rq.shared.pd.load(Ordering::Relaxed);
+        if let Some(sge) = rq.sges(wqe).and_then(|sges| sges.first()).map(RqView::sge)
+            && let Some((entry, offset)) = plain_region(&self.keys, sge.lkey, sge.addr, 1, 0, pd)
+            && let Some(memory) = self.space.mapped_at(entry, offset, 1)
+        {
+            prefetch(memory.cast());
+        }
     }
 
     /// The receive CQ counts its completions or wants to be told of them.

@@ -125,22 +125,31 @@ impl RqView {
         None
     }
 
-    /// Fetches the line of the receive that comes next, so that the next message need not wait for it. Others may take it.
+    /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of a shared
+    /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before.
     #[inline]
-    pub(crate) fn fetch_next(&self) {
+    pub(crate) fn fetch_next(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
-        let next = if self.exclusive {
-            (head & self.mask) as u32
-        } else {
-            let e = self.ring[head as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
-            if entry_position(e) != head & POSITION_MASK {
-                return;
-            }
-            entry_wqe(e)
-        };
-        if let Some(wqe) = self.wqe(next) {
+        if self.exclusive {
+            self.fetch((head & self.mask) as u32);
+            return None;
+        }
+        self.posted_at(head.wrapping_add(1)).into_iter().for_each(|wqe| self.fetch(wqe));
+        self.posted_at(head)
+    }
+
+    #[inline]
+    fn fetch(&self, wqe: u32) {
+        if let Some(wqe) = self.wqe(wqe) {
             prefetch(std::ptr::from_ref(wqe).cast());
         }
+    }
+
+    /// The WQE at a position of the ring, if it was posted.
+    #[inline]
+    fn posted_at(&self, position: u64) -> Option<u32> {
+        let e = self.ring[position as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
+        (entry_position(e) == position & POSITION_MASK).then(|| entry_wqe(e))
     }
 
     /// WQE number `index`, if there is one.
@@ -180,7 +189,7 @@ fn help(counter: &AtomicU64, from: u64) {
 
 /// Asks for a cache line to write to.
 #[inline]
-fn prefetch(line: *const i8) {
+pub(crate) fn prefetch(line: *const i8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint that touches nothing, whatever the address.
     unsafe {
