@@ -92,7 +92,8 @@ impl RecvQueue {
     pub(crate) fn flush_exclusive(&self) -> Vec<u64> {
         let state = self.state.lock();
         let taken = self.taken.load(Ordering::Relaxed);
-        let cookie = |p: u64| self.wr_ids.get((p & self.view.mask) as usize).map(|id| id.load(Ordering::Relaxed));
+        let cookie =
+            |p: u64| self.posted.get((p & self.view.mask) as usize).map(|posted| posted.wr_id.load(Ordering::Relaxed));
         let cookies = (taken..state.tail).filter_map(cookie).collect();
         self.view.shared.head.store(state.tail, Ordering::Release);
         self.taken.store(state.tail, Ordering::Release);
