@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define SENDERS 8
@@ -17,6 +18,7 @@
 #define ASLEEP 600
 #define LIMIT 32
 #define MSG 64
+#define PAGE 4096
 
 static struct vt_duo d;
 static int fd[SENDERS];
@@ -24,11 +26,20 @@ static pid_t pid[SENDERS];
 static uint64_t last[SENDERS], total;
 static uint64_t held[RECVS]; /* receives that are not posted again yet */
 static unsigned nheld;
+static uint64_t apart = MSG; /* from one receive to the next */
 
-/* Told over the socket: how many messages, and at most how many µs between two; 0 is the end. */
+/* Told over the socket: how many messages, at most how many µs between two, and at most how many page faults, 0 for any; 0
+ * messages are the end. */
 struct order {
-	uint32_t messages, pause;
+	uint32_t messages, pause, most_faults;
 };
+
+static long faults(void)
+{
+	struct rusage usage;
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
 
 static int sender(int sock)
 {
@@ -38,6 +49,7 @@ static int sender(int sock)
 	if (!vt_duo_open(&d, CLIENT) || !vt_duo_meet(&d, sock))
 		return 1;
 	while (vt_get(sock, &o, sizeof(o), 60000) && o.messages) {
+		long before = faults();
 		for (uint32_t i = 1, out = 0; i <= o.messages; i++) {
 			uint64_t text[2] = { ++number, ~number };
 			struct ibv_sge sge = { (uintptr_t)text, sizeof(text), 0 };
@@ -53,13 +65,17 @@ static int sender(int sock)
 			if (o.pause)
 				usleep((useconds_t)(vt_random() % o.pause));
 		}
+		if (o.most_faults && faults() - before > o.most_faults) {
+			printf("FAIL sender: %ld page faults in %u messages\n", faults() - before, o.messages);
+			return 1;
+		}
 	}
 	return vt_duo_close(&d) ? 0 : 1;
 }
 
 static void post_receive(uint64_t slot)
 {
-	struct ibv_sge sge = vt_duo_sge(&d, slot * MSG, MSG);
+	struct ibv_sge sge = vt_duo_sge(&d, slot * apart, MSG);
 	struct ibv_recv_wr r = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 	vt_require(ibv_post_srq_recv(d.srq, &r, &bad) == 0, "no room for a receive that came back");
 }
@@ -69,6 +85,7 @@ static void open_all(void)
 	vt_require(vt_duo_open(&d, OPTS), "the receiver");
 	struct vt_duo_addr mine = d.self, hello = mine;
 	memset(last, 0, sizeof(last));
+	memset(d.buf, 0, RECVS * apart);
 	total = nheld = 0;
 	for (uint64_t i = 0; i < RECVS; i++)
 		post_receive(i);
@@ -84,7 +101,7 @@ static void open_all(void)
 
 static void order_all(uint32_t messages, uint32_t pause)
 {
-	struct order o = { messages, pause };
+	struct order o = { .messages = messages, .pause = pause };
 	for (int i = 0; i < SENDERS; i++)
 		vt_require(vt_put(fd[i], &o, sizeof(o)), "sender %d is gone", i);
 }
@@ -102,10 +119,10 @@ static int take(bool hold)
 			from++;
 		vt_require(from < SENDERS && wc[i].wr_id < RECVS, "a completion of QP 0x%x, wr_id %" PRIu64, wc[i].qp_num, wc[i].wr_id);
 		vt_require(wc[i].status == IBV_WC_SUCCESS, "sender %d: %s", from, vt_wc_name((int)wc[i].status));
-		memcpy(text, d.buf + wc[i].wr_id * MSG, sizeof(text));
+		memcpy(text, d.buf + wc[i].wr_id * apart, sizeof(text));
 		vt_require(text[0] == last[from] + 1 && text[1] == ~text[0] && be32toh(wc[i].imm_data) == (uint32_t)text[0] &&
 			   wc[i].byte_len == sizeof(text), "sender %d: after message %" PRIu64 " came %" PRIu64, from, last[from], text[0]);
-		memset(d.buf + wc[i].wr_id * MSG, 0, MSG);
+		memset(d.buf + wc[i].wr_id * apart, 0, MSG);
 		last[from]++;
 		total++;
 		if (hold)
@@ -244,10 +261,25 @@ static void asleep(void)
 	vt_note("%u events for %d messages with pauses, %u for %d without", slept, ASLEEP * SENDERS, storm, BUSY * SENDERS);
 }
 
+/* Receives in a page of their own each, as UCX posts them: whoever sends does not take a page fault for each. */
+static void far_apart(void)
+{
+	struct order o = { .messages = RECVS, .most_faults = RECVS / 2 };
+	apart = PAGE;
+	open_all();
+	for (int i = 0; i < SENDERS; i++) {
+		vt_require(vt_put(fd[i], &o, sizeof(o)), "sender %d is gone", i);
+		poll_until(RECVS * (uint64_t)(i + 1), false);
+	}
+	close_all(RECVS);
+	apart = MSG;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
 		{ "busily", busily }, { "the_limit_is_told_once", the_limit_is_told_once }, { "asleep", asleep },
+		{ "far_apart", far_apart },
 	};
 	static const struct vt_role roles[] = { { "sender", sender } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));

@@ -4,6 +4,7 @@ use crate::arena::ArenaRef;
 use crate::arena::layout::{self, CqShared};
 use crate::cq::completion::watched;
 use crate::cq::recv_ring::Deliveries;
+use crate::host::guarded;
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::{PeerProcess, plain_region};
 use crate::responder::{Nak, Responder, Spoilt, write};
@@ -120,21 +121,31 @@ impl Responder {
         let asks = to.push(rq, wqe, w, receipt);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
         if let Some(next) = rq.fetch_next() {
-            self.fetch_memory(rq, next);
+            self.fetch_memory(rq, next, receipt.byte_len);
         }
         call
     }
 
-    /// Fetches the line that the message after this one will probably be written to. Programs post thousands of receives to a
-    /// shared queue, each in a page of its own, and long after it was last looked at.
+    /// Brings in the memory that the message after this one will probably be written to, a message as long as this one of `len`
+    /// bytes. Programs post thousands of receives to a shared queue, each in a page of its own, and long after it was last
+    /// looked at. Where a page is not mapped here yet, it is read from before it is written to: for a read the kernel maps
+    /// the pages around it too, if the owner has them, and nobody waits for this message any more.
     #[inline]
-    fn fetch_memory(&self, rq: &RqView, wqe: u32) {
+    fn fetch_memory(&self, rq: &RqView, wqe: u32, len: u32) {
         let pd = rq.shared.pd.load(Ordering::Relaxed);
         if let Some(sge) = rq.sges(wqe).and_then(|sges| sges.first()).map(RqView::sge)
-            && let Some((entry, offset)) = plain_region(&self.keys, sge.lkey, sge.addr, 1, 0, pd)
-            && let Some(memory) = self.space.mapped_at(entry, offset, 1)
+            && let len = u64::from(len.clamp(1, sge.length.max(1)))
+            && let Some((entry, offset)) = plain_region(&self.keys, sge.lkey, sge.addr, len, 0, pd)
+            && let Some(memory) = self.space.mapped_at(entry, offset, len)
         {
             prefetch(memory.cast());
+            let last = memory.wrapping_add(len as usize - 1);
+            // SAFETY: both bytes lie in memory that is mapped as long as the mark lasts; what they hold does not matter, nor
+            // whether they are still there.
+            unsafe {
+                let _ = guarded::load1(memory);
+                let _ = guarded::load1(last);
+            }
         }
     }
 
