@@ -34,6 +34,11 @@ fn eight_processes_share_one_receive_queue_and_one_completion_queue() {
 }
 
 #[test]
+fn short_messages_that_wait_in_their_completions_are_in_memory_in_time() {
+    on_each_way("inline_receive", &[], &["auto", "vm", "owner", "shared"]);
+}
+
+#[test]
 fn atomics_of_peers_and_of_the_owners_threads_add_up() {
     on_each_way("owner_atomics", &[], &["auto", "vm", "owner", "adopt"]);
 }

@@ -2,7 +2,7 @@
 //! and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
 
 use crate::arena::Block;
-use crate::arena::layout::{Lane, found, request};
+use crate::arena::layout::{CqeRing, Lane, found, request};
 use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::cq::recv_ring::RecvRing;
@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::gate::LaneGate;
+use crate::process::inline_receive::InlineReceives;
 use crate::rq::RecvQueue;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,9 +52,11 @@ impl OwnedLane {
         qp_num: u32,
         granted: u32,
     ) -> Result<Arc<OwnedLane>> {
-        // The completions of a connected QP lie in the receives themselves.
+        // The completions of a connected QP lie in the receives themselves, and so does the time at which they were made.
+        let has_cqes = !rq.view.exclusive && !cq.has_timestamps();
         let slots = if rq.view.exclusive { 1 } else { u64::from(rq.max_wr().max(1).next_power_of_two()) };
-        let ring_block = process.arena.alloc(slots * 4)?;
+        let before = if has_cqes { size_of::<CqeRing>() as u64 } else { 0 };
+        let ring_block = process.arena.alloc(before + slots * 4)?;
         let lane_block = match process.lane_block() {
             Ok(b) => b,
             Err(e) => {
@@ -64,9 +67,12 @@ impl OwnedLane {
         let view = process.arena.view();
         let offset = lane_block.offset();
         let shared = view.get::<Lane>(offset).expect("just allocated");
-        let ring = view.slice::<AtomicU32>(ring_block.offset(), slots as usize).expect("just allocated");
+        let ring = view.slice::<AtomicU32>(ring_block.offset() + before, slots as usize).expect("just allocated");
+        let cqes = has_cqes.then(|| view.get::<CqeRing>(ring_block.offset()).expect("just allocated"));
         clear(shared);
-        shared.ring.store(ring_block.offset(), Ordering::Relaxed);
+        cqes.into_iter().for_each(clear_cqes);
+        shared.ring.store(ring_block.offset() + before, Ordering::Relaxed);
+        shared.cqes.store(if has_cqes { ring_block.offset() } else { 0 }, Ordering::Relaxed);
         shared.mask.store(slots as u32 - 1, Ordering::Relaxed);
         shared.ready_bit.store(cq.next_ready_bit(), Ordering::Relaxed);
         shared.cq.store(cq.offset(), Ordering::Relaxed);
@@ -79,7 +85,7 @@ impl OwnedLane {
                 process,
                 shared,
                 gate: Arc::new(LaneGate::new(shared, offset)),
-                ring: Arc::new(RecvRing::new(shared, ring, Arc::clone(rq), qp_num, cq.has_timestamps())),
+                ring: Arc::new(RecvRing::new(shared, ring, cqes, Arc::clone(rq), qp_num, granted == 0)),
                 blocks: [lane_block, ring_block],
                 rq: Arc::clone(rq),
                 cq: Arc::clone(cq),
@@ -92,6 +98,9 @@ impl OwnedLane {
         });
         cq.add_source(Source::Receives(Arc::clone(&lane.ring)));
         process.add_gate(&lane.gate);
+        if lane.ring.may_hold_messages() {
+            process.inline_lanes.add(offset, Arc::downgrade(&lane) as Weak<dyn InlineReceives>);
+        }
         Ok(lane)
     }
 
@@ -114,6 +123,7 @@ impl OwnedLane {
         let gate = self.shared.gate.load(Ordering::Relaxed);
         self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
         psn.into_iter().for_each(|psn| self.shared.tell_psn(psn));
+        self.ring.count_last();
         // One that died between saying so and setting the ready bit would hide what its successors deliver.
         self.cq.look_at(self.ring.ready_bit());
         self.shared.initiator.store(0, Ordering::Release);
@@ -155,6 +165,7 @@ impl OwnedLane {
         self.process.shut(std::slice::from_ref(&self.gate));
         self.cq.remove_source(&Source::Receives(Arc::clone(&self.ring)));
         self.process.remove_gate(&self.gate);
+        self.process.inline_lanes.remove(self.offset);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
     }
 }
@@ -176,6 +187,15 @@ impl Drop for OwnedLane {
     }
 }
 
+impl InlineReceives for OwnedLane {
+    fn scatter_waiting(&self, revoked: u32) {
+        if self.ring.is_ready() {
+            let _polls = self.cq.hold_count();
+            self.ring.scatter_waiting(revoked);
+        }
+    }
+}
+
 /// Makes the words of an old lane those of a new one. The in-flight count goes on, even, so that nobody who still knows the
 /// old lane can take a mark of the new one for its own.
 fn clear(lane: &Lane) {
@@ -186,6 +206,7 @@ fn clear(lane: &Lane) {
     lane.key.store(0, Ordering::Relaxed);
     lane.psn_base.store(0, Ordering::Relaxed);
     lane.produced.store(0, Ordering::Relaxed);
+    lane.taken_seen.store(0, Ordering::Relaxed);
     lane.mode.store(found::QUIET, Ordering::Relaxed);
     lane.bounce.store(0, Ordering::Relaxed);
     lane.bounce_len.store(0, Ordering::Relaxed);
@@ -193,4 +214,13 @@ fn clear(lane: &Lane) {
     lane.unaim();
     // Until now it was nobody's, see `process::gate`.
     lane.initiator.store(0, Ordering::Release);
+}
+
+/// Makes an old ring of CQEs an empty one.
+fn clear_cqes(ring: &CqeRing) {
+    ring.taken.store(0, Ordering::Relaxed);
+    for cqe in &ring.entries {
+        cqe.turn.store(0, Ordering::Relaxed);
+        cqe.published.store(0, Ordering::Relaxed);
+    }
 }

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{
-    CqShared, Header, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared, RecvWqe, RqShared,
+    CqShared, CqeRing, Header, IS_INLINE, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared,
+    RecvWqe, RqShared,
 };
 use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted};
@@ -536,6 +537,11 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
             let places = [
                 (offset, size_of::<Lane>() as u64),
                 (target.lane.ring.load(Ordering::Relaxed), 16),
+                // Of the queue of a connected QP there are none: the lane once more.
+                match target.lane.cqes.load(Ordering::Relaxed) {
+                    0 => (offset, size_of::<Lane>() as u64),
+                    cqes => (cqes, size_of::<CqeRing>() as u64),
+                },
                 (target.lane.rq.load(Ordering::Relaxed), size_of::<RqShared>() as u64),
                 (rq.ring.load(Ordering::Relaxed), 32),
                 (rq.wqes.load(Ordering::Relaxed), 256),
@@ -594,4 +600,59 @@ fn a_published_index_that_no_receive_has_is_not_believed() {
     let wqe = target.claim().unwrap();
     common::publish(&target, wqe, 7);
     assert_eq!(common::poll(&cq, 4).iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1]);
+}
+
+/// A completion that says to hold a message writes only where a receive was posted, and no further.
+#[test]
+fn a_forged_message_in_a_completion_is_written_nowhere_else() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
+    let srq_init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+    let memory = vec![0xee_u8; 64];
+    let addr = memory.as_ptr() as u64;
+    let mr = Mr::register(&pd, addr, 16, addr, access::LOCAL_WRITE).unwrap();
+    let read_only = Mr::register(&pd, addr, 64, addr, 0).unwrap();
+    let good = Sge { addr, length: 8, lkey: mr.lkey() };
+    // What the receive names, what the completion says of the message's length, and of the receive's number.
+    let cases = [
+        (good, 8, 0, Some(wc::SUCCESS)),
+        (good, 9, 0, Some(wc::LOC_PROT_ERR)),
+        (good, u32::MAX, 0, Some(wc::LOC_PROT_ERR)),
+        (good, 8, 1, None),
+        (good, 8, 70_000, None),
+        (Sge { length: 64, ..good }, 17, 0, Some(wc::LOC_PROT_ERR)),
+        (Sge { lkey: read_only.lkey(), ..good }, 8, 0, Some(wc::LOC_PROT_ERR)),
+        (Sge { lkey: mr.lkey() ^ 1, ..good }, 8, 0, Some(wc::LOC_PROT_ERR)),
+        (Sge { addr: addr + 12, ..good }, 8, 0, Some(wc::LOC_PROT_ERR)),
+    ];
+    for (sge, len, beside, status) in cases {
+        let srq = Srq::create(&context, &pd, &srq_init).unwrap();
+        let qp = receiver(&context, &pd, &cq, Some(&srq), 0);
+        srq.post_recv(5, &[sge]).unwrap();
+        let target = bind(&qp, foreign(1));
+        let wqe = target.claim().unwrap();
+        let cqes = process().own.view.get::<CqeRing>(target.lane.cqes.load(Ordering::Relaxed)).unwrap();
+        let cqe = &cqes.entries[0];
+        cqe.wqe.store((wqe + beside) | IS_INLINE, Ordering::Relaxed);
+        cqe.completed.byte_len.store(len, Ordering::Relaxed);
+        cqe.data.iter().for_each(|word| word.store(0x0101_0101, Ordering::Relaxed));
+        cqe.turn.store(1, Ordering::Relaxed);
+        cqe.published.store(1, Ordering::Release);
+        let got = common::poll(&cq, 4);
+        assert_eq!(got.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), Vec::from_iter(status.map(|s| (5, s))));
+        let written = if status == Some(wc::SUCCESS) { 8 } else { 0 };
+        // SAFETY: the vector, which only the device writes to.
+        let now: Vec<u8> = (0..64).map(|i| unsafe { memory.as_ptr().add(i).read_volatile() }).collect();
+        let want = [vec![1; written], vec![0xee; 64 - written]].concat();
+        assert_eq!(now, want, "{sge:?}, {len} bytes, receive {wqe} and {beside}");
+        (0..written).for_each(|i| {
+            // SAFETY: as above.
+            unsafe { memory.as_ptr().add(i).cast_mut().write_volatile(0xee) }
+        });
+        drop(target);
+        qp.destroy().unwrap();
+        srq.destroy().unwrap();
+    }
 }

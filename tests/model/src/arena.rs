@@ -8,6 +8,9 @@ use crate::host::atomic::AtomicU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// So few that a model runs out of them.
+pub(crate) const CQES: usize = 2;
+
 const LINE: usize = 64;
 const WORDS: usize = LINE / size_of::<AtomicU64>();
 /// Large enough for each model.

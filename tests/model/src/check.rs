@@ -9,7 +9,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Runs of each seed by either way to choose who goes on: any thread at each step, or one thread until it waits, interrupted
 /// a few times.
@@ -28,10 +28,11 @@ fn config() -> Config {
 
 /// Runs `model` with each of the seeds. It is called with a process of zeros, and ends when all its threads have.
 pub(crate) fn check(name: &str, seeds: Range<u64>, model: impl Fn(&'static Process) + Send + Sync + 'static) {
-    let process: &'static Process = Box::leak(Box::new(Process { arena: Arena::new() }));
+    let process: &'static Process = Box::leak(Box::new(Process { arena: Arena::new(), scattered: Mutex::default() }));
     let model = Arc::new(move || {
         memory::clear();
         process.arena.clear();
+        process.scattered.lock().expect("not poisoned").clear();
         model(process);
     });
     // Machines with a barrier for everybody and without take turns.

@@ -4,7 +4,7 @@
 use crate::arena::layout::{CqShared, Header, KeyEntry, Lane, QpShared};
 use crate::check::check;
 use crate::cq::recv_ring::{Deliveries, RecvRing};
-use crate::host::atomic::{AtomicU32, Ordering, spin_loop};
+use crate::host::atomic::{Ordering, spin_loop};
 use crate::host::barrier;
 use crate::memory::Plain;
 use crate::process::Process;
@@ -13,7 +13,7 @@ use crate::rq::{Receipt, RecvQueue};
 use crate::thread;
 use std::ops::Range;
 use std::sync::Arc;
-use vervain_iba::QpState;
+use vervain_iba::{QpState, Sge};
 
 const PD: u32 = 1;
 const BYTES: u64 = 8;
@@ -228,10 +228,8 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
         let cq: &CqShared = process.place();
         let rq = Arc::new(RecvQueue::create(process, PD, 1, 1, false).unwrap());
         rq.post(11, &[]).unwrap();
-        let slots = process.arena.alloc(8).unwrap();
-        let ring = process.arena.view().slice::<AtomicU32>(slots.offset(), 1).unwrap();
-        let held = process.arena.view().hold_slice::<AtomicU32>(slots.offset(), 1).unwrap();
-        let owned = RecvRing::new(target.lane, ring, Arc::clone(&rq), 3, false);
+        let (ring, held, cqes, held_cqes) = process.lane_rings(1);
+        let owned = RecvRing::new(target.lane, ring, Some(cqes), Arc::clone(&rq), 3, true);
         let initiator = thread::spawn({
             let (target, rq) = (Arc::clone(&target), rq.view.clone());
             move || {
@@ -240,9 +238,9 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
                 if gate::is_cut_off(target.lane) {
                     return false;
                 }
-                let deliveries =
-                    Deliveries { lane: target.lane, ring: &held, cq, full_barrier: &!barrier::is_registered() };
-                deliveries.push(&rq, index, rq.wqe(index).unwrap(), &Receipt::default());
+                let (cqes, full_barrier) = (Some(&held_cqes), &!barrier::is_registered());
+                let deliveries = Deliveries { lane: target.lane, ring: &held, cqes, cq, full_barrier };
+                deliveries.push(&rq, index, rq.wqe(index).unwrap(), &Receipt::default(), None);
                 gate::counts(target.lane)
             }
         });
@@ -258,5 +256,49 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
         assert_eq!(ended, [11], "a receive ends once");
         let counts = initiator.join();
         assert!(!counts || delivered == 1, "the initiator has success, and the receive was flushed");
+    });
+}
+
+/// A message that stands in its completion while the key of its receive is revoked: when that is over it lies in the memory, if it
+/// was delivered at all, and whoever polls does not put it there again.
+pub fn what_was_delivered_lies_in_memory_whose_key_was_revoked(seeds: Range<u64>) {
+    check("delivered in a completion", seeds, |process| {
+        let gates = Gates::default();
+        let (target, region) = (Target::new(process, &gates, 0), Region::new(process, 1, PLACES[0]));
+        let cq: &CqShared = process.place();
+        let rq = Arc::new(RecvQueue::create(process, PD, 2, 1, false).unwrap());
+        rq.post(0, &[Sge { addr: region.place, length: BYTES as u32, lkey: region.key }]).unwrap();
+        let (ring, held, cqes, held_cqes) = process.lane_rings(2);
+        let owned = RecvRing::new(target.lane, ring, Some(cqes), Arc::clone(&rq), 3, true);
+        let initiator = thread::spawn({
+            let (target, rq, region) = (Arc::clone(&target), rq.view.clone(), Arc::clone(&region));
+            move || {
+                let Some(_mark) = target.enter() else { return false };
+                let Some(index) = rq.claim(5) else { return false };
+                if !gate::name_next(target.lane, region.key, region.place, &!barrier::is_registered())
+                    || region.entry.plain_offset(region.key, region.place, BYTES, 0, PD).is_none()
+                {
+                    return false;
+                }
+                let (cqes, full_barrier) = (Some(&held_cqes), &!barrier::is_registered());
+                let deliveries = Deliveries { lane: target.lane, ring: &held, cqes, cq, full_barrier };
+                let receipt = Receipt { byte_len: BYTES as u32, ..Receipt::default() };
+                deliveries.push(&rq, index, rq.wqe(index).unwrap(), &receipt, Some(&[5; 7]));
+                true
+            }
+        });
+        let mut taken = owned.take(1, &mut |_| ());
+        region.entry.key.store(0, Ordering::SeqCst);
+        barrier::heavy();
+        wait_until_left(&gates, names(&region));
+        if owned.is_ready() {
+            owned.scatter_waiting(region.key);
+        }
+        let in_memory = process.take_scattered();
+        taken += owned.take(1, &mut |_| ());
+        let delivered = initiator.join();
+        assert_eq!(taken, usize::from(delivered), "completions");
+        assert_eq!(in_memory, [(region.place, 5)][..taken], "what lies in the memory");
+        assert_eq!(process.take_scattered(), [], "put there after the memory was taken back");
     });
 }

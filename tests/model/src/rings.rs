@@ -7,7 +7,7 @@ use crate::cq::completion::Source;
 use crate::cq::recv_ring::{Deliveries, RecvRing};
 use crate::cq::rings::Rings;
 use crate::cq::send_ring::SendRing;
-use crate::host::atomic::{AtomicU32, spin_loop};
+use crate::host::atomic::spin_loop;
 use crate::host::barrier;
 use crate::process::Process;
 use crate::rq::{Receipt, RecvQueue, RqView};
@@ -127,34 +127,39 @@ pub fn rings_with_one_ready_bit_lose_nothing(seeds: Range<u64>) {
     });
 }
 
-/// The receive ring of a lane, watched or found by its ready bit; its receives have one claimer or more.
+/// The receive ring of a lane, watched or found by its ready bit; its receives have one claimer or more. With more, each second
+/// message stands in its completion, and there are more completions than CQEs.
 fn delivered(seeds: Range<u64>, name: &str, exclusive: bool, watched: usize) {
-    const RECEIVES: u64 = 4;
+    let (receives, at_once): (u64, u32) = if exclusive { (4, 2) } else { (6, 4) };
     check(name, seeds, move |process| {
         let mut queue = Queue::watching(process, watched);
         let cq = queue.shared;
         let lane: &'static Lane = process.place();
-        let rq = Arc::new(RecvQueue::create(process, 1, 2, 1, exclusive).unwrap());
+        let rq = Arc::new(RecvQueue::create(process, 1, at_once, 1, exclusive).unwrap());
         let post = |id: u64| rq.post(id, &[Sge { addr: buffer(id), length: 8, lkey: 1 }]);
-        let slots = process.arena.alloc(2 * 8).unwrap();
-        let ring = process.arena.view().slice::<AtomicU32>(slots.offset(), 2).unwrap();
-        let held = process.arena.view().hold_slice::<AtomicU32>(slots.offset(), 2).unwrap();
-        queue.rings.add(Source::Receives(Arc::new(RecvRing::new(lane, ring, Arc::clone(&rq), 1, false))));
+        let (ring, held, cqes, held_cqes) = process.lane_rings(at_once as usize);
+        let (cqes, held_cqes) = if exclusive { (None, None) } else { (Some(cqes), Some(held_cqes)) };
+        queue.rings.add(Source::Receives(Arc::new(RecvRing::new(lane, ring, cqes, Arc::clone(&rq), 1, true))));
         let initiator = thread::spawn({
             let rq = rq.view.clone();
             move || {
-                for id in 0..RECEIVES {
+                let mut inline = Vec::new();
+                let (cqes, full_barrier) = (held_cqes.as_ref(), &!barrier::is_registered());
+                let deliveries = Deliveries { lane, ring: &held, cqes, cq, full_barrier };
+                for id in 0..receives {
                     let index = claim(&rq, id);
                     let receipt = Receipt { byte_len: id as u32, ..Receipt::default() };
-                    let deliveries = Deliveries { lane, ring: &held, cq, full_barrier: &!barrier::is_registered() };
-                    deliveries.push(&rq, index, rq.wqe(index).unwrap(), &receipt);
+                    let message = (id % 2 == 1 && deliveries.has_cqe()).then_some([!id as u32; 7]);
+                    inline.extend(message.map(|[word, ..]| (buffer(id), word)));
+                    deliveries.push(&rq, index, rq.wqe(index).unwrap(), &receipt, message.as_ref());
                 }
+                inline
             }
         });
         let mut lengths = Vec::new();
         let mut posted = 0;
-        while lengths.len() < RECEIVES as usize - 1 {
-            if posted < RECEIVES && post(posted).is_ok() {
+        while lengths.len() < receives as usize - 1 {
+            if posted < receives && post(posted).is_ok() {
                 posted += 1;
             }
             let polled = &mut queue.polled;
@@ -166,13 +171,14 @@ fn delivered(seeds: Range<u64>, name: &str, exclusive: bool, watched: usize) {
                 spin_loop();
             }
         }
-        while posted < RECEIVES {
+        while posted < receives {
             post(posted).unwrap();
             posted += 1;
         }
-        initiator.join();
-        queue.poll_the_rest(&[(1, RECEIVES)]);
-        assert!(lengths.into_iter().eq(0..RECEIVES - 1), "what completions say");
+        let inline = initiator.join();
+        queue.poll_the_rest(&[(1, receives)]);
+        assert!(lengths.into_iter().eq(0..receives - 1), "what completions say");
+        assert_eq!(process.take_scattered(), inline, "messages that came in completions");
     });
 }
 

@@ -29,6 +29,7 @@ models! {
     gate::nobody_is_inside_after_the_lane_was_shut,
     gate::nobody_is_inside_during_a_pause,
     gate::what_counts_for_the_initiator_is_found_by_who_cuts_it_off,
+    gate::what_was_delivered_lies_in_memory_whose_key_was_revoked,
     rings::a_watched_ring_loses_nothing,
     rings::a_quiet_ring_loses_nothing,
     rings::rings_that_change_places_lose_nothing,

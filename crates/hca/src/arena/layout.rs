@@ -3,8 +3,9 @@
 //! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
 //! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
+use crate::arena::CQES;
 use crate::host::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use vervain_iba::PSN_MASK;
+use vervain_iba::{PSN_MASK, QpState};
 
 /// Types that may be read from shared memory: any bytes are a valid value, and all access is atomic.
 ///
@@ -178,6 +179,12 @@ impl KeyEntry {
         {
             return None;
         }
+        self.offset(addr, len)
+    }
+
+    /// Where `[addr, addr + len)` begins in the region, whether its key is good or not.
+    #[inline(always)]
+    pub(crate) fn offset(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.wrapping_sub(self.iova.load(Ordering::Relaxed));
         let size = self.len.load(Ordering::Relaxed);
         if offset > size || len > size - offset { None } else { Some(offset) }
@@ -258,6 +265,19 @@ pub struct QpShared {
 // SAFETY: atomics only.
 unsafe impl Shared for QpShared {}
 
+impl QpShared {
+    /// Moves a QP that receives to ERR; whether this call did. Its owner is to be told.
+    pub(crate) fn fail(&self, event: Option<u32>) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        let failed = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state)
+            && self.state.compare_exchange(state, QpState::Err as u32, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if failed {
+            self.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
+        }
+        failed
+    }
+}
+
 /// What a responder has refused, for the messages of both ends: see `responder::refused`.
 #[repr(C)]
 pub struct Refused {
@@ -300,13 +320,13 @@ pub struct Lane {
     /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is clear until then.
     /// A request of one packet that is carried out in one access keeps it.
     pub psn_base: AtomicU32,
-    _line0: [AtomicU32; 9],
-    // -- written by the initiator, on the line that the owner looks at --
-    /// Receive completions published in the ring.
+    /// [`CqeRing::taken`] as the initiator has seen it last.
+    pub taken_seen: AtomicU32,
+    _line0: [AtomicU32; 8],
+    // -- written by the initiator, and looked at by the owner now and then --
+    /// Receive completions published.
     pub produced: AtomicU32,
-    _pad: AtomicU32,
-    /// The completions that were published last, by their number modulo [`RECENT`].
-    pub recent: [RecentReceive; RECENT],
+    _line1: [AtomicU32; 15],
     // -- written by the owner --
     /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
     /// initiator's process has ended. Until then nobody else writes what is the initiator's.
@@ -315,8 +335,10 @@ pub struct Lane {
     pub cut_off: AtomicU32,
     /// How the owner finds what is published here: see [`found`].
     pub mode: AtomicU32,
-    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs. Owner, once.
+    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs of completions that have no CQE. Owner, once.
     pub ring: AtomicU64,
+    /// Offset of the [`CqeRing`], or 0 if all completions stand in the receives. Owner, once.
+    pub cqes: AtomicU64,
     /// Ring size less one. Owner, once.
     pub mask: AtomicU32,
     /// This lane's bit in its CQ's ready bitmap. Owner, once.
@@ -374,19 +396,40 @@ impl Lane {
     }
 }
 
-/// Completions that stand beside a lane's count too, so that one line tells all of a message that comes alone.
-pub const RECENT: usize = 2;
+/// Bytes of a message that fit into its completion.
+pub const INLINE_RECEIVE: usize = 28;
+/// Such a message.
+pub type Inline = [u32; INLINE_RECEIVE / 4];
+/// Bit of [`RecvCqe::wqe`]: the message stands in [`RecvCqe::data`], and not yet in the memory of its receive.
+pub const IS_INLINE: u32 = 1 << 31;
 
-/// An entry of a lane's ring, and the completion of that receive, but for the time.
-#[repr(C)]
-pub struct RecentReceive {
-    /// Index of the WQE.
+/// The receive completions of a lane into a queue with several claimers, a cache line each. One that comes while all are in
+/// use stands in its receive.
+#[repr(C, align(64))]
+pub struct CqeRing {
+    /// Completions that the owner has taken, told now and then. Owner.
+    pub taken: AtomicU32,
+    _line: [AtomicU32; 15],
+    /// By the number of the completion modulo [`CQES`]. Initiator.
+    pub entries: [RecvCqe; CQES],
+}
+// SAFETY: atomics only.
+unsafe impl Shared for CqeRing {}
+
+/// A receive completion, but for the time.
+#[repr(C, align(64))]
+pub struct RecvCqe {
+    /// The number plus one of the last completion with this entry that was published; stored last.
+    pub published: AtomicU32,
+    /// The number plus one of the one that stands here. Later ones stand in their receives.
+    pub turn: AtomicU32,
+    /// Index of the WQE, and [`IS_INLINE`].
     pub wqe: AtomicU32,
     /// As in the WQE.
     pub completed: Completed,
+    /// The message, if it is so short.
+    pub data: [AtomicU32; INLINE_RECEIVE / 4],
 }
-// SAFETY: atomics only.
-unsafe impl Shared for RecentReceive {}
 
 /// The completion of a receive, written by its claimer.
 #[repr(C)]
@@ -644,7 +687,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
         assert_eq!(std::mem::offset_of!(Lane, produced), 64);
-        assert_eq!(std::mem::offset_of!(Lane, recent) % 8, 0);
+        assert_eq!((size_of::<RecvCqe>(), std::mem::offset_of!(CqeRing, entries)), (64, 64));
         assert_eq!(std::mem::offset_of!(Lane, initiator), 128);
         assert_eq!(std::mem::offset_of!(Request, taken), 64);
         assert_eq!(std::mem::offset_of!(CqShared, watch), 64);

@@ -1,20 +1,50 @@
-//! Receive completions of one lane, from the initiator that delivers to the thread that polls: a ring beside the lane whose one
-//! producer is the initiator, or for the queue of a connected QP the receives themselves.
+//! Receive completions of one lane, from the initiator that delivers to the thread that polls. For the queue of a connected QP
+//! they are the receives themselves. For a queue with several claimers there is a ring of CQEs, a cache line each, whose one
+//! producer is the initiator; a message that is short enough stands in its CQE, and whoever polls puts it into the memory of
+//! the receive (mlx5 calls that scattering to the CQE). While all CQEs are in use, completions stand in the receives, and a
+//! ring of indices that is as long as the queue names those.
 //!
 //! It is to a lane what [`crate::cq::send_ring`] is to a send queue, and a CQ merges both in the same way.
 
-use crate::arena::ArenaRef;
-use crate::arena::layout::{CqShared, Lane, RECENT, RecvWqe};
+use crate::arena::layout::{CqShared, CqeRing, INLINE_RECEIVE, IS_INLINE, Inline, Lane, RecvCqe, RecvWqe};
+use crate::arena::{ArenaRef, CQES};
 use crate::cq::completion::publish;
-use crate::host::atomic::{AtomicU32, Ordering, fence};
+use crate::host::atomic::{AtomicU32, Ordering};
 use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
-use vervain_iba::Completion;
+use vervain_iba::{Completion, wc};
+
+/// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough that the
+/// initiator has the line of that count most of the time.
+const TELL_AFTER: u32 = CQES.div_ceil(4) as u32;
+
+/// Where a completion stands.
+enum Stands<'a> {
+    InCqe(&'a RecvCqe),
+    InReceive,
+}
+
+/// The CQE of completion `number`.
+#[inline(always)]
+fn cqe(ring: &CqeRing, number: u32) -> &RecvCqe {
+    &ring.entries[number as usize % CQES]
+}
+
+/// Where completion `number` stands that has `cqe`, if it has been published, and no more than `limit` after it.
+#[inline(always)]
+fn stands(cqe: &RecvCqe, number: u32, limit: u32) -> Option<Stands<'_>> {
+    let turn = number.wrapping_add(1);
+    if cqe.published.load(Ordering::Acquire).wrapping_sub(turn) > limit {
+        return None;
+    }
+    Some(if cqe.turn.load(Ordering::Relaxed) == turn { Stands::InCqe(cqe) } else { Stands::InReceive })
+}
 
 /// The receive completions of one lane, as its initiator makes them.
 pub(crate) struct Deliveries<'a> {
     pub(crate) lane: &'a Lane,
     pub(crate) ring: &'a ArenaRef<[AtomicU32]>,
+    pub(crate) cqes: Option<&'a ArenaRef<CqeRing>>,
     /// Where they are polled.
     pub(crate) cq: &'a CqShared,
     /// The owner relies on full barriers.
@@ -22,25 +52,64 @@ pub(crate) struct Deliveries<'a> {
 }
 
 impl Deliveries<'_> {
-    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed. The caller is the
-    /// ring's only producer. True when the CQ asks for more.
+    /// Whether the next completion has a CQE. The caller is the ring's only producer, so this holds until it pushes that.
     #[inline(always)]
-    pub(crate) fn push(&self, rq: &RqView, index: u32, wqe: &RecvWqe, receipt: &Receipt) -> bool {
+    pub(crate) fn has_cqe(&self) -> bool {
+        self.free_cqe(self.lane.produced.load(Ordering::Relaxed)).is_some()
+    }
+
+    #[inline(always)]
+    fn free_cqe(&self, number: u32) -> Option<&RecvCqe> {
+        let ring = self.cqes?;
+        let in_use = |taken: u32| number.wrapping_sub(taken) as usize;
+        if in_use(self.lane.taken_seen.load(Ordering::Relaxed)) >= CQES {
+            // The owner has read what it took.
+            let taken = ring.taken.load(Ordering::Acquire);
+            self.lane.taken_seen.store(taken, Ordering::Relaxed);
+            if in_use(taken) >= CQES {
+                return None;
+            }
+        }
+        Some(cqe(ring, number))
+    }
+
+    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed, with the message
+    /// itself if that is `inline`: only where [`Deliveries::has_cqe`]. The caller is the ring's only producer. True when the
+    /// CQ asks for more.
+    #[inline(always)]
+    pub(crate) fn push(
+        &self,
+        rq: &RqView,
+        index: u32,
+        wqe: &RecvWqe,
+        receipt: &Receipt,
+        inline: Option<&Inline>,
+    ) -> bool {
         let lane = self.lane;
-        receipt.write_into(wqe, self.cq.timestamps.load(Ordering::Relaxed) != 0);
         let produced = lane.produced.load(Ordering::Relaxed);
-        if rq.exclusive {
-            rq.complete_exclusive(wqe);
+        let next = produced.wrapping_add(1);
+        if let Some(cqe) = self.free_cqe(produced) {
+            cqe.wqe.store(if inline.is_some() { index | IS_INLINE } else { index }, Ordering::Relaxed);
+            receipt.write(&cqe.completed);
+            for (to, word) in cqe.data.iter().zip(inline.into_iter().flatten()) {
+                to.store(*word, Ordering::Relaxed);
+            }
+            cqe.turn.store(next, Ordering::Relaxed);
+            // The owner may take it from now on.
+            cqe.published.store(next, Ordering::Release);
         } else {
-            self.ring[produced as usize & (self.ring.len() - 1)].store(index, Ordering::Relaxed);
-            // Not before the last count: see `RecvRing::recent`.
-            fence(Ordering::Release);
-            let recent = &lane.recent[produced as usize % RECENT];
-            recent.wqe.store(index, Ordering::Relaxed);
-            receipt.write(&recent.completed);
+            receipt.write_into(wqe, self.cq.timestamps.load(Ordering::Relaxed) != 0);
+            if rq.exclusive {
+                rq.complete_exclusive(wqe);
+            } else {
+                self.ring[produced as usize & (self.ring.len() - 1)].store(index, Ordering::Relaxed);
+                if let Some(ring) = self.cqes {
+                    cqe(ring, produced).published.store(next, Ordering::Release);
+                }
+            }
         }
         let bit = lane.ready_bit.load(Ordering::Relaxed);
-        publish(self.cq, &lane.produced, produced.wrapping_add(1), &lane.mode, bit, self.full_barrier)
+        publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier)
     }
 }
 
@@ -49,28 +118,47 @@ pub(crate) struct RecvRing {
     /// The lane.
     pub(crate) lane: &'static Lane,
     ring: &'static [AtomicU32],
+    cqes: Option<&'static CqeRing>,
     /// Receive completions taken.
     consumed: AtomicU32,
+    /// By CQE: its message was put into the memory of its receive before it was taken. Under the CQ's lock.
+    scattered: AtomicU32,
     /// Most that can be published and not taken.
     limit: u32,
     /// Where the receives come from.
     pub(crate) rq: Arc<RecvQueue>,
     /// QP number that completions carry.
     qp_num: u32,
-    /// Completions carry the time at which they were made, which stands in the receives only.
-    timestamps: bool,
+    /// CQEs may hold messages.
+    inline: bool,
 }
 
 impl RecvRing {
-    /// The completions of `lane`, whose `ring` of indices is as long as `rq`, or one where the receives themselves are it.
+    /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue of a
+    /// connected QP without `cqes`, the ring is not used. Messages in CQEs are taken for such if they may be `inline`.
     pub(crate) fn new(
         lane: &'static Lane,
         ring: &'static [AtomicU32],
+        cqes: Option<&'static CqeRing>,
         rq: Arc<RecvQueue>,
         qp_num: u32,
-        timestamps: bool,
+        inline: bool,
     ) -> RecvRing {
-        RecvRing { lane, ring, consumed: AtomicU32::new(0), limit: rq.max_wr(), rq, qp_num, timestamps }
+        let [consumed, scattered] = [0; 2].map(AtomicU32::new);
+        RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline }
+    }
+
+    /// Whether there may be messages in CQEs.
+    pub(crate) fn may_hold_messages(&self) -> bool {
+        self.inline && self.cqes.is_some()
+    }
+
+    /// The initiator has died. It may have published a completion and not have counted it; the next one goes on behind that.
+    pub(crate) fn count_last(&self) {
+        let produced = self.lane.produced.load(Ordering::Acquire);
+        if self.cqes.is_some_and(|ring| stands(cqe(ring, produced), produced, self.limit).is_some()) {
+            self.lane.produced.store(produced.wrapping_add(1), Ordering::Release);
+        }
     }
 
     /// The lane's bit in its CQ.
@@ -80,7 +168,16 @@ impl RecvRing {
 
     /// Completions to be taken.
     pub(crate) fn pending(&self) -> u32 {
-        let pending = self.lane.produced.load(Ordering::Acquire).wrapping_sub(self.consumed.load(Ordering::Relaxed));
+        let consumed = self.consumed.load(Ordering::Relaxed);
+        let mut end = self.lane.produced.load(Ordering::Acquire);
+        if let Some(ring) = self.cqes {
+            // The last one may have been published, and taken, without being counted.
+            if end == consumed.wrapping_sub(1) {
+                end = consumed;
+            }
+            end = end.wrapping_add(u32::from(stands(cqe(ring, end), end, self.limit).is_some()));
+        }
+        let pending = end.wrapping_sub(consumed);
         // A count that runs further ahead than there are receives is damage by the peer, not data.
         if pending > self.limit { 0 } else { pending }
     }
@@ -88,7 +185,21 @@ impl RecvRing {
     /// Whether there is a completion to be taken.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        if self.rq.view.exclusive { self.rq.is_completed() } else { self.pending() != 0 }
+        if self.rq.view.exclusive {
+            self.rq.is_completed()
+        } else {
+            self.stands(self.consumed.load(Ordering::Relaxed)).is_some()
+        }
+    }
+
+    /// Where completion `number`, the next one to be taken, stands, if it has been published. The line of the count stays with the
+    /// initiator where there are CQEs.
+    #[inline(always)]
+    fn stands(&self, number: u32) -> Option<Stands<'_>> {
+        match self.cqes {
+            Some(ring) => stands(cqe(ring, number), number, self.limit),
+            None => (self.pending() != 0).then_some(Stands::InReceive),
+        }
     }
 
     /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
@@ -110,19 +221,25 @@ impl RecvRing {
     }
 
     fn take_from_ring(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        let mut at = self.consumed.load(Ordering::Relaxed);
-        let end = at.wrapping_add((self.pending() as usize).min(max) as u32);
-        let mut taken = 0;
-        while at != end {
-            let completion = match self.recent(at) {
-                Some((index, receipt)) => self.rq.take_with(index, &receipt, self.qp_num),
-                None => {
+        let first = self.consumed.load(Ordering::Relaxed);
+        let (mut at, mut taken) = (first, 0);
+        // A peer that goes on and on is damaged too.
+        while (at.wrapping_sub(first) as usize) < max.min(self.limit as usize) {
+            let completion = match self.stands(at) {
+                Some(Stands::InCqe(cqe)) => self.take_cqe(at, cqe),
+                Some(Stands::InReceive) => {
                     let index = self.ring[at as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
                     self.rq.take(index, self.qp_num)
                 }
+                None => break,
             };
             at = at.wrapping_add(1);
             self.consumed.store(at, Ordering::Release);
+            if at.is_multiple_of(TELL_AFTER)
+                && let Some(ring) = self.cqes
+            {
+                ring.taken.store(at, Ordering::Release);
+            }
             // None for an index that is not one of a receive in use: damage again, and dropped.
             if let Some(completion) = completion {
                 sink(&completion);
@@ -132,15 +249,54 @@ impl RecvRing {
         taken
     }
 
-    /// Completion `at`, which has been published and not been taken, from beside the count, if it still stands there.
     #[inline]
-    fn recent(&self, at: u32) -> Option<(u32, Receipt)> {
-        let recent = &self.lane.recent[at as usize % RECENT];
-        let recent = (recent.wqe.load(Ordering::Relaxed), Receipt::read(&recent.completed));
-        fence(Ordering::Acquire);
-        // While fewer were published since, none has been written over it, nor is being written now: each is written after
-        // the one before it was counted.
-        let since = self.lane.produced.load(Ordering::Relaxed).wrapping_sub(at);
-        ((since as usize) < RECENT && !self.timestamps).then_some(recent)
+    fn take_cqe(&self, number: u32, cqe: &RecvCqe) -> Option<Completion> {
+        let wqe = cqe.wqe.load(Ordering::Relaxed);
+        let mut receipt = Receipt::read(&cqe.completed);
+        if self.inline && wqe & IS_INLINE != 0 && !self.is_scattered(number) && !self.scatter(cqe, None) {
+            receipt.status = wc::LOC_PROT_ERR;
+            self.rq.fail_qp(self.lane.qp.load(Ordering::Relaxed));
+        }
+        self.rq.take_with(wqe & !IS_INLINE, &receipt, self.qp_num)
+    }
+
+    /// Whether the message of completion `number` was scattered before; forgets that.
+    #[inline]
+    fn is_scattered(&self, number: u32) -> bool {
+        let scattered = self.scattered.load(Ordering::Relaxed);
+        let bit = 1 << (number as usize % CQES);
+        if scattered & bit != 0 {
+            self.scattered.store(scattered & !bit, Ordering::Relaxed);
+        }
+        scattered & bit != 0
+    }
+
+    /// Puts the message of `cqe` into the memory of its receive; false if that is not possible. Of receives with the `revoked`
+    /// key only, if there is one.
+    #[inline]
+    fn scatter(&self, cqe: &RecvCqe, revoked: Option<u32>) -> bool {
+        let message: Inline = std::array::from_fn(|i| cqe.data[i].load(Ordering::Relaxed));
+        let (index, len) =
+            (cqe.wqe.load(Ordering::Relaxed) & !IS_INLINE, cqe.completed.byte_len.load(Ordering::Relaxed));
+        len as usize <= INLINE_RECEIVE && self.rq.scatter(index, &message, len, revoked)
+    }
+
+    /// Puts the messages that wait in CQEs for receives with the key `revoked` into their memory, which the program may take
+    /// back after that. The caller holds the CQ's queue.
+    pub(crate) fn scatter_waiting(&self, revoked: u32) {
+        let Some(ring) = self.cqes else { return };
+        let first = self.consumed.load(Ordering::Relaxed);
+        for number in (0..CQES as u32).map(|i| first.wrapping_add(i)) {
+            let cqe = cqe(ring, number);
+            let bit = 1 << (number as usize % CQES);
+            let scattered = self.scattered.load(Ordering::Relaxed);
+            if matches!(stands(cqe, number, self.limit), Some(Stands::InCqe(_)))
+                && cqe.wqe.load(Ordering::Relaxed) & IS_INLINE != 0
+                && scattered & bit == 0
+                && self.scatter(cqe, Some(revoked))
+            {
+                self.scattered.store(scattered | bit, Ordering::Relaxed);
+            }
+        }
     }
 }

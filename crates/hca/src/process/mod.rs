@@ -8,6 +8,7 @@ pub(crate) mod exports;
 mod fork;
 pub(crate) mod gate;
 pub mod imports;
+pub(crate) mod inline_receive;
 pub(crate) mod key_table;
 mod packets;
 pub mod peer;
@@ -33,6 +34,7 @@ use crate::process::adoption::Adopting;
 use crate::process::doorbell::{AttentionTable, Looked, Looker};
 use crate::process::exports::{ExportedRange, Objects};
 use crate::process::gate::{Gates, LaneGate};
+use crate::process::inline_receive::InlineLanes;
 use crate::process::key_table::KeyTable;
 use crate::process::packets::Packets;
 use crate::process::peer::PeerProcess;
@@ -105,6 +107,8 @@ pub struct Process {
     /// Memory of lanes that are gone, for new ones.
     lane_blocks: OwnerLock<Vec<Block>>,
     packets: Packets,
+    /// Lanes whose completions hold messages.
+    pub(crate) inline_lanes: InlineLanes,
 }
 
 impl Process {
@@ -195,6 +199,7 @@ impl Process {
             forks: fork::count(),
             numbers: OwnerLock::default(),
             gates: Gates::default(),
+            inline_lanes: InlineLanes::default(),
             send_work: OwnerLock::default(),
             pending: OwnerLock::default(),
             serving: OwnerLock::default(),

@@ -60,10 +60,11 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Process {
-    /// Makes `key` invalid and waits for whoever is in flight there.
+    /// Makes `key` invalid and waits for whoever is in flight there. What has arrived lies in the memory afterwards.
     pub(crate) fn revoke_key(&self, key: u32) {
         self.keys.entry(key).key.store(0, Ordering::SeqCst);
         self.drain(key);
+        self.scatter_waiting(key);
     }
 
     /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.

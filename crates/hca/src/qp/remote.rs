@@ -239,7 +239,7 @@ impl Qp {
             Nak::RemoteOperation => event::QP_FATAL,
             Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused => return,
         };
-        if self.qp_type.is_reliable() && crate::responder::fail(self.shared, Some(event)) {
+        if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
             self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
         }
     }

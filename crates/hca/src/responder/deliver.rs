@@ -1,7 +1,7 @@
 //! Messages into receives (IBA 9.4.1, 10.8.3.3): a receive is claimed, filled and completed, or spoilt.
 
 use crate::arena::ArenaRef;
-use crate::arena::layout::{self, CqShared};
+use crate::arena::layout::{self, CqShared, INLINE_RECEIVE, Inline};
 use crate::cq::completion::watched;
 use crate::cq::recv_ring::Deliveries;
 use crate::host::guarded;
@@ -11,7 +11,7 @@ use crate::responder::{Nak, Responder, Spoilt, write};
 use crate::rq::{Receipt, RqView, prefetch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::wc;
+use vervain_iba::{access, wc};
 
 /// A completion was published for a program that may wait for an event of its CQ.
 #[must_use]
@@ -103,27 +103,56 @@ impl Responder {
     /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
     #[inline]
     pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
-        if let Some(call) = self.publish_receive(wqe, receipt, solicited) {
+        if let Some(call) = self.publish_receive(wqe, receipt, None, solicited) {
             call.make();
         }
     }
 
-    /// Publishes the completion of claimed receive `wqe` without waking: a requester's own completion comes first, for whoever
-    /// wakes may answer at once.
+    /// Publishes the completion of claimed receive `wqe`, with the message itself if that is `inline`, without waking: a
+    /// requester's own completion comes first, for whoever wakes may answer at once.
     #[inline]
-    pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
+    pub(crate) fn publish_receive(
+        &self,
+        wqe: u32,
+        receipt: &Receipt,
+        inline: Option<&Inline>,
+        solicited: bool,
+    ) -> Option<WakeCall> {
         let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
         // The receive was flushed, and may be that of another connection now.
         if self.is_cut_off() {
             return None;
         }
-        let to = Deliveries { lane: &self.lane, ring: &self.ring, cq: &self.cq, full_barrier: &self.full_barrier };
-        let asks = to.push(rq, wqe, w, receipt);
+        let asks = self.deliveries().push(rq, wqe, w, receipt, inline);
         let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
-        if let Some(next) = rq.fetch_next() {
+        if let Some(next) = rq.fetch_next()
+            && inline.is_none()
+        {
             self.fetch_memory(rq, next, receipt.byte_len);
         }
         call
+    }
+
+    #[inline(always)]
+    fn deliveries(&self) -> Deliveries<'_> {
+        let (lane, ring, cqes) = (&*self.lane, &self.ring, self.cqes.as_ref());
+        Deliveries { lane, ring, cqes, cq: &self.cq, full_barrier: &self.full_barrier }
+    }
+
+    /// Whether a message of `len` bytes, not 0, for claimed receive `wqe` goes into its completion, inside the mark: it is short
+    /// enough for that, and for the first SGE, whose memory is a plain region. The lane is that of a connected QP.
+    #[inline]
+    pub(crate) fn is_inline(&self, wqe: u32, len: u32) -> bool {
+        if len as usize > INLINE_RECEIVE {
+            return false;
+        }
+        let Some(rq) = self.rq.as_ref().filter(|rq| !rq.exclusive) else { return false };
+        let Some(sge) = rq.sges(wqe).and_then(|sges| sges.first()).map(RqView::sge) else { return false };
+        let pd = rq.shared.pd.load(Ordering::Relaxed);
+        len <= sge.length
+            && self.deliveries().has_cqe()
+            && self.name_next(sge.lkey, sge.addr)
+            && plain_region(&self.keys, sge.lkey, sge.addr, len.into(), access::LOCAL_WRITE, pd).is_some()
     }
 
     /// Brings in the memory that the message after this one will probably be written to, a message as long as this one of `len`

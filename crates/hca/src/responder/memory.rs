@@ -123,7 +123,7 @@ impl Reached<'_> {
 impl Responder {
     /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
     #[inline]
-    fn name_next(&self, key: u32, addr: u64) -> bool {
+    pub(super) fn name_next(&self, key: u32, addr: u64) -> bool {
         gate::name_next(&self.lane, key, addr, &self.full_barrier)
     }
 

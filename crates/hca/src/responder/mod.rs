@@ -24,7 +24,7 @@ pub use refused::Spoilt;
 pub use visit::Visit;
 
 use crate::arena::ArenaRef;
-use crate::arena::layout::{self, CqShared, Header, KeyEntry, Lane, QpShared};
+use crate::arena::layout::{self, CqShared, CqeRing, Header, KeyEntry, Lane, QpShared};
 use crate::host::barrier;
 use crate::process::gate::{self, is_established};
 use crate::process::peer::PeerProcess;
@@ -81,6 +81,7 @@ pub struct Responder {
     /// Where the QP's receives complete.
     cq: ArenaRef<CqShared>,
     ring: ArenaRef<[AtomicU32]>,
+    cqes: Option<ArenaRef<CqeRing>>,
     /// The header of its process's arena. The kernel itself marks there that the process has ended.
     header: ArenaRef<Header>,
     /// Its process's keys.
@@ -103,6 +104,10 @@ impl Responder {
         let cq = view.hold::<CqShared>(lane.cq.load(Ordering::Relaxed))?;
         let ring =
             view.hold_slice(lane.ring.load(Ordering::Relaxed), lane.mask.load(Ordering::Relaxed) as usize + 1)?;
+        let cqes = match lane.cqes.load(Ordering::Relaxed) {
+            0 => None,
+            offset => Some(view.hold::<CqeRing>(offset)?),
+        };
         if !ring.len().is_power_of_two() || lane.open.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -133,6 +138,7 @@ impl Responder {
             rq,
             cq,
             ring,
+            cqes,
             header,
             keys,
             own,
@@ -276,7 +282,7 @@ impl Responder {
     /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.
     #[cold]
     pub fn fail(&self, event: Option<u32>) {
-        if fail(&self.qp, event) {
+        if self.qp.fail(event) {
             self.raise_qp();
         }
     }
@@ -306,17 +312,6 @@ impl Responder {
     fn raise_qp(&self) {
         self.space.raise(self.qp.attention.load(Ordering::Relaxed));
     }
-}
-
-/// Moves a QP that receives to ERR; whether this call did. Its owner is to be told.
-pub(crate) fn fail(qp: &QpShared, event: Option<u32>) -> bool {
-    let state = qp.state.load(Ordering::Acquire);
-    let failed = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state)
-        && qp.state.compare_exchange(state, QpState::Err as u32, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-    if failed {
-        qp.fault.store(event.map_or(u32::MAX, |e| e + 1), Ordering::SeqCst);
-    }
-    failed
 }
 
 /// A lane and who has it.

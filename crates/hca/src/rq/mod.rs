@@ -8,7 +8,7 @@
 
 pub(crate) mod exclusive;
 
-use crate::arena::layout::{Completed, RecvWqe, RqShared, WqeSge};
+use crate::arena::layout::{Completed, Inline, RecvWqe, RqShared, WqeSge};
 use crate::arena::{ArenaRef, Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
@@ -40,6 +40,11 @@ fn entry_wqe(e: u64) -> u32 {
 
 fn entry_claimer(e: u64) -> u32 {
     e as u32 & 0xff_ffff
+}
+
+/// Length and key of an SGE in one word.
+fn len_key(sge: &Sge) -> u64 {
+    u64::from(sge.length) | u64::from(sge.lkey) << 32
 }
 
 /// A receive queue as an initiator reaches it in the owner's arena.
@@ -117,32 +122,30 @@ impl RqView {
             }
             if slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 help(&self.shared.head, head);
-                let wqe = entry_wqe(e);
-                self.wqe(wqe)?.claimer.store(me, Ordering::Release);
-                return Some(wqe);
+                // The entry says who has it; the owner notes that in the WQE before it needs to know.
+                return Some(entry_wqe(e)).filter(|wqe| *wqe < self.count);
             }
         }
         None
     }
 
     /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of a shared
-    /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before.
+    /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before. There
+    /// the line is mostly only read.
     #[inline]
     pub(crate) fn fetch_next(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
+        let fetch = |index: u32, prefetch: fn(*const i8)| {
+            if let Some(wqe) = self.wqe(index) {
+                prefetch(std::ptr::from_ref(wqe).cast());
+            }
+        };
         if self.exclusive {
-            self.fetch((head & self.mask) as u32);
+            fetch((head & self.mask) as u32, prefetch);
             return None;
         }
-        self.posted_at(head.wrapping_add(1)).into_iter().for_each(|wqe| self.fetch(wqe));
+        self.posted_at(head.wrapping_add(1)).into_iter().for_each(|wqe| fetch(wqe, prefetch_to_read));
         self.posted_at(head)
-    }
-
-    #[inline]
-    fn fetch(&self, wqe: u32) {
-        if let Some(wqe) = self.wqe(wqe) {
-            prefetch(std::ptr::from_ref(wqe).cast());
-        }
     }
 
     /// The WQE at a position of the ring, if it was posted.
@@ -278,8 +281,9 @@ impl Receipt {
 pub(crate) struct Posted {
     /// The program's cookie.
     pub(crate) wr_id: AtomicU64,
-    /// Where the message begins, in a queue with several claimers; 0 for nowhere.
-    memory: AtomicU64,
+    /// In a queue with several claimers the first SGE: its address, 0 for none, and its length and key as in a [`WqeSge`].
+    addr: AtomicU64,
+    len_key: AtomicU64,
 }
 
 /// A receive queue as its owner has it.
@@ -297,6 +301,7 @@ pub struct RecvQueue {
     pub(crate) taken: AtomicU64,
     pub(crate) max_wr: u32,
     max_sge: u32,
+    pd: u32,
 }
 
 #[derive(Default)]
@@ -379,6 +384,7 @@ impl RecvQueue {
             taken: AtomicU64::new(slots),
             max_wr,
             max_sge,
+            pd,
         })
     }
 
@@ -416,7 +422,9 @@ impl RecvQueue {
         };
         let index = u32::from(index);
         self.fill(index, wr_id, sges)?.claimer.store(0, Ordering::Relaxed);
-        self.posted[index as usize].memory.store(sges.first().map_or(0, |sge| sge.addr), Ordering::Relaxed);
+        let (posted, first) = (&self.posted[index as usize], sges.first().copied().unwrap_or_default());
+        posted.addr.store(first.addr, Ordering::Relaxed);
+        posted.len_key.store(len_key(&first), Ordering::Relaxed);
         state.in_use[index as usize] = true;
         self.enqueue(&mut state, index);
         Ok(())
@@ -434,7 +442,7 @@ impl RecvQueue {
         wqe.num_sge.store(sges.len() as u32, Ordering::Relaxed);
         for (to, sge) in room.iter().zip(sges) {
             to.addr.store(sge.addr, Ordering::Relaxed);
-            to.len_key.store(u64::from(sge.length) | u64::from(sge.lkey) << 32, Ordering::Relaxed);
+            to.len_key.store(len_key(sge), Ordering::Relaxed);
         }
         Ok(wqe)
     }
@@ -488,10 +496,28 @@ impl RecvQueue {
     #[inline]
     pub(crate) fn take_with(&self, index: u32, receipt: &Receipt, qp_num: u32) -> Option<Completion> {
         if let Some(posted) = self.posted.get(index as usize) {
-            prefetch_to_read(posted.memory.load(Ordering::Relaxed) as *const i8);
+            prefetch_to_read(posted.addr.load(Ordering::Relaxed) as *const i8);
         }
         let completion = self.completion_of(receipt, index, qp_num);
         self.free(index).then_some(completion)
+    }
+
+    /// Puts the first `len` bytes of `message`, which came in a completion, into the memory of receive `index`; false if they
+    /// have no place there, or the receive is not of the `revoked` key, if there is one.
+    #[inline]
+    pub(crate) fn scatter(&self, index: u32, message: &Inline, len: u32, revoked: Option<u32>) -> bool {
+        let Some(posted) = self.posted.get(index as usize) else { return false };
+        let (addr, len_key) = (posted.addr.load(Ordering::Relaxed), posted.len_key.load(Ordering::Relaxed));
+        let (room, lkey) = (len_key as u32, (len_key >> 32) as u32);
+        len <= room
+            && revoked.is_none_or(|revoked| revoked == lkey)
+            && self.process.scatter(&Sge { addr, length: len, lkey }, self.pd, message, revoked.is_some())
+    }
+
+    /// The receive of a message had no memory for it: the QP at `offset` goes to ERR (IBA 9.9.3).
+    #[cold]
+    pub(crate) fn fail_qp(&self, offset: u64) {
+        self.process.fail_qp(offset);
     }
 
     /// Frees a WQE; false if it is not in use.

@@ -1,0 +1,71 @@
+//! Messages that stand in the completions of their receives (`cq::recv_ring`), as their process sees them: whoever polls puts
+//! them into the program's memory, and whoever takes that memory back does so before.
+
+use crate::arena::layout::{Inline, QpShared, refused};
+use crate::host::guarded;
+use crate::host::lock::OwnerLock;
+use crate::process::Process;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use vervain_iba::{Sge, access};
+
+/// A lane whose completions hold messages.
+pub(crate) trait InlineReceives: Send + Sync {
+    /// Puts those that wait for receives of the `revoked` key into their memory. Nobody delivers any more of them.
+    fn scatter_waiting(&self, revoked: u32);
+}
+
+/// All of them, by where their lanes lie.
+#[derive(Default)]
+pub(crate) struct InlineLanes(OwnerLock<BTreeMap<u64, Weak<dyn InlineReceives>>>);
+
+impl InlineLanes {
+    pub(crate) fn add(&self, offset: u64, lane: Weak<dyn InlineReceives>) {
+        self.0.lock().insert(offset, lane);
+    }
+
+    pub(crate) fn remove(&self, offset: u64) {
+        self.0.lock().remove(&offset);
+    }
+
+    fn all(&self) -> Vec<Arc<dyn InlineReceives>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Process {
+    /// Puts the first bytes of `message` into the memory `at`, as many as that has; false if its key does not allow that, or
+    /// the memory is not there. A key that was `revoked` allows it until [`Process::revoke_key`] returns.
+    #[inline]
+    pub(crate) fn scatter(&self, at: &Sge, pd: u32, message: &Inline, revoked: bool) -> bool {
+        let len = u64::from(at.length);
+        let Some(entry) = self.keys.entries.get((at.lkey >> 8) as usize) else { return false };
+        let offset = if revoked {
+            entry.offset(at.addr, len)
+        } else {
+            entry.plain_offset(at.lkey, at.addr, len, access::LOCAL_WRITE, pd)
+        };
+        let Some(offset) = offset.filter(|_| len <= size_of::<Inline>() as u64) else { return false };
+        let to = entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8;
+        // SAFETY: the message is as long as that; the program has registered the memory and posted it, and no reference of
+        // the device is to it.
+        unsafe { guarded::copy(message.as_ptr().cast(), to, at.length as usize) }.is_ok()
+    }
+
+    /// Scatters all messages that wait for memory of `revoked`, which nobody is in flight with any more.
+    pub(crate) fn scatter_waiting(&self, revoked: u32) {
+        self.inline_lanes.all().iter().for_each(|lane| lane.scatter_waiting(revoked));
+    }
+
+    /// The QP at `offset` of the arena goes to ERR, for a message that it has received has no place.
+    #[cold]
+    pub(crate) fn fail_qp(&self, offset: u64) {
+        if let Some(qp) = self.arena.view().get::<QpShared>(offset) {
+            qp.refused.kind.store(refused::RECEIVE, Ordering::Relaxed);
+            if qp.fail(None) {
+                self.own.raise(qp.attention.load(Ordering::Relaxed));
+            }
+        }
+    }
+}
