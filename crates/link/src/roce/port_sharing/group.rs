@@ -6,15 +6,14 @@
 //! Whatever changes something has the turn ([`super::group_lock`]), and may be killed at any point of it. So a socket is in
 //! the descriptor store before the table speaks of it, and whether an entry's process lives is asked of the kernel.
 
+use super::mailbox::Caller;
 use super::sys::{self, Private};
-use super::udp;
-use super::{Names, VERSION, mailbox, program};
+use super::{Doors, Names, VERSION, program, udp};
 use crate::roce::net::options;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
-use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -92,10 +91,10 @@ impl Group {
     pub fn take_place(
         &self,
         names: &Names,
-        strange: &BTreeSet<u32>,
+        doors: &Doors,
         bind: &dyn Fn() -> Result<OwnedFd>,
     ) -> Result<(u32, OwnedFd)> {
-        let entries = self.live_entries(names, strange)?;
+        let entries = self.live_entries(names, doors)?;
         self.route(names, &entries)?;
         for index in 1..ENTRIES {
             if entries.get(index).is_some_and(|e| e[0] != 0) {
@@ -117,14 +116,14 @@ impl Group {
 
     /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index, and to no other. Called with
     /// the turn.
-    pub fn lead(&self, names: &Names, strange: &BTreeSet<u32>, index: u32, slots: &[u32]) -> Result<()> {
+    pub fn lead(&self, names: &Names, doors: &Doors, index: u32, slots: &[u32]) -> Result<()> {
         let mut entry = Entry::default();
         let Some(places) = entry.get_mut(..slots.len()) else {
             return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
         };
         places.copy_from_slice(slots);
         self.write(index as usize, &entry).map_err(|e| failure(names, &e))?;
-        let mut entries = self.live_entries(names, strange)?;
+        let mut entries = self.live_entries(names, doors)?;
         for (other, entry) in entries.iter_mut().enumerate().skip(1).filter(|(other, _)| *other != index as usize) {
             // Its process ended since the look before: the mailboxes behind which it would be alive are the caller's now.
             if entry.iter().any(|slot| *slot != 0 && slots.contains(slot)) {
@@ -135,14 +134,15 @@ impl Group {
         self.route(names, &entries)
     }
 
-    /// The table without those that are gone, as it stands from now on. `strange`: slots whose mailboxes another user has.
-    fn live_entries(&self, names: &Names, strange: &BTreeSet<u32>) -> Result<Vec<Entry>> {
+    /// The table without those that are gone, as it stands from now on.
+    fn live_entries(&self, names: &Names, doors: &Doors) -> Result<Vec<Entry>> {
         let mut entries = self.entries().map_err(|e| failure(names, &e))?;
         if entries[0][0] != VERSION {
             return Err(names.other_version(entries[0][0]));
         }
+        let caller = Caller::default();
         for (index, entry) in entries.iter_mut().enumerate().skip(1) {
-            if entry[0] != 0 && !mailbox::is_live(names, strange, entry[0]) {
+            if entry[0] != 0 && !caller.is_live(names, doors, entry[0]) {
                 *entry = Entry::default();
                 self.write(index, entry).map_err(|e| failure(names, &e))?;
             }
@@ -221,7 +221,7 @@ fn failure(names: &Names, e: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::mailbox::Mailbox;
+    use super::super::mailbox::Mailbox;
     use super::*;
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         let names = Names { at: ([127, 8, 0, std::process::id() as u8], 4791).into() };
         let group = Group::create(&names).unwrap();
         let (owner, other) = (1, 2);
-        let (uid, none) = (rustix::process::geteuid().as_raw(), BTreeSet::new());
+        let (uid, none) = (rustix::process::geteuid().as_raw(), Doors::default());
         let _doors = [7, 8, 9].map(|slot| Mailbox::open(&names, uid, slot).unwrap());
         group.lead(&names, &none, owner, &[8, 9]).unwrap();
         group.lead(&names, &none, other, &[7]).unwrap();
@@ -238,7 +238,7 @@ mod tests {
         let slots = || group.entries().unwrap()[1..5].iter().map(|e| e[0]).collect::<Vec<_>>();
         assert_eq!(slots(), [0, 7, 8, 0]);
         // Another user has opened a mailbox in the name of a member that has ended.
-        group.lead(&names, &BTreeSet::from([7]), 3, &[8]).unwrap();
+        group.lead(&names, &Doors { strange: [7].into(), ..Doors::default() }, 3, &[8]).unwrap();
         assert_eq!(slots(), [0, 0, 8, 0]);
     }
 }

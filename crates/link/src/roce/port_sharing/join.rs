@@ -1,9 +1,9 @@
 //! Asking: who joins gets the descriptor store from a member, whichever answers first. So one that runs is enough, though others
 //! may be stopped.
 
-use super::mailbox::{self, HEAD, Word};
+use super::mailbox::{Caller, HEAD, Word};
 use super::sys::{self, Private};
-use super::{Names, os_error};
+use super::{Doors, Names, os_error, udp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -22,27 +22,28 @@ const MOST_ASKED: usize = 256;
 /// Between two questions to those who could not hear.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Gets the descriptor store from a member. None when there is no member. The slots of `strange` have mailboxes of another user, which is
-/// not asked.
-pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<Option<[OwnedFd; 2]>> {
+/// Gets the descriptor store from a member. None when there is no member. Who has a mailbox of another user is not asked.
+pub fn ask_members(names: &Names, uid: u32, doors: &Doors) -> Result<Option<[OwnedFd; 2]>> {
     let begin = Instant::now();
+    let caller = Caller::default();
     let mut asked: Vec<(u32, Private)> = Vec::new();
-    let mut seen = Vec::new();
-    let mut to_ask: Vec<u32> = (1..SLOTS).filter(|slot| !strange.contains(slot)).collect();
+    let mut seen = BTreeSet::new();
+    let mut to_ask = doors.listed.clone();
+    let mut tried_all = false;
     loop {
         for slot in to_ask {
             if asked.len() == MOST_ASKED {
-                seen.push(slot);
+                seen.insert(slot);
                 continue;
             }
-            match mailbox::ask(names, uid, slot) {
+            match caller.ask(names, uid, slot) {
                 Ok(None) => continue,
                 Ok(Some(socket)) => asked.push((slot, socket)),
                 // Its owner has too many messages to read.
                 Err(Errno::AGAIN) => {}
                 Err(e) => return Err(os_error(names, e)),
             }
-            seen.push(slot);
+            seen.insert(slot);
             // One after the other only as long as that leads somewhere.
             let wait = if begin.elapsed() < ONE_BY_ONE { FIRST_WAIT } else { Duration::ZERO };
             if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
@@ -51,15 +52,23 @@ pub fn ask_members(names: &Names, uid: u32, strange: &BTreeSet<u32>) -> Result<O
         }
         // Those who are there but could not hear the question; it also needs a free descriptor on either side.
         to_ask = seen.clone();
-        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && mailbox::is_live(names, strange, *slot));
-        if asked.is_empty() && to_ask.is_empty() {
+        to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && caller.finds(names, *slot));
+        let nobody_is_there = asked.is_empty() && to_ask.is_empty();
+        // A member has the port, whether the list has its mailbox or not.
+        if nobody_is_there && (tried_all || udp::is_vacant(names)) {
             return Ok(None);
+        }
+        if !tried_all && (nobody_is_there || begin.elapsed() >= ONE_BY_ONE) {
+            tried_all = true;
+            to_ask = (1..SLOTS).filter(|slot| !doors.strange.contains(slot)).collect();
+            to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot));
+            continue;
         }
         let left = WHOLE_WAIT.saturating_sub(begin.elapsed());
         if left.is_zero() {
             return Err(no_answer(names));
         }
-        let wait = if to_ask.is_empty() { left } else { left.min(FIRST_WAIT) };
+        let wait = if to_ask.is_empty() && tried_all { left } else { left.min(FIRST_WAIT) };
         if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
             return Ok(Some(fd_store));
         }
@@ -119,5 +128,41 @@ fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[Owne
         (Some(Word::Refused { uid: theirs }), _) => Err(names.other_view(theirs, uid)),
         (None, version) => Err(names.other_version(version)),
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::group::Group;
+    use super::super::mailbox::{Mailbox, answer};
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_member_that_the_list_lacks_is_found() {
+        let names = Names { at: ([127, 8, 1, std::process::id() as u8], 4791).into() };
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(ask_members(&names, uid, &Doors::default()).unwrap().is_none());
+        let group = Group::create(&names).unwrap();
+        let mailbox = Mailbox::open(&names, uid, 700).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    match mailbox.receive(&mut [0; HEAD]) {
+                        Ok(message) => answer(&message.fds[0], Word::Welcome, &group.fd_store()),
+                        Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                    }
+                }
+            });
+            let asked = [Doors::default(), names.doors(uid)].map(|doors| ask_members(&names, uid, &doors));
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(asked.map(|found| found.map(|found| found.is_some())), [const { Ok(true) }; 2]);
+        });
+        // A list may also have a member that has ended since.
+        let doors = names.doors(uid);
+        drop((mailbox, group));
+        assert_eq!(doors.listed, BTreeSet::from([700]));
+        assert!(ask_members(&names, uid, &doors).unwrap().is_none());
     }
 }

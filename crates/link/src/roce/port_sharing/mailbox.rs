@@ -5,13 +5,13 @@
 use super::misrouted::Origin;
 use super::sys::{self, Private, Received};
 use super::udp::to_wide;
-use super::{Names, VERSION};
+use super::{Doors, Names, VERSION};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
 };
-use std::collections::BTreeSet;
+use std::cell::OnceCell;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -98,15 +98,6 @@ fn open() -> std::result::Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
 }
 
-/// Whether the process that has `slot` is a member. `strange`: whose mailboxes another user has opened.
-pub fn is_live(names: &Names, strange: &BTreeSet<u32>, slot: u32) -> bool {
-    if strange.contains(&slot) {
-        return false;
-    }
-    let connected = open().and_then(|socket| rustix::net::connect(&socket, &abstract_name(&names.mailbox(slot))?));
-    connected != Err(Errno::CONNREFUSED)
-}
-
 fn abstract_name(name: &str) -> std::result::Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
@@ -153,19 +144,49 @@ impl AsFd for Mailbox {
     }
 }
 
-/// Asks at the mailbox of `slot`: the socket that the answer comes by, or None when nobody is there.
-pub fn ask(names: &Names, uid: u32, slot: u32) -> std::result::Result<Option<Private>, Errno> {
-    let caller = open()?;
-    match rustix::net::connect(&caller, &abstract_name(&names.mailbox(slot))?) {
-        Ok(()) => {}
-        Err(Errno::CONNREFUSED) => return Ok(None),
-        Err(e) => return Err(e),
+/// Who goes from mailbox to mailbox. All connections are made by one socket, for there may be a thousand: a connection of
+/// datagrams lasts until the next one.
+#[derive(Default)]
+pub struct Caller {
+    socket: OnceCell<OwnedFd>,
+}
+
+impl Caller {
+    /// Stands at the mailbox of `slot`: the socket to put something in by, or None when nobody has that mailbox.
+    fn call(&self, names: &Names, slot: u32) -> std::result::Result<Option<&OwnedFd>, Errno> {
+        let socket = match self.socket.get() {
+            Some(socket) => socket,
+            None => {
+                let opened = open()?;
+                self.socket.get_or_init(|| opened)
+            }
+        };
+        match rustix::net::connect(socket, &abstract_name(&names.mailbox(slot))?) {
+            Ok(()) => Ok(Some(socket)),
+            Err(Errno::CONNREFUSED) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::sockopt::set_socket_passcred(&mine, true)?;
-    send(caller.as_fd(), None, Word::Ask { uid }, &[], &[theirs.as_fd()])?;
-    Ok(Some(Private::keep(mine)))
+
+    /// Whether `slot` has a mailbox just now.
+    pub fn finds(&self, names: &Names, slot: u32) -> bool {
+        !matches!(self.call(names, slot), Ok(None))
+    }
+
+    /// Whether the process that has `slot` is a member, or was one when the list was made.
+    pub fn is_live(&self, names: &Names, doors: &Doors, slot: u32) -> bool {
+        doors.listed.contains(&slot) || !doors.strange.contains(&slot) && self.finds(names, slot)
+    }
+
+    /// Asks at the mailbox of `slot`: the socket that the answer comes by, or None when nobody is there.
+    pub fn ask(&self, names: &Names, uid: u32, slot: u32) -> std::result::Result<Option<Private>, Errno> {
+        let Some(socket) = self.call(names, slot)? else { return Ok(None) };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::sockopt::set_socket_passcred(&mine, true)?;
+        send(socket.as_fd(), None, Word::Ask { uid }, &[], &[theirs.as_fd()])?;
+        Ok(Some(Private::keep(mine)))
+    }
 }
 
 /// Sends an answer.
@@ -205,6 +226,7 @@ fn send(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn words_survive_their_bytes() {
@@ -232,5 +254,22 @@ mod tests {
         bytes[4] ^= 0x55;
         assert_eq!(Word::of(&bytes), (None, VERSION ^ 0x55));
         assert_eq!(Word::of(&[0; HEAD]).0, None);
+    }
+
+    #[test]
+    fn one_socket_calls_at_all_mailboxes() {
+        let names = Names { at: ([127, 8, 2, std::process::id() as u8], 4791).into() };
+        let uid = rustix::process::geteuid().as_raw();
+        let [first, second] = [3, 4].map(|slot| Mailbox::open(&names, uid, slot).unwrap());
+        let caller = Caller::default();
+        assert_eq!([2, 3, 4, 5].map(|slot| caller.finds(&names, slot)), [false, true, true, false]);
+        assert!(caller.ask(&names, uid, 3).unwrap().is_some());
+        assert!(caller.ask(&names, uid, 4).unwrap().is_some());
+        assert!([&first, &second].iter().all(|mailbox| mailbox.receive(&mut [0; HEAD]).is_ok()));
+        drop(first);
+        assert!(caller.ask(&names, uid, 3).unwrap().is_none());
+        let [none, strange] = [BTreeSet::new(), BTreeSet::from([4])];
+        let doors = Doors { listed: none, strange };
+        assert_eq!([3, 4].map(|slot| caller.is_live(&names, &doors, slot)), [false, false]);
     }
 }

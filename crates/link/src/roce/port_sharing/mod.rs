@@ -105,13 +105,18 @@ impl Names {
         Some(self.error(libc::EADDRINUSE, &why))
     }
 
-    /// Slots whose mailboxes another user has opened. Whoever has the turn asks this once: mailboxes of this user open and close
-    /// meanwhile only where their processes end.
-    fn strange_doors(&self, uid: u32) -> BTreeSet<u32> {
+    /// The mailboxes that are open. Whoever has the turn asks this once: mailboxes of this user open and close meanwhile only
+    /// where their processes end.
+    fn doors(&self, uid: u32) -> Doors {
         let prefix = vervain_names::mailboxes(self.at);
-        let holders = vervain_names::holders(SocketType::DGRAM, &prefix).unwrap_or_default();
-        let others = holders.iter().filter(|holder| holder.uid.is_some_and(|of| of != uid));
-        others.filter_map(|holder| holder.name.strip_prefix(&prefix)?.parse().ok()).collect()
+        let mut doors = Doors::default();
+        // Where the kernel does not list them, those of this user are found by trying.
+        for holder in vervain_names::holders(SocketType::DGRAM, &prefix).unwrap_or_default() {
+            let Some(slot) = holder.name.strip_prefix(&prefix).and_then(|slot| slot.parse().ok()) else { continue };
+            let is_strange = holder.uid.is_some_and(|of| of != uid);
+            if is_strange { &mut doors.strange } else { &mut doors.listed }.insert(slot);
+        }
+        doors
     }
 
     fn other_view(&self, theirs: u32, mine: u32) -> Error {
@@ -123,6 +128,16 @@ impl Names {
         let why = "processes with another version of Vervain have that port";
         self.error(libc::EADDRINUSE, &format!("{why} (its sharing is version {theirs}, here {VERSION})"))
     }
+}
+
+/// Slots with an open mailbox, as the kernel lists them.
+#[derive(Default)]
+struct Doors {
+    /// Opened by this user, or by nobody knows whom. A list may lack mailboxes that are open: the kernel makes it in pieces, while
+    /// others come and go.
+    listed: BTreeSet<u32>,
+    /// Opened by another user.
+    strange: BTreeSet<u32>,
 }
 
 /// A process's part in an address.
@@ -153,19 +168,19 @@ impl Sharing {
         let uid = crate::user::own().map_err(|why| names.error(libc::EPERM, &why))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
         let _turn = Turn::take(&names, uid)?;
-        let strange = names.strange_doors(uid);
-        let group = match join::ask_members(&names, uid, &strange)? {
+        let doors = names.doors(uid);
+        let group = match join::ask_members(&names, uid, &doors)? {
             Some(fd_store) => Group::open(&names, fd_store)?,
             None => Group::create(&names)?,
         };
-        let (index, socket) = group.take_place(&names, &strange, bind)?;
+        let (index, socket) = group.take_place(&names, &doors, bind)?;
         let (epoll, mailboxes) = (Private::keep(epoll), Default::default());
         let (buffer, counters) = (OwnerLock::default(), Counters::default());
         let sharing = Sharing { names, uid, index, epoll, mailboxes, group, buffer, counters };
         for slot in slots {
             sharing.open_door(*slot)?;
         }
-        sharing.group.lead(&sharing.names, &strange, index, slots)?;
+        sharing.group.lead(&sharing.names, &doors, index, slots)?;
         Ok((sharing, socket))
     }
 
@@ -174,7 +189,7 @@ impl Sharing {
         let _turn = Turn::take(&self.names, self.uid)?;
         self.open_door(slot)?;
         let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
-        self.group.lead(&self.names, &self.names.strange_doors(self.uid), self.index, &slots)
+        self.group.lead(&self.names, &self.names.doors(self.uid), self.index, &slots)
     }
 
     fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {

@@ -21,6 +21,11 @@ fn open(at: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether nobody has a socket at the address, so that it has no group.
+pub fn is_vacant(names: &Names) -> bool {
+    open(names.at).and_then(|socket| Ok(bind(&socket, &names.at)?)).is_ok()
+}
+
 /// Makes sure that nobody else has a socket at the address: one that shares would be part of the group, unknown to it.
 pub fn must_be_vacant(names: &Names) -> Result<()> {
     let end = Instant::now() + SETTLE;
