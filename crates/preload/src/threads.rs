@@ -1,11 +1,29 @@
 //! pthread_create(3) and thrd_create(3), before the first of which the functions behind ours are found
-//! ([`crate::resolve`]).
+//! ([`crate::resolve`]), and the kernel is asked for what it gives at once only to a process with one thread.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Once;
 
 use crate::real::{real, reals};
 
 reals! { pthread_create thrd_create }
+
+/// What the device needs of the kernel if this process opens it, as most that start no thread never do. With one thread both
+/// take microseconds; with more the kernel waits for all CPUs, 10 to 20 ms each time, and a rank of MPI has threads when it
+/// comes to its devices.
+fn before_the_second_thread() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        /// MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED of linux/membarrier.h; the device asks for it again, and looks what comes of it.
+        const REGISTER: c_int = 1 << 2;
+        let before = vervain_share::sys::errno();
+        // SAFETY: takes no pointers.
+        unsafe { libc::syscall(libc::SYS_membarrier, REGISTER, 0, 0) };
+        vervain_share::make_room_for_descriptors();
+        vervain_share::sys::set_errno(before);
+    });
+    crate::resolve();
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
@@ -14,7 +32,7 @@ unsafe extern "C" fn pthread_create(
     start: extern "C" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    crate::resolve();
+    before_the_second_thread();
     type Start = extern "C" fn(*mut c_void) -> *mut c_void;
     let real =
         real!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int);
@@ -29,7 +47,7 @@ unsafe extern "C" fn thrd_create(
     start: extern "C" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
 ) -> c_int {
-    crate::resolve();
+    before_the_second_thread();
     type Start = extern "C" fn(*mut c_void) -> c_int;
     let real = real!(thrd_create: fn(*mut libc::pthread_t, Start, *mut c_void) -> c_int);
     // SAFETY: the caller's own arguments.

@@ -116,3 +116,20 @@ fn a_tree_that_is_gone_is_an_empty_machine() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("No such file"));
 }
+
+#[test]
+fn a_process_has_what_the_device_needs_before_its_second_thread() {
+    let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+    let program = dir.path().join("threads");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/threads.c");
+    let output = Command::new("cc").args(["-Wall", "-pthread", "-o"]).args([&program, &source]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = stdout(&under_preload(tree.path(), &program, &[]));
+    let said: Vec<i32> = said.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [registered, size, registered_then, size_then] = said[..] else { panic!("{said:?}") };
+    assert!(size < 700 && size_then > 700, "the table of descriptors: {said:?}");
+    // Before Linux 6.3 the kernel does not tell registrations.
+    if registered >= 0 {
+        assert_eq!((registered, registered_then), (0, 1 << 2), "{said:?}");
+    }
+}

@@ -30,4 +30,5 @@ mod state;
 pub mod status;
 pub mod sys;
 
+pub use object::make_room_for_descriptors;
 pub use state::{stop, wake};

@@ -193,6 +193,16 @@ pub(crate) fn raise(low: c_int) -> c_int {
     high
 }
 
+/// Has the kernel make its table of descriptors long enough for [`raise`]. While the process has one thread that takes
+/// microseconds; later the kernel waits until no CPU can be reading the old table any more, which takes 10 to 20 ms.
+pub fn make_room_for_descriptors() {
+    // SAFETY: makes a descriptor.
+    let low = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if low >= 0 {
+        sys::close(raise(low));
+    }
+}
+
 /// A random place for `settings.heap_len` bytes, far below where the kernel puts mappings by itself. Nothing is
 /// reserved: each block is mapped only where nothing is.
 pub fn place(settings: &Settings) -> usize {
