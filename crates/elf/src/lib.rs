@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -32,14 +32,28 @@ pub struct Elf {
 
 const NATIVE_MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
-/// Reads the headers of `path`; None where it is no ELF file. Only the parts needed are read, however large the file.
+/// Up to this length a file is read whole: a plugin is, and one read costs less than the eight of its parts.
+const SMALL: usize = 64 << 10;
+
+/// Reads the headers of `path`; None where it is no ELF file. Only the parts needed are read of a large file.
 ///
 /// # Errors
 /// When the file cannot be read, or contradicts itself.
 pub fn read(path: &Path) -> io::Result<Option<Elf>> {
-    let cache = ReadCache::new(File::open(path)?);
-    match FileKind::parse(&cache) {
-        Ok(FileKind::Elf64) => parse(&cache).map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)),
+    let mut file = File::open(path)?;
+    match usize::try_from(file.metadata()?.len()) {
+        Ok(length) if length <= SMALL => {
+            let mut bytes = vec![0; length];
+            file.read_exact(&mut bytes)?;
+            understand(&bytes[..])
+        }
+        _ => understand(&ReadCache::new(file)),
+    }
+}
+
+fn understand<'data, R: ReadRef<'data>>(data: R) -> io::Result<Option<Elf>> {
+    match FileKind::parse(data) {
+        Ok(FileKind::Elf64) => parse(data).map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)),
         Ok(FileKind::Elf32) => Ok(Some(Elf::default())),
         _ => Ok(None),
     }
@@ -104,6 +118,22 @@ mod tests {
         assert!(elf.interpreter.unwrap().to_string_lossy().contains("ld-"));
         assert!(elf.needed.iter().any(|name| name == "libc.so.6"), "{:?}", elf.needed);
         assert!(elf.rpath.is_empty());
+    }
+
+    #[test]
+    fn a_small_file_says_the_same_as_a_large_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, small, large] = ["a.c", "small", "large"].map(|name| dir.path().join(name));
+        std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-s", "-Wl,-rpath,/x:/y", "-o"]).args([&small, &source]);
+        assert!(cc.status().unwrap().success());
+        std::fs::copy(&small, &large).unwrap();
+        File::options().append(true).open(&large).unwrap().set_len(2 * SMALL as u64).unwrap();
+        assert!(std::fs::metadata(&small).unwrap().len() <= SMALL as u64);
+        let said = [small, large].map(|file| format!("{:?}", read(&file).unwrap().unwrap()));
+        assert_eq!(said[0], said[1]);
+        assert!(said[0].contains(r#""libc.so.6""#) && said[0].contains(r#"["/x", "/y"]"#), "{said:?}");
     }
 
     #[test]

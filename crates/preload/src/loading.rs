@@ -9,8 +9,10 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::fs::Metadata;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
@@ -140,14 +142,17 @@ fn own_path() -> Option<PathBuf> {
 /// Which of [`LIBRARIES`] the library at `path`, or one that it brings along, needs under another name or has in a
 /// directory of its own. Each file is looked at once.
 fn brought_along(path: &Path) -> Vec<usize> {
-    static SEEN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+    // By what a file is, not by its real path: that takes a call for each directory, and MPI loads fifty plugins. The time is for a
+    // number that another file gets again.
+    static SEEN: Mutex<Option<HashSet<[u64; 4]>>> = Mutex::new(None);
     // Not waited for: a child forked by another thread meanwhile would wait for ever.
     let mut shared = SEEN.try_lock().ok();
     let mut own = None;
     let seen = shared.as_deref_mut().unwrap_or(&mut own).get_or_insert_with(HashSet::new);
     let (mut found, mut waiting) = (Vec::new(), vec![path.to_owned()]);
     while let Some(path) = waiting.pop() {
-        let fresh = path.canonicalize().is_ok_and(|real| seen.insert(real));
+        let identity = |of: Metadata| [of.dev(), of.ino(), of.ctime() as u64, of.ctime_nsec() as u64];
+        let fresh = path.metadata().is_ok_and(|of| seen.insert(identity(of)));
         let Some(elf) = fresh.then(|| vervain_elf::read(&path).ok().flatten()).flatten() else { continue };
         let places = if elf.runpath.is_empty() { &elf.rpath } else { &elf.runpath };
         let origin = path.parent().unwrap_or(Path::new("/"));
