@@ -610,7 +610,7 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
     let srq_init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
-    let memory = vec![0xee_u8; 64];
+    let memory = Box::new([0xee_u8; 64]);
     let addr = memory.as_ptr() as u64;
     let mr = Mr::register(&pd, addr, 16, addr, access::LOCAL_WRITE).unwrap();
     let read_only = Mr::register(&pd, addr, 64, addr, 0).unwrap();
