@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_share::checkers;
 
 /// Entries of a [`layout::CqeRing`].
-pub(crate) const CQES: usize = 32;
+pub const CQES: usize = 32;
 /// Sizes tried for a new arena, largest first: a limit on address space (RLIMIT_AS) leaves the smaller ones. So does
 /// valgrind, where a program and all its peers have some 60 GiB.
 const SIZES: [u64; 4] = [64 << 30, 16 << 30, 2 << 30, 256 << 20];
