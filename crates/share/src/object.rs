@@ -193,7 +193,7 @@ pub(crate) fn raise(low: c_int) -> c_int {
     high
 }
 
-/// Has the kernel make its table of descriptors long enough for [`raise`]. While the process has one thread that takes
+/// Has the kernel make its table of descriptors long enough for the heap's own ones. While the process has one thread that takes
 /// microseconds; later the kernel waits until no CPU can be reading the old table any more, which takes 10 to 20 ms.
 pub fn make_room_for_descriptors() {
     // SAFETY: makes a descriptor.
