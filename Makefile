@@ -25,7 +25,7 @@ CLIENT_PACKAGES := $(TEST_PACKAGES) librdmacm-dev ucx-utils python3-pyverbs rdma
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
-    python3 python3-numpy iperf3 libfabric-bin
+    python3 python3-numpy iperf3 libfabric-bin strace
 
 .PHONY: all build demo test test-clients soak bench results install uninstall clean fmt lint doc toolchain \
     packages-demo packages-test packages-test-clients packages-bench

@@ -1,7 +1,9 @@
 /*
  * What the OSU micro-benchmarks measure of MPI, among any number of ranks.
  *
- *   ranks lat|bw SIZE:COUNT...                 ns of half a ping-pong; ns of a message in windows of 64; of two ranks
+ *   ranks lat SIZE:COUNT...                    ns of half a ping-pong, of ranks 0 and 1
+ *   ranks bw SIZE:COUNT...                     ns of a message in windows of 64, all pairs together: from each rank of the
+ *                                              first half to one of the second
  *   ranks put|get|fetch-add|swap SIZE:COUNT... ns of an operation and its flush; on a window of MPI_Win_allocate
  *   ranks put-created|... SIZE:COUNT...        the same on a window of MPI_Win_create over malloc'd memory
  *   ranks barrier|allreduce|alltoall SIZE:COUNT...
@@ -38,18 +40,17 @@ static void ping_pong(size_t size)
 static void window_of_messages(size_t size)
 {
 	MPI_Request requests[WINDOW];
-	if (rank > 1)
-		return;
+	int pairs = ranks / 2, receives = rank >= pairs, peer = receives ? rank - pairs : rank + pairs;
 	for (int j = 0; j < WINDOW; j++)
-		if (rank == 1)
-			MPI_Irecv(remote, (int)size, MPI_CHAR, 0, 2, MPI_COMM_WORLD, &requests[j]);
+		if (receives)
+			MPI_Irecv(remote, (int)size, MPI_CHAR, peer, 2, MPI_COMM_WORLD, &requests[j]);
 		else
-			MPI_Isend(local, (int)size, MPI_CHAR, 1, 2, MPI_COMM_WORLD, &requests[j]);
+			MPI_Isend(local, (int)size, MPI_CHAR, peer, 2, MPI_COMM_WORLD, &requests[j]);
 	MPI_Waitall(WINDOW, requests, MPI_STATUSES_IGNORE);
-	if (rank == 1)
-		MPI_Send(NULL, 0, MPI_CHAR, 0, 3, MPI_COMM_WORLD);
+	if (receives)
+		MPI_Send(NULL, 0, MPI_CHAR, peer, 3, MPI_COMM_WORLD);
 	else
-		MPI_Recv(NULL, 0, MPI_CHAR, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		MPI_Recv(NULL, 0, MPI_CHAR, peer, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static void put(size_t size)
@@ -101,11 +102,11 @@ struct mode {
 	const char *name;
 	void (*once)(size_t size);
 	double parts; /* what is counted, in one call */
-	enum { MESSAGES, ONE_SIDED, COLLECTIVE } kind;
+	enum { MESSAGES, ONE_SIDED, COLLECTIVE } kind; /* of ranks 0 and 1, at rank 0, of all */
 };
 
 static const struct mode modes[] = {
-	{ "lat", ping_pong, 2, MESSAGES },	   { "bw", window_of_messages, WINDOW, MESSAGES },
+	{ "lat", ping_pong, 2, MESSAGES },	   { "bw", window_of_messages, WINDOW, COLLECTIVE },
 	{ "cost", ping_pong, 2, MESSAGES },	   { "put", put, 1, ONE_SIDED },
 	{ "get", get, 1, ONE_SIDED },		   { "fetch-add", fetch_add, 1, ONE_SIDED },
 	{ "swap", swap, 1, ONE_SIDED },		   { "barrier", barrier, 1, COLLECTIVE },
@@ -128,6 +129,7 @@ static const struct mode *mode_of(const char *name)
 static void measure(const struct mode *mode, size_t size, size_t count)
 {
 	size_t batches = (count + PER_BATCH - 1) / PER_BATCH;
+	double parts = mode->parts * (mode->once == window_of_messages ? ranks / 2 : 1);
 	double *samples = calloc(batches, sizeof *samples), sum = 0, mean, middle;
 	for (size_t i = 0; i <= batches; i++) { /* the first is the warm-up */
 		if (i == 1 && mode->kind == COLLECTIVE)
@@ -136,7 +138,7 @@ static void measure(const struct mode *mode, size_t size, size_t count)
 		for (size_t j = 0; j < PER_BATCH; j++)
 			mode->once(size);
 		if (i > 0)
-			sum += samples[i - 1] = (double)(now_ns() - begin) / PER_BATCH / mode->parts;
+			sum += samples[i - 1] = (double)(now_ns() - begin) / PER_BATCH / parts;
 	}
 	mean = sum / (double)batches;
 	middle = median(samples, batches);

@@ -2,6 +2,8 @@
 //! memory: `ranks.c`, as the OSU benchmarks measure them. Means, for what people wait for is the whole; of two ranks the
 //! medians too.
 
+use std::ffi::OsString;
+use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +12,7 @@ use crate::messages::{LAUNCHER, Way, environment, is_there, options};
 use crate::process::numbers;
 use crate::report::{Row, Section, Target, Unit};
 use crate::rounds::{Measure, interleaved};
-use crate::setup::{LIMIT, Setup};
+use crate::setup::{LIMIT, Setup, is_installed};
 
 /// A run of `ranks.c`.
 struct Case {
@@ -45,10 +47,11 @@ const COLLECTIVES: &[(usize, usize, Option<Target>)] =
     &[(8, 20_000, at_most(2.5)), (4096, 5_000, None), (262_144, 200, at_most(1.0))];
 /// More ranks than processors: they take turns.
 const CROWDED: &[(usize, usize, Option<Target>)] = &[(8, 2_000, at_most(2.0)), (4096, 1_000, at_most(2.0))];
+const CROWDED_RATES: &[(usize, usize, Option<Target>)] = &[(8, 500, at_most(2.0)), (4096, 200, None)];
 const EMPTY: &[(usize, usize, Option<Target>)] = &[(0, 10_000, None)];
 const CROWDED_EMPTY: &[(usize, usize, Option<Target>)] = &[(0, 2_000, at_most(2.0))];
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 21] = [
     case("latency", "lat", 2, LATENCIES),
     case("message in windows of 64", "bw", 2, RATES),
     case("put, allocated window", "put", 2, ALLOCATED),
@@ -62,9 +65,11 @@ const CASES: [Case; 19] = [
     case("barrier", "barrier", 2, EMPTY),
     case("allreduce", "allreduce", 2, COLLECTIVES),
     case("alltoall", "alltoall", 2, COLLECTIVES),
+    case("message in windows of 64, two pairs", "bw", 4, CROWDED_RATES),
     case("barrier", "barrier", 4, CROWDED_EMPTY),
     case("allreduce", "allreduce", 4, CROWDED),
     case("alltoall", "alltoall", 4, CROWDED),
+    case("message in windows of 64, four pairs", "bw", 8, CROWDED_RATES),
     case("barrier", "barrier", 8, CROWDED_EMPTY),
     case("allreduce", "allreduce", 8, CROWDED),
     case("alltoall", "alltoall", 8, CROWDED),
@@ -85,7 +90,7 @@ fn times(setup: &Setup) -> Section {
             let mut all = Vec::new();
             for case in &CASES {
                 let sizes = case.sizes.iter().map(|(bytes, calls, _)| format!("{bytes}:{calls}"));
-                let got = numbers(&mut command(setup, way, case.ranks, case.mode, sizes)?, None, LIMIT)?;
+                let got = numbers(&mut command(setup, way, case.ranks, case.mode, sizes, [])?, None, LIMIT)?;
                 ensure!(got.len() == 2 * case.sizes.len(), "{} of {} ranks: {got:?}", case.what, case.ranks);
                 all.extend(got);
             }
@@ -116,29 +121,53 @@ fn times(setup: &Setup) -> Section {
 fn costs(setup: &Setup) -> Section {
     let measure = |way| -> Measure {
         Box::new(move || {
-            let got = numbers(&mut command(setup, way, 2, "cost", ["8:200000".to_owned()])?, None, LIMIT)?;
+            let got = numbers(&mut command(setup, way, 2, "cost", ["8:200000".to_owned()], [])?, None, LIMIT)?;
             let [voluntary, involuntary, _faults, init, pss, _private] = got[..] else {
                 anyhow::bail!("the cost of a rank: {got:?}")
             };
-            Ok(vec![(voluntary + involuntary) / 1000.0, init, pss])
+            Ok(vec![(voluntary + involuntary) / 1000.0, system_calls(setup, way)?, init, pss])
         })
     };
     let rows = is_there().and_then(|()| {
         let [ours, own] = both(setup, measure)?;
         let kinds = [
             ("switches of context in a message of 8 B", Unit::PerOperation, None),
+            // None: what is left is threads that look up a few times a second.
+            ("system calls in a message of 8 B", Unit::PerOperation, Some(Target::AtMost(0.001))),
             ("MPI_Init", Unit::Ms, Some(Target::RatioAtMost(1.3))),
             ("memory of a rank (PSS)", Unit::Kib, Some(Target::AtMost(16.0 * 1024.0))),
         ];
         let mut rows = Vec::new();
         for ((what, unit, target), (ours, own)) in kinds.into_iter().zip(ours.iter().zip(&own)) {
-            let row = Row::beside(what, unit, ours, "its shared memory", own);
+            // Nothing is a multiple of no system calls.
+            let row = Row::beside(what, unit, ours, "its shared memory", own).or_else(|| Row::new(what, unit, ours));
             rows.extend(row.map(|row| Option::into_iter(target).fold(row, Row::target)));
         }
         Ok(rows)
     });
-    let how = "Of rank 0 of two, by getrusage(2) and /proc/self/smaps_rollup, over 200,000 ping-pongs of 8 bytes.";
+    let how = "Of rank 0 of two, by getrusage(2) and /proc/self/smaps_rollup, over 200,000 ping-pongs of 8 bytes. System calls of\n\
+         all its threads by strace, the difference between a short run and a long one.";
     Section::new("What a rank of Open MPI over Vervain costs, beside its shared memory", how, rows)
+}
+
+/// System calls of rank 0 for each message of its ping-pongs.
+fn system_calls(setup: &Setup, way: Way) -> Result<f64> {
+    const FEW: f64 = 20_000.0;
+    const MANY: f64 = 220_000.0;
+    ensure!(is_installed("strace"), "strace is not installed (Debian: apt install strace)");
+    let directory = tempfile::tempdir()?;
+    let calls = |pings: f64| -> Result<f64> {
+        let count = directory.path().join("calls");
+        let tool = "exec strace -f -c -U calls,name -o \"$0.$OMPI_COMM_WORLD_RANK\" \"$@\"";
+        let tool = ["sh", "-c", tool].map(OsString::from).into_iter().chain([count.clone().into_os_string()]);
+        let mut command = command(setup, way, 2, "cost", [format!("8:{pings}")], tool)?;
+        numbers(&mut command, None, LIMIT)?;
+        let text = fs::read_to_string(count.with_extension("0"))?;
+        let total =
+            text.lines().find_map(|line| line.trim().strip_suffix(" total")?.split_whitespace().next()?.parse().ok());
+        total.with_context(|| format!("no total in {text:?}"))
+    };
+    Ok((calls(MANY)? - calls(FEW)?) / (2.0 * (MANY - FEW)))
 }
 
 /// Vervain's way and Open MPI's own, in turns.
@@ -154,6 +183,7 @@ fn command(
     ranks: u32,
     mode: &str,
     sizes: impl IntoIterator<Item = String>,
+    tool: impl IntoIterator<Item = OsString>,
 ) -> Result<Command> {
     let mut command = match way {
         Way::Own => Command::new(LAUNCHER),
@@ -165,7 +195,7 @@ fn command(
     if way == Way::Own && ALLOCATED_MODES.contains(&mode) {
         command.args(["--mca", "osc", "sm"]);
     }
-    command.arg(setup.program("ranks")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
+    command.args(tool).arg(setup.program("ranks")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
     environment(&mut command, way);
     Ok(command)
 }

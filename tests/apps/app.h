@@ -1,4 +1,4 @@
-/* What the three kernels share: the command line, memory, the clock, pseudo-random numbers, the line that says how
+/* What the kernels share: the command line, memory, the clock, pseudo-random numbers, the line that says how
  * it went.
  *
  *   KERNEL [SIZE [ITERATIONS [unchecked]]]

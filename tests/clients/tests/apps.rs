@@ -1,5 +1,5 @@
 //! The kernels of `tests/apps` over Open MPI and MPICH over UCX confined to verbs: halo exchange, bucket sort, 3-D
-//! FFT. Each compares all its numbers with a serial run of its own and ends with a status other than 0 where they
+//! FFT, pipelined sweeps. Each compares all its numbers with a serial run of its own and ends with a status other than 0 where they
 //! differ.
 
 use std::time::Duration;
@@ -19,9 +19,15 @@ const BY_MEMORY: &[Run] = &[
     ("sort", &["W", "3"], &[2, 4]),
     ("fft", &["S"], &[2, 4]),
     ("fft", &["W", "2"], &[4]),
+    ("wavefront", &["S", "10"], &[2, 4, 6]),
+    ("wavefront", &["A", "3"], &[2]),
 ];
-const IN_PACKETS: &[Run] =
-    &[("halo", &["S", "10"], &[2, 3]), ("sort", &["W", "2"], &[2, 4]), ("fft", &["S", "3"], &[2, 4])];
+const IN_PACKETS: &[Run] = &[
+    ("halo", &["S", "10"], &[2, 3]),
+    ("sort", &["W", "2"], &[2, 4]),
+    ("fft", &["S", "3"], &[2, 4]),
+    ("wavefront", &["S", "3"], &[2, 4]),
+];
 
 fn kernels(mpi: &Mpi, link: &str, runs: &[Run]) {
     if !mpi.is_there() {
