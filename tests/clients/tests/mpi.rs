@@ -60,6 +60,29 @@ fn mpich_in_packets() {
     run(&MPICH, "roce", SINGLE, &[2, 4]);
 }
 
+/// Open MPI's own transport over verbs, without UCX. On windows of malloc'd memory it has the device's atomics (osc/rdma); the part
+/// for windows is left out, for 4.1.4 crashes in MPI_Compare_and_swap on allocated ones, also without Vervain.
+#[test]
+fn open_mpi_by_its_own_verbs_transport() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let _turn = alone();
+    let counters = Counters::new(&[("VERVAIN_LINK_LAYER", "infiniband")]);
+    let mut command = counters.command(OPEN_MPI.launcher);
+    let only = [["pml", "ob1"], ["btl", "openib,self"], ["osc", "rdma"], ["btl_openib_allow_ib", "1"]];
+    only.iter().for_each(|[name, value]| _ = command.args(["--mca", name, value]));
+    command.args(["--mca", "btl_openib_warn_no_device_params_found", "0", "-n", "2"]);
+    command.arg(mpi_program(OPEN_MPI.compiler, "check")).args(["point", "collective", "threads"]);
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    let mut failures = Failures::default();
+    judge("btl/openib", 2, &Job::start(&mut command).finish(LIMIT), &mut failures);
+    if counters.read("memory_bytes") < 5 << 20 {
+        failures.add("btl/openib", format!("{} bytes by verbs", counters.read("memory_bytes")));
+    }
+    failures.assert_none();
+}
+
 /// As a user begins: nothing is said of UCX, which would talk by its own shared memory.
 #[test]
 fn by_default_messages_and_windows_go_by_verbs() {
