@@ -94,6 +94,21 @@ fn leave_for_own_namespace() -> bool {
     left
 }
 
+/// Waits until the kernel has seen that both ends are up, which it looks at once a second when much goes on. What is sent before is
+/// dropped without a word.
+fn wait_for_carrier(name: &str) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let output = Command::new("ip").args(["-o", "link", "show", name]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        if text.contains(" state UP ") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn wire(side: usize, mtu: u32, tell: Sender<()>, hear: Receiver<()>) -> Wire {
     let addresses = |side: usize| -> [IpAddr; 3] {
         ["192.0.2.", "fe80::", "2001:db8::"].map(|net| format!("{net}{}", side + 1).parse().unwrap())
@@ -113,6 +128,8 @@ fn wire(side: usize, mtu: u32, tell: Sender<()>, hear: Receiver<()>) -> Wire {
     // SAFETY: a C string.
     let interface = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
     let wire = Wire { mine: addresses(side), theirs: addresses(1 - side), interface, tell, hear };
+    wire.meet();
+    wait_for_carrier(&format!("v{side}"));
     wire.meet();
     wire
 }
