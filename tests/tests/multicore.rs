@@ -30,7 +30,12 @@ fn of_sixteen_processes_one_is_killed_and_the_others_finish() {
 
 #[test]
 fn eight_processes_share_one_receive_queue_and_one_completion_queue() {
-    on_each_way("shared_queue", &[], &["auto", "vm", "owner"]);
+    on_each_way("shared_queue", &["busily", "the_limit_is_told_once", "asleep"], &["auto", "vm", "owner"]);
+}
+
+#[test]
+fn who_sends_to_receives_far_apart_takes_few_page_faults() {
+    on_each_way("shared_queue", &["far_apart"], &["auto"]);
 }
 
 #[test]

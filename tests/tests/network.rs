@@ -11,9 +11,10 @@ use vervain_tests::{Job, c_program, have, have_c, skip, under_vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+const SHARED_QUEUE: &str = "shared_queue busily the_limit_is_told_once asleep";
 /// Operations and faults, order and retries, windows, data byte for byte, threads, many processes.
 const PROGRAMS: &[&str] =
-    &["conformance --two", "sequences --two", "mw --two", "data", "threads", "fan_in", "shared_queue", "crowd"];
+    &["conformance --two", "sequences --two", "mw --two", "data", "threads", "fan_in", SHARED_QUEUE, "crowd"];
 
 #[test]
 fn ping_pongs_over_a_cable_of_1500_bytes() {
