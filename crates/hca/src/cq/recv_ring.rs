@@ -88,7 +88,11 @@ impl Deliveries<'_> {
         let lane = self.lane;
         let produced = lane.produced.load(Ordering::Relaxed);
         let next = produced.wrapping_add(1);
-        if let Some(cqe) = self.free_cqe(produced) {
+        let into_receive = || receipt.write_into(wqe, self.cq.timestamps.load(Ordering::Relaxed) != 0);
+        if rq.exclusive {
+            into_receive();
+            rq.complete_exclusive(wqe);
+        } else if let Some(cqe) = self.free_cqe(produced) {
             cqe.wqe.store(if inline.is_some() { index | IS_INLINE } else { index }, Ordering::Relaxed);
             receipt.write(&cqe.completed);
             for (to, word) in cqe.data.iter().zip(inline.into_iter().flatten()) {
@@ -98,14 +102,10 @@ impl Deliveries<'_> {
             // The owner may take it from now on.
             cqe.published.store(next, Ordering::Release);
         } else {
-            receipt.write_into(wqe, self.cq.timestamps.load(Ordering::Relaxed) != 0);
-            if rq.exclusive {
-                rq.complete_exclusive(wqe);
-            } else {
-                self.ring[produced as usize & (self.ring.len() - 1)].store(index, Ordering::Relaxed);
-                if let Some(ring) = self.cqes {
-                    cqe(ring, produced).published.store(next, Ordering::Release);
-                }
+            into_receive();
+            self.ring[produced as usize & (self.ring.len() - 1)].store(index, Ordering::Relaxed);
+            if let Some(ring) = self.cqes {
+                cqe(ring, produced).published.store(next, Ordering::Release);
             }
         }
         let bit = lane.ready_bit.load(Ordering::Relaxed);

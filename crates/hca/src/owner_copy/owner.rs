@@ -276,8 +276,7 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
     let me = lane.shared.initiator.load(Ordering::Acquire);
     let seen = QpIncarnation::now(process.own.qp(lane.qp_num).ok_or(Nak::Silence)?);
     let target = Responder::bind(&process.own, lane.offset, me, seen).ok_or(Nak::Silence)?;
-    let claimer = lane.rq.view.wqe(wqe).ok_or(Nak::InvalidRequest)?.claimer.load(Ordering::Acquire);
-    if claimer != me as u32 {
+    if lane.rq.claimer(wqe) != Some(me as u32) {
         return Err(Nak::InvalidRequest);
     }
     let receipt = lane.rq.receipt(wqe);

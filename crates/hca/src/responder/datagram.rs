@@ -94,7 +94,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
             Err(Refusal::Fault(fault)) => return not_received(target, wqe, d, fault),
         }
     }
-    Ok(Outcome::Over(target.publish_receive(wqe, &d.receipt, None, d.solicited)))
+    Ok(Outcome::Over(target.publish_receive(wqe, &d.receipt, d.solicited)))
 }
 
 impl Arriving<'_> {

@@ -103,21 +103,32 @@ impl Responder {
     /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.
     #[inline]
     pub fn complete_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) {
-        if let Some(call) = self.publish_receive(wqe, receipt, None, solicited) {
+        if let Some(call) = self.publish_receive(wqe, receipt, solicited) {
             call.make();
         }
     }
 
-    /// Publishes the completion of claimed receive `wqe`, with the message itself if that is `inline`, without waking: a
-    /// requester's own completion comes first, for whoever wakes may answer at once.
+    /// Publishes the completion of claimed receive `wqe` without waking: a requester's own completion comes first, for whoever
+    /// wakes may answer at once.
+    #[inline(never)]
+    pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
+        self.publish(wqe, receipt, None, solicited)
+    }
+
+    /// [`Responder::publish_receive`] with the `message` itself, which [`Responder::is_inline`].
     #[inline]
-    pub(crate) fn publish_receive(
+    pub(crate) fn publish_inline(
         &self,
         wqe: u32,
         receipt: &Receipt,
-        inline: Option<&Inline>,
+        message: &Inline,
         solicited: bool,
     ) -> Option<WakeCall> {
+        self.publish(wqe, receipt, Some(message), solicited)
+    }
+
+    #[inline(always)]
+    fn publish(&self, wqe: u32, receipt: &Receipt, inline: Option<&Inline>, solicited: bool) -> Option<WakeCall> {
         let (rq, w) = self.rq.as_ref().and_then(|rq| Some((rq, rq.wqe(wqe)?)))?;
         // The receive was flushed, and may be that of another connection now.
         if self.is_cut_off() {
@@ -139,14 +150,17 @@ impl Responder {
         Deliveries { lane, ring, cqes, cq: &self.cq, full_barrier: &self.full_barrier }
     }
 
-    /// Whether a message of `len` bytes, not 0, for claimed receive `wqe` goes into its completion, inside the mark: it is short
+    /// Whether a message of `len` bytes for claimed receive `wqe` goes into its completion, inside the mark: it is short
     /// enough for that, and for the first SGE, whose memory is a plain region. The lane is that of a connected QP.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_inline(&self, wqe: u32, len: u32) -> bool {
-        if len as usize > INLINE_RECEIVE {
-            return false;
-        }
-        let Some(rq) = self.rq.as_ref().filter(|rq| !rq.exclusive) else { return false };
+        // There are none where there is one claimer.
+        self.cqes.is_some() && (1..=INLINE_RECEIVE as u32).contains(&len) && self.may_be_inline(wqe, len)
+    }
+
+    #[inline(never)]
+    fn may_be_inline(&self, wqe: u32, len: u32) -> bool {
+        let Some(rq) = &self.rq else { return false };
         let Some(sge) = rq.sges(wqe).and_then(|sges| sges.first()).map(RqView::sge) else { return false };
         let pd = rq.shared.pd.load(Ordering::Relaxed);
         len <= sge.length

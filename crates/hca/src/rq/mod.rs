@@ -132,20 +132,22 @@ impl RqView {
     /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of a shared
     /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before. There
     /// the line is mostly only read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fetch_next(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
-        let fetch = |index: u32, prefetch: fn(*const i8)| {
-            if let Some(wqe) = self.wqe(index) {
-                prefetch(std::ptr::from_ref(wqe).cast());
-            }
-        };
         if self.exclusive {
-            fetch((head & self.mask) as u32, prefetch);
+            self.line((head & self.mask) as u32).into_iter().for_each(prefetch);
             return None;
         }
-        self.posted_at(head.wrapping_add(1)).into_iter().for_each(|wqe| fetch(wqe, prefetch_to_read));
+        let after_the_next = self.posted_at(head.wrapping_add(1));
+        after_the_next.and_then(|wqe| self.line(wqe)).into_iter().for_each(prefetch_to_read);
         self.posted_at(head)
+    }
+
+    /// Where WQE number `index` lies.
+    #[inline]
+    fn line(&self, index: u32) -> Option<*const i8> {
+        self.wqe(index).map(|wqe| std::ptr::from_ref(wqe).cast())
     }
 
     /// The WQE at a position of the ring, if it was posted.
@@ -643,6 +645,15 @@ impl RecvQueue {
                 self.enqueue(&mut state, i);
             }
         }
+    }
+
+    /// Who has claimed receive `index`, which is outstanding: its QPN, 0 for nobody.
+    pub(crate) fn claimer(&self, index: u32) -> Option<u32> {
+        let state = self.state.lock();
+        let position = *state.posted_at.get(index as usize)?;
+        let ring = &*self.view.ring;
+        self.note_claim(&state, ring[position as usize & (ring.len() - 1)].load(Ordering::Acquire));
+        Some(self.view.wqe(index)?.claimer.load(Ordering::Acquire))
     }
 
     /// A claimer may have died between its claim and its note in the WQE.

@@ -232,12 +232,10 @@ impl SendQueue {
         let local = self.local(w, data, 0)?;
         let wqe = target.claim().ok()?;
         receive.claimed = Some(wqe);
-        let mut message = Inline::default();
-        let is_inline = data.length > 0 && target.is_inline(wqe, data.length);
-        if is_inline {
-            // SAFETY: the local side was checked against its key, or the data is inline; the other is as long as what is inline.
-            unsafe { guarded::copy(local, message.as_mut_ptr().cast(), data.length as usize) }.ok()?;
-        } else if data.length > 0 {
+        if target.is_inline(wqe, data.length) {
+            return self.message_inline(target, qp, w, local, with_imm, receive);
+        }
+        if data.length > 0 {
             let Ok(Some((Location::Mapped(remote), room, ..))) = target.receive_memory(wqe, 0, data.length.into())
             else {
                 return None;
@@ -248,7 +246,34 @@ impl SendQueue {
             // SAFETY: both sides were checked against their keys inside the in-flight mark, or the data is inline.
             unsafe { transfer::copy_tail_last(local, remote, data.length as usize) }.ok()?;
         }
-        let receipt = Receipt {
+        let receipt = self.receipt(qp, w, data, with_imm);
+        receive.wake_call = target.publish_receive(wqe, &receipt, w.flags() & send_flags::SOLICITED != 0);
+        self.end_message(target, receive)
+    }
+
+    /// [`SendQueue::message`] that stands in its completion.
+    #[inline(never)]
+    fn message_inline(
+        &self,
+        target: &Responder,
+        qp: &QpBase,
+        w: &impl WorkRequest,
+        local: *const u8,
+        with_imm: bool,
+        receive: &mut Receive,
+    ) -> Option<u32> {
+        let (data, wqe) = (w.data(), receive.claimed?);
+        let mut message = Inline::default();
+        // SAFETY: the local side was checked against its key, or the data is inline; the other is as long as what is inline.
+        unsafe { guarded::copy(local, message.as_mut_ptr().cast(), data.length as usize) }.ok()?;
+        let receipt = self.receipt(qp, w, &data, with_imm);
+        receive.wake_call = target.publish_inline(wqe, &receipt, &message, w.flags() & send_flags::SOLICITED != 0);
+        self.end_message(target, receive)
+    }
+
+    #[inline(always)]
+    fn receipt(&self, qp: &QpBase, w: &impl WorkRequest, data: &Sge, with_imm: bool) -> Receipt {
+        Receipt {
             opcode: wc::OP_RECV,
             byte_len: data.length,
             imm: if with_imm { w.imm() } else { 0 },
@@ -257,9 +282,11 @@ impl SendQueue {
             slid: qp.lid(),
             sl: self.params.ah.sl,
             ..Receipt::default()
-        };
-        let inline = is_inline.then_some(&message);
-        receive.wake_call = target.publish_receive(wqe, &receipt, inline, w.flags() & send_flags::SOLICITED != 0);
+        }
+    }
+
+    #[inline(always)]
+    fn end_message(&self, target: &Responder, receive: &mut Receive) -> Option<u32> {
         if !target.counts() {
             *receive = Receive::default();
             return None;

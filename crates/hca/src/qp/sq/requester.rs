@@ -318,7 +318,7 @@ impl SendQueue {
             sl: self.params.ah.sl,
             ..Receipt::default()
         };
-        self.owed.extend(target.publish_receive(wqe, &receipt, None, w.flags & send_flags::SOLICITED != 0));
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
     }
 
     /// Send, with immediate, with invalidate. `whole` is the local memory if the message is short.
@@ -384,7 +384,7 @@ impl SendQueue {
             }
             _ => {}
         }
-        self.owed.extend(target.publish_receive(wqe, &receipt, None, w.flags & send_flags::SOLICITED != 0));
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
         target.leave_done(mark).map_err(Stop::from)
     }
 
