@@ -75,6 +75,15 @@ pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
+// enum ibv_odp_general_caps, enum ibv_odp_transport_cap_bits
+pub const IBV_ODP_SUPPORT: u64 = 1 << 0;
+pub const IBV_ODP_SUPPORT_SEND: u32 = 1 << 0;
+pub const IBV_ODP_SUPPORT_RECV: u32 = 1 << 1;
+pub const IBV_ODP_SUPPORT_WRITE: u32 = 1 << 2;
+pub const IBV_ODP_SUPPORT_READ: u32 = 1 << 3;
+pub const IBV_ODP_SUPPORT_ATOMIC: u32 = 1 << 4;
+pub const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 1 << 5;
+
 /// On-demand paging; the three words after `general_caps` are a nested struct in C.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]

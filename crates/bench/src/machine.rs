@@ -108,7 +108,7 @@ fn read(root: &Path, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use vervain_rdma::{AtomicCap, PortState};
+    use vervain_rdma::{AtomicCap, Capabilities, PortState};
 
     use super::*;
 
@@ -132,6 +132,13 @@ mod tests {
             max_rd_atomic: 16,
             atomics: AtomicCap::Device,
             max_ah: 1000,
+            max_pd: 1000,
+            max_windows: 1000,
+            max_srq: 1000,
+            max_srq_queue: 1000,
+            max_srq_sge: 30,
+            page_sizes: 4096,
+            capabilities: Capabilities::empty(),
             ports: 2,
         };
         let port = PortAttr {

@@ -43,6 +43,12 @@ impl Completion {
         (self.0.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(self.0.imm_data))
     }
 
+    /// The key of this side's window that the peer's Send closed.
+    pub fn invalidated(&self) -> Option<u32> {
+        // The same field as the immediate data, but in host order.
+        (self.0.wc_flags & IBV_WC_WITH_INV != 0).then_some(self.0.imm_data)
+    }
+
     /// The QP that the request was posted to.
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
@@ -56,6 +62,21 @@ impl Completion {
     /// Whether a GRH lies in front of the message; UD only.
     pub fn has_grh(&self) -> bool {
         self.0.wc_flags & IBV_WC_GRH != 0
+    }
+
+    /// The LID of the port that sent the message; UD on InfiniBand only.
+    pub fn source_lid(&self) -> u16 {
+        self.0.slid
+    }
+
+    /// The service level that the message came with; UD only. On RoCE what the device has in its place, as the priority of
+    /// the VLAN or bits that say which IP header the packet had.
+    pub fn service_level(&self) -> u8 {
+        self.0.sl
+    }
+
+    pub(crate) fn raw(&self) -> ibv_wc {
+        self.0
     }
 
     /// The vendor's own number for the error.
@@ -173,6 +194,10 @@ pub enum Opcode {
     CompareSwap,
     /// A fetch and add.
     FetchAdd,
+    /// A bind of a memory window.
+    BindWindow,
+    /// An invalidation of a key of this side.
+    LocalInvalidate,
     /// A receive that a Send filled.
     Receive,
     /// A receive that a Write with immediate data took.
@@ -189,6 +214,8 @@ impl Opcode {
             IBV_WC_RDMA_READ => Self::Read,
             IBV_WC_COMP_SWAP => Self::CompareSwap,
             IBV_WC_FETCH_ADD => Self::FetchAdd,
+            IBV_WC_BIND_MW => Self::BindWindow,
+            IBV_WC_LOCAL_INV => Self::LocalInvalidate,
             IBV_WC_RECV => Self::Receive,
             IBV_WC_RECV_RDMA_WITH_IMM => Self::ReceiveWriteImm,
             other => Self::Other(other),
@@ -212,8 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn immediate_data_is_there_when_the_flag_says_so() {
-        let wc = |wc_flags| Completion(ibv_wc { imm_data: 7u32.to_be(), wc_flags, ..Default::default() });
-        assert_eq!((wc(IBV_WC_WITH_IMM).immediate(), wc(0).immediate()), (Some(7), None));
+    fn immediate_data_or_a_key_is_there_when_its_flag_says_so() {
+        let wc = |imm_data, wc_flags| Completion(ibv_wc { imm_data, wc_flags, ..Default::default() });
+        let (immediate, neither) = (wc(7u32.to_be(), IBV_WC_WITH_IMM), wc(7, 0));
+        assert_eq!((immediate.immediate(), immediate.invalidated()), (Some(7), None));
+        assert_eq!((neither.immediate(), neither.invalidated()), (None, None));
+        let invalidation = wc(0x1203, IBV_WC_WITH_INV);
+        assert_eq!((invalidation.immediate(), invalidation.invalidated()), (None, Some(0x1203)));
     }
 }

@@ -5,7 +5,7 @@ use std::mem;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use vervain_abi::*;
 
@@ -33,6 +33,8 @@ pub(crate) struct CqInner {
     id: CqId,
     poll: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
     notify: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
+    /// Events that were taken and whose acknowledgement was put off.
+    owed: AtomicU32,
     /// Kept while this is: the library writes its events there.
     channel: Option<CompChannel>,
 }
@@ -44,11 +46,22 @@ unsafe impl Sync for CqInner {}
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        self.acknowledge(self.owed.load(Ordering::Relaxed));
         // SAFETY: created once, destroyed once; QPs hold an Arc of this, so none uses it. The library waits for events
         // that are not acknowledged yet.
         if unsafe { (self.context.0.library.0.destroy_cq)(self.raw) } != 0 {
             // Whatever still uses it also uses these.
             mem::forget((self.context.clone(), self.channel.clone()));
+        }
+    }
+}
+
+impl CqInner {
+    /// Acknowledges as many events, which were taken and not acknowledged before.
+    fn acknowledge(&self, events: u32) {
+        if events > 0 {
+            // SAFETY: a CQ that is not destroyed yet (ibv_ack_cq_events(3)).
+            unsafe { (self.context.0.library.0.ack_cq_events)(self.raw, events) };
         }
     }
 }
@@ -82,12 +95,19 @@ impl Cq {
             return Err(Error::last("ibv_create_cq", about()));
         }
         let context = context.clone();
-        Ok(Cq(Arc::new(CqInner { raw, context, id: CqId(id), poll, notify, channel: channel.cloned() })))
+        let (id, owed, channel) = (CqId(id), AtomicU32::new(0), channel.cloned());
+        Ok(Cq(Arc::new(CqInner { raw, context, id, poll, notify, owed, channel })))
     }
 
     /// Which one it is in events.
     pub fn id(&self) -> CqId {
         self.0.id
+    }
+
+    /// Completions that it has room for: what was asked for, or more. With one too many it is in error for good.
+    pub fn capacity(&self) -> u32 {
+        // SAFETY: a CQ that lives as long as `self`; only resizing, which this crate does not do, writes the field.
+        u32::try_from(unsafe { (*self.0.raw).cqe }).unwrap_or(0)
     }
 
     /// Takes completions from the queue into the front of `into`, oldest first, and says how many: as many as there
@@ -188,8 +208,8 @@ impl CompChannel {
     }
 }
 
-/// An event that was taken; acknowledged on drop. The CQ is not destroyed before: a thread that drops the last handle
-/// of it waits.
+/// An event that was taken; acknowledged on drop, or [later](CqEvent::acknowledge_later). The CQ is not destroyed before:
+/// a thread that drops the last handle of it waits.
 pub struct CqEvent<'a> {
     channel: &'a CompChannel,
     cq: *mut ibv_cq,
@@ -200,6 +220,20 @@ impl CqEvent<'_> {
     /// Which CQ it is about.
     pub fn cq(&self) -> CqId {
         self.id
+    }
+
+    /// Puts the acknowledgement off, which takes a lock of `cq`: that of 64 events is one, and what is owed when `cq` goes
+    /// is paid then. For who takes many events. One of another CQ is acknowledged now.
+    pub fn acknowledge_later(self, cq: &Cq) {
+        const BATCH: u32 = 64;
+        if cq.id() != self.id {
+            return;
+        }
+        // `cq` pays from now on.
+        mem::forget(self);
+        if cq.0.owed.fetch_add(1, Ordering::Relaxed) + 1 >= BATCH {
+            cq.0.acknowledge(cq.0.owed.swap(0, Ordering::Relaxed));
+        }
     }
 }
 

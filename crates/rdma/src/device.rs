@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::fs;
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
 use std::sync::Arc;
 
 use vervain_abi::*;
@@ -12,6 +13,7 @@ use crate::error::{Error, Result, check};
 use crate::gid::{self, Gid, GidEntry, GidType};
 use crate::library::Library;
 use crate::port::PortAttr;
+use crate::qp::Transport;
 
 /// A device that the library found; not yet open. Its entry in the library's list lives as long as it.
 #[derive(Clone)]
@@ -210,7 +212,9 @@ impl Context {
     pub fn raw_port(&self, port: u8) -> Result<ibv_port_attr> {
         let mut raw = ibv_port_attr::default();
         // The newest layout where the library has the operation for it, else the oldest, as the header does it.
-        let rc = match self.extended_query_port() {
+        let extended = self.extended(offset_of!(verbs_context, query_port));
+        // SAFETY: the library's struct reaches up to this operation.
+        let rc = match extended.and_then(|extended| unsafe { (*extended).query_port }) {
             // SAFETY: an open context, and a struct of the length that is passed along.
             Some(query) => unsafe { query(self.0.raw, port, &mut raw, size_of::<ibv_port_attr>()) },
             // SAFETY: an open context, and a struct that is longer than what the call fills.
@@ -220,8 +224,9 @@ impl Context {
         Ok(raw)
     }
 
-    /// `verbs_get_ctx_op(context, query_port)` of the header.
-    fn extended_query_port(&self) -> Option<QueryPort> {
+    /// `verbs_get_ctx_op(context, op)` of the header: the surrounding struct, where the library's reaches up to the
+    /// operation that is `offset` bytes into ours.
+    fn extended(&self, offset: usize) -> Option<*mut verbs_context> {
         // SAFETY: an open context.
         if unsafe { (*self.0.raw).abi_compat } != VERBS_ABI_IS_EXTENDED {
             return None;
@@ -230,11 +235,34 @@ impl Context {
         // SAFETY: an extended context lies inside a verbs_context, of which the part at the end, `sz` with it, is there
         // in every version.
         let there = unsafe { (*extended).sz };
-        if there < size_of::<verbs_context>() - offset_of!(verbs_context, query_port) {
-            return None;
+        (there >= size_of::<verbs_context>() - offset).then_some(extended)
+    }
+
+    /// What the device can do to memory that is registered [`ON_DEMAND`](crate::Access::ON_DEMAND), by the requests of a
+    /// transport; nothing where it has no on-demand paging, or the library cannot tell. `ibv_query_device_ex(3)`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn on_demand(&self, transport: Transport) -> Result<OnDemand> {
+        let extended = self.extended(offset_of!(verbs_context, query_device_ex));
+        // SAFETY: the library's struct reaches up to this operation.
+        let Some(query) = extended.and_then(|extended| unsafe { (*extended).query_device_ex }) else {
+            return Ok(OnDemand::empty());
+        };
+        let mut raw = MaybeUninit::<ibv_device_attr_ex>::zeroed();
+        // SAFETY: an open context, no input, and a struct of the length that is passed along.
+        let rc = unsafe { query(self.0.raw, ptr::null(), raw.as_mut_ptr(), size_of::<ibv_device_attr_ex>()) };
+        check(rc, "ibv_query_device_ex", || self.0.name.clone())?;
+        // SAFETY: numbers and bytes only, zeroed before the call filled them.
+        let caps = unsafe { raw.assume_init() }.odp_caps;
+        if caps.general_caps & IBV_ODP_SUPPORT == 0 {
+            return Ok(OnDemand::empty());
         }
-        // SAFETY: `sz` says that the library's struct reaches up to this operation.
-        unsafe { (*extended).query_port }
+        Ok(OnDemand::from_bits_truncate(match transport {
+            Transport::Rc => caps.rc_odp_caps,
+            Transport::Uc => caps.uc_odp_caps,
+            Transport::Ud => caps.ud_odp_caps,
+        }))
     }
 
     /// The P_Key at `index` of a port's table, in host order; `ibv_query_pkey(3)`.
@@ -289,7 +317,41 @@ impl Context {
     }
 }
 
-type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
+bitflags::bitflags! {
+    /// What a device can do to memory that is not pinned; `enum ibv_odp_transport_cap_bits`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct OnDemand: u32 {
+        /// Send from it.
+        const SEND = IBV_ODP_SUPPORT_SEND;
+        /// Receive into it, from a queue of the QP's own.
+        const RECEIVE = IBV_ODP_SUPPORT_RECV;
+        /// Write, from it and into it.
+        const WRITE = IBV_ODP_SUPPORT_WRITE;
+        /// Read, from it and into it.
+        const READ = IBV_ODP_SUPPORT_READ;
+        /// Atomics on it.
+        const ATOMIC = IBV_ODP_SUPPORT_ATOMIC;
+        /// Receive into it, from an SRQ.
+        const SRQ_RECEIVE = IBV_ODP_SUPPORT_SRQ_RECV;
+    }
+
+    /// What not every device has; `enum ibv_device_cap_flags`, as far as this crate can use it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Capabilities: u32 {
+        /// An SRQ can be [resized](crate::Srq::resize).
+        const SRQ_RESIZE = IBV_DEVICE_SRQ_RESIZE;
+        /// Memory windows of type 1.
+        const WINDOWS = IBV_DEVICE_MEM_WINDOW;
+        /// Invalidations, here and of the peer's windows.
+        const EXTENSIONS = IBV_DEVICE_MEM_MGT_EXTENSIONS;
+        /// Memory windows of type 2A: of a QP.
+        const WINDOWS_2A = IBV_DEVICE_MEM_WINDOW_TYPE_2A;
+        /// Memory windows of type 2B: of a QP in its domain.
+        const WINDOWS_2B = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        /// A peer without a receive is told to wait (RC).
+        const RNR_NAK = IBV_DEVICE_RC_RNR_NAK_GEN;
+    }
+}
 
 /// Whether and how a device does atomics; `enum ibv_atomic_cap`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -341,6 +403,20 @@ pub struct DeviceAttr {
     pub atomics: AtomicCap,
     /// Address handles.
     pub max_ah: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Memory windows.
+    pub max_windows: u32,
+    /// SRQs.
+    pub max_srq: u32,
+    /// Receives in an SRQ.
+    pub max_srq_queue: u32,
+    /// SGEs of a receive in an SRQ.
+    pub max_srq_sge: u32,
+    /// Page sizes that it can map, each its bit; 0 where it does not say.
+    pub page_sizes: u64,
+    /// What it has that others do not.
+    pub capabilities: Capabilities,
     /// Ports, from 1.
     pub ports: u8,
 }
@@ -373,6 +449,13 @@ impl DeviceAttr {
                 _ => AtomicCap::Global,
             },
             max_ah: limit(raw.max_ah),
+            max_pd: limit(raw.max_pd),
+            max_windows: limit(raw.max_mw),
+            max_srq: limit(raw.max_srq),
+            max_srq_queue: limit(raw.max_srq_wr),
+            max_srq_sge: limit(raw.max_srq_sge),
+            page_sizes: raw.page_size_cap,
+            capabilities: Capabilities::from_bits_truncate(raw.device_cap_flags),
             ports: raw.phys_port_cnt,
         }
     }

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use vervain_abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_gid};
 
+use crate::ah::GRH_BYTES;
+
 /// A GID: 16 bytes in network byte order, shown and exchanged as the IPv6 address that it looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gid(pub [u8; 16]);
@@ -129,6 +131,29 @@ pub fn best(entries: &[GidEntry]) -> Option<GidEntry> {
     entries.iter().filter(roce).min_by_key(|e| e.rank()).copied()
 }
 
+/// Who sent a datagram, by the first [`GRH_BYTES`](crate::GRH_BYTES) bytes of its receive, where
+/// [`has_grh`](crate::Completion::has_grh) says that something is in them: a GRH or IPv6 header (IBA volume 1, 8.3), or
+/// with RoCE v2 over IPv4 that header in the last 20 bytes (annex A17.4.5.1). None where it is neither. What a peer put
+/// there nobody has checked.
+pub fn of_sender(grh: &[u8; GRH_BYTES]) -> Option<Gid> {
+    let ipv4 = &grh[20..];
+    // Its checksum tells it from the end of an IPv6 address that begins with the same byte.
+    if ipv4[0] == 0x45 && is_checksum_right(ipv4) {
+        let address = Ipv4Addr::new(ipv4[12], ipv4[13], ipv4[14], ipv4[15]);
+        return Some(Gid::from(IpAddr::from(address)));
+    }
+    let mut sender = [0; 16];
+    sender.copy_from_slice(&grh[8..24]);
+    (grh[0] >> 4 == 6).then_some(Gid(sender))
+}
+
+/// RFC 1071: the ones' complement sum of all 16-bit words, the checksum with them, is all ones.
+fn is_checksum_right(header: &[u8]) -> bool {
+    let (words, _) = header.as_chunks::<2>();
+    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +179,28 @@ mod tests {
             entries.retain(|e| *e != next);
         }
         assert_eq!(order, [5, 6, 4, 1, 2, 3, 0]);
+    }
+
+    /// The header of a datagram from 10.1.2.3 to 10.1.2.4, as RFC 791 has it.
+    fn over_ipv4() -> [u8; GRH_BYTES] {
+        let mut grh = [0xee; GRH_BYTES];
+        let header = [0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x22, 0xa9, 10, 1, 2, 3, 10, 1, 2, 4];
+        grh[20..].copy_from_slice(&header);
+        grh
+    }
+
+    #[test]
+    fn the_sender_stands_in_the_ipv4_header_or_in_the_grh() {
+        assert_eq!(of_sender(&over_ipv4()), Some(Gid::from(IpAddr::from([10, 1, 2, 3]))));
+        // The same bytes as the end of two IPv6 addresses, but for one bit: no IPv4 header any more.
+        let mut grh = over_ipv4();
+        grh[39] ^= 1;
+        assert_eq!(of_sender(&grh), None);
+        grh[0] = 0x60;
+        let wanted: [u8; 16] = std::array::from_fn(|i| grh[8 + i]);
+        assert_eq!(of_sender(&grh), Some(Gid(wanted)));
+        // A sum that carries twice.
+        assert!(is_checksum_right(&[0xff, 0xff, 0xff, 0xff]) && !is_checksum_right(&[0xff, 0xff, 0, 1]));
     }
 
     #[test]

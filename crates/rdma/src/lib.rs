@@ -62,13 +62,13 @@ mod post;
 mod qp;
 mod region;
 
-pub use ah::{Ah, GRH_BYTES};
+pub use ah::{AddressVector, Ah, GRH_BYTES, Route};
 pub use completion::{Completion, Opcode, Status};
 pub use cq::{CompChannel, Cq, CqEvent, CqId};
-pub use device::{AtomicCap, Context, Device, DeviceAttr};
+pub use device::{AtomicCap, Capabilities, Context, Device, DeviceAttr, OnDemand};
 pub use error::{Error, PostError, Result};
 pub use event::{AsyncEvent, EventKind, EventSource};
-pub use gid::{Gid, GidEntry, GidType, best as best_gid};
+pub use gid::{Gid, GidEntry, GidType, best as best_gid, of_sender as sender_gid};
 pub use gpu::Gpu;
 pub use library::{Library, SONAME};
 pub use path::{Endpoint, PathOptions};

@@ -47,6 +47,8 @@ pub(crate) struct Functions {
     pub query_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
     pub destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
     pub create_ah: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
+    pub init_ah_from_wc:
+        unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_wc, *mut ibv_grh, *mut ibv_ah_attr) -> c_int,
     pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
     pub get_async_event: unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
     pub ack_async_event: unsafe extern "C" fn(*mut ibv_async_event),
@@ -118,6 +120,7 @@ impl Library {
             query_qp: symbol!("ibv_query_qp"),
             destroy_qp: symbol!("ibv_destroy_qp"),
             create_ah: symbol!("ibv_create_ah"),
+            init_ah_from_wc: symbol!("ibv_init_ah_from_wc"),
             destroy_ah: symbol!("ibv_destroy_ah"),
             get_async_event: symbol!("ibv_get_async_event"),
             ack_async_event: symbol!("ibv_ack_async_event"),

@@ -1,12 +1,11 @@
 //! How two QPs find each other: what each side tells the other, and the path's settings.
 
 use serde::{Deserialize, Serialize};
-use vervain_abi::{ibv_ah_attr, ibv_global_route};
 
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::gid::Gid;
-use crate::port::Mtu;
+use crate::port::{LinkLayer, Mtu};
 use crate::region::RemoteMemory;
 
 /// What one side tells the other, by whatever way they have (TCP, a file), before they connect.
@@ -97,11 +96,13 @@ impl PathOptions {
             ..Self::default()
         };
         if attr.needs_gid() {
-            let Some(best) = context.best_gid(port)? else {
-                return Err(Error::invalid(format!("port {port} of {} has no RoCE GID", context.name())));
+            let index = match context.best_gid(port)? {
+                Some(best) => u8::try_from(best.index).map_err(|_| Error::invalid("a GID index is below 256"))?,
+                // An InfiniBand port whose subnet wants a GRH always: the first GID is the port's own (IBA 4.1.1).
+                None if attr.link_layer != LinkLayer::Ethernet => 0,
+                None => return Err(Error::invalid(format!("port {port} of {} has no RoCE GID", context.name()))),
             };
-            let index = u8::try_from(best.index);
-            options.gid_index = Some(index.map_err(|_| Error::invalid("a GID index is below 256"))?);
+            options.gid_index = Some(index);
         }
         Ok(options)
     }
@@ -125,32 +126,12 @@ impl PathOptions {
         };
         Ok(Endpoint { qpn, psn, lid, gid, memory: None })
     }
-
-    /// The address vector that leads to `remote`.
-    pub(crate) fn address(&self, remote: &Endpoint) -> Result<ibv_ah_attr> {
-        let mut vector = ibv_ah_attr { dlid: remote.lid, sl: self.sl, port_num: self.port, ..Default::default() };
-        match (self.gid_index, remote.gid) {
-            (Some(index), Some(gid)) => {
-                vector.is_global = 1;
-                vector.grh = ibv_global_route {
-                    dgid: gid.raw(),
-                    flow_label: 0,
-                    sgid_index: index,
-                    hop_limit: self.hop_limit,
-                    traffic_class: self.traffic_class,
-                };
-            }
-            (None, _) if remote.lid != 0 => {}
-            (Some(_), None) => return Err(Error::invalid("a path with a GID leads to a peer that gave none")),
-            (None, _) => return Err(Error::invalid("a path without a GID leads to a peer that has no LID")),
-        }
-        Ok(vector)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ah::AddressVector;
 
     fn remote(lid: u16, gid: Option<&str>) -> Endpoint {
         let gid = gid.map(|g| g.parse().expect("a GID"));
@@ -168,17 +149,17 @@ mod tests {
     #[test]
     fn roce_goes_by_gid_and_infiniband_by_lid() {
         let by_gid = PathOptions { gid_index: Some(3), hop_limit: 9, ..Default::default() };
-        let vector = by_gid.address(&remote(0, Some("::ffff:10.0.0.1"))).expect("a path");
+        let vector = AddressVector::new(&remote(0, Some("::ffff:10.0.0.1")), &by_gid).expect("a path").raw();
         assert_eq!((vector.is_global, vector.grh.sgid_index, vector.grh.hop_limit, vector.dlid), (1, 3, 9, 0));
         let by_lid = PathOptions { sl: 4, ..Default::default() };
-        let vector = by_lid.address(&remote(9, None)).expect("a path");
+        let vector = AddressVector::new(&remote(9, None), &by_lid).expect("a path").raw();
         assert_eq!((vector.is_global, vector.dlid, vector.sl, vector.port_num), (0, 9, 4, 1));
     }
 
     #[test]
     fn a_path_to_nowhere_is_refused() {
         let by_gid = PathOptions { gid_index: Some(3), ..Default::default() };
-        assert!(by_gid.address(&remote(9, None)).is_err());
-        assert!(PathOptions::default().address(&remote(0, Some("::1"))).is_err());
+        assert!(AddressVector::new(&remote(9, None), &by_gid).is_err());
+        assert!(AddressVector::new(&remote(0, Some("::1")), &PathOptions::default()).is_err());
     }
 }

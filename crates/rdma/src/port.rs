@@ -39,7 +39,7 @@ impl Mtu {
         self as u32 + IBV_MTU_256
     }
 
-    fn of_raw(raw: ibv_mtu) -> Option<Self> {
+    pub(crate) fn of_raw(raw: ibv_mtu) -> Option<Self> {
         Self::ALL.iter().find(|(_, number, _)| *number == raw).map(|(mtu, ..)| *mtu)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use vervain_abi::*;
 
+use crate::ah::AddressVector;
 use crate::cq::Cq;
 use crate::error::{Error, PostError, Result, check, code};
 use crate::path::{Endpoint, PathOptions};
@@ -281,7 +282,7 @@ impl Qp {
         let mut attr = ibv_qp_attr::default();
         let mut mask = 0;
         if self.transport != Transport::Ud {
-            attr.ah_attr = path.address(remote)?;
+            attr.ah_attr = AddressVector::new(remote, path)?.raw();
             attr.path_mtu = path.mtu.raw();
             attr.dest_qp_num = remote.qpn;
             attr.rq_psn = remote.psn;
