@@ -103,6 +103,18 @@ pub struct PostError {
 }
 
 impl PostError {
+    /// What a call answered that took the first `posted` requests.
+    #[cold]
+    pub(crate) fn of(call: &'static str, rc: c_int, posted: usize) -> Self {
+        Self { errno: code(rc), posted, call }
+    }
+
+    /// A request that cannot be posted there; nothing was called.
+    #[cold]
+    pub(crate) fn misplaced(call: &'static str) -> Self {
+        Self { errno: libc::EINVAL, posted: 0, call }
+    }
+
     /// Whether the queue had no room; polling the CQ makes some.
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM

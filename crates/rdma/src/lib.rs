@@ -61,6 +61,7 @@ mod port;
 mod post;
 mod qp;
 mod region;
+mod window;
 
 pub use ah::{AddressVector, Ah, GRH_BYTES, Route};
 pub use completion::{Completion, Opcode, Status};
@@ -76,5 +77,6 @@ pub use pd::{Access, Pd};
 pub use port::{LinkLayer, Mtu, PortAttr, PortState};
 pub use post::{RecvList, RecvRequest, SendList, SendRequest};
 pub use qp::{Qp, QpBuilder, QpState, Transport};
-pub use region::{Foreign, Region, RemoteAddr, RemoteMemory, Sge};
+pub use region::{Foreign, Part, Region, RemoteAddr, RemoteMemory, Sge, StillRegistered};
 pub use vervain_abi as abi;
+pub use window::{BindRequest, Window, WindowType};

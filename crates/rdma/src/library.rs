@@ -1,7 +1,7 @@
 //! libibverbs, found by the dynamic linker: its functions, by the types of `<infiniband/verbs.h>`. The one module that
 //! resolves symbols; what the others call is a field of [`Functions`].
 
-use std::ffi::{OsStr, c_int, c_void};
+use std::ffi::{OsStr, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -32,6 +32,8 @@ pub(crate) struct Functions {
     pub alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
     pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
     pub reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+    /// Takes addresses for the device, and drops optional rights where the kernel does not know them.
+    pub reg_mr_iova2: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr,
     /// Since v34 (2021).
     pub reg_dmabuf_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr>,
     pub dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
@@ -106,6 +108,7 @@ impl Library {
             alloc_pd: symbol!("ibv_alloc_pd"),
             dealloc_pd: symbol!("ibv_dealloc_pd"),
             reg_mr: symbol!("ibv_reg_mr"),
+            reg_mr_iova2: symbol!("ibv_reg_mr_iova2"),
             // SAFETY: as of the macro's.
             reg_dmabuf_mr: unsafe { library.get(b"ibv_reg_dmabuf_mr\0") }.ok().map(|symbol| *symbol),
             dereg_mr: symbol!("ibv_dereg_mr"),

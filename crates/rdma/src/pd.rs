@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::os::fd::AsRawFd;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vervain_abi::*;
@@ -24,7 +25,14 @@ bitflags::bitflags! {
         const REMOTE_READ = IBV_ACCESS_REMOTE_READ;
         /// Peers may do atomics.
         const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC;
-        /// Writes may overtake each other on the bus.
+        /// Windows may be bound to it ([`Qp::bind`](crate::Qp::bind)).
+        const WINDOW_BIND = IBV_ACCESS_MW_BIND;
+        /// Nothing is pinned: the device fetches pages when it needs them. Only where it can
+        /// ([`Context::on_demand`](crate::Context::on_demand)).
+        const ON_DEMAND = IBV_ACCESS_ON_DEMAND;
+        /// The memory is of huge pages, which on-demand paging wants to know.
+        const HUGE_PAGES = IBV_ACCESS_HUGETLB;
+        /// Writes may overtake each other on the bus. A hint: devices and kernels that do not know it ignore it.
         const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING;
         /// All that peers can do.
         const REMOTE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ
@@ -47,7 +55,7 @@ pub(crate) struct PdInner {
     pub raw: *mut ibv_pd,
     pub context: Context,
     /// All memory registered here that nobody has taken back: a handle that is dropped leaves it, since requests that
-    /// were posted, and peers, may still use it. QPs hold the domain, so all of them are gone before it.
+    /// were posted, and peers, may still use it. QPs, SRQs and windows hold the domain, so all are gone before it.
     registrations: Mutex<Vec<Arc<Registration>>>,
 }
 
@@ -76,11 +84,12 @@ impl PdInner {
         kept
     }
 
-    /// Deregisters at once what a handle gave up.
-    pub fn take_back(&self, registration: Arc<Registration>) -> Result<()> {
+    /// Deregisters at once what a handle gave up; keeps it as before where that fails.
+    pub fn take_back(&self, registration: Arc<Registration>) -> Result<(), (Arc<Registration>, Error)> {
         self.registrations().retain(|r| !Arc::ptr_eq(r, &registration));
         // The list and the handle were all who had it.
-        Arc::into_inner(registration).map_or(Ok(()), Registration::end)
+        let Some(mut registration) = Arc::into_inner(registration) else { return Ok(()) };
+        registration.deregister().map_err(|error| (self.keep(registration), error))
     }
 }
 
@@ -101,7 +110,7 @@ pub(crate) struct Registration {
     pub memory: Memory,
 }
 
-// SAFETY: `raw` is only handed to dereg_mr, once, by whoever is last; a mapping is reached by atomics, and an allocation
+// SAFETY: `raw` is handed to dereg_mr, once, by whoever is last, and before only to calls that read it; a mapping is reached by atomics, and an allocation
 // only freed, which any thread may do.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
@@ -116,20 +125,17 @@ impl Registration {
         Self { context: context.clone(), raw, lkey, rkey, memory: Memory::Foreign }
     }
 
-    fn end(mut self) -> Result<()> {
-        self.deregister()
+    /// For requests that name the region itself: binds.
+    pub fn raw(&self) -> *mut ibv_mr {
+        self.raw
     }
 
-    /// Deregisters once. When that fails the device may still reach the memory, so that it is kept for good.
+    /// Deregisters once. Where that fails the device may still reach the memory, and all is as before.
     fn deregister(&mut self) -> Result<()> {
-        let raw = mem::replace(&mut self.raw, std::ptr::null_mut());
-        if raw.is_null() {
-            return Ok(());
-        }
-        // SAFETY: registered once, and this is the only time that `raw` is not null.
-        let rc = unsafe { (self.context.0.library.0.dereg_mr)(raw) };
-        if rc != 0 {
-            mem::forget(mem::replace(&mut self.memory, Memory::Foreign));
+        // SAFETY: registered once, and null once it is no more.
+        let rc = unsafe { (self.context.0.library.0.dereg_mr)(self.raw) };
+        if rc == 0 {
+            self.raw = ptr::null_mut();
         }
         check(rc, "ibv_dereg_mr", || format!("the region with rkey {:#x} on {}", self.rkey, self.context.name()))
     }
@@ -137,8 +143,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Nobody to tell; the memory is kept where it failed.
-        let _ = self.deregister();
+        // Nobody to tell; the memory is then kept for good.
+        if !self.raw.is_null() && self.deregister().is_err() {
+            mem::forget(mem::replace(&mut self.memory, Memory::Foreign));
+        }
     }
 }
 
@@ -163,15 +171,15 @@ impl Pd {
 
     /// Maps `len` bytes of zeros, from the start of a page, and registers them; `ibv_reg_mr(3)`.
     ///
-    /// The memory stays until [`Region::deregister`], or else until this domain and every QP in it are gone, also when
-    /// the handle is dropped before.
+    /// The memory stays until [`Region::deregister`], or else until this domain and every QP and SRQ in it are gone, also
+    /// when the handle is dropped before.
     ///
     /// # Errors
     /// ENOMEM: no memory, or more than RLIMIT_MEMLOCK allows. EINVAL: rights that do not go together. A length of 0.
     pub fn region(&self, len: usize, access: Access) -> Result<Region> {
         let mapping = Mapping::new(len)?;
         // SAFETY: the mapping goes into the registration, which unmaps it only once it is deregistered.
-        let mut registration = unsafe { self.register(mapping.start().cast(), len, access)? };
+        let mut registration = unsafe { self.register(mapping.start().cast(), len, mapping.start() as u64, access)? };
         registration.memory = Memory::Mapping(mapping);
         Ok(Region::new(self.clone(), self.0.keep(registration)))
     }
@@ -191,7 +199,7 @@ impl Pd {
         let memory = Allocation::new(gpu, len)?;
         let start = memory.start();
         // SAFETY: the allocation goes into the registration, which frees it only once it is deregistered.
-        let by_address = unsafe { self.register(start as *mut c_void, len, access) };
+        let by_address = unsafe { self.register(start as *mut c_void, len, start, access) };
         let mut registration = by_address.or_else(|refused| {
             // SAFETY: as above.
             let other = unsafe { self.register_dma_buf(&memory, len, access) };
@@ -208,30 +216,65 @@ impl Pd {
         Ok(Foreign::new(self.clone(), self.0.keep(registration), start, len))
     }
 
-    /// Registers memory of somebody else: an allocation of another library, a file's mapping.
+    /// Registers memory that this crate did not map: the program's own, an allocation of another library, a file's
+    /// mapping.
     ///
     /// # Safety
-    /// The `len` bytes at `start` stay allocated until [`Foreign::deregister`] has returned, or else until this domain
-    /// and every QP in it are gone. With any right to write, nobody holds a Rust reference into them meanwhile. The CPU
-    /// can read them, or no request that names them is inline.
+    /// The `len` bytes at `start` stay allocated until [`Foreign::deregister`] has succeeded, or else until this domain
+    /// and every QP and SRQ in it are gone. With any right to write, nobody holds a Rust reference into them meanwhile.
+    /// The CPU can read them, or no request that names them is inline.
     ///
     /// # Errors
-    /// As [`region`](Pd::region); EFAULT where the device cannot reach such memory.
+    /// As [`region`](Pd::region); EFAULT where the device cannot reach such memory; EOPNOTSUPP or EINVAL for
+    /// [`Access::ON_DEMAND`] where it cannot do that.
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, access: Access) -> Result<Foreign> {
         // SAFETY: handed on to the caller.
-        let registration = unsafe { self.register(start, len, access)? };
-        Ok(Foreign::new(self.clone(), self.0.keep(registration), start as u64, len))
+        unsafe { self.register_foreign_at(start, len, start as u64, access) }
+    }
+
+    /// As [`register_foreign`](Pd::register_foreign), with the address `iova` for the first byte in requests of this
+    /// side and of peers, so that the address that a peer names need not be one of this process; `ibv_reg_mr_iova` in
+    /// `ibv_reg_mr(3)`. Atomics want addresses that 8 divides both here and there, so `iova` and `start` should have the
+    /// same offset in a page; many devices take no other.
+    ///
+    /// # Safety
+    /// As there. Where `iova` is not the address of `start`, no request that names the memory is inline: the CPU would
+    /// read at `iova`.
+    ///
+    /// # Errors
+    /// As there; an `iova` from which `len` bytes would pass the end of all addresses.
+    pub unsafe fn register_foreign_at(
+        &self,
+        start: *mut c_void,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Foreign> {
+        if iova.checked_add(len as u64).is_none() {
+            return Err(Error::invalid(format!("{len} bytes from iova {iova:#x} on pass the end of all addresses")));
+        }
+        // SAFETY: handed on to the caller.
+        let registration = unsafe { self.register(start, len, iova, access)? };
+        Ok(Foreign::new(self.clone(), self.0.keep(registration), iova, len))
     }
 
     /// # Safety
     /// The memory stays until the registration is dropped.
-    unsafe fn register(&self, start: *mut c_void, len: usize, access: Access) -> Result<Registration> {
-        let context = &self.0.context;
-        // SAFETY: an allocated domain; that the memory is there and stays, the caller answers for.
-        let raw = unsafe { (context.0.library.0.reg_mr)(self.0.raw, start, len, access.raw()) };
+    unsafe fn register(&self, start: *mut c_void, len: usize, iova: u64, access: Access) -> Result<Registration> {
+        let (context, library) = (&self.0.context, &self.0.context.0.library.0);
+        // As the header's macro: the older call where it says the same, since a kernel that lacks an optional right
+        // refuses it there, and the newer one drops it.
+        let plain = iova == start as u64 && access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0;
+        let (call, raw) = if plain {
+            // SAFETY: an allocated domain; that the memory is there and stays, the caller answers for.
+            ("ibv_reg_mr", unsafe { (library.reg_mr)(self.0.raw, start, len, access.raw()) })
+        } else {
+            // SAFETY: as above.
+            ("ibv_reg_mr_iova2", unsafe { (library.reg_mr_iova2)(self.0.raw, start, len, iova, access.bits()) })
+        };
         if raw.is_null() {
             let about = format!("{len} bytes with {access:?} on {}", context.name());
-            return Err(Error::last("ibv_reg_mr", about));
+            return Err(Error::last(call, about));
         }
         // SAFETY: registered just now.
         Ok(unsafe { Registration::new(context, raw) })

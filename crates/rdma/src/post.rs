@@ -111,6 +111,21 @@ impl<'s, 'a> SendRequest<'s, 'a> {
         Self::atomic(IBV_WR_ATOMIC_CMP_AND_SWP, old, at, expected, new)
     }
 
+    /// Sends the bytes of `sges`, and closes the peer's window of type 2 with the key `rkey`, whose key the receive's
+    /// completion names ([`invalidated`](crate::Completion::invalidated)). One that is not open to this connection is a
+    /// remote access error (RC, where the peer has [`EXTENSIONS`](crate::Capabilities::EXTENSIONS)).
+    #[inline]
+    pub fn send_invalidate(sges: &'s [Sge<'a>], rkey: u32) -> Self {
+        Self::send(sges).invalidating(IBV_WR_SEND_WITH_INV, rkey)
+    }
+
+    #[inline]
+    fn invalidating(mut self, opcode: ibv_wr_opcode, rkey: u32) -> Self {
+        // The same field as the immediate data, but in host order.
+        (self.raw.opcode, self.raw.imm_data) = (opcode, rkey);
+        self
+    }
+
     /// Sends a datagram to QP `qpn` at `to`, which takes those with its own Q_Key (UD). At most an MTU.
     #[inline]
     pub fn datagram(sges: &'s [Sge<'a>], to: &'a Ah, qpn: u32, qkey: u32) -> Self {
@@ -162,6 +177,15 @@ impl<'s, 'a> SendRequest<'s, 'a> {
     #[inline]
     pub fn solicited(self) -> Self {
         self.flag(IBV_SEND_SOLICITED)
+    }
+}
+
+impl SendRequest<'static, 'static> {
+    /// Closes this side's window of type 2 with the key `rkey`. Requests of the peer that use it later are remote access
+    /// errors; one that is not open to this QP is an error of this request.
+    #[inline]
+    pub fn local_invalidate(rkey: u32) -> Self {
+        Self::send(&[]).invalidating(IBV_WR_LOCAL_INV, rkey)
     }
 }
 
@@ -333,7 +357,8 @@ impl<'a> SendList<'a> {
     }
 }
 
-/// Receives, posted by one call: [`Qp::receive_list`](crate::Qp::receive_list). As [`SendList`] otherwise.
+/// Receives, posted by one call: [`Qp::receive_list`](crate::Qp::receive_list),
+/// [`Srq::receive_list`](crate::Srq::receive_list). As [`SendList`] otherwise.
 pub struct RecvList<'a> {
     chain: Chain<ibv_recv_wr>,
     borrows: PhantomData<&'a ()>,

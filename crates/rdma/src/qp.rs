@@ -184,15 +184,15 @@ impl QpBuilder {
 
 /// A queue pair. It keeps its CQs, its domain and all memory that was registered there.
 pub struct Qp {
-    raw: *mut ibv_qp,
-    post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+    pub(crate) raw: *mut ibv_qp,
+    pub(crate) post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
     domain: Domain,
     number: u32,
     psn: u32,
     max_inline: u32,
-    transport: Transport,
-    pd: Pd,
+    pub(crate) transport: Transport,
+    pub(crate) pd: Pd,
     cqs: [Cq; 2],
 }
 

@@ -1,6 +1,7 @@
 //! Registered memory. Peers and the device store into it at any time, so no reference into it is ever made: bytes are
 //! copied in and out by atomic loads and stores.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
@@ -8,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
-use vervain_abi::ibv_sge;
+use vervain_abi::{ibv_mr, ibv_sge};
 
 use crate::error::{Error, Result};
 use crate::pd::{Memory, Pd, Registration};
+use crate::post::Domain;
 
 /// Memory that this process mapped, and unmaps on drop.
 pub(crate) struct Mapping {
@@ -217,14 +219,27 @@ impl Region {
     /// remote access error; `ibv_dereg_mr(3)`.
     ///
     /// # Errors
-    /// EBUSY where a memory window is bound to it. The memory then stays mapped for good.
-    pub fn deregister(self) -> Result<()> {
-        self.pd.0.take_back(self.registration)
+    /// EBUSY where a memory window is bound to it, on devices that look. The handle comes back with the error, and the
+    /// memory is as before.
+    pub fn deregister(self) -> Result<(), StillRegistered<Self>> {
+        let Self { pd, registration } = self;
+        let taken = pd.0.take_back(registration);
+        taken.map_err(|(registration, error)| StillRegistered { memory: Self { pd, registration }, error })
+    }
+
+    /// The bytes in `range`, for a window to be bound to.
+    ///
+    /// # Panics
+    /// When they are not all inside.
+    pub fn part(&self, range: Range<usize>) -> Part<'_> {
+        Part::new(&self.pd, &self.registration, self.addr(), self.len(), range)
     }
 }
 
-/// Registered memory that the CPU may not be able to read, so that there are keys and SGEs only: somebody else's
-/// ([`Pd::register_foreign`]) or a GPU's ([`Pd::gpu_region`]).
+/// Registered memory that this crate does not reach into, so that there are keys and SGEs only: the program's own or
+/// somebody else's ([`Pd::register_foreign`]), or a GPU's ([`Pd::gpu_region`]).
+///
+/// Dropping it leaves the memory registered, as dropping a [`Region`] does.
 pub struct Foreign {
     pd: Pd,
     registration: Arc<Registration>,
@@ -237,6 +252,22 @@ impl Foreign {
         Self { pd, registration, addr, len }
     }
 
+    /// Length in bytes; never 0 where the device refuses that.
+    #[allow(clippy::len_without_is_empty, reason = "as a Region")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of its first byte in requests, here and for peers: the iova where it was registered with one.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// The key that peers need.
+    pub fn rkey(&self) -> u32 {
+        self.registration.rkey
+    }
+
     /// The key for the device's own access.
     pub fn lkey(&self) -> u32 {
         self.registration.lkey
@@ -244,7 +275,7 @@ impl Foreign {
 
     /// What a peer has to know to reach it.
     pub fn remote(&self) -> RemoteMemory {
-        RemoteMemory { addr: self.addr, rkey: self.registration.rkey, len: self.len as u64 }
+        RemoteMemory { addr: self.addr, rkey: self.rkey(), len: self.len as u64 }
     }
 
     /// As [`Region::slice`].
@@ -259,9 +290,77 @@ impl Foreign {
     /// As [`Region::deregister`]; the memory is its owner's again, and that of a GPU is freed.
     ///
     /// # Errors
-    /// As there; the owner must then keep the memory for good, and that of a GPU stays allocated.
-    pub fn deregister(self) -> Result<()> {
-        self.pd.0.take_back(self.registration)
+    /// As there; the memory must then stay allocated, as before.
+    pub fn deregister(self) -> Result<(), StillRegistered<Self>> {
+        let Self { pd, registration, addr, len } = self;
+        let taken = pd.0.take_back(registration);
+        taken.map_err(|(registration, error)| StillRegistered { memory: Self { pd, registration, addr, len }, error })
+    }
+
+    /// As [`Region::part`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn part(&self, range: Range<usize>) -> Part<'_> {
+        Part::new(&self.pd, &self.registration, self.addr, self.len, range)
+    }
+}
+
+/// Memory that could not be deregistered: nothing about it has changed.
+pub struct StillRegistered<M> {
+    /// The handle of the memory.
+    pub memory: M,
+    error: Error,
+}
+
+impl<M> StillRegistered<M> {
+    /// Why not.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+}
+
+impl<M> fmt::Display for StillRegistered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> fmt::Debug for StillRegistered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for StillRegistered<M> {}
+
+impl<M> From<StillRegistered<M>> for Error {
+    /// The memory's handle is dropped: it stays registered.
+    fn from(still: StillRegistered<M>) -> Self {
+        still.error
+    }
+}
+
+/// Bytes of registered memory that a window can be bound to; made by [`Region::part`] and [`Foreign::part`].
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    pub(crate) mr: *mut ibv_mr,
+    pub(crate) domain: Domain,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    borrows: PhantomData<&'a ()>,
+}
+
+impl<'a> Part<'a> {
+    fn new(pd: &Pd, registration: &'a Registration, start: u64, len: usize, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= len, "bytes {range:?} of {len} registered");
+        Self {
+            mr: registration.raw(),
+            domain: Arc::as_ptr(&pd.0),
+            addr: start + range.start as u64,
+            len: range.len() as u64,
+            borrows: PhantomData,
+        }
     }
 }
 
