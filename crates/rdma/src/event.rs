@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a device, a port, a QP or a CQ outside of any request;
+//! Asynchronous events: what happens to a device, a port, a QP, a CQ or an SRQ outside of any request;
 //! `ibv_get_async_event(3)`.
 
 use std::fmt;
@@ -9,6 +9,7 @@ use vervain_abi::*;
 use crate::cq::CqId;
 use crate::device::{Context, set_nonblocking};
 use crate::error::{Error, Result};
+use crate::srq::SrqId;
 
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum EventSource {
     Qp(u32),
     /// That CQ.
     Cq(CqId),
+    /// That SRQ.
+    Srq(SrqId),
     /// A port, from 1.
     Port(u8),
     /// The device, or something of it that this crate does not make.
@@ -58,6 +61,7 @@ macro_rules! kinds {
 enum Arm {
     Qp,
     Cq,
+    Srq,
     Port,
     Device,
 }
@@ -77,8 +81,8 @@ kinds! {
     LidChange = IBV_EVENT_LID_CHANGE, Port, "port got another LID";
     PkeyChange = IBV_EVENT_PKEY_CHANGE, Port, "port's P_Keys changed";
     SubnetManagerChange = IBV_EVENT_SM_CHANGE, Port, "port has another subnet manager";
-    SrqError = IBV_EVENT_SRQ_ERR, Device, "SRQ is in error";
-    SrqLimit = IBV_EVENT_SRQ_LIMIT_REACHED, Device, "SRQ fell to its limit";
+    SrqError = IBV_EVENT_SRQ_ERR, Srq, "SRQ is in error";
+    SrqLimit = IBV_EVENT_SRQ_LIMIT_REACHED, Srq, "SRQ fell to its limit";
     LastWqeReached = IBV_EVENT_QP_LAST_WQE_REACHED, Qp, "QP took its last receive from an SRQ";
     ClientReregister = IBV_EVENT_CLIENT_REREGISTER, Port, "port's subnet manager wants new registrations";
     GidChange = IBV_EVENT_GID_CHANGE, Port, "port's GIDs changed";
@@ -112,12 +116,13 @@ impl Context {
         // SAFETY: zeroed, then filled: pointers and integers, for which zero is a value.
         let mut raw = unsafe { raw.assume_init() };
         let (kind, arm) = EventKind::of(raw.event_type);
-        // SAFETY: the kind says which arm counts; a QP or CQ that an event names is not destroyed before the
-        // acknowledgement below (ibv_get_async_event(3)), and its number and cookie never change.
+        // SAFETY: the kind says which arm counts; a QP, CQ or SRQ that an event names is not destroyed before
+        // the acknowledgement below (ibv_get_async_event(3)), and its number and cookie never change.
         let source = unsafe {
             match arm {
                 Arm::Qp => EventSource::Qp((*raw.element.qp).qp_num),
                 Arm::Cq => EventSource::Cq(CqId::of((*raw.element.cq).cq_context)),
+                Arm::Srq => EventSource::Srq(SrqId::of((*raw.element.srq).srq_context)),
                 Arm::Port => EventSource::Port(u8::try_from(raw.element.port_num).unwrap_or(0)),
                 Arm::Device => EventSource::Device,
             }

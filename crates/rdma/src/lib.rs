@@ -8,7 +8,7 @@
 //!
 //! # What keeps it safe
 //!
-//! * An object keeps what it was made of: a QP its CQs and its domain, a domain its device, a device the library.
+//! * An object keeps what it was made of: a QP its CQs, its SRQ and its domain, a domain its device, a device the library.
 //! * Memory belongs to its domain ([`Pd`]). It stays registered and mapped until it is deregistered, after which no
 //!   device touches it, or until the domain and all its QPs are gone. Posting therefore needs no `unsafe`: a request
 //!   that outlives the handles of its memory still finds the memory.
@@ -60,7 +60,10 @@ mod pd;
 mod port;
 mod post;
 mod qp;
+mod qp_attr;
+mod receive;
 mod region;
+mod srq;
 mod window;
 
 pub use ah::{AddressVector, Ah, GRH_BYTES, Route};
@@ -77,6 +80,8 @@ pub use pd::{Access, Pd};
 pub use port::{LinkLayer, Mtu, PortAttr, PortState};
 pub use post::{RecvList, RecvRequest, SendList, SendRequest};
 pub use qp::{Qp, QpBuilder, QpState, Transport};
+pub use qp_attr::QpAttr;
 pub use region::{Foreign, Part, Region, RemoteAddr, RemoteMemory, Sge, StillRegistered};
+pub use srq::{Srq, SrqAttr, SrqId};
 pub use vervain_abi as abi;
 pub use window::{BindRequest, Window, WindowType};

@@ -7,16 +7,20 @@ use std::hash::BuildHasher;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 use vervain_abi::*;
 
 use crate::ah::AddressVector;
 use crate::cq::Cq;
-use crate::error::{Error, PostError, Result, check, code};
+use crate::error::{Error, PostError, Result, check};
 use crate::path::{Endpoint, PathOptions};
 use crate::pd::{Access, Pd};
 use crate::post::{Domain, RecvList, RecvRequest, SendList, SendRequest};
+use crate::qp_attr::QpAttr;
+use crate::receive::{self, PostReceives, ReceiveQueue};
+use crate::srq::Srq;
 
 /// The service that a QP gives; `enum ibv_qp_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -66,7 +70,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    fn of(raw: ibv_qp_state) -> Self {
+    pub(crate) fn of(raw: ibv_qp_state) -> Self {
         match raw {
             IBV_QPS_RESET => Self::Reset,
             IBV_QPS_INIT => Self::Init,
@@ -90,6 +94,7 @@ pub struct QpBuilder {
     recv_cq: Cq,
     cap: ibv_qp_cap,
     signal_all: bool,
+    srq: Option<Srq>,
 }
 
 impl QpBuilder {
@@ -117,6 +122,13 @@ impl QpBuilder {
         self
     }
 
+    /// Takes the receives for what comes in from `srq`; the QP then has no receive queue of its own, and
+    /// [`max_receive`](QpBuilder::max_receive) does not count.
+    pub fn srq(mut self, srq: &Srq) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+
     /// Whether every request has a completion, as if it were signaled.
     pub fn signal_all(mut self, all: bool) -> Self {
         self.signal_all = all;
@@ -126,7 +138,7 @@ impl QpBuilder {
     /// Makes the QP, in RESET; `ibv_create_qp(3)`.
     ///
     /// # Errors
-    /// EINVAL: more than the device can. ENOMEM. A CQ of another open device than the domain.
+    /// EINVAL: more than the device can. ENOMEM. A CQ or SRQ of another open device than the domain.
     pub fn build(&self) -> Result<Qp> {
         let context = self.pd.context();
         let about = || {
@@ -143,21 +155,28 @@ impl QpBuilder {
         if [&self.send_cq, &self.recv_cq].iter().any(|cq| !Arc::ptr_eq(&cq.0.context.0, &context.0)) {
             return Err(Error::invalid(format!("a CQ for {} is of another open device", about())));
         }
+        if self.srq.as_ref().is_some_and(|srq| !Arc::ptr_eq(&srq.0.pd.context().0, &context.0)) {
+            return Err(Error::invalid(format!("the SRQ for {} is of another open device", about())));
+        }
         let ops = context.0.ops();
         let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
             return Err(Error::library(format!("the driver of {} cannot post", context.name())));
         };
+        let own_queue = (self.cap, post_recv);
+        let (cap, post_recv) = self.srq.as_ref().map_or(own_queue, |_| {
+            (ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..self.cap }, receive::no_queue as PostReceives<_>)
+        });
         let mut init = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: self.send_cq.0.raw,
             recv_cq: self.recv_cq.0.raw,
-            srq: ptr::null_mut(),
-            cap: self.cap,
+            srq: self.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.0.raw),
+            cap,
             qp_type: self.transport.raw(),
             sq_sig_all: self.signal_all.into(),
         };
-        // SAFETY: a domain and CQs of one open device, all of which the QP keeps, and a struct of the layout that the
-        // call reads and writes.
+        // SAFETY: a domain, CQs and an SRQ of one open device, all of which the QP keeps, and a struct of the layout
+        // that the call reads and writes.
         let raw = unsafe { (context.0.library.0.create_qp)(self.pd.0.raw, &mut init) };
         if raw.is_null() {
             return Err(Error::last("ibv_create_qp", about()));
@@ -165,35 +184,39 @@ impl QpBuilder {
         // SAFETY: the library's, made just now; the number does not change.
         let number = unsafe { (*raw).qp_num };
         let domain = if self.transport == Transport::Ud { Arc::as_ptr(&self.pd.0) } else { ptr::null() };
-        // Random, so that packets of an earlier connection between the same numbers are not taken for this one's.
-        let psn = (RandomState::new().hash_one(number) & 0xff_ffff) as u32;
         Ok(Qp {
             raw,
             post_send,
-            post_recv,
+            // SAFETY: made just now for this driver; the queue is a part of the QP.
+            receives: unsafe { ReceiveQueue::new(raw, post_recv, "ibv_post_recv") },
             domain,
             number,
-            psn,
+            psn: AtomicU32::new(random_psn(number)),
+            generation: AtomicU32::new(0),
             max_inline: init.cap.max_inline_data,
             transport: self.transport,
             pd: self.pd.clone(),
             cqs: [self.send_cq.clone(), self.recv_cq.clone()],
+            srq: self.srq.clone(),
         })
     }
 }
 
-/// A queue pair. It keeps its CQs, its domain and all memory that was registered there.
+/// A queue pair. It keeps its CQs, its SRQ, its domain and all memory that was registered there.
 pub struct Qp {
     pub(crate) raw: *mut ibv_qp,
     pub(crate) post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    receives: ReceiveQueue<ibv_qp>,
     domain: Domain,
     number: u32,
-    psn: u32,
+    /// Of the life that it is in, or begins.
+    psn: AtomicU32,
+    generation: AtomicU32,
     max_inline: u32,
     pub(crate) transport: Transport,
     pub(crate) pd: Pd,
     cqs: [Cq; 2],
+    srq: Option<Srq>,
 }
 
 // SAFETY: the functions of libibverbs may be called from any thread, and lock a queue while they post to it; `domain`
@@ -207,7 +230,7 @@ impl Drop for Qp {
         // SAFETY: created once, destroyed once; no call on it is under way, since those borrow `self`.
         if unsafe { (self.pd.context().0.library.0.destroy_qp)(self.raw) } != 0 {
             // The device may still carry out its requests: the memory and the queues stay for good.
-            mem::forget((self.pd.clone(), self.cqs.clone()));
+            mem::forget((self.pd.clone(), self.cqs.clone(), self.srq.clone()));
         }
     }
 }
@@ -224,6 +247,7 @@ impl Qp {
             recv_cq: recv_cq.clone(),
             cap,
             signal_all: false,
+            srq: None,
         }
     }
 
@@ -242,12 +266,13 @@ impl Qp {
         self.max_inline
     }
 
-    /// What the peer has to know to connect: number, PSN, LID and GID. Memory is for the caller to add.
+    /// What the peer has to know to connect: number, PSN, LID and GID. Memory is for the caller to add. It holds for the
+    /// life that the QP is in: after a [`reset`](Qp::reset) the PSN is another.
     ///
     /// # Errors
     /// Where the port cannot be queried, or has no such GID.
     pub fn endpoint(&self, path: &PathOptions) -> Result<Endpoint> {
-        path.local(self.pd.context(), self.number, self.psn)
+        path.local(self.pd.context(), self.number, self.psn.load(Ordering::Relaxed))
     }
 
     /// RESET to INIT: receives can be posted. `access` is what the peer may do ([`Access::REMOTE`]; RC, UC).
@@ -301,7 +326,7 @@ impl Qp {
     /// # Errors
     /// EINVAL: a setting out of range.
     pub fn ready_to_send(&self, path: &PathOptions) -> Result<()> {
-        let mut attr = ibv_qp_attr { sq_psn: self.psn, ..Default::default() };
+        let mut attr = ibv_qp_attr { sq_psn: self.psn.load(Ordering::Relaxed), ..Default::default() };
         let mut mask = IBV_QP_SQ_PSN;
         if self.transport == Transport::Rc {
             attr.timeout = path.timeout;
@@ -333,7 +358,49 @@ impl Qp {
         self.ready_to_send(path)
     }
 
-    /// To the error state, from any: what is posted is completed as [`Flushed`](crate::Status::Flushed).
+    /// RTS to SQD: what was begun of the send queue is finished, what follows waits, and receives go on. With `event` a
+    /// [`SendQueueDrained`](crate::EventKind::SendQueueDrained) event says when that is so; else [`Qp::attr`] does. Not
+    /// every device has this state; who counts completions does not need it. IBA volume 1, 10.3.1.5.
+    ///
+    /// # Errors
+    /// EINVAL: not in RTS, or a device without SQD.
+    pub fn drain_sends(&self, event: bool) -> Result<()> {
+        let attr = ibv_qp_attr { en_sqd_async_notify: event.into(), ..Default::default() };
+        self.modify(IBV_QPS_SQD, attr, if event { IBV_QP_EN_SQD_ASYNC_NOTIFY } else { 0 })
+    }
+
+    /// SQD to RTS: the send queue goes on.
+    ///
+    /// # Errors
+    /// EINVAL: the queue is not drained yet.
+    pub fn resume_sends(&self) -> Result<()> {
+        self.modify(IBV_QPS_RTS, ibv_qp_attr::default(), 0)
+    }
+
+    /// What the peer may do from now on; in RTS (RC, UC). `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    /// EINVAL: not in RTS; UD.
+    pub fn set_access(&self, access: Access) -> Result<()> {
+        let attr = ibv_qp_attr { qp_access_flags: access.bits(), ..Default::default() };
+        self.modify(IBV_QPS_RTS, attr, IBV_QP_ACCESS_FLAGS)
+    }
+
+    /// How long a peer without a receive of ours has to wait from now on, as
+    /// [`min_rnr_timer`](PathOptions::min_rnr_timer); in RTS (RC). `ibv_modify_qp(3)`.
+    ///
+    /// # Errors
+    /// EINVAL: not in RTS; another transport; above 31.
+    pub fn set_min_rnr_timer(&self, timer: u8) -> Result<()> {
+        let attr = ibv_qp_attr { min_rnr_timer: timer, ..Default::default() };
+        self.modify(IBV_QPS_RTS, attr, IBV_QP_MIN_RNR_TIMER)
+    }
+
+    /// To the error state, from any: what is posted, signaled or not, is completed as
+    /// [`Flushed`](crate::Status::Flushed), and so is what is posted later. Requests that the peer has carried out
+    /// already, but not yet confirmed, are among them. Receives of an SRQ are not this QP's and stay there, but for those
+    /// that messages had begun to fill; [`LastWqeReached`](crate::EventKind::LastWqeReached) says that no more of them
+    /// will be completed here.
     ///
     /// # Errors
     /// What the driver says.
@@ -341,12 +408,34 @@ impl Qp {
         self.modify(IBV_QPS_ERR, ibv_qp_attr::default(), 0)
     }
 
-    /// To RESET, from any: what is posted is forgotten, and its completions that nobody took may be too.
+    /// To RESET, from any; the QP can then be connected again, to another peer too, and begins its next life:
+    /// [`generation`](Qp::generation) is one more, and [`endpoint`](Qp::endpoint) has another PSN, so that no packet of
+    /// the earlier connection is taken for one of the next.
+    ///
+    /// What is posted is forgotten without a completion. Completions of this life that nobody has polled yet are taken
+    /// out of the CQ by some devices and stay there on others (`ibv_modify_qp(3)` does not say), and carry the same
+    /// [`qp_num`](crate::Completion::qp_num) as those of the next. So either the life is ended first:
+    ///
+    /// 1. Both sides stop posting, and say so to each other: what is under way then ends well.
+    /// 2. [`fail`](Qp::fail), then a last request with an id of its own, [`signaled`](SendRequest::signaled), which is
+    ///    flushed too; for a receive queue of its own a last receive likewise.
+    /// 3. The CQ is polled until they are there: no completion of this life comes after them. On an SRQ, until
+    ///    [`LastWqeReached`](crate::EventKind::LastWqeReached), and then until the CQ is empty (IBA volume 1, 11.6.3).
+    ///
+    /// Or the ids of its requests carry the generation, and completions with an earlier one are left out.
     ///
     /// # Errors
     /// What the driver says.
     pub fn reset(&self) -> Result<()> {
-        self.modify(IBV_QPS_RESET, ibv_qp_attr::default(), 0)
+        self.modify(IBV_QPS_RESET, ibv_qp_attr::default(), 0)?;
+        self.psn.store(random_psn(self.number), Ordering::Relaxed);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How often it was reset, modulo 2^32: the number of the life that it is in.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     fn modify(&self, to: ibv_qp_state, mut attr: ibv_qp_attr, mask: u32) -> Result<()> {
@@ -362,13 +451,25 @@ impl Qp {
     /// # Errors
     /// What the driver says.
     pub fn state(&self) -> Result<QpState> {
+        Ok(QpState::of(self.query(IBV_QP_STATE)?.qp_state))
+    }
+
+    /// All that it was set to; `ibv_query_qp(3)`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn attr(&self) -> Result<QpAttr> {
+        self.query(QpAttr::MASK).map(|raw| QpAttr::of(&raw))
+    }
+
+    fn query(&self, mask: u32) -> Result<ibv_qp_attr> {
         let mut attr = ibv_qp_attr::default();
         let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
         let query = self.pd.context().0.library.0.query_qp;
         // SAFETY: a QP that lives as long as `self`, and two structs of the layouts that the call writes.
-        let rc = unsafe { query(self.raw, &mut attr, IBV_QP_STATE.cast_signed(), init.as_mut_ptr()) };
+        let rc = unsafe { query(self.raw, &mut attr, mask.cast_signed(), init.as_mut_ptr()) };
         check(rc, "ibv_query_qp", || self.to_string())?;
-        Ok(QpState::of(attr.qp_state))
+        Ok(attr)
     }
 
     /// Posts one request; `ibv_post_send(3)`.
@@ -380,14 +481,14 @@ impl Qp {
     #[inline]
     pub fn post(&self, mut request: SendRequest<'_, '_>) -> Result<(), PostError> {
         if request.domain != self.domain {
-            return Err(Self::wrong_domain());
+            return Err(PostError::misplaced("ibv_post_send"));
         }
         let mut bad = ptr::null_mut();
         // SAFETY: a QP that lives as long as `self`; a request that ends the chain, whose SGEs and address handle are
         // borrowed, the handle being of this domain by the check above. Memory is named by a key, and stays registered
         // until it is deregistered or this QP is gone.
         let rc = unsafe { (self.post_send)(self.raw, &mut request.raw, &mut bad) };
-        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_send", rc, 0)) }
+        if rc == 0 { Ok(()) } else { Err(PostError::of("ibv_post_send", rc, 0)) }
     }
 
     /// Posts all requests of the list by one call. One that is empty is nothing.
@@ -401,26 +502,22 @@ impl Qp {
             return Ok(());
         }
         if list.domain() != self.domain {
-            return Err(Self::wrong_domain());
+            return Err(PostError::misplaced("ibv_post_send"));
         }
         let mut bad = ptr::null_mut();
         // SAFETY: as in `post`; `first` leads through the list's requests and their SGEs, and nobody changes it
         // meanwhile.
         let rc = unsafe { (self.post_send)(self.raw, first, &mut bad) };
-        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_send", rc, list.place(bad))) }
+        if rc == 0 { Ok(()) } else { Err(PostError::of("ibv_post_send", rc, list.place(bad))) }
     }
 
     /// Posts one receive; `ibv_post_recv(3)`.
     ///
     /// # Errors
-    /// ENOMEM: the queue is full, or the SGEs are too many. EINVAL: in RESET.
+    /// ENOMEM: the queue is full, or the SGEs are too many. EINVAL: in RESET; a QP on an SRQ, which takes all receives.
     #[inline]
-    pub fn receive(&self, mut request: RecvRequest<'_, '_>) -> Result<(), PostError> {
-        let mut bad = ptr::null_mut();
-        // SAFETY: a QP that lives as long as `self`; a request that ends the chain, whose SGEs are borrowed. Memory is
-        // named by a key, and stays registered until it is deregistered or this QP is gone.
-        let rc = unsafe { (self.post_recv)(self.raw, &mut request.raw, &mut bad) };
-        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_recv", rc, 0)) }
+    pub fn receive(&self, request: RecvRequest<'_, '_>) -> Result<(), PostError> {
+        self.receives.post(request)
     }
 
     /// Posts all receives of the list by one call. One that is empty is nothing.
@@ -429,26 +526,13 @@ impl Qp {
     /// As [`receive`](Qp::receive); those before the bad one are posted.
     #[inline]
     pub fn receive_list(&self, list: &mut RecvList<'_>) -> Result<(), PostError> {
-        let first = list.first();
-        if first.is_null() {
-            return Ok(());
-        }
-        let mut bad = ptr::null_mut();
-        // SAFETY: as in `receive`; `first` leads through the list's requests and their SGEs, and nobody changes it
-        // meanwhile.
-        let rc = unsafe { (self.post_recv)(self.raw, first, &mut bad) };
-        if rc == 0 { Ok(()) } else { Err(Self::refused("ibv_post_recv", rc, list.place(bad))) }
+        self.receives.post_list(list)
     }
+}
 
-    #[cold]
-    fn refused(call: &'static str, rc: c_int, posted: usize) -> PostError {
-        PostError { errno: code(rc), posted, call }
-    }
-
-    #[cold]
-    fn wrong_domain() -> PostError {
-        PostError { errno: libc::EINVAL, posted: 0, call: "ibv_post_send" }
-    }
+/// Random, so that packets of an earlier connection between the same numbers are not taken for this one's.
+fn random_psn(number: u32) -> u32 {
+    (RandomState::new().hash_one(number) & 0xff_ffff) as u32
 }
 
 impl fmt::Display for Qp {
