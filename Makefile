@@ -17,7 +17,7 @@ BUILD_PACKAGES = gcc libc6-dev $(shell scripts/cargo.sh --needs)
 DEMO_PACKAGES := ibverbs-utils perftest
 # For `make test`, what a visitor's machine is soon given.
 TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev binutils python3 valgrind libc6-dbg util-linux iproute2 nftables \
-    hostname tshark python3-scapy curl
+    hostname tshark python3-scapy curl libpmix-dev
 # For `make test-clients`, the rest.
 CLIENT_PACKAGES := $(TEST_PACKAGES) librdmacm-dev ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
     openmpi-bin libopenmpi-dev mpich libmpich-dev hpcc python3-mpi4py python3-numpy python3-pip \

@@ -116,6 +116,26 @@ table! {
         meaning: "Tree of files that the preload shows in place of /sys/class/infiniband and /dev/infiniband",
         set by Run, read by Library Preload
     }
+    JOB_FD "VERVAIN_JOB_FD" {
+        syntax: Syntax::Text("a number"), default: "none",
+        meaning: "Descriptor of a rank's connection to the launcher",
+        set by Launch, read by Ranks
+    }
+    JOB_RANK "VERVAIN_JOB_RANK" {
+        syntax: Syntax::Text("a number"), default: "none",
+        meaning: "Number of a rank in its job, from 0",
+        set by Launch, read by Ranks
+    }
+    JOB_SIZE "VERVAIN_JOB_SIZE" {
+        syntax: Syntax::Text("a number"), default: "none",
+        meaning: "Number of ranks of the job",
+        set by Launch, read by Ranks
+    }
+    JOB_ID "VERVAIN_JOB_ID" {
+        syntax: Syntax::Text("hexadecimal digits"), default: "none",
+        meaning: "Random name of the job",
+        set by Launch, read by Ranks
+    }
     BIN "VERVAIN_BIN" {
         syntax: Syntax::Text("a file name"), default: "the release build",
         meaning: "Command that the whole-program tests run",

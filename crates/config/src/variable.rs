@@ -38,6 +38,8 @@ pub enum Setter {
     User,
     /// `vervain run`.
     Run,
+    /// `vervain launch`, for each rank.
+    Launch,
     /// Who runs the tests or the benches.
     Tester,
 }
@@ -49,6 +51,8 @@ pub enum Reader {
     Library,
     /// The preload.
     Preload,
+    /// Ranks of a parallel job, when they join it.
+    Ranks,
     /// Tests and benches.
     Tests,
 }
@@ -59,6 +63,7 @@ impl Reader {
         match self {
             Reader::Library => "library",
             Reader::Preload => "preload",
+            Reader::Ranks => "ranks",
             Reader::Tests => "tests",
         }
     }

@@ -77,7 +77,11 @@ fn the_page_has_what_users_set_with_its_values_and_defaults() {
 #[test]
 fn the_page_has_what_the_command_and_testers_set() {
     let page = fs::read_to_string(root().join("docs/environment.md")).unwrap();
-    for (heading, setter) in [("Set by", Setter::Run), ("Read by build, tests and benches", Setter::Tester)] {
+    for (heading, setter) in [
+        ("Set by `vervain run`", Setter::Run),
+        ("Set by `vervain launch`", Setter::Launch),
+        ("Read by build, tests and benches", Setter::Tester),
+    ] {
         let rows = rows(&page, heading);
         let described: BTreeSet<_> = rows.iter().flat_map(|row| names(&row[0])).collect();
         assert_eq!(described, set_by(setter), "{heading}");
