@@ -36,6 +36,14 @@ pub enum Command {
     /// found.
     #[command(after_help = RUN_EXAMPLES, override_usage = "vervain run [OPTIONS] [--] PROGRAM [ARGS]...")]
     Run(RunArgs),
+    /// Run a program as the ranks of a parallel job on this host
+    ///
+    /// Starts N processes on Vervain's devices, which find each other by the launcher, and prints their output line by line, each
+    /// line behind the number of its rank. Standard input is that of rank 0. If a rank ends with another status than 0, by a
+    /// signal, or aborts the job, the others are ended. Exit status: 0 if that of all ranks is, else that of the first that
+    /// failed, 128 and the signal's number for a signal; if the program does not start, as of `vervain run`.
+    #[command(after_help = LAUNCH_EXAMPLES, override_usage = "vervain launch -n N [OPTIONS] [--] PROGRAM [ARGS]...")]
+    Launch(LaunchArgs),
     /// List the devices that a program under `vervain run` sees
     Devices(DevicesArgs),
     /// Check this machine for everything that Vervain uses, with cost and remedy of each lack
@@ -59,6 +67,9 @@ pub enum Command {
     /// The second process of doctor's trial of memory access between processes
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// Ends the ranks of a launcher that was killed; their numbers come by standard input
+    #[command(hide = true)]
+    Guard,
     /// Print the kind of memory that this process allocates (the process behind doctor's trial of sharing)
     #[command(hide = true)]
     Sharing,
@@ -70,6 +81,12 @@ Examples:
   vervain run -- ib_write_lat &  vervain run -- ib_write_lat localhost
   vervain run --devices 2 --link-layer infiniband -- ibv_devices
   vervain run -v -- ./my-program      prints the environment and the libibverbs that it gets";
+
+const LAUNCH_EXAMPLES: &str = "\
+Examples:
+  vervain launch -n 4 -- ./my-program
+  vervain launch -n 4 --devices 2 --link roce --interface lo -- ./my-program   in packets, as `vervain run` does
+  vervain launch -n 2 --verbs system -- ./my-program                           on this host's RDMA card";
 
 const ENV_EXAMPLES: &str = "\
 Examples:
@@ -104,6 +121,42 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
     #[command(flatten)]
     pub device: DeviceOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct LaunchArgs {
+    /// Number of ranks, 1 to 4096
+    #[arg(short = 'n', long, value_name = "N", value_parser = ranks)]
+    pub ranks: u32,
+    /// Print the output of the ranks as it is, without their numbers; lines stay whole
+    #[arg(long)]
+    pub no_prefix: bool,
+    /// The libibverbs of the ranks
+    #[arg(long, value_enum, default_value_t = RanksVerbs::Vervain)]
+    pub verbs: RanksVerbs,
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
+    #[arg(long)]
+    pub no_preload: bool,
+    /// Print the environment and the libibverbs that the ranks get, and, as --log info does, why each call failed
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RanksVerbs {
+    /// Vervain's, as under `vervain run`
+    Vervain,
+    /// The one that the dynamic linker finds; the environment stays as it is
+    System,
+}
+
+fn ranks(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|ranks| (1..=4096).contains(ranks)).ok_or_else(|| "it can be 1 to 4096".to_owned())
 }
 
 #[derive(Args, Debug)]

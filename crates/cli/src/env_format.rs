@@ -76,9 +76,9 @@ fn list(args: &EnvArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The variables but those of the tests.
+/// The variables but those of the tests, and those that each rank of a job has values of its own of.
 fn listed(settings: &Settings, current: impl Fn(&Variable) -> Option<OsString>) -> Vec<Listed> {
-    let of_users = TABLE.into_iter().filter(|variable| variable.setter != Setter::Tester);
+    let of_users = TABLE.into_iter().filter(|variable| !matches!(variable.setter, Setter::Tester | Setter::Launch));
     let describe = |variable: &'static Variable| Listed {
         name: variable.name(),
         option: variable.option.map(|option| format!("--{}", option.long)),

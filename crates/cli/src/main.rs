@@ -1,6 +1,6 @@
 //! The `vervain` command. This file only parses the command line, calls the subcommand and turns what it returns into an
 //! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line or a wrong variable. `vervain run` becomes the
-//! program it starts; its own errors are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
+//! program it starts, and `vervain launch` ends with the status of its ranks; the errors of both are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
 
 mod bench;
 mod cli;
@@ -10,6 +10,7 @@ mod env_format;
 mod environment;
 mod generate;
 mod inventory;
+mod launch;
 mod libs;
 mod output;
 mod probe;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let cli = usage::parse();
     let result = match &cli.command {
         Command::Run(args) => return run::run(args),
+        Command::Launch(args) => return launch::launch(args),
         Command::Devices(args) => devices::devices(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Env(args) => env_format::env(args),
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(args),
         Command::Inventory(args) => inventory::print(args),
         Command::Probe(args) => probe::peer(args),
+        Command::Guard => launch::guard::guard(),
         Command::Sharing => sharing::look(),
     };
     result.unwrap_or_else(|error| {

@@ -2,7 +2,7 @@
 //! program replaces this process, so that its pid, signals and exit status are its own.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::{inventory, libs, output, sysfs};
 /// Exit status where a variable is wrong, as where an option is.
 pub const WRONG_SETTING: u8 = 2;
 /// Exit status where Vervain itself failed, as env(1) has it.
-const FAILED: u8 = 125;
+pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -36,42 +36,75 @@ pub fn run(args: &RunArgs) -> ExitCode {
 }
 
 fn start(args: &RunArgs) -> Result<std::convert::Infallible, (u8, anyhow::Error)> {
-    // As an option that is wrong: before anything is looked for.
-    args.device.settings.in_force(Variable::value).map_err(|e| (WRONG_SETTING, e))?;
-    let name = args.command[0].as_os_str();
-    let path = env::var_os("PATH");
-    let program = program::find(name, path.as_deref()).map_err(|e| {
-        let status = if matches!(e, NotRunnable::NotFound(_)) { NOT_FOUND } else { NOT_EXECUTABLE };
-        (status, anyhow::anyhow!("{e}"))
-    })?;
-    let (dir, mut variables) = prepare(&args.device, !args.no_preload)
-        .map_err(|e| (if e.is::<WrongSetting>() { WRONG_SETTING } else { FAILED }, e))?;
+    let ready = Ready::new(&args.command, &args.device, !args.no_preload, args.verbose)?;
+    let error = ready.command().exec();
+    Err(ready.failed(&error))
+}
 
-    let executed = program::executed(&program, path.as_deref());
-    for obstacle in executed.iter().flat_map(|e| e.obstacles(&dir)) {
-        output::note(&format!("warning: {obstacle}"));
-    }
-    if args.verbose {
-        if !variables.iter().any(|(name, _)| *name == LOG.name()) {
-            variables.push((LOG.name(), LogLevel::Info.word().into()));
+/// A program that can be executed, and the environment that it gets.
+pub struct Ready {
+    words: Vec<OsString>,
+    program: PathBuf,
+    variables: Variables,
+}
+
+impl Ready {
+    /// The program on Vervain's devices. The error has the exit status beside it.
+    pub fn new(
+        words: &[OsString],
+        device: &DeviceOptions,
+        preload: bool,
+        verbose: bool,
+    ) -> Result<Ready, (u8, anyhow::Error)> {
+        // As an option that is wrong: before anything is looked for.
+        device.settings.in_force(Variable::value).map_err(|e| (WRONG_SETTING, e))?;
+        let mut ready = Ready::as_it_is(words)?;
+        let (dir, mut variables) =
+            prepare(device, preload).map_err(|e| (if e.is::<WrongSetting>() { WRONG_SETTING } else { FAILED }, e))?;
+
+        let executed = program::executed(&ready.program, env::var_os("PATH").as_deref());
+        for obstacle in executed.iter().flat_map(|e| e.obstacles(&dir)) {
+            output::note(&format!("warning: {obstacle}"));
         }
-        for (name, value) in &variables {
-            output::note(&format!("{name}={}", value.to_string_lossy()));
+        if verbose {
+            if !variables.iter().any(|(name, _)| *name == LOG.name()) {
+                variables.push((LOG.name(), LogLevel::Info.word().into()));
+            }
+            for (name, value) in &variables {
+                output::note(&format!("{name}={}", value.to_string_lossy()));
+            }
+            explain(&ready.program, executed.as_ref(), &dir, &variables);
         }
-        explain(&program, executed.as_ref(), &dir, &variables);
+        ready.variables = variables;
+        Ok(ready)
     }
 
-    let mut command = Command::new(&program);
-    command.arg0(name).args(&args.command[1..]);
-    for (name, value) in &variables {
-        if value.is_empty() {
-            command.env_remove(name)
-        } else {
-            command.env(name, value)
-        };
+    /// The program in the environment of this process.
+    pub fn as_it_is(words: &[OsString]) -> Result<Ready, (u8, anyhow::Error)> {
+        let program = program::find(&words[0], env::var_os("PATH").as_deref()).map_err(|e| {
+            let status = if matches!(e, NotRunnable::NotFound(_)) { NOT_FOUND } else { NOT_EXECUTABLE };
+            (status, anyhow::anyhow!("{e}"))
+        })?;
+        Ok(Ready { words: words.to_vec(), program, variables: Variables::new() })
     }
-    let error = command.exec();
-    Err((NOT_EXECUTABLE, cannot_execute(&program, &error)))
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg0(&self.words[0]).args(&self.words[1..]);
+        for (name, value) in &self.variables {
+            if value.is_empty() {
+                command.env_remove(name)
+            } else {
+                command.env(name, value)
+            };
+        }
+        command
+    }
+
+    /// Exit status and sentence where executing it has failed.
+    pub fn failed(&self, error: &io::Error) -> (u8, anyhow::Error) {
+        (NOT_EXECUTABLE, cannot_execute(&self.program, error))
+    }
 }
 
 /// The library directory and all variables for a program, with the sysfs view made if it is wanted.

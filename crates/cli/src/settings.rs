@@ -98,6 +98,11 @@ impl Settings {
         self.0.iter().map(|(variable, value)| (variable.name(), value.into())).collect()
     }
 
+    /// The first option that was given, without its dashes.
+    pub fn first_option(&self) -> Option<&'static str> {
+        self.0.first().and_then(|(variable, _)| variable.option).map(|option| option.long)
+    }
+
     /// The value that a variable has for a program: the option's, else the one that it has in the environment (`current`).
     pub fn value(&self, variable: &Variable, current: impl Fn(&Variable) -> Option<OsString>) -> Option<OsString> {
         self.given(variable).map(OsString::from).or_else(|| current(variable))
