@@ -14,6 +14,7 @@ pub mod mpi;
 pub mod netns;
 pub mod pairs;
 mod process;
+pub mod rank;
 mod runs;
 mod venv;
 pub mod wire;

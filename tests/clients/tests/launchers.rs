@@ -1,0 +1,91 @@
+//! `vervain-bootstrap` under the launchers of others: Open MPI's, which speaks PMIx, and MPICH's, which does not. The ranks are
+//! `tests/src/rank.rs`. Vervain's devices are not used.
+
+use std::process::Command;
+use std::time::Duration;
+
+use vervain_tests::{Finished, Job, have, unswayed};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const RANK: &str = env!("CARGO_BIN_EXE_vervain-mpi-rank");
+
+/// Open MPI's launcher, with more ranks than processors allowed.
+fn open_mpi(ranks: u32, what: &str) -> Finished {
+    let mut command = unswayed("mpirun.openmpi");
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    Job::start(command.args(["--oversubscribe", "-n", &ranks.to_string(), RANK, what])).finish(LIMIT)
+}
+
+#[test]
+fn ranks_of_open_mpi_exchange_values() {
+    if !have(&["mpirun.openmpi"]) {
+        return;
+    }
+    for ranks in [4, 1] {
+        let end = open_mpi(ranks, "exchange");
+        assert!(end.success(), "{}", end.describe());
+        for rank in 0..ranks {
+            let line = format!("rank {rank} of {ranks}, local Some({ranks}), job ");
+            assert_eq!(end.output.matches(&line).count(), 1, "{}", end.describe());
+        }
+    }
+}
+
+#[test]
+fn a_rank_of_open_mpi_that_aborts_ends_the_others() {
+    if !have(&["mpirun.openmpi"]) {
+        return;
+    }
+    let end = open_mpi(4, "abort");
+    assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+    let sentence = "vervain: rank 3 aborted the job with status 9: no more of this";
+    assert_eq!(end.output.matches(sentence).count(), 1, "{}", end.describe());
+}
+
+#[test]
+fn ranks_of_mpich_are_told_what_to_do() {
+    if !have(&["mpirun.mpich"]) {
+        return;
+    }
+    let end = Job::start(unswayed("mpirun.mpich").args(["-n", "2", RANK, "exchange"])).finish(LIMIT);
+    assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+    let sentences: Vec<_> = end.output.lines().filter(|line| line.starts_with("rank: ")).collect();
+    assert!(!sentences.is_empty(), "{}", end.describe());
+    for sentence in sentences {
+        assert!(sentence.contains("PMI_") && sentence.contains("start the program with `vervain launch"), "{sentence}");
+    }
+}
+
+#[test]
+fn without_libpmix_or_its_server_it_is_one_sentence() {
+    let end =
+        Job::start(unswayed(RANK).arg("exchange").envs([("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "x")])).finish(LIMIT);
+    assert_eq!(end.status.and_then(|s| s.code()), Some(3), "{}", end.describe());
+    let sentences = end.output.lines().filter(|line| line.starts_with("rank: ")).count();
+    assert_eq!(sentences, 1, "{}", end.describe());
+    assert!(end.output.contains("PMI"), "{}", end.describe());
+}
+
+#[test]
+fn the_launcher_inside_another_counts() {
+    if !have(&["mpirun.openmpi"]) {
+        return;
+    }
+    let vervain = vervain_tests::vervain();
+    let inside = |outer: &mut Command, inner: &[&str]| {
+        outer.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]).args(inner);
+        Job::start(outer.args([RANK, "exchange"])).finish(LIMIT)
+    };
+    let ours = vervain.to_str().expect("UTF-8");
+    let mpirun = ["mpirun.openmpi", "--oversubscribe", "-n", "2"];
+    let launch = [ours, "launch", "-n", "2", "--verbs", "system"];
+    for (outer, inner) in [(&mpirun[..], &launch[..]), (&launch[..], &mpirun[..])] {
+        let end = inside(unswayed(outer[0]).args(&outer[1..]), inner);
+        assert!(end.success(), "{}", end.describe());
+        for rank in 0..2 {
+            // Two jobs of two ranks.
+            let line = format!("rank {rank} of 2, local Some(2), job ");
+            assert_eq!(end.output.matches(&line).count(), 2, "{}", end.describe());
+        }
+    }
+}
