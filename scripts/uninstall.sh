@@ -11,7 +11,7 @@ for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
     remove "lib/vervain/lib$name.so.1" "lib/vervain/lib$name.so"
 done
 remove lib/vervain/libvervain_preload.so lib/vervain/valgrind.supp lib/vervain/tsan.supp
-for page in "" -run -devices -doctor -env -bench -bench-run -bench-serve -bench-compare -bench-report -bench-plans \
+for page in "" -run -launch -devices -doctor -env -bench -bench-run -bench-serve -bench-compare -bench-report -bench-plans \
     -completions -man; do
     remove "share/man/man1/vervain$page.1"
 done
