@@ -651,6 +651,17 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
             // SAFETY: as above.
             unsafe { memory.as_ptr().add(i).cast_mut().write_volatile(0xee) }
         });
+        if status == Some(wc::SUCCESS) {
+            // The same once more: the receive is taken, and its memory the program's.
+            let again = &cqes.entries[1];
+            again.wqe.store(wqe | IS_INLINE, Ordering::Relaxed);
+            again.completed.byte_len.store(len, Ordering::Relaxed);
+            again.turn.store(2, Ordering::Relaxed);
+            again.published.store(2, Ordering::Release);
+            assert!(common::poll(&cq, 4).is_empty(), "a receive that was taken completes once more");
+            // SAFETY: as above.
+            assert_eq!(unsafe { memory.as_ptr().read_volatile() }, 0xee, "the memory of a receive that was taken");
+        }
         drop(target);
         qp.destroy().unwrap();
         srq.destroy().unwrap();

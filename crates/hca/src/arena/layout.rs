@@ -651,7 +651,7 @@ pub struct RecvWqe {
     pub turn: AtomicU32,
     /// SGEs in use. Owner.
     pub num_sge: AtomicU32,
-    /// In a queue with several claimers: QPN of the initiator that holds this WQE, 0 for none. Claimer.
+    /// In a queue with several claimers: QPN of the initiator that holds this WQE, 0 for none, as the ring said. Owner.
     pub claimer: AtomicU32,
     /// The completion. Claimer.
     pub completed: Completed,

@@ -253,7 +253,12 @@ impl RecvRing {
     fn take_cqe(&self, number: u32, cqe: &RecvCqe) -> Option<Completion> {
         let wqe = cqe.wqe.load(Ordering::Relaxed);
         let mut receipt = Receipt::read(&cqe.completed);
-        if self.inline && wqe & IS_INLINE != 0 && !self.is_scattered(number) && !self.scatter(cqe, None) {
+        if self.inline
+            && wqe & IS_INLINE != 0
+            && !self.is_scattered(number)
+            && !self.scatter(cqe, None)
+            && self.rq.is_outstanding(wqe & !IS_INLINE)
+        {
             receipt.status = wc::LOC_PROT_ERR;
             self.rq.fail_qp(self.lane.qp.load(Ordering::Relaxed));
         }

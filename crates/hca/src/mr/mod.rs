@@ -188,7 +188,7 @@ impl Mr {
         };
         let entry = self.process.keys.entry(self.key);
         let old_iova = entry.iova.load(Ordering::Relaxed);
-        self.process.revoke_key(self.key);
+        self.process.revoke_region(self.key);
         let partings = self.process.partings();
         let (mut at, mut generation) = (entry.at.load(Ordering::Relaxed), entry.generation.load(Ordering::Relaxed));
         if flags & 1 != 0 {
@@ -229,7 +229,7 @@ impl Mr {
         if self.gone.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid("the region was deregistered already"));
         }
-        self.process.revoke_key(self.key);
+        self.process.revoke_region(self.key);
         self.process.keys.give_back(self.key);
         let mut state = self.state.lock();
         state.pd.users.fetch_sub(1, Ordering::Relaxed);

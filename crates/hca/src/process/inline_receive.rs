@@ -36,7 +36,7 @@ impl InlineLanes {
 
 impl Process {
     /// Puts the first bytes of `message` into the memory `at`, as many as that has; false if its key does not allow that, or
-    /// the memory is not there. A key that was `revoked` allows it until [`Process::revoke_key`] returns.
+    /// the memory is not there. A key that was `revoked` allows it until [`Process::revoke_region`] returns.
     #[inline]
     pub(crate) fn scatter(&self, at: &Sge, pd: u32, message: &Inline, revoked: bool) -> bool {
         let len = u64::from(at.length);

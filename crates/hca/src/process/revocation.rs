@@ -60,10 +60,15 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Process {
-    /// Makes `key` invalid and waits for whoever is in flight there. What has arrived lies in the memory afterwards.
+    /// Makes `key` invalid and waits for whoever is in flight there.
     pub(crate) fn revoke_key(&self, key: u32) {
         self.keys.entry(key).key.store(0, Ordering::SeqCst);
         self.drain(key);
+    }
+
+    /// [`Process::revoke_key`] of a region, which receives may name. What has arrived lies in the memory afterwards.
+    pub(crate) fn revoke_region(&self, key: u32) {
+        self.revoke_key(key);
         self.scatter_waiting(key);
     }
 

@@ -504,11 +504,17 @@ impl RecvQueue {
         self.free(index).then_some(completion)
     }
 
+    /// Whether receive `index` is posted and was not taken.
+    pub(crate) fn is_outstanding(&self, index: u32) -> bool {
+        self.state.lock().in_use.get(index as usize) == Some(&true)
+    }
+
     /// Puts the first `len` bytes of `message`, which came in a completion, into the memory of receive `index`; false if they
-    /// have no place there, or the receive is not of the `revoked` key, if there is one.
+    /// have no place there, it is not outstanding, or it is not of the `revoked` key, if there is one.
     #[inline]
     pub(crate) fn scatter(&self, index: u32, message: &Inline, len: u32, revoked: Option<u32>) -> bool {
-        let Some(posted) = self.posted.get(index as usize) else { return false };
+        // The memory of a receive that was taken is the program's, whatever a peer says.
+        let Some(posted) = self.posted.get(index as usize).filter(|_| self.is_outstanding(index)) else { return false };
         let (addr, len_key) = (posted.addr.load(Ordering::Relaxed), posted.len_key.load(Ordering::Relaxed));
         let (room, lkey) = (len_key as u32, (len_key >> 32) as u32);
         len <= room
@@ -656,14 +662,14 @@ impl RecvQueue {
         Some(self.view.wqe(index)?.claimer.load(Ordering::Acquire))
     }
 
-    /// A claimer may have died between its claim and its note in the WQE.
+    /// Writes into all WQEs who has claimed them, as the entries of the ring say.
     fn note_claims(&self, state: &State) {
         for slot in &*self.view.ring {
             self.note_claim(state, slot.load(Ordering::Acquire));
         }
     }
 
-    /// Writes the claimer that entry `e` names into its WQE, as the claimer itself does next, if the entry is current.
+    /// Writes the claimer that entry `e` names into its WQE, if the entry is current.
     fn note_claim(&self, state: &State, e: u64) {
         if entry_claimer(e) != 0
             && let Some(wqe) = state.current(e).and_then(|index| self.view.wqe(index))
