@@ -12,7 +12,7 @@ use crate::cq::completion::publish;
 use crate::host::atomic::{AtomicU32, Ordering};
 use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
-use vervain_iba::{Completion, wc};
+use vervain_iba::{Completion, Sge, wc};
 
 /// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough that the
 /// initiator has the line of that count most of the time.
@@ -252,17 +252,18 @@ impl RecvRing {
     #[inline]
     fn take_cqe(&self, number: u32, cqe: &RecvCqe) -> Option<Completion> {
         let wqe = cqe.wqe.load(Ordering::Relaxed);
-        let mut receipt = Receipt::read(&cqe.completed);
-        if self.inline
-            && wqe & IS_INLINE != 0
-            && !self.is_scattered(number)
-            && !self.scatter(cqe, None)
-            && self.rq.is_outstanding(wqe & !IS_INLINE)
-        {
-            receipt.status = wc::LOC_PROT_ERR;
+        let (index, receipt) = (wqe & !IS_INLINE, Receipt::read(&cqe.completed));
+        if !self.inline || wqe & IS_INLINE == 0 || self.is_scattered(number) {
+            return self.rq.take_with(index, &receipt, self.qp_num);
+        }
+        // It is no longer outstanding before its memory is touched, which is the device's until the completion is handed over.
+        let memory = self.rq.first_sge(index)?;
+        let mut completion = self.rq.take_with(index, &receipt, self.qp_num)?;
+        if !self.scatter(cqe, memory, false) {
+            completion.status = wc::LOC_PROT_ERR;
             self.rq.fail_qp(self.lane.qp.load(Ordering::Relaxed));
         }
-        self.rq.take_with(wqe & !IS_INLINE, &receipt, self.qp_num)
+        Some(completion)
     }
 
     /// Whether the message of completion `number` was scattered before; forgets that.
@@ -276,14 +277,14 @@ impl RecvRing {
         scattered & bit != 0
     }
 
-    /// Puts the message of `cqe` into the memory of its receive; false if that is not possible. Of receives with the `revoked`
-    /// key only, if there is one.
+    /// Puts the message of `cqe` into `memory`, that of its receive; false if that is not possible.
     #[inline]
-    fn scatter(&self, cqe: &RecvCqe, revoked: Option<u32>) -> bool {
+    fn scatter(&self, cqe: &RecvCqe, memory: Sge, is_revoked: bool) -> bool {
         let message: Inline = std::array::from_fn(|i| cqe.data[i].load(Ordering::Relaxed));
-        let (index, len) =
-            (cqe.wqe.load(Ordering::Relaxed) & !IS_INLINE, cqe.completed.byte_len.load(Ordering::Relaxed));
-        len as usize <= INLINE_RECEIVE && self.rq.scatter(index, &message, len, revoked)
+        let length = cqe.completed.byte_len.load(Ordering::Relaxed);
+        length as usize <= INLINE_RECEIVE
+            && length <= memory.length
+            && self.rq.scatter(&Sge { length, ..memory }, &message, is_revoked)
     }
 
     /// Puts the messages that wait in CQEs for receives with the key `revoked` into their memory, which the program may take
@@ -298,7 +299,9 @@ impl RecvRing {
             if matches!(stands(cqe, number, self.limit), Some(Stands::InCqe(_)))
                 && cqe.wqe.load(Ordering::Relaxed) & IS_INLINE != 0
                 && scattered & bit == 0
-                && self.scatter(cqe, Some(revoked))
+                && let Some(memory) = self.rq.outstanding_sge(cqe.wqe.load(Ordering::Relaxed) & !IS_INLINE)
+                && memory.lkey == revoked
+                && self.scatter(cqe, memory, true)
             {
                 self.scattered.store(scattered | bit, Ordering::Relaxed);
             }

@@ -504,22 +504,26 @@ impl RecvQueue {
         self.free(index).then_some(completion)
     }
 
-    /// Whether receive `index` is posted and was not taken.
-    pub(crate) fn is_outstanding(&self, index: u32) -> bool {
-        self.state.lock().in_use.get(index as usize) == Some(&true)
+    /// The first SGE of receive `index`, as it was posted last.
+    #[inline]
+    pub(crate) fn first_sge(&self, index: u32) -> Option<Sge> {
+        let posted = self.posted.get(index as usize)?;
+        let len_key = posted.len_key.load(Ordering::Relaxed);
+        let addr = posted.addr.load(Ordering::Relaxed);
+        Some(Sge { addr, length: len_key as u32, lkey: (len_key >> 32) as u32 })
     }
 
-    /// Puts the first `len` bytes of `message`, which came in a completion, into the memory of receive `index`; false if they
-    /// have no place there, it is not outstanding, or it is not of the `revoked` key, if there is one.
+    /// That of a receive that is outstanding: the memory of others is the program's, whatever a peer says.
+    pub(crate) fn outstanding_sge(&self, index: u32) -> Option<Sge> {
+        let state = self.state.lock();
+        if state.in_use.get(index as usize) == Some(&true) { self.first_sge(index) } else { None }
+    }
+
+    /// Puts the beginning of `message`, which came in a completion, into `memory`, which a receive has; false if its key does not
+    /// allow that, or it is not there.
     #[inline]
-    pub(crate) fn scatter(&self, index: u32, message: &Inline, len: u32, revoked: Option<u32>) -> bool {
-        // The memory of a receive that was taken is the program's, whatever a peer says.
-        let Some(posted) = self.posted.get(index as usize).filter(|_| self.is_outstanding(index)) else { return false };
-        let (addr, len_key) = (posted.addr.load(Ordering::Relaxed), posted.len_key.load(Ordering::Relaxed));
-        let (room, lkey) = (len_key as u32, (len_key >> 32) as u32);
-        len <= room
-            && revoked.is_none_or(|revoked| revoked == lkey)
-            && self.process.scatter(&Sge { addr, length: len, lkey }, self.pd, message, revoked.is_some())
+    pub(crate) fn scatter(&self, memory: &Sge, message: &Inline, is_revoked: bool) -> bool {
+        self.process.scatter(memory, self.pd, message, is_revoked)
     }
 
     /// The receive of a message had no memory for it: the QP at `offset` goes to ERR (IBA 9.9.3).
