@@ -256,6 +256,12 @@ impl Qp {
         self.number
     }
 
+    /// The PSN of the first packet of the life that it is in, 24 bits; what [`endpoint`](Qp::endpoint) says of it, without asking
+    /// the device for the rest.
+    pub fn psn(&self) -> u32 {
+        self.psn.load(Ordering::Relaxed)
+    }
+
     /// The service that it gives.
     pub fn transport(&self) -> Transport {
         self.transport
