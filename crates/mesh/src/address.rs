@@ -1,0 +1,96 @@
+//! Where ranks and their QPs are, as they tell each other.
+
+use serde::{Deserialize, Serialize};
+use vervain_rdma::{Endpoint, Gid, Mtu};
+
+/// The most devices that a rank uses.
+pub const MAX_DEVICES: usize = 2;
+
+/// QP numbers and PSNs have 24 bits.
+const LIMIT: u32 = 1 << 24;
+
+/// What leads to a port: IBA volume 1, 4.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Site {
+    /// On Ethernet, and where a subnet wants a GRH always: the LID too, which is 0 on Ethernet.
+    Gid([u8; 16], u16),
+    /// On InfiniBand.
+    Lid(u16),
+}
+
+/// Where a rank is asked for connections: a UD QP, one at each port that it uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Door {
+    /// The port.
+    pub site: Site,
+    /// The number of the QP.
+    pub qpn: u32,
+    /// Its Q_Key, below 2^31.
+    pub qkey: u32,
+}
+
+impl Door {
+    pub(crate) fn is_possible(&self) -> bool {
+        self.qpn < LIMIT && self.qkey < 1 << 31
+    }
+
+    /// The QP `qpn` at this door's port.
+    pub(crate) fn endpoint(&self, qpn: u32, psn: u32) -> Endpoint {
+        let (gid, lid) = match self.site {
+            Site::Gid(gid, lid) => (Some(Gid(gid)), lid),
+            Site::Lid(lid) => (None, lid),
+        };
+        Endpoint { qpn, psn, lid, gid, memory: None }
+    }
+}
+
+/// A rank's doors, in the order of its devices: one or two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doors {
+    first: Door,
+    second: Option<Door>,
+}
+
+impl Doors {
+    /// The doors of a rank.
+    ///
+    /// # Panics
+    /// Where they are none, or more than [`MAX_DEVICES`].
+    pub fn new(doors: &[Door]) -> Doors {
+        assert!((1..=MAX_DEVICES).contains(&doors.len()), "a rank has one or two doors");
+        Doors { first: doors[0], second: doors.get(1).copied() }
+    }
+
+    /// The one for this colour: the last where there are fewer.
+    pub fn of(&self, colour: u32) -> Door {
+        self.second.filter(|_| colour > 0).unwrap_or(self.first)
+    }
+
+    pub(crate) fn is_possible(&self) -> bool {
+        self.first.is_possible() && self.second.is_none_or(|door| door.is_possible())
+    }
+}
+
+/// One end of a connection: its two QPs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lanes {
+    /// Number and first PSN of the QP for RDMA.
+    pub data: (u32, u32),
+    /// Number and first PSN of the QP for commands.
+    pub commands: (u32, u32),
+    /// The largest MTU of this end's port, in bytes: both ends take the smaller one.
+    pub mtu: u16,
+    /// Reads and atomics that this end answers at once.
+    pub reads: u8,
+}
+
+impl Lanes {
+    pub(crate) fn mtu(&self) -> Option<Mtu> {
+        Mtu::try_from(u32::from(self.mtu)).ok()
+    }
+
+    pub(crate) fn is_possible(&self) -> bool {
+        let ends = [self.data, self.commands];
+        ends.iter().all(|(qpn, psn)| *qpn < LIMIT && *psn < LIMIT) && self.mtu().is_some()
+    }
+}

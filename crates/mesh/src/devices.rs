@@ -1,0 +1,117 @@
+//! The devices as the protocol needs them: ports, and two QPs for each place at each of them, made when they are first used.
+
+use vervain_rdma::{Qp, RecvRequest};
+
+use crate::address::{Door, Lanes};
+use crate::error::{Error, Result};
+use crate::options::Link;
+use crate::port::{Pair, Port};
+use crate::protocol::Fabric;
+use crate::table::Table;
+
+/// In the ids of receives for notices; the index of the place is in the bits from 32 to 62, its life below.
+const NOTICE: u64 = 1 << 63;
+
+/// Ports and QPs.
+pub struct Devices {
+    pub ports: Vec<Port>,
+    /// By place, and in it by port.
+    pairs: Box<[Option<Pair>]>,
+    /// Of each place, which pair is in use.
+    active: Box<[u32]>,
+    /// Places by the numbers of their QPs for commands, for each port.
+    numbers: Vec<Table<u32>>,
+}
+
+impl Devices {
+    pub fn new(ports: Vec<Port>, places: usize) -> Self {
+        let pairs = (0..places * ports.len()).map(|_| None).collect();
+        let numbers = ports.iter().map(|_| Table::new(places, 0)).collect();
+        Self { ports, pairs, active: (0..places as u32).collect(), numbers }
+    }
+
+    fn pair_index(&self, place: u32, port: usize) -> usize {
+        place as usize * self.ports.len() + port
+    }
+
+    /// The QPs of a place that is used.
+    #[inline]
+    pub fn pair(&self, place: u32) -> (&Qp, &Qp) {
+        let pair = self.pairs[self.active[place as usize] as usize].as_ref().expect("a place in use has QPs");
+        (&pair.data, &pair.commands)
+    }
+
+    /// The place whose QP for commands this is.
+    #[inline]
+    pub fn place_of_qp(&self, port: usize, number: u32) -> Option<u32> {
+        self.numbers[port].get(number.into())
+    }
+
+    fn made(&mut self, place: u32, port: usize) -> Result<&Pair> {
+        let index = self.pair_index(place, port);
+        if self.pairs[index].is_none() {
+            let pair = self.ports[port].pair()?;
+            self.numbers[port].insert(pair.commands.number().into(), place);
+            self.pairs[index] = Some(pair);
+        }
+        self.pairs[index].as_ref().ok_or_else(|| Error::new("a place has no QPs"))
+    }
+}
+
+/// The id of a notice's receive.
+fn notice_id(link: Link) -> u64 {
+    NOTICE | u64::from(link.index) << 32 | u64::from(link.life)
+}
+
+/// The connection whose notice's receive has this id.
+#[inline]
+pub fn link_of_notice(id: u64) -> Option<Link> {
+    let index = (id & !NOTICE) >> 32;
+    (id & NOTICE != 0).then_some(Link { index: index as u32, life: id as u32 })
+}
+
+/// A receive for a notice, which has no bytes.
+pub fn notice_receive(link: Link) -> RecvRequest<'static, 'static> {
+    RecvRequest::new(&[]).id(notice_id(link))
+}
+
+impl Fabric for Devices {
+    fn send(&mut self, port: usize, to: &Door, datagram: &[u8]) {
+        self.ports[port].door.send(to, datagram);
+    }
+
+    fn is_made(&self, place: u32, port: usize) -> bool {
+        self.pairs[self.pair_index(place, port)].is_some()
+    }
+
+    fn prepare(&mut self, place: u32, port: usize, life: u32) -> Result<Lanes> {
+        self.made(place, port)?;
+        let index = self.pair_index(place, port);
+        self.active[place as usize] = index as u32;
+        let pair = self.pairs[index].as_ref().ok_or_else(|| Error::new("a place has no QPs"))?;
+        self.ports[port].prepare(pair, notice_id(Link { index: place, life }))
+    }
+
+    fn connect(&mut self, place: u32, port: usize, door: &Door, lanes: &Lanes) -> Result<()> {
+        let pair = self.pairs[self.pair_index(place, port)].as_ref();
+        self.ports[port].connect(pair.ok_or_else(|| Error::new("a place has no QPs"))?, door, lanes)
+    }
+
+    fn reset(&mut self, place: u32, port: usize) -> Result<()> {
+        let Some(pair) = &self.pairs[self.pair_index(place, port)] else { return Ok(()) };
+        pair.data.reset()?;
+        Ok(pair.commands.reset()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_names_its_connection() {
+        let link = Link { index: 0x7fff_fffe, life: 0xffff_ffff };
+        assert_eq!(link_of_notice(notice_id(link)), Some(link));
+        assert_eq!(link_of_notice(notice_id(link) & !NOTICE), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! What went wrong: one sentence, for people.
+
+use std::fmt;
+
+/// Why a call failed, or why the job cannot go on. As text one sentence, without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error(String);
+
+/// What the calls of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn new(sentence: impl Into<String>) -> Error {
+        Error(sentence.into())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<vervain_rdma::Error> for Error {
+    fn from(error: vervain_rdma::Error) -> Error {
+        Error(error.to_string())
+    }
+}
+
+impl From<vervain_rdma::PostError> for Error {
+    fn from(error: vervain_rdma::PostError) -> Error {
+        Error(error.to_string())
+    }
+}
+
+impl From<vervain_bootstrap::Error> for Error {
+    fn from(error: vervain_bootstrap::Error) -> Error {
+        Error(error.to_string())
+    }
+}

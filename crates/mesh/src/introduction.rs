@@ -1,0 +1,125 @@
+//! What ranks find in the job's store: as little as can be, since launchers' libraries keep for good what was fetched.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use vervain_bootstrap::Job;
+
+use crate::address::Doors;
+use crate::error::{Error, Result};
+use crate::protocol::{BLOCK, Key, VERSION, leader_of};
+
+/// How long a launcher may take to fetch a value.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What rank 0 of the job puts.
+#[derive(Serialize, Deserialize)]
+struct Common<'a> {
+    key: Key,
+    agreed: &'a [u8],
+}
+
+/// What job rank 0 and the leader of the own block have put into the job's store.
+#[derive(Clone)]
+pub struct Introduction {
+    pub(crate) key: Key,
+    pub(crate) agreed: Vec<u8>,
+    pub(crate) leader: Doors,
+}
+
+impl Introduction {
+    /// What rank 0 of the job has passed to [`Mesh::open`](crate::Mesh::open) as that which all ranks must have alike.
+    pub fn agreed(&self) -> &[u8] {
+        &self.agreed
+    }
+}
+
+fn common_key(epoch: u32) -> String {
+    format!("mesh.{epoch}.job")
+}
+
+fn leader_key(epoch: u32) -> String {
+    format!("mesh.{epoch}.leader")
+}
+
+/// Puts the job's secret and settings; done by rank 0 of the job.
+pub fn put_common(job: &Job, epoch: u32, key: Key, agreed: &[u8]) -> Result<()> {
+    put(job, &common_key(epoch), &Common { key, agreed })
+}
+
+/// Puts the own address; done by leaders.
+pub fn put_leader(job: &Job, epoch: u32, doors: &Doors) -> Result<()> {
+    put(job, &leader_key(epoch), doors)
+}
+
+/// Fetches both for a rank.
+pub fn fetch(job: &Job, rank: u32, epoch: u32) -> Result<Introduction> {
+    if rank >= job.size() {
+        return Err(Error::new(format!("there is no rank {rank}: the job has {}", job.size())));
+    }
+    let value = get(job, 0, &common_key(epoch))?;
+    let Common { key, agreed } = decode(0, &value)?;
+    let leader = fetch_leader(job, leader_of(rank, BLOCK), epoch)?;
+    Ok(Introduction { key, agreed: agreed.to_vec(), leader })
+}
+
+/// Fetches the address of a leader.
+pub fn fetch_leader(job: &Job, leader: u32, epoch: u32) -> Result<Doors> {
+    let doors: Doors = decode(leader, &get(job, leader, &leader_key(epoch))?)?;
+    if doors.is_possible() {
+        Ok(doors)
+    } else {
+        Err(Error::new(format!("process {leader} of the job has put no address")))
+    }
+}
+
+/// The version stands in front, in two bytes for all versions.
+fn put(job: &Job, key: &str, value: &impl Serialize) -> Result<()> {
+    let mut bytes = vec![0; 64 << 10];
+    bytes[..2].copy_from_slice(&VERSION.to_le_bytes());
+    let length = postcard::to_slice(value, &mut bytes[2..])
+        .map_err(|_| Error::new("what all ranks must have alike is longer than 65,000 bytes"))?
+        .len();
+    Ok(job.put(key, &bytes[..2 + length])?)
+}
+
+fn get(job: &Job, rank: u32, key: &str) -> Result<Vec<u8>> {
+    job.get(rank, key, PATIENCE)?.ok_or_else(|| {
+        Error::new(format!("process {rank} of the job has put no '{key}': does its program use another library?"))
+    })
+}
+
+fn decode<'a, T: Deserialize<'a>>(rank: u32, value: &'a [u8]) -> Result<T> {
+    let (version, rest) = value.split_at_checked(2).unwrap_or((&[0, 0], &[]));
+    let version = u16::from_le_bytes([version[0], version[1]]);
+    if version != VERSION {
+        return Err(Error::new(format!(
+            "two versions of Vervain are in one job: process {rank} speaks version {version} of the mesh, this one {VERSION}"
+        )));
+    }
+    match postcard::take_from_bytes(rest) {
+        Ok((found, [])) => Ok(found),
+        _ => Err(Error::new(format!("what process {rank} of the job has put is not of the mesh"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_other_versions_and_rubbish_are_told_apart() {
+        let mut value = vec![0; 64];
+        value[..2].copy_from_slice(&VERSION.to_le_bytes());
+        let length = postcard::to_slice(&Common { key: [3; 16], agreed: b"sizes" }, &mut value[2..]).unwrap().len();
+        value.truncate(2 + length);
+        let common: Common<'_> = decode(0, &value).unwrap();
+        assert_eq!((common.key, common.agreed), ([3; 16], &b"sizes"[..]));
+        let sentence = |value: &[u8]| decode::<Common<'_>>(0, value).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(sentence(&value[..value.len() - 1]).contains("not of the mesh"));
+        assert!(sentence(&[&value[..], &[0]].concat()).contains("not of the mesh"));
+        value[0] += 1;
+        assert!(sentence(&value).contains("two versions of Vervain"));
+        assert!(sentence(&[]).contains("two versions"));
+    }
+}

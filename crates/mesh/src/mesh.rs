@@ -1,0 +1,381 @@
+//! The mesh over verbs.
+
+use std::time::{Duration, Instant};
+
+use vervain_bootstrap::Job;
+use vervain_rdma::{Completion, Qp};
+
+use crate::address::Doors;
+use crate::devices::{Devices, link_of_notice, notice_receive};
+use crate::door::{Done, random};
+use crate::error::{Error, Result};
+use crate::introduction::{self, Introduction};
+use crate::options::{Event, Link, MAX_HELLO, Options};
+use crate::port::Port;
+use crate::protocol::{BLOCK, Config, MAX_DATAGRAM, Pool, leader_of};
+
+/// Completions that are taken by one call.
+const BATCH: usize = 16;
+
+/// A command that came in. Its receive is the owner's until [`Mesh::repost_command`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Command {
+    /// The connection that it came by, which may be closing, or not have been told as opened yet.
+    pub link: Link,
+    /// The port of that, by its place in [`Mesh::ports`].
+    pub port: u32,
+    /// Which receive it took.
+    pub buffer: u32,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// The connections of this process. No lock, no thread: the owner keeps it in its mutex and drives it.
+pub struct Mesh {
+    pool: Pool<Devices>,
+    agreed: Vec<u8>,
+}
+
+impl Mesh {
+    /// Opens the devices and begins to listen; puts what others have to know into the job's store. `rank` is this process's number
+    /// in `epoch`; ranks are renumbered by a new mesh with the next epoch. `agreed` is what all ranks must have alike, `hello` what
+    /// peers get with each connection, at most [`MAX_HELLO`] bytes.
+    ///
+    /// The owner then starts the thread that polls, calls [`Job::fence`], then [`find_leader`](Mesh::find_leader) and
+    /// [`introduce`](Mesh::introduce).
+    ///
+    /// # Errors
+    /// No usable device, or not the resources; the launcher is gone, or a mesh of this epoch was opened before; arguments out of
+    /// range.
+    pub fn open(job: &Job, rank: u32, epoch: u32, options: &Options, agreed: &[u8], hello: Vec<u8>) -> Result<Mesh> {
+        check(job, rank, options, &hello)?;
+        let ports = Port::open_all(options)?;
+        let addresses = ports.iter().map(Port::address).collect::<Result<Vec<_>>>()?;
+        let doors = Doors::new(&addresses);
+        let config = Config {
+            rank,
+            size: job.size(),
+            epoch,
+            job_rank: job.rank(),
+            block: BLOCK,
+            connections: options.connections,
+            doors,
+            colours: addresses.len() as u32,
+            hello,
+            give_up: options.give_up,
+            seed: u64::from_le_bytes(random()?),
+        };
+        let mut pool = Pool::new(config, Devices::new(ports, options.connections));
+        if leader_of(job.rank(), BLOCK) == job.rank() {
+            introduction::put_leader(job, epoch, &doors)?;
+        }
+        if job.rank() == 0 {
+            let key = random()?;
+            introduction::put_common(job, epoch, key, agreed)?;
+            pool.set_key(key);
+        }
+        Ok(Mesh { pool, agreed: agreed.to_vec() })
+    }
+
+    /// What peers get with each connection from now on, at most [`MAX_HELLO`] bytes; before [`introduce`](Mesh::introduce), for who
+    /// needs the ports to know it.
+    ///
+    /// # Panics
+    /// Where it is longer.
+    pub fn set_hello(&mut self, hello: Vec<u8>) {
+        assert!(hello.len() <= MAX_HELLO, "a hello of {} bytes", hello.len());
+        self.pool.set_hello(hello);
+    }
+
+    /// Fetches what [`introduce`](Mesh::introduce) needs; after the fence. It may wait, so no lock is held meanwhile.
+    ///
+    /// # Errors
+    /// Job rank 0 or the leader has put nothing, or another version of this crate; the launcher is gone.
+    pub fn find_leader(job: &Job, rank: u32, epoch: u32) -> Result<Introduction> {
+        introduction::fetch(job, rank, epoch)
+    }
+
+    /// Begins to register, and to answer and ask other ranks.
+    ///
+    /// # Errors
+    /// What must be alike is not.
+    pub fn introduce(&mut self, introduction: Introduction) -> Result<()> {
+        if introduction.agreed != self.agreed {
+            let rank = self.rank();
+            return Err(Error::new(format!(
+                "rank {rank} has other settings than process 0 of the job; they must be alike"
+            )));
+        }
+        self.pool.set_key(introduction.key);
+        self.pool.introduce(Instant::now(), introduction.leader);
+        Ok(())
+    }
+
+    /// Whether this rank has its place in the directory. If it does not get one, [`Event::Failed`] says why.
+    pub fn registered(&self) -> bool {
+        self.pool.registered()
+    }
+
+    /// The job rank of a leader whose address is needed: the owner fetches it ([`fetch_leader`](Mesh::fetch_leader)) without a lock,
+    /// and passes the outcome to [`leader_found`](Mesh::leader_found). To be asked after each [`progress`](Mesh::progress),
+    /// [`want`](Mesh::want) and [`poll_service`](Mesh::poll_service).
+    pub fn wanted_leader(&mut self) -> Option<u32> {
+        self.pool.wanted_leader()
+    }
+
+    /// What the leader with the job rank `leader` has put into the job's store. It may wait.
+    ///
+    /// # Errors
+    /// The leader has put nothing, or the launcher is gone.
+    pub fn fetch_leader(job: &Job, leader: u32, epoch: u32) -> Result<Doors> {
+        introduction::fetch_leader(job, leader, epoch)
+    }
+
+    /// Goes on with those who waited for this leader's address.
+    pub fn leader_found(&mut self, leader: u32, found: Result<Doors>) {
+        self.pool.leader_found(Instant::now(), leader, found);
+    }
+
+    /// This process's number.
+    pub fn rank(&self) -> u32 {
+        self.pool.config().rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> u32 {
+        self.pool.config().size
+    }
+
+    /// Devices that this process uses; colours are below.
+    pub fn colours(&self) -> u32 {
+        self.pool.config().colours
+    }
+
+    /// The devices in use.
+    pub fn ports(&self) -> &[Port] {
+        &self.pool.fabric().ports
+    }
+
+    /// The open connection to `rank` by `colour`, whose [`Event::Opened`] was taken.
+    #[inline]
+    pub fn find(&self, rank: u32, colour: u32) -> Option<Link> {
+        self.pool.find(rank, colour)
+    }
+
+    /// The connections by which a peer may post: open ones, those that close, and those of which this side does not know yet that
+    /// the peer has them. Of each that is not open, [`Event::Opened`] or [`Event::Closed`] will tell.
+    pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
+        self.pool.links()
+    }
+
+    /// What the peer has passed to [`open`](Mesh::open) as its hello.
+    pub fn hello(&self, link: Link) -> &[u8] {
+        self.pool.hello(link)
+    }
+
+    /// The rank at the other end, and the colour.
+    pub fn peer(&self, link: Link) -> (u32, u32) {
+        self.pool.peer(link)
+    }
+
+    /// The port of a connection, by its place in [`ports`](Mesh::ports).
+    pub fn port_of(&self, link: Link) -> usize {
+        self.pool.port_of(link)
+    }
+
+    /// The lane for RDMA and notices: it needs no software at the other end. All its ids are the owner's, below 2^63. Peers have
+    /// [`Options::notices`] receives for what takes one.
+    ///
+    /// # Panics
+    /// Where the place was never used.
+    #[inline]
+    pub fn data(&self, link: Link) -> &Qp {
+        self.pool.fabric().pair(link.index).0
+    }
+
+    /// The lane for commands, which are Sends without immediate data; it waits while the peer has no receive. All its ids are the
+    /// owner's, below 2^63.
+    ///
+    /// # Panics
+    /// Where the place was never used.
+    #[inline]
+    pub fn commands(&self, link: Link) -> &Qp {
+        self.pool.fabric().pair(link.index).1
+    }
+
+    /// Keeps the connection from being closed until as many calls of [`release`](Mesh::release). Each request that is posted
+    /// belongs to a hold until its completion, or that of a later one of the same lane, was polled. Who expects an answer by the
+    /// connection holds it until that is there. One that closes may be held to answer what has come by it.
+    #[inline]
+    pub fn hold(&mut self, link: Link) {
+        self.pool.hold(link);
+    }
+
+    /// Gives a hold back. When [`is_due`](Mesh::is_due) says so then, somebody waits for the place.
+    #[inline]
+    pub fn release(&mut self, link: Link) {
+        self.pool.release(link);
+    }
+
+    /// Whether this is the life that the place is in, and open: it is not closing.
+    pub fn is_open(&self, link: Link) -> bool {
+        self.pool.is_open(link)
+    }
+
+    /// Counts a message posted that takes a receive of the peer: a command, a notice.
+    #[inline]
+    pub fn sent(&mut self, link: Link) {
+        self.pool.sent(link);
+    }
+
+    /// Counts a message that has taken a receive: for each [`Command`] and each [`notice`](Mesh::notice), before the lock is given
+    /// back under which it was polled.
+    #[inline]
+    pub fn received(&mut self, link: Link) {
+        self.pool.received(link);
+    }
+
+    /// Whether a connection is closing: then completions of [`Port::data`] are to be polled as they come, since the peer may wait
+    /// for what they release.
+    pub fn is_draining(&self) -> bool {
+        self.pool.is_draining()
+    }
+
+    /// The connection whose QP for commands has this number, also one that closes.
+    #[inline]
+    pub fn link_of_qp(&self, port: usize, qp_num: u32) -> Option<Link> {
+        let link = self.pool.link(self.pool.fabric().place_of_qp(port, qp_num)?)?;
+        (self.pool.port_of(link) == port).then_some(link)
+    }
+
+    /// Whether a completion of [`Port::data`] is a notice's: of which connection, and the immediate data; 0 where it has none.
+    #[inline]
+    pub fn notice(completion: &Completion) -> Option<(Link, u32)> {
+        Some((link_of_notice(completion.id())?, completion.immediate().unwrap_or(0)))
+    }
+
+    /// Posts the receive of a notice again; nothing, where the connection is no more.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn repost_notice(&mut self, link: Link) -> Result<()> {
+        if self.pool.is_alive(link) {
+            self.data(link).receive(notice_receive(link))?;
+        }
+        Ok(())
+    }
+
+    /// Copies the bytes of a command, as many as fit, and says how many.
+    pub fn read_command(&self, command: &Command, into: &mut [u8]) -> usize {
+        self.ports()[command.port as usize].read_command(command.buffer, command.len, into)
+    }
+
+    /// Posts the receive of a command again, once.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn repost_command(&mut self, command: &Command) -> Result<()> {
+        self.ports()[command.port as usize].post_command(command.buffer)
+    }
+
+    /// Connects to `rank` by `colour`, unless it is or will be connected; [`Event::Opened`] tells. Also to the own rank. Those that
+    /// wait for a place get it in the order of the calls.
+    pub fn want(&mut self, rank: u32, colour: u32) {
+        self.pool.want(Instant::now(), rank, colour);
+    }
+
+    /// Polls [`Port::service`] once: answers what came to the door, appends commands to `commands`, and says how many completions
+    /// there were.
+    ///
+    /// # Errors
+    /// What the driver says; a receive or a datagram that failed.
+    #[inline]
+    pub fn poll_service(&mut self, port: usize, commands: &mut Vec<Command>) -> Result<usize> {
+        let mut done = [Completion::default(); BATCH];
+        let found = self.ports()[port].service.poll(&mut done)?;
+        for completion in &done[..found] {
+            self.serve(port, completion, commands)?;
+        }
+        Ok(found)
+    }
+
+    fn serve(&mut self, port: usize, completion: &Completion, commands: &mut Vec<Command>) -> Result<()> {
+        match self.pool.fabric_mut().ports[port].door.completed(completion)? {
+            Done::Nothing => Ok(()),
+            Done::Datagram(slot, length) => {
+                let mut datagram = [0; MAX_DATAGRAM];
+                let datagram = &mut datagram[..length];
+                self.ports()[port].door.take(slot, datagram)?;
+                self.pool.datagram(Instant::now(), port, datagram);
+                Ok(())
+            }
+            Done::Other => self.command(port, completion, commands),
+        }
+    }
+
+    fn command(&mut self, port: usize, completion: &Completion, commands: &mut Vec<Command>) -> Result<()> {
+        if !completion.is_success() {
+            let device = self.ports()[port].context.name();
+            return Err(Error::new(format!(
+                "a command that came to {device} was not received: {}",
+                completion.status()
+            )));
+        }
+        // Commands have their completions before a connection is closed.
+        let link = self.link_of_qp(port, completion.qp_num()).ok_or_else(|| {
+            Error::new(format!("a command came by QP {:#x}, which has no connection", completion.qp_num()))
+        })?;
+        let buffer = completion.id() as u32;
+        commands.push(Command { link, port: port as u32, buffer, len: completion.bytes() });
+        Ok(())
+    }
+
+    /// Whether [`progress`](Mesh::progress) has something to do at once; for who gives the lock back.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.pool.is_due()
+    }
+
+    /// Whether the owner has something to do at once: [`progress`](Mesh::progress), an event to take, a leader to fetch. For who gives
+    /// the lock back, and leaves that to another thread.
+    #[inline]
+    pub fn needs_owner(&self) -> bool {
+        self.pool.needs_owner()
+    }
+
+    /// Does what is due, and says when to call it next, if nothing else happens before. It costs nothing where nothing is due.
+    #[inline]
+    pub fn progress(&mut self, now: Instant) -> Option<Instant> {
+        self.pool.progress(now)
+    }
+
+    /// The next of what has happened. Who takes an [`Event::Opened`] holds the connection before it gives its lock back, or lets it
+    /// be closed.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.pool.next_event()
+    }
+}
+
+/// Arguments out of range.
+fn check(job: &Job, rank: u32, options: &Options, hello: &[u8]) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(what));
+    if rank >= job.size() {
+        return wrong(format!("there is no rank {rank}: the job has {}", job.size()));
+    }
+    if !(2..=1 << 20).contains(&options.connections) {
+        return wrong(format!("{} connections: 2 to 1048576 are possible", options.connections));
+    }
+    if options.sends == 0 || options.notices == 0 || options.commands == 0 || options.command_bytes == 0 {
+        return wrong("a mesh has at least one send, notice and command, of one byte".into());
+    }
+    if options.devices.len() > crate::MAX_DEVICES {
+        return wrong(format!("{} devices: a rank uses one or two", options.devices.len()));
+    }
+    if hello.len() > MAX_HELLO {
+        return wrong(format!("a hello of {} bytes: {MAX_HELLO} are possible", hello.len()));
+    }
+    if options.give_up < Duration::from_millis(100) {
+        return wrong(format!("{:?} is no time to wait for an answer", options.give_up));
+    }
+    Ok(())
+}

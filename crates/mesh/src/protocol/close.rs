@@ -1,0 +1,167 @@
+//! Closing a connection, drained at both ends: nothing is under way, and all that was sent was received.
+
+use std::time::Instant;
+
+use super::message::{Id, Message};
+use super::place::State;
+use super::repeat::Repeat;
+use super::{Fabric, Pool};
+use crate::address::Door;
+use crate::table::key;
+
+impl<F: Fabric> Pool<F> {
+    /// Closes connections, those that were unused for longest, until as many places are or will be free as are waited for, and a few
+    /// more. Says whether one could be free at once.
+    pub(super) fn evict(&mut self, now: Instant) -> bool {
+        let reserve = self.config.connections / 64;
+        let needed = self.wants.located().count() + self.knocks.len() + reserve;
+        let mut at_once = false;
+        while self.free.len() + self.closing < needed {
+            let Some(index) = self.oldest_idle() else {
+                self.hungry = true;
+                return at_once;
+            };
+            at_once |= self.close(now, index);
+        }
+        self.hungry = false;
+        at_once
+    }
+
+    fn oldest_idle(&self) -> Option<u32> {
+        let idle = self.places.iter().zip(0..);
+        let idle = idle.filter(|(place, _)| place.state == State::Open && place.holds == 0 && !place.unseen);
+        idle.min_by_key(|(place, _)| place.stamp).map(|(_, index)| index)
+    }
+
+    /// Nobody finds it any more.
+    fn shut(&mut self, index: u32) {
+        let peer = &self.peers[index as usize];
+        self.open.remove(key(peer.rank, peer.colour));
+        let place = &mut self.places[index as usize];
+        (place.state, place.let_go) = (State::Closing, false);
+        self.changing.push(index);
+        self.closing += 1;
+    }
+
+    /// Closes one that nobody holds.
+    fn close(&mut self, now: Instant, index: u32) -> bool {
+        self.shut(index);
+        if self.is_loop(index) {
+            return true;
+        }
+        self.peers[index as usize].repeat = Some(Repeat::new(now, &mut self.rng));
+        self.say_disconnect(index);
+        false
+    }
+
+    fn is_loop(&self, index: u32) -> bool {
+        self.peers[index as usize].rank == self.config.rank
+    }
+
+    pub(super) fn say_disconnect(&mut self, index: u32) {
+        let (place, peer) = (&self.places[index as usize], &mut self.peers[index as usize]);
+        let (sent, round) = (place.sent, peer.farewell.peers_round);
+        peer.farewell.said = Some((sent, round));
+        let (port, door, message) = (peer.port, peer.door, Message::Disconnect { id: peer.id, sent, round });
+        self.say(port, &door, message);
+    }
+
+    fn say_wait(&mut self, index: u32) {
+        let peer = &self.peers[index as usize];
+        let (port, door, message) = (peer.port, peer.door, Message::Wait { id: peer.id, round: peer.farewell.round });
+        self.say(port, &door, message);
+    }
+
+    /// Whether nothing is outstanding, at either end.
+    fn is_drained(&self, index: u32) -> bool {
+        let (place, peer) = (&self.places[index as usize], &self.peers[index as usize]);
+        let sent = if self.is_loop(index) { Some(place.sent) } else { peer.farewell.heard };
+        place.holds == 0 && sent == Some(place.received)
+    }
+
+    /// Frees the places that are drained.
+    pub(super) fn finish_closings(&mut self) {
+        if self.closing == 0 {
+            return;
+        }
+        for index in self.changing.clone() {
+            if self.places[index as usize].state == State::Closing {
+                self.go_on_closing(index);
+            }
+        }
+    }
+
+    fn go_on_closing(&mut self, index: u32) {
+        let (place, farewell) = (&mut self.places[index as usize], &mut self.peers[index as usize].farewell);
+        if place.holds > 0 {
+            return;
+        }
+        let is_new_round = std::mem::take(&mut place.let_go) && !farewell.is_last;
+        if is_new_round {
+            farewell.round += 1;
+            farewell.heard = None;
+        }
+        // What the owner has sent since, or a new round of the peer.
+        let is_news = farewell.said.is_some_and(|said| said != (place.sent, farewell.peers_round));
+        let is_owed = farewell.owed;
+        if self.is_drained(index) {
+            return self.closed(index);
+        }
+        if is_news {
+            self.say_disconnect(index);
+        }
+        if is_new_round && is_owed {
+            self.say_wait(index);
+        }
+    }
+
+    fn closed(&mut self, index: u32) {
+        let (place, peer) = (self.places[index as usize], &self.peers[index as usize]);
+        let (id, rank) = (peer.id, peer.rank);
+        if peer.farewell.owed {
+            let (port, door) = (peer.port, peer.door);
+            self.say(port, &door, Message::Disconnected { id, sent: place.sent });
+        }
+        if rank != self.config.rank {
+            self.closed.remember(id, place.sent);
+        }
+        self.vacate(index);
+    }
+
+    /// The peer closes, having `sent` so many by this round of this end.
+    pub(super) fn on_disconnect(&mut self, port: usize, from: u32, door: Door, id: &Id, (sent, round): (u32, u32)) {
+        let Some(index) = self.place_of(from, id) else {
+            if let Some(sent) = self.closed.sent(id) {
+                self.say(port, &door, Message::Disconnected { id: *id, sent });
+            }
+            return;
+        };
+        let place = &self.places[index as usize];
+        match place.state {
+            // The Ready was lost. The owner may use the connection once, since it may have wanted it.
+            State::Accepted if id.initiator == from => self.opened(index),
+            State::Open if !place.unseen => self.shut(index),
+            State::Open | State::Closing => {}
+            State::Free | State::Connecting | State::Accepted => return,
+        }
+        if self.places[index as usize].state == State::Closing {
+            let farewell = &mut self.peers[index as usize].farewell;
+            farewell.owed = true;
+            if round == farewell.round && !farewell.is_last {
+                farewell.hear(sent);
+            }
+        }
+        if !self.is_drained(index) {
+            self.say_wait(index);
+        }
+    }
+
+    pub(super) fn on_disconnected(&mut self, from: u32, id: &Id, sent: u32) {
+        if let Some(index) = self.place_of(from, id)
+            && self.places[index as usize].state == State::Closing
+        {
+            let farewell = &mut self.peers[index as usize].farewell;
+            (farewell.heard, farewell.is_last) = (Some(sent), true);
+        }
+    }
+}

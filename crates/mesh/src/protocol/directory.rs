@@ -1,0 +1,141 @@
+//! Where is a rank? The leader of its block knows.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::address::Doors;
+
+/// Ranks of one block. The process whose job rank is the block's first number is its leader.
+pub const BLOCK: u32 = 1024;
+
+/// The job rank of the leader of this rank's block, where a block has `block` ranks.
+pub fn leader_of(rank: u32, block: u32) -> u32 {
+    rank / block * block
+}
+
+/// What a leader holds: the addresses of the ranks of its block, as they come.
+pub struct Directory {
+    first: u32,
+    block: u32,
+    ranks: BTreeMap<u32, Doors>,
+}
+
+impl Directory {
+    pub fn new(first: u32, block: u32) -> Self {
+        Self { first, block, ranks: BTreeMap::new() }
+    }
+
+    /// Enters a rank; whether it is there now with this address. None if it is not of this block.
+    pub fn register(&mut self, rank: u32, doors: Doors) -> Option<bool> {
+        (leader_of(rank, self.block) == self.first).then(|| *self.ranks.entry(rank).or_insert(doors) == doors)
+    }
+
+    pub fn find(&self, rank: u32) -> Option<Doors> {
+        self.ranks.get(&rank).copied()
+    }
+}
+
+/// Leaders whose addresses are kept; others are fetched again.
+const LEADERS: usize = 64;
+
+/// What a rank has learned of others: caches of fixed size, since ranks may be many.
+pub struct Known {
+    leaders: VecDeque<(u32, Doors)>,
+    /// Leaders that the owner is to fetch, and has not taken up yet.
+    wanted: VecDeque<u32>,
+    /// Leaders that it is fetching, or is to.
+    awaited: Vec<u32>,
+    /// By the low bits of the rank.
+    ranks: Box<[Option<(u32, Doors)>]>,
+}
+
+impl Known {
+    pub fn new(connections: usize) -> Self {
+        let room = (connections * 4).next_power_of_two().min(1024);
+        Self { leaders: VecDeque::new(), wanted: VecDeque::new(), awaited: Vec::new(), ranks: vec![None; room].into() }
+    }
+
+    fn slot(&self, rank: u32) -> usize {
+        rank as usize & (self.ranks.len() - 1)
+    }
+
+    pub fn find(&self, rank: u32) -> Option<Doors> {
+        self.ranks[self.slot(rank)].filter(|(there, _)| *there == rank).map(|(_, doors)| doors)
+    }
+
+    pub fn learn(&mut self, rank: u32, doors: Doors) {
+        self.ranks[self.slot(rank)] = Some((rank, doors));
+    }
+
+    /// The address of the leader with this job rank; where it is not known, the owner will be asked for it.
+    pub fn leader(&mut self, leader: u32) -> Option<Doors> {
+        let found = self.leaders.iter().find(|(there, _)| *there == leader).map(|(_, doors)| *doors);
+        if found.is_none() && !self.awaited.contains(&leader) {
+            self.awaited.push(leader);
+            self.wanted.push_back(leader);
+        }
+        found
+    }
+
+    pub fn has_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    pub fn wanted_leader(&mut self) -> Option<u32> {
+        self.wanted.pop_front()
+    }
+
+    pub fn learn_leader(&mut self, leader: u32, doors: Doors) {
+        self.fetched(leader);
+        self.leaders.retain(|(there, _)| *there != leader);
+        if self.leaders.len() == LEADERS {
+            self.leaders.pop_front();
+        }
+        self.leaders.push_back((leader, doors));
+    }
+
+    pub fn fetched(&mut self, leader: u32) {
+        self.awaited.retain(|there| *there != leader);
+        self.wanted.retain(|there| *there != leader);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Door, Site};
+
+    fn doors(n: u32) -> Doors {
+        Doors::new(&[Door { site: Site::Lid(1), qpn: n, qkey: 1 }])
+    }
+
+    #[test]
+    fn a_rank_is_one_process() {
+        let mut directory = Directory::new(1024, BLOCK);
+        assert_eq!(directory.register(1024, doors(1)), Some(true));
+        assert_eq!(directory.register(1024, doors(1)), Some(true), "it says so again");
+        assert_eq!(directory.register(1024, doors(2)), Some(false));
+        assert_eq!((directory.register(1023, doors(3)), directory.register(2048, doors(3))), (None, None));
+        assert_eq!((directory.find(1024), directory.find(1025)), (Some(doors(1)), None));
+    }
+
+    #[test]
+    fn leaders_are_asked_for_once_and_only_some_are_kept() {
+        let mut known = Known::new(2);
+        assert_eq!((known.leader(1024), known.leader(1024), known.leader(0)), (None, None, None));
+        assert_eq!((known.wanted_leader(), known.wanted_leader(), known.wanted_leader()), (Some(1024), Some(0), None));
+        assert_eq!((known.leader(0), known.wanted_leader()), (None, None), "it is being fetched");
+        for block in 0..100 {
+            known.learn_leader(block * BLOCK, doors(block));
+        }
+        assert_eq!((known.leader(99 * BLOCK), known.leaders.len()), (Some(doors(99)), LEADERS));
+        assert_eq!((known.leader(0), known.wanted_leader()), (None, Some(0)));
+    }
+
+    #[test]
+    fn what_was_learned_of_a_rank_is_never_told_of_another() {
+        let mut known = Known::new(1);
+        known.learn(1, doors(1));
+        known.learn(5, doors(5));
+        assert_eq!((known.find(1), known.find(5), known.find(9)), (None, Some(doors(5)), None));
+    }
+}

@@ -1,0 +1,76 @@
+//! Connects that came while no place was free, oldest first.
+
+use std::collections::VecDeque;
+
+use super::message::Id;
+use crate::address::{Door, Lanes};
+
+/// How many may wait.
+const MOST: usize = 64;
+
+/// A peer that asks for a connection.
+pub struct Knock {
+    pub rank: u32,
+    pub door: Door,
+    pub id: Id,
+    pub lanes: Lanes,
+    pub hello: Vec<u8>,
+}
+
+impl Knock {
+    fn is_for(&self, rank: u32, colour: u32) -> bool {
+        (self.rank, self.id.colour) == (rank, colour)
+    }
+}
+
+/// Those that wait: one of each rank and colour.
+#[derive(Default)]
+pub struct Knocks {
+    queue: VecDeque<Knock>,
+    /// A want had the last place, so that it is a knock's turn.
+    pub are_next: bool,
+}
+
+impl Knocks {
+    /// Lets it wait, in place of an earlier attempt of the same peer. It comes back where there is no room.
+    pub fn push(&mut self, knock: Knock) -> Result<(), Knock> {
+        let has_room = self.queue.len() < MOST;
+        match self.queue.iter_mut().find(|there| there.is_for(knock.rank, knock.id.colour)) {
+            Some(there) if there.id.nonce <= knock.id.nonce => *there = knock,
+            Some(_) => {}
+            None if has_room => self.queue.push_back(knock),
+            None => return Err(knock),
+        }
+        Ok(())
+    }
+
+    pub fn contains(&self, id: &Id) -> bool {
+        self.queue.iter().any(|there| there.id == *id)
+    }
+
+    pub fn pop(&mut self) -> Option<Knock> {
+        self.queue.pop_front()
+    }
+
+    pub fn remove(&mut self, rank: u32, colour: u32) -> Option<Knock> {
+        let at = self.queue.iter().position(|there| there.is_for(rank, colour))?;
+        self.queue.remove(at)
+    }
+
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The colour of the oldest.
+    pub fn first_colour(&self) -> Option<u32> {
+        self.queue.front().map(|first| first.id.colour)
+    }
+
+    /// Takes those out that will not have one of `places` places that are going to be free, of which `wants` others want some:
+    /// both are served in turn.
+    pub fn without_hope(&mut self, places: usize, wants: usize) -> Vec<Knock> {
+        let served_before = |at: usize| (at + usize::from(!self.are_next)).min(wants);
+        let hopeful = (0..self.queue.len()).take_while(|at| at + 1 + served_before(*at) <= places).count();
+        self.queue.split_off(hopeful).into()
+    }
+}

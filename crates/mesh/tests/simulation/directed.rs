@@ -1,0 +1,330 @@
+//! One situation each: registration, lookups, attempts at the same time, theft of places, closing.
+
+use std::time::{Duration, Instant};
+
+use vervain_mesh::Event;
+use vervain_mesh::protocol::Message;
+
+use crate::fabric::doors;
+use crate::few::{Few, LANES, encoded, ours, pool};
+use crate::world::{EPOCH, KEY};
+
+#[test]
+fn nothing_is_said_or_heard_without_the_key() {
+    let mut pool = pool(1, 1, |_| ());
+    let now = Instant::now();
+    pool.want(now, 0, 0);
+    pool.datagram(now, 0, &encoded(&[0; 16], EPOCH, 0, Message::Lookup { rank: 1 }));
+    assert_eq!((pool.progress(now), pool.fabric().sent.len(), pool.next_event()), (None, 0, None));
+}
+
+#[test]
+fn a_second_process_of_a_rank_is_refused() {
+    let mut few = Few::new(3);
+    for (machine, rank) in [(3, 1), (4, 0)] {
+        few.pools.push(pool(rank, machine, |_| ()));
+        few.pools[machine as usize].set_key(KEY);
+        few.pools[machine as usize].introduce(few.now, doors(0, 1));
+        few.exchange();
+        let events = few.events(machine as usize);
+        let [Event::Failed { rank: named, error, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(*named, rank);
+        assert!(
+            error.to_string().contains(&format!("two processes of the job say that they are rank {rank}")),
+            "{error}"
+        );
+        assert!(!few.pools[machine as usize].registered());
+    }
+    assert!((0..3).all(|machine| few.events(machine).is_empty()));
+}
+
+#[test]
+fn a_rank_that_registers_late_is_found_then() {
+    let mut few = Few::new(2);
+    few.pools.push(pool(2, 2, |_| ()));
+    few.pools[1].want(few.now, 2, 0);
+    few.exchange();
+    few.pass(Duration::from_secs(1));
+    few.exchange();
+    assert_eq!(few.events(1), []);
+    few.pools[2].set_key(KEY);
+    few.pools[2].introduce(few.now, doors(0, 1));
+    few.exchange();
+    few.pass(Duration::from_millis(200));
+    few.exchange();
+    assert!(matches!(few.events(1)[..], [Event::Opened(_)]));
+    assert!(few.found(1, 2).is_some() && few.found(2, 1).is_some());
+}
+
+#[test]
+fn glare_is_decided_for_the_lower_rank() {
+    let mut few = Few::new(3);
+    few.pools[1].want(few.now, 2, 0);
+    few.pools[2].want(few.now, 1, 0);
+    // The lookups and their answers.
+    for _ in 0..2 {
+        let all: Vec<_> = (0..3).flat_map(|machine| few.sent(machine)).collect();
+        all.into_iter().for_each(|datagram| few.deliver(datagram));
+    }
+    let (low, high) = (few.sent(1).remove(0), few.sent(2).remove(0));
+    assert!(
+        matches!(ours(&low.1).message, Message::Connect { .. })
+            && matches!(ours(&high.1).message, Message::Connect { .. })
+    );
+    few.deliver(high);
+    assert!(few.sent(1).is_empty(), "the lower rank stays with its own");
+    few.deliver(low);
+    let accept = few.sent(2).remove(0);
+    let Message::Accept { id, .. } = ours(&accept.1).message else { panic!("{accept:?}") };
+    assert_eq!(id.initiator, 1);
+    few.deliver(accept);
+    few.exchange();
+    assert!((1..3).all(|machine| matches!(few.events(machine)[..], [Event::Opened(_)])));
+}
+
+#[test]
+fn who_has_all_places_held_is_busy_until_one_is_released() {
+    let mut few = Few::new(4);
+    let held = [few.open(1, 0), few.open(1, 1)];
+    held.iter().for_each(|link| few.pools[1].hold(*link));
+    few.pools[3].want(few.now, 1, 0);
+    for _ in 0..20 {
+        few.exchange();
+        few.pass(Duration::from_millis(20));
+    }
+    assert_eq!(few.events(3), [], "it waits, and is not told that rank 1 is silent");
+    assert!(held.iter().all(|link| few.pools[1].is_open(*link)));
+    assert!(few.pools[3].links().next().is_none(), "and holds no place meanwhile");
+    few.pools[1].release(held[1]);
+    for _ in 0..10 {
+        few.pass(Duration::from_millis(20));
+        few.exchange();
+    }
+    assert!(matches!(few.events(3)[..], [Event::Opened(_)]));
+    assert!(few.pools[1].is_open(held[0]) && !few.pools[1].is_open(held[1]));
+}
+
+#[test]
+fn a_connection_closes_only_when_its_messages_were_received() {
+    let mut few = Few::new(4);
+    let link = few.open(1, 0);
+    let there = few.pools[0].find(1, 0).expect("open");
+    // A message of each side, whose sender has its completion, but whose receiver has not polled it.
+    few.pools[1].sent(link);
+    few.pools[0].sent(there);
+    few.open(1, 1);
+    few.pools[1].want(few.now, 2, 0);
+    for _ in 0..10 {
+        few.exchange();
+        few.pass(Duration::from_millis(20));
+    }
+    assert!(!few.pools[1].is_open(link) && !few.pools[0].is_open(there), "it is closing");
+    assert!(few.pools[1].is_alive(link) && few.pools[0].is_alive(there), "but not closed");
+    few.pools[0].received(there);
+    assert!(few.pools[0].is_due());
+    few.pass(Duration::from_millis(200));
+    few.exchange();
+    assert!(!few.pools[0].is_alive(there) && few.pools[1].is_alive(link), "the one end is closed");
+    few.pools[1].received(link);
+    few.pass(Duration::from_millis(1));
+    few.exchange();
+    assert!(!few.pools[1].is_alive(link));
+    assert!(few.found(1, 2).is_some());
+}
+
+#[test]
+fn a_peer_that_holds_what_is_to_be_closed_is_not_taken_for_dead() {
+    let mut few = Few::new(4);
+    let link = few.open(1, 0);
+    let there = few.pools[0].find(1, 0).expect("open");
+    few.pools[0].hold(there);
+    few.open(1, 1);
+    few.pools[1].want(few.now, 2, 0);
+    for _ in 0..600 {
+        few.exchange();
+        few.pass(Duration::from_millis(100));
+    }
+    assert_eq!(few.events(1), []);
+    assert!(few.pools[1].is_alive(link) && few.pools[0].is_alive(there));
+    few.pools[0].release(there);
+    few.pass(Duration::from_millis(1));
+    few.exchange();
+    assert!(few.found(1, 2).is_some() && !few.pools[1].is_alive(link));
+}
+
+/// What was received is as much as the peer has said, but not the same.
+#[test]
+fn a_count_from_before_an_answer_is_not_valid() {
+    let mut few = Few::new(4);
+    let link = few.open(1, 0);
+    let there = few.pools[0].find(1, 0).expect("open");
+    // Rank 0 has asked by this connection, and holds it. Rank 1 has sent a command, whose completion nobody polls for a while.
+    few.pools[0].hold(there);
+    few.pools[1].sent(link);
+    few.open(1, 1);
+    few.pools[1].want(few.now, 2, 0);
+    few.exchange();
+    assert!(!few.pools[1].is_open(link) && !few.pools[0].is_open(there));
+    // It answers, which overtakes the command.
+    few.pools[1].hold(link);
+    few.pools[1].sent(link);
+    few.pools[0].received(there);
+    few.pools[0].release(there);
+    few.pools[1].release(link);
+    for _ in 0..10 {
+        few.exchange();
+        few.pass(Duration::from_millis(20));
+    }
+    assert!(few.pools[0].is_alive(there), "the command is not received yet");
+    few.pools[0].received(there);
+    few.pass(Duration::from_millis(1));
+    few.exchange();
+    assert!(!few.pools[0].is_alive(there) && few.found(1, 2).is_some());
+}
+
+/// Places of attempts are given to lower ranks, but not to higher ones.
+#[test]
+fn a_lower_rank_takes_the_place_of_an_attempt() {
+    let mut few = Few::new(6);
+    // All know where the others are.
+    for rank in [1, 3, 4, 5] {
+        few.open(2, rank);
+    }
+    few.open(1, 2);
+    few.open(5, 2);
+    for rank in [3, 4] {
+        few.pools[2].want(few.now, rank, 0);
+    }
+    few.exchange_but(|message| matches!(message, Message::Connect { .. }));
+    assert!(few.pools[2].links().next().is_none(), "both places are asking");
+    for (machine, is_accepted) in [(5, false), (1, true)] {
+        few.events(machine);
+        few.pools[machine].want(few.now, 2, 0);
+        let mut was_busy = false;
+        few.exchange_but(|message| {
+            was_busy |= matches!(message, Message::Busy { .. });
+            matches!(message, Message::Connect { id, .. } if id.initiator == 2)
+        });
+        few.events(machine);
+        assert_eq!((was_busy, few.found(machine, 2).is_some()), (!is_accepted, is_accepted), "rank {machine}");
+    }
+    let until = few.now + Duration::from_secs(2);
+    while few.now < until {
+        few.exchange();
+        few.pass(Duration::from_millis(20));
+        (0..6).for_each(|machine| drop(few.events(machine)));
+    }
+    assert!(few.found(3, 2).is_some() || few.found(4, 2).is_some(), "it is not given up");
+}
+
+#[test]
+fn a_message_opens_what_was_accepted() {
+    let mut few = Few::new(2);
+    few.pools[1].want(few.now, 0, 0);
+    few.exchange_but(|message| matches!(message, Message::Ready { .. }));
+    assert_eq!((few.events(1).len(), few.events(0)), (1, vec![]));
+    let link = few.pools[0].links().next().expect("accepted");
+    assert!(!few.pools[0].is_open(link));
+    few.pools[0].received(link);
+    assert_eq!(few.events(0), [Event::Opened(link)]);
+    few.pass(Duration::from_secs(1));
+    assert!(few.sent(0).is_empty(), "the Accept is not said again");
+}
+
+#[test]
+fn an_accept_with_other_lanes_is_stale() {
+    let mut few = Few::new(2);
+    few.pools[1].want(few.now, 0, 0);
+    let mut accept = None;
+    few.exchange_but(|message| {
+        if let Message::Accept { id, lanes, .. } = message {
+            accept = Some((*id, *lanes));
+        }
+        false
+    });
+    let (id, lanes) = accept.expect("accepted");
+    for (lanes, said) in [(lanes, Message::Ready { id }), (LANES, Message::Stale { id })] {
+        let accept = Message::Accept { id, lanes, hello: b"" };
+        few.pools[1].datagram(few.now, 0, &encoded(&KEY, EPOCH, 0, accept));
+        assert_eq!(ours(&few.sent(1).remove(0).1).message, said);
+    }
+}
+
+#[test]
+fn what_was_not_seen_is_not_closed() {
+    let mut few = Few::new(4);
+    few.pools[1].want(few.now, 2, 0);
+    few.exchange();
+    let at_peer = few.pools[2].links().next().expect("open");
+    assert_eq!(few.pools[2].find(1, 0), None, "the owner has not heard of it");
+    // The peer's owner has not looked; this side would like the place for others.
+    few.events(1);
+    for rank in [1, 0] {
+        few.pools[1].want(few.now, rank, 0);
+        few.exchange();
+        few.events(1);
+    }
+    let until = few.now + Duration::from_secs(1);
+    while few.now < until {
+        few.exchange();
+        few.pass(Duration::from_millis(20));
+    }
+    assert!(few.pools[2].is_open(at_peer));
+    assert_eq!(few.events(2), [Event::Opened(at_peer)]);
+    few.pass(Duration::from_millis(200));
+    few.exchange();
+    assert!(!few.pools[2].is_alive(at_peer) && few.found(1, 0).is_some());
+}
+
+#[test]
+fn silence_ends_in_one_sentence() {
+    let mut few = Few::new(3);
+    few.pools[1].want(few.now, 2, 0);
+    // Lookup and answer, then rank 2 is deaf.
+    let lookup = few.sent(1).remove(0);
+    few.deliver(lookup);
+    let found = few.sent(0).remove(0);
+    few.deliver(found);
+    few.pass(Duration::from_secs(29));
+    assert_eq!(few.events(1), []);
+    few.pass(Duration::from_secs(2));
+    let events = few.events(1);
+    let [Event::Failed { rank: 2, colour: 0, error }] = &events[..] else { panic!("{events:?}") };
+    assert!(error.to_string().starts_with("rank 2 has not answered for 30s"), "{error}");
+    few.pass(Duration::from_secs(60));
+    assert_eq!(few.events(1), []);
+
+    let mut alone = Few { now: few.now, pools: vec![pool(1, 1, |_| ())] };
+    alone.pools[0].set_key(KEY);
+    alone.pools[0].introduce(alone.now, doors(0, 1));
+    alone.pass(Duration::from_secs(31));
+    let events = alone.events(0);
+    let [Event::Failed { error, .. }] = &events[..] else { panic!("{events:?}") };
+    assert!(error.to_string().contains("process 0 of the job, where rank 1 registers, has not answered"), "{error}");
+}
+
+#[test]
+fn a_leader_that_is_not_found_fails_those_of_its_block_only() {
+    let mut few = Few::new(1);
+    few.pools = vec![pool(0, 0, |config| config.block = 4)];
+    few.pools[0].set_key(KEY);
+    few.pools[0].introduce(few.now, doors(0, 1));
+    for rank in [5, 6, 9] {
+        few.pools[0].want(few.now, rank, 0);
+    }
+    assert_eq!((few.pools[0].wanted_leader(), few.pools[0].wanted_leader()), (Some(4), Some(8)));
+    // An error, which this crate makes only.
+    let mut failing = pool(0, 0, |config| config.size = 4);
+    failing.want(few.now, 7, 0);
+    let Some(Event::Failed { error, .. }) = failing.next_event() else { panic!("a rank that is not there") };
+    few.pools[0].leader_found(few.now, 4, Err(error));
+    let failed: Vec<_> = few
+        .events(0)
+        .into_iter()
+        .map(|event| match event {
+            Event::Failed { rank, error, .. } => (rank, error.to_string().contains("address of process 4")),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(failed, [(5, true), (6, true)]);
+}
