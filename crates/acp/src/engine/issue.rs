@@ -1,0 +1,369 @@
+//! Issuing: which way an operation goes, and what it has to wait for.
+
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use vervain_rdma::{AtomicCap, RemoteAddr, SendRequest};
+
+use super::post::{SENDS, slot};
+use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
+use crate::address::{GlobalAddress, Parts};
+use crate::error::{Error, Result};
+use crate::memory;
+use crate::op::{Answer, Atomic, Op, Place, Step, Work};
+use crate::table::{STARTERS, outside};
+use crate::world::{Handle, Order};
+
+/// Where nothing had completed when the last request had been posted, it is looked for again after as many operations.
+const EAGER: i64 = 64;
+
+/// The last operation that was issued, for those that continue it.
+#[derive(Default)]
+pub(super) struct Last {
+    /// Ranks and colours of its source and destination.
+    ends: (u64, u64),
+    after: i64,
+    is_single: bool,
+}
+
+impl Engine {
+    /// Issues a copy; there is [room](Engine::has_room).
+    #[inline]
+    pub fn copy(&mut self, dst: GlobalAddress, src: GlobalAddress, len: usize, order: Order) -> Result<Handle> {
+        let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
+            return Err(self.nobody(dst, src));
+        };
+        let work = match (to.rank == self.rank, from.rank == self.rank) {
+            _ if len == 0 => Work::Here,
+            (false, true) => Work::Put,
+            (true, false) => Work::Get,
+            (true, true) => Work::Here,
+            (false, false) if len as u64 <= BOUNCE => Work::Bounce,
+            (false, false) => Work::Forward,
+        };
+        if let Some(handle) = self.at_once(work, dst, src, len, order)? {
+            return Ok(handle);
+        }
+        if len > 0 {
+            if to.rank == self.rank {
+                self.table.writable(dst, len).map_err(Error::into_refused)?;
+            }
+            if from.rank == self.rank {
+                self.table.range(src, len).map_err(Error::into_refused)?;
+            }
+        }
+        Ok(self.issue(Op { work, dst, src, len: len as u64, ..Op::NONE }, order))
+    }
+
+    /// The short way of what is one request: its order is met, nothing waits before it at its connection, and the entry of the
+    /// peer's region is known. None where that is not so, or something is wrong with it: [`issue`](Engine::issue) finds out what.
+    #[inline]
+    fn at_once(
+        &mut self,
+        work: Work,
+        dst: GlobalAddress,
+        src: GlobalAddress,
+        len: usize,
+        order: Order,
+    ) -> Result<Option<Handle>> {
+        let (own, far) = match work {
+            Work::Put => (src, dst),
+            Work::Get | Work::Device(_) => (dst, src),
+            _ => return Ok(None),
+        };
+        let seq = self.next;
+        let after = match order {
+            Order::Now => 0,
+            Order::After(handle) => handle.get().min(seq - 1),
+            Order::All | Order::Continue => seq - 1,
+        };
+        let (region, offset) = (self.layout.region(far), self.layout.offset(far));
+        let Cached { region: cached, stamp, link, entry } = self.cache[slot(region)];
+        let connection = &mut self.connections[link.index as usize];
+        let is_open = cached == region
+            && stamp == connection.stamp
+            && connection.queue.is_empty()
+            && connection.posted < SENDS
+            && self.mesh.is_open(link);
+        let fits = len as u64 <= MAX_REQUEST && offset.checked_add(len as u64).is_some_and(|end| end <= entry.size);
+        if after >= self.head || !is_open || !fits {
+            return Ok(None);
+        }
+        let Ok((registration, at)) = self.table.range(own, len) else { return Ok(None) };
+        let sges = [registration.sge(self.mesh.port_of(link), at..at + len)];
+        let there = RemoteAddr { addr: entry.start + offset, rkey: entry.rkey };
+        let (step, request) = match work {
+            Work::Put => (Step::Write, SendRequest::write(&sges, there)),
+            Work::Get => (Step::Read, SendRequest::read(&sges, there)),
+            _ if !connection.peer.atomics || !there.addr.is_multiple_of(8) => return Ok(None),
+            Work::Device(Atomic::Add8(value)) => (Step::Atomic, SendRequest::fetch_add(&sges, there, value)),
+            Work::Device(Atomic::CompareSwap8 { expected, new }) => {
+                (Step::Atomic, SendRequest::compare_swap(&sges, there, expected, new))
+            }
+            _ => return Ok(None),
+        };
+        let i = index(seq);
+        self.mesh.data(link).post(request.id(i as u64).signaled())?;
+        self.mesh.hold(link);
+        connection.posted += 1;
+        connection.singles += 1;
+        connection.reads += u32::from(step != Step::Write);
+        let op = &mut self.ops[i];
+        // What else it has is as its predecessor has left it: nothing.
+        (op.seq, op.work, op.step, op.place, op.link) = (seq, work, step, Place::Posted, link);
+        (op.dst, op.src, op.len, op.offset, op.in_flight) = (dst, src, len as u64, len as u64, 1);
+        self.next += 1;
+        self.incomplete += 1;
+        self.live += 1;
+        self.passive += 1;
+        self.order = Last { ends: (self.layout.owner(src), self.layout.owner(dst)), after, is_single: true };
+        // A device in memory has done it: then who waits for it finds so without the lock.
+        if self.eager || seq % EAGER == 0 {
+            self.eager = self.poll();
+        }
+        Ok(Some(Handle::of(seq)))
+    }
+
+    /// Issues an atomic; as [`copy`](Engine::copy).
+    pub fn atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
+        let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
+            return Err(self.nobody(dst, src));
+        };
+        let width = what.width();
+        if to.rank != self.rank {
+            return Err(Error::refused(format!(
+                "the destination {dst} of an atomic is of rank {}, and has to be of the caller, rank {}",
+                to.rank, self.rank
+            )));
+        }
+        self.own_word(dst, width)?;
+        let work = if from.rank == self.rank {
+            self.own_word(src, width)?;
+            Work::HereAtomic(what)
+        } else {
+            if !from.offset.is_multiple_of(width as u64) {
+                self.far_aligned(from, width, src)?;
+            }
+            // Like devices are assumed here: with the connection it is known.
+            if self.atomics == AtomicCap::Global { by_device(what) } else { Work::Owner(what) }
+        };
+        if let Some(handle) = self.at_once(work, dst, src, width, order)? {
+            return Ok(handle);
+        }
+        Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
+    }
+
+    #[cold]
+    fn nobody(&self, dst: GlobalAddress, src: GlobalAddress) -> Error {
+        let wrong = if self.layout.parts(dst).is_none() { dst } else { src };
+        Error::refused(format!("{wrong} is the global address of no rank: the job has {}", self.size))
+    }
+
+    /// A word of this rank's, for an atomic.
+    fn own_word(&self, address: GlobalAddress, width: usize) -> Result<()> {
+        let (registration, offset) = self.table.writable(address, width).map_err(Error::into_refused)?;
+        self.aligned(registration.at(offset) as u64, width, address)
+    }
+
+    /// Whether a peer's word is aligned, as far as it is known where its region begins: starter memory does so at a page, others
+    /// where their entry says, once it was read.
+    #[cold]
+    fn far_aligned(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
+        let read = || self.cached(address, self.mesh.find(parts.rank, parts.colour)?).map(|entry| entry.start);
+        let start = if parts.key <= STARTERS { Some(0) } else { read() };
+        start.map_or(Ok(()), |start| self.aligned(start + parts.offset, width, address))
+    }
+
+    fn aligned(&self, at: u64, width: usize, address: GlobalAddress) -> Result<()> {
+        if at.is_multiple_of(width as u64) {
+            return Ok(());
+        }
+        Err(Error::refused(format!("the word of {width} bytes at {address} is not aligned to its size")))
+    }
+
+    /// Gives the operation its handle, and starts it or has it wait.
+    #[inline]
+    fn issue(&mut self, mut op: Op, order: Order) -> Handle {
+        let seq = self.next;
+        let ends = (self.layout.owner(op.src), self.layout.owner(op.dst));
+        let before = seq - 1;
+        op.after = match order {
+            Order::Now => 0,
+            Order::After(handle) => handle.get().min(before),
+            Order::All => before,
+            Order::Continue if self.order.is_single && op.work.is_single() && self.order.ends == ends => {
+                self.order.after
+            }
+            Order::Continue => before,
+        };
+        self.order = Last { ends, after: op.after, is_single: op.work.is_single() };
+        self.next += 1;
+        self.incomplete += 1;
+        self.live += 1;
+        op.seq = seq;
+        let i = index(seq);
+        let mut waits = op.after >= self.head && !self.is_chained(&mut op);
+        if waits {
+            // What stands in the way may be over already.
+            self.poll();
+            waits = op.after >= self.head;
+        }
+        if waits {
+            op.place = Place::Ordered;
+            self.ops[i] = op;
+            self.ordered.push(Reverse((op.after, seq)));
+        } else {
+            self.ops[i] = op;
+            self.start(i as u32);
+            self.drain();
+        }
+        // A device in memory has done at once what was posted: the next steps need not wait for somebody to look.
+        while self.is_unfinished(i, seq) && self.poll() {}
+        Handle::of(seq)
+    }
+
+    /// Whether the operation still has steps to go after what is under way.
+    #[inline]
+    fn is_unfinished(&self, i: usize, seq: i64) -> bool {
+        let op = &self.ops[i];
+        op.seq == seq
+            && op.place != Place::Done
+            && op.place != Place::Free
+            && !(op.place == Place::Posted && is_passive(op))
+    }
+
+    /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in order; with
+    /// a fence where Reads and atomics are among them.
+    #[inline]
+    fn is_chained(&mut self, op: &mut Op) -> bool {
+        if !op.work.is_single() {
+            return false;
+        }
+        let address = if op.work == Work::Put { op.dst } else { op.src };
+        let Some(parts) = self.layout.parts(address) else { return false };
+        let Some(link) = self.mesh.find(parts.rank, parts.colour) else { return false };
+        let connection = &self.connections[link.index as usize];
+        if connection.link != Some(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
+            return false;
+        }
+        // The operation itself is counted already.
+        op.fenced = connection.reads > 0;
+        self.incomplete - 1 == connection.singles
+    }
+
+    /// Starts an operation whose order is met.
+    pub(super) fn start(&mut self, i: u32) {
+        let op = &mut self.ops[i as usize];
+        op.offset = 0;
+        op.step = match op.work {
+            Work::Put | Work::Serve => Step::Write,
+            Work::Get | Work::Bounce | Work::Loop(_) => Step::Read,
+            Work::Device(_) => Step::Atomic,
+            Work::Forward | Work::Owner(_) | Work::Discard => Step::Command,
+            Work::Notify(_) => Step::Notify,
+            Work::Answer => Step::Answer,
+            Work::Here | Work::HereAtomic(_) => return self.here(i),
+            Work::ServeHere => {
+                op.place = Place::Queued;
+                return self.here.push_back(i);
+            }
+        };
+        if op.work == Work::Bounce && op.buffer == crate::op::NO_BUFFER {
+            match self.free_buffers.pop() {
+                Some(buffer) => op.buffer = buffer,
+                None => {
+                    op.place = Place::Buffer;
+                    return self.for_buffers.push_back(i);
+                }
+            }
+        }
+        self.route(i);
+    }
+
+    /// Carries out what stays inside this rank.
+    fn here(&mut self, i: u32) {
+        let op = self.ops[i as usize];
+        let done = match op.work {
+            Work::HereAtomic(what) => {
+                self.carry_out(op.src, what).and_then(|old| self.store(op.dst, old, what.width()))
+            }
+            _ if op.len == 0 => Ok(()),
+            _ => self.copy_here(op.dst, op.src, op.len as usize),
+        };
+        match done {
+            Ok(()) => self.finish(i),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    pub(super) fn copy_here(&self, dst: GlobalAddress, src: GlobalAddress, len: usize) -> Result<()> {
+        let (to, at) = self.table.writable(dst, len)?;
+        let (from, offset) = self.table.range(src, len)?;
+        // SAFETY: both are inside registered memory, which whoever has registered it keeps mapped.
+        unsafe { memory::copy(from.at(offset), to.at(at), len) };
+        Ok(())
+    }
+
+    /// Carries out an atomic on a word of this rank's by the processor, and says what was there.
+    pub(super) fn carry_out(&self, at: GlobalAddress, what: Atomic) -> Result<u64> {
+        let width = what.width();
+        let (registration, offset) = self.table.writable(at, width)?;
+        let word = registration.at(offset);
+        self.aligned(word as u64, width, at)?;
+        if width == 8 {
+            // SAFETY: aligned, and inside registered memory, which whoever has registered it keeps mapped.
+            let word = unsafe { AtomicU64::from_ptr(word.cast()) };
+            let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| what.apply(old));
+            Ok(all.unwrap_or_else(|old| old))
+        } else {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU32::from_ptr(word.cast()) };
+            let update = |old: u32| what.apply(old.into()).map(|new| new as u32);
+            let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+            Ok(all.unwrap_or_else(|old| old).into())
+        }
+    }
+
+    /// Stores what an atomic has found to its destination, a word of this rank's.
+    pub(super) fn store(&self, dst: GlobalAddress, value: u64, width: usize) -> Result<()> {
+        let (registration, offset) = self.table.writable(dst, width)?;
+        let word = registration.at(offset);
+        if width == 8 {
+            // SAFETY: aligned, as was checked when it was issued, and inside registered memory.
+            unsafe { AtomicU64::from_ptr(word.cast()) }.store(value, Ordering::Release);
+        } else {
+            // SAFETY: as above.
+            unsafe { AtomicU32::from_ptr(word.cast()) }.store(value as u32, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The sentence about an access outside of a peer's region.
+    #[cold]
+    pub(super) fn outside(&self, address: GlobalAddress, len: u64, size: Option<u64>) -> Error {
+        let rank = self.layout.parts(address).map_or(0, |parts| parts.rank);
+        Error::broken(outside(rank, self.layout.offset(address), len, address, size))
+    }
+
+    /// Sends a notice to `rank`, which has a receive for it.
+    pub fn notify(&mut self, rank: u32, immediate: u32) {
+        let Some(dst) = self.starter(rank, 0) else { return };
+        let i = self.internal(Op { work: Work::Notify(immediate), dst, ..Op::NONE });
+        self.start(i);
+        self.drain();
+    }
+
+    /// Begins the answer to a command that has not been served by an operation.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        let i = self.internal(Op { work: Work::Answer, answer, ..Op::NONE });
+        self.start(i);
+    }
+}
+
+/// Devices add to words of 8 bytes, and compare and swap them; all else is made of that.
+fn by_device(what: Atomic) -> Work {
+    match what {
+        Atomic::Add8(_) | Atomic::CompareSwap8 { .. } => Work::Device(what),
+        _ => Work::Loop(what),
+    }
+}

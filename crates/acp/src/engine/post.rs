@@ -1,0 +1,357 @@
+//! Posting: an operation's next request, on the connection that it belongs to.
+
+use std::sync::atomic::Ordering;
+
+use vervain_mesh::Link;
+use vervain_rdma::{RemoteAddr, SendRequest};
+
+use super::step::{FETCH, SENT, with_half};
+use super::{BOUNCE, CACHED, Cached, Engine, Fetch, MAX_REQUEST, STAGED};
+use crate::address::GlobalAddress;
+use crate::command::{Command, NOTHING, Notice, Status};
+use crate::error::{Error, Result};
+use crate::op::{Answer, Atomic, Place, Step, Work};
+use crate::table::{Entry, read_entry};
+
+/// Where the entry of a region is cached.
+#[inline]
+pub(super) fn slot(region: u64) -> usize {
+    (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - CACHED.trailing_zeros())) as usize
+}
+
+/// Requests of a connection on each lane; receives for notices are reserved for as many answers.
+pub(crate) const SENDS: u32 = 16;
+
+/// What came of posting.
+enum Posted {
+    /// All of the step is with the device.
+    All,
+    /// The rest when there is room, or the entry is there.
+    Blocked,
+    /// The operation does something else now: it has missed its region, and says so to who has asked for it.
+    Elsewhere,
+}
+
+/// The entry of a region, for an operation that is to be posted.
+enum Found {
+    Entry(Entry),
+    Not(Posted),
+}
+
+impl Engine {
+    /// The entry of the region of `address`, as read by the connection `link`.
+    #[inline]
+    pub(super) fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
+        let region = self.layout.region(address);
+        let cached = &self.cache[slot(region)];
+        let fits = cached.region == region && cached.link == link;
+        (fits && cached.stamp == self.connections[link.index as usize].stamp).then_some(cached.entry)
+    }
+
+    /// Hands an operation to the connection, which it holds.
+    #[inline]
+    pub(super) fn enqueue(&mut self, i: u32, link: Link) {
+        let op = &mut self.ops[i as usize];
+        op.link = link;
+        op.place = Place::Queued;
+        let connection = &mut self.connections[link.index as usize];
+        if op.work.is_single() {
+            connection.singles += 1;
+            connection.reads += u32::from(op.work != Work::Put);
+        }
+        let command = op.step == Step::Command;
+        if !connection.queue_of(command).is_empty() || matches!(self.post_or_fail(i), Posted::Blocked) {
+            self.connections[link.index as usize].queue_of(command).push_back(i);
+        }
+    }
+
+    /// Posts the next step of an operation before those that wait.
+    pub(super) fn repost(&mut self, i: u32) {
+        let op = &mut self.ops[i as usize];
+        op.place = Place::Queued;
+        let link = op.link;
+        if let Posted::Blocked = self.post_or_fail(i) {
+            self.connections[link.index as usize].queue.push_front(i);
+        }
+    }
+
+    /// Posts what waits at a connection, as far as there is room.
+    pub(super) fn pump(&mut self, link: Link) {
+        for command in [false, true] {
+            while let Some(i) = self.connections[link.index as usize].queue_of(command).pop_front() {
+                if let Posted::Blocked = self.post_or_fail(i) {
+                    self.connections[link.index as usize].queue_of(command).push_front(i);
+                    break;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn post_or_fail(&mut self, i: u32) -> Posted {
+        match self.post(i) {
+            Ok(posted) => posted,
+            Err(error) => {
+                self.fail(error);
+                Posted::Blocked
+            }
+        }
+    }
+
+    /// Posts an operation's step, as much of it as fits.
+    #[inline]
+    fn post(&mut self, i: u32) -> Result<Posted> {
+        let step = self.ops[i as usize].step;
+        match step {
+            Step::Write | Step::Read => self.post_copy(i, step == Step::Write),
+            Step::Atomic => self.post_atomic(i),
+            Step::Command => self.post_command(i),
+            Step::Answer | Step::Notify => self.post_notice(i),
+        }
+    }
+
+    /// The entry for `len` bytes at `address`.
+    #[inline]
+    fn entry(&mut self, i: u32, address: GlobalAddress, len: u64, link: Link) -> Result<Found> {
+        match self.cached(address, link) {
+            Some(entry) if self.layout.offset(address).checked_add(len).is_some_and(|end| end <= entry.size) => {
+                Ok(Found::Entry(entry))
+            }
+            Some(entry) => Ok(Found::Not(self.missed(i, address, Some(entry.size)))),
+            None => {
+                self.fetch(address, link)?;
+                Ok(Found::Not(Posted::Blocked))
+            }
+        }
+    }
+
+    /// The access of an operation lies outside of the peer's region, whose size is known if there is one.
+    #[cold]
+    fn missed(&mut self, i: u32, address: GlobalAddress, size: Option<u64>) -> Posted {
+        let op = self.ops[i as usize];
+        if op.work == Work::Serve {
+            // Its issuer says it.
+            self.mesh.release(op.link);
+            self.served_op(i, Status::DestinationOutside, size.unwrap_or(NOTHING));
+            return Posted::Elsewhere;
+        }
+        let error = self.outside(address, op.len, size);
+        self.fail(error);
+        Posted::Blocked
+    }
+
+    /// An entry has been read, for the first operation of the queue.
+    pub(super) fn fetched(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        connection.posted -= 1;
+        let Some(Fetch { region, stamp, link }) = connection.fetching.take() else { return };
+        let at = index as usize * Entry::BYTES;
+        let words = [0, 8, 16, 24].map(|word| self.fetched.word(at + word));
+        match read_entry(words) {
+            // What was read before the peer said that it is to be forgotten, or while it changed, is read again.
+            _ if stamp != connection.stamp => {}
+            Err(()) => {}
+            Ok(Some(entry)) => self.cache[slot(region)] = Cached { region, stamp, link, entry },
+            Ok(None) => {
+                let connection = &mut self.connections[index as usize];
+                let first = connection.queue.front().map(|i| (*i, &self.ops[*i as usize]));
+                let first = first.map(|(i, op)| (i, if op.step == Step::Write { op.dst } else { op.src }));
+                if let Some((i, address)) = first.filter(|(_, address)| self.layout.region(*address) == region) {
+                    connection.queue.pop_front();
+                    if let Posted::Blocked = self.missed(i, address, None) {
+                        self.connections[index as usize].queue.push_front(i);
+                    }
+                }
+            }
+        }
+        self.pump(link);
+    }
+
+    /// Reads the entry of the region of `address` from the peer's table.
+    fn fetch(&mut self, address: GlobalAddress, link: Link) -> Result<()> {
+        let Some(parts) = self.layout.parts(address) else { return Ok(()) };
+        let connection = &mut self.connections[link.index as usize];
+        if connection.fetching.is_some() || connection.posted >= SENDS {
+            return Ok(());
+        }
+        connection.fetching = Some(Fetch { region: self.layout.region(address), stamp: connection.stamp, link });
+        let port = self.mesh.port_of(link);
+        let at = link.index as usize * Entry::BYTES;
+        let from = RemoteAddr {
+            addr: connection.peer.table + u64::from(parts.key) * Entry::BYTES as u64,
+            rkey: connection.peer.table_key,
+        };
+        let sges = [self.fetched.sge(port, at..at + Entry::BYTES)];
+        self.mesh.data(link).post(SendRequest::read(&sges, from).id(FETCH | u64::from(link.index)).signaled())?;
+        connection.posted += 1;
+        Ok(())
+    }
+
+    fn post_copy(&mut self, i: u32, write: bool) -> Result<Posted> {
+        let op = self.ops[i as usize];
+        let link = op.link;
+        let (remote, local) = if write { (op.dst, op.src) } else { (op.src, op.dst) };
+        let word = matches!(op.work, Work::Loop(_));
+        let entry = match self.entry(i, remote, op.len, link)? {
+            Found::Entry(entry) => entry,
+            Found::Not(posted) => return Ok(posted),
+        };
+        let far = entry.start + self.layout.offset(remote);
+        if word && !far.is_multiple_of(op.len) {
+            return Err(misaligned(remote, op.len));
+        }
+        self.ops[i as usize].upper = far & 4 != 0;
+        let port = self.mesh.port_of(link);
+        let mut offset = op.offset;
+        loop {
+            if self.connections[link.index as usize].posted >= SENDS {
+                return Ok(Posted::Blocked);
+            }
+            let (bytes, far, sges) = match op.work {
+                Work::Loop(_) => (8, far & !7, [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]),
+                Work::Bounce => {
+                    let bytes = (op.len - offset).min(BOUNCE);
+                    let at = usize::from(op.buffer) * BOUNCE as usize;
+                    (bytes, far + offset, [self.buffers.sge(port, at..at + bytes as usize)])
+                }
+                _ => {
+                    let bytes = (op.len - offset).min(MAX_REQUEST);
+                    let (registration, at) = self.table.range(local, op.len as usize)?;
+                    let at = at + offset as usize;
+                    (bytes, far + offset, [registration.sge(port, at..at + bytes as usize)])
+                }
+            };
+            let at = RemoteAddr { addr: far, rkey: entry.rkey };
+            let mut request = if write { SendRequest::write(&sges, at) } else { SendRequest::read(&sges, at) };
+            if op.fenced {
+                request = request.fence();
+            }
+            self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
+            self.connections[link.index as usize].posted += 1;
+            let op = &mut self.ops[i as usize];
+            op.in_flight += 1;
+            // Of a bounce and of a loop a step is one request.
+            let all = !matches!(op.work, Work::Put | Work::Get | Work::Serve) || {
+                offset += bytes;
+                op.offset = offset;
+                offset == op.len
+            };
+            if all {
+                self.now_posted(i);
+                return Ok(Posted::All);
+            }
+        }
+    }
+
+    fn post_atomic(&mut self, i: u32) -> Result<Posted> {
+        let op = self.ops[i as usize];
+        let link = op.link;
+        let entry = match self.entry(i, op.src, op.len, link)? {
+            Found::Entry(entry) => entry,
+            Found::Not(posted) => return Ok(posted),
+        };
+        if self.connections[link.index as usize].posted >= SENDS {
+            return Ok(Posted::Blocked);
+        }
+        let far = entry.start + self.layout.offset(op.src);
+        if !far.is_multiple_of(op.len) {
+            return Err(misaligned(op.src, op.len));
+        }
+        let port = self.mesh.port_of(link);
+        let sges = if let Work::Device(_) = op.work {
+            // Right to its destination: what is posted behind it may use that.
+            let (registration, at) = self.table.range(op.dst, 8)?;
+            [registration.sge(port, at..at + 8)]
+        } else {
+            [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]
+        };
+        let at = RemoteAddr { addr: far & !7, rkey: entry.rkey };
+        let request = match op.work {
+            Work::Device(Atomic::Add8(value)) => SendRequest::fetch_add(&sges, at, value),
+            Work::Device(Atomic::CompareSwap8 { expected, new }) => SendRequest::compare_swap(&sges, at, expected, new),
+            Work::Loop(what) => {
+                let (width, upper) = (what.width(), far & 4 != 0);
+                let old = if width == 8 { op.expected } else { op.expected >> (32 * u32::from(upper)) & 0xffff_ffff };
+                let new = what.apply(old).map_or(op.expected, |new| with_half(op.expected, new, width, upper));
+                SendRequest::compare_swap(&sges, at, op.expected, new)
+            }
+            _ => unreachable!("no other operation has this step"),
+        };
+        let request = if op.fenced { request.fence() } else { request };
+        self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
+        self.connections[link.index as usize].posted += 1;
+        self.ops[i as usize].in_flight += 1;
+        self.now_posted(i);
+        Ok(Posted::All)
+    }
+
+    /// Puts bytes for a request of operation `i` where the device finds them.
+    fn stage(&self, i: u32, bytes: &[u8]) -> std::ops::Range<usize> {
+        let at = i as usize * STAGED;
+        for (word, bytes) in bytes.chunks(8).enumerate() {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            self.staged.word(at + 8 * word).store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        }
+        at..at + bytes.len()
+    }
+
+    fn post_command(&mut self, i: u32) -> Result<Posted> {
+        let op = self.ops[i as usize];
+        let link = op.link;
+        let connection = &mut self.connections[link.index as usize];
+        if connection.sent >= SENDS || connection.unanswered >= SENDS {
+            return Ok(Posted::Blocked);
+        }
+        let command = match op.work {
+            Work::Forward => Command::Copy { dst: op.dst, src: op.src, len: op.len },
+            Work::Owner(what) => Command::Atomic { at: op.src, what },
+            _ => Command::Discard,
+        };
+        connection.sent += 1;
+        connection.unanswered += 1;
+        let index = u16::try_from(i).map_err(|_| Error::broken("an operation has a number above 65535"))?;
+        let bytes = self.stage(i, &command.encode(index));
+        let sges = [self.staged.sge(self.mesh.port_of(link), bytes)];
+        self.mesh.commands(link).post(SendRequest::send(&sges).id(SENT | u64::from(i)).signaled())?;
+        self.mesh.sent(link);
+        self.ops[i as usize].in_flight += 1;
+        self.now_posted(i);
+        Ok(Posted::All)
+    }
+
+    fn post_notice(&mut self, i: u32) -> Result<Posted> {
+        let op = self.ops[i as usize];
+        let link = op.link;
+        let connection = &mut self.connections[link.index as usize];
+        if connection.posted >= SENDS {
+            return Ok(Posted::Blocked);
+        }
+        let peer = connection.peer;
+        connection.posted += 1;
+        let port = self.mesh.port_of(link);
+        let id = u64::from(i);
+        match op.work {
+            Work::Notify(immediate) => {
+                self.mesh.data(link).post(SendRequest::send_imm(&[], immediate).id(id).signaled())?;
+            }
+            _ => {
+                let Answer { index, status, value, .. } = op.answer;
+                let bytes = self.stage(i, &value.to_ne_bytes());
+                let sges = [self.staged.sge(port, bytes)];
+                let at = RemoteAddr { addr: peer.scratch + u64::from(index) * 8, rkey: peer.scratch_key };
+                let immediate = Notice::Answer(index, Status::ALL[usize::from(status)]).encode();
+                self.mesh.data(link).post(SendRequest::write_imm(&sges, at, immediate).id(id).signaled())?;
+            }
+        }
+        self.mesh.sent(link);
+        self.ops[i as usize].in_flight += 1;
+        self.now_posted(i);
+        Ok(Posted::All)
+    }
+}
+
+#[cold]
+fn misaligned(address: GlobalAddress, width: u64) -> Error {
+    Error::broken(format!("the word of {width} bytes at {address} is not aligned to its size"))
+}

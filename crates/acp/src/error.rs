@@ -1,0 +1,75 @@
+//! What can go wrong.
+
+use std::fmt;
+
+/// Why an operation was not taken, or why the job cannot go on.
+#[derive(Debug, Clone)]
+pub struct Error {
+    sentence: String,
+    refused: bool,
+}
+
+/// A result with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// What is wrong with the arguments: nothing has happened.
+    pub(crate) fn refused(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), refused: true }
+    }
+
+    /// The job is broken.
+    pub(crate) fn broken(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), refused: false }
+    }
+
+    /// The reason, for an operation that has not begun.
+    pub(crate) fn into_refused(self) -> Self {
+        Self { refused: true, ..self }
+    }
+
+    /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation that was
+    /// taken has failed, or a rank is gone.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<vervain_bootstrap::Error> for Error {
+    fn from(error: vervain_bootstrap::Error) -> Self {
+        Self::broken(error.to_string())
+    }
+}
+
+impl From<vervain_rdma::Error> for Error {
+    fn from(error: vervain_rdma::Error) -> Self {
+        Self::broken(error.to_string())
+    }
+}
+
+impl From<vervain_rdma::PostError> for Error {
+    fn from(error: vervain_rdma::PostError) -> Self {
+        Self::broken(error.to_string())
+    }
+}
+
+impl From<vervain_mesh::Error> for Error {
+    fn from(error: vervain_mesh::Error) -> Self {
+        Self::broken(error.to_string())
+    }
+}
+
+impl From<String> for Error {
+    /// A reason of the program's own, which is not that of an operation.
+    fn from(sentence: String) -> Self {
+        Self::broken(sentence)
+    }
+}

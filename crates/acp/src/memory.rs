@@ -1,0 +1,242 @@
+//! Memory that all ports of this process know: the program's own, and what the library maps for itself.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use vervain_rdma::{Access, AtomicCap, Foreign, Pd, Sge};
+
+use crate::error::{Error, Result};
+
+/// Devices carry out atomics on words of 8 bytes only, so registrations begin and end at such words. What that adds lies in the
+/// same cache line as the program's memory, and no access is let through to it but that of an atomic on the word.
+const WORD: usize = 8;
+
+/// A port's domain, and whether its device does atomics.
+pub(crate) struct Domain<'a> {
+    pub pd: &'a Pd,
+    pub atomics: AtomicCap,
+}
+
+/// Memory registered with each port: with the one of its colour for peers, with the others as the source and destination of
+/// requests of this process.
+pub(crate) struct Registration {
+    start: NonNull<u8>,
+    len: usize,
+    /// Bytes in front of `start` that are registered too.
+    before: usize,
+    ports: Vec<Foreign>,
+    /// The key for peers.
+    pub rkey: u32,
+    /// It may be written. What may not, the device refuses; where the processor stores in its place, this does.
+    pub writable: bool,
+}
+
+// SAFETY: the pointer names memory that devices and other threads use anyway, by the word of who registered it.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    /// Registers `len` bytes at `start`. Memory that may not be written can be registered too; peers can then only read it.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`deregister`](Registration::deregister), or until all that is of the domains is gone; nobody
+    /// has a Rust reference into it meanwhile.
+    pub unsafe fn new(domains: &[Domain<'_>], start: *mut c_void, len: usize, colour: usize) -> Result<Self> {
+        let whole = start as usize;
+        let before = whole % WORD;
+        let end = whole.checked_add(len).and_then(|end| end.checked_next_multiple_of(WORD));
+        let (Some(end), Some(start)) = (end, NonNull::new(start.cast::<u8>())) else {
+            return Err(Error::refused(format!("{len} bytes from {whole:#x} on are no memory")));
+        };
+        // SAFETY: at most 7 bytes in front, in the same word.
+        let from = unsafe { start.as_ptr().sub(before) };
+        let bytes = (end - (whole - before)).max(WORD);
+        let mut ports = Vec::with_capacity(domains.len());
+        let mut writable = true;
+        for (port, domain) in domains.iter().enumerate() {
+            let mut access = if port == colour { Access::REMOTE } else { Access::LOCAL_WRITE };
+            if domain.atomics == AtomicCap::None {
+                access -= Access::REMOTE_ATOMIC;
+            }
+            let read_only = if port == colour { Access::REMOTE_READ } else { Access::empty() };
+            // SAFETY: handed on to the caller.
+            let registered = unsafe { domain.pd.register_foreign(from.cast(), bytes, access) };
+            let registered = registered.or_else(|error| {
+                writable = false;
+                // SAFETY: as above.
+                unsafe { domain.pd.register_foreign(from.cast(), bytes, read_only) }.map_err(|_| error)
+            });
+            match registered {
+                Ok(foreign) => ports.push(foreign),
+                Err(error) => {
+                    take_back(ports);
+                    return Err(error.into());
+                }
+            }
+        }
+        let rkey = ports.get(colour).map_or(0, Foreign::rkey);
+        Ok(Self { start, len, before, ports, rkey, writable })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte; in requests of peers too.
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The byte at `offset`, which is at most the length.
+    #[inline]
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.len, "an offset in the region");
+        // SAFETY: inside the memory, or one past its end.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// The bytes of `range` for a request at `port`.
+    #[inline]
+    pub fn sge(&self, port: usize, range: Range<usize>) -> Sge<'_> {
+        debug_assert!(range.end <= self.len);
+        self.ports[port].slice(range.start + self.before..range.end + self.before)
+    }
+
+    /// Deregisters at all ports. False where one did not: the memory may then still be reached.
+    pub fn deregister(self) -> bool {
+        take_back(self.ports)
+    }
+}
+
+fn take_back(ports: Vec<Foreign>) -> bool {
+    ports.into_iter().map(Foreign::deregister).fold(true, |all, one| all & one.is_ok())
+}
+
+/// Pages of zeros that this process has mapped, and unmaps on drop.
+pub(crate) struct Pages {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the pages are reached by atomics, by devices, and by the program, which share them among threads anyway.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// At least `len` bytes. They cost memory once they are used.
+    pub fn new(len: usize) -> Result<Self> {
+        let bytes = len.max(WORD);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(place) if start != libc::MAP_FAILED => Ok(Self { start: place, bytes }),
+            _ => Err(Error::broken(format!("no {bytes} bytes of memory: {}", std::io::Error::last_os_error()))),
+        }
+    }
+
+    pub fn start(&self) -> *mut c_void {
+        self.start.as_ptr().cast()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped once, unmapped once; whoever has registered it keeps it until the device has let go.
+        unsafe { libc::munmap(self.start(), self.bytes) };
+    }
+}
+
+/// Memory of the library's own, which peers of all ports may read and write.
+pub(crate) struct Mapped {
+    /// Both are taken by drop only.
+    registration: Option<Registration>,
+    pages: Option<Pages>,
+}
+
+impl Mapped {
+    pub fn new(domains: &[Domain<'_>], len: usize) -> Result<Self> {
+        let pages = Pages::new(len)?;
+        let mut ports = Vec::with_capacity(domains.len());
+        for domain in domains {
+            // SAFETY: the pages stay until they are deregistered, by `drop`; they are reached by atomics only.
+            match unsafe { domain.pd.register_foreign(pages.start(), pages.bytes, ACCESS) } {
+                Ok(foreign) => ports.push(foreign),
+                Err(error) => {
+                    if !take_back(ports) {
+                        std::mem::forget(pages);
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        let registration =
+            Registration { start: pages.start, len: pages.bytes, before: 0, ports, rkey: 0, writable: true };
+        Ok(Self { registration: Some(registration), pages: Some(pages) })
+    }
+
+    #[inline]
+    fn registration(&self) -> &Registration {
+        self.registration.as_ref().expect("taken by drop only")
+    }
+
+    /// The key for peers of `port`.
+    pub fn rkey(&self, port: usize) -> u32 {
+        self.registration().ports[port].rkey()
+    }
+
+    /// The first byte; in requests of peers too.
+    pub fn start(&self) -> u64 {
+        self.registration().start() as u64
+    }
+
+    #[inline]
+    pub fn sge(&self, port: usize, range: Range<usize>) -> Sge<'_> {
+        self.registration().sge(port, range)
+    }
+
+    /// The word at `offset`, a multiple of 8. Devices store to it too.
+    #[inline]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        let registration = self.registration();
+        assert!(offset.is_multiple_of(WORD) && offset + WORD <= registration.len, "a word of the mapping");
+        // SAFETY: aligned and inside a mapping that lives as long as `self`; it is reached by atomics and by devices.
+        unsafe { AtomicU64::from_ptr(registration.at(offset).cast()) }
+    }
+}
+
+/// What peers may do to the library's own memory.
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let done = self.registration.take().is_none_or(Registration::deregister);
+        if !done {
+            // The device may still reach it.
+            std::mem::forget(self.pages.take());
+        }
+    }
+}
+
+/// Copies bytes that peers may change meanwhile, as a device would: what is read then is some of both.
+///
+/// # Safety
+/// `len` bytes are mapped at both places, which do not overlap, and no Rust reference leads there.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // A flag of 8 or 4 bytes is one store, as a device's is.
+    let aligned = |bytes: usize| len == bytes && (from as usize | to as usize).is_multiple_of(bytes);
+    if aligned(8) {
+        // SAFETY: mapped, by the caller's word, and aligned.
+        unsafe {
+            (*to.cast::<AtomicU64>()).store((*from.cast::<AtomicU64>()).load(Ordering::Acquire), Ordering::Release)
+        };
+    } else if aligned(4) {
+        // SAFETY: as above.
+        unsafe {
+            (*to.cast::<AtomicU32>()).store((*from.cast::<AtomicU32>()).load(Ordering::Acquire), Ordering::Release)
+        };
+    } else {
+        // SAFETY: the caller's word.
+        unsafe { ptr::copy(from, to, len) };
+    }
+}

@@ -1,0 +1,261 @@
+//! Operations: what the program has asked for and what this rank does for others, each a small machine of steps.
+
+use vervain_mesh::Link;
+
+use crate::address::GlobalAddress;
+
+/// An atomic operation on a word of 4 or 8 bytes, which yields the value before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the operations' names say it")]
+pub enum Atomic {
+    CompareSwap4 { expected: u32, new: u32 },
+    CompareSwap8 { expected: u64, new: u64 },
+    Swap4(u32),
+    Swap8(u64),
+    Add4(u32),
+    Add8(u64),
+    Xor4(u32),
+    Xor8(u64),
+    Or4(u32),
+    Or8(u64),
+    And4(u32),
+    And8(u64),
+}
+
+impl Atomic {
+    /// Bytes of the word.
+    pub fn width(self) -> usize {
+        use Atomic::*;
+        match self {
+            CompareSwap4 { .. } | Swap4(_) | Add4(_) | Xor4(_) | Or4(_) | And4(_) => 4,
+            CompareSwap8 { .. } | Swap8(_) | Add8(_) | Xor8(_) | Or8(_) | And8(_) => 8,
+        }
+    }
+
+    /// The value after, if the one before is `old`; None where it stays, since the comparison failed.
+    pub(crate) fn apply(self, old: u64) -> Option<u64> {
+        use Atomic::*;
+        let word = old as u32;
+        let wide = u64::from;
+        match self {
+            CompareSwap4 { expected, new } => (word == expected).then_some(wide(new)),
+            CompareSwap8 { expected, new } => (old == expected).then_some(new),
+            Swap4(value) => Some(wide(value)),
+            Swap8(value) => Some(value),
+            Add4(value) => Some(wide(word.wrapping_add(value))),
+            Add8(value) => Some(old.wrapping_add(value)),
+            Xor4(value) => Some(wide(word ^ value)),
+            Xor8(value) => Some(old ^ value),
+            Or4(value) => Some(wide(word | value)),
+            Or8(value) => Some(old | value),
+            And4(value) => Some(wide(word & value)),
+            And8(value) => Some(old & value),
+        }
+    }
+
+    /// Number and operands, for commands.
+    pub(crate) fn encode(self) -> (u8, u64, u64) {
+        use Atomic::*;
+        match self {
+            CompareSwap4 { expected, new } => (0, expected.into(), new.into()),
+            CompareSwap8 { expected, new } => (1, expected, new),
+            Swap4(value) => (2, value.into(), 0),
+            Swap8(value) => (3, value, 0),
+            Add4(value) => (4, value.into(), 0),
+            Add8(value) => (5, value, 0),
+            Xor4(value) => (6, value.into(), 0),
+            Xor8(value) => (7, value, 0),
+            Or4(value) => (8, value.into(), 0),
+            Or8(value) => (9, value, 0),
+            And4(value) => (10, value.into(), 0),
+            And8(value) => (11, value, 0),
+        }
+    }
+
+    /// None for a number of none.
+    pub(crate) fn decode(number: u8, a: u64, b: u64) -> Option<Self> {
+        use Atomic::*;
+        let (narrow, other) = (a as u32, b as u32);
+        Some(match number {
+            0 => CompareSwap4 { expected: narrow, new: other },
+            1 => CompareSwap8 { expected: a, new: b },
+            2 => Swap4(narrow),
+            3 => Swap8(a),
+            4 => Add4(narrow),
+            5 => Add8(a),
+            6 => Xor4(narrow),
+            7 => Xor8(a),
+            8 => Or4(narrow),
+            9 => Or8(a),
+            10 => And4(narrow),
+            11 => And8(a),
+            _ => return None,
+        })
+    }
+}
+
+/// What an operation does, and by which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Own memory to a peer's: RDMA Writes.
+    Put,
+    /// A peer's memory to this rank's: RDMA Reads.
+    Get,
+    /// Between two peers, through a buffer of this rank's.
+    Bounce,
+    /// Between two peers, by a command that the source's rank serves.
+    Forward,
+    /// One atomic of the device's.
+    Device(Atomic),
+    /// The device's compare and swap, until nobody has come between.
+    Loop(Atomic),
+    /// By a command that the word's owner serves.
+    Owner(Atomic),
+    /// A copy inside this rank.
+    Here,
+    /// An atomic of the processor's, on a word of this rank.
+    HereAtomic(Atomic),
+    /// Tells a peer to forget the entries of this rank's table.
+    Discard,
+    /// An immediate value without data, for which the peer has a receive.
+    Notify(u32),
+    /// Serves a copy of a peer's: this rank's memory to another one's, then the answer.
+    Serve,
+    /// Serves a copy inside this rank's memory, a part at a time, then the answer.
+    ServeHere,
+    /// The answer to a command.
+    Answer,
+}
+
+impl Work {
+    /// Whether it is one step on the data lane, which the device keeps in order behind others of this kind.
+    pub fn is_single(self) -> bool {
+        matches!(self, Self::Put | Self::Get | Self::Device(_))
+    }
+}
+
+/// What an operation does next, or is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Write,
+    Read,
+    Atomic,
+    Command,
+    Answer,
+    Notify,
+}
+
+/// Where an operation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is none.
+    Free,
+    /// Among those whose order is not met yet.
+    Ordered,
+    /// Waits for a connection.
+    Contact,
+    /// Waits for one of the buffers.
+    Buffer,
+    /// In the queue of a connection: for room in its send queue, or for an entry of the peer's table.
+    Queued,
+    /// With the device, or with a peer that serves its command.
+    Posted,
+    /// Done, but not all before it.
+    Done,
+}
+
+/// Who gets the answer to a command that this rank serves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub link: Link,
+    /// The issuer's number of its operation.
+    pub index: u16,
+    pub status: u8,
+    pub value: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Op {
+    /// The handle; 0 for what the program did not ask for.
+    pub seq: i64,
+    pub work: Work,
+    pub step: Step,
+    pub place: Place,
+    /// In the send queue behind others that must be over first.
+    pub fenced: bool,
+    /// A word of 4 bytes that is the upper half of its 8.
+    pub upper: bool,
+    /// The answer has come.
+    pub answered: bool,
+    /// Which buffer it has.
+    pub buffer: u16,
+    /// Requests with the device.
+    pub in_flight: u16,
+    pub dst: GlobalAddress,
+    pub src: GlobalAddress,
+    pub len: u64,
+    /// Bytes that are posted, or copied, of `len`.
+    pub offset: u64,
+    /// All up to this handle is over before it starts.
+    pub after: i64,
+    /// Held from the queue on until its step is over.
+    pub link: Link,
+    pub answer: Answer,
+    /// What a loop expects to find.
+    pub expected: u64,
+}
+
+impl Op {
+    /// The 8 bytes that the word of an atomic is in, mostly: where a region begins in the midst of 8 bytes, two neighbours.
+    pub fn word(&self) -> u64 {
+        self.src.0 & !7
+    }
+
+    pub const NONE: Self = Self {
+        seq: 0,
+        work: Work::Put,
+        step: Step::Write,
+        place: Place::Free,
+        fenced: false,
+        upper: false,
+        answered: false,
+        buffer: NO_BUFFER,
+        in_flight: 0,
+        dst: GlobalAddress::NULL,
+        src: GlobalAddress::NULL,
+        len: 0,
+        offset: 0,
+        after: 0,
+        link: Link { index: 0, life: 0 },
+        answer: Answer { link: Link { index: 0, life: 0 }, index: 0, status: 0, value: 0 },
+        expected: 0,
+    };
+}
+
+pub(crate) const NO_BUFFER: u16 = u16::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomics_survive_a_command() {
+        for number in 0..12 {
+            let (a, b) = (0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321);
+            let atomic = Atomic::decode(number, a, b).unwrap();
+            let (again, a, b) = atomic.encode();
+            assert_eq!((again, Atomic::decode(number, a, b)), (number, Some(atomic)));
+        }
+        assert_eq!(Atomic::decode(12, 0, 0), None);
+    }
+
+    #[test]
+    fn narrow_atomics_see_and_make_32_bits() {
+        let old = 0xaaaa_aaaa_ffff_ffff;
+        assert_eq!(Atomic::Add4(2).apply(old), Some(1));
+        assert_eq!(Atomic::CompareSwap4 { expected: u32::MAX, new: 7 }.apply(old), Some(7));
+        assert_eq!(Atomic::CompareSwap4 { expected: 1, new: 7 }.apply(old), None);
+        assert_eq!(Atomic::And4(0xff).apply(old), Some(0xff));
+        assert_eq!(Atomic::Add8(1).apply(u64::MAX), Some(0));
+    }
+}

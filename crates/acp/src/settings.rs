@@ -1,0 +1,137 @@
+//! What the job is asked for by its environment.
+
+use std::env;
+use std::ffi::OsString;
+
+use crate::error::{Error, Result};
+
+/// Bytes of the user's starter memory unless the job says otherwise.
+const STARTER: u64 = 4096;
+/// Bytes of the starter memories of channels and of the data library.
+const LIBRARY_STARTER: u64 = 4096;
+/// More is no starter memory but a mistake.
+const MAX_STARTER: u64 = 1 << 40;
+
+/// How a job is set up. All ranks must have the same sizes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of starter memory of each rank: the user's, that of channels, that of the data library (ACP_STARTER_MEMORY,
+    /// ACP_STARTER_MEMORY_CL, ACP_STARTER_MEMORY_DL).
+    pub starter: [u64; 3],
+    /// Connections that a rank keeps at a time (ACP_CONNECTIONS).
+    pub connections: usize,
+    /// The devices to use, by name, at most two (ACP_DEVICES, separated by commas); empty: those that are there.
+    pub devices: Vec<String>,
+    /// Atomics on this rank's words are carried out by its processor, as where the device is not atomic with processors
+    /// (ACP_ATOMICS=owner).
+    pub owner_atomics: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            starter: [STARTER, LIBRARY_STARTER, LIBRARY_STARTER],
+            connections: 256,
+            devices: vec![],
+            owner_atomics: false,
+        }
+    }
+}
+
+/// The variables of the starter memories, in the order of [`Settings::starter`].
+const STARTERS: [&str; 3] = ["ACP_STARTER_MEMORY", "ACP_STARTER_MEMORY_CL", "ACP_STARTER_MEMORY_DL"];
+
+impl Settings {
+    /// The settings that the environment names, and defaults for the rest.
+    ///
+    /// # Errors
+    /// A variable whose value is none: the sentence names it.
+    pub fn from_environment() -> Result<Settings> {
+        Self::from(|name| env::var_os(name))
+    }
+
+    fn from(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings> {
+        let text = |name: &str| match variable(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) if text.is_empty() => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => Err(Error::refused(format!("{name} is no text"))),
+        };
+        let mut settings = Self::default();
+        for (size, name) in settings.starter.iter_mut().zip(STARTERS) {
+            if let Some(text) = text(name)? {
+                *size = bytes(&text).filter(|size| *size <= MAX_STARTER).ok_or_else(|| {
+                    Error::refused(format!(
+                        "{name}={text} is no size: a number of bytes, with k, M or G behind it, up to 1024G"
+                    ))
+                })?;
+            }
+        }
+        if let Some(text) = text("ACP_CONNECTIONS")? {
+            settings.connections = text.parse().ok().filter(|n| (2..=65_536).contains(n)).ok_or_else(|| {
+                Error::refused(format!("ACP_CONNECTIONS={text} is no number of connections: 2 to 65536"))
+            })?;
+        }
+        if let Some(text) = text("ACP_DEVICES")? {
+            settings.devices = text.split(',').map(|name| name.trim().to_owned()).collect();
+            if settings.devices.len() > 2 || settings.devices.iter().any(String::is_empty) {
+                return Err(Error::refused(format!("ACP_DEVICES={text} is no list of one or two devices")));
+            }
+        }
+        if let Some(text) = text("ACP_ATOMICS")? {
+            settings.owner_atomics = match text.as_str() {
+                "owner" => true,
+                "device" => false,
+                _ => return Err(Error::refused(format!("ACP_ATOMICS={text} is neither 'device' nor 'owner'"))),
+            };
+        }
+        Ok(settings)
+    }
+}
+
+/// A number of bytes: "4096", "64k", "1M", "2G", in powers of 1024.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, shift) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 10),
+        (at, 'm' | 'M') => (&text[..at], 20),
+        (at, 'g' | 'G') => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::from(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+    }
+
+    #[test]
+    fn sizes_are_numbers_with_or_without_a_unit() {
+        assert_eq!(of(&[]).unwrap(), Settings::default());
+        let set = of(&[("ACP_STARTER_MEMORY", "64k"), ("ACP_STARTER_MEMORY_CL", "0"), ("ACP_STARTER_MEMORY_DL", "2G")]);
+        assert_eq!(set.unwrap().starter, [65536, 0, 2 << 30]);
+        for wrong in ["-1", "1T", "k", "1.5M", "99999999999999999999", "2048G"] {
+            let error = of(&[("ACP_STARTER_MEMORY_CL", wrong)]).unwrap_err().to_string();
+            assert!(error.contains("ACP_STARTER_MEMORY_CL") && error.contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices_and_connections() {
+        let set = of(&[("ACP_DEVICES", "a, b"), ("ACP_CONNECTIONS", "2")]).unwrap();
+        assert_eq!((set.devices, set.connections), (vec!["a".to_owned(), "b".to_owned()], 2));
+        for (name, wrong) in [
+            ("ACP_DEVICES", "a,b,c"),
+            ("ACP_DEVICES", ","),
+            ("ACP_CONNECTIONS", "1"),
+            ("ACP_CONNECTIONS", "x"),
+            ("ACP_ATOMICS", "cpu"),
+        ] {
+            assert!(of(&[(name, wrong)]).unwrap_err().to_string().contains(wrong), "{name}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The world: this process as a rank of its job, with global memory.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Weak};
+
+use vervain_bootstrap::Job;
+
+use crate::address::GlobalAddress;
+use crate::command::Notice;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::op::Atomic;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::table::KeyFor;
+
+/// The key of a registration (`acp_atkey_t`): the global address of the region's first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Key(pub u64);
+
+/// The number of an operation that was issued, from 1 (`acp_handle_t`). Later ones have higher numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Handle(i64);
+
+impl Handle {
+    pub(crate) fn of(seq: i64) -> Self {
+        Self(seq)
+    }
+
+    /// The handle with this number; None below 1.
+    pub fn new(number: i64) -> Option<Self> {
+        (number >= 1).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub fn get(self) -> i64 {
+        self.0
+    }
+}
+
+/// When an operation may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// At once (`ACP_HANDLE_NULL`).
+    Now,
+    /// When this one, and all that were issued before it, are over.
+    After(Handle),
+    /// When all that were issued before are over (`ACP_HANDLE_ALL`).
+    All,
+    /// If the operation just before has the same ranks and colours at both ends: when that one may start, and without overtaking
+    /// it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
+    Continue,
+}
+
+/// Ends the job of a [`World`], by whatever thread.
+#[derive(Debug, Clone)]
+pub struct Ender(Weak<Job>);
+
+impl Ender {
+    /// Ends all ranks of the job, with `sentence` as the reason; returns if this process has left it.
+    pub fn abort(&self, sentence: &str) {
+        if let Some(job) = self.0.upgrade() {
+            job.abort(1, sentence)
+        }
+    }
+}
+
+/// This process as a rank of its job, with global memory. Threads share it; each call is one operation.
+///
+/// A thread of the library's own serves other ranks and goes on with operations that wait, also while the program computes or
+/// sleeps. It sleeps itself unless there is something to do.
+pub struct World {
+    job: Arc<Job>,
+    settings: Settings,
+    rank: u32,
+    epoch: u32,
+    /// None only while [`reset`](World::reset) makes it anew.
+    progress: Option<Progress>,
+}
+
+impl World {
+    /// Joins the job that this process was started in, and returns once all ranks have.
+    ///
+    /// Where ranks disagree (another version of this library, other sizes of starter memory), the job ends with a sentence.
+    ///
+    /// # Errors
+    /// One sentence: no launcher that can be spoken to, no RDMA device, not the resources.
+    pub fn init(settings: &Settings) -> Result<World> {
+        Self::join(Arc::new(Job::join()?), settings)
+    }
+
+    /// As [`init`](World::init), in a job that was joined before.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn join(job: Arc<Job>, settings: &Settings) -> Result<World> {
+        let (rank, epoch) = (job.rank(), 0);
+        let progress = Some(Progress::start(&job, rank, epoch, settings)?);
+        Ok(World { job, settings: settings.clone(), rank, epoch, progress })
+    }
+
+    #[inline]
+    fn progress(&self) -> &Progress {
+        self.progress.as_ref().expect("taken by reset and finalize only")
+    }
+
+    #[inline]
+    fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
+        self.progress().with(f)
+    }
+
+    /// Waits until all ranks have come here and this one's operations are over, and leaves the job.
+    ///
+    /// # Errors
+    /// The job is broken, or the launcher gone.
+    pub fn finalize(mut self) -> Result<()> {
+        self.leave()?;
+        drop(self.progress.take());
+        match Arc::into_inner(self.job) {
+            Some(job) => job.finalize().map_err(Error::from),
+            // Somebody else in this process goes on with it.
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all ranks have come here and this one's operations are over.
+    fn leave(&self) -> Result<()> {
+        self.complete_all()?;
+        // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of the
+        // launcher, which some hold for the whole fence.
+        self.sync()?;
+        self.job.fence()?;
+        Ok(())
+    }
+
+    /// Begins anew with `rank` as this process's number: all registrations are gone, starter memory is zero, handles begin at 1.
+    /// All ranks call it, with numbers that are a permutation. Returns once all have.
+    ///
+    /// # Errors
+    /// There is no such rank, or two processes want to be it; the job is broken.
+    pub fn reset(&mut self, rank: u32) -> Result<()> {
+        if rank >= self.size() {
+            return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size())));
+        }
+        self.leave()?;
+        let hook = self.progress().hook();
+        drop(self.progress.take());
+        self.epoch += 1;
+        self.rank = rank;
+        let progress = Progress::start(&self.job, rank, self.epoch, &self.settings)?;
+        if let Some(hook) = hook {
+            progress.set_hook(hook);
+        }
+        self.progress = Some(progress);
+        // Nobody may find a rank's memory before it is zero: connections are made to the new one only.
+        Ok(())
+    }
+
+    /// Ends all ranks of the job, with `sentence` as the reason. Handlers of atexit(3) do not run.
+    pub fn abort(&self, sentence: &str) -> ! {
+        self.job.abort(1, sentence)
+    }
+
+    /// Returns once all ranks have called it. It says nothing of operations that are under way.
+    ///
+    /// # Errors
+    /// The job is broken.
+    pub fn sync(&self) -> Result<()> {
+        let progress = self.progress();
+        let _one = progress.barrier_lock();
+        let (rank, size) = self.with(|engine| (engine.rank, engine.size));
+        let passed = progress.next_barrier();
+        let mut round = 0;
+        // Dissemination: after round r, 2^(r+1) ranks up to this one have come.
+        while (size - 1) >> round != 0 {
+            let distance = 1 << round;
+            self.with(|engine| engine.notify((rank + distance) % size, Notice::Barrier(round).encode()));
+            progress.wait(|engine| Ok((engine.barrier[round as usize] >= passed).then_some(())))?;
+            round += 1;
+        }
+        Ok(())
+    }
+
+    /// This process's number, from 0.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> u32 {
+        self.job.size()
+    }
+
+    /// Accessing devices of this rank: colours are below.
+    pub fn colours(&self) -> u32 {
+        self.with(|engine| engine.mesh.colours())
+    }
+
+    /// Where the starter memory of `rank` begins; None if there is no such rank.
+    pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
+        self.with(|engine| engine.starter(rank, 0))
+    }
+
+    /// Registers memory, so that all ranks can access it by the device `colour`. Memory that may not be written can be registered
+    /// too, and then only be read.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`unregister`](World::unregister), and nobody has a Rust reference into it.
+    ///
+    /// # Errors
+    /// No such colour; larger than global addresses of this job can name; the table is full; memory that the device cannot register.
+    pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, colour: u32) -> Result<Key> {
+        let colours = self.colours();
+        if colour >= colours {
+            return Err(Error::refused(format!("there is no colour {colour}: this rank has {colours}")));
+        }
+        if start.is_null() || len == 0 {
+            return Err(Error::refused(format!("{len} bytes from {start:p} on are no memory")));
+        }
+        self.with(|engine| {
+            let most = engine.layout.max_region_size();
+            if len as u64 <= most {
+                return Ok(());
+            }
+            Err(Error::refused(format!(
+                "a region of {len} bytes is too large: {most} are the most in a job of this size"
+            )))
+        })?;
+        loop {
+            // SAFETY: handed on to the caller.
+            let registration = self.with(|engine| unsafe { engine.register(start, len, colour) })?;
+            let key = self.with(|engine| {
+                // A peer that remembers another region by this number must not reach the new one.
+                if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { engine.table.key() }
+            });
+            match key {
+                Ok(KeyFor::Key(key)) => {
+                    return Ok(Key(self.with(|engine| engine.table.insert(key, registration, colour)).0));
+                }
+                Ok(KeyFor::AfterRound) => {
+                    registration.deregister();
+                    self.with(Engine::begin_round);
+                    self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
+                }
+                Err(error) => {
+                    registration.deregister();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way too.
+    ///
+    /// # Errors
+    /// It is no key of this rank's, or one that was taken back, or that of a starter memory.
+    pub fn unregister(&self, key: Key) -> Result<()> {
+        self.with(|engine| engine.table.remove(GlobalAddress(key.0)))
+    }
+
+    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not there.
+    pub fn global(&self, key: Key, pointer: *const c_void) -> Option<GlobalAddress> {
+        self.with(|engine| engine.table.global(GlobalAddress(key.0), pointer as usize))
+    }
+
+    /// The pointer to memory of this rank; None for others'.
+    pub fn address(&self, address: GlobalAddress) -> Option<*mut c_void> {
+        self.with(|engine| {
+            let (registration, offset) = engine.table.find(address)?;
+            Some(registration.at(offset).cast())
+        })
+    }
+
+    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile.
+    pub(crate) fn own(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
+        self.with(|engine| {
+            if engine.layout.parts(address).is_none_or(|parts| parts.rank != engine.rank) {
+                return Err(Error::refused(format!("{address} is no memory of rank {}", engine.rank)));
+            }
+            let (registration, offset) = engine.table.range(address, len).map_err(Error::into_refused)?;
+            f(registration.at(offset));
+            Ok(())
+        })
+    }
+
+    /// The rank that an address is of; None for that of no rank.
+    pub fn rank_of(&self, address: GlobalAddress) -> Option<u32> {
+        self.with(|engine| Some(engine.layout.parts(address)?.rank))
+    }
+
+    /// The colour that an address is of; None for that of no rank.
+    pub fn colour_of(&self, address: GlobalAddress) -> Option<u32> {
+        self.with(|engine| Some(engine.layout.parts(address)?.colour))
+    }
+
+    /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024 operations are
+    /// outstanding. Copies whose ends overlap leave anything there.
+    ///
+    /// # Errors
+    /// [Refused](Error::is_refused): an address of no rank. or own memory outside of its region. Otherwise the job is broken.
+    #[inline]
+    pub fn copy(&self, dst: GlobalAddress, src: GlobalAddress, len: usize, order: Order) -> Result<Handle> {
+        self.progress().issue(|engine| engine.copy(dst, src, len, order))
+    }
+
+    /// Carries out an atomic operation on the word at `src`, of any rank's, and stores what was there before to `dst`, a word of
+    /// this rank's. Both are aligned to their size.
+    ///
+    /// # Errors
+    /// [Refused](Error::is_refused): an address of no rank, a destination of another rank, one that is not aligned. Else as
+    /// [`copy`](World::copy).
+    #[inline]
+    pub fn atomic(&self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
+        self.progress().issue(|engine| engine.atomic(dst, src, what, order))
+    }
+
+    /// Waits until this operation, and all that were issued before it, are over. One that was never issued is not waited for.
+    ///
+    /// # Errors
+    /// The job is broken.
+    #[inline]
+    pub fn complete(&self, handle: Handle) -> Result<()> {
+        self.progress().complete(handle.get())
+    }
+
+    /// Waits until all operations that were issued are over.
+    ///
+    /// # Errors
+    /// The job is broken.
+    #[inline]
+    pub fn complete_all(&self) -> Result<()> {
+        let last = self.with(|engine| engine.next() - 1);
+        self.progress().complete(last)
+    }
+
+    /// Whether this operation, and all that were issued before it, are over; also for one that was never issued.
+    ///
+    /// # Errors
+    /// The job is broken.
+    #[inline]
+    pub fn is_complete(&self, handle: Handle) -> Result<bool> {
+        self.progress().is_complete(handle.get())
+    }
+
+    /// Whether all operations that were issued are over.
+    ///
+    /// # Errors
+    /// The job is broken.
+    #[inline]
+    pub fn all_complete(&self) -> Result<bool> {
+        let last = self.with(|engine| engine.next() - 1);
+        self.progress().is_complete(last)
+    }
+
+    /// What ends the job also while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::downgrade(&self.job))
+    }
+
+    /// What is called once when the job is found to be broken, by whichever thread finds it. Without it the next call says so.
+    pub fn set_failure_hook(&self, hook: fn(&Error)) {
+        self.progress().set_hook(hook);
+    }
+}
