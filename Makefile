@@ -23,7 +23,8 @@ CLIENT_PACKAGES := $(TEST_PACKAGES) librdmacm-dev ucx-utils python3-pyverbs rdma
     openmpi-bin libopenmpi-dev mpich libmpich-dev hpcc python3-mpi4py python3-numpy python3-pip \
     python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
-    clang libclang-rt-dev llvm gdb strace
+    clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \
+    pkgconf|pkg-config
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin strace
 
@@ -37,6 +38,7 @@ build:
 	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests \
 	    --exclude vervain-model
 	@scripts/stage-libs.sh $(PROFILE_DIR) $(LIBS)
+	@scripts/stage-acp.sh $(PROFILE_DIR) $(PROFILE_DIR) "$(CURDIR)/$(PROFILE_DIR)" $(VERSION)
 
 demo: packages-demo build
 	@scripts/demo.sh $(PROFILE_DIR)/vervain
@@ -67,6 +69,7 @@ install: build
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/vervain" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
 	install -m 755 $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/bin/vervain"
 	scripts/stage-libs.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)/lib/vervain"
+	scripts/stage-acp.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/vervain.pc.in \
 	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vervain.pc"
 	$(PROFILE_DIR)/vervain man "$(DESTDIR)$(PREFIX)/share/man/man1"

@@ -10,6 +10,7 @@ remove bin/vervain lib/pkgconfig/vervain.pc
 for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
     remove "lib/vervain/lib$name.so.1" "lib/vervain/lib$name.so"
 done
+remove bin/acpcc include/acp.h lib/libacp.so.3 lib/libacp.so lib/libacpbl.so lib/libacpml.so lib/pkgconfig/acp.pc
 remove lib/vervain/libvervain_preload.so lib/vervain/valgrind.supp lib/vervain/tsan.supp
 for page in "" -run -launch -devices -doctor -env -bench -bench-run -bench-serve -bench-compare -bench-report -bench-plans \
     -completions -man; do

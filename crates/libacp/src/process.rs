@@ -1,0 +1,148 @@
+//! This process's place in its job: the one [`World`] that all functions use, from `acp_init` to `acp_finalize`.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+use vervain_acp::{Ender, Settings, World};
+
+use crate::error;
+
+/// The world; null before `acp_init`, during `acp_reset` and after `acp_finalize`. Functions take it with one load. That none of
+/// them is in the midst of its work when the world goes is the program's duty, which acp.h names.
+static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
+
+/// What ends the job, once this process has joined one.
+static ENDER: OnceLock<Ender> = OnceLock::new();
+
+/// What ends the job; None in a process that is no rank.
+pub fn ender() -> Option<&'static Ender> {
+    ENDER.get().filter(|_| PHASE.load(Ordering::Acquire) != CHILD)
+}
+
+/// One of the phases below.
+static PHASE: AtomicU8 = AtomicU8::new(OUTSIDE);
+/// `acp_init` has not been called, or has failed.
+const OUTSIDE: u8 = 0;
+/// A rank, or about to be one.
+const RANK: u8 = 1;
+/// `acp_finalize` has been called.
+const LEFT: u8 = 2;
+/// Made by fork(2) from a rank.
+const CHILD: u8 = 3;
+
+/// Held by those who make, change or end the world.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The world, if this process is a rank.
+#[inline]
+pub fn world() -> Option<&'static World> {
+    // SAFETY: what is not null was made by `join` and is freed by `leave`, which takes the pointer away first; the program does not
+    // call it while another of its threads is inside a function.
+    unsafe { WORLD.load(Ordering::Acquire).as_ref() }
+}
+
+/// [`world`], or else the reason why `function` cannot be: it is what `acp_error` returns then.
+#[inline]
+pub fn rank_for(function: &str) -> Option<&'static World> {
+    let world = world();
+    if world.is_none() {
+        error::note(function, why_not());
+    }
+    world
+}
+
+/// Why this process is no rank.
+#[cold]
+fn why_not() -> &'static str {
+    match PHASE.load(Ordering::Acquire) {
+        OUTSIDE => "acp_init has not been called",
+        LEFT => "acp_finalize has been called",
+        CHILD => "this process was forked from a rank, and is none itself",
+        _ => "another thread is in acp_init, acp_reset or acp_finalize",
+    }
+}
+
+/// Makes this process a rank.
+///
+/// # Errors
+/// A sentence: it is one, was one, was forked from one, or cannot be one.
+pub fn join() -> Result<(), String> {
+    // Before the lock is taken: in a child it may be held by a thread that it does not have.
+    if PHASE.load(Ordering::Acquire) == CHILD {
+        return Err(why_not().into());
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match PHASE.load(Ordering::Acquire) {
+        OUTSIDE => {}
+        RANK => return Err("acp_init has been called before".into()),
+        _ => return Err(format!("{}, and a process is a rank only once", why_not())),
+    }
+    watch_forks();
+    PHASE.store(RANK, Ordering::Release);
+    let made = Settings::from_environment().and_then(|settings| World::init(&settings));
+    match made {
+        Ok(world) => {
+            // Also for what goes wrong while the world is being changed or left.
+            let _ = ENDER.set(world.ender());
+            world.set_failure_hook(error::end_job);
+            WORLD.store(Box::into_raw(Box::new(world)), Ordering::Release);
+            Ok(())
+        }
+        Err(error) => {
+            PHASE.store(OUTSIDE, Ordering::Release);
+            Err(error.to_string())
+        }
+    }
+}
+
+/// Gives this process a new number. The job ends where that has failed half-way, for there is no world then.
+///
+/// # Errors
+/// A sentence: it is no rank, or the new number cannot be.
+pub fn renumber(rank: u32) -> Result<(), String> {
+    let world = take()?;
+    // SAFETY: the pointer is `join`'s and nobody else has it now.
+    let result = unsafe { (*world).reset(rank) };
+    WORLD.store(world, Ordering::Release);
+    result.map_err(|error| error::reason(&error))
+}
+
+/// Ends this process's being a rank, whatever comes of it.
+///
+/// # Errors
+/// A sentence: it is no rank, or has not left the job in order.
+pub fn leave() -> Result<(), String> {
+    let world = take()?;
+    PHASE.store(LEFT, Ordering::Release);
+    // SAFETY: the pointer is `join`'s, and with it gone from `WORLD` for good nobody else will have it.
+    let world = unsafe { Box::from_raw(world) };
+    world.finalize().map_err(|error| error.to_string())
+}
+
+/// Takes the world away from the functions.
+fn take() -> Result<*mut World, String> {
+    if PHASE.load(Ordering::Acquire) != RANK {
+        return Err(why_not().into());
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let world = WORLD.swap(ptr::null_mut(), Ordering::AcqRel);
+    if world.is_null() { Err(why_not().into()) } else { Ok(world) }
+}
+
+/// A child made by fork(2) has this memory and not the progress thread, nor does the job count it. There the functions answer as
+/// before `acp_init`; what the world has in memory stays.
+fn watch_forks() {
+    extern "C" fn in_the_child() {
+        if PHASE.load(Ordering::Acquire) != OUTSIDE {
+            PHASE.store(CHILD, Ordering::Release);
+            WORLD.store(ptr::null_mut(), Ordering::Release);
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler stores into atomics, which is allowed in the child of a process with threads, and its code stays
+        // mapped (build.rs). It fails for want of memory only, and then children are told nothing.
+        unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
+    });
+}
