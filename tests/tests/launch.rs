@@ -100,6 +100,36 @@ fn ranks_have_vervains_devices() {
 }
 
 #[test]
+fn ranks_get_the_sizes_of_starter_memories_as_variables() {
+    let run = |options: &[&str]| {
+        let mut command = unswayed(vervain());
+        command.args(["launch", "-n", "2", "--verbs", "system"]).args(options);
+        // What the user's environment says stays where no option says otherwise.
+        command.env("ACP_STARTER_MEMORY_DL", "3M").env_remove("ACP_STARTER_MEMORY").env_remove("ACP_STARTER_MEMORY_CL");
+        let script = "echo user ${ACP_STARTER_MEMORY-none} channels ${ACP_STARTER_MEMORY_CL-none} data \
+                      ${ACP_STARTER_MEMORY_DL-none}";
+        Job::start(command.args(["--", "sh", "-c", script])).finish(LIMIT)
+    };
+    for (options, wanted) in [
+        (&[][..], "user none channels none data 3M"),
+        (&["--starter", "64k", "--starter-cl", "0"], "user 65536 channels 0 data 3M"),
+        (&["--starter", "100", "--starter-dl", "1G"], "user 100 channels none data 1073741824"),
+    ] {
+        let end = run(options);
+        assert!(end.success(), "{}", end.describe());
+        for rank in 0..2 {
+            assert!(end.output.lines().any(|line| line == format!("[{rank}] {wanted}")), "{}", end.describe());
+        }
+    }
+    for (option, wrong) in [("--starter", "64kB"), ("--starter-cl", "2048G"), ("--starter-dl", "much")] {
+        let end = run(&[option, wrong]);
+        assert_eq!((status(&end), end.output.lines().count()), (Some(2), 1), "{}", end.describe());
+        let sentence = format!("vervain: {option} is '{wrong}'; it can be a number of bytes");
+        assert!(end.output.starts_with(&sentence), "{}", end.describe());
+    }
+}
+
+#[test]
 fn without_a_launcher_a_process_is_rank_0_of_1() {
     let end = Job::start(unswayed(RANK).arg("exchange")).finish(LIMIT);
     assert!(end.success() && end.output.starts_with("rank 0 of 1, local Some(1), job "), "{}", end.describe());

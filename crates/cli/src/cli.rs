@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::environment::Variables;
 use crate::settings::Settings;
 
 /// RDMA without RDMA hardware.
@@ -86,7 +87,8 @@ const LAUNCH_EXAMPLES: &str = "\
 Examples:
   vervain launch -n 4 -- ./my-program
   vervain launch -n 4 --devices 2 --link roce --interface lo -- ./my-program   in packets, as `vervain run` does
-  vervain launch -n 2 --verbs system -- ./my-program                           on this host's RDMA card";
+  vervain launch -n 2 --verbs system -- ./my-program                           on this host's RDMA card
+  vervain launch -n 8 --starter 64k -- ./my-acp-program                        with more starter memory of ACP";
 
 const ENV_EXAMPLES: &str = "\
 Examples:
@@ -144,7 +146,45 @@ pub struct LaunchArgs {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
     #[command(flatten)]
+    pub starter: StarterOptions,
+    #[command(flatten)]
     pub device: DeviceOptions,
+}
+
+/// Starter memories of ACP: what each rank has from the beginning, and others reach. Bytes; None: as the rank's environment says.
+#[derive(Args, Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[command(next_help_heading = "ACP options")]
+pub struct StarterOptions {
+    /// Starter memory of each rank, such as 4096, 64k or 1G, up to 1024G [env: ACP_STARTER_MEMORY]
+    #[arg(long, value_name = "SIZE", value_parser = starter_memory)]
+    pub starter: Option<u64>,
+    /// Starter memory of the channel library [env: ACP_STARTER_MEMORY_CL]
+    #[arg(long, value_name = "SIZE", value_parser = starter_memory)]
+    pub starter_cl: Option<u64>,
+    /// Starter memory of the data library [env: ACP_STARTER_MEMORY_DL]
+    #[arg(long, value_name = "SIZE", value_parser = starter_memory)]
+    pub starter_dl: Option<u64>,
+}
+
+impl StarterOptions {
+    /// The variables that the options stand for, of those that were given.
+    pub fn variables(self) -> Variables {
+        let all = [
+            ("ACP_STARTER_MEMORY", self.starter),
+            ("ACP_STARTER_MEMORY_CL", self.starter_cl),
+            ("ACP_STARTER_MEMORY_DL", self.starter_dl),
+        ];
+        all.into_iter().filter_map(|(name, bytes)| Some((name, bytes?.to_string().into()))).collect()
+    }
+}
+
+fn starter_memory(text: &str) -> Result<u64, String> {
+    // As much as ACP accepts.
+    const MOST: u64 = 1 << 40;
+    let bytes = vervain_config::bytes(text.as_bytes()).and_then(|bytes| u64::try_from(bytes).ok());
+    bytes
+        .filter(|bytes| *bytes <= MOST)
+        .ok_or_else(|| "it can be a number of bytes, such as 4096, 64k or 1G, up to 1024G".to_owned())
 }
 
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -263,6 +303,29 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!("not run") };
         assert!(run.verbose);
         assert_eq!(run.command, ["prog", "-x"]);
+    }
+
+    #[test]
+    fn sizes_of_starter_memories_become_variables_of_bytes() {
+        let options = |given: &[&str]| {
+            let words = ["vervain", "launch", "-n", "1"].iter().chain(given).chain(&["--", "prog"]);
+            Cli::try_parse_from(words).map(|cli| match cli.command {
+                Command::Launch(launch) => launch.starter.variables(),
+                _ => panic!("not launch"),
+            })
+        };
+        assert_eq!(options(&[]).unwrap(), []);
+        assert_eq!(
+            options(&["--starter", "64k", "--starter-cl", "0", "--starter-dl", "1024G"]).unwrap(),
+            [
+                ("ACP_STARTER_MEMORY", "65536".into()),
+                ("ACP_STARTER_MEMORY_CL", "0".into()),
+                ("ACP_STARTER_MEMORY_DL", "1099511627776".into())
+            ]
+        );
+        for wrong in ["", "-1", "k", "1.5M", "1025G", "99999999999999999999", "4 k"] {
+            assert!(options(&["--starter", wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

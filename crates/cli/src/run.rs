@@ -88,6 +88,14 @@ impl Ready {
         Ok(Ready { words: words.to_vec(), program, variables: Variables::new() })
     }
 
+    /// Variables that the program gets besides.
+    pub fn add(&mut self, variables: Variables, verbose: bool) {
+        for (name, value) in variables.iter().filter(|_| verbose) {
+            output::note(&format!("{name}={}", value.to_string_lossy()));
+        }
+        self.variables.extend(variables);
+    }
+
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg0(&self.words[0]).args(&self.words[1..]);

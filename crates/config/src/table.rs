@@ -147,8 +147,8 @@ table! {
         set by Tester, read by Tests
     }
     SEEDS "VERVAIN_SEEDS" {
-        syntax: Syntax::Text("a number"), default: "4000",
-        meaning: "Runs that the simulation of the transport makes",
+        syntax: Syntax::Text("a number"), default: "each one's own",
+        meaning: "Runs that each simulation makes, of the transport and of the mesh",
         set by Tester, read by Tests
     }
     SOAK_FROM "VERVAIN_SOAK_FROM" {

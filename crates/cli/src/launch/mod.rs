@@ -54,6 +54,12 @@ pub fn launch(args: &LaunchArgs) -> ExitCode {
 }
 
 fn ready(args: &LaunchArgs) -> Result<Ready, (u8, anyhow::Error)> {
+    let mut ready = program(args)?;
+    ready.add(args.starter.variables(), args.verbose);
+    Ok(ready)
+}
+
+fn program(args: &LaunchArgs) -> Result<Ready, (u8, anyhow::Error)> {
     if args.verbs == RanksVerbs::Vervain {
         return Ready::new(&args.command, &args.device, !args.no_preload, args.verbose);
     }
