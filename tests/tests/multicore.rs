@@ -49,6 +49,11 @@ fn atomics_of_peers_and_of_the_owners_threads_add_up() {
 }
 
 #[test]
+fn who_sleeps_while_the_owner_works_for_it_is_woken() {
+    on_each_way("owner_sleepers", &[], &["auto", "vm", "owner", "adopt"]);
+}
+
+#[test]
 fn no_write_is_lost_while_the_program_forks_execs_and_registers() {
     on_each_way("fork_traffic", &[], &["auto", "vm", "owner", "adopt"]);
 }
