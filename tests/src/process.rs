@@ -71,6 +71,16 @@ impl Job {
             .filter_map(|(k, v)| Some(format!("{}={}", k.to_string_lossy(), v?.to_string_lossy())))
             .collect::<Vec<_>>();
         let command_line = [vars, line].concat().join(" ");
+        let usual = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                // SAFETY: the call may be made between fork and exec, and names no handler.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // What a shell starts in the background, or nohup, has them ignored, and all its children too.
+        // SAFETY: it makes a system call, and touches no memory.
+        unsafe { command.pre_exec(usual) };
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
