@@ -1,5 +1,5 @@
-//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled against the system's libibverbs headers and library. A
-//! program of `tests/c` is a file without the prefix `vt`, together with all files that have it; a file with the prefix
+//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled against the system's libibverbs headers and library, and those of
+//! `tests/acp`, compiled against Vervain's libacp. A program of `tests/c` is a file without the prefix `vt`, together with all files that have it; a file with the prefix
 //! `stand_in` is a library for itself. Objects are kept from one test program and run to the next, under the hash of what
 //! they are made of; programs are linked once per test program.
 
@@ -107,6 +107,27 @@ pub fn app_program(compiler: &str, name: &str) -> PathBuf {
     mpi_source(compiler, &["-O3"], "apps", name)
 }
 
+/// The compiled program of `tests/acp/NAME.c`, built by `compiler` with `options` and linked with libacp as it is installed. Without
+/// a standard among the options, or a compiler that has its own, it is C11.
+///
+/// # Panics
+/// When it does not compile without a warning.
+pub fn acp_program(compiler: &str, options: &[&str], name: &str) -> PathBuf {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("acp").join(name).with_extension("c");
+    let prefix = crate::acp::prefix();
+    let [include, library] = ["include", "lib"].map(|folder| prefix.join(folder).display().to_string());
+    let (include, rpath, library) = (format!("-I{include}"), format!("-Wl,-rpath,{library}"), format!("-L{library}"));
+    let standard: &[&str] = if options.iter().any(|o| o.starts_with("-std=")) { &[] } else { &["-std=c11"] };
+    let strict = ["-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-pedantic", "-Werror", &include];
+    let name = format!("acp-{compiler}{}-{name}", options.concat().replace(['=', '+'], "-"));
+    let libraries = ["-lacp", "-lpthread"];
+    let built =
+        try_build(compiler, &name, &[standard, options, &strict].concat(), &[&library, &rpath], &libraries, &[source]);
+    built.unwrap_or_else(|why| panic!("{name} does not compile:\n{why}"))
+}
+
 fn mpi_source(compiler: &str, speed: &[&str], folder: &str, name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name).with_extension("c");
     // MPICH's header makes GCC warn of MPI_STATUSES_IGNORE.
@@ -139,7 +160,8 @@ pub fn sanitized_program(compiler: &str, sanitizer: &[&str], name: &str) -> Opti
     let compiled: Vec<&str> = sanitizer.iter().copied().filter(|option| !option.starts_with("-Wl,")).collect();
     let options = [&OPTIONS[..], &compiled].concat();
     let as_named = format!("{name}-{compiler}{}", sanitizer.concat().replace(['=', '/', ','], "-"));
-    match try_build(compiler, &as_named, &options, &[&LINKED[..], sanitizer].concat(), &sources_of(name)) {
+    let linked = [&LINKED[..], sanitizer].concat();
+    match try_build(compiler, &as_named, &options, &linked, &VERBS, &sources_of(name)) {
         Ok(program) => Some(program),
         // The linkers' words for a library that is not there: "cannot find -lasan", "cannot find /…/libclang_rt.asan.a".
         Err(why) if why.lines().any(|line| line.contains("cannot find") && line.contains("san")) => {
@@ -165,6 +187,7 @@ fn compile(name: &str, libraries: &[&str]) -> PathBuf {
 
 const OPTIONS: [&str; 6] = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"];
 const LINKED: [&str; 1] = ["-rdynamic"];
+const VERBS: [&str; 4] = ["-lpthread", "-ldl", "-lm", "-libverbs"];
 
 fn sources_of(name: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -180,15 +203,17 @@ fn sources_of(name: &str) -> Vec<PathBuf> {
 }
 
 fn build(compiler: &str, name: &str, options: &[&str], linked: &[&str], sources: &[PathBuf]) -> PathBuf {
-    try_build(compiler, name, options, linked, sources).unwrap_or_else(|why| panic!("{name} does not compile:\n{why}"))
+    try_build(compiler, name, options, linked, &VERBS, sources)
+        .unwrap_or_else(|why| panic!("{name} does not compile:\n{why}"))
 }
 
-/// Compiles with `options` what has no object yet, and links all of it with `linked`.
+/// Compiles with `options` what has no object yet, and links all of it with `linked` and the `libraries`.
 fn try_build(
     compiler: &str,
     name: &str,
     options: &[&str],
     linked: &[&str],
+    libraries: &[&str],
     sources: &[PathBuf],
 ) -> Result<PathBuf, String> {
     let objects: Vec<_> = sources.iter().map(|source| (source, object_of(compiler, options, source))).collect();
@@ -207,8 +232,7 @@ fn try_build(
     }
     let out = out_dir().join(name);
     let objects = objects.iter().map(|(_, object)| object);
-    let link = ["-lpthread", "-ldl", "-lm", "-libverbs"];
-    produce(Command::new(compiler).args(linked).args(objects), &link, &out)?;
+    produce(Command::new(compiler).args(linked).args(objects), libraries, &out)?;
     Ok(out)
 }
 
@@ -225,8 +249,8 @@ fn produce(command: &mut Command, last: &[&str], out: &Path) -> Result<(), Strin
     Ok(())
 }
 
-/// Where the object of a source lies: named for what it is made of, the headers beside the source and the system's header of
-/// verbs included.
+/// Where the object of a source lies: named for what it is made of, the headers beside the source, the system's header of verbs and
+/// ours of ACP included.
 fn object_of(compiler: &str, options: &[&str], source: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (compiler, options).hash(&mut hasher);
@@ -235,7 +259,8 @@ fn object_of(compiler: &str, options: &[&str], source: &Path) -> PathBuf {
     headers.retain(|path| path.extension().is_some_and(|e| e == "h"));
     headers.sort();
     let verbs = PathBuf::from("/usr/include/infiniband/verbs.h");
-    for file in std::iter::once(source).chain(headers.iter().chain([&verbs]).map(PathBuf::as_path)) {
+    let acp = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/libacp/include/acp.h");
+    for file in std::iter::once(source).chain(headers.iter().chain([&verbs, &acp]).map(PathBuf::as_path)) {
         // A machine without the header compiles only what does without.
         std::fs::read(file).unwrap_or_default().hash(&mut hasher);
     }

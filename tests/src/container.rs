@@ -163,7 +163,7 @@ impl Drop for Container {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // SAFETY: no arguments, no memory effects.
     unsafe { libc::geteuid() == 0 }
 }

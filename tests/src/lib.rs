@@ -4,24 +4,28 @@
 //! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
 //! a test a skipped one, with the reason ([`skip`]); a product that was not built makes it fail with one sentence.
 
+pub mod acp;
+pub mod acp_rank;
 pub mod callgrind;
 mod compile;
 pub mod container;
 pub mod counters;
 mod leftovers;
 pub mod matrix;
+pub mod mesh;
 pub mod mpi;
 pub mod netns;
 pub mod pairs;
 mod process;
 pub mod rank;
 mod runs;
+pub mod slurm;
 mod venv;
 pub mod wire;
 
 pub use compile::{
-    app_program, bench_program, c_program, c_program_with, failure, have_c, mpi_program, must_hold, sanitized_program,
-    stand_in,
+    acp_program, app_program, bench_program, c_program, c_program_with, failure, have_c, mpi_program, must_hold,
+    sanitized_program, stand_in,
 };
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};

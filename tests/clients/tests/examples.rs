@@ -10,7 +10,7 @@ use std::time::Duration;
 use vervain_tests::container::{Container, Limits, VERVAIN, docker_refuses};
 use vervain_tests::netns::Network;
 use vervain_tests::pairs::complaint;
-use vervain_tests::{Finished, Job, alone, have, have_c, skip, unswayed, vervain};
+use vervain_tests::{Finished, Job, acp, alone, have, have_c, skip, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// perftest's own, which the manifest names.
@@ -136,6 +136,29 @@ fn the_pods_of_the_manifest_measure() {
     let complaints = complaint("ib_write_bw", &served, &end);
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     assert!(network.first().datagrams_sent() > 0, "the pods do not talk in packets");
+}
+
+#[test]
+fn the_program_of_acp_has_the_same_result_on_any_number_of_ranks() {
+    if !have_c() || !have(&["make", "pkg-config"]) {
+        return;
+    }
+    let out = tempfile::tempdir().expect("a directory");
+    for file in ["heat.c", "Makefile"] {
+        fs::copy(root().join("examples/acp").join(file), out.path().join(file)).expect("a file of the example");
+    }
+    let installed = acp::prefix().join("lib/pkgconfig");
+    let mut make = unswayed("make");
+    make.arg("-C").arg(out.path()).env("PKG_CONFIG_PATH", installed).env("CFLAGS", "-O2 -Wall -Wextra -Werror");
+    must_succeed(&Job::start(&mut make).finish(LIMIT));
+    let results = [1, 3, 4].map(|ranks| {
+        let end = Job::start(&mut acp::launch(ranks, &[], &out.path().join("heat"))).finish(LIMIT);
+        must_succeed(&end);
+        let said = end.output.split_once(&format!("heat: {ranks} ranks, ")).map(|(_, result)| result.to_owned());
+        said.unwrap_or_else(|| panic!("{}", end.describe()))
+    });
+    assert!(results[0].starts_with("52 cells above 0.1, sum 24.7"), "{results:?}");
+    assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
 }
 
 #[test]

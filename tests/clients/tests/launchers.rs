@@ -1,10 +1,11 @@
-//! `vervain-bootstrap` under the launchers of others: Open MPI's, which speaks PMIx, and MPICH's, which does not. The ranks are
-//! `tests/src/rank.rs`. Vervain's devices are not used.
+//! `vervain-bootstrap` under the launchers of others: Open MPI's and Slurm's, which speak PMIx, and MPICH's, which does not. The ranks are
+//! `tests/src/rank.rs`, which use no device; and programs of `tests/acp`, over Vervain's.
 
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Finished, Job, have, unswayed};
+use vervain_tests::slurm::Slurm;
+use vervain_tests::{Failures, Finished, Job, OPEN_MPI, acp, acp_program, have, unswayed};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const RANK: &str = env!("CARGO_BIN_EXE_vervain-mpi-rank");
@@ -22,12 +23,16 @@ fn ranks_of_open_mpi_exchange_values() {
         return;
     }
     for ranks in [4, 1] {
-        let end = open_mpi(ranks, "exchange");
-        assert!(end.success(), "{}", end.describe());
-        for rank in 0..ranks {
-            let line = format!("rank {rank} of {ranks}, local Some({ranks}), job ");
-            assert_eq!(end.output.matches(&line).count(), 1, "{}", end.describe());
-        }
+        exchange(&open_mpi(ranks, "exchange"), ranks);
+    }
+}
+
+/// Each rank has said once that it knows the others.
+fn exchange(end: &Finished, ranks: u32) {
+    assert!(end.success(), "{}", end.describe());
+    for rank in 0..ranks {
+        let line = format!("rank {rank} of {ranks}, local Some({ranks}), job ");
+        assert_eq!(end.output.matches(&line).count(), 1, "{}", end.describe());
     }
 }
 
@@ -40,6 +45,33 @@ fn a_rank_of_open_mpi_that_aborts_ends_the_others() {
     assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
     let sentence = "vervain: rank 3 aborted the job with status 9: no more of this";
     assert_eq!(end.output.matches(sentence).count(), 1, "{}", end.describe());
+}
+
+#[test]
+fn ranks_of_slurm_exchange_values_by_pmix() {
+    let Some(slurm) = Slurm::start() else { return };
+    for ranks in [4, 1] {
+        exchange(&Job::start(slurm.srun("pmix", ranks).args([RANK, "exchange"])).finish(LIMIT), ranks);
+    }
+    // One that aborts ends the others, which wait for it.
+    let end = Job::start(slurm.srun("pmix", 4).args([RANK, "abort"])).finish(LIMIT);
+    assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+    let sentence = "vervain: rank 3 aborted the job with status 9: no more of this";
+    assert_eq!(end.output.matches(sentence).count(), 1, "{}", end.describe());
+}
+
+#[test]
+fn ranks_of_slurm_without_pmix_are_told_what_to_do() {
+    let Some(slurm) = Slurm::start() else { return };
+    for (mpi, variable) in [("none", "SLURM_STEP_NUM_TASKS is 2"), ("pmi2", "PMI_")] {
+        let end = Job::start(slurm.srun(mpi, 2).args([RANK, "exchange"])).finish(LIMIT);
+        assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+        let sentences: Vec<_> = end.output.lines().filter(|line| line.starts_with("rank: ")).collect();
+        assert!(!sentences.is_empty(), "{}", end.describe());
+        for sentence in sentences {
+            assert!(sentence.contains(variable) && sentence.contains("`srun --mpi=pmix`"), "{sentence}");
+        }
+    }
 }
 
 #[test]
@@ -88,4 +120,44 @@ fn the_launcher_inside_another_counts() {
             assert_eq!(end.output.matches(&line).count(), 2, "{}", end.describe());
         }
     }
+}
+
+#[test]
+fn ranks_of_slurm_use_acp() {
+    let Some(slurm) = Slurm::start() else { return };
+    let mut failures = Failures::default();
+    for name in ["life", "order"] {
+        let mut command = slurm.srun("pmix", 3);
+        command.arg(vervain_tests::vervain()).args(["run", "--"]).arg(acp_program("cc", &[], name));
+        acp::judge(name, 3, &Job::start(&mut command).finish(LIMIT), &mut failures);
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn ranks_of_open_mpi_use_acp() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let mut failures = Failures::default();
+    for name in ["life", "copy", "order", "atomics"] {
+        let program = acp_program("cc", &[], name);
+        let end = Job::start(&mut OPEN_MPI.launch("auto", 3, program)).finish(LIMIT);
+        acp::judge(name, 3, &end, &mut failures);
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn an_mpi_program_uses_acp_too() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let program = acp_program(OPEN_MPI.compiler, &[], "mixed");
+    let mut failures = Failures::default();
+    for order in ["acp-first", "mpi-first"] {
+        let end = Job::start(OPEN_MPI.launch("auto", 2, &program).arg(order)).finish(LIMIT);
+        acp::judge(&format!("mixed {order}"), 2, &end, &mut failures);
+    }
+    failures.assert_none();
 }

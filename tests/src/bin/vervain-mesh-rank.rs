@@ -1,0 +1,5 @@
+//! A rank of the tests of the mesh: `vervain_tests::mesh`.
+
+fn main() -> std::process::ExitCode {
+    vervain_tests::mesh::main()
+}

@@ -1,0 +1,118 @@
+//! ACP's basic layer by its Rust crate: jobs of `vervain-acp-rank` (`tests/src/acp_rank`) under `vervain launch`, over memory and in
+//! packets.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use vervain_tests::{Finished, Job, unswayed, vervain};
+
+/// Far more than any of these takes: a hang is what it finds.
+const LIMIT: Duration = Duration::from_secs(100);
+const RANK: &str = env!("CARGO_BIN_EXE_vervain-acp-rank");
+const PACKETS: &[&str] = &["--link", "roce", "--interface", "lo"];
+
+fn launch(ranks: u32, options: &[&str], what: &[&str]) -> Command {
+    let mut command = unswayed(vervain());
+    command.args(["launch", "-n", &ranks.to_string()]).args(options).arg("--").arg(RANK).args(what);
+    command
+}
+
+fn run(ranks: u32, options: &[&str], what: &[&str]) -> Finished {
+    let end = Job::start(&mut launch(ranks, options, what)).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+    end
+}
+
+#[test]
+fn random_programs_do_what_the_model_says() {
+    for (seed, count) in [("1", "100000"), ("2", "20000")] {
+        run(3, &[], &["random", count, seed]);
+    }
+}
+
+#[test]
+fn random_programs_in_packets_that_are_late_and_lost() {
+    run(3, PACKETS, &["random", "5000", "3"]);
+    run(3, &[PACKETS, &["--faults", "delay=50us..500us,drop=0.5%"]].concat(), &["random", "1000", "4"]);
+}
+
+#[test]
+fn random_programs_with_few_connections() {
+    let mut command = launch(5, &[], &["random", "3000", "5"]);
+    let end = Job::start(command.env("ACP_CONNECTIONS", "2")).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
+fn atomics_of_eight_ranks_sum_exactly() {
+    run(8, &[], &["atomics", "2000"]);
+    run(3, PACKETS, &["atomics", "100"]);
+    // By the owner's processor, asked by commands.
+    for what in [["atomics", "300"], ["random", "3000"]] {
+        let end = Job::start(launch(4, &[], &what).env("ACP_ATOMICS", "owner")).finish(LIMIT);
+        assert!(end.success(), "{}", end.describe());
+    }
+}
+
+#[test]
+fn commands_that_flood_both_ways_come_to_an_end() {
+    run(2 + 1, &[], &["flood", "20000"]);
+    run(4, PACKETS, &["flood", "300"]);
+}
+
+#[test]
+fn connections_are_given_up_for_others() {
+    let mut command = launch(9, &[], &["contacts", "300"]);
+    let end = Job::start(command.env("ACP_CONNECTIONS", "3")).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
+fn keys_that_are_used_again_never_lead_to_what_was_there() {
+    run(3, &[], &["keys", "3000"]);
+}
+
+#[test]
+fn ranks_are_renumbered() {
+    run(4, &[], &["reset", "10", "7"]);
+    run(1, &[], &["reset", "2"]);
+    run(2, PACKETS, &["reset", "2"]);
+}
+
+#[test]
+fn each_colour_is_a_device() {
+    run(2, &["--devices", "2"], &["colours", "50"]);
+    run(2, &[PACKETS, &["--devices", "2"]].concat(), &["colours", "20"]);
+    run(3, &["--devices", "2"], &["random", "2000", "6"]);
+}
+
+#[test]
+fn the_end_of_a_rank_ends_the_others() {
+    let mut job = Job::start(&mut launch(3, &["--no-prefix"], &["wait"]));
+    let until = Instant::now() + LIMIT;
+    let pids = loop {
+        let pids: Vec<i32> =
+            job.output().lines().filter_map(|line| line.strip_prefix("waits as ")?.parse().ok()).collect();
+        if pids.len() == 3 {
+            break pids;
+        }
+        assert!(Instant::now() < until && job.running(), "{}", job.output());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
+    unsafe { libc::kill(pids[1], libc::SIGKILL) };
+    let end = job.finish(LIMIT);
+    assert!(end.status.is_some() && !end.success(), "{}", end.describe());
+    let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
+    assert_eq!(sentences, 1, "{}", end.describe());
+}
+
+#[test]
+fn sizes_of_starter_memory_that_differ_are_one_sentence() {
+    let mut command = unswayed(vervain());
+    let script = format!("ACP_STARTER_MEMORY=$((4096 * (VERVAIN_JOB_RANK + 1))) exec {RANK} sync 1");
+    let end = Job::start(command.args(["launch", "-n", "2", "--", "sh", "-c", &script])).finish(LIMIT);
+    assert!(!end.success() && end.status.is_some(), "{}", end.describe());
+    assert!(end.output.contains("ranks disagree about the sizes of starter memory"), "{}", end.describe());
+    assert!(end.output.contains("rank 0 has 4096, 4096, 4096, rank 1 has 8192"), "{}", end.describe());
+}
