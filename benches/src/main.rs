@@ -2,6 +2,7 @@
 //! tables, marks each target met or missed, and writes the numbers to `docs/results.json` and from there into the
 //! documents. A missed target is no failure of the run.
 
+mod acp;
 mod adoption;
 mod atomics;
 mod between;
@@ -93,6 +94,8 @@ enum Part {
     Mpi,
     /// Open MPI over Vervain
     Messages,
+    /// ACP, beside verbs and one-sided MPI
+    Acp,
     /// RoCE packets over the loopback interface
     Roce,
     /// Registering memory
@@ -118,7 +121,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 18] = [
+const PARTS: [(Part, Measure); 19] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -127,6 +130,7 @@ const PARTS: [(Part, Measure); 18] = [
     (Part::Ucx, ucx::sections),
     (Part::Mpi, mpi::sections),
     (Part::Messages, messages::sections),
+    (Part::Acp, acp::sections),
     (Part::Roce, roce::sections),
     (Part::Registration, |setup| vec![registration::section(setup)]),
     (Part::Adoption, |setup| vec![adoption::section(setup)]),

@@ -3,13 +3,17 @@
 
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 
 use crate::peers::{Operation, Peer, Promise, Size, names, sizes};
 use crate::process::numbers;
 use crate::report::{Section, Unit};
 use crate::rounds::Measure;
 use crate::setup::{LIMIT, Setup, is_installed};
+
+/// Options of the launchers.
+pub(crate) const OPEN_MPI: &[&str] = &["--bind-to", "none", "--oversubscribe"];
+pub(crate) const MPICH: &[&str] = &["-bind-to", "none"];
 
 const HOW: &str = "MPI: the operation and MPI_Win_flush, under MPI_Win_lock_all; the target waits in MPI_Barrier.\n\
      Vervain: post and poll; the target sleeps. All on windows and buffers from posix_memalign; target: ahead.";
@@ -34,8 +38,8 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
             lines: names(sizes),
             ours: ours(setup, verbs, sizes),
             peers: vec![
-                peer(setup, "Open MPI", "openmpi", &["--bind-to", "none", "--oversubscribe"], mpi, sizes),
-                peer(setup, "MPICH", "mpich", &["-bind-to", "none"], mpi, sizes),
+                peer(setup, "Open MPI", "openmpi", OPEN_MPI, mpi, sizes),
+                peer(setup, "MPICH", "mpich", MPICH, mpi, sizes),
             ],
             limit: None,
         }
@@ -62,17 +66,20 @@ fn peer<'a>(
     sizes: &[Size],
 ) -> Peer<'a> {
     let sizes = arguments(sizes);
-    let measure: Measure = Box::new(move || {
-        let launcher = format!("mpirun.{library}");
-        ensure!(is_installed(&launcher), "{launcher} is not installed (Debian: apt install openmpi-bin mpich)");
-        let mut command = Command::new(launcher);
-        command.args(options).args(["-np", "2"]).arg(setup.program(&format!("mpi-{library}"))?);
-        command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(&sizes);
-        // Open MPI asks for these before it starts as root.
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        numbers(&mut command, None, LIMIT)
-    });
+    let measure: Measure = Box::new(move || run(setup, library, options, mode, &sizes));
     Peer { name, promise: Promise::Ahead, measure }
+}
+
+/// What a one-sided operation takes by an MPI's own ways, for each of `sizes`, a size and a count with a colon between.
+pub(crate) fn run(setup: &Setup, library: &str, options: &[&str], mode: &str, sizes: &[String]) -> Result<Vec<f64>> {
+    let launcher = format!("mpirun.{library}");
+    ensure!(is_installed(&launcher), "{launcher} is not installed (Debian: apt install openmpi-bin mpich)");
+    let mut command = Command::new(launcher);
+    command.args(options).args(["-np", "2"]).arg(setup.program(&format!("mpi-{library}"))?);
+    command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(sizes);
+    // Open MPI asks for these before it starts as root.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    numbers(&mut command, None, LIMIT)
 }
 
 /// Sizes and counts as the C programs take them.

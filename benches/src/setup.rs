@@ -18,7 +18,7 @@ use crate::process::Running;
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 12] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 15] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -28,11 +28,15 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 12] = [
     ("onesided", "onesided", None, VERBS),
     ("register", "register", None, VERBS),
     ("many", "many", None, VERBS),
+    ("rdma", "rdma", None, VERBS),
+    ("acp", "acp", None, ACP),
+    ("pmix", "pmix", None, &[]),
     ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
     ("ranks", "ranks", Some("mpicc.openmpi"), &[]),
     ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
 ];
 const VERBS: &[&str] = &["-libverbs"];
+const ACP: &[&str] = &["-lacp"];
 
 /// Everything that the measurements share.
 pub struct Setup {
@@ -73,10 +77,25 @@ impl Setup {
         let program = compiled.entry(name).or_insert_with(|| {
             let to = self.directory.path().join(name);
             let source = package_directory().map(|package| package.join("c").join(source).with_extension("c"));
-            let done = source.and_then(|source| compile(&source, &to, compiler, libraries));
+            let places = if libraries == ACP { self.acp() } else { Ok(Vec::new()) };
+            let done = source.and_then(|source| compile(&source, &to, compiler, &places?, libraries));
             done.map(|()| to).map_err(|e| format!("{e:#}"))
         });
         program.clone().map_err(Error::msg)
+    }
+
+    /// How a compiler finds the ACP that is built, or installed, with the command.
+    fn acp(&self) -> Result<Vec<String>> {
+        let beside = self.vervain.parent().unwrap_or(Path::new("."));
+        let roots = [beside.to_owned(), beside.join("..")];
+        let root = roots.iter().find(|root| root.join("include/acp.h").is_file());
+        let root = root.context("there is no libacp beside the vervain command: run `make build` first")?;
+        let lib = root.join("lib").canonicalize()?;
+        Ok(vec![
+            format!("-I{}", root.join("include").display()),
+            format!("-L{}", lib.display()),
+            format!("-Wl,-rpath,{}", lib.display()),
+        ])
     }
 
     /// `vervain run` of `program`, with `options` of its own.
@@ -87,13 +106,13 @@ impl Setup {
     }
 }
 
-fn compile(source: &Path, to: &Path, compiler: Option<&str>, libraries: &[&str]) -> Result<()> {
+fn compile(source: &Path, to: &Path, compiler: Option<&str>, places: &[String], libraries: &[&str]) -> Result<()> {
     if let Some(wrapper) = compiler.filter(|wrapper| !is_installed(wrapper)) {
         bail!("{wrapper} is not installed (Debian: apt install libopenmpi-dev openmpi-bin libmpich-dev mpich)");
     }
     let compiler = compiler.map(Into::into).or_else(|| env::var_os("CC")).unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
-    command.args(["-O2", "-o"]).arg(to).arg(source).args(libraries);
+    command.args(["-O2", "-o"]).arg(to).args(places).arg(source).args(libraries);
     let compiled = Running::start(&mut command, None, LIMIT).and_then(Running::finish);
     compiled.map(drop).context("compiling a measuring program (Debian: apt install gcc libc6-dev libibverbs-dev)")
 }
