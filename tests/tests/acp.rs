@@ -158,6 +158,8 @@ fn floods_of_accesses_between_others_get_through() {
 #[test]
 fn threads_issue_at_the_same_time() {
     holds("threads", &[], &ALL, &[]);
+    // Late packets have them sleep, and poll what another sleeps for.
+    holds("threads", &[&PACKETS[..], &["--faults", "delay=100us..2ms"]].concat(), &[2], &[]);
 }
 
 #[test]

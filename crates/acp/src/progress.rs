@@ -277,6 +277,10 @@ impl Shared {
             return Ok(());
         }
         if state.sleeper {
+            if state.slept != seen(&state.engine) {
+                // This thread has polled what that one waits for.
+                self.wake();
+            }
             // That one wakes the others, each time that it wakes.
             drop(self.woken.wait(state).unwrap_or_else(PoisonError::into_inner));
             return Ok(());

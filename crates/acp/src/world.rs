@@ -299,7 +299,8 @@ impl World {
     /// outstanding. Copies whose ends overlap leave anything there.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): an address of no rank. or own memory outside of its region. Otherwise the job is broken.
+    /// [Refused](Error::is_refused): an address of no rank, or own memory outside of its region. Otherwise the job is
+    /// broken.
     #[inline]
     pub fn copy(&self, dst: GlobalAddress, src: GlobalAddress, len: usize, order: Order) -> Result<Handle> {
         self.progress().issue(|engine| engine.copy(dst, src, len, order))
