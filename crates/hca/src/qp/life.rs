@@ -212,10 +212,11 @@ impl Qp {
     }
 
     /// Runs `f` on the sending half, and starts what may go on after it.
-    pub(super) fn change_sends(&self, f: impl FnOnce(&mut SendSide)) {
+    pub(super) fn change_sends<R>(&self, f: impl FnOnce(&mut SendSide) -> R) -> R {
         let mut sends = self.lock_sends();
-        f(&mut sends);
+        let result = f(&mut sends);
         self.start(&mut sends, LOOK_BUDGET);
+        result
     }
 
     pub(crate) fn want_drained_event(&self, yes: bool) {

@@ -73,12 +73,11 @@ impl Qp {
             let wants = mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0;
             self.want_drained_event(wants);
         }
-        // A peer may move the QP to ERR at the same moment; then that stands.
-        let stored = self.shared.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst);
-        if stored.is_err() {
-            return Err(Error::invalid("the QP went to the error state meanwhile"));
-        }
-        self.change_sends(|sends| {
+        // State and parameters change together for whoever has the send queue in hand: a late packet of an earlier connection,
+        // taken in by another thread, must not start the requester in RTS from a PSN that is not set yet.
+        let stored = self.change_sends(|sends| {
+            // A peer may move the QP to ERR at the same moment; then that stands.
+            self.shared.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst)?;
             sends.sq.set_params(params);
             if let Some(connection) = connection {
                 sends.sq.go_remote();
@@ -89,7 +88,11 @@ impl Qp {
             if mask & attr::SQ_PSN != 0 {
                 sends.sq.begin_psns();
             }
+            Ok::<(), u32>(())
         });
+        if stored.is_err() {
+            return Err(Error::invalid("the QP went to the error state meanwhile"));
+        }
         if to == QpState::Sqd && from != QpState::Sqd {
             self.announce_if_drained();
         }

@@ -15,8 +15,9 @@ use forge::Rng;
 use rxe::{Kind, Rxe, THEIR_QPN, THERE};
 use side::{Side, poll};
 use std::iter;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::{Ah, Data, Opcode, QpType, SendRequest, UdDest};
+use vervain_hca::{Ah, Data, Opcode, QpAttr, QpState, QpType, SendRequest, UdDest, attr};
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, Syndrome, credit_code};
 use vervain_wire::{Headers, opcode};
 use world::{FIRST_PSN, MAX_READS, MTU, QKEY, World, address_of, alone, connect_to};
@@ -256,6 +257,34 @@ fn reserved_bits_are_zero_once_the_device_has_answered() {
             request(&mut rxe, &side, Kind::Send, 8);
             assert!(!next(&rxe, &side).bth.vervain, "an acknowledgement");
         }
+    });
+}
+
+// Its state and its PSN come with one modify; whoever takes packets in meanwhile sees both or neither.
+#[test]
+fn answers_to_an_earlier_connection_do_not_start_the_next_from_another_psn() {
+    alone("answers_to_an_earlier_connection_do_not_start_the_next_from_another_psn", || {
+        const LIVES: u64 = 20_000;
+        let (_world, side, rxe) = rc(1);
+        let (there, over) = (address_of(&side.context, THERE), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    rxe.acknowledge(FIRST_PSN - 1);
+                    poll(&side.received);
+                }
+            });
+            let set = |qp_state, mask| side.qp.modify(&QpAttr { qp_state, ..QpAttr::default() }, mask);
+            for life in 0..LIVES {
+                set(QpState::Reset, attr::STATE).expect("RESET");
+                connect_to(&side.qp, there, THEIR_QPN);
+                side.post(life, None);
+                let first = next(&rxe, &side).bth.psn;
+                // Before an assertion fails, so that the other thread ends.
+                over.store(life + 1 == LIVES || first != FIRST_PSN, Ordering::Relaxed);
+                assert_eq!(first, FIRST_PSN, "life {life}");
+            }
+        });
     });
 }
 
