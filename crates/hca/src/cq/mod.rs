@@ -417,6 +417,9 @@ impl Cq {
         if n > 0 {
             q.courtesy.found();
             tid::count_found();
+            if q.since_event.has_found_for_long() {
+                self.forget_requests();
+            }
             return n;
         }
         self.polled_in_vain(guard);
@@ -427,8 +430,8 @@ impl Cq {
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
         let look = queue.courtesy.in_vain(tid::tid(), tid::found);
-        if look.is_some() {
-            self.forget_requests(&queue);
+        if look.is_some() && queue.since_event.is_long_ago() {
+            self.forget_requests();
         }
         drop(queue);
         if self.process.own.wants_attention() {
@@ -441,10 +444,8 @@ impl Cq {
 
     #[cold]
     #[inline(never)]
-    fn forget_requests(&self, queue: &Queue) {
-        if queue.since_event.is_long_ago() {
-            crate::cq::notify::forget(self.shared);
-        }
+    fn forget_requests(&self) {
+        crate::cq::notify::forget(self.shared);
     }
 
     #[cold]

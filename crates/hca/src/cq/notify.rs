@@ -80,6 +80,9 @@ pub(crate) fn forget(cq: &CqShared) {
 
 /// So many polls after a program has asked for its last event, or got it, it is taken for one that polls.
 const FORGET_AFTER: u64 = 1 << 16;
+/// So many, where they have found something: each of those completions has cost its maker the look at the request. To ask again
+/// costs what some thousand looks do (`barrier::heavy`).
+const FORGET_AFTER_FOUND: u64 = 1 << 12;
 
 /// What the program has done since its last event, by which it is told of completions that came before it asked.
 #[derive(Default)]
@@ -100,6 +103,12 @@ impl SinceEvent {
     #[inline]
     pub(crate) fn is_long_ago(&self) -> bool {
         self.polls > FORGET_AFTER
+    }
+
+    /// It polls instead, and this poll has found something. Two instructions: true once in so many polls.
+    #[inline(always)]
+    pub(crate) fn has_found_for_long(&self) -> bool {
+        self.polls.is_multiple_of(FORGET_AFTER_FOUND)
     }
 
     pub(crate) fn event_got(&mut self) {
