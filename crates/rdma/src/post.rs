@@ -28,38 +28,34 @@ pub struct SendRequest<'s, 'a> {
     borrows: PhantomData<(&'s (), &'a ())>,
 }
 
-/// 0 in every field that an operation does not use.
-const TAIL: ibv_send_wr_tail = ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: ptr::null_mut(), hdr_sz: 0, mss: 0 } };
+/// 0 in every field, and in what lies between: then the compiler makes a request where it is posted from. It copies one that is put
+/// together from unions which are set in part.
+// SAFETY: integers, pointers, and unions of them.
+const BLANK: ibv_send_wr = unsafe { std::mem::zeroed() };
 
 impl<'s, 'a> SendRequest<'s, 'a> {
     #[inline]
-    fn new(opcode: ibv_wr_opcode, sges: &'s [Sge<'a>], wr: ibv_send_wr_target) -> Self {
-        let raw = ibv_send_wr {
-            wr_id: 0,
-            next: ptr::null_mut(),
-            // The library reads it only, though C has no const here.
-            sg_list: sges.as_ptr().cast::<ibv_sge>().cast_mut(),
-            num_sge: c_int::try_from(sges.len()).unwrap_or(c_int::MAX),
-            opcode,
-            send_flags: 0,
-            imm_data: 0,
-            wr,
-            remote_srqn: 0,
-            tail: TAIL,
-        };
+    fn new(opcode: ibv_wr_opcode, sges: &'s [Sge<'a>]) -> Self {
+        // The library reads the list only, though C has no const here.
+        let sg_list = sges.as_ptr().cast::<ibv_sge>().cast_mut();
+        let num_sge = c_int::try_from(sges.len()).unwrap_or(c_int::MAX);
+        let mut raw = BLANK;
+        (raw.sg_list, raw.num_sge, raw.opcode) = (sg_list, num_sge, opcode);
         Self { raw, domain: ptr::null(), borrows: PhantomData }
     }
 
     #[inline]
     fn rdma(opcode: ibv_wr_opcode, sges: &'s [Sge<'a>], at: RemoteAddr) -> Self {
-        let rdma = ibv_send_wr_rdma { remote_addr: at.addr, rkey: at.rkey };
-        Self::new(opcode, sges, ibv_send_wr_target { rdma })
+        let mut request = Self::new(opcode, sges);
+        request.raw.wr.rdma = ibv_send_wr_rdma { remote_addr: at.addr, rkey: at.rkey };
+        request
     }
 
     #[inline]
     fn atomic(opcode: ibv_wr_opcode, sge: &'s [Sge<'a>; 1], at: RemoteAddr, compare_add: u64, swap: u64) -> Self {
-        let atomic = ibv_send_wr_atomic { remote_addr: at.addr, compare_add, swap, rkey: at.rkey };
-        Self::new(opcode, sge, ibv_send_wr_target { atomic })
+        let mut request = Self::new(opcode, sge);
+        request.raw.wr.atomic = ibv_send_wr_atomic { remote_addr: at.addr, compare_add, swap, rkey: at.rkey };
+        request
     }
 
     #[inline]
@@ -129,8 +125,9 @@ impl<'s, 'a> SendRequest<'s, 'a> {
     /// Sends a datagram to QP `qpn` at `to`, which takes those with its own Q_Key (UD). At most an MTU.
     #[inline]
     pub fn datagram(sges: &'s [Sge<'a>], to: &'a Ah, qpn: u32, qkey: u32) -> Self {
-        let ud = ibv_send_wr_ud { ah: to.raw, remote_qpn: qpn, remote_qkey: qkey };
-        Self { domain: Arc::as_ptr(&to.pd.0), ..Self::new(IBV_WR_SEND, sges, ibv_send_wr_target { ud }) }
+        let mut request = Self { domain: Arc::as_ptr(&to.pd.0), ..Self::new(IBV_WR_SEND, sges) };
+        request.raw.wr.ud = ibv_send_wr_ud { ah: to.raw, remote_qpn: qpn, remote_qkey: qkey };
+        request
     }
 
     /// Sends a datagram with 32 bits for the peer's completion.
