@@ -80,6 +80,31 @@ static void impossible_regions(void) {
 	at_free(at_register(memory, 64));
 }
 
+/* Memory that may not be written is read by all, and nothing is stored to it: neither at first nor once the peer's region is known. */
+static void read_only_regions(void) {
+	struct at_region r = at_region(4096), good = at_region(4096);
+	AT_MUST(acp_unregister_memory(r.key) == 0, "%s", at_why());
+	at_fill(r.at, 4096, at_rank, 7);
+	AT_MUST(mprotect(r.at, 4096, PROT_READ) == 0, "mprotect");
+	r.key = acp_register_memory(r.at, 4096, 0);
+	AT_MUST(r.key != ACP_ATKEY_NULL, "%s", at_why());
+	r.ga = acp_query_ga(r.key, r.at);
+	acp_ga_t all[AT_MAX];
+	at_exchange(0, r.ga, all);
+	acp_ga_t there = all[(at_rank + 1) % at_procs];
+	for (int round = 0; round < 2; round++) {
+		AT_CHECK(acp_copy(r.ga, there, 8, AT_NULL) == AT_NULL, "a get into it, round %d", round);
+		AT_CHECK(acp_add8(r.ga, there, 1, AT_NULL) == AT_NULL, "an atomic into it, round %d", round);
+		AT_CHECK(acp_copy(r.ga, good.ga, 8, AT_NULL) == AT_NULL, "a copy into it, round %d", round);
+		acp_complete(acp_copy(good.ga, there, 4096, AT_NULL));
+		AT_CHECK(at_differs(good.at, 4096, (at_rank + 1) % at_procs, 7) == 4096, "it is not what is there");
+	}
+	at_sync();
+	AT_CHECK(acp_unregister_memory(r.key) == 0, "%s", at_why());
+	munmap(r.at, r.size);
+	at_free(good);
+}
+
 /* One to eight bytes wherever they lie, as programs register single variables. */
 static void small_regions(void) {
 	static unsigned char memory[64];
@@ -144,6 +169,7 @@ int main(int argc, char **argv) {
 	no_addresses();
 	a_region();
 	impossible_regions();
+	read_only_regions();
 	small_regions();
 	many_regions(250); /* with its table and its landing 252 */
 	many_regions(298);

@@ -340,6 +340,7 @@ impl Shared {
         let served = state.engine.serve();
         state.engine.poll();
         state.engine.copy_part();
+        state = self.look(state);
         state.watching = state.engine.needs_care() && !state.sleeper;
         if state.watching {
             self.arm(DATA)?;
@@ -373,6 +374,21 @@ impl Shared {
         }
         *taken = self.await_events(watching, wait)?;
         Ok(())
+    }
+
+    /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of large
+    /// requests while it is polled.
+    fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let mut since = Instant::now();
+        while state.engine.is_serving() && !state.sleeper && since.elapsed() < SPIN {
+            drop(state);
+            state = self.lock();
+            if state.engine.poll() {
+                state.engine.serve();
+                since = Instant::now();
+            }
+        }
+        state
     }
 
     fn await_events(&self, watching: bool, wait: Option<Duration>) -> Result<bool> {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use vervain_rdma::{AtomicCap, RemoteAddr, SendRequest};
+use vervain_rdma::{AtomicCap, Qp, RemoteAddr, SendRequest};
 
 use super::post::{SENDS, slot};
 use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
@@ -16,6 +16,13 @@ use crate::world::{Handle, Order};
 
 /// Where nothing had completed when the last request had been posted, it is looked for again after as many operations.
 const EAGER: i64 = 64;
+
+/// Posts the one request of an operation, and says which step that is.
+#[inline(always)]
+fn post(qp: &Qp, request: SendRequest<'_, '_>, id: u64, step: Step) -> Result<Step> {
+    qp.post(request.id(id).signaled())?;
+    Ok(step)
+}
 
 /// The last operation that was issued, for those that continue it.
 #[derive(Default)]
@@ -90,20 +97,28 @@ impl Engine {
             return Ok(None);
         }
         let Ok((registration, at)) = self.table.range(own, len) else { return Ok(None) };
+        if work != Work::Put && !registration.writable {
+            return Ok(None);
+        }
         let sges = [registration.sge(self.mesh.port_of(link), at..at + len)];
         let there = RemoteAddr { addr: entry.start + offset, rkey: entry.rkey };
-        let (step, request) = match work {
-            Work::Put => (Step::Write, SendRequest::write(&sges, there)),
-            Work::Get => (Step::Read, SendRequest::read(&sges, there)),
-            _ if !connection.peer.atomics || !there.addr.is_multiple_of(8) => return Ok(None),
-            Work::Device(Atomic::Add8(value)) => (Step::Atomic, SendRequest::fetch_add(&sges, there, value)),
+        let i = index(seq);
+        let (data, id) = (self.mesh.data(link), i as u64);
+        // Each request is posted where it is made: to make one of them first and post it then has the compiler copy it.
+        let step = match work {
+            Work::Put => post(data, SendRequest::write(&sges, there), id, Step::Write),
+            Work::Get => post(data, SendRequest::read(&sges, there), id, Step::Read),
+            _ if !connection.peer.atomics || !(there.addr | registration.at(at) as u64).is_multiple_of(8) => {
+                return Ok(None);
+            }
+            Work::Device(Atomic::Add8(value)) => {
+                post(data, SendRequest::fetch_add(&sges, there, value), id, Step::Atomic)
+            }
             Work::Device(Atomic::CompareSwap8 { expected, new }) => {
-                (Step::Atomic, SendRequest::compare_swap(&sges, there, expected, new))
+                post(data, SendRequest::compare_swap(&sges, there, expected, new), id, Step::Atomic)
             }
             _ => return Ok(None),
-        };
-        let i = index(seq);
-        self.mesh.data(link).post(request.id(i as u64).signaled())?;
+        }?;
         self.mesh.hold(link);
         connection.posted += 1;
         connection.singles += 1;
@@ -125,7 +140,22 @@ impl Engine {
     }
 
     /// Issues an atomic; as [`copy`](Engine::copy).
+    #[inline]
     pub fn atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
+        // Only a peer's region has its entry cached, and only own memory is found: nothing else goes the short way.
+        match self.at_once(by_device(what), dst, src, what.width(), order)? {
+            Some(handle) => Ok(handle),
+            None => self.atomic_in_steps(dst, src, what, order),
+        }
+    }
+
+    fn atomic_in_steps(
+        &mut self,
+        dst: GlobalAddress,
+        src: GlobalAddress,
+        what: Atomic,
+        order: Order,
+    ) -> Result<Handle> {
         let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
             return Err(self.nobody(dst, src));
         };
@@ -147,9 +177,6 @@ impl Engine {
             // Like devices are assumed here: with the connection it is known.
             if self.atomics == AtomicCap::Global { by_device(what) } else { Work::Owner(what) }
         };
-        if let Some(handle) = self.at_once(work, dst, src, width, order)? {
-            return Ok(handle);
-        }
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 

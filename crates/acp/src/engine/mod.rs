@@ -266,6 +266,11 @@ impl Engine {
         !self.here.is_empty() || (self.served < MAX_SERVED && !self.commands.is_empty())
     }
 
+    /// Whether a copy or an atomic of a peer's is under way.
+    pub fn is_serving(&self) -> bool {
+        self.served > 0
+    }
+
     /// The job is broken; the first reason counts.
     pub fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
