@@ -79,6 +79,12 @@ impl Registration {
         Ok(Self { start, len, before, ports, rkey, writable })
     }
 
+    /// One that no device knows of.
+    #[cfg(test)]
+    pub fn of_nobody(start: NonNull<u8>, len: usize, rkey: u32) -> Self {
+        Self { start, len, before: 0, ports: vec![], rkey, writable: true }
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }

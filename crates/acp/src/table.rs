@@ -244,6 +244,9 @@ pub(crate) fn read_entry(words: [&AtomicU64; 4]) -> Result<Option<Entry>, ()> {
 }
 
 #[cfg(test)]
+mod stale_keys;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
