@@ -1,6 +1,7 @@
-/* Ends the job in the way that the argument names, while the other ranks wait for the last one. */
+/* Ends the job, or a rank of it, in the way that the argument names, while the other ranks wait for the last one. */
 #include "at.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 
 int main(int argc, char **argv) {
@@ -28,6 +29,8 @@ int main(int argc, char **argv) {
 		return at_verdict();
 	}
 	at_sync();
+	if (strcmp(how, "kill") == 0 && at_rank == at_procs - 1)
+		raise(SIGKILL);
 	if (at_rank == at_procs - 1) {
 		acp_abort(strcmp(how, "null") == 0 ? NULL : "no more of this\n");
 		printf("FAIL acp_abort returns\n");

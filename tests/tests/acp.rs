@@ -181,6 +181,10 @@ fn an_abort_ends_all_ranks_with_its_sentence() {
         assert!(if how == "before" { said >= 1 } else { said == 1 }, "{}", end.describe());
         assert_eq!(lines(&end, "FAIL"), 0, "{}", end.describe());
     }
+    let end = Job::start(acp::launch(3, &[], &program).arg("kill")).finish(LIMIT);
+    assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+    let said = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
+    assert_eq!((said, lines(&end, "FAIL")), (1, 0), "{}", end.describe());
     let mut failures = Failures::default();
     let end = Job::start(acp::launch(2, &[], &program).arg("child")).finish(LIMIT);
     acp::judge("abort child", 2, &end, &mut failures);

@@ -125,13 +125,26 @@ fn the_launcher_inside_another_counts() {
 #[test]
 fn ranks_of_slurm_use_acp() {
     let Some(slurm) = Slurm::start() else { return };
-    let mut failures = Failures::default();
-    for name in ["life", "order"] {
+    let started = |name: &str, arguments: &[&str]| {
         let mut command = slurm.srun("pmix", 3);
-        command.arg(vervain_tests::vervain()).args(["run", "--"]).arg(acp_program("cc", &[], name));
-        acp::judge(name, 3, &Job::start(&mut command).finish(LIMIT), &mut failures);
+        command.arg(vervain_tests::vervain()).args(["run", "--"]).arg(acp_program("cc", &[], name)).args(arguments);
+        Job::start(&mut command).finish(LIMIT)
+    };
+    let mut failures = Failures::default();
+    for name in ["life", "copy", "order", "atomics", "memory", "reset"] {
+        acp::judge(name, 3, &started(name, &[]), &mut failures);
     }
     failures.assert_none();
+    ends(&started("abort", &["kill"]));
+}
+
+/// A rank was killed: the others have ended, with a sentence.
+fn ends(end: &Finished) {
+    println!("killed: {:.2} s", end.took.as_secs_f64());
+    assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+    assert!(!end.output.contains("FAIL"), "{}", end.describe());
+    let told = ["exited on signal 9", "Killed", "aborted the job with status"];
+    assert!(told.iter().any(|sentence| end.output.contains(sentence)), "{}", end.describe());
 }
 
 #[test]
@@ -140,12 +153,14 @@ fn ranks_of_open_mpi_use_acp() {
         return;
     }
     let mut failures = Failures::default();
-    for name in ["life", "copy", "order", "atomics"] {
-        let program = acp_program("cc", &[], name);
-        let end = Job::start(&mut OPEN_MPI.launch("auto", 3, program)).finish(LIMIT);
-        acp::judge(name, 3, &end, &mut failures);
+    let started = |name: &str, arguments: &[&str]| {
+        Job::start(OPEN_MPI.launch("auto", 3, acp_program("cc", &[], name)).args(arguments)).finish(LIMIT)
+    };
+    for name in ["life", "copy", "order", "atomics", "memory", "reset"] {
+        acp::judge(name, 3, &started(name, &[]), &mut failures);
     }
     failures.assert_none();
+    ends(&started("abort", &["kill"]));
 }
 
 #[test]
