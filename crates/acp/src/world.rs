@@ -76,7 +76,7 @@ pub struct World {
     settings: Settings,
     rank: u32,
     epoch: u32,
-    /// None only while [`reset`](World::reset) makes it anew.
+    /// None while [`reset`](World::reset) makes it anew, and after one that has failed in the midst of that.
     progress: Option<Progress>,
 }
 
@@ -103,7 +103,7 @@ impl World {
 
     #[inline]
     fn progress(&self) -> &Progress {
-        self.progress.as_ref().expect("taken by reset and finalize only")
+        self.progress.as_ref().unwrap_or_else(|| self.abort("a rank goes on after a reset that has failed"))
     }
 
     #[inline]
@@ -139,7 +139,8 @@ impl World {
     /// All ranks call it, with numbers that are a permutation. Returns once all have.
     ///
     /// # Errors
-    /// There is no such rank, or two processes want to be it; the job is broken.
+    /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same rank, and
+    /// whoever goes on with this world ends it.
     pub fn reset(&mut self, rank: u32) -> Result<()> {
         if rank >= self.size() {
             return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size())));
@@ -159,6 +160,7 @@ impl World {
     }
 
     /// Ends all ranks of the job, with `sentence` as the reason. Handlers of atexit(3) do not run.
+    #[cold]
     pub fn abort(&self, sentence: &str) -> ! {
         self.job.abort(1, sentence)
     }
