@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use vervain_mesh::Link;
 use vervain_rdma::{AtomicCap, Qp, RemoteAddr, SendRequest};
 
 use super::post::{SENDS, slot};
@@ -120,6 +121,19 @@ impl Engine {
             _ => return Ok(None),
         }?;
         self.mesh.hold(link);
+        self.next += 1;
+        self.order = Last { ends: (self.layout.owner(src), self.layout.owner(dst)), after, is_single: true };
+        // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so without the lock.
+        let looks = self.eager || seq % EAGER == 0;
+        let has_found = looks && seq == self.head && self.find_one(link);
+        if has_found && self.found[0].is_success() && self.found[0].id() == id {
+            self.mesh.release(link);
+            self.head = self.next;
+            self.published.store(self.head, Ordering::Release);
+            self.eager = true;
+            return Ok(Some(Handle::of(seq)));
+        }
+        let connection = &mut self.connections[link.index as usize];
         connection.posted += 1;
         connection.singles += 1;
         connection.reads += u32::from(step != Step::Write);
@@ -127,16 +141,30 @@ impl Engine {
         // What else it has is as its predecessor has left it: nothing.
         (op.seq, op.work, op.step, op.place, op.link) = (seq, work, step, Place::Posted, link);
         (op.dst, op.src, op.len, op.offset, op.in_flight) = (dst, src, len as u64, len as u64, 1);
-        self.next += 1;
         self.incomplete += 1;
         self.live += 1;
         self.passive += 1;
-        self.order = Last { ends: (self.layout.owner(src), self.layout.owner(dst)), after, is_single: true };
-        // A device in memory has done it: then who waits for it finds so without the lock.
-        if self.eager || seq % EAGER == 0 {
+        if has_found {
+            let completion = self.found[0];
+            self.completed(&completion);
+            self.go_on();
+        } else if looks {
             self.eager = self.poll();
         }
         Ok(Some(Handle::of(seq)))
+    }
+
+    /// Polls one completion of this rank's requests at the port of a connection, the first of `found`; whether there is one.
+    #[inline]
+    fn find_one(&mut self, link: Link) -> bool {
+        let port = &self.mesh.ports()[self.mesh.port_of(link)];
+        match port.data.poll(&mut self.found[..1]) {
+            Ok(found) => found == 1,
+            Err(error) => {
+                self.fail(error.into());
+                false
+            }
+        }
     }
 
     /// Issues an atomic; as [`copy`](Engine::copy).

@@ -296,14 +296,19 @@ impl Engine {
             }
         }
         if any {
-            self.take_events();
-            if !self.commands.is_empty() {
-                // Some may have waited for what is over now.
-                self.begin_commands();
-            }
-            self.drain();
+            self.go_on();
         }
         any
+    }
+
+    /// Goes on with what completions allow.
+    fn go_on(&mut self) {
+        self.take_events();
+        if !self.commands.is_empty() {
+            // Some may have waited for what is over now.
+            self.begin_commands();
+        }
+        self.drain();
     }
 
     /// Looks at what peers want: commands, connections. Says whether there was something.
