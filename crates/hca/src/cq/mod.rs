@@ -408,7 +408,9 @@ impl Cq {
         }
         let mut guard = self.queue.lock();
         let q = &mut *guard;
-        q.since_event.polled();
+        if q.since_event.polled() {
+            self.look_at_requests(q);
+        }
         let n = if q.rings.aside {
             self.poll_aside(q, max, sink)
         } else {
@@ -417,9 +419,6 @@ impl Cq {
         if n > 0 {
             q.courtesy.found();
             tid::count_found();
-            if q.since_event.has_found_for_long() {
-                self.forget_requests();
-            }
             return n;
         }
         self.polled_in_vain(guard);
@@ -430,9 +429,6 @@ impl Cq {
     #[inline(never)]
     fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
         let look = queue.courtesy.in_vain(tid::tid(), tid::found);
-        if look.is_some() && queue.since_event.is_long_ago() {
-            self.forget_requests();
-        }
         drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
@@ -444,8 +440,10 @@ impl Cq {
 
     #[cold]
     #[inline(never)]
-    fn forget_requests(&self) {
-        crate::cq::notify::forget(self.shared);
+    fn look_at_requests(&self, q: &mut Queue) {
+        if q.since_event.look(tid::found()) {
+            crate::cq::notify::forget(self.shared);
+        }
     }
 
     #[cold]

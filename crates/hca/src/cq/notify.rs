@@ -78,49 +78,64 @@ pub(crate) fn forget(cq: &CqShared) {
     }
 }
 
-/// So many polls after a program has asked for its last event, or got it, it is taken for one that polls.
-const FORGET_AFTER: u64 = 1 << 16;
-/// So many, where they have found something: each of those completions has cost its maker the look at the request. To ask again
-/// costs what some thousand looks do (`barrier::heavy`).
-const FORGET_AFTER_FOUND: u64 = 1 << 12;
+/// Polls after which it is looked what a program does instead of asking for events.
+const LOOK_AFTER: u32 = 1 << 12;
+/// A program that polls is taken for one that goes on so after as many looks, however little it finds: it may poll for a while
+/// before it sleeps, each time. One that finds something every other time pays for the look at its request with each completion,
+/// and to ask again costs what some thousand such looks do (`barrier::heavy`).
+const LOOKS: u32 = 16;
 
 /// What the program has done since its last event, by which it is told of completions that came before it asked.
-#[derive(Default)]
 pub(crate) struct SinceEvent {
-    /// How often it has polled since it got or asked for an event.
-    polls: u64,
+    /// Polls until the next look, and looks that there have been, since it got or asked for an event.
+    polls_left: u32,
+    looks: u32,
+    /// What its thread had found at the last look.
+    found: u32,
     /// It has asked since it got one.
     asked: bool,
 }
 
+impl Default for SinceEvent {
+    fn default() -> Self {
+        SinceEvent { polls_left: LOOK_AFTER, looks: 0, found: 0, asked: false }
+    }
+}
+
 impl SinceEvent {
+    /// It polls. Whether it is time for a [look](SinceEvent::look).
     #[inline(always)]
-    pub(crate) fn polled(&mut self) {
-        self.polls += 1;
+    pub(crate) fn polled(&mut self) -> bool {
+        self.polls_left -= 1;
+        self.polls_left == 0
     }
 
-    /// It polls instead: [`forget`].
-    #[inline]
-    pub(crate) fn is_long_ago(&self) -> bool {
-        self.polls > FORGET_AFTER
+    /// The thread that polls has found something in `found` polls, of whatever CQ. Whether it polls instead of asking: [`forget`].
+    pub(crate) fn look(&mut self, found: u32) -> bool {
+        let finds = found.wrapping_sub(std::mem::replace(&mut self.found, found)) >= LOOK_AFTER / 2;
+        (self.polls_left, self.looks) = (LOOK_AFTER, self.looks.saturating_add(1));
+        finds || self.looks >= LOOKS
     }
 
-    /// It polls instead, and this poll has found something. Two instructions: true once in so many polls.
-    #[inline(always)]
-    pub(crate) fn has_found_for_long(&self) -> bool {
-        self.polls.is_multiple_of(FORGET_AFTER_FOUND)
+    fn has_polled(&self) -> bool {
+        self.polls_left < LOOK_AFTER || self.looks > 0
+    }
+
+    fn begin(&mut self, asked: bool) {
+        *self = SinceEvent { asked, found: self.found, ..SinceEvent::default() };
     }
 
     pub(crate) fn event_got(&mut self) {
-        *self = SinceEvent::default();
+        self.begin(false);
     }
 
     /// The program asks; `armed` is what was left of its wish before this one. Whether what the queue `holds` came since the
     /// program looked, and no event tells of it.
     pub(crate) fn is_untold(&mut self, armed: u32, holds: impl FnOnce() -> bool) -> bool {
-        let (polls, asked) = (std::mem::take(&mut self.polls), std::mem::replace(&mut self.asked, true));
+        let (polled, asked) = (self.has_polled(), self.asked);
+        self.begin(true);
         let granted = asked && (armed == arm::NONE || armed & arm::FIRING != 0);
-        polls > 0 && !granted && holds()
+        polled && !granted && holds()
     }
 }
 
@@ -226,6 +241,20 @@ mod tests {
         assert_eq!(q.watch.load(Ordering::Relaxed), 0);
         assert!(!ask(&q, true, |_| true), "not for what may be unsolicited");
         assert_eq!((q.watch.load(Ordering::Relaxed), armed(&q)), (watch::EVENTS, arm::SOLICITED));
+    }
+
+    #[test]
+    fn a_program_that_polls_is_seen_to_after_what_it_finds() {
+        // Polls until it is taken for one that polls, which finds something in `percent` of them.
+        let polls = |since: &mut SinceEvent, percent: u64| {
+            (1u64..).find(|n| since.polled() && since.look((n * percent / 100) as u32)).expect("at last")
+        };
+        for (percent, expected) in [(100, LOOK_AFTER), (60, LOOK_AFTER), (0, LOOKS * LOOK_AFTER)] {
+            let mut since = SinceEvent::default();
+            assert_eq!(polls(&mut since, percent), u64::from(expected), "{percent} %");
+            since.event_got();
+            assert!(!since.has_polled() && !since.polled() && since.has_polled());
+        }
     }
 
     #[test]
