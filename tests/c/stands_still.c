@@ -1,7 +1,8 @@
 /* Senders that stand still in the middle of a copy, as one does that was stopped, is held by a debugger, or waits for a page
  * of its own: here a userfaultfd serves that page when the test says so. Who takes memory or a QP away from such a sender
  * waits for it two seconds; from then on it has no success and stores nowhere. Who takes away something else does not wait.
- * And what has arrived from a sender that is stopped has arrived, whatever the receiver takes away after it has seen it. */
+ * And what has arrived from a sender that is stopped has arrived, whatever the receiver takes away after it has seen it, and
+ * wherever the sender was stopped: it stands at the touch of a page of the receiver's arena, by the same means. */
 #define _GNU_SOURCE
 #include "vt_duo.h"
 
@@ -10,9 +11,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define LEN 8192u
@@ -316,29 +319,38 @@ static void what_is_elsewhere_is_left_alone(void)
 	vt_duo_close(&r);
 }
 
+/* Nothing ends here because a machine is slow. */
+#define PATIENT(n) &(struct vt_duo_opts){ .type = VT_RC, .nqp = n, .depth = 16, .timeout = 18, .retry = 2, .size = 1 << 20 }
+
 static const int unanswered[] = { IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD };
+
+/* Posts a write, or an atomic that adds 1. */
+static int post_to(int opcode, uint64_t addr, uint32_t rkey)
+{
+	struct ibv_sge sge = vt_duo_sge(&p, 0, 8);
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = (enum ibv_wr_opcode)opcode, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = addr;
+		wr.wr.atomic.rkey = rkey;
+		wr.wr.atomic.compare_add = 1;
+	} else {
+		wr.wr.rdma.remote_addr = addr;
+		wr.wr.rdma.rkey = rkey;
+	}
+	return ibv_post_send(p.qp[0], &wr, &bad);
+}
 
 /* Stops after it has posted, and tells how the request ended. */
 static int stopped(int fd)
 {
 	struct ibv_wc wc = { .status = -1 };
 	int32_t which;
-	if (!vt_duo_open(&p, OPTS(VT_RC, 1)) || !vt_duo_meet(&p, fd) || !vt_get(fd, &which, sizeof(which), 20000))
+	if (!vt_duo_open(&p, PATIENT(1)) || !vt_duo_meet(&p, fd) || !vt_get(fd, &which, sizeof(which), 20000))
 		return 1;
 	memset(p.buf, 0x55, 8);
 	if (one(vt_duo_sge(&p, 0, 8), WRITE, p.peer.addr) != IBV_WC_SUCCESS)
 		return 1;
-	struct ibv_sge sge = vt_duo_sge(&p, 0, 8);
-	struct ibv_send_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = unanswered[which], .send_flags = IBV_SEND_SIGNALED }, *bad;
-	if (which) {
-		wr.wr.atomic.remote_addr = p.peer.addr + AT;
-		wr.wr.atomic.rkey = p.peer.rkey;
-		wr.wr.atomic.compare_add = 1;
-	} else {
-		wr.wr.rdma.remote_addr = p.peer.addr + AT;
-		wr.wr.rdma.rkey = p.peer.rkey;
-	}
-	if (ibv_post_send(p.qp[0], &wr, &bad))
+	if (post_to(unanswered[which], p.peer.addr + AT, p.peer.rkey))
 		return 1;
 	raise(SIGSTOP);
 	int32_t status = vt_poll(p.cq, &wc, 1, 20000) == 1 ? (int32_t)wc.status : -1;
@@ -350,6 +362,13 @@ static int stopped(int fd)
 	return 0;
 }
 
+/* It stands still from now on, with all its threads. */
+static void wait_stopped(const struct peer *s)
+{
+	siginfo_t info;
+	vt_require(!waitid(P_PID, (id_t)s->pid, &info, WSTOPPED | WNOWAIT), "waitid: %s", strerror(errno));
+}
+
 static void what_was_seen_has_arrived(void)
 {
 	enum { KEY, QP, ALL, ENDS };
@@ -357,7 +376,7 @@ static void what_was_seen_has_arrived(void)
 	for (int which = 0; which < (int)VT_ARRAY(unanswered); which++)
 		for (int end_of = KEY; end_of < ENDS; end_of++) {
 			memset(&r, 0, sizeof(r));
-			vt_require(vt_duo_open(&r, OPTS(VT_RC, 1)), "the receiver");
+			vt_require(vt_duo_open(&r, PATIENT(1)), "the receiver");
 			memset(r.buf, 0x33, r.o.size);
 			struct peer s = meet(0, "stopped");
 			int32_t order = which;
@@ -366,6 +385,7 @@ static void what_was_seen_has_arrived(void)
 			while (*(volatile uint8_t *)&r.buf[AT] == 0x33 && vt_now_us() < until)
 				;
 			vt_check(r.buf[AT] != 0x33, "nothing came");
+			wait_stopped(&s);
 			if (end_of == KEY) {
 				vt_check(!ibv_dereg_mr(r.mr), "ibv_dereg_mr");
 				r.mr = NULL;
@@ -387,13 +407,192 @@ static void what_was_seen_has_arrived(void)
 		}
 }
 
+/* What the owner is asked for, and where the sender stands: at the how manieth page of the owner's arena that it touches. */
+struct look {
+	uint64_t addr;
+	uint32_t rkey;
+	int32_t opcode, touch;
+	uint32_t pad;
+};
+
+#define PAGE 4096u
+/* Arenas of a process: its own, and those of its peers. */
+static struct arena {
+	uint64_t from, to;
+} arenas[16];
+static struct look look;
+static atomic_bool is_told; /* whether the sender stands or not */
+
+/* Those that are mapped now, as far as `known` are not; how many. */
+static int find_arenas(const struct arena *known, int n)
+{
+	char line[512], rights[8];
+	struct arena a, found[VT_ARRAY(arenas)];
+	int got = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof(line), maps) && got < (int)VT_ARRAY(arenas)) {
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &a.from, &a.to, rights) != 3 || strcmp(rights, "rw-s") ||
+		    !strstr(line, "/memfd:vervain ("))
+			continue;
+		bool is_known = false;
+		for (int i = 0; i < n; i++)
+			is_known |= a.from < known[i].to && known[i].from < a.to;
+		if (!is_known)
+			found[got++] = a;
+	}
+	if (maps)
+		fclose(maps);
+	memcpy(arenas, found, sizeof(struct arena) * (size_t)got);
+	return got;
+}
+
+static int open_minor_uffd(void)
+{
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_MINOR_SHMEM };
+	if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/* Lets every touch through at once but the one that was asked for, which waits for the test. */
+static void *toucher(void *unused)
+{
+	struct uffd_msg message;
+	for (int n = 1; read(uffd, &message, sizeof(message)) == sizeof(message); n++) {
+		if (n == look.touch && !atomic_exchange(&is_told, true)) {
+			char c = 'f';
+			vt_put(orders, &c, 1);
+			vt_get(orders, &c, 1, 60000);
+		}
+		struct uffdio_continue go = { .range = { message.arg.pagefault.address & ~(uint64_t)(PAGE - 1), PAGE } };
+		/* The owner may have given the page back meanwhile. */
+		if (ioctl(uffd, UFFDIO_CONTINUE, &go))
+			ioctl(uffd, UFFDIO_WAKE, &go.range);
+	}
+	return unused;
+}
+
+/* Posts, and looks for the owner's answer; says 'f' when it stands in that, or 'n' if a look touches fewer pages. */
+static int looking(int fd)
+{
+	struct ibv_wc wc = { .status = -1 };
+	char c = 'm';
+	if (!vt_duo_open(&p, PATIENT(1)))
+		return 1;
+	int n = find_arenas(NULL, 0);
+	struct arena own[VT_ARRAY(arenas)];
+	memcpy(own, arenas, sizeof(own));
+	memset(p.buf, 1, 8);
+	/* The owner makes no acquaintances once it stands. */
+	if (!vt_duo_meet(&p, fd) || one(vt_duo_sge(&p, 0, 8), WRITE, p.peer.addr) != IBV_WC_SUCCESS || !vt_put(fd, &c, 1) ||
+	    !vt_get(fd, &look, sizeof(look), 20000))
+		return 1;
+	if (post_to(look.opcode, look.addr, look.rkey) || ibv_poll_cq(p.cq, 1, &wc))
+		return 1;
+	orders = fd;
+	uffd = open_minor_uffd();
+	n = find_arenas(own, n);
+	pthread_t thread;
+	for (int i = 0; i < n; i++) {
+		struct arena *a = &arenas[i];
+		struct uffdio_register range = { .range = { a->from, a->to - a->from }, .mode = UFFDIO_REGISTER_MODE_MINOR };
+		if (ioctl(uffd, UFFDIO_REGISTER, &range) || madvise((void *)(uintptr_t)a->from, a->to - a->from, MADV_DONTNEED))
+			return 1;
+	}
+	if (!n || pthread_create(&thread, NULL, toucher, NULL))
+		return 1;
+	int got = 0;
+	for (int i = 0; i < 1000 && !got; i++)
+		got = ibv_poll_cq(p.cq, 1, &wc);
+	if (!atomic_exchange(&is_told, true)) {
+		c = 'n';
+		vt_put(fd, &c, 1);
+		vt_get(fd, &c, 1, 60000);
+	}
+	if (!got)
+		got = vt_poll(p.cq, &wc, 1, 20000);
+	int32_t status = got == 1 ? (int32_t)wc.status : -1;
+	vt_put(fd, &status, sizeof(status));
+	vt_get(fd, &c, 1, 20000);
+	return 0;
+}
+
+/* The owner stands in the middle of the first request, its own page missing; each sender stands at another place of its look for
+ * the answer. The owner goes on and answers all; its program takes away what it was asked for by, and then the senders go on. */
+static void answered_while_they_looked(bool key, int opcode)
+{
+	enum { N = 8 };
+	struct peer s[N];
+	char c = 0;
+	memset(&r, 0, sizeof(r));
+	vt_require(vt_duo_open(&r, PATIENT(N)), "the receiver");
+	uffd = open_uffd();
+	page = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *mr = ibv_reg_mr(r.pd, page, LEN, VT_ACCESS_ALL);
+	struct uffdio_register range = { .range = { (uintptr_t)page, LEN }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	vt_require(mr && !madvise(page, LEN, MADV_DONTNEED) && !ioctl(uffd, UFFDIO_REGISTER, &range), "the page");
+	for (int i = 0; i < N; i++) {
+		s[i] = meet(i, "looking");
+		vt_require(vt_get(s[i].fd, &c, 1, 20000) && c == 'm', "sender %d", i);
+	}
+	int stand = 0;
+	for (int i = 0; i < N; i++) {
+		struct look order = { .addr = (uintptr_t)page + 8u * (unsigned)i, .rkey = mr->rkey, .opcode = opcode, .touch = i + 1 };
+		vt_require(vt_put(s[i].fd, &order, sizeof(order)) && vt_get(s[i].fd, &c, 1, 20000), "sender %d has not posted", i);
+		stand += c == 'f';
+	}
+	vt_check(stand > 1, "the senders stand in %d places", stand);
+	struct uffdio_zeropage zero = { .range = { (uintptr_t)page, LEN } };
+	ioctl(uffd, UFFDIO_ZEROPAGE, &zero);
+	uint64_t until = vt_now_us() + 20000000;
+	for (int i = 0; i < N; i++) {
+		while (!*(volatile uint8_t *)&page[i * 8] && vt_now_us() < until)
+			;
+		vt_check(page[i * 8] == 1, "the owner has not done what sender %d has asked for", i);
+	}
+	vt_check(!key || !ibv_dereg_mr(mr), "ibv_dereg_mr");
+	for (int i = 0; i < N && !key; i++) {
+		vt_check(!ibv_destroy_qp(r.qp[i]), "ibv_destroy_qp");
+		r.qp[i] = NULL;
+	}
+	for (int i = 0; i < N; i++) {
+		int status = goes_on(&s[i]);
+		vt_check(status == IBV_WC_SUCCESS, "operation %d, done before the end of %s, at touch %d: %s", opcode, key ? "the key" : "the QP",
+			 i + 1, vt_wc_name(status));
+		end(&s[i]);
+	}
+	vt_check(key || !ibv_dereg_mr(mr), "ibv_dereg_mr");
+	vt_duo_close(&r);
+	munmap(page, LEN);
+	close(uffd);
+}
+
+static void what_the_owner_has_done_counts_wherever_the_sender_stood(void)
+{
+	const char *way = getenv("VERVAIN_MEMORY");
+	need_faults();
+	int fd = open_minor_uffd();
+	if (fd < 0)
+		vt_skip("userfaultfd for minor faults: %s", strerror(errno));
+	close(fd);
+	answered_while_they_looked(true, IBV_WR_ATOMIC_FETCH_AND_ADD);
+	answered_while_they_looked(false, IBV_WR_ATOMIC_FETCH_AND_ADD);
+	if (way && !strcmp(way, "owner"))
+		answered_while_they_looked(false, IBV_WR_RDMA_WRITE);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "no_success_and_no_store_after_the_end", no_success_and_no_store_after_the_end },
 						{ "memory_in_use_is_taken_from_one_alone", memory_in_use_is_taken_from_one_alone },
 						{ "a_key_that_stays_leads_to_the_programs_memory", a_key_that_stays_leads_to_the_programs_memory },
 						{ "what_is_elsewhere_is_left_alone", what_is_elsewhere_is_left_alone },
-						{ "what_was_seen_has_arrived", what_was_seen_has_arrived } };
-	static const struct vt_role roles[] = { { "sender", sender }, { "writer", writer }, { "stopped", stopped } };
+						{ "what_was_seen_has_arrived", what_was_seen_has_arrived },
+						{ "what_the_owner_has_done_counts_wherever_the_sender_stood",
+						  what_the_owner_has_done_counts_wherever_the_sender_stood } };
+	static const struct vt_role roles[] = { { "sender", sender }, { "writer", writer }, { "stopped", stopped }, { "looking", looking } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
 }

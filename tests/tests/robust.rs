@@ -46,6 +46,8 @@ fn who_stands_still_in_a_copy_has_no_success_and_stores_nothing_later() {
     };
     Runs { ways: &["auto", "owner", "vm"], ..stands }.must_hold();
     Runs { ways: &["shared"], vars: &[("VT_LATE_STORES", "1")], ..stands }.must_hold();
+    let asks = Runs { cases: &[&["what_the_owner_has_done_counts_wherever_the_sender_stood"]], ..stands };
+    Runs { ways: &["owner", "vm"], ..asks }.must_hold();
 }
 
 #[test]

@@ -63,6 +63,10 @@ impl SendQueue {
             };
             let state = r.state.load(Ordering::Acquire);
             if state == request::DONE {
+                if self.has_answer(i, target) {
+                    // It is taken outside of the mark, which may have been cut off.
+                    return Err(Stop::Step(Step::Again));
+                }
                 if let Err(nak) = result_of(r.status.load(Ordering::Relaxed)) {
                     self.over(target);
                     return Err(nak.into());
@@ -99,21 +103,27 @@ impl SendQueue {
         }
     }
 
-    /// Whether the owner has done the last piece of a request that changes `total` bytes of its memory. That counts whatever
-    /// became of it since: its program sees the last byte, and may end its QP, deregister the memory or exit at once.
+    /// Whether the owner has done the last piece of request `i`, which changes its memory. That counts whatever became of it
+    /// since: its program sees the last byte, and may end its QP, deregister the memory or exit at once.
     #[cold]
-    pub(crate) fn takes_answer(&mut self, target: &Responder, total: u64) -> bool {
+    pub(crate) fn has_answer(&self, i: usize, target: &Responder) -> bool {
         let r = &target.lane.request;
-        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == total;
-        let done = self.exec.asked.as_ref().is_some_and(ends)
+        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == self.wq[i].length;
+        self.exec.asked.as_ref().is_some_and(ends)
             && self.exec.claimed.is_none()
             && r.state.load(Ordering::Acquire) == request::DONE
             && result_of(r.status.load(Ordering::Relaxed)).is_ok()
-            && target.has_lane();
-        if done {
+            && target.has_lane()
+    }
+
+    /// Takes that answer, if it has come.
+    #[cold]
+    pub(crate) fn takes_answer(&mut self, i: usize, target: &Responder) -> bool {
+        let has = self.has_answer(i, target);
+        if has {
             self.over(target);
         }
-        done
+        has
     }
 
     /// The request is answered.
@@ -242,7 +252,7 @@ impl SendQueue {
     /// The owner is slow: wait, but no longer than for a silent peer.
     fn wait_for_owner(&mut self, target: &Responder) -> Step {
         if self.deadline_passed() {
-            self.exec.asked = None;
+            // What was asked is not forgotten: the answer may have come since it was looked for.
             target.withdraw();
             return Step::Done(wc::RETRY_EXC_ERR);
         }

@@ -163,7 +163,12 @@ impl SendQueue {
     #[inline]
     fn attempt(&mut self, qp: &QpBase, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
-        let outcome = self.carry_out(qp, i, opcode, target, budget);
+        let mut outcome = self.carry_out(qp, i, opcode, target, budget);
+        if outcome.is_err() && self.exec.asked.is_some() && self.has_answer(i, target) {
+            // The owner has answered since its answer was looked for, and its program may have ended the QP or the key before
+            // they were: this thread may have stood still in between, or inside the mark for so long that it was cut off.
+            outcome = self.carry_out(qp, i, opcode, target, budget);
+        }
         let dropped = match &outcome {
             Err(Stop::Local(_)) => true,
             Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::ReceiverNotReady(_)),
@@ -241,7 +246,7 @@ impl SendQueue {
         let w = &self.wq[i];
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
-        if self.exec.asked.is_some() && self.takes_answer(target, total) {
+        if self.exec.asked.is_some() && self.takes_answer(i, target) {
             return Ok(());
         }
         if opcode == Opcode::Read {
@@ -451,7 +456,7 @@ impl SendQueue {
         if self.exec.unanswered {
             return Err(Stop::Local(wc::LOC_PROT_ERR));
         }
-        let old = if self.exec.asked.is_some() && self.takes_answer(target, total) {
+        let old = if self.exec.asked.is_some() && self.takes_answer(i, target) {
             target.lane.request.result.load(Ordering::Relaxed)
         } else {
             self.fetch_at(i, opcode, target)?
@@ -506,7 +511,7 @@ impl SendQueue {
         if !addr.is_multiple_of(8) {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
-        if self.exec.asked.is_some() && self.takes_answer(target, total) {
+        if self.exec.asked.is_some() && self.takes_answer(i, target) {
             return Ok(());
         }
         let mark = target.enter()?;
