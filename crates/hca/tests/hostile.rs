@@ -366,7 +366,7 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
             let _ = target.invalidate(key);
         }
         if r.below(4) == 0 {
-            let _ = target.refuse(Nak::RemoteAccess);
+            let _ = target.refuse(Nak::RemoteAccess, |_| ());
             target.fail(Some(event::QP_REQ_ERR));
         }
         target.barrier();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    AhAttr, Completion, Context, Cq, Data, Dm, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
     SendRequest, Sge, access, attr, devices, event, send_flags, wc,
 };
 
@@ -180,6 +180,41 @@ fn a_peer_that_is_gone_ends_in_retries_exceeded() {
     b.qp.destroy().unwrap();
     post(&a.qp, &SendRequest { opcode: Opcode::Send, ..SendRequest::default() });
     assert_eq!(wait(&a.cq).status, wc::RETRY_EXC_ERR);
+}
+
+// Its memory in the arena is given back: what lies there is nothing that it would answer, and not to be written to.
+#[test]
+fn a_peer_that_is_destroyed_on_the_way_ends_in_retries_exceeded() {
+    for opcode in [Opcode::Write, Opcode::Read, Opcode::FetchAdd, Opcode::CompareSwap] {
+        let (context, a, b) = pair();
+        let words = [0u64; 2];
+        let at = words.as_ptr() as u64;
+        let ours = Mr::register(&a.pd, at, 16, at, ALL).unwrap();
+        let theirs = Mr::register(&b.pd, at, 16, at, ALL).unwrap();
+        let sge = [Sge { addr: at, length: 8, lkey: ours.lkey() }];
+        let request = |opcode| SendRequest {
+            opcode,
+            flags: send_flags::SIGNALED,
+            data: Data::Sges(&sge),
+            remote_addr: at + 8,
+            rkey: theirs.rkey(),
+            ..SendRequest::default()
+        };
+        post(&a.qp, &request(Opcode::Write));
+        assert_eq!(wait(&a.cq).status, wc::SUCCESS);
+        b.qp.destroy().unwrap();
+        drop(b);
+        let there: Vec<_> = (0..100).map(|_| Dm::alloc(&context, 64, 0).unwrap()).collect();
+        there.iter().for_each(|dm| dm.write(0, &[0x5a; 64]).unwrap());
+        post(&a.qp, &request(opcode));
+        assert_eq!(wait(&a.cq).status, wc::RETRY_EXC_ERR, "{opcode:?}");
+        for dm in there {
+            let mut found = [0; 64];
+            dm.read(0, &mut found).unwrap();
+            dm.free().unwrap();
+            assert_eq!(found, [0x5a; 64], "{opcode:?}");
+        }
+    }
 }
 
 #[test]

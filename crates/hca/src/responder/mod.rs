@@ -289,10 +289,11 @@ impl Responder {
 
     /// What the responder does when it refuses an RDMA operation with `nak` on a reliable service (IBA 9.9.3, class C): the
     /// QP goes to ERR with an affiliated asynchronous error. On UC the message is dropped (class D). False while the process
-    /// is paused: then it is to be refused later, or the QP would go on as if nothing had been.
+    /// is paused: then it is to be refused later, or the QP would go on as if nothing had been. `note` says what was refused, inside
+    /// the mark: outside, the QP may be gone, and something else be where it was.
     #[cold]
     #[must_use]
-    pub fn refuse(&self, nak: Nak) -> bool {
+    pub fn refuse(&self, nak: Nak, note: impl FnOnce(&Responder)) -> bool {
         if !self.qp_type.is_reliable() {
             return true;
         }
@@ -300,6 +301,7 @@ impl Responder {
             Ok(mark) => mark,
             Err(refused) => return refused != Nak::Paused,
         };
+        note(self);
         match nak {
             Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
             Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use vervain_iba::access;
 
 impl Responder {
-    /// Whether the QP has room for the answer to a Read or an atomic at all (IBA 9.7.4.1.2).
+    /// Whether the QP has room for the answer to a Read or an atomic at all (IBA 9.7.4.1.2). Inside the mark:
+    /// outside, the QP may be gone, and its words another's.
     pub(crate) fn answers(&self) -> Result<(), Nak> {
         if self.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 { Err(Nak::InvalidRequest) } else { Ok(()) }
     }

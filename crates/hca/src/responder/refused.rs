@@ -26,7 +26,8 @@ pub(crate) enum End {
 }
 
 impl Responder {
-    /// Notes an operation that needs the rights `need` to bytes `[addr, addr + len)` of `rkey`, and does not have them.
+    /// Notes an operation that needs the rights `need` to bytes `[addr, addr + len)` of `rkey`, and does not have them. Inside
+    /// the mark.
     #[cold]
     pub fn note_access(&self, rkey: u32, addr: u64, len: u64, need: u32) {
         self.note(need, rkey, addr, len);

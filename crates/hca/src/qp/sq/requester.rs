@@ -249,10 +249,10 @@ impl SendQueue {
         if self.exec.asked.is_some() && self.takes_answer(i, target) {
             return Ok(());
         }
+        let mut mark = target.enter()?;
         if opcode == Opcode::Read {
             target.answers()?;
         }
-        let mut mark = target.enter()?;
         // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
         let mut known = None;
         if !self.exec.checked {
@@ -471,8 +471,8 @@ impl SendQueue {
     #[inline]
     fn fetch_at(&mut self, i: usize, opcode: Opcode, target: &Responder) -> Result<u64, Stop> {
         let (rkey, addr) = (self.wq[i].rkey, self.wq[i].remote_addr);
-        target.answers()?;
         let mark = target.enter()?;
+        target.answers()?;
         let compare_swap = opcode == Opcode::CompareSwap;
         // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
         let done = if self.exec.asked.is_some() {

@@ -33,10 +33,12 @@ impl SendQueue {
     #[cold]
     pub(crate) fn refused(&mut self, qp: &QpBase, i: usize, target: &Responder, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
-        if let (true, Some(need)) = (reliable, self.wq[i].opcode.remote_right()) {
-            let w = &self.wq[i];
-            target.note_access(w.rkey, w.remote_addr, w.length, need);
-        }
+        let w = &self.wq[i];
+        let note = |target: &Responder| {
+            if let Some(need) = w.opcode.remote_right() {
+                target.note_access(w.rkey, w.remote_addr, w.length, need);
+            }
+        };
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
             Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
@@ -51,7 +53,7 @@ impl SendQueue {
             }
             _ if !reliable => Step::Done(wc::SUCCESS),
             // The request is tried again from the start when the pause is over, and refused then.
-            _ if !target.refuse(nak) => {
+            _ if !target.refuse(nak, note) => {
                 self.forget_progress(target);
                 Step::Wait(now_ns() + PAUSED_NS)
             }
