@@ -26,7 +26,7 @@ use crate::host::tid;
 use crate::host::yield_policy::{Courtesy, offer_cpu};
 use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
-use crate::process::send_work::SendWork;
+use crate::process::send_work::{SendWork, is_same};
 use crate::reasons;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -502,7 +502,7 @@ impl Cq {
             return;
         }
         let mut pending = self.pending.lock();
-        if let Some(i) = pending.iter().position(|p| p.number() == work.number())
+        if let Some(i) = pending.iter().position(|p| is_same(&**p, work))
             && work.clear_listed()
         {
             pending.swap_remove(i);

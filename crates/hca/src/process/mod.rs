@@ -41,7 +41,7 @@ use crate::process::peer::PeerProcess;
 use crate::process::poller::Poller;
 use crate::process::rendezvous::{LaneOwner, LaneRequest, Rendezvous};
 use crate::process::revocation::Revocation;
-use crate::process::send_work::SendWork;
+use crate::process::send_work::{SendWork, is_same};
 use crate::process::share_api::Source;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -429,7 +429,7 @@ impl Process {
         if !work.clear_listed_for_progress() {
             return false;
         }
-        pending.retain(|p| p.number() != work.number());
+        pending.retain(|p| !is_same(&**p, work));
         true
     }
 
@@ -450,8 +450,9 @@ impl Process {
         self.urgent.swap(false, Ordering::SeqCst)
     }
 
-    pub(crate) fn drop_pending(&self, qpn: u32) {
-        self.pending.lock().retain(|p| p.number() != qpn);
+    /// Takes a QP that is gone off the progress thread's list, which may be at it still.
+    pub(crate) fn drop_pending(&self, work: &dyn SendWork) {
+        self.pending.lock().retain(|p| !is_same(&**p, work));
     }
 
     /// Wakes the progress thread.

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::host::clock::now_ns;
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
-use crate::process::send_work::{Progress, SendWork};
+use crate::process::send_work::{Progress, SendWork, is_same};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -120,7 +120,7 @@ fn reap(process: &Process, at: &mut Option<u64>) -> Option<u64> {
 /// Goes on with work that waits. Returns how long to sleep; none for ever.
 fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut u64) -> Option<u64> {
     for work in process.pending() {
-        if !watched.iter().any(|w| w.work.number() == work.number()) {
+        if !watched.iter().any(|w| is_same(&*w.work, &*work)) {
             watched.push(Watched { looks: work.looks(), work, idle: 0 });
             *tick = FIRST_TICK_NS;
         }

@@ -12,11 +12,14 @@ pub enum Progress {
     Wait(u64),
 }
 
+/// Whether both are the send work of the same QP. Its number does not tell, for the next QP may have it while a thread still
+/// looks after one that was destroyed.
+pub(crate) fn is_same(a: &dyn SendWork, b: &dyn SendWork) -> bool {
+    std::ptr::addr_eq(a, b)
+}
+
 /// The send work of one QP.
 pub(crate) trait SendWork: Send + Sync {
-    /// The QP's number.
-    fn number(&self) -> u32;
-
     /// Whether a thread is carrying out a piece of it now.
     fn is_executing(&self) -> bool;
 

@@ -282,7 +282,7 @@ impl Qp {
         lanes.iter().for_each(|lane| lane.close());
         self.table.remove(self.number);
         self.process.remove_send_work(self.number);
-        self.process.drop_pending(self.number);
+        self.process.drop_pending(&**self);
         self.leave_cqs();
         if let Some(cq) = &self.send_cq {
             cq.drop_if_idle(&**self);

@@ -538,10 +538,6 @@ impl SendSide {
 }
 
 impl SendWork for Qp {
-    fn number(&self) -> u32 {
-        self.base.number
-    }
-
     fn is_executing(&self) -> bool {
         self.base.executing.load(Ordering::SeqCst) & 1 == 1
     }
