@@ -1,6 +1,8 @@
 //! Two QPs of one process: the whole way of each operation through queues, lanes and the responder, without the C ABI.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_hca::arena::layout::{CqShared, Lane};
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Data, Dm, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
     SendRequest, Sge, access, attr, devices, event, send_flags, wc,
@@ -215,6 +217,31 @@ fn a_peer_that_is_destroyed_on_the_way_ends_in_retries_exceeded() {
             assert_eq!(found, [0x5a; 64], "{opcode:?}");
         }
     }
+}
+
+/// Where the receive CQ of `qp` lies in the arena.
+fn place_of_cq(qp: &Qp) -> u64 {
+    let own = &qp.process().own;
+    let lane = own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Relaxed);
+    own.view.get::<Lane>(lane).unwrap().cq.load(Ordering::Relaxed)
+}
+
+// Who has completed something raises the event later, and may stand still before it does.
+#[test]
+fn memory_of_a_cq_becomes_nothing_but_a_cq() {
+    let (context, a, b) = pair();
+    let place = place_of_cq(&b.qp);
+    let at = b.qp.process().own.view.at(place, size_of::<CqShared>() as u64).unwrap() as u64;
+    b.qp.destroy().unwrap();
+    b.cq.destroy().unwrap();
+    drop(b);
+    let others: Vec<_> = (0..1000).map(|_| Dm::alloc(&context, 64, 0).unwrap()).collect();
+    for dm in &others {
+        let from = dm.addr() as u64;
+        assert!(from + 64 <= at || at + size_of::<CqShared>() as u64 <= from, "device memory lies where a CQ lay");
+    }
+    drop(a);
+    others.iter().for_each(|dm| dm.free().unwrap());
 }
 
 #[test]

@@ -112,8 +112,9 @@ impl Cq {
         channel.map_or(Ok(()), |channel| channel.check())?;
         process.attention.check_room()?;
         let capacity = capacity_for(cqe)?;
-        let block = process.arena.alloc(size_of::<CqShared>() as u64)?;
+        let block = process.cq_block()?;
         let shared = process.arena.view().get::<CqShared>(block.offset()).expect("just allocated");
+        clear(shared);
         shared.capacity.store(u64::from(capacity), Ordering::Relaxed);
         shared.timestamps.store(u32::from(timestamps), Ordering::Relaxed);
         let cq = Arc::new_cyclic(|weak: &Weak<Cq>| {
@@ -601,8 +602,18 @@ impl Drop for Cq {
         if self.process.is_current()
             && let Some(block) = self.block.lock().take()
         {
-            self.process.release(block);
+            self.process.return_cq_block(block);
         }
+    }
+}
+
+/// Makes the words of an old CQ those of a new one.
+fn clear(cq: &CqShared) {
+    for word in [&cq.watch, &cq.armed, &cq.notify, &cq.overrun] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&cq.produced, &cq.consumed, &cq.local, &cq.summary].into_iter().chain(&cq.ready) {
+        word.store(0, Ordering::Relaxed);
     }
 }
 

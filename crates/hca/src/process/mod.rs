@@ -23,7 +23,7 @@ pub mod share_api;
 pub use fork::{forget_private_fd, keep_from_children};
 pub use send_work::Progress;
 
-use crate::arena::layout::{self, Header, Lane, PER_SLOT};
+use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
 use crate::error::{Error, Result};
@@ -104,8 +104,9 @@ pub struct Process {
     next_pd: AtomicU32,
     urgent: AtomicBool,
     revocation: Revocation,
-    /// Memory of lanes that are gone, for new ones.
+    /// Memory of lanes that are gone, for new ones; and of CQs.
     lane_blocks: OwnerLock<Vec<Block>>,
+    cq_blocks: OwnerLock<Vec<Block>>,
     packets: Packets,
     /// Lanes whose completions hold messages.
     pub(crate) inline_lanes: InlineLanes,
@@ -209,6 +210,7 @@ impl Process {
             urgent: AtomicBool::new(false),
             revocation: Revocation::default(),
             lane_blocks: OwnerLock::default(),
+            cq_blocks: OwnerLock::default(),
             packets: Packets::default(),
         })
     }
@@ -333,6 +335,17 @@ impl Process {
 
     pub(crate) fn return_lane_block(&self, block: Block) {
         self.lane_blocks.lock().push(block);
+    }
+
+    /// Memory for a CQ: CQs, too, only ever lie where CQs lay. Whoever has completed something there raises the event after its
+    /// mark (`WakeCall`), and may stand still before.
+    pub(crate) fn cq_block(&self) -> Result<Block> {
+        let old = if self.has_suspects() { None } else { self.cq_blocks.lock().pop() };
+        old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
+    }
+
+    pub(crate) fn return_cq_block(&self, block: Block) {
+        self.cq_blocks.lock().push(block);
     }
 
     /// Waits until no request of an initiator is being carried out.

@@ -19,6 +19,8 @@ pub(crate) struct WakeCall {
     /// Keeps the memory that `cq` lies in.
     space: Arc<PeerProcess>,
     cq: ArenaRef<CqShared>,
+    /// Which CQ lies there: its channel, and its event in that.
+    which: [u32; 2],
     slot: u32,
     solicited_or_error: bool,
 }
@@ -27,9 +29,18 @@ impl WakeCall {
     /// Raises the event, if the program has asked for one.
     #[cold]
     pub(crate) fn make(self) {
+        // It is not said inside the mark: the CQ may be gone, and the request another's that lies there now.
+        if which(&self.cq) != self.which {
+            return;
+        }
         let raise = || crate::cq::peer_events::raise(&self.space, &self.cq, self.slot);
         crate::cq::notify::fire(&self.cq, self.solicited_or_error, raise);
     }
+}
+
+/// What no other CQ of the process has, if it has a channel.
+fn which(cq: &CqShared) -> [u32; 2] {
+    [&cq.channel, &cq.event].map(|word| word.load(Ordering::Relaxed))
 }
 
 impl Responder {
@@ -206,6 +217,7 @@ impl Responder {
         news.event.then(|| WakeCall {
             space: Arc::clone(&self.space),
             cq: self.cq.clone(),
+            which: which(&self.cq),
             slot: layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)),
             solicited_or_error,
         })
