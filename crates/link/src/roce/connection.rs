@@ -62,7 +62,8 @@ pub(super) struct Connection {
     answers_by: AtomicU32,
     /// Its packets that are deferred. Of whoever receives alone.
     pub deferred: AtomicU32,
-    closed: AtomicBool,
+    /// The QP is reset or gone.
+    pub closed: Arc<AtomicBool>,
 }
 
 /// The responder and its ways into the QP.
@@ -173,7 +174,7 @@ impl Connection {
             ack_piggybacked: AtomicBool::new(false),
             answers_by: AtomicU32::new(ANY),
             deferred: AtomicU32::new(0),
-            closed: AtomicBool::new(false),
+            closed: Arc::default(),
         }
     }
 

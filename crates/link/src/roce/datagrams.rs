@@ -35,14 +35,14 @@ struct Listener {
     lanes: OwnerLock<Lanes>,
     psn: AtomicU32,
     /// It receives no longer. Changed under the lock of `lanes`.
-    closed: AtomicBool,
+    closed: Arc<AtomicBool>,
 }
 
 impl Datagrams {
     /// `qp` receives from now on.
     pub(super) fn listen(&self, qp: &Arc<Qp>) {
         let (lanes, psn) = (OwnerLock::default(), AtomicU32::new(0));
-        let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), AtomicBool::new(false));
+        let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), Arc::default());
         self.listeners.lock().insert(qpn, Arc::new(Listener { qp, lanes, psn, closed }));
     }
 
@@ -59,6 +59,11 @@ impl Datagrams {
     /// UD QP `qpn`, if it receives.
     pub(super) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         self.listener(qpn)?.qp.upgrade()
+    }
+
+    /// Whether UD QP `qpn`, which receives now, does no longer.
+    pub(super) fn ended(&self, qpn: u32) -> Option<Arc<AtomicBool>> {
+        self.listener(qpn).map(|listener| Arc::clone(&listener.closed))
     }
 
     fn listener(&self, qpn: u32) -> Option<Arc<Listener>> {

@@ -8,7 +8,7 @@ use super::world::{HERE, QKEY, World, address_of, alone, connect_to, resident};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use vervain_hca::{Ah, QpType, UdDest};
+use vervain_hca::{Ah, QpAttr, QpState, QpType, UdDest, attr};
 use vervain_wire::icrc::Flow;
 use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 
@@ -361,4 +361,48 @@ fn uc_messages_wait_for_a_program_that_posts_receives_and_for_no_other() {
 #[test]
 fn datagrams_wait_for_a_program_that_posts_receives_and_for_no_other() {
     alone("credit::datagrams_wait_for_a_program_that_posts_receives_and_for_no_other", || overrun(QpType::Ud));
+}
+
+/// Messages without a receive to a QP that is reset while they wait for one.
+fn reset_while_they_wait(qp_type: QpType) {
+    const MESSAGES: u64 = 4;
+    let world = World::new(&[QpType::Rc]);
+    let here = address_of(&world.context, Ipv4Addr::LOCALHOST);
+    let [a, b] = [1, MESSAGES as u32].map(|receives| Side::new(&world.context, qp_type, receives));
+    connect_to(&a.qp, here, b.qp.qp_num());
+    let ah = (qp_type == QpType::Ud).then(|| Ah::create(&a.pd, &here).unwrap());
+    let send = |n| a.post(n, ah.as_ref().map(|ah| UdDest { ah, qpn: b.qp.qp_num(), qkey: QKEY }));
+    for round in 0..5 {
+        connect_to(&b.qp, here, a.qp.qp_num());
+        b.post_receive(0);
+        (0..MESSAGES).for_each(send);
+        let (mut sent, mut came, before) = (0, 0, Instant::now());
+        // Some looks more, that none is in the socket any more.
+        let mut looks = 0;
+        while sent < MESSAGES || came == 0 || looks < 1000 {
+            looks += 1;
+            sent += poll(&a.sent).len() as u64;
+            came += poll(&b.received).len();
+            assert!(before.elapsed() < LIMIT, "{sent} sent, {came} came");
+        }
+        let reset = || b.qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
+        reset();
+        connect_to(&b.qp, here, a.qp.qp_num());
+        (0..MESSAGES).for_each(|n| b.post_receive(n));
+        let before = Instant::now();
+        while before.elapsed() < Duration::from_millis(100) {
+            assert!(poll(&b.received).is_empty(), "round {round}: a message to the QP as it was before the reset");
+        }
+        reset();
+    }
+}
+
+#[test]
+fn uc_messages_that_wait_for_a_receive_end_with_the_qp() {
+    alone("credit::uc_messages_that_wait_for_a_receive_end_with_the_qp", || reset_while_they_wait(QpType::Uc));
+}
+
+#[test]
+fn datagrams_that_wait_for_a_receive_end_with_the_qp() {
+    alone("credit::datagrams_that_wait_for_a_receive_end_with_the_qp", || reset_while_they_wait(QpType::Ud));
 }

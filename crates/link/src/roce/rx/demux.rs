@@ -98,9 +98,10 @@ impl Engine {
     fn demux_credit(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         if rx.bth().opcode == opcode::ECHO {
             self.echo(rx.counters(), rx.datagram, rx.packet);
-        } else if let Some(qpn) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry) {
+        } else if let Some((qpn, ended)) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
+        {
             // Its echo would say that everything before it has been taken.
-            state.awaiting_receive.keep(rx, qpn, rx.named_sender());
+            state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender());
         } else {
             self.answer_probe(state, rx);
         }
@@ -108,11 +109,15 @@ impl Engine {
 
     fn demux_datagram(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let qpn = rx.bth().dest_qpn;
+        let keep = |state: &mut RxState| {
+            let ended = self.datagrams.ended(qpn);
+            ended.is_some_and(|ended| state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender()))
+        };
         let lacks_receive =
             !rx.is_retry && state.awaiting_receive.holds(qpn) || !self.datagram(rx.counters(), rx.datagram, rx.packet);
         if !lacks_receive {
             state.awaiting_receive.has_receives(qpn);
-        } else if rx.is_retry || !state.awaiting_receive.keep(rx, qpn, rx.named_sender()) {
+        } else if rx.is_retry || !keep(state) {
             rx.counters().no_receive.add(1);
             FIRST.add(Word::OutOfBuffer, 1);
         } else {
@@ -177,7 +182,7 @@ impl Engine {
             awaiting.has_receives(bth.dest_qpn);
         }
         let is_early = !rx.is_retry && (lacks || awaiting.holds(bth.dest_qpn));
-        if is_early && awaiting.keep(rx, bth.dest_qpn, rx.sender(connection.peer_qpn)) {
+        if is_early && awaiting.keep(rx, bth.dest_qpn, &connection.closed, rx.sender(connection.peer_qpn)) {
             return false;
         }
         if bth.vervain {
@@ -190,7 +195,7 @@ impl Engine {
         !is_early
     }
 
-    fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+    pub(super) fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         self.probe(rx.port, &mut state.echoes, rx.now, rx.datagram, rx.packet);
     }
 

@@ -11,6 +11,7 @@ use crate::roce::pacing::PeerKey;
 use crate::roce::ports::LocalPort;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::Qp;
 use vervain_transport::Nanos;
 use vervain_wire::{Packet, opcode, parse};
@@ -39,8 +40,20 @@ pub(super) struct AwaitingReceive {
 /// The packets for one QP, in the order of arrival, and probes that came behind them.
 struct QpQueue {
     qpn: u32,
+    /// The QP has been reset or destroyed since: they are not for what has its number now.
+    ended: Arc<AtomicBool>,
     until: Nanos,
     packets: VecDeque<EarlyPacket>,
+}
+
+impl QpQueue {
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn is_for(&self, qpn: u32) -> bool {
+        self.qpn == qpn && !self.has_ended()
+    }
 }
 
 /// A packet. It is intact.
@@ -71,17 +84,17 @@ impl AwaitingReceive {
     /// Whether something waits for QP `qpn`: what comes after it waits too.
     #[inline]
     pub(super) fn holds(&self, qpn: u32) -> bool {
-        self.queues.iter().any(|queue| queue.qpn == qpn)
+        self.queues.iter().any(|queue| queue.is_for(qpn))
     }
 
-    /// A QP for which something of `sender` waits.
-    pub(super) fn holds_from(&self, sender: PeerKey) -> Option<u32> {
-        let holds = |queue: &&QpQueue| queue.packets.iter().any(|packet| packet.sender == sender);
-        self.queues.iter().find(holds).map(|queue| queue.qpn)
+    /// A QP for which something of `sender` waits, and whether that has ended.
+    pub(super) fn holds_from(&self, sender: PeerKey) -> Option<(u32, Arc<AtomicBool>)> {
+        let holds = |queue: &&QpQueue| !queue.has_ended() && queue.packets.iter().any(|packet| packet.sender == sender);
+        self.queues.iter().find(holds).map(|queue| (queue.qpn, Arc::clone(&queue.ended)))
     }
 
-    /// Keeps a packet of `sender` with those for `qpn`; false if it is to be dropped.
-    pub(super) fn keep(&mut self, rx: &RxPacket<'_>, qpn: u32, sender: PeerKey) -> bool {
+    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped.
+    pub(super) fn keep(&mut self, rx: &RxPacket<'_>, qpn: u32, ended: &Arc<AtomicBool>, sender: PeerKey) -> bool {
         let like = Datagram { bytes: &[], ..*rx.datagram };
         let packet = EarlyPacket { port: Arc::clone(rx.port), sender, like, bytes: rx.datagram.bytes.to_vec() };
         if self.bytes + packet.cost() > MAX_BYTES || !self.served.contains(&qpn) {
@@ -89,9 +102,12 @@ impl AwaitingReceive {
         }
         self.bytes += packet.cost();
         self.grown = true;
-        match self.queues.iter_mut().find(|queue| queue.qpn == qpn) {
+        match self.queues.iter_mut().find(|queue| queue.is_for(qpn)) {
             Some(queue) => queue.packets.push_back(packet),
-            None => self.queues.push(QpQueue { qpn, until: rx.now + MAX_WAIT_NS, packets: VecDeque::from([packet]) }),
+            None => {
+                let (ended, until) = (Arc::clone(ended), rx.now + MAX_WAIT_NS);
+                self.queues.push(QpQueue { qpn, ended, until, packets: VecDeque::from([packet]) });
+            }
         }
         true
     }
@@ -121,7 +137,8 @@ impl Engine {
     /// What waits for a receive gets another chance, or is dropped when it has waited long enough.
     pub(super) fn retry_awaiting_receive(&self, state: &mut RxState, now: Nanos) {
         for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
-            let mut may_wait = true;
+            let ended = queue.has_ended();
+            let mut may_wait = !ended;
             while let Some(early) = queue.packets.front() {
                 if let Ok(packet) = parse(&early.bytes) {
                     if may_wait && self.lacks_receive(queue.qpn, &packet) {
@@ -131,8 +148,14 @@ impl Engine {
                         may_wait = false;
                         state.awaiting_receive.give_up(queue.qpn);
                     }
-                    let (port, datagram) = (&early.port, &early.datagram());
-                    self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: true });
+                    let (port, datagram, bth) = (&early.port, &early.datagram(), &packet.headers.bth);
+                    let rx = RxPacket { port, datagram, packet: &packet, now, is_retry: true };
+                    if !ended || bth.opcode == opcode::PROBE {
+                        self.demux(state, &rx);
+                    } else if bth.vervain {
+                        // Its sender waits for the echo, with all its QPs.
+                        self.answer_probe(state, &rx);
+                    }
                 }
                 state.awaiting_receive.bytes -= early.cost();
                 queue.until = now + MAX_WAIT_NS;
