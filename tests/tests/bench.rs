@@ -176,6 +176,91 @@ fn everything_can_be_measured_by_memory() {
     }
 }
 
+/// The plan `acp` with three sizes and two rounds.
+const ACP: &str = r#"
+title = "ACP beside MPI, shortly"
+rounds = 2
+[defaults]
+measure = "latency"
+size = [1, "8K", "1M"]
+iterations = 50
+volume = "4M"
+[[case]]
+interface = "acp"
+operation = ["put", "get", "copy"]
+[[case]]
+interface = ["openmpi", "openmpi-own", "mpich", "mpich-own"]
+operation = "ping-pong"
+"#;
+
+/// The MPIs of [`ACP`] that are not installed: their launcher and their interfaces.
+fn missing_mpis() -> Vec<(&'static str, [&'static str; 2])> {
+    let all = [("mpirun.openmpi", ["openmpi", "openmpi-own"]), ("mpirun.mpich", ["mpich", "mpich-own"])];
+    all.into_iter().filter(|(launcher, _)| !have(&[launcher])).collect()
+}
+
+#[test]
+fn acp_and_each_mpi_that_is_installed_are_measured_in_one_run_and_no_rank_stays() {
+    let _turn = alone();
+    let missing = missing_mpis();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut job = Job::start(&mut run(dir.path(), ACP, &[]));
+    // Workers and the launchers of jobs; their ranks, or what starts those.
+    wait_for(dir.path(), 1, &mut job);
+    let mut begun = children(job.pid());
+    begun.extend(begun.clone().into_iter().flat_map(|pid| children(pid.cast_unsigned())));
+    let end = job.finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    are_gone(&begun);
+    let results = results(dir.path());
+    assert_eq!(results["complete"], Value::Bool(true));
+    assert_eq!(cases(&results).len(), 3 * (3 + 4 - 2 * missing.len()));
+    for result in cases(&results) {
+        let (case, runs) = (&result["case"], result["runs"].as_array().expect("runs"));
+        let size = case["size"].as_u64().expect("a size");
+        assert_eq!((runs.len(), &result["failures"]), (2, &Value::Array(vec![])), "{result}");
+        // 4 MiB of 1 MiB are four, and IMB's batches are of 20.
+        let (iterations, values) = if size == 1 << 20 { (4, 4) } else { (50, 3) };
+        for run in runs {
+            let counts = run["histogram"].as_array().expect("values").iter().map(|bucket| bucket[1].as_u64());
+            assert_eq!((run["iterations"].as_u64(), counts.sum()), (Some(iterations), Some(values)), "{case}: {run}");
+        }
+        assert!(result["summary"]["value"].as_f64() > Some(0.0), "{result}");
+    }
+    // Each case that is missing has its MPI's name.
+    let skipped = results["skipped"].as_array().expect("a list");
+    assert_eq!(skipped.len(), 3 * 2 * missing.len());
+    for skipped in skipped {
+        let (of, why) = (skipped["case"]["interface"].as_str(), skipped["why"].as_str().unwrap_or_default());
+        let (launcher, _) =
+            missing.iter().find(|(_, both)| both.contains(&of.unwrap_or_default())).expect("one of them");
+        assert!(why.contains(launcher) && why.contains("is not installed"), "{skipped}");
+    }
+    for name in ["acp-put-bandwidth", "acp-put-time", "acp-get-bandwidth", "acp-get-time", "acp-copy-bandwidth"] {
+        let table = fs::read_to_string(dir.path().join(format!("out/figures/{name}.csv"))).expect("a table");
+        assert!(table.lines().count() > 3 && dir.path().join(format!("out/figures/{name}.svg")).is_file(), "{table}");
+    }
+    let page = fs::read_to_string(dir.path().join("out/report.html")).expect("a page");
+    let goal = "Goal: ACP put ahead of Open MPI over this device at every size. Ahead at ";
+    assert_eq!(page.contains(goal), missing.iter().all(|(launcher, _)| *launcher != "mpirun.openmpi"));
+    assert!(end.output.contains("Latency in µs: ACP's copies on starter memory"), "{}", end.describe());
+}
+
+#[test]
+fn an_mpi_that_is_not_installed_is_left_out_with_a_sentence() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let plan = ACP.replace("rounds = 2", "rounds = 1").replace("[1, \"8K\", \"1M\"]", "8");
+    // Nothing is found here: no mpirun.
+    let end = Job::start(run(dir.path(), &plan, &[]).env("PATH", dir.path())).finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    for launcher in ["mpirun.openmpi", "mpirun.mpich"] {
+        assert_eq!(end.output.matches(&format!("there is no {launcher}")).count(), 1, "{}", end.describe());
+    }
+    let results = results(dir.path());
+    assert_eq!((cases(&results).len(), results["skipped"].as_array().map(Vec::len)), (3, Some(4)));
+}
+
 /// The plan with nothing left out and nothing measured for long: one round, as few operations as there must be.
 fn shortened(plan: &str) -> String {
     let short = |line: &str| match line.split_once(" = ") {
@@ -329,7 +414,7 @@ fn a_plan_with_a_mistake_gets_the_line_the_key_and_what_was_expected() {
     let end = Job::start(&mut run(dir.path(), plan, &[])).finish(LIMIT);
     assert_eq!(status(&end), Some(1), "{}", end.describe());
     for wanted in [
-        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa or cas, found \"wirte\"",
+        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, found \"wirte\"",
         "did you mean \"write\"?",
         "plan.toml:5:14: case[1].iterations: expected",
     ] {
@@ -466,7 +551,7 @@ fn a_run_is_like_itself() {
 #[test]
 fn the_plans_that_are_built_in_can_be_printed_and_are_plans() {
     let list = Job::start(&mut bench(&["plans"])).finish(LIMIT);
-    for name in ["quick", "paper", "interference", "atomics", "scaling"] {
+    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp"] {
         assert!(list.output.lines().any(|line| line.starts_with(name)), "{}", list.describe());
         let plan = Job::start(&mut bench(&["plans", name])).finish(LIMIT);
         assert!(plan.success() && plan.output.contains("[[case]]"), "{}", plan.describe());

@@ -36,7 +36,25 @@ macro_rules! words {
 }
 
 words! {
-    /// What is posted.
+    /// What is measured through: the programming interface, and for MPI what carries its messages.
+    Interface {
+        /// The public verbs API.
+        Verbs = "verbs",
+        /// ACP, on starter memory.
+        Acp = "acp",
+        /// Open MPI, over this device alone.
+        OpenMpi = "openmpi",
+        /// Open MPI, over what it chooses itself: shared memory inside a host.
+        OpenMpiOwn = "openmpi-own",
+        /// MPICH, over this device alone.
+        Mpich = "mpich",
+        /// MPICH, over what it chooses itself.
+        MpichOwn = "mpich-own",
+    }
+}
+
+words! {
+    /// What is posted, or called.
     Operation {
         /// Send into a receive of the peer.
         Send = "send",
@@ -52,6 +70,14 @@ words! {
         FetchAdd = "faa",
         /// Atomic compare and swap of 8 bytes.
         CompareSwap = "cas",
+        /// ACP: a copy from the caller's memory to another rank's, to its completion.
+        Put = "put",
+        /// ACP: a copy from another rank's memory to the caller's, to its completion.
+        Get = "get",
+        /// ACP: a copy from a second rank's memory to a third one's, to its completion.
+        Copy = "copy",
+        /// MPI: a message and its answer, which is its like.
+        PingPong = "ping-pong",
     }
 }
 
@@ -70,8 +96,8 @@ words! {
 words! {
     /// What is measured.
     Measure {
-        /// The time of one message at a time: half the round trip for Send and Write, whose answer is the same operation
-        /// the other way; the whole for Read and atomics, as perftest and P1 have it.
+        /// The time of one message at a time: half the round trip for Send, Write and the ping-pong, whose answer is the same
+        /// operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for ACP's copies.
         Latency = "latency",
         /// Bytes and messages per second with [`Case::depth`] requests under way.
         Bandwidth = "bandwidth",
@@ -98,7 +124,48 @@ words! {
     }
 }
 
+impl Interface {
+    /// Whether ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP each.
+    pub fn has_ranks(self) -> bool {
+        self != Self::Verbs
+    }
+
+    /// How many ranks: a third one for copies between two others.
+    pub fn ranks(self) -> u32 {
+        if self == Self::Acp { 3 } else { 2 }
+    }
+
+    /// As figures and sentences call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Verbs => "verbs",
+            Self::Acp => "ACP",
+            Self::OpenMpi => "Open MPI over this device",
+            Self::OpenMpiOwn => "Open MPI by its own choice",
+            Self::Mpich => "MPICH over this device",
+            Self::MpichOwn => "MPICH by its own choice",
+        }
+    }
+}
+
+impl Default for Interface {
+    /// What runs of earlier versions measured, whose files do not say.
+    fn default() -> Self {
+        Self::Verbs
+    }
+}
+
 impl Operation {
+    /// Those that an interface has.
+    pub fn of(interface: Interface) -> &'static [Operation] {
+        use Operation::*;
+        match interface {
+            Interface::Verbs => &[Send, SendImm, Write, WriteImm, Read, FetchAdd, CompareSwap],
+            Interface::Acp => &[Put, Get, Copy],
+            _ => &[PingPong],
+        }
+    }
+
     /// Whether it is of 8 bytes always.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
@@ -111,14 +178,15 @@ impl Operation {
 
     /// Whether its latency is half a round trip: the answer is the same operation the other way.
     pub fn is_answered(self) -> bool {
-        !matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
+        matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong)
     }
 
-    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1).
+    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC where it
+    /// goes over QPs.
     pub fn is_of(self, service: Service) -> bool {
         match service {
             Service::Rc => true,
-            Service::Uc => self.is_answered(),
+            Service::Uc => matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm),
             Service::Ud => matches!(self, Self::Send | Self::SendImm),
         }
     }
@@ -149,7 +217,7 @@ pub struct Case {
     pub measure: Measure,
     /// What is posted.
     pub operation: Operation,
-    /// The service of the QPs.
+    /// The service of the QPs; RC for ACP and MPI, which choose for themselves.
     pub service: Service,
     /// Bytes of each message; 8 for atomics.
     pub size: u64,
@@ -163,6 +231,9 @@ pub struct Case {
     pub interference: Option<Interference>,
     /// Whose memory the messages lie in.
     pub memory: Memory,
+    /// What it is measured through.
+    #[serde(default)]
+    pub interface: Interface,
 }
 
 impl Case {
@@ -173,8 +244,12 @@ impl Case {
 }
 
 impl fmt::Display for Case {
-    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read".
+    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.interface.has_ranks() {
+            let by = self.interface.name();
+            return write!(f, "{} {} {} by {by}, {}", bytes(self.size), self.operation, self.measure, self.placement);
+        }
         let service = self.service.word().to_uppercase();
         write!(f, "{} {} {service} {}", bytes(self.size), self.operation, self.measure)?;
         if self.measure == Measure::Bandwidth {
@@ -216,12 +291,15 @@ mod tests {
             placement: Placement::Loopback,
             interference: Some(Interference { operation: Operation::FetchAdd, size: 8 }),
             memory: Memory::Host,
+            interface: Interface::Verbs,
         };
         assert_eq!(case.to_string(), "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, beside 8 B faa");
         let alone = Case { measure: Measure::Latency, size: 1500, ..case }.alone();
         assert_eq!(alone.to_string(), "1500 B write RC latency, loopback");
         let of_gpu = Case { memory: Memory::Gpu, ..case }.to_string();
         assert_eq!(of_gpu, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, GPU memory, beside 8 B faa");
+        let by_acp = Case { operation: Operation::Put, interface: Interface::Acp, size: 8192, ..alone };
+        assert_eq!(by_acp.to_string(), "8 KiB put latency by ACP, loopback");
     }
 
     #[test]
@@ -230,12 +308,24 @@ mod tests {
             "placement":"peer","interference":null,"memory":"gpu"}"#;
         let case: Case = serde_json::from_str(text).expect("a case");
         assert_eq!((case.operation, case.service, case.memory), (Operation::SendImm, Service::Ud, Memory::Gpu));
+        assert_eq!(case.interface, Interface::Verbs, "a file of a version that had no other");
         assert_eq!(serde_json::from_str::<Case>(&serde_json::to_string(&case).expect("text")).expect("same"), case);
     }
 
     #[test]
     fn datagrams_carry_sends_only() {
-        let of = |service| Operation::ALL.iter().filter(|o| o.is_of(service)).count();
+        let verbs = Operation::of(Interface::Verbs);
+        let of = |service| verbs.iter().filter(|o| o.is_of(service)).count();
         assert_eq!([of(Service::Rc), of(Service::Uc), of(Service::Ud)], [7, 4, 2]);
+    }
+
+    #[test]
+    fn each_operation_is_of_one_kind_of_interface() {
+        for operation in Operation::ALL {
+            let of = |interface: &&Interface| Operation::of(**interface).contains(operation);
+            let mut kinds: Vec<&[Operation]> = Interface::ALL.iter().filter(of).map(|i| Operation::of(*i)).collect();
+            kinds.dedup();
+            assert_eq!(kinds.len(), 1, "{operation}");
+        }
     }
 }

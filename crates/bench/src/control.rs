@@ -79,6 +79,13 @@ impl<I: DeserializeOwned + Send + 'static> Control<I> {
     }
 }
 
+impl<I> Drop for Control<I> {
+    fn drop(&mut self) {
+        // The thread that reads has the socket too. Where it is closed already, nobody is left to be told.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 /// The next line as a message.
 fn next<I: DeserializeOwned>(lines: &mut BufReader<File>) -> io::Result<I> {
     let mut line = String::new();

@@ -18,14 +18,12 @@ const UNKNOWN: &str = "unknown";
 pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, Option<u32>>) -> Host {
     let root = Path::new("/");
     let names = uname();
-    let memory = sysinfo();
     Host {
         name: names.nodename().to_string_lossy().into_owned(),
         cpu: read(root, "proc/cpuinfo").and_then(|text| cpu_model(&text)).unwrap_or_else(|| UNKNOWN.into()),
         cpus: u32::try_from(topology.cpus().len()).unwrap_or(u32::MAX),
         nodes: u32::try_from(topology.nodes().len()).unwrap_or(u32::MAX),
-        #[allow(clippy::unnecessary_cast, reason = "the type of the fields is the machine's word")]
-        memory: (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit)),
+        memory: memory(),
         kernel: names.release().to_string_lossy().into_owned(),
         governor: governor(root, topology.cpus()),
         library: read(root, "proc/self/maps").and_then(|text| library(&text)).unwrap_or_else(|| UNKNOWN.into()),
@@ -33,6 +31,13 @@ pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, O
         gpu: None,
         pinned,
     }
+}
+
+/// Bytes of memory of this host.
+pub fn memory() -> u64 {
+    let memory = sysinfo();
+    #[allow(clippy::unnecessary_cast, reason = "the type of the fields is the machine's word")]
+    (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit))
 }
 
 /// The kernel's boot id, which is that of the machine for namespaces and containers too; empty where there is none.

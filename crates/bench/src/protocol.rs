@@ -8,7 +8,7 @@ use crate::case::{Case, Memory};
 use crate::results::{Host, RawFigures};
 
 /// Both ends must say the same; raised with every change here.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The TCP port of `vervain bench serve`, where none is named.
 pub const PORT: u16 = 4790;
@@ -78,6 +78,9 @@ pub struct Spec {
     pub signal_every: u32,
     /// Goes on until it is stopped: interference.
     pub endless: bool,
+    /// Operations of a `Start` before those that are measured; 0 but for ranks of a job, whose first operations after a barrier
+    /// are those.
+    pub warm_up: u64,
 }
 
 /// The two ends of a case.
@@ -92,6 +95,8 @@ pub enum Side {
 /// From a worker to the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Answer {
+    /// First of all from a rank of a job, which nobody has to ask.
+    Joined(Joined),
     /// The device is open.
     Opened(Box<Opened>),
     /// What was ordered is done.
@@ -133,6 +138,17 @@ pub struct Opened {
     pub pid: u32,
     /// The kernel's boot id: network namespaces and containers are hosts to the network, and share the CPUs of one machine.
     pub boot: String,
+}
+
+/// A worker that is a rank of a job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Joined {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Its number, from 0: the requester, the responder, and a third one.
+    pub rank: u32,
+    /// How many there are.
+    pub ranks: u32,
 }
 
 /// One measurement, as the requester made it.

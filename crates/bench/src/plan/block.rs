@@ -10,7 +10,7 @@ use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
 use super::read::{Field, Item, Node};
 use super::{Block, Settings};
-use crate::case::{Case, Interference, Measure, Memory, Operation, Placement, Service, bytes};
+use crate::case::{Case, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes};
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
 const DEPTH: Quantity = Quantity::count(1, 32768);
@@ -27,17 +27,21 @@ const DEPTH_DEFAULT: u32 = 128;
 const AT_LEAST_DEFAULT: Duration = Duration::from_millis(20);
 const AT_MOST_DEFAULT: Duration = Duration::from_millis(300);
 const SIGNAL_DEFAULT: u64 = 100;
+/// IMB-MPI1's OVERALL_VOL, 40 MBytes.
+const VOLUME_DEFAULT: u64 = 40 << 20;
 
-/// P1's iterations.
-fn iterations_default(measure: Measure) -> u64 {
+/// P1's iterations; of ranks IMB-MPI1's, its MSGSPERSAMPLE.
+fn iterations_default(measure: Measure, interface: Interface) -> u64 {
     match measure {
+        _ if interface.has_ranks() => 1000,
         Measure::Latency => 2000,
         Measure::Bandwidth => 5000,
     }
 }
 
-fn warm_up_default(measure: Measure) -> u64 {
+fn warm_up_default(measure: Measure, interface: Interface) -> u64 {
     match measure {
+        _ if interface.has_ranks() => 4,
         Measure::Latency => 200,
         Measure::Bandwidth => 256,
     }
@@ -45,6 +49,7 @@ fn warm_up_default(measure: Measure) -> u64 {
 
 /// The keys, in the order of the guide.
 pub(super) const KEYS: &[&str] = &[
+    "interface",
     "operation",
     "service",
     "measure",
@@ -60,11 +65,13 @@ pub(super) const KEYS: &[&str] = &[
     "at_most",
     "inline",
     "signal_every",
+    "volume",
 ];
 
 /// What one table gives.
 #[derive(Default)]
 pub(super) struct Keys {
+    interface: Field<Vec<Item<Interface>>>,
     operation: Field<Vec<Item<Operation>>>,
     service: Field<Vec<Item<Service>>>,
     measure: Field<Vec<Item<Measure>>>,
@@ -80,6 +87,7 @@ pub(super) struct Keys {
     at_most: Field<Item<Duration>>,
     inline: Field<Item<Option<u32>>>,
     signal_every: Field<Item<u64>>,
+    volume: Field<Item<u64>>,
 }
 
 impl Keys {
@@ -89,6 +97,7 @@ impl Keys {
         for (name, value) in node.table().into_iter().flatten() {
             let value = Node::new(&node.key, name.get_ref(), value);
             match &**name.get_ref() {
+                "interface" => keys.interface = value.list(mistakes, |v| v.word(Interface::ALL, Interface::word)),
                 "operation" => keys.operation = value.list(mistakes, |v| v.word(Operation::ALL, Operation::word)),
                 "service" => keys.service = value.list(mistakes, |v| v.word(Service::ALL, Service::word)),
                 "measure" => keys.measure = value.list(mistakes, |v| v.word(Measure::ALL, Measure::word)),
@@ -104,6 +113,7 @@ impl Keys {
                 "at_most" => keys.at_most = value.one(mistakes, |v| v.duration(Duration::from_millis(1), HOUR)),
                 "inline" => keys.inline = value.one(mistakes, |v| v.inline(INLINE)),
                 "signal_every" => keys.signal_every = value.one(mistakes, |v| v.count(DEPTH)),
+                "volume" => keys.volume = value.one(mistakes, |v| v.size(SIZE)),
                 _ => unknown(mistakes, name, &value.key, KEYS),
             }
         }
@@ -132,6 +142,7 @@ impl<'a> Template<'a> {
         let own = Keys::read(node, mistakes);
         let block = Template { own, defaults, key: node.key.clone(), span: node.value.span() };
         block.check_required(mistakes);
+        block.check_interfaces(mistakes);
         block.check_services(mistakes);
         block.check_sizes(mistakes);
         block.check_latency(mistakes);
@@ -151,6 +162,39 @@ impl<'a> Template<'a> {
         }
     }
 
+    /// What an interface does not have, operations above all: the mistake is where the block says it.
+    fn check_interfaces(&self, mistakes: &mut Mistakes<'_>) {
+        let (own, d) = (&self.own, self.defaults);
+        let interfaces = values(own.interface.or(&d.interface), &[Interface::Verbs]);
+        for interface in Interface::ALL.iter().filter(|of| interfaces.contains(of)) {
+            let known = Operation::of(*interface);
+            let operations = own.operation.or(&d.operation).get().into_iter().flatten();
+            for operation in operations.filter(|o| !known.contains(&o.value)) {
+                let words = one_of(known.iter().map(|o| o.word()));
+                let found = operation.value;
+                let what = format!("expected {words}, which interface \"{interface}\" has, found {found}");
+                mistakes.add(operation.span.clone(), &operation.key, what);
+            }
+            let fields = if interface.has_ranks() {
+                [
+                    odd(own.measure.or(&d.measure), Measure::Latency, "latency"),
+                    odd(own.service.or(&d.service), Service::Rc, "rc"),
+                    odd(own.memory.or(&d.memory), Memory::Host, "host"),
+                    odd(own.placement.or(&d.placement), Placement::Loopback, "loopback"),
+                    odd(own.interference.or(&d.interference), None, "none"),
+                ]
+            } else {
+                let expected = "no volume, since at_most bounds what is measured,";
+                [own.volume.get().map(|item| Odd::of(item, expected)), None, None, None, None]
+            };
+            for Odd { span, key, expected } in fields.into_iter().flatten() {
+                let found = mistakes.quote(span.clone());
+                let what = format!("expected {expected} with interface \"{interface}\", found {found}");
+                mistakes.add(span, &key, what);
+            }
+        }
+    }
+
     /// Operations that the service does not carry: the mistake is where the block has its say.
     fn check_services(&self, mistakes: &mut Mistakes<'_>) {
         let Some(operations) = self.own.operation.or(&self.defaults.operation).get() else { return };
@@ -159,7 +203,7 @@ impl<'a> Template<'a> {
         for service in Service::ALL.iter().filter_map(|s| services.iter().find(|item| item.value == *s)) {
             let name = service.value.word().to_uppercase();
             let (carried, others): (Vec<Operation>, Vec<_>) =
-                Operation::ALL.iter().partition(|o| o.is_of(service.value));
+                Operation::of(Interface::Verbs).iter().partition(|o| o.is_of(service.value));
             let carried = one_of(carried.iter().map(|o| o.word()));
             for operation in others.iter().filter_map(|o| operations.iter().find(|item| item.value == *o)) {
                 let (span, key) = match self.own.operation.is_absent() && !self.own.service.is_absent() {
@@ -284,6 +328,7 @@ impl<'a> Template<'a> {
     pub(super) fn count(&self) -> u64 {
         let d = self.defaults;
         let lists = [
+            length(self.own.interface.or(&d.interface)),
             length(self.own.service.or(&d.service)),
             length(self.own.placement.or(&d.placement)),
             length(self.own.memory.or(&d.memory)),
@@ -308,7 +353,9 @@ impl<'a> Template<'a> {
     pub(super) fn unfold(&self) -> Vec<Block> {
         let (own, d) = (&self.own, self.defaults);
         let operations = values(own.operation.or(&d.operation), &[]);
+        let interfaces = values(own.interface.or(&d.interface), &[Interface::Verbs]);
         let services = values(own.service.or(&d.service), &[Service::Rc]);
+        let services: Vec<_> = interfaces.iter().flat_map(|i| services.iter().map(move |s| (*i, *s))).collect();
         let sizes = values(own.size.or(&d.size), &[SIZE_DEFAULT]);
         let depths = values(own.depth.or(&d.depth), &[u64::from(DEPTH_DEFAULT)]);
         let qps = values(own.qps.or(&d.qps), &[1]);
@@ -326,7 +373,7 @@ impl<'a> Template<'a> {
             let (depths, qps) = if latency { (&vec![1], &vec![1]) } else { (&depths, &qps) };
             for &operation in &operations {
                 let sizes = if operation.is_atomic() { &vec![8] } else { &sizes };
-                for &service in &services {
+                for &(interface, service) in &services {
                     for &(placement, memory) in &places {
                         for &interference in &interferences {
                             for (&qps, &depth) in qps.iter().flat_map(|q| depths.iter().map(move |d| (q, d))) {
@@ -342,8 +389,9 @@ impl<'a> Template<'a> {
                                     placement: placement.unwrap_or(Placement::Loopback),
                                     interference,
                                     memory,
+                                    interface,
                                 };
-                                let settings = self.settings(measure, depth);
+                                let settings = self.settings(measure, interface, depth);
                                 blocks.extend(sizes.iter().map(|&size| Block {
                                     case: case(size),
                                     placement,
@@ -358,20 +406,40 @@ impl<'a> Template<'a> {
         blocks
     }
 
-    fn settings(&self, measure: Measure, depth: u32) -> Settings {
+    fn settings(&self, measure: Measure, interface: Interface, depth: u32) -> Settings {
         let (own, d) = (&self.own, self.defaults);
         let given = |own: &Field<Item<u64>>, d: &Field<Item<u64>>, default| *own.or(d).value().unwrap_or(&default);
         let time =
             |own: &Field<Item<Duration>>, d: &Field<Item<Duration>>, default| *own.or(d).value().unwrap_or(&default);
         Settings {
-            iterations: given(&own.iterations, &d.iterations, iterations_default(measure)),
-            warm_up: given(&own.warm_up, &d.warm_up, warm_up_default(measure)),
+            iterations: given(&own.iterations, &d.iterations, iterations_default(measure, interface)),
+            warm_up: given(&own.warm_up, &d.warm_up, warm_up_default(measure, interface)),
             at_least: time(&own.at_least, &d.at_least, AT_LEAST_DEFAULT),
             at_most: time(&own.at_most, &d.at_most, AT_MOST_DEFAULT),
             inline: *own.inline.or(&d.inline).value().unwrap_or(&None),
             signal_every: given(&own.signal_every, &d.signal_every, SIGNAL_DEFAULT).min(u64::from(depth)) as u32,
+            volume: given(&own.volume, &d.volume, VOLUME_DEFAULT),
         }
     }
+}
+
+/// A value that does not go with the others of a block.
+struct Odd {
+    span: Range<usize>,
+    key: String,
+    expected: String,
+}
+
+impl Odd {
+    fn of<T>(item: &Item<T>, expected: &str) -> Self {
+        Self { span: item.span.clone(), key: item.key.clone(), expected: expected.to_owned() }
+    }
+}
+
+/// The first of a list that is not this one.
+fn odd<T: PartialEq>(field: &Field<Vec<Item<T>>>, only: T, word: &str) -> Option<Odd> {
+    let item = field.get()?.iter().find(|item| item.value != only)?;
+    Some(Odd::of(item, word))
 }
 
 /// Values of a list that was given, or else the default's one.

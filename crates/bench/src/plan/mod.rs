@@ -25,6 +25,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("interference", include_str!("../../plans/interference.toml")),
     ("atomics", include_str!("../../plans/atomics.toml")),
     ("scaling", include_str!("../../plans/scaling.toml")),
+    ("acp", include_str!("../../plans/acp.toml")),
 ];
 
 /// Bytes of a plan's text: far more than one by hand has, far less than would take long to look through.
@@ -80,6 +81,9 @@ pub struct Settings {
     pub inline: Option<u32>,
     /// Requests for one completion, at most the depth; bandwidth only.
     pub signal_every: u32,
+    /// Bytes that a measurement by ranks of a job moves at most, as far as one iteration allows. In place of `at_least` and
+    /// `at_most`, which bound the others.
+    pub volume: u64,
 }
 
 /// Where the four processes run.
@@ -139,7 +143,9 @@ impl Plan {
     /// the settings that it has where it comes first.
     pub fn cases(&self, placement: Placement) -> Vec<(Case, Settings)> {
         let mut seen = HashSet::new();
-        let case = |block: &Block| Case { placement: block.placement.unwrap_or(placement), ..block.case };
+        // A launcher starts the ranks of a job on this host.
+        let of_block = |block: &Block| if block.case.interface.has_ranks() { Placement::Loopback } else { placement };
+        let case = |block: &Block| Case { placement: block.placement.unwrap_or(of_block(block)), ..block.case };
         let all = self.blocks.iter().map(|block| (case(block), block.settings));
         all.filter(|(case, _)| seen.insert(*case)).collect()
     }
@@ -153,6 +159,12 @@ impl Plan {
 }
 
 impl Settings {
+    /// Iterations of a measurement by ranks of a job, of messages of so many bytes: the Intel MPI Benchmarks' rule (IMB-MPI1, its
+    /// -iter and the volume behind its comma), without the limit of time.
+    pub fn of_ranks(&self, size: u64) -> u64 {
+        self.iterations.min(self.volume / size.max(1)).max(1)
+    }
+
     /// About how long one measurement of a case takes, with what is around it. It supposes a device that takes 1 µs for
     /// a message alone, 0.3 µs for one of many, and moves 5 GB/s, which is wrong for any device in particular;
     /// `at_least` and `at_most` bound how wrong it can be.
@@ -162,6 +174,10 @@ impl Settings {
             Measure::Latency => 1e-6 + case.size as f64 / 5e9,
             Measure::Bandwidth => 0.3e-6 + case.size as f64 / 5e9,
         };
+        if case.interface.has_ranks() {
+            let iterations = self.of_ranks(case.size) + self.warm_up;
+            return OVERHEAD + Duration::from_secs_f64(per_message * iterations as f64);
+        }
         let planned = per_message * self.iterations as f64;
         let bounded = planned.max(self.at_least.as_secs_f64()).min(self.at_most.as_secs_f64());
         OVERHEAD + Duration::from_secs_f64(bounded.max(16.0 * per_message))

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::Pin;
 use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
-use crate::case::{Interference, Operation};
+use crate::case::{Interface, Interference, Operation};
 
 /// CPUs that Linux can number (NR_CPUS), and NUMA nodes (MAX_NUMNODES).
 const CPUS: Quantity = Quantity::count(0, 8191);
@@ -190,6 +190,15 @@ impl<'a, 't> Node<'a, 't> {
         values.ok_or_else(|| quantity.forms().into())
     }
 
+    /// One size.
+    pub(super) fn size(&self, quantity: Quantity) -> Result<u64, Expected> {
+        let size = match self.text() {
+            Some(text) => quantity.number(text),
+            None => self.integer(),
+        };
+        size.and_then(|n| quantity.allowed(n)).ok_or_else(|| quantity.range().into())
+    }
+
     /// A share of a value.
     pub(super) fn share(&self, least: f64, most: f64) -> Result<f64, Expected> {
         let number = match self.value.get_ref() {
@@ -239,7 +248,8 @@ impl<'a, 't> Node<'a, 't> {
             return Ok(vec![None]);
         }
         let words = || text.split_whitespace();
-        let operation = words().find_map(|word| Operation::ALL.iter().copied().find(|o| o.word() == word));
+        let verbs = Operation::of(Interface::Verbs);
+        let operation = words().find_map(|word| verbs.iter().copied().find(|o| o.word() == word));
         let size = words().rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect::<String>();
         let size = SIZE.number(&size).and_then(|size| SIZE.allowed(size));
         let expected = || r#""none" or a size and an operation, as "8 B write""#.to_owned();
@@ -256,7 +266,7 @@ impl<'a, 't> Node<'a, 't> {
             (Some(operation), _) => Err(Expected(expected(), format!("; did you mean \"8 B {operation}\"?"))),
             (None, _) => {
                 let last = words().next_back().unwrap_or_default();
-                Err(Expected(expected(), did_you_mean(last, Operation::ALL.iter().map(|o| o.word()))))
+                Err(Expected(expected(), did_you_mean(last, verbs.iter().map(|o| o.word()))))
             }
         }
     }

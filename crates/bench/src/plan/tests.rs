@@ -5,7 +5,7 @@ mod mistakes;
 use std::fmt::Write as _;
 
 use super::*;
-use crate::case::{Interference, Measure, Memory, Operation, Service};
+use crate::case::{Interface, Interference, Measure, Memory, Operation, Service};
 
 const GUIDE: &str = include_str!("../../../../docs/bench.md");
 
@@ -36,6 +36,7 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
         placement: Placement::Peer,
         interference: None,
         memory: Memory::Host,
+        interface: Interface::Verbs,
     };
     let bandwidth = Case { measure: Measure::Bandwidth, depth: 128, ..latency };
     let faa = Operation::FetchAdd;
@@ -48,6 +49,7 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
         at_most: Duration::from_millis(300),
         inline: None,
         signal_every,
+        volume: 40 << 20,
     };
     assert_eq!(cases[0].1, settings(2000, 200, 1));
     assert_eq!(cases[2].1, settings(5000, 256, 100));
@@ -113,6 +115,7 @@ fn what_a_plan_says_is_what_is_measured() {
         placement: Placement::Peer,
         interference: Some(Interference { operation: Operation::Read, size: 65536 }),
         memory: Memory::Gpu,
+        interface: Interface::Verbs,
     };
     let settings = Settings {
         iterations: 1000,
@@ -121,6 +124,7 @@ fn what_a_plan_says_is_what_is_measured() {
         at_most: Duration::from_secs(1),
         inline: None,
         signal_every: 8,
+        volume: 40 << 20,
     };
     assert_eq!((first.case, first.placement, first.settings), (case, Some(Placement::Peer), settings));
     let second = plan.blocks[1];
@@ -212,8 +216,8 @@ fn the_limits_themselves_are_taken() {
 #[test]
 fn a_name_that_is_no_plan_gets_the_names_that_are() {
     let errors = load("papr").expect_err("no such plan").to_string();
-    let expected = "papr: expected a file, or the name of a built-in plan, quick, paper, interference, atomics or \
-                    scaling; the file: No such file or directory (os error 2); did you mean \"paper\"?";
+    let expected = "papr: expected a file, or the name of a built-in plan, quick, paper, interference, atomics, \
+                    scaling or acp; the file: No such file or directory (os error 2); did you mean \"paper\"?";
     assert_eq!(errors, expected);
 }
 
@@ -269,6 +273,7 @@ fn the_paper_plan_has_every_point_of_the_paper() {
         placement: Placement::Loopback,
         interference: None,
         memory: Memory::Host,
+        interface: Interface::Verbs,
     };
     let latency = |case| Case { measure: Measure::Latency, depth: 1, ..case };
     let (write, read, faa, cas) = (Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap);
@@ -320,6 +325,22 @@ fn a_forecast_keeps_to_the_bounds_of_the_plan() {
     assert_eq!(ms(Case { size: 8 << 20, ..case }, settings), 25 + 300);
     assert_eq!(ms(Case { size: 1 << 30, ..case }, settings), 25 + 16 * 1000 * (1 << 30) / 5_000_000_000);
     assert_eq!(ms(case, Settings { iterations: 500_000, ..settings }), 25 + 150);
+}
+
+#[test]
+fn ranks_of_jobs_are_measured_as_often_as_the_intel_mpi_benchmarks_do() {
+    let text = "[defaults]\nmeasure = 'latency'\nsize = '1..256M'\n[[case]]\ninterface = 'acp'\noperation = ['put', 'copy']\n\
+        [[case]]\ninterface = ['openmpi', 'mpich-own']\noperation = 'ping-pong'\nvolume = '1M'\n";
+    let cases = plan(text).cases(Placement::Peer);
+    assert_eq!(cases.len(), 4 * 29);
+    let (first, settings) = cases[0];
+    assert_eq!((first.interface, first.operation, first.size), (Interface::Acp, Operation::Put, 1));
+    // On this host also where the run has a peer.
+    assert!(cases.iter().all(|(case, _)| (case.placement, case.depth, case.qps) == (Placement::Loopback, 1, 1)));
+    assert_eq!((settings.iterations, settings.warm_up, settings.volume), (1000, 4, 40 << 20));
+    let iterations = [1, 32 << 10, 64 << 10, 1 << 20, 40 << 20, 64 << 20, 1 << 31].map(|size| settings.of_ranks(size));
+    assert_eq!(iterations, [1000, 1000, 640, 40, 1, 1, 1]);
+    assert_eq!(cases.last().expect("a case").1.of_ranks(64 << 10), 16);
 }
 
 #[test]

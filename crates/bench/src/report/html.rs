@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::axis::Spacing;
 use super::number::moment;
 use super::reference::{DEVICES, PAPER};
-use super::{Cell, Drawing, Figure, OF_THE_PAPER, Picture, Table, cases, ink, machine};
+use super::{Cell, Drawing, Figure, OF_ACP, OF_THE_PAPER, Picture, Table, acp, cases, ink, machine};
 use crate::doubt;
 use crate::results::Results;
 
@@ -124,6 +124,9 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
                 h2 { (heading) }
                 @if *heading == OF_THE_PAPER {
                     p { "Drawn after " (PAPER) ", for this device." }
+                }
+                @if *heading == OF_ACP {
+                    p { "Drawn after " (acp::PAPER) ", for this device." }
                 }
                 div.figures { @for figure in figures { (figure_block(figure, "figures/")?) } }
             }

@@ -1,6 +1,7 @@
 //! The report: what a run measured as one page that needs nothing else, and its figures as files. `figures` and
 //! `general` choose the cases of each figure, `chart`, `bars` and `forest` draw, `html` puts the page together.
 
+mod acp;
 mod axis;
 mod bars;
 mod canvas;
@@ -73,10 +74,14 @@ type Chapters = Vec<(&'static str, Vec<Figure>)>;
 /// The heading of the figures of the paper, which a run has only if it measured what the paper is about.
 const OF_THE_PAPER: &str = "The figures of the paper";
 
+/// The heading of the figures of ranks of jobs, which a run has only if it measured ACP.
+const OF_ACP: &str = "ACP beside the MPI ping-pong";
+
 fn all(results: &Results) -> Result<Chapters> {
     let paper = figures::of_the_paper(results)?;
     let (is_of_paper, rest) = if paper.is_empty() { (false, "Figures") } else { (true, "More of this device") };
-    let mut chapters = vec![(OF_THE_PAPER, paper), (rest, general::of_the_rest(results, is_of_paper)?)];
+    let acp = acp::figures(results)?;
+    let mut chapters = vec![(OF_ACP, acp), (OF_THE_PAPER, paper), (rest, general::of_the_rest(results, is_of_paper)?)];
     chapters.retain(|(_, figures)| !figures.is_empty());
     Ok(chapters)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::canvas::Point;
 use super::number::in_unit;
-use crate::case::{Case, Interference, Measure, Memory, Operation, Placement, Service};
+use crate::case::{Case, Interface, Interference, Measure, Memory, Operation, Placement, Service};
 use crate::results::{CaseResult, Flag, Results, Summary};
 
 /// A case with a value that can be drawn.
@@ -52,13 +52,20 @@ impl Seen<'_> {
     }
 }
 
-/// All cases of the results that have a value above zero, but those in a GPU's memory: figures are of the host's, as those
+/// All cases of the verbs API that have a value above zero, but those in a GPU's memory: figures are of the host's, as those
 /// of the paper are, and the table of all cases has the others.
 pub fn seen(results: &Results) -> Vec<Seen<'_>> {
-    fn with_value(result: &CaseResult) -> Option<Seen<'_>> {
-        let summary = result.summary.as_ref().filter(|_| result.case.memory == Memory::Host)?;
+    seen_through(results, Interface::Verbs)
+}
+
+/// The same of another interface.
+pub fn seen_through(results: &Results, interface: Interface) -> Vec<Seen<'_>> {
+    let fits = |case: &Case| case.memory == Memory::Host && case.interface == interface;
+    let with_value = |result| -> Option<Seen<'_>> {
+        let result: &CaseResult = result;
+        let summary = result.summary.as_ref().filter(|_| fits(&result.case))?;
         (summary.value.is_finite() && summary.value > 0.0).then_some(Seen { result, summary })
-    }
+    };
     results.cases.iter().filter_map(with_value).collect()
 }
 
@@ -164,6 +171,10 @@ pub fn name(operation: Operation) -> &'static str {
         Operation::Read => "Read",
         Operation::FetchAdd => "FAA",
         Operation::CompareSwap => "CAS",
+        Operation::Put => "put",
+        Operation::Get => "get",
+        Operation::Copy => "copy",
+        Operation::PingPong => "ping-pong",
     }
 }
 

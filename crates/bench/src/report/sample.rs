@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::case::{Case, Interference, Measure, Memory, Operation, Placement, Service};
+use crate::case::{Case, Interface, Interference, Measure, Memory, Operation, Placement, Service};
 use crate::results::{
     CaseResult, DeviceFacts, Failure, Flag, Header, Host, InterferenceProof, PlanText, RawFigures, Results, Run,
     SCHEMA, Skipped, Summary,
@@ -20,6 +20,7 @@ pub fn write_case(size: u64) -> Case {
         placement: Placement::Loopback,
         interference: None,
         memory: Memory::Host,
+        interface: Interface::Verbs,
     }
 }
 
@@ -267,6 +268,7 @@ fn model(case: &Case) -> f64 {
             Operation::Read => 1.2,
             Operation::FetchAdd => 2.0,
             Operation::CompareSwap => 2.1,
+            Operation::Put | Operation::Get | Operation::Copy | Operation::PingPong => 1.0,
         };
     let long = case.interference.is_some_and(|s| s.size > 4096);
     let slower = match case.interference.map(|s| s.operation) {

@@ -4,6 +4,7 @@
 //! meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
 
 mod collect;
+mod job;
 mod journal;
 mod live;
 mod team;
@@ -23,13 +24,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use self::collect::{Collector, default_placement, plan_of};
+use self::job::Job;
+pub use self::job::{JobRequest, StartJob};
 pub use self::journal::Setup;
 use self::journal::{Begin, Entry, Journal, replace};
 use self::live::Live;
 use self::team::{Needs, Team};
 pub use self::worker_handle::watch;
 use self::worker_handle::{ANSWER_TIMEOUT, Role, WorkerError, WorkerHandle};
-use crate::case::{Case, Memory, Placement, Service, bytes};
+use crate::case::{Case, Interface, Memory, Placement, Service, bytes};
 use crate::plan::{Plan, Settings};
 use crate::protocol::{Answer, Order, PORT};
 use crate::report;
@@ -56,6 +59,9 @@ pub struct Options {
 pub struct Launcher {
     /// A command that becomes a worker ([`crate::worker::serve`]) on its standard input.
     pub worker: Box<dyn Fn(Route) -> Command>,
+    /// A command that starts the ranks of a job, each of which becomes a worker ([`crate::worker::join`]); or why there is none, in a
+    /// sentence.
+    pub job: Box<StartJob>,
     /// What [`Route::Packets`] is, in words, where there is such a route: how a device without a far host can show what
     /// one would be like.
     pub packets: Option<String>,
@@ -327,7 +333,11 @@ fn fitting(cases: Cases, teams: &mut Teams<'_>) -> Result<(Cases, Vec<Skipped>)>
             unfit.push(Skipped { case, why: why.clone() });
             continue;
         }
-        let mtu = teams.get(kind(&case)).map_err(|e| anyhow::anyhow!("{e}"))?.mtu();
+        // A job that has ended since is started again when it is measured.
+        let mtu = match case.interface.has_ranks() {
+            true => u32::MAX,
+            false => teams.get(kind(&case)).map_err(|e| anyhow::anyhow!("{e}"))?.mtu(),
+        };
         if case.service == Service::Ud && case.size > u64::from(mtu) {
             let why = format!("a datagram has at most {} on this path", bytes(mtu.into()));
             unfit.push(Skipped { case, why });
@@ -338,10 +348,11 @@ fn fitting(cases: Cases, teams: &mut Teams<'_>) -> Result<(Cases, Vec<Skipped>)>
     Ok((fit, unfit))
 }
 
-/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle.
+/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle. Those of ranks share a
+/// row with others of their size, so all are shown.
 fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
     let all: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
-    if all.len() <= 40 {
+    if all.iter().filter(|case| !case.interface.has_ranks()).count() <= 40 {
         return all;
     }
     let mut series: BTreeMap<Case, Vec<u64>> = BTreeMap::new();
@@ -351,17 +362,20 @@ fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
     let shown = |case: &&Case| {
         let sizes = &series[&Case { size: 0, ..**case }];
         let ends = [sizes.first(), sizes.get(sizes.len() / 2), sizes.last()];
-        ends.contains(&Some(&case.size))
+        case.interface.has_ranks() || ends.contains(&Some(&case.size))
     };
     all.iter().filter(shown).copied().collect()
 }
 
 /// What the workers of a team have in common.
-type Kind = (Placement, Memory);
+type Kind = (Placement, Memory, Interface);
+
+/// The team that every run has: it shows the device, and measures the machine itself.
+const PLAIN: Kind = (Placement::Loopback, Memory::Host, Interface::Verbs);
 
 /// The kind of team that carries out a case.
 fn kind(case: &Case) -> Kind {
-    (case.placement, case.memory)
+    (case.placement, case.memory, case.interface)
 }
 
 /// The workers of each kind, made when they are first needed and again when they died.
@@ -390,7 +404,11 @@ impl<'r> Teams<'r> {
         interrupted: &'r AtomicBool,
     ) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(dir.join(LOG))?;
-        let kinds: BTreeSet<Kind> = cases.iter().map(|(case, _)| kind(case)).collect();
+        let mut kinds: BTreeSet<Kind> = cases.iter().map(|(case, _)| kind(case)).collect();
+        // Ranks of a job do not tell the device.
+        if kinds.iter().all(|kind| kind.2.has_ranks()) {
+            kinds.insert(PLAIN);
+        }
         let needs = |of: Kind| team::memory_for(cases.iter().map(|(case, _)| case).filter(|case| kind(case) == of));
         let bytes = kinds.iter().map(|of| (*of, needs(*of))).collect();
         let mut teams = Self {
@@ -411,6 +429,10 @@ impl<'r> Teams<'r> {
                 Err(WorkerError::Failed(why)) if kind.1 == Memory::Gpu => {
                     teams.absent.insert(kind, why);
                 }
+                // Not installed, or not able to use this device.
+                Err(WorkerError::Failed(why) | WorkerError::Lost { why, remote: false }) if kind.2.has_ranks() => {
+                    teams.absent.insert(kind, why);
+                }
                 Err(error) => bail!("{error}"),
             }
         }
@@ -425,8 +447,11 @@ impl<'r> Teams<'r> {
         self.teams.get_mut(&kind).ok_or_else(|| WorkerError::Failed("no workers".into()))
     }
 
-    fn make(&self, kind: Kind) -> Result<Team<'r>, WorkerError> {
-        let (placement, memory) = kind;
+    fn make(&mut self, kind: Kind) -> Result<Team<'r>, WorkerError> {
+        let (placement, memory, interface) = kind;
+        if interface.has_ranks() {
+            return self.make_job(interface, self.bytes.get(&kind).map_or(1, |bytes| bytes.0));
+        }
         let peer = self.setup.peer.as_ref().filter(|_| placement == Placement::Peer);
         let route = match (placement, peer) {
             (Placement::Peer, None) => Route::Packets,
@@ -454,6 +479,16 @@ impl<'r> Teams<'r> {
             memory,
             bytes: self.bytes.get(&kind).copied().unwrap_or((1, 0)),
         })
+    }
+
+    /// Ranks with so much starter memory, on the CPUs of the plain team.
+    fn make_job(&mut self, interface: Interface, starter: u64) -> Result<Team<'r>, WorkerError> {
+        let (log, interrupted) = (self.log.try_clone(), self.interrupted);
+        let log = log.map_err(|e| WorkerError::Failed(format!("no log: {e}")))?;
+        let (command, port) = (&*self.launcher.job, self.setup.port);
+        let like = self.get(PLAIN)?;
+        let (job, ranks) = Job::start(interface, port, starter, command, &log, interrupted)?;
+        Team::of_job(ranks, job, like)
     }
 
     fn measure(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use vervain_rdma::Endpoint;
 
+use super::job::Job;
 use super::worker_handle::{ANSWER_TIMEOUT, Role, WorkerError, WorkerHandle};
 use crate::case::{Case, Interference, Measure, Memory, Service};
 use crate::plan::{Pin, Pinning, Settings};
@@ -54,6 +55,9 @@ pub struct Team<'a> {
     client: WorkerHandle<'a>,
     server: WorkerHandle<'a>,
     background: Option<(WorkerHandle<'a>, WorkerHandle<'a>)>,
+    /// Where they are ranks of a job: the others. Dropped after requester and responder, as all ranks leave it together.
+    job: Option<Job<'a>>,
+    places: Places,
     mtu: u32,
     /// The host of the requesters, with where each worker is pinned.
     pub here: Host,
@@ -108,11 +112,37 @@ impl<'a> Team<'a> {
         let (Some(client), Some(server)) = (take(Role::Client), take(Role::Server)) else {
             return Err(WorkerError::Failed("no requester or no responder".into()));
         };
-        let mut notes: Vec<String> = places.note.into_iter().collect();
+        let mut notes: Vec<String> = places.note.iter().cloned().collect();
         // The coordinator and the requesters are on one host.
         let used: Vec<u32> = here.pinned.values().copied().flatten().collect();
         notes.extend(Topology::read().ok().and_then(|topology| topology.shared_cores(&used)));
-        Ok(Self { client, server, background, mtu, here, there, cpus, notes })
+        Ok(Self { client, server, background, job: None, places, mtu, here, there, cpus, notes })
+    }
+
+    /// A team of the ranks of a job, on the CPUs of `like`, which is on this host.
+    pub fn of_job(mut ranks: Vec<WorkerHandle<'a>>, mut job: Job<'a>, like: &Team<'_>) -> Result<Self, WorkerError> {
+        for rank in &mut ranks {
+            let cpu = like.places.of(rank.role());
+            let settle = Order::Settle { cpu, memory: Memory::Host, node: None, gpu: None, bytes: 0 };
+            match rank.ask(&settle, ANSWER_TIMEOUT)? {
+                Answer::Settled { .. } => {}
+                other => return Err(rank.out_of_order(&other)),
+            }
+        }
+        let mut take = |role| {
+            let place = ranks.iter().position(|rank| rank.role() == role)?;
+            Some(ranks.swap_remove(place))
+        };
+        let (Some(client), Some(server)) = (take(Role::Client), take(Role::Server)) else {
+            return Err(WorkerError::Failed("a job without two ranks".into()));
+        };
+        job.keep(ranks);
+        let (mut here, mut there) = (like.here.clone(), like.there.clone());
+        // The places are those of the team that this one is like.
+        here.pinned.clear();
+        there.pinned.clear();
+        let (places, cpus, mtu) = (like.places.clone(), like.cpus, like.mtu);
+        Ok(Self { client, server, background: None, job: Some(job), places, mtu, here, there, cpus, notes: vec![] })
     }
 
     /// Bytes of payload in a packet.
@@ -133,7 +163,10 @@ impl<'a> Team<'a> {
         settings: &Settings,
         iterations: &mut Option<u64>,
     ) -> Result<Outcome, WorkerError> {
-        let result = self.attempt(case, settings, iterations);
+        let result = match self.job {
+            None => self.attempt(case, settings, iterations),
+            Some(_) => self.attempt_in_job(case, settings, iterations),
+        };
         // Also after a failure, so that the next case finds them free; what ended the run says more than what this does.
         let mut released = Ok(());
         let background = self.background.iter_mut().flat_map(|(client, server)| [client, server]);
@@ -144,6 +177,20 @@ impl<'a> Team<'a> {
             (Err(WorkerError::Failed(_)) | Ok(_), Err(error)) => Err(error),
             (result, _) => result,
         }
+    }
+
+    /// As often as the benchmarks do of which the ping-pong is, whatever it takes: warming up is part of the measurement.
+    fn attempt_in_job(
+        &mut self,
+        case: &Case,
+        settings: &Settings,
+        iterations: &mut Option<u64>,
+    ) -> Result<Outcome, WorkerError> {
+        let spec = Spec { warm_up: settings.warm_up, ..spec(case, settings, self.mtu) };
+        pair_up((&mut self.client, &mut self.server), &spec)?;
+        let planned = *iterations.get_or_insert_with(|| settings.of_ranks(case.size));
+        let (measured, _) = start((&mut self.client, &mut self.server), &spec, planned, SLACK)?;
+        Ok((measured, 0, None))
     }
 
     fn attempt(
@@ -258,7 +305,7 @@ fn start(
 
 fn spec(case: &Case, settings: &Settings, mtu: u32) -> Spec {
     let Settings { inline, signal_every, .. } = *settings;
-    Spec { side: Side::Requester, case: *case, mtu, inline, signal_every, endless: false }
+    Spec { side: Side::Requester, case: *case, mtu, inline, signal_every, endless: false, warm_up: 0 }
 }
 
 fn stream_spec(case: &Case, beside: &Interference, mtu: u32) -> Spec {
@@ -274,12 +321,16 @@ fn stream_spec(case: &Case, beside: &Interference, mtu: u32) -> Spec {
         ..*case
     };
     let signal_every = STREAM_SIGNAL_EVERY;
-    Spec { side: Side::Requester, case: stream, mtu, inline: None, signal_every, endless: true }
+    Spec { side: Side::Requester, case: stream, mtu, inline: None, signal_every, endless: true, warm_up: 0 }
 }
 
 /// Bytes of memory that the workers of a pair need for these cases: the measured one, the interfering one.
 pub fn memory_for<'c>(cases: impl Iterator<Item = &'c Case>) -> (u64, u64) {
     cases.fold((0, 0), |(measured, beside), case| {
+        if case.interface.has_ranks() {
+            // Starter memory, in whole pages; MPI's ranks make their buffers themselves.
+            return (measured.max(case.size.next_multiple_of(4096)), beside);
+        }
         let stream = case.interference.map_or(0, |i| worker::needs(i.size, 1));
         (measured.max(worker::needs(case.size, case.qps)), beside.max(stream))
     })
@@ -316,6 +367,7 @@ fn prove(stream: Interference, did: &Stream, (from, to): (u64, u64)) -> Interfer
 }
 
 /// Which CPU each role runs on.
+#[derive(Clone)]
 struct Places {
     pinning: Pinning,
     here: Assignment,
@@ -336,7 +388,8 @@ impl Places {
         let (pin, automatic) = match role {
             Role::Client => (self.pinning.client, self.here.client),
             Role::Server => (self.pinning.server, self.there.server),
-            Role::BackgroundClient => (self.pinning.background_client, self.here.background_client),
+            // Where two more processes run, a third rank has the place of the first of them.
+            Role::BackgroundClient | Role::Third => (self.pinning.background_client, self.here.background_client),
             Role::BackgroundServer => (self.pinning.background_server, self.there.background_server),
         };
         match pin {
@@ -363,6 +416,7 @@ mod tests {
             at_most: Duration::from_millis(300),
             inline: None,
             signal_every: 100,
+            volume: 0,
         }
     }
 

@@ -1,7 +1,9 @@
 //! The values of cases as the terminal shows them, while a run goes on and at its end.
 
+use std::collections::BTreeSet;
+
 use super::collect::Collector;
-use crate::case::{Case, Measure, Memory, Placement, bytes};
+use crate::case::{Case, Interface, Measure, Memory, Placement, bytes};
 use crate::report::number::number;
 use crate::results::{Flag, Summary};
 use crate::terminal::{self, Kind, Screen};
@@ -18,8 +20,8 @@ struct Shown {
     failures: usize,
 }
 
-/// The cases as tables, one for each measure and placement. While the run goes on no case is complete, and none is said
-/// not to be.
+/// The cases as tables: one for each measure and placement, and at the end one over the sizes of what ranks of jobs did. While the
+/// run goes on no case is complete, and none is said not to be.
 pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Screen) -> String {
     let rounds = so_far.rounds();
     let shown = |case: &Case| {
@@ -27,7 +29,46 @@ pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Scr
         Some(Shown { case: *case, summary, runs, failures })
     };
     let shown: Vec<Shown> = cases.iter().filter_map(shown).collect();
-    of(&shown, (!running).then_some(rounds), screen)
+    if running {
+        return of(&shown, None, screen);
+    }
+    let (by_ranks, others): (Vec<_>, Vec<_>) = shown.into_iter().partition(|s| s.case.interface.has_ranks());
+    let tables = [of(&others, Some(rounds), screen), over_sizes(&by_ranks, screen)];
+    tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// What ranks of jobs did, a row for each size: they are measured to be held against each other at one size.
+fn over_sizes(shown: &[Shown], screen: Screen) -> String {
+    let series = |case: &Case| match case.interface {
+        Interface::Acp => case.operation.word(),
+        mpi => mpi.word(),
+    };
+    let (mut names, mut sizes) = (Vec::new(), BTreeSet::new());
+    for Shown { case, .. } in shown {
+        if !names.contains(&series(case)) {
+            names.push(series(case));
+        }
+        sizes.insert(case.size);
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let cell = |size: u64, name: &str| match shown.iter().find(|s| s.case.size == size && series(&s.case) == name) {
+        None => String::new(),
+        Some(Shown { summary: None, .. }) => "failed".to_owned(),
+        Some(Shown { summary: Some(summary), .. }) => {
+            let mark = if summary.flags.is_empty() { "" } else { "*" };
+            format!("{}{mark}", number(summary.value / 1e3))
+        }
+    };
+    let columns: Vec<_> = ["size"].into_iter().chain(names.iter().copied()).map(|name| (name, Kind::Number)).collect();
+    let row = |size: &u64| {
+        let cells = names.iter().map(|name| cell(*size, name));
+        [bytes(*size)].into_iter().chain(cells).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = sizes.iter().map(row).collect();
+    let table = terminal::table(&columns, &rows, screen);
+    format!("Latency in µs: ACP's copies on starter memory, and half an MPI round trip; * doubtful\n{table}\n")
 }
 
 /// `planned`: how many runs each case should have; None while the run goes on.
@@ -92,8 +133,11 @@ fn row(Shown { case, summary, runs, failures }: &Shown, planned: Option<u32>) ->
     cells
 }
 
-/// Service and neighbour of a case; depth and QPs if they are not those of most.
+/// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its interface.
 fn how(case: &Case) -> String {
+    if case.interface.has_ranks() {
+        return case.interface.name().to_owned();
+    }
     let mut how = case.service.word().to_uppercase();
     if case.measure == Measure::Bandwidth {
         if case.depth != USUAL_DEPTH {
@@ -199,6 +243,30 @@ write          8 B  UD                failed                    2 failed
         // While the run goes on nobody asks for the runs that are to come.
         let running = of(&rows[1..2], None, Screen::Columns(80));
         assert!(!running.contains("too few") && !running.contains("of 3"), "{running}");
+    }
+
+    #[test]
+    fn what_ranks_did_is_one_table_over_the_sizes() {
+        let of = |interface: Interface, operation, size, ns: f64, flags: &[Flag]| {
+            let case = Case { interface, operation, measure: Measure::Latency, depth: 1, ..write_case(size) };
+            shown(latency(case, &[ns; 3]), flags)
+        };
+        let rows = [
+            of(Interface::Acp, Operation::Put, 1, 108.0, &[]),
+            of(Interface::Acp, Operation::Put, 1 << 28, 24.9e6, &[Flag::Noisy]),
+            of(Interface::Acp, Operation::Copy, 1, 302.0, &[]),
+            of(Interface::MpichOwn, Operation::PingPong, 1 << 28, 55.1e6, &[]),
+        ];
+        let expected = "\
+Latency in µs: ACP's copies on starter memory, and half an MPI round trip; * doubtful
+   size      put   copy  mpich-own
+══════════════════════════════════
+    1 B    0.108  0.302
+256 MiB  24,900*            55,100
+";
+        let said = over_sizes(&rows, Screen::Columns(80));
+        assert_eq!(said, expected, "\n{said}");
+        assert_eq!(over_sizes(&[], Screen::Columns(80)), "");
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the user waits who wants to interrupt.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// This host, in sentences.
+const HERE: &str = "this host";
+
 /// What somebody does in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -38,9 +41,16 @@ pub enum Role {
     BackgroundClient,
     /// Its responder.
     BackgroundServer,
+    /// The third rank of a job: where a copy goes between two others.
+    Third,
 }
 
 impl Role {
+    /// That of a rank by its number.
+    pub fn of_rank(rank: u32) -> Option<Self> {
+        [Self::Client, Self::Server, Self::Third].get(rank as usize).copied()
+    }
+
     /// As in plans and results.
     pub fn word(self) -> &'static str {
         match self {
@@ -48,6 +58,7 @@ impl Role {
             Self::Server => "server",
             Self::BackgroundClient => "background_client",
             Self::BackgroundServer => "background_server",
+            Self::Third => "third",
         }
     }
 }
@@ -59,6 +70,7 @@ impl fmt::Display for Role {
             Self::Server => "the responder",
             Self::BackgroundClient => "the interfering requester",
             Self::BackgroundServer => "the responder of the interference",
+            Self::Third => "the third rank",
         })
     }
 }
@@ -95,6 +107,8 @@ pub struct WorkerHandle<'a> {
     child: Option<Child>,
     /// The host's name, for sentences.
     place: String,
+    /// Whether it is behind `vervain bench serve`.
+    remote: bool,
     interrupted: &'a AtomicBool,
     releases: u64,
 }
@@ -126,7 +140,30 @@ impl<'a> WorkerHandle<'a> {
         let failed = |e| WorkerError::Lost { why: format!("cannot start a worker process: {e}"), remote: false };
         let (child, ours) = begin().map_err(failed)?;
         let control = Control::new(ours.into(), |_| false).map_err(failed)?;
-        Ok(Self { role, control, child: Some(child), place: "this host".into(), interrupted, releases: 0 })
+        Ok(Self { role, control, child: Some(child), place: HERE.into(), remote: false, interrupted, releases: 0 })
+    }
+
+    /// The rank of a job that has connected, and says which one it is; the launcher of the job is its parent, so that it ends when
+    /// this is dropped and it has left the job.
+    pub fn of_rank(stream: UnixStream, ranks: u32, interrupted: &'a AtomicBool) -> Result<Self, WorkerError> {
+        let failed = |e| WorkerError::Lost { why: format!("cannot speak to a rank: {e}"), remote: false };
+        let control = Control::new(stream.into(), |_| false).map_err(failed)?;
+        // Until it says who it is.
+        let role = Role::Third;
+        let mut rank = Self { role, control, child: None, place: HERE.into(), remote: false, interrupted, releases: 0 };
+        let joined = match rank.answer(ANSWER_TIMEOUT)? {
+            Answer::Joined(joined) => joined,
+            other => return Err(rank.out_of_order(&other)),
+        };
+        let role = Role::of_rank(joined.rank).filter(|_| (joined.version, joined.ranks) == (VERSION, ranks));
+        let unfit = || WorkerError::Failed(format!("a rank of another job than was started: {joined:?}"));
+        rank.role = role.ok_or_else(unfit)?;
+        Ok(rank)
+    }
+
+    /// What it does.
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     /// Has `vervain bench serve` at `address` (host:port) start one.
@@ -141,7 +178,7 @@ impl<'a> WorkerHandle<'a> {
             why: format!("cannot reach `vervain bench serve` at {address}: {e}"),
             remote: true,
         })?;
-        Ok(Self { role, control, child: None, place: address.to_owned(), interrupted, releases: 0 })
+        Ok(Self { role, control, child: None, place: address.to_owned(), remote: true, interrupted, releases: 0 })
     }
 
     /// Has it open its device.
@@ -194,7 +231,7 @@ impl<'a> WorkerHandle<'a> {
             }
             if since.elapsed() > timeout {
                 let why = format!("{} at {} did not answer for {timeout:.0?}", self.role, self.place);
-                return Err(WorkerError::Lost { why, remote: self.child.is_none() });
+                return Err(WorkerError::Lost { why, remote: self.remote });
             }
         }
     }
@@ -219,14 +256,17 @@ impl<'a> WorkerHandle<'a> {
         let text = format!("{answer:?}");
         let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
         let why = format!("{} at {} gave an answer out of order: {name}", self.role, self.place);
-        WorkerError::Lost { why, remote: self.child.is_none() }
+        WorkerError::Lost { why, remote: self.remote }
     }
 
     fn lost(&mut self, error: &io::Error) -> WorkerError {
         let (role, place) = (self.role, &self.place);
         let Some(child) = &mut self.child else {
-            let why = format!("lost {place}, where {role} was: {error}");
-            return WorkerError::Lost { why, remote: true };
+            let why = match self.remote {
+                true => format!("lost {place}, where {role} was: {error}"),
+                false => format!("the job of {role} has ended: {error}"),
+            };
+            return WorkerError::Lost { why, remote: self.remote };
         };
         let why = match end_of(child).map(|status| (status.signal(), status.code())) {
             Some((Some(signal), _)) => format!("the process of {role} was killed by signal {signal}"),

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::Recorder;
 use super::bootstrap::normal;
-use crate::case::{Case, Measure, Memory, Operation, Placement, Service};
+use crate::case::{Case, Interface, Measure, Memory, Operation, Placement, Service};
 use crate::results::Run;
 
 /// How a machine's figures vary.
@@ -75,6 +75,7 @@ pub fn latency() -> Case {
         placement: Placement::Loopback,
         interference: None,
         memory: Memory::Host,
+        interface: Interface::Verbs,
     }
 }
 

@@ -6,6 +6,7 @@ mod clock;
 mod latency;
 mod memory;
 mod pair;
+mod rank;
 mod segments;
 mod wait;
 
@@ -24,6 +25,7 @@ use self::memory::Memory;
 pub use self::memory::SCATTER;
 use self::pair::Pair;
 pub use self::pair::needs;
+pub use self::rank::join;
 use self::wait::Stop;
 use crate::case::{self, Measure};
 use crate::control::{Control, Silence};

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use vervain_rdma::*;
 
 use super::memory::Memory;
-use crate::case::{Case, Measure, Operation, Service};
+use crate::case::{Case, Interface, Measure, Operation, Service};
 use crate::protocol::{Side, Spec};
 
 /// The Q_Key of all datagrams.
@@ -95,6 +95,11 @@ impl Pair {
         ensure!(
             spec.case.qps > 0 && spec.case.depth > 0 && spec.case.size > 0 && spec.signal_every > 0,
             "a case of nothing"
+        );
+        ensure!(
+            Operation::of(Interface::Verbs).contains(&spec.case.operation),
+            "{} is no operation of the verbs API",
+            spec.case.operation
         );
         ensure!(
             needs(spec.case.size, spec.case.qps) <= memory.remote().len,
@@ -221,6 +226,9 @@ impl Pair {
             (Operation::Read, None) => SendRequest::read(&sge, there),
             (Operation::FetchAdd, None) => SendRequest::fetch_add(&sge, there, 1),
             (Operation::CompareSwap, None) => SendRequest::compare_swap(&sge, there, 0, 0),
+            (Operation::Put | Operation::Get | Operation::Copy | Operation::PingPong, None) => {
+                unreachable!("refused by Pair::new")
+            }
         };
         let request = if signaled { request.signaled() } else { request };
         let request = if self.inline { request.inline() } else { request };
@@ -284,7 +292,8 @@ mod tests {
     #[test]
     fn nothing_is_inline_that_the_cpu_cannot_read() {
         let case = Case { operation: Operation::WriteImm, ..synthetic::latency() };
-        let spec = Spec { side: Side::Requester, case, mtu: 1024, inline: None, signal_every: 1, endless: false };
+        let spec =
+            Spec { side: Side::Requester, case, mtu: 1024, inline: None, signal_every: 1, endless: false, warm_up: 0 };
         let asked = Spec { inline: Some(64), ..spec };
         assert_eq!([wanted_inline(&spec, true), wanted_inline(&asked, true)], [220, 64]);
         assert_eq!([wanted_inline(&spec, false), wanted_inline(&asked, false)], [0, 0]);

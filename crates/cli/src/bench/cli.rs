@@ -11,6 +11,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   vervain bench run                          a look at the first device of this host, in half a minute
   vervain bench run paper --local -o paper   the figures of Akimoto et al. 2012, on this host
+  vervain bench run acp -o acp               ACP beside the MPI ping-pong, as Ajima et al. 2015
   vervain bench serve                        on the far host, then here:
   vervain bench run paper --peer node7 --device mlx5_0
   vervain bench plans paper > mine.toml      a plan to change; then: vervain bench run mine.toml
@@ -141,4 +142,10 @@ pub struct WorkerArgs {
     /// The GID if the coordinator names none
     #[arg(long)]
     pub gid_index: Option<u8>,
+    /// Be a rank of the job that this process was started in, with orders from the coordinator of this name
+    #[arg(long, requires = "interface")]
+    pub join: Option<String>,
+    /// What the ranks of the job use
+    #[arg(long, requires = "join")]
+    pub interface: Option<String>,
 }

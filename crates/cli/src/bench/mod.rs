@@ -2,6 +2,7 @@
 //! `vervain_bench`'s.
 
 pub mod cli;
+mod job;
 
 use std::env;
 use std::ffi::OsString;
@@ -9,6 +10,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
@@ -36,6 +38,9 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         BenchCommand::Report(args) => report(args),
         BenchCommand::Plans(args) => plans(args),
         BenchCommand::Worker(args) => {
+            if let (Some(name), Some(interface)) = (&args.join, &args.interface) {
+                return worker::join(name, job::interface(interface)?).map(|()| ExitCode::SUCCESS);
+            }
             let socket = io::stdin().as_fd().try_clone_to_owned()?;
             let defaults = worker::Defaults { device: args.device.clone(), gid_index: args.gid_index };
             worker::serve(socket, defaults).map(|()| ExitCode::SUCCESS)
@@ -81,8 +86,13 @@ fn ending(outcome: &Outcome, dir: &Path) -> ExitCode {
     for case in results.cases.iter().filter(|c| !c.failures.is_empty()).take(5) {
         output::note(&format!("failed: {}: {}", case.case, case.failures[0].why));
     }
-    for skipped in results.skipped.iter().take(1) {
-        output::note(&format!("skipped: {}: {}", skipped.case, skipped.why));
+    // Each reason once, with the first case that it is of.
+    let mut reasons: Vec<&str> = vec![];
+    for skipped in &results.skipped {
+        if !reasons.contains(&skipped.why.as_str()) {
+            reasons.push(&skipped.why);
+            output::note(&format!("skipped: {}: {}", skipped.case, skipped.why));
+        }
     }
     if let Some(banner) = doubt::banner(results) {
         output::note(&banner.sentence);
@@ -120,7 +130,7 @@ fn be_far(args: &ServeArgs) -> Result<ExitCode> {
     output::note(&workers.note);
     let which = args.which.clone();
     let worker = move || {
-        let mut command = workers.command(Route::Usual);
+        let mut command = workers.worker(Route::Usual);
         command.args(which.device.iter().flat_map(|device| ["--device", device]));
         command.args(which.gid_index.iter().flat_map(|index| ["--gid-index".to_owned(), index.to_string()]));
         command
@@ -165,6 +175,8 @@ fn plans(args: &PlansArgs) -> Result<ExitCode> {
 struct Workers {
     exe: PathBuf,
     variables: Vec<(String, OsString)>,
+    /// The device's name.
+    device: String,
     /// Whether the device is one of ours, which can be told to take the network.
     ours: bool,
     note: String,
@@ -183,7 +195,8 @@ impl Workers {
             let found = inventory::query(Path::new(libs::LIBIBVERBS), &options, true);
             if let Some(device) = found.as_ref().ok().and_then(|devices| fits(devices)) {
                 let note = format!("device {}, by the libibverbs that the dynamic linker finds", device.name);
-                return Ok(Workers { exe, variables: owned(options), ours: device.vendor_id == VERVAIN, note });
+                let (variables, ours) = (owned(options), device.vendor_id == VERVAIN);
+                return Ok(Workers { exe, variables, device: device.name, ours, note });
             }
             if which.verbs == Verbs::System {
                 let none = |devices: Vec<Device>| match &which.device {
@@ -200,26 +213,42 @@ impl Workers {
             bail!("no device called {name} on this system; Vervain's are {}", names(&devices));
         };
         let note = format!("device {}, Vervain's", device.name);
-        Ok(Workers { exe, variables: owned(variables), ours: true, note })
+        Ok(Workers { exe, variables: owned(variables), device: device.name, ours: true, note })
     }
 
+    /// A worker of a pair.
+    fn worker(&self, route: Route) -> Command {
+        let mut command = self.command(route);
+        command.args(["bench", "worker"]);
+        command
+    }
+
+    /// This program, so that it finds the device.
     fn command(&self, route: Route) -> Command {
         let mut command = Command::new(&self.exe);
-        command.args(["bench", "worker"]).envs(self.variables.iter().map(|(n, v)| (n, v)));
+        self.set_variables(&mut command, route);
+        command
+    }
+
+    /// Has a program find the device.
+    fn set_variables(&self, command: &mut Command, route: Route) {
+        command.envs(self.variables.iter().map(|(n, v)| (n, v)));
         if route == Route::Packets {
             command.env(LINK.name(), LinkChoice::Roce.word());
         }
-        command
     }
 
     fn launcher(self) -> Launcher {
         let link = self.variables.iter().find(|(name, _)| name == LINK.name());
         let by_memory_only = link.is_some_and(|(_, v)| LinkChoice::of(v.as_encoded_bytes()) == Some(LinkChoice::Local));
         let packets = self.ours && !by_memory_only;
+        let workers = Arc::new(self);
+        let of_job = workers.clone();
         Launcher {
             packets: packets.then(|| "RoCE v2 packets between two processes of this host (VERVAIN_LINK=roce)".into()),
             version: env!("CARGO_PKG_VERSION").into(),
-            worker: Box::new(move |route| self.command(route)),
+            worker: Box::new(move |route| workers.worker(route)),
+            job: Box::new(move |request| job::command(&of_job, request)),
         }
     }
 }

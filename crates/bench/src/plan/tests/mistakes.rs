@@ -19,7 +19,7 @@ fn a_mistake_is_shown_with_its_place_its_key_and_its_line() {
     let text = "title = \"Mine\"\n\n[[case]]\noperation = \"wirte\"\nmeasure = \"latency\"\n";
     let errors = parse("mine.toml", text).expect_err("a mistake").to_string();
     let expected = concat!(
-        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa or cas, ",
+        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, ",
         r#"found "wirte"; did you mean "write"?
   |
 4 | operation = "wirte"
@@ -50,8 +50,8 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
 
 /// What many of the sentences below have in common.
 fn whole(text: &str) -> String {
-    let keys = "expected a key operation, service, measure, size, depth, qps, placement, memory, interference, iterations, \
-                warm_up, at_least, at_most, inline or signal_every";
+    let keys = "expected a key interface, operation, service, measure, size, depth, qps, placement, memory, interference, iterations, \
+                warm_up, at_least, at_most, inline, signal_every or volume";
     let polled =
         "expected host for the latency of write, since the CPU polls that memory and cannot poll a GPU's, found gpu";
     text.replace("{SIZES}", r#"expected 1 B to 2 GiB, written 8, "64K", "8 MiB", "8..8M" or "8..8M by 4""#)
@@ -166,7 +166,26 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
         "[[case]]",
         &[
             "1:1 case[1]: expected the key measure, latency or bandwidth, found none",
-            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa or cas, found none",
+            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, found none",
+        ],
+    ),
+    (
+        "[[case]]\ninterface = ['acp', 'mpich']\noperation = 'put'\nmeasure = ['latency', 'bandwidth']\nplacement = 'peer'",
+        &[
+            "3:13 case[1].operation: expected ping-pong, which interface \"mpich\" has, found put",
+            "4:23 case[1].measure[2]: expected latency with interface \"acp\", found 'bandwidth'",
+            "4:23 case[1].measure[2]: expected latency with interface \"mpich\", found 'bandwidth'",
+            "5:13 case[1].placement: expected loopback with interface \"acp\", found 'peer'",
+            "5:13 case[1].placement: expected loopback with interface \"mpich\", found 'peer'",
+        ],
+    ),
+    (
+        "[[case]]\noperation = 'get'\nmeasure = 'latency'\nvolume = '1M'\ninterference = '8 B put'",
+        &[
+            "2:13 case[1].operation: expected send, send+imm, write, write+imm, read, faa or cas, which interface \"verbs\" has, \
+             found get",
+            "4:10 case[1].volume: expected no volume, since at_most bounds what is measured, with interface \"verbs\", found '1M'",
+            "5:16 case[1].interference: expected \"none\" or a size and an operation, as \"8 B write\", found '8 B put'",
         ],
     ),
     (
