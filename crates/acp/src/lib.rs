@@ -16,6 +16,7 @@ mod pointer;
 mod progress;
 mod region;
 mod settings;
+mod sizes;
 mod table;
 mod world;
 
@@ -25,4 +26,5 @@ pub use op::Atomic;
 pub use pointer::{GlobalPtr, Word};
 pub use region::Region;
 pub use settings::Settings;
+pub use sizes::{Holding, Objects, memory, weigh};
 pub use world::{Ender, Handle, Key, Order, World};

@@ -21,6 +21,8 @@ use crate::settings::Settings;
 const SPIN: Duration = Duration::from_micros(50);
 /// Looks at the own requests, for each one at what peers want.
 const LOOKS: u32 = 16;
+/// The stack of the thread.
+pub(crate) const STACK: usize = 256 << 10;
 
 /// The engine with its lock, its thread, and those who wait.
 pub(crate) struct Progress {
@@ -69,14 +71,7 @@ const DATA: usize = 1;
 impl Progress {
     /// Joins the mesh of `epoch` as `rank`. Returns once all ranks have.
     pub fn start(job: &Arc<Job>, rank: u32, epoch: u32, settings: &Settings) -> Result<Progress> {
-        let options = vervain_mesh::Options {
-            connections: settings.connections,
-            sends: SENDS,
-            commands: 128,
-            command_bytes: crate::command::Command::BYTES,
-            devices: settings.devices.clone(),
-            ..Default::default()
-        };
+        let options = options(settings);
         let mut mesh = Mesh::open(job, rank, epoch, &options, &agreed(settings), vec![])?;
         let memory = OwnMemory::new(&mesh, settings)?;
         mesh.set_hello(memory.hello(mesh.ports().len()));
@@ -425,14 +420,26 @@ fn spawn(body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
     }
-    let thread = std::thread::Builder::new().name("acp".into()).stack_size(256 << 10).spawn(body);
+    let thread = std::thread::Builder::new().name("acp".into()).stack_size(STACK).spawn(body);
     // SAFETY: the mask from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
     thread.map_err(|error| Error::broken(format!("no thread for progress: {error}")))
 }
 
+/// The mesh that these settings ask for.
+pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
+    vervain_mesh::Options {
+        connections: settings.connections,
+        sends: SENDS,
+        commands: 128,
+        command_bytes: crate::command::Command::BYTES,
+        devices: settings.devices.clone(),
+        ..Default::default()
+    }
+}
+
 /// What all ranks must have alike.
-fn agreed(settings: &Settings) -> Vec<u8> {
+pub(crate) fn agreed(settings: &Settings) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     let mut bytes = vec![version.len() as u8];
     bytes.extend(version);

@@ -83,6 +83,11 @@ impl Table {
         Ok(Self { rank, layout, published, own: vec![None], free, given_up, live: 0 })
     }
 
+    /// Bytes of a table with all regions that a job of this layout can have: what is published, and this rank's side of it.
+    pub fn bytes(layout: Layout) -> usize {
+        (layout.max_regions() as usize + 1) * (Entry::BYTES + size_of::<Option<Own>>())
+    }
+
     /// Where peers of `port` read it.
     pub fn published(&self, port: usize) -> (u64, u32) {
         (self.published.start(), self.published.rkey(port))

@@ -58,6 +58,8 @@ pub enum Command {
     /// Measure any verbs device, with and without interference, and draw the results
     #[command(after_help = crate::bench::cli::EXAMPLES)]
     Bench(crate::bench::cli::BenchArgs),
+    /// Look at what ACP, the library for global memory, costs
+    Acp(crate::acp::cli::AcpArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write all of them into a directory

@@ -2,6 +2,7 @@
 //! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line or a wrong variable. `vervain run` becomes the
 //! program it starts, and `vervain launch` ends with the status of its ranks; the errors of both are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
 
+mod acp;
 mod bench;
 mod cli;
 mod devices;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(args),
         Command::Env(args) => env_format::env(args),
         Command::Bench(args) => bench::bench(args),
+        Command::Acp(args) => acp::acp(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
         Command::Inventory(args) => inventory::print(args),

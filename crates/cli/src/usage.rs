@@ -130,6 +130,7 @@ mod tests {
             ("vervain env --format csh", "--format is 'csh'; it can be sh, fish, docker, github or json"),
             ("vervain env --list --no-preload", "--list cannot be used with --no-preload"),
             ("vervain completions tcl", "SHELL is 'tcl'; it can be bash, elvish, fish, powershell or zsh"),
+            ("vervain acp memory --ranks 0", "--ranks is '0'; it can be 1 to 2097152"),
             ("vervain bench run --rounds 0", "--rounds is '0'; 0 is not in 1..=1000"),
         ] {
             assert_eq!(said(line), wanted);

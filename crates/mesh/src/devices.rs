@@ -30,6 +30,11 @@ impl Devices {
         Self { ports, pairs, active: (0..places as u32).collect(), numbers }
     }
 
+    /// Bytes of it, for `places` places at `ports` ports, without the QPs.
+    pub fn bytes(places: usize, ports: usize) -> usize {
+        places * (ports * size_of::<Option<Pair>>() + size_of::<u32>()) + ports * Table::<u32>::bytes(places)
+    }
+
     fn pair_index(&self, place: u32, port: usize) -> usize {
         place as usize * self.ports.len() + port
     }

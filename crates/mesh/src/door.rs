@@ -21,6 +21,10 @@ const RECEIVE_BYTES: usize = GRH_BYTES + MAX_DATAGRAM;
 const RECEIVE: u64 = 1 << 62;
 const SEND: u64 = 1 << 61;
 
+/// Bytes of a door's memory, and of the ways that it keeps.
+pub const BYTES: usize =
+    RECEIVE_BYTES * RECEIVES as usize + MAX_DATAGRAM * SENDS as usize + WAYS * size_of::<(Site, Ah)>();
+
 /// A UD QP with its memory.
 pub struct Door {
     qp: Qp,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use vervain_bootstrap::Job;
 
-use crate::address::Doors;
+use crate::address::{Door, Doors, MAX_DEVICES, Site};
 use crate::error::{Error, Result};
 use crate::protocol::{BLOCK, Key, VERSION, leader_of};
 
@@ -40,6 +40,14 @@ fn common_key(epoch: u32) -> String {
 
 fn leader_key(epoch: u32) -> String {
     format!("mesh.{epoch}.leader")
+}
+
+/// Bytes of a leader's key and value in the job's store, at most.
+pub fn leader_bytes() -> usize {
+    let address = Door { site: Site::Gid([u8::MAX; 16], u16::MAX), qpn: u32::MAX, qkey: u32::MAX };
+    let mut room = [0; 256];
+    let value = postcard::to_slice(&Doors::new(&[address; MAX_DEVICES]), &mut room).map_or(0, |value| value.len());
+    leader_key(0).len() + size_of_val(&VERSION) + value
 }
 
 /// Puts the job's secret and settings; done by rank 0 of the job.

@@ -44,6 +44,8 @@ mod mesh;
 mod options;
 mod port;
 pub mod protocol;
+mod sizes;
+mod stock;
 mod table;
 
 pub use address::{Door, Doors, Lanes, MAX_DEVICES, Site};
@@ -52,3 +54,5 @@ pub use introduction::Introduction;
 pub use mesh::{Command, Mesh};
 pub use options::{Event, Link, MAX_HELLO, Options};
 pub use port::Port;
+pub use sizes::{Holding, Kind, memory};
+pub use stock::Stock;

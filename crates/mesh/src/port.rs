@@ -15,6 +15,11 @@ const RNR_TIMER: u8 = 1;
 /// Never gives up.
 const RNR_RETRY: u8 = 7;
 
+/// Bytes of the receive for a command.
+pub(crate) fn slot_bytes(options: &Options) -> usize {
+    options.command_bytes.next_multiple_of(8)
+}
+
 /// An open device, and what all connections of it share.
 pub struct Port {
     /// The device.
@@ -96,7 +101,7 @@ impl Port {
         let data = Cq::new(&context, room, Some(&data_channel), 0)?;
         let service = Cq::new(&context, options.commands + door::REQUESTS, Some(&service_channel), 0)?;
         let srq = Srq::new(&pd, options.commands, 1)?;
-        let slot_bytes = options.command_bytes.next_multiple_of(8);
+        let slot_bytes = slot_bytes(options);
         let commands = pd.region(slot_bytes * options.commands as usize, Access::LOCAL_WRITE)?;
         let door = Door::open(&pd, &service, &path)?;
         // A device refuses a QP for a right that it does not know.

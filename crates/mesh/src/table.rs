@@ -19,8 +19,17 @@ pub fn key(rank: u32, colour: u32) -> u64 {
 impl<V: Copy> Table<V> {
     /// A table for `keys` keys, at least 1; `nothing` is what stands where there is none.
     pub fn new(keys: usize, nothing: V) -> Self {
-        let slots = (keys.max(1) * 4).next_power_of_two();
+        let slots = Self::slots(keys);
         Self { slots: vec![(EMPTY, nothing); slots].into(), shift: u64::BITS - slots.trailing_zeros() }
+    }
+
+    fn slots(keys: usize) -> usize {
+        (keys.max(1) * 4).next_power_of_two()
+    }
+
+    /// Bytes of a table for `keys` keys.
+    pub fn bytes(keys: usize) -> usize {
+        Self::slots(keys) * size_of::<(u64, V)>()
     }
 
     #[inline]

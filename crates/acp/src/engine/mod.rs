@@ -180,6 +180,28 @@ pub(crate) struct Engine {
     eager: bool,
 }
 
+/// What an engine holds, in bytes.
+pub(crate) struct EngineBytes {
+    pub operations: usize,
+    pub entries: usize,
+    pub connections: usize,
+    pub buffers: usize,
+}
+
+impl EngineBytes {
+    pub const OPERATIONS: usize = RING + INTERNAL;
+    pub const ENTRIES: usize = CACHED;
+
+    pub fn of(connections: usize) -> Self {
+        Self {
+            operations: Self::OPERATIONS * (size_of::<Op>() + size_of::<u64>() + STAGED),
+            entries: CACHED * size_of::<Cached>(),
+            connections: connections * (size_of::<Connection>() + Entry::BYTES),
+            buffers: usize::from(BUFFERS) * BOUNCE as usize,
+        }
+    }
+}
+
 /// The ranks' ports as domains to register with.
 fn domains(mesh: &Mesh, atomics: AtomicCap) -> Vec<Domain<'_>> {
     mesh.ports().iter().map(|port| Domain { pd: &port.pd, atomics }).collect()

@@ -24,6 +24,11 @@ impl Directory {
         Self { first, block, ranks: BTreeMap::new() }
     }
 
+    /// Bytes of a whole block; half as much again, since the nodes of the tree are seldom full.
+    pub fn bytes() -> usize {
+        BLOCK as usize * size_of::<(u32, Doors)>() * 3 / 2
+    }
+
     /// Enters a rank; whether it is there now with this address. None if it is not of this block.
     pub fn register(&mut self, rank: u32, doors: Doors) -> Option<bool> {
         (leader_of(rank, self.block) == self.first).then(|| *self.ranks.entry(rank).or_insert(doors) == doors)
@@ -49,8 +54,17 @@ pub struct Known {
 }
 
 impl Known {
+    fn room(connections: usize) -> usize {
+        (connections * 4).next_power_of_two().min(1024)
+    }
+
+    /// Bytes of it, in a pool with so many places.
+    pub fn bytes(connections: usize) -> usize {
+        Self::room(connections) * size_of::<Option<(u32, Doors)>>() + LEADERS * size_of::<(u32, Doors)>()
+    }
+
     pub fn new(connections: usize) -> Self {
-        let room = (connections * 4).next_power_of_two().min(1024);
+        let room = Self::room(connections);
         Self { leaders: VecDeque::new(), wanted: VecDeque::new(), awaited: Vec::new(), ranks: vec![None; room].into() }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::address::{Door, Doors, Lanes};
 use crate::error::{Error, Result};
-use crate::options::{Event, Link};
+use crate::options::{Event, Link, MAX_HELLO};
 use crate::table::{Table, key};
 
 pub use directory::{BLOCK, leader_of};
@@ -108,6 +108,30 @@ pub struct Pool<F> {
     hungry: bool,
     due: bool,
     deadline: Option<Instant>,
+}
+
+/// What a pool with so many places holds, in bytes.
+pub(crate) struct PoolBytes {
+    /// Places, their peers, and who finds them.
+    pub places: usize,
+    /// Addresses of ranks, and of leaders.
+    pub known: usize,
+    /// Connections that were closed.
+    pub closed: usize,
+    /// A leader's directory of its block.
+    pub directory: usize,
+}
+
+impl PoolBytes {
+    pub fn of(places: usize) -> Self {
+        let place = size_of::<Place>() + size_of::<Peer>() + MAX_HELLO + 2 * size_of::<u32>();
+        Self {
+            places: places * place + Table::<Link>::bytes(places) + Table::<u32>::bytes(places),
+            known: Known::bytes(places),
+            closed: Closed::bytes(),
+            directory: Directory::bytes(),
+        }
+    }
 }
 
 impl<F: Fabric> Pool<F> {

@@ -123,6 +123,12 @@ impl Closed {
         Self { sent: HashMap::new(), order: VecDeque::new() }
     }
 
+    /// Bytes of as many as are remembered: a table at most seven eighths full with a byte more for each of its places, and the order.
+    pub fn bytes() -> usize {
+        let buckets = (REMEMBERED * 8 / 7).next_power_of_two();
+        buckets * (size_of::<(Id, u32)>() + 1) + (REMEMBERED + 1).next_power_of_two() * size_of::<Id>()
+    }
+
     pub fn remember(&mut self, id: Id, sent: u32) {
         if self.order.len() == REMEMBERED
             && let Some(oldest) = self.order.pop_front()
