@@ -27,6 +27,8 @@ pub enum Kind {
     Connections,
     /// Addresses of other ranks.
     Addresses,
+    /// Addresses of leaders of the directory.
+    Leaders,
     /// Connections that were closed.
     Closed,
     /// The door's memory.
@@ -51,8 +53,8 @@ impl Kind {
 /// the values that it keeps.
 pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
     let places = options.connections;
-    let pool = PoolBytes::of(places);
     let leaders = ranks.div_ceil(BLOCK);
+    let pool = PoolBytes::of(places, leaders as usize);
     let holding =
         |kind, what, made_of: String, bytes: usize, grows| Holding { kind, what, made_of, bytes: bytes as u64, grows };
     vec![
@@ -63,7 +65,8 @@ pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
             pool.places + Devices::bytes(places, ports),
             false,
         ),
-        holding(Kind::Addresses, "addresses of ranks", "caches of fixed size".into(), pool.known, false),
+        holding(Kind::Addresses, "addresses of ranks", "a cache of fixed size".into(), pool.known, false),
+        holding(Kind::Leaders, "addresses of leaders", format!("{leaders}"), pool.leaders, true),
         holding(Kind::Closed, "connections that were closed", "the last ones".into(), pool.closed, false),
         holding(Kind::Door, "datagrams of handshakes", format!("{ports} door(s)"), ports * door::BYTES, false),
         holding(
@@ -89,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_fetched_grows_with_ranks() {
+    fn only_what_was_learned_of_leaders_grows_with_ranks() {
         let options = Options::default();
         let (few, many) = (memory(1000, &options, 1), memory(1 << 20, &options, 1));
         for (few, many) in few.iter().zip(&many) {

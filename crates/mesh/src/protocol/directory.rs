@@ -39,12 +39,13 @@ impl Directory {
     }
 }
 
-/// Leaders whose addresses are kept; others are fetched again.
-const LEADERS: usize = 64;
+/// Leaders whose addresses are kept, those of 2^21 ranks; of more, some are fetched again. That is to be rare: each fetch costs two
+/// changes of threads, and libpmix 4.2 keeps more than 100 bytes for good of each, also of a value that it has.
+const LEADERS: usize = 2048;
 
-/// What a rank has learned of others: caches of fixed size, since ranks may be many.
+/// What a rank has learned of others: of ranks a cache of fixed size, since they may be many; of leaders all.
 pub struct Known {
-    leaders: VecDeque<(u32, Doors)>,
+    leaders: BTreeMap<u32, Doors>,
     /// Leaders that the owner is to fetch, and has not taken up yet.
     wanted: VecDeque<u32>,
     /// Leaders that it is fetching, or is to.
@@ -58,14 +59,19 @@ impl Known {
         (connections * 4).next_power_of_two().min(1024)
     }
 
-    /// Bytes of it, in a pool with so many places.
+    /// Bytes of the cache of ranks, in a pool with so many places.
     pub fn bytes(connections: usize) -> usize {
-        Self::room(connections) * size_of::<Option<(u32, Doors)>>() + LEADERS * size_of::<(u32, Doors)>()
+        Self::room(connections) * size_of::<Option<(u32, Doors)>>()
+    }
+
+    /// Bytes of the addresses of so many leaders; half as much again, since the nodes of the tree are seldom full.
+    pub fn leader_bytes(leaders: usize) -> usize {
+        leaders.min(LEADERS) * size_of::<(u32, Doors)>() * 3 / 2
     }
 
     pub fn new(connections: usize) -> Self {
         let room = Self::room(connections);
-        Self { leaders: VecDeque::new(), wanted: VecDeque::new(), awaited: Vec::new(), ranks: vec![None; room].into() }
+        Self { leaders: BTreeMap::new(), wanted: VecDeque::new(), awaited: Vec::new(), ranks: vec![None; room].into() }
     }
 
     fn slot(&self, rank: u32) -> usize {
@@ -82,7 +88,7 @@ impl Known {
 
     /// The address of the leader with this job rank; where it is not known, the owner will be asked for it.
     pub fn leader(&mut self, leader: u32) -> Option<Doors> {
-        let found = self.leaders.iter().find(|(there, _)| *there == leader).map(|(_, doors)| *doors);
+        let found = self.leaders.get(&leader).copied();
         if found.is_none() && !self.awaited.contains(&leader) {
             self.awaited.push(leader);
             self.wanted.push_back(leader);
@@ -100,11 +106,10 @@ impl Known {
 
     pub fn learn_leader(&mut self, leader: u32, doors: Doors) {
         self.fetched(leader);
-        self.leaders.retain(|(there, _)| *there != leader);
         if self.leaders.len() == LEADERS {
-            self.leaders.pop_front();
+            self.leaders.pop_first();
         }
-        self.leaders.push_back((leader, doors));
+        self.leaders.insert(leader, doors);
     }
 
     pub fn fetched(&mut self, leader: u32) {
@@ -133,15 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn leaders_are_asked_for_once_and_only_some_are_kept() {
+    fn leaders_are_asked_for_once_and_those_of_the_largest_job_are_kept() {
         let mut known = Known::new(2);
         assert_eq!((known.leader(1024), known.leader(1024), known.leader(0)), (None, None, None));
         assert_eq!((known.wanted_leader(), known.wanted_leader(), known.wanted_leader()), (Some(1024), Some(0), None));
         assert_eq!((known.leader(0), known.wanted_leader()), (None, None), "it is being fetched");
-        for block in 0..100 {
+        for block in 0..(1 << 21) / BLOCK {
             known.learn_leader(block * BLOCK, doors(block));
         }
-        assert_eq!((known.leader(99 * BLOCK), known.leaders.len()), (Some(doors(99)), LEADERS));
+        for block in 0..(1 << 21) / BLOCK {
+            assert_eq!((known.leader(block * BLOCK), known.wanted_leader()), (Some(doors(block)), None));
+        }
+        known.learn_leader(1 << 21, doors(1));
+        assert_eq!((known.leader(1 << 21), known.leaders.len()), (Some(doors(1)), LEADERS));
         assert_eq!((known.leader(0), known.wanted_leader()), (None, Some(0)));
     }
 

@@ -110,12 +110,14 @@ pub struct Pool<F> {
     deadline: Option<Instant>,
 }
 
-/// What a pool with so many places holds, in bytes.
+/// What a pool with so many places holds, in a job with so many leaders, in bytes.
 pub(crate) struct PoolBytes {
     /// Places, their peers, and who finds them.
     pub places: usize,
-    /// Addresses of ranks, and of leaders.
+    /// Addresses of ranks.
     pub known: usize,
+    /// Addresses of leaders.
+    pub leaders: usize,
     /// Connections that were closed.
     pub closed: usize,
     /// A leader's directory of its block.
@@ -123,11 +125,12 @@ pub(crate) struct PoolBytes {
 }
 
 impl PoolBytes {
-    pub fn of(places: usize) -> Self {
+    pub fn of(places: usize, leaders: usize) -> Self {
         let place = size_of::<Place>() + size_of::<Peer>() + MAX_HELLO + 2 * size_of::<u32>();
         Self {
             places: places * place + Table::<Link>::bytes(places) + Table::<u32>::bytes(places),
             known: Known::bytes(places),
+            leaders: Known::leader_bytes(leaders),
             closed: Closed::bytes(),
             directory: Directory::bytes(),
         }
