@@ -33,6 +33,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 pub use error::{Error, Result};
+pub use pmix::host::Host;
 pub use protocol::{MAX_KEY, MAX_VALUE};
 
 use environment::Found;

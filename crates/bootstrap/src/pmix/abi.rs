@@ -33,6 +33,13 @@ pub const UINT32: u16 = 14;
 /// `PMIX_BYTE_OBJECT`.
 pub const BYTE_OBJECT: u16 = 27;
 
+/// `PMIX_INFO`.
+pub const INFO: u16 = 24;
+/// `PMIX_DATA_ARRAY`.
+pub const DATA_ARRAY: u16 = 39;
+/// `PMIX_PROC_RANK`.
+pub const PROC_RANK: u16 = 40;
+
 /// `PMIX_JOB_SIZE`.
 pub const JOB_SIZE: &str = "pmix.job.size";
 /// `PMIX_LOCAL_PEERS`.
@@ -54,6 +61,13 @@ pub struct pmix_byte_object_t {
     pub size: usize,
 }
 
+#[repr(C)]
+pub struct pmix_data_array_t {
+    pub kind: u16,
+    pub size: usize,
+    pub array: *mut c_void,
+}
+
 /// The members of the union that are used, and its size: that of `pmix_envar_t`.
 #[repr(C)]
 pub union pmix_value_data {
@@ -61,6 +75,7 @@ pub union pmix_value_data {
     pub uint32: u32,
     pub string: *const c_char,
     pub bo: pmix_byte_object_t,
+    pub array: *mut pmix_data_array_t,
     pub size: [usize; 3],
 }
 

@@ -5,6 +5,7 @@
 //! nothing (PMIX_ERR_NOT_FOUND, by Open MPI 4.1's servers in one of eight runs).
 
 mod abi;
+pub mod host;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -71,10 +72,14 @@ fn functions() -> Result<&'static Functions> {
     Ok(LOADED.get_or_init(|| functions))
 }
 
-fn load() -> Result<Functions> {
+/// Loads a library by its name.
+fn open(name: &str) -> std::result::Result<Library, libloading::Error> {
     // Global, for libpmix loads plugins that use its functions.
     // SAFETY: loading runs libpmix's constructors, which are trusted as in any program that is linked to it.
-    let open = |name: &str| unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }
+}
+
+fn load() -> Result<Functions> {
     let library = open(SONAMES[0]).or_else(|first| open(SONAMES[1]).map_err(|_| first)).map_err(|e| {
         Error::new(format!(
             "a launcher with PMIx has started this process, but libpmix cannot be loaded ({e}): install it (libpmix2 on Debian \
@@ -378,11 +383,12 @@ mod tests {
     fn layout_and_constants_are_those_of_the_header() {
         use std::fmt::Write;
         use std::process::Command;
-        let mut source = String::from("#include <stddef.h>\n#include <pmix.h>\n");
-        for (expression, value) in layout() {
+        let mut source = String::from("#include <stddef.h>\n#include <pmix.h>\n#include <pmix_server.h>\n");
+        for (expression, value) in layout().into_iter().chain(host::layout()) {
             writeln!(source, "_Static_assert(({expression}) == {value}ul, \"{expression}\");").unwrap();
         }
-        for (name, key) in [("PMIX_JOB_SIZE", JOB_SIZE), ("PMIX_LOCAL_PEERS", LOCAL_PEERS), ("PMIX_TIMEOUT", TIMEOUT)] {
+        let keys = [("PMIX_JOB_SIZE", JOB_SIZE), ("PMIX_LOCAL_PEERS", LOCAL_PEERS), ("PMIX_TIMEOUT", TIMEOUT)];
+        for (name, key) in keys.into_iter().chain(host::KEYS) {
             writeln!(source, "_Static_assert(__builtin_strcmp({name}, \"{key}\") == 0, \"{name}\");").unwrap();
         }
         // The declarations of the functions, which a definition of another type would contradict.
@@ -396,7 +402,14 @@ mod tests {
              int PMIx_Get_nb(const pmix_proc_t *, const char *, const pmix_info_t *, size_t,\n\
                              void (*)(int, pmix_value_t *, void *), void *);\n\
              const char *PMIx_Error_string(int);\n\
-             const char *PMIx_Get_version(void);\n",
+             const char *PMIx_Get_version(void);\n\
+             int PMIx_server_init(pmix_server_module_t *, pmix_info_t *, size_t);\n\
+             int PMIx_server_finalize(void);\n\
+             int PMIx_server_register_nspace(const char *, int, pmix_info_t *, size_t, void (*)(int, void *), void *);\n\
+             int PMIx_server_register_client(const pmix_proc_t *, unsigned, unsigned, void *, void (*)(int, void *),\n\
+                                             void *);\n\
+             int PMIx_server_setup_fork(const pmix_proc_t *, char ***);\n\
+             int PMIx_server_dmodex_request(const pmix_proc_t *, void (*)(int, char *, size_t, void *), void *);\n",
         );
         let folders =
             ["/usr/lib/x86_64-linux-gnu/pmix2/include", "/usr/lib/x86_64-linux-gnu/pmix/include", "/usr/include"];
