@@ -1,9 +1,13 @@
-//! What a rank of ACP holds: `vervain acp memory`.
+//! What a rank of ACP holds: `vervain acp memory`, by its types and constants, and measured.
 
-use std::process::Output;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vervain_tests::{unswayed, vervain};
+use vervain_tests::{skip, unswayed, vervain};
 
 fn memory(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = unswayed(vervain());
@@ -42,4 +46,84 @@ fn wrong_settings_are_a_sentence() {
     let output = memory(&[], &[("ACP_CONNECTIONS", "1")]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("ACP_CONNECTIONS=1 is no number of connections"), "{said}");
+}
+
+/// `vervain acp memory --measure` in a process group of its own, with its temporary files in `files`.
+fn measuring(arguments: &[&str], files: &Path) -> Command {
+    let mut command = unswayed(vervain());
+    command.args(["acp", "memory", "--measure"]).args(arguments).env("TMPDIR", files).process_group(0);
+    command
+}
+
+/// Whether the command could not measure for want of a PMIx server; says so.
+fn lacks_pmix(said: &str) -> bool {
+    let sentence = said.lines().find(|l| l.contains("libpmix cannot be loaded") || l.contains("libpmix has no server"));
+    sentence.inspect(|sentence| skip(format_args!("{sentence}"))).is_some()
+}
+
+/// Waits until no process of the group is left, and says whether that came about.
+fn has_gone(group: u32) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        // SAFETY: signal 0 only asks whether there is somebody.
+        if unsafe { libc::kill(-group.cast_signed(), 0) } != 0 {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).expect("a directory").next().is_none()
+}
+
+#[test]
+fn a_rank_that_has_met_all_others_holds_no_more_than_its_pool() {
+    let files = tempfile::tempdir().expect("a directory");
+    let mut command = measuring(&["--ranks", "3000", "--farms", "3", "--json"], files.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command");
+    let group = child.id();
+    let output = child.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if lacks_pmix(&said) {
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let measured: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&measured["reached"], &measured["visits"]), (&2999.into(), &2999.into()), "{measured}");
+    let lines = measured["lines"].as_array().expect("lines");
+    for direction in ["visits others", "is visited"] {
+        let of = lines.iter().filter(|line| line["direction"] == direction && line["contacts"] != 0);
+        let contacts: Vec<_> = of.map(|line| line["contacts"].as_u64().expect("a number")).collect();
+        assert_eq!(contacts, [1, 1000, 2999], "{measured}");
+    }
+    let number = |line: &Value, what: &str| line[what].as_u64().expect("a number");
+    let (first, last) = (&lines[0], &lines[lines.len() - 1]);
+    assert!(number(last, "connections") <= 256 && number(last, "connections") > 200, "{measured}");
+    assert!(number(last, "bytes") > number(first, "bytes") + 3_000_000, "the pool's QPs are in it: {measured}");
+    assert!(number(last, "bytes") < 16_000_000, "{measured}");
+    assert!(number(&measured, "farms_connections") < 2999, "QPs are used again: {measured}");
+    assert!(has_gone(group) && is_empty(files.path()), "something is left of the measurement");
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_leaves_nothing() {
+    let files = tempfile::tempdir().expect("a directory");
+    let mut command = measuring(&["--ranks", "60000", "--farms", "3"], files.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command");
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok) {
+        said = said + &line + "\n";
+        if line.contains("1 contacts") {
+            // SAFETY: the child of this test, which has not been waited for.
+            unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
+        }
+    }
+    let status = child.wait().expect("its end");
+    if lacks_pmix(&said) {
+        return;
+    }
+    assert_eq!((status.code(), status.signal()), (Some(130), None), "{said}");
+    assert!(has_gone(child.id()) && is_empty(files.path()), "something is left of the measurement: {said}");
 }

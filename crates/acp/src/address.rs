@@ -78,6 +78,11 @@ impl Layout {
         Some(Layout { key_bits, offset_bits, ranks })
     }
 
+    /// The number of ranks of the job.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
     /// Regions that a rank can have registered at a time, the three starter memories among them.
     pub fn max_regions(&self) -> u32 {
         (1 << self.key_bits) - 1

@@ -10,6 +10,7 @@ mod address;
 mod command;
 mod engine;
 mod error;
+pub mod farm;
 mod memory;
 mod op;
 mod pointer;

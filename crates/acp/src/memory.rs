@@ -109,6 +109,14 @@ impl Registration {
         self.ports[port].slice(range.start + self.before..range.end + self.before)
     }
 
+    /// The word at `offset`, a multiple of 8, of memory that begins at such a place.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        let place = self.at(offset);
+        assert!((place as usize).is_multiple_of(WORD) && offset + WORD <= self.len, "a word of the region");
+        // SAFETY: aligned and inside the memory, which stays mapped as long as `self`; it is reached by atomics and by devices.
+        unsafe { AtomicU64::from_ptr(place.cast()) }
+    }
+
     /// Deregisters at all ports. False where one did not: the memory may then still be reached.
     pub fn deregister(self) -> bool {
         take_back(self.ports)
@@ -204,10 +212,7 @@ impl Mapped {
     /// The word at `offset`, a multiple of 8. Devices store to it too.
     #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        let registration = self.registration();
-        assert!(offset.is_multiple_of(WORD) && offset + WORD <= registration.len, "a word of the mapping");
-        // SAFETY: aligned and inside a mapping that lives as long as `self`; it is reached by atomics and by devices.
-        unsafe { AtomicU64::from_ptr(registration.at(offset).cast()) }
+        self.registration().word(offset)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Entry {
 impl Entry {
     pub const BYTES: usize = 32;
 
-    fn words(self) -> [u64; 4] {
+    pub fn words(self) -> [u64; 4] {
         let words = [self.start, self.size, u64::from(self.rkey) | 1 << 32];
         [words[0], words[1], words[2], check(&words)]
     }

@@ -200,6 +200,11 @@ impl World {
         self.with(|engine| engine.mesh.colours())
     }
 
+    /// Connections that are open at this moment, to be opened, or to be closed. At most [`Settings::connections`].
+    pub fn connections(&self) -> usize {
+        self.with(|engine| engine.mesh.links().count())
+    }
+
     /// Where the starter memory of `rank` begins; None if there is no such rank.
     pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
         self.with(|engine| engine.starter(rank, 0))

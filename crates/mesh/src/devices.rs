@@ -64,7 +64,7 @@ impl Devices {
 }
 
 /// The id of a notice's receive.
-fn notice_id(link: Link) -> u64 {
+pub fn notice_id(link: Link) -> u64 {
     NOTICE | u64::from(link.index) << 32 | u64::from(link.life)
 }
 

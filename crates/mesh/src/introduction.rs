@@ -65,10 +65,16 @@ pub fn fetch(job: &Job, rank: u32, epoch: u32) -> Result<Introduction> {
     if rank >= job.size() {
         return Err(Error::new(format!("there is no rank {rank}: the job has {}", job.size())));
     }
+    let (key, agreed) = fetch_common(job, epoch)?;
+    let leader = fetch_leader(job, leader_of(rank, BLOCK), epoch)?;
+    Ok(Introduction { key, agreed, leader })
+}
+
+/// Fetches what rank 0 of the job has put.
+pub fn fetch_common(job: &Job, epoch: u32) -> Result<(Key, Vec<u8>)> {
     let value = get(job, 0, &common_key(epoch))?;
     let Common { key, agreed } = decode(0, &value)?;
-    let leader = fetch_leader(job, leader_of(rank, BLOCK), epoch)?;
-    Ok(Introduction { key, agreed: agreed.to_vec(), leader })
+    Ok((key, agreed.to_vec()))
 }
 
 /// Fetches the address of a leader.

@@ -36,6 +36,7 @@
 //! ```
 
 mod address;
+mod crowd;
 mod devices;
 mod door;
 mod error;
@@ -49,6 +50,7 @@ mod stock;
 mod table;
 
 pub use address::{Door, Doors, Lanes, MAX_DEVICES, Site};
+pub use crowd::{Crowd, Qps};
 pub use error::{Error, Result};
 pub use introduction::Introduction;
 pub use mesh::{Command, Mesh};

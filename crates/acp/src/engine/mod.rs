@@ -70,10 +70,10 @@ struct Cached {
 
 /// What the peer of a connection has told.
 #[derive(Clone, Copy, Default)]
-struct Peer {
-    table: u64,
+pub(crate) struct Peer {
+    pub table: u64,
     scratch: u64,
-    table_key: u32,
+    pub table_key: u32,
     scratch_key: u32,
     /// Its device does the atomics on its words; else its processor does.
     atomics: bool,
@@ -495,25 +495,36 @@ impl OwnMemory {
 
     /// What peers have to know, for the handshake of connections.
     pub fn hello(&self, ports: usize) -> Vec<u8> {
-        let keys = |port: usize| {
-            let (table, scratch) = (self.table.published(port).1, self.scratch.rkey(port));
-            [table, scratch]
-        };
-        let mut bytes = vec![];
-        bytes.extend(self.table.published(0).0.to_le_bytes());
-        bytes.extend(self.scratch.start().to_le_bytes());
-        for port in 0..vervain_mesh::MAX_DEVICES {
-            // Connections of a colour that this rank has not got are its last port's.
-            bytes.extend(keys(port.min(ports - 1)).iter().flat_map(|key| key.to_le_bytes()));
-        }
-        bytes.push(by_device(self.atomics).into());
-        bytes
+        let keys = |port: usize| (self.table.published(port).1, self.scratch.rkey(port));
+        hello(self.table.published(0).0, self.scratch.start(), keys, ports, by_device(self.atomics))
     }
+}
+
+/// What peers have to know: where a rank's table is, and the words for answers; the keys of both at each port; whether its device does
+/// the atomics.
+pub(crate) fn hello(
+    table: u64,
+    scratch: u64,
+    keys: impl Fn(usize) -> (u32, u32),
+    ports: usize,
+    atomics: bool,
+) -> Vec<u8> {
+    let mut bytes = vec![];
+    bytes.extend(table.to_le_bytes());
+    bytes.extend(scratch.to_le_bytes());
+    for port in 0..vervain_mesh::MAX_DEVICES {
+        // Connections of a colour that this rank has not got are its last port's.
+        let (table, scratch) = keys(port.min(ports - 1));
+        bytes.extend(table.to_le_bytes());
+        bytes.extend(scratch.to_le_bytes());
+    }
+    bytes.push(atomics.into());
+    bytes
 }
 
 /// Whether the device does the atomics, as peers are told. One that is atomic only among its own operations does not: of words of
 /// 4 bytes it would change the neighbour too, and those that the processor does instead would meet its own.
-fn by_device(cap: AtomicCap) -> bool {
+pub(crate) fn by_device(cap: AtomicCap) -> bool {
     cap == AtomicCap::Global
 }
 
@@ -521,7 +532,7 @@ impl Peer {
     const BYTES: usize = 17 + 8 * vervain_mesh::MAX_DEVICES;
 
     /// What [`OwnMemory::hello`] of the peer says for connections of a colour.
-    fn decode(bytes: &[u8], colour: u32) -> Option<Self> {
+    pub fn decode(bytes: &[u8], colour: u32) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));

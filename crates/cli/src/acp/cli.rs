@@ -8,7 +8,9 @@ const EXAMPLES: &str = "\
 Examples:
   vervain acp memory                           what a rank of 1,000,000 holds, by the library's types and constants
   vervain acp memory --ranks 4096 --starter 1M
-  ACP_CONNECTIONS=64 vervain acp memory        with fewer connections";
+  ACP_CONNECTIONS=64 vervain acp memory        with fewer connections
+  vervain acp memory --measure                 measured: a rank that has had to do with 999,999 others, in minutes
+  vervain acp memory --measure --ranks 10000 --farms 4";
 
 #[derive(Args, Debug)]
 pub struct AcpArgs {
@@ -27,6 +29,15 @@ pub enum AcpCommand {
     /// Weigh the objects of a device (the process behind `memory`)
     #[command(hide = true)]
     Weigh,
+    /// Be the rank that is measured, with orders on standard input
+    #[command(hide = true)]
+    Rank,
+    /// Be many ranks, with orders on standard input
+    #[command(hide = true)]
+    Farm(FarmArgs),
+    /// Be a program that has joined the job and nothing else
+    #[command(hide = true)]
+    Bare,
 }
 
 #[derive(Args, Debug)]
@@ -34,6 +45,16 @@ pub struct MemoryArgs {
     /// Number of ranks of the job, 1 to 2097152
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = ranks)]
     pub ranks: u32,
+    /// Measure it: one rank has to do with all others, in both directions
+    ///
+    /// A PMIx server of its own tells the rank that is measured that the job has N ranks. Other processes, the farms, answer for these,
+    /// each with its own handshakes and QPs. The rank gets from, puts to, adds to and copies between all of them; then all of them visit
+    /// it. For each number of contacts what it holds is printed, less what a program holds that does nothing but join the job.
+    #[arg(long)]
+    pub measure: bool,
+    /// Processes that answer for the other ranks, 1 to 512; at most one for each 1024 ranks [default: 64]
+    #[arg(long, value_name = "K", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub farms: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -41,6 +62,16 @@ pub struct MemoryArgs {
     pub starter: StarterOptions,
     #[command(flatten)]
     pub device: DeviceOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct FarmArgs {
+    /// The first rank, which this process is
+    pub first: u32,
+    /// The rank behind the last one
+    pub end: u32,
+    /// The rank that is measured
+    pub measured: u32,
 }
 
 fn ranks(text: &str) -> Result<u32, String> {

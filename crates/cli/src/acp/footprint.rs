@@ -58,6 +58,13 @@ impl Footprint {
     }
 }
 
+/// The inodes of the memfds that this process has open or mapped.
+pub fn memfds() -> Result<BTreeSet<u64>> {
+    let smaps = fs::read_to_string("/proc/self/smaps").context("cannot read /proc/self/smaps")?;
+    let mapped = mapped_memfds(&smaps).map(|(inode, _)| inode);
+    Ok(mapped.chain(open_memfds()?.into_iter().map(|(inode, _)| inode)).collect())
+}
+
 const MEMFD: &str = "/memfd:";
 
 /// Inode and allocated bytes of each.

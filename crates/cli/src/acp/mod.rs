@@ -1,7 +1,9 @@
-//! `vervain acp`: what ACP costs a rank in memory, by the library's types and constants.
+//! `vervain acp`: what ACP costs a rank in memory, by the library's types and constants, and measured.
 
 pub mod cli;
 mod footprint;
+mod measure;
+mod parts;
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,6 +23,9 @@ pub fn acp(args: &AcpArgs) -> Result<ExitCode> {
     match &args.command {
         AcpCommand::Memory(args) => memory(args),
         AcpCommand::Weigh => weigh(),
+        AcpCommand::Rank => parts::rank(),
+        AcpCommand::Farm(args) => parts::farm(args),
+        AcpCommand::Bare => parts::bare(),
     }
 }
 
@@ -61,6 +66,9 @@ struct Weighed {
 fn memory(args: &MemoryArgs) -> Result<ExitCode> {
     let settings = settings(args)?;
     let variables = variables(args)?;
+    if args.measure {
+        return measure::measure(args, &settings, &variables);
+    }
     let table = table_of(args.ranks, &settings, weighed(&variables)?)?;
     if args.json {
         return output::print(&(serde_json::to_string_pretty(&table)? + "\n"));

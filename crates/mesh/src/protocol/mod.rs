@@ -216,6 +216,12 @@ impl<F: Fabric> Pool<F> {
         (place.state != State::Free).then_some(Link { index, life: place.life })
     }
 
+    /// Whether the connection is held.
+    pub fn is_held(&self, link: Link) -> bool {
+        let place = &self.places[link.index as usize];
+        place.life == link.life && place.holds > 0
+    }
+
     /// Keeps the connection from being closed.
     #[inline]
     pub fn hold(&mut self, link: Link) {

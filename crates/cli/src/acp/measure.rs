@@ -1,0 +1,487 @@
+//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both directions.
+//!
+//! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the others there are
+//! farms, each of which answers for many. This process is the host of their PMIx server. Nothing is taken from a rank that has not
+//! been there: each of the others checks that it was reached as it should.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use nix::sys::signal::{SigSet, Signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use vervain_acp::Settings;
+use vervain_bootstrap::Host;
+
+use super::cli::MemoryArgs;
+use super::footprint::Footprint;
+use super::parts::{FarmAnswer, Order, RankAnswer, Ready, Times};
+use super::{number, process};
+use crate::environment::Variables;
+use crate::output;
+
+/// The jobs' names for PMIx.
+const JOB: &str = "vervain-memory";
+const BARE: &str = "vervain-memory-bare";
+/// Ranks of a block of the mesh's directory, whose first one knows the others.
+const BLOCK: u32 = vervain_acp::farm::BLOCK;
+/// Farms, where nobody says how many.
+const FARMS: u32 = 64;
+/// Farms whose ranks go on their visits at the same time.
+const AT_ONCE: usize = 4;
+/// Exit status after a signal, as shells give it.
+const INTERRUPTED: i32 = 128;
+
+/// What was measured after so many contacts.
+#[derive(Debug, Serialize)]
+struct Line {
+    /// "visits others" or "is visited".
+    direction: &'static str,
+    contacts: u32,
+    /// Less what the bare program holds.
+    bytes: u64,
+    connections: usize,
+    /// Mean of the first accesses to a rank since the line before, in microseconds.
+    first_access_us: f64,
+    /// What the process holds in all, and how it is made up.
+    held: u64,
+    footprint: Footprint,
+    /// The memory control group of the rank, all of it and what the kernel holds; null where there is none to be had.
+    group: Option<Group>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Group {
+    bytes: u64,
+    kernel: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Measurement {
+    ranks: u32,
+    farms: u32,
+    settings_connections: usize,
+    /// What a program holds that has joined the job and nothing else.
+    bare: Footprint,
+    bare_held: u64,
+    lines: Vec<Line>,
+    /// In microseconds: first accesses to a rank, and accesses to one that there is a connection to.
+    first_access_us: f64,
+    longest_first_access_us: f64,
+    next_access_us: f64,
+    /// Ranks that were reached by all kinds of accesses, each of them as it should, and ranks that have visited.
+    reached: u32,
+    visits: u64,
+    /// The most connections that the farms had at a time, together.
+    farms_connections: usize,
+    seconds: f64,
+}
+
+pub fn measure(args: &MemoryArgs, settings: &Settings, variables: &Variables) -> Result<ExitCode> {
+    ensure!(args.ranks >= 4, "--measure needs 4 ranks");
+    let blocks = args.ranks.div_ceil(BLOCK);
+    let farms = args.farms.unwrap_or(FARMS).min(blocks);
+    let measurement = match run(args.ranks, farms, settings, variables, args.json) {
+        Err(_) if SIGNAL.load(Ordering::Acquire) != 0 => {
+            return Ok(ExitCode::from((INTERRUPTED + SIGNAL.load(Ordering::Acquire)) as u8));
+        }
+        measurement => measurement?,
+    };
+    if args.json {
+        return output::print(&(serde_json::to_string_pretty(&measurement)? + "\n"));
+    }
+    output::print(&text(&measurement))
+}
+
+/// The ranks of each farm: whole blocks, which the farms have as evenly as can be.
+fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
+    let blocks = u64::from(ranks.div_ceil(BLOCK));
+    let bound = |farm: u64| ((farm * blocks / u64::from(farms)) as u32).saturating_mul(BLOCK).min(ranks);
+    (0..u64::from(farms)).map(|farm| bound(farm)..bound(farm + 1)).collect()
+}
+
+fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet: bool) -> Result<Measurement> {
+    let tell = |what: &str| {
+        if !quiet {
+            output::note(what);
+        }
+    };
+    let began = Instant::now();
+    let files = tempfile::Builder::new().prefix("vervain-memory-").tempdir().context("no directory for PMIx")?;
+    // SAFETY: this process has no other thread yet.
+    unsafe { std::env::set_var("PMIX_MCA_gds", "hash") };
+    end_on_signals()?;
+    // One that leads no block, so that it holds what most ranks do.
+    let measured = (ranks / 2) | 1;
+    let shares = shares(ranks, farms);
+    let leaders: Vec<u32> = shares.iter().map(|share| share.start).collect();
+    let holders = leaders.clone();
+    let holder = move |rank: u32| holders.iter().rev().find(|leader| **leader <= rank).copied();
+    let host = Host::start(files.path(), holder)?;
+    host.announce(BARE, ranks, &[0])?;
+    let local: Vec<u32> = leaders.iter().copied().chain([measured]).collect();
+    host.announce(JOB, ranks, &local)?;
+    let group = ControlGroup::make();
+
+    let none = Variables::new();
+    let mut bare = Part::start("the bare program", process("bare", &none)?, &host.environment(BARE, 0)?)?;
+    let bare: Footprint = bare.hear()?;
+    tell(&format!("a program that has joined the job and nothing else holds {} bytes", number(bare.held())));
+
+    let mut others = Vec::with_capacity(shares.len());
+    for share in &shares {
+        let mut command = process("farm", variables)?;
+        command.args([share.start, share.end, measured].map(|rank| rank.to_string()));
+        let name = format!("the farm of ranks {} to {}", share.start, share.end - 1);
+        others.push(Part::start(&name, command, &host.environment(JOB, share.start)?)?);
+    }
+    let mut command = process("rank", variables)?;
+    if let Some(group) = &group {
+        group.put_in(&mut command);
+    }
+    let mut rank = Part::start(&format!("rank {measured}"), command, &host.environment(JOB, measured)?)?;
+    let mut foreign = BTreeSet::new();
+    for farm in &mut others {
+        foreign.extend(farm.hear::<Ready>()?.memfds);
+    }
+    rank.hear::<Ready>()?;
+    rank.order(&Order::Foreign(foreign))?;
+    let start: RankAnswer = rank.hear()?;
+    tell(&format!("{farms} farms answer for {} ranks; rank {measured} is measured", number(u64::from(ranks) - 1)));
+
+    let mut lines = vec![];
+    let mut all = Times::default();
+    let mut add = |direction, contacts, mean: f64, answer: &RankAnswer| {
+        let (held, footprint) = (answer.footprint.held(), answer.footprint);
+        let line = Line {
+            direction,
+            contacts,
+            bytes: held.saturating_sub(bare.held()),
+            connections: answer.connections,
+            first_access_us: mean * 1e6,
+            held,
+            footprint,
+            group: group.as_ref().and_then(ControlGroup::read),
+        };
+        tell(&format!(
+            "rank {measured} {direction}: {} contacts, {} bytes, {:.0} µs for each",
+            number(contacts.into()),
+            number(line.bytes),
+            line.first_access_us
+        ));
+        lines.push(line);
+    };
+    add("visits others", 0, 0.0, &start);
+    let mut done = 0;
+    for goal in goals(ranks - 1) {
+        rank.order(&Order::Contact(goal - done))?;
+        let answer: RankAnswer = rank.hear()?;
+        add("visits others", goal, answer.times.miss_sum / f64::from(answer.times.misses), &answer);
+        all.add(&answer.times);
+        done = goal;
+    }
+    let mut reached = 0;
+    for farm in &mut others {
+        farm.order(&Order::Check)?;
+        reached += farm.hear::<FarmAnswer>()?.right;
+    }
+    ensure!(reached == ranks - 1, "{reached} of {} ranks were reached as they should", ranks - 1);
+
+    let mut left: Vec<u32> =
+        shares.iter().map(|share| share.len() as u32 - u32::from(share.contains(&measured))).collect();
+    let (mut done, mut farms_connections, mut visits) = (0, 0, 0);
+    for goal in goals(ranks - 1) {
+        let began = Instant::now();
+        let portions = portions(goal - done, &mut left);
+        // Some farms at a time: as many visitors at once as there are connections would measure how they wait for each other.
+        farms_connections = 0;
+        for (farms, portions) in others.chunks_mut(AT_ONCE).zip(portions.chunks(AT_ONCE)) {
+            for (farm, count) in farms.iter_mut().zip(portions) {
+                farm.order(&Order::Visit(*count))?;
+            }
+            for farm in farms {
+                farms_connections += farm.hear::<FarmAnswer>()?.connections;
+            }
+        }
+        let took = began.elapsed().as_secs_f64() / f64::from(goal - done);
+        done = goal;
+        rank.order(&Order::Weigh)?;
+        let answer: RankAnswer = rank.hear()?;
+        ensure!(answer.visits == u64::from(done), "{done} ranks have visited, and {} have added 1", answer.visits);
+        visits = answer.visits;
+        add("is visited", done, took, &answer);
+    }
+    ensure!(visits == u64::from(ranks) - 1, "{visits} of {} ranks have visited", ranks - 1);
+    let mean = |sum: f64, count: u32| sum / f64::from(count.max(1)) * 1e6;
+    Ok(Measurement {
+        ranks,
+        farms,
+        settings_connections: settings.connections,
+        bare_held: bare.held(),
+        bare,
+        lines,
+        first_access_us: mean(all.miss_sum, all.misses),
+        longest_first_access_us: all.miss_max * 1e6,
+        next_access_us: mean(all.hit_sum, all.hits),
+        reached,
+        visits,
+        farms_connections,
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+/// Takes `wanted` out of what is left at each, as evenly as can be, and says how many of each.
+fn portions(mut wanted: u32, left: &mut [u32]) -> Vec<u32> {
+    let mut taken = vec![0; left.len()];
+    while wanted > 0 {
+        let mut sharers = left.iter().filter(|left| **left > 0).count() as u32;
+        if sharers == 0 {
+            break;
+        }
+        for (taken, left) in taken.iter_mut().zip(left.iter_mut()).filter(|(_, left)| **left > 0) {
+            let count = wanted.div_ceil(sharers).min(*left);
+            (*taken, *left) = (*taken + count, *left - count);
+            (wanted, sharers) = (wanted - count, sharers - 1);
+        }
+    }
+    taken
+}
+
+/// After how many contacts is measured: 1, then powers of ten from 1,000 on, and all.
+fn goals(all: u32) -> Vec<u32> {
+    let mut goals: Vec<u32> = std::iter::successors(Some(1000u32), |goal| goal.checked_mul(10)).collect();
+    goals.insert(0, 1);
+    goals.retain(|goal| *goal < all);
+    goals.push(all);
+    goals
+}
+
+/// A process that takes orders. It ends with this one.
+struct Part {
+    name: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Part {
+    fn start(name: &str, mut command: Command, variables: &[(String, String)]) -> Result<Part> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(variables.iter().map(|(name, value)| (name, value)));
+        let parent = nix::unistd::getpid();
+        // SAFETY: both calls are async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+                // The parent may have ended before.
+                if nix::unistd::getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
+            });
+        }
+        let mut parts = parts();
+        ensure!(SIGNAL.load(Ordering::Acquire) == 0, "ended by a signal");
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        parts.insert(child.id().cast_signed());
+        drop(parts);
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("{name} has no pipes")
+        };
+        Ok(Part { name: name.to_owned(), child, orders: Some(orders), answers: BufReader::new(answers) })
+    }
+
+    fn order(&mut self, order: &Order) -> Result<()> {
+        let line = serde_json::to_string(order)? + "\n";
+        let told = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
+        told.unwrap_or(Ok(())).with_context(|| format!("{} takes no orders", self.name))
+    }
+
+    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line).with_context(|| format!("cannot hear {}", self.name))?;
+        ensure!(read > 0, "{} has ended", self.name);
+        serde_json::from_str(&line).with_context(|| format!("{} says '{}'", self.name, line.trim()))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // It has nothing of its own to put in order. Nobody else ends what has this number later.
+        let mut parts = parts();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        parts.remove(&self.child.id().cast_signed());
+    }
+}
+
+/// The processes that there are, for who ends them all.
+static PARTS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// The signal that has come.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+fn parts() -> MutexGuard<'static, BTreeSet<i32>> {
+    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends all parts on a signal, so that the measurement ends too, and in order.
+fn end_on_signals() -> Result<()> {
+    let mut set = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
+    set.thread_block()?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        while let Ok(signal) = set.wait() {
+            SIGNAL.store(signal as i32, Ordering::Release);
+            for part in parts().iter() {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*part), Signal::SIGKILL);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// A memory control group for the rank that is measured, where one can be made.
+struct ControlGroup {
+    path: std::path::PathBuf,
+}
+
+impl ControlGroup {
+    fn make() -> Option<ControlGroup> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let of = |line: &str| -> Option<std::path::PathBuf> {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
+            let root = match controllers {
+                "" => "/sys/fs/cgroup",
+                controllers if controllers.split(',').any(|name| name == "memory") => "/sys/fs/cgroup/memory",
+                _ => return None,
+            };
+            let path = std::path::Path::new(root).join(path).join(format!("vervain-memory-{}", std::process::id()));
+            std::fs::create_dir(&path).ok()?;
+            let group = ControlGroup { path };
+            // One without the memory controller is of no use.
+            let is_of_use = group.bytes().is_some();
+            is_of_use.then(|| group.path.clone())
+        };
+        let path = groups.lines().find_map(of)?;
+        Some(ControlGroup { path })
+    }
+
+    fn put_in(&self, command: &mut Command) {
+        let procs = self.path.join("cgroup.procs");
+        // SAFETY: what it calls allocates nothing: open(2), write(2) and close(2) with a path that is there.
+        unsafe {
+            let procs = std::ffi::CString::new(procs.as_os_str().as_encoded_bytes()).unwrap_or_default();
+            command.pre_exec(move || {
+                let fd = libc::open(procs.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                let _ = libc::write(fd, c"0".as_ptr().cast(), 1);
+                let _ = libc::close(fd);
+                Ok(())
+            });
+        }
+    }
+
+    fn number(&self, names: &[&str]) -> Option<u64> {
+        let read = |name: &&str| std::fs::read_to_string(self.path.join(name)).ok()?.trim().parse().ok();
+        names.iter().find_map(read)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        self.number(&["memory.current", "memory.usage_in_bytes"])
+    }
+
+    fn read(&self) -> Option<Group> {
+        let stat = std::fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let stat = stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok());
+        Some(Group { bytes: self.bytes()?, kernel: stat.or_else(|| self.number(&["memory.kmem.usage_in_bytes"])) })
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // Once its process has ended; where it has not, the group stays, empty.
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+fn text(measurement: &Measurement) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    let header = [
+        "",
+        "contacts",
+        "bytes",
+        "connections",
+        "µs each",
+        "anonymous",
+        "own memfds",
+        "files",
+        "page tables",
+        "Private",
+        "Pss",
+        "VmRSS",
+        "cgroup",
+    ];
+    table.set_header(header);
+    for line in &measurement.lines {
+        let of = line.footprint;
+        let mut cells = vec![line.direction.to_owned(), number(line.contacts.into()), number(line.bytes)];
+        cells.push(line.connections.to_string());
+        cells.push(format!("{:.0}", line.first_access_us));
+        cells.extend([of.anonymous, of.memfds, of.files, of.tables, of.private, of.pss, of.rss].map(number));
+        cells.push(line.group.map_or("-".into(), |group| number(group.bytes)));
+        table.add_row(cells);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!(
+        "One rank of {}, with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
+         that has joined the job and nothing else.\n{table}\n\
+         {} ranks were reached by get, put, add and a copy from another rank; {} have got, put and added here.\n\
+         First access to a rank: {:.0} µs on average, {:.0} µs at most; next access {:.2} µs. {:.0} s in all.\n",
+        number(measurement.ranks.into()),
+        measurement.settings_connections,
+        number(measurement.bare_held),
+        number(measurement.reached.into()),
+        number(measurement.visits),
+        measurement.first_access_us,
+        measurement.longest_first_access_us,
+        measurement.next_access_us,
+        measurement.seconds
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn farms_have_whole_blocks_and_all_ranks() {
+        for (ranks, farms) in [(3000, 3), (1_000_000, 64), (5000, 2), (4, 1)] {
+            let shares = shares(ranks, farms);
+            assert_eq!((shares.len() as u32, shares[0].start, shares[shares.len() - 1].end), (farms, 0, ranks));
+            for pair in shares.windows(2) {
+                assert_eq!((pair[0].end, pair[1].start % BLOCK), (pair[1].start, 0));
+            }
+            assert!(shares.iter().all(|share| !share.is_empty()), "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wanted_is_taken_where_it_is_there() {
+        let mut left = [1023, 1024, 952];
+        assert_eq!((portions(1, &mut left), left), (vec![1, 0, 0], [1022, 1024, 952]));
+        assert_eq!(portions(999, &mut left), [333, 333, 333]);
+        assert_eq!((portions(1999, &mut left), left), (vec![689, 691, 619], [0, 0, 0]));
+    }
+
+    #[test]
+    fn measured_is_at_powers_of_ten_and_at_the_end() {
+        assert_eq!(goals(999_999), [1, 1000, 10_000, 100_000, 999_999]);
+        assert_eq!((goals(3), goals(1001)), (vec![1, 3], vec![1, 1000, 1001]));
+    }
+}
