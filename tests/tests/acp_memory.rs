@@ -30,7 +30,7 @@ fn bytes(table: &Value, what: &str) -> u64 {
 #[test]
 fn the_table_follows_ranks_and_settings() {
     const QPS: &str = "QPs, of Vervain's device";
-    const FETCHED: &str = "values in the launcher's library";
+    const FETCHED: &str = "values in the launcher's library, of leaders only";
     let (few, many) = (table(&["--ranks", "1024"], &[]), table(&[], &[]));
     assert_eq!(bytes(&many, FETCHED), 977 * bytes(&few, FETCHED));
     assert!(bytes(&many, QPS) > 256 * 4096, "a QP has queues: {many}");

@@ -192,7 +192,7 @@ impl Farm {
                 if Instant::now() > until {
                     return Err(Error::broken(format!("rank {rank} is not registered after {PATIENCE:?}")));
                 }
-                self.turn(None, until)?;
+                self.turn(job, None, until)?;
             }
         }
         Ok(())
@@ -202,9 +202,9 @@ impl Farm {
     ///
     /// # Errors
     /// A connection of a rank cannot be made or closed; what the device says.
-    pub fn serve(&mut self, wake: BorrowedFd<'_>) -> Result<()> {
+    pub fn serve(&mut self, job: &Job, wake: BorrowedFd<'_>) -> Result<()> {
         let long = Instant::now() + Duration::from_secs(1 << 20);
-        while !self.turn(Some(wake), long)? {}
+        while !self.turn(job, Some(wake), long)? {}
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Farm {
                 self.gone += 1;
                 self.crowd.want(job, Instant::now(), rank, host)?;
             }
-            self.turn(None, Instant::now() + PATIENCE)?;
+            self.turn(job, None, Instant::now() + PATIENCE)?;
             if self.back > seen.0 {
                 seen = (self.back, Instant::now());
             } else if seen.1.elapsed() > PATIENCE {
@@ -264,8 +264,8 @@ impl Farm {
     }
 
     /// Does what there is to do, then sleeps until there is more, or until `until`. Says whether `wake` can be read from.
-    fn turn(&mut self, wake: Option<BorrowedFd<'_>>, until: Instant) -> Result<bool> {
-        if self.work()? {
+    fn turn(&mut self, job: &Job, wake: Option<BorrowedFd<'_>>, until: Instant) -> Result<bool> {
+        if self.work(job)? {
             return Ok(false);
         }
         for (cq, channel) in self.queues.iter().flatten() {
@@ -275,7 +275,7 @@ impl Farm {
             cq.request_notify(false)?;
         }
         // What has come before.
-        if self.work()? {
+        if self.work(job)? {
             return Ok(false);
         }
         let until = self.crowd.deadline().map_or(until, |deadline| deadline.min(until));
@@ -290,8 +290,8 @@ impl Farm {
     }
 
     /// Looks once at all that can have come, and says whether something has.
-    fn work(&mut self) -> Result<bool> {
-        let mut any = self.crowd.poll()?;
+    fn work(&mut self, job: &Job) -> Result<bool> {
+        let mut any = self.crowd.poll()? | self.crowd.fetch(job)?;
         self.crowd.progress(Instant::now());
         while let Some((rank, event)) = self.crowd.next_event() {
             any = true;

@@ -129,6 +129,8 @@ pub struct Crowd {
     leaders: HashMap<u32, Doors>,
     /// The member that registers.
     registering: Option<u32>,
+    /// Leaders whose addresses are to be fetched for a rank.
+    fetches: VecDeque<(u32, u32)>,
     deadlines: BTreeSet<(Instant, u32)>,
     events: VecDeque<(u32, Event)>,
 }
@@ -172,6 +174,7 @@ impl Crowd {
             wanting: HashSet::new(),
             leaders: HashMap::new(),
             registering: None,
+            fetches: VecDeque::new(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
         })
@@ -280,10 +283,11 @@ impl Crowd {
                 }
                 self.events.push_back((rank, event));
             }
-            if let Some(doors) =
-                member.pool.wanted_leader().and_then(|leader| Some((leader, *self.leaders.get(&leader)?)))
-            {
-                member.pool.leader_found(now, doors.0, Ok(doors.1));
+            if let Some(leader) = member.pool.wanted_leader() {
+                match self.leaders.get(&leader) {
+                    Some(doors) => member.pool.leader_found(now, leader, Ok(*doors)),
+                    None => self.fetches.push_back((rank, leader)),
+                }
             } else {
                 let deadline = member.pool.progress(now);
                 if !member.pool.needs_owner() {
@@ -307,15 +311,37 @@ impl Crowd {
     /// The leader has put nothing, or the launcher is gone.
     pub fn want(&mut self, job: &Job, now: Instant, rank: u32, peer: u32) -> Result<()> {
         let leader = leader_of(peer, BLOCK);
-        if !self.leaders.contains_key(&leader) {
-            let own = leader >= self.first && self.slot(leader).is_some();
-            let doors = if own { self.doors } else { introduction::fetch_leader(job, leader, 0)? };
-            self.leaders.insert(leader, doors);
-        }
+        let doors = self.leader(job, leader)?;
+        self.with(now, rank, |pool| pool.leader_found(now, leader, Ok(doors)));
         self.wanting.insert(rank);
         self.seekers.entry(peer).or_default().push(rank);
         self.with(now, rank, |pool| pool.want(now, peer, 0));
         Ok(())
+    }
+
+    /// The address of a leader, fetched the first time.
+    fn leader(&mut self, job: &Job, leader: u32) -> Result<Doors> {
+        if let Some(doors) = self.leaders.get(&leader) {
+            return Ok(*doors);
+        }
+        let doors = if self.slot(leader).is_some() { self.doors } else { introduction::fetch_leader(job, leader, 0)? };
+        self.leaders.insert(leader, doors);
+        Ok(doors)
+    }
+
+    /// Fetches the addresses that leaders of this crowd were asked for, and says whether there were any. It may wait.
+    ///
+    /// # Errors
+    /// As [`want`](Crowd::want).
+    pub fn fetch(&mut self, job: &Job) -> Result<bool> {
+        let mut any = false;
+        while let Some((rank, leader)) = self.fetches.pop_front() {
+            any = true;
+            let doors = self.leader(job, leader)?;
+            let now = Instant::now();
+            self.with(now, rank, |pool| pool.leader_found(now, leader, Ok(doors)));
+        }
+        Ok(any)
     }
 
     /// Whether the rank has wanted the connection, and not given it back.
@@ -413,7 +439,9 @@ impl Crowd {
             if id.initiator == from { attempts.get(&id).copied() } else { Some(id.initiator) }
         };
         match envelope.message {
-            Message::Register { .. } => vec![leader_of(from, BLOCK)],
+            Message::Register { .. } | Message::SeekLeader { .. } => vec![leader_of(from, BLOCK)],
+            // What a rank of this crowd has to know, it is told without.
+            Message::LeaderFound { .. } => vec![],
             Message::Lookup { rank } => vec![leader_of(rank, BLOCK)],
             Message::Registered | Message::Refused => self.registering.into_iter().collect(),
             Message::Found { rank, .. } => self.seekers.remove(&rank).unwrap_or_default(),

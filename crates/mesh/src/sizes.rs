@@ -79,7 +79,7 @@ pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
         holding(Kind::Directory, "directory, of leaders only", format!("{BLOCK} ranks"), pool.directory, false),
         holding(
             Kind::Fetched,
-            "values in the launcher's library",
+            "values in the launcher's library, of leaders only",
             format!("{leaders} leaders, {} B each", introduction::leader_bytes()),
             leaders as usize * introduction::leader_bytes(),
             true,

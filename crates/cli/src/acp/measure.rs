@@ -196,18 +196,18 @@ fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet
 
     let mut left: Vec<u32> =
         shares.iter().map(|share| share.len() as u32 - u32::from(share.contains(&measured))).collect();
-    let (mut done, mut farms_connections, mut visits) = (0, 0, 0);
+    let (mut done, mut visits, mut connections) = (0, 0, vec![0; others.len()]);
     for goal in goals(ranks - 1) {
         let began = Instant::now();
         let portions = portions(goal - done, &mut left);
         // Some farms at a time: as many visitors at once as there are connections would measure how they wait for each other.
-        farms_connections = 0;
-        for (farms, portions) in others.chunks_mut(AT_ONCE).zip(portions.chunks(AT_ONCE)) {
-            for (farm, count) in farms.iter_mut().zip(portions) {
-                farm.order(&Order::Visit(*count))?;
+        for (at, portions) in portions.chunks(AT_ONCE).enumerate() {
+            let these = || (at * AT_ONCE..).zip(portions).filter(|(_, count)| **count > 0);
+            for (farm, count) in these() {
+                others[farm].order(&Order::Visit(*count))?;
             }
-            for farm in farms {
-                farms_connections += farm.hear::<FarmAnswer>()?.connections;
+            for (farm, _) in these() {
+                connections[farm] = others[farm].hear::<FarmAnswer>()?.connections;
             }
         }
         let took = began.elapsed().as_secs_f64() / f64::from(goal - done);
@@ -232,7 +232,7 @@ fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet
         next_access_us: mean(all.hit_sum, all.hits),
         reached,
         visits,
-        farms_connections,
+        farms_connections: connections.iter().sum(),
         seconds: began.elapsed().as_secs_f64(),
     })
 }

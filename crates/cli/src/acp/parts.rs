@@ -132,7 +132,7 @@ pub fn farm(args: &FarmArgs) -> Result<ExitCode> {
     farm.populate(&job).map_err(sentence)?;
     say(&Ready { memfds })?;
     loop {
-        farm.serve(io::stdin().as_fd()).map_err(sentence)?;
+        farm.serve(&job, io::stdin().as_fd()).map_err(sentence)?;
         let right = match hear()? {
             None => return Ok(ExitCode::SUCCESS),
             Some(Order::Visit(count)) => {

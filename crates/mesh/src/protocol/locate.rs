@@ -140,13 +140,14 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// The job rank of a leader whose address the owner is to fetch.
+    /// The job rank of a leader whose address the owner is to fetch; of leaders only.
     pub fn wanted_leader(&mut self) -> Option<u32> {
         self.known.wanted_leader()
     }
 
     /// Goes on with those who waited for the leader's address.
     pub fn leader_found(&mut self, now: Instant, leader: u32, found: Result<Doors>) {
+        self.answer_askers(leader, found.as_ref().ok().copied().filter(Doors::is_possible));
         match found {
             Ok(doors) if doors.is_possible() => self.known.learn_leader(leader, doors),
             Ok(_) => self.lose_block(leader, &Error::new("it is no address")),
@@ -156,7 +157,7 @@ impl<F: Fabric> Pool<F> {
     }
 
     /// Gives up all who are looked for in the leader's block.
-    fn lose_block(&mut self, leader: u32, error: &Error) {
+    pub(super) fn lose_block(&mut self, leader: u32, error: &Error) {
         self.known.fetched(leader);
         let block = self.config.block;
         let lost =

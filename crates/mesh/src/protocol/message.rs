@@ -9,7 +9,7 @@ use crate::options::MAX_HELLO;
 pub const MAX_DATAGRAM: usize = 256;
 
 /// The version of header and messages; all ranks of a job have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// What the job's datagrams are told from others by: random, known to its ranks only.
 pub type Key = [u8; 16];
@@ -42,6 +42,11 @@ pub enum Message<'a> {
     Lookup { rank: u32 },
     /// The answer.
     Found { rank: u32, doors: Doors },
+    /// To the leader of the own block: where is the process with this job rank, a leader too? It fetches the answer where it does not
+    /// know it.
+    SeekLeader { leader: u32 },
+    /// The answer.
+    LeaderFound { leader: u32, doors: Doors },
     /// Asks `to` for a connection.
     Connect { id: Id, to: u32, lanes: Lanes, hello: &'a [u8] },
     /// The other end is made, and takes messages. It sends none until it knows that this was heard.
@@ -116,7 +121,9 @@ pub fn decode<'b>(bytes: &'b [u8], key: &Key, epoch: u32) -> Decoded<'b> {
 fn is_possible(envelope: &Envelope<'_>) -> bool {
     envelope.door.is_possible()
         && match envelope.message {
-            Message::Register { doors } | Message::Found { doors, .. } => doors.is_possible(),
+            Message::Register { doors } | Message::Found { doors, .. } | Message::LeaderFound { doors, .. } => {
+                doors.is_possible()
+            }
             Message::Connect { lanes, hello, .. } | Message::Accept { lanes, hello, .. } => {
                 lanes.is_possible() && hello.len() <= MAX_HELLO
             }

@@ -5,6 +5,7 @@ mod close;
 mod connect;
 mod directory;
 mod knocks;
+mod leaders;
 mod locate;
 mod message;
 mod place;
@@ -24,6 +25,7 @@ pub use message::{Decoded, Envelope, Id, Key, MAX_DATAGRAM, Message, VERSION, de
 
 use directory::{Directory, Known};
 use knocks::Knocks;
+use leaders::Seeking;
 use locate::Registration;
 use place::{Closed, Peer, Place, State};
 use wants::{Stage, Wants};
@@ -98,6 +100,7 @@ pub struct Pool<F> {
     registration: Registration,
     directory: Option<Directory>,
     known: Known,
+    seeking: Seeking,
     closed: Closed,
     events: VecDeque<Event>,
     rng: fastrand::Rng,
@@ -157,6 +160,7 @@ impl<F: Fabric> Pool<F> {
             registration: Registration::Not,
             directory: is_leader.then(|| Directory::new(config.job_rank, config.block)),
             known: Known::new(places),
+            seeking: Seeking::default(),
             closed: Closed::new(),
             events: VecDeque::new(),
             rng: fastrand::Rng::with_seed(config.seed),
@@ -333,6 +337,7 @@ impl<F: Fabric> Pool<F> {
         if is_time {
             self.repeat_registration(now);
             self.repeat_lookups(now);
+            self.repeat_seeking(now);
             self.repeat_handshakes(now);
         }
         if is_time || self.due {
@@ -361,6 +366,8 @@ impl<F: Fabric> Pool<F> {
             Message::Refused => self.refused(door),
             Message::Lookup { rank } => self.on_lookup(port, door, rank),
             Message::Found { rank, doors } => self.on_found(rank, doors),
+            Message::SeekLeader { leader } => self.on_seek(port, door, leader),
+            Message::LeaderFound { leader, doors } => self.on_leader_found(leader, doors),
             Message::Connect { id, to, lanes, hello } if to == self.config.rank && id.initiator == from => {
                 self.on_connect(now, port, knocks::Knock { rank: from, door, id, lanes, hello: hello.to_vec() });
             }
@@ -400,6 +407,7 @@ impl<F: Fabric> Pool<F> {
             self.finish_closings();
             // What was wanted while it closed is among them.
             self.locate(now);
+            self.seek_leaders(now);
             self.serve(now);
             if !self.evict(now) {
                 break;
@@ -412,7 +420,8 @@ impl<F: Fabric> Pool<F> {
     fn next_deadline(&mut self) -> Option<Instant> {
         let places = self.changing.iter().filter_map(|index| self.peers[*index as usize].repeat.as_ref());
         let next = places.map(|repeat| repeat.next()).min();
-        [next, self.wants.next_deadline(), self.registration.next_deadline()].into_iter().flatten().min()
+        let seeking = self.seeking.next_deadline();
+        [next, self.wants.next_deadline(), self.registration.next_deadline(), seeking].into_iter().flatten().min()
     }
 
     /// Sends a message from `port`.

@@ -328,3 +328,70 @@ fn a_leader_that_is_not_found_fails_those_of_its_block_only() {
         .collect();
     assert_eq!(failed, [(5, true), (6, true)]);
 }
+
+/// Machine 0 leads the block of ranks 0 to 3, machine 4 the next one.
+fn two_blocks() -> Few {
+    let pools = (0..6).map(|machine| pool(machine, machine, |config| config.block = 4)).collect();
+    let mut few = Few { now: Instant::now(), pools };
+    for machine in 0..6 {
+        few.pools[machine].set_key(KEY);
+        few.pools[machine].introduce(few.now, doors(machine as u32 / 4 * 4, 1));
+    }
+    few.exchange();
+    few
+}
+
+#[test]
+fn only_leaders_ask_the_store_for_leaders() {
+    let mut few = two_blocks();
+    few.pools[1].want(few.now, 5, 0);
+    few.pools[2].want(few.now, 5, 0);
+    few.exchange();
+    let wanted: Vec<_> = few.pools.iter_mut().map(|pool| pool.wanted_leader()).collect();
+    assert_eq!(wanted, [Some(4), None, None, None, None, None]);
+    few.pools[0].leader_found(few.now, 4, Ok(doors(4, 1)));
+    few.exchange();
+    assert!(few.found(1, 5).is_some() && few.found(2, 5).is_some());
+    // Known since.
+    few.pools[3].want(few.now, 4, 0);
+    few.exchange();
+    assert!(few.found(3, 4).is_some());
+    assert_eq!(few.pools[0].wanted_leader(), None);
+}
+
+#[test]
+fn a_question_for_a_leader_that_is_lost_is_asked_again() {
+    let mut few = two_blocks();
+    few.pools[0].leader_found(few.now, 4, Ok(doors(4, 1)));
+    few.pools[1].want(few.now, 5, 0);
+    few.exchange_but(|message| matches!(message, Message::SeekLeader { .. } | Message::LeaderFound { .. }));
+    assert_eq!(few.found(1, 5), None);
+    few.pass(Duration::from_millis(10));
+    few.exchange();
+    assert!(few.found(1, 5).is_some());
+    // One that its leader never tells of.
+    few.pools[2].want(few.now, 9, 0);
+    few.exchange_but(|message| matches!(message, Message::SeekLeader { .. }));
+    few.pass(Duration::from_secs(31));
+    let events = few.events(2);
+    let failed = events.iter().find_map(|event| match event {
+        Event::Failed { rank: 9, error, .. } => Some(error.to_string()),
+        _ => None,
+    });
+    assert!(failed.is_some_and(|sentence| sentence.contains("this rank's leader has not told it")), "{events:?}");
+}
+
+#[test]
+fn leaders_that_nobody_has_asked_for_or_that_are_none_are_not_heard() {
+    let mut few = two_blocks();
+    let told = Message::LeaderFound { leader: 4, doors: doors(3, 1) };
+    few.pools[1].datagram(few.now, 0, &encoded(&KEY, EPOCH, 3, told));
+    few.pools[1].want(few.now, 5, 0);
+    let asked = few.sent(1);
+    assert!(asked.iter().any(|(_, bytes)| ours(bytes).message == Message::SeekLeader { leader: 4 }), "{asked:?}");
+    for leader in [3, 16, u32::MAX] {
+        few.pools[0].datagram(few.now, 0, &encoded(&KEY, EPOCH, 1, Message::SeekLeader { leader }));
+        few.pools[1].datagram(few.now, 0, &encoded(&KEY, EPOCH, 2, Message::SeekLeader { leader: 4 }));
+    }
+    assert_eq!((few.pools[0].wanted_leader(), few.pools[1].wanted_leader()), (None, None));
+}
