@@ -12,8 +12,8 @@ for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
 done
 remove bin/acpcc include/acp.h lib/libacp.so.3 lib/libacp.so lib/libacpbl.so lib/libacpml.so lib/pkgconfig/acp.pc
 remove lib/vervain/libvervain_preload.so lib/vervain/valgrind.supp lib/vervain/tsan.supp
-for page in "" -run -launch -devices -doctor -env -bench -bench-run -bench-serve -bench-compare -bench-report -bench-plans \
-    -completions -man; do
+for page in "" -run -launch -devices -doctor -env -acp -acp-memory -bench -bench-run -bench-serve -bench-compare -bench-report \
+    -bench-plans -completions -man; do
     remove "share/man/man1/vervain$page.1"
 done
 remove share/bash-completion/completions/vervain share/zsh/site-functions/_vervain \

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use vervain_tests::netns::{Host, Network};
+use vervain_tests::netns::Network;
 use vervain_tests::{Finished, Job, unswayed, vervain};
 
 /// Far more than any of these takes: a hang is what it finds.
@@ -90,18 +90,19 @@ fn each_colour_is_a_device() {
 #[test]
 fn ranks_of_two_hosts_reach_each_other() {
     let Some(network) = Network::of_two(1500) else { return };
-    let inside = |host: &Host, what: &[&str]| {
-        let command = host.enter(Command::new(RANK).args(what));
+    let words = |command: &Command| {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         words.map(|word| word.to_str().expect("UTF-8").to_owned()).collect::<Vec<_>>().join(" ")
     };
     for what in [["random", "5000", "8"], ["atomics", "200", "0"], ["contacts", "50", "9"], ["flood", "2000", "0"]] {
-        let [even, odd] = [network.first(), network.second()].map(|host| inside(host, &what));
-        // By memory where both are on one host, in packets between them.
-        let script = format!("if [ $((VERVAIN_JOB_RANK % 2)) = 0 ]; then exec {even}; else exec {odd}; fi");
+        // Every other rank moves to the second host: by memory where both are on one, in packets between them.
+        let mut rank = Command::new(RANK);
+        rank.args(what);
+        let (stays, moves) = (words(&rank), words(&network.second().enter(&rank)));
+        let script = format!("if [ $((VERVAIN_JOB_RANK % 2)) = 0 ]; then exec {stays}; else exec {moves}; fi");
         let mut command = unswayed(vervain());
         command.args(["launch", "-n", "4", "--interface", "eth0", "--", "sh", "-c", &script]);
-        let end = Job::start(&mut command).finish(LIMIT);
+        let end = Job::start(&mut network.first().enter(&command)).finish(LIMIT);
         assert!(end.success(), "{what:?}: {}", end.describe());
     }
     assert!(network.first().datagrams_sent() > 10_000);
