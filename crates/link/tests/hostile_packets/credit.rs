@@ -372,20 +372,20 @@ fn reset_while_they_wait(qp_type: QpType) {
     connect_to(&a.qp, here, b.qp.qp_num());
     let ah = (qp_type == QpType::Ud).then(|| Ah::create(&a.pd, &here).unwrap());
     let send = |n| a.post(n, ah.as_ref().map(|ah| UdDest { ah, qpn: b.qp.qp_num(), qkey: QKEY }));
-    // A thread that stands still may have packets in hand that it has not looked at yet. Those are on their way, and come.
     let none_comes = || {
         connect_to(&b.qp, here, a.qp.qp_num());
         b.post_receive(0);
+        let port = world.roce.port(HERE).unwrap();
+        let all = port.counters().received_packets.get() + MESSAGES;
         (0..MESSAGES).for_each(send);
         let (mut sent, mut came, before) = (0, 0, Instant::now());
-        // Some looks more, that none is in the socket any more.
-        let mut looks = 0;
-        while sent < MESSAGES || came == 0 || looks < 1000 {
-            looks += 1;
+        while sent < MESSAGES || came == 0 || port.counters().received_packets.get() < all {
             sent += poll(&a.sent).len() as u64;
             came += poll(&b.received).len();
             assert!(before.elapsed() < LIMIT, "{sent} sent, {came} came");
         }
+        // Whoever has taken the last one from the socket looks at it.
+        std::thread::sleep(Duration::from_millis(5));
         let reset = || b.qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
         reset();
         connect_to(&b.qp, here, a.qp.qp_num());
@@ -397,7 +397,9 @@ fn reset_while_they_wait(qp_type: QpType) {
         reset();
         came == 0
     };
-    assert!((0..5).any(|_| none_comes()), "messages to the QP as it was before the reset, each time");
+    // Some, since a thread that stands still may have packets in hand that it has not looked at: those are on their way, and come.
+    let clean = (0..10).filter(|_| none_comes()).count();
+    assert!(clean >= 8, "messages to the QP as it was before the reset came in {} of 10 rounds", 10 - clean);
 }
 
 #[test]
