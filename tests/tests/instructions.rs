@@ -1,10 +1,22 @@
 //! How much code the hot path runs: a regression check that does not depend on the machine's mood.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, PACKET_INSTRUCTIONS_AT_MOST, per_operation, per_packet};
 use vervain_tests::{bench_program, have, have_c, under_vervain};
+
+/// One at a time: where the other test takes the second processor, polls in vain look around more often.
+static ALONE: Mutex<()> = Mutex::new(());
+/// Other work on the machine does the same, and only ever adds: one count of so many within the bound is enough.
+const TRIES: usize = 3;
+
+/// A count that is at most so much, or the first of [`TRIES`].
+fn within<T>(at_most: f64, count: impl Fn() -> Result<T, String>, of: impl Fn(&T) -> f64) -> T {
+    let mut counts = (0..TRIES).map(|_| count().unwrap_or_else(|e| panic!("{e}")));
+    let first = counts.next().expect("one at least");
+    if of(&first) <= at_most { first } else { counts.find(|c| of(c) <= at_most).unwrap_or(first) }
+}
 
 /// The program whose operations are counted, compiled once.
 fn looped() -> &'static Path {
@@ -17,10 +29,10 @@ fn operations_take_no_more_instructions_than_their_bounds() {
     if !have(&["valgrind"]) || !have_c() {
         return;
     }
-    let looped = looped();
+    let (_alone, looped) = (ALONE.lock().unwrap_or_else(PoisonError::into_inner), looped());
     for (operation, at_most) in INSTRUCTIONS_AT_MOST {
         let (count, program) =
-            per_operation(|| under_vervain("valgrind"), looped, operation).unwrap_or_else(|e| panic!("{e}"));
+            within(at_most, || per_operation(|| under_vervain("valgrind"), looped, operation), |count| count.0);
         assert!(count <= at_most, "{operation}: {count:.0} instructions from post to completion, more than {at_most}");
         // A count of next to nothing would be that of a program that did not do the work.
         assert!(count > 50.0, "{operation}: {count:.0} instructions cannot be all");
@@ -33,9 +45,9 @@ fn packets_take_no_more_instructions_than_their_bounds() {
     if !have(&["valgrind"]) || !have_c() {
         return;
     }
-    let looped = looped();
+    let (_alone, looped) = (ALONE.lock().unwrap_or_else(PoisonError::into_inner), looped());
     for (function, what, at_most) in PACKET_INSTRUCTIONS_AT_MOST {
-        let count = per_packet(|| under_vervain("valgrind"), looped, function).unwrap_or_else(|e| panic!("{e}"));
+        let count = within(at_most, || per_packet(|| under_vervain("valgrind"), looped, function), |count| *count);
         assert!(count <= at_most, "{what}: {count} instructions, more than {at_most}");
         // A call that moves no packet takes a few hundred.
         assert!(count > 1000.0, "{what}: {count} instructions cannot be all");
