@@ -12,6 +12,19 @@ pub(crate) enum Command {
     Atomic { at: GlobalAddress, what: Atomic },
     /// Forget what you have read of my table.
     Discard,
+    /// Something that is answered with a word.
+    Ask(Ask),
+}
+
+/// What the libraries above ask another rank for, or this one: it is answered with a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Look whether what you wait for has come. Answered with 0.
+    Look,
+    /// Make a segment of `len` bytes more, if you have `known` now. Answered with how many there are then.
+    Extend { known: u64, len: u64 },
+    /// Give the segment at this address up. Answered with 1 if there was one.
+    Retract { segment: GlobalAddress },
 }
 
 impl Command {
@@ -27,6 +40,9 @@ impl Command {
                 (ATOMIC + number, at.0, a, b)
             }
             Self::Discard => (DISCARD, 0, 0, 0),
+            Self::Ask(Ask::Look) => (LOOK, 0, 0, 0),
+            Self::Ask(Ask::Extend { known, len }) => (EXTEND, known, len, 0),
+            Self::Ask(Ask::Retract { segment }) => (RETRACT, segment.0, 0, 0),
         };
         let mut bytes = [0; Self::BYTES];
         bytes[0] = kind;
@@ -46,6 +62,9 @@ impl Command {
         let command = match bytes[0] {
             COPY => Self::Copy { dst: GlobalAddress(a), src: GlobalAddress(b), len: c },
             DISCARD => Self::Discard,
+            LOOK => Self::Ask(Ask::Look),
+            EXTEND => Self::Ask(Ask::Extend { known: a, len: b }),
+            RETRACT => Self::Ask(Ask::Retract { segment: GlobalAddress(a) }),
             number => Self::Atomic { at: GlobalAddress(a), what: Atomic::decode(number.checked_sub(ATOMIC)?, b, c)? },
         };
         Some((command, index))
@@ -54,6 +73,9 @@ impl Command {
 
 const COPY: u8 = 1;
 const DISCARD: u8 = 2;
+const LOOK: u8 = 3;
+const EXTEND: u8 = 4;
+const RETRACT: u8 = 5;
 const ATOMIC: u8 = 16;
 
 /// How a command ended. With it comes a value: what an atomic found, or the size of the region that was missed.
@@ -118,7 +140,9 @@ mod tests {
     fn commands_and_notices_survive_the_way() {
         let (at, dst) = (GlobalAddress(0x8123_4567_89ab_cdef), GlobalAddress(7));
         let atomic = Command::Atomic { at, what: Atomic::CompareSwap8 { expected: u64::MAX, new: 3 } };
-        for command in [Command::Copy { dst, src: at, len: 1 << 40 }, atomic, Command::Discard] {
+        let asks = [Ask::Look, Ask::Extend { known: 3, len: 1 << 30 }, Ask::Retract { segment: at }].map(Command::Ask);
+        for command in asks.into_iter().chain([Command::Copy { dst, src: at, len: 1 << 40 }, atomic, Command::Discard])
+        {
             assert_eq!(Command::decode(&command.encode(513)), Some((command, 513)));
         }
         for status in Status::ALL {

@@ -7,6 +7,7 @@
 //! `libacp.so` and `acp.h` are the C interface over this crate (Advanced Communication Primitives 3.0.0). docs/acp.md is the guide.
 
 mod address;
+mod batch;
 mod command;
 mod engine;
 mod error;
@@ -22,10 +23,11 @@ mod table;
 mod world;
 
 pub use address::{GlobalAddress, Layout};
+pub use batch::{Batch, Place};
 pub use error::{Error, Result};
 pub use op::Atomic;
 pub use pointer::{GlobalPtr, Word};
 pub use region::Region;
 pub use settings::Settings;
 pub use sizes::{Holding, Objects, memory, weigh};
-pub use world::{Ender, Handle, Key, Order, World};
+pub use world::{Ender, Handle, Key, Library, Order, World};

@@ -3,6 +3,7 @@
 use vervain_mesh::Link;
 
 use crate::address::GlobalAddress;
+use crate::command::Ask;
 
 /// An atomic operation on a word of 4 or 8 bytes, which yields the value before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +116,8 @@ pub(crate) enum Work {
     Here,
     /// An atomic of the processor's, on a word of this rank.
     HereAtomic(Atomic),
+    /// By a command that its rank serves: the word that it is answered with goes to the destination, if there is one.
+    Ask(Ask),
     /// Tells a peer to forget the entries of this rank's table.
     Discard,
     /// An immediate value without data, for which the peer has a receive.

@@ -13,6 +13,7 @@ use vervain_bootstrap::Job;
 use vervain_mesh::Mesh;
 use vervain_rdma::{CompChannel, Cq};
 
+use crate::batch::Staging;
 use crate::engine::{Engine, OwnMemory, SENDS};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
@@ -30,6 +31,8 @@ pub(crate) struct Progress {
     thread: Option<JoinHandle<()>>,
     barrier: Mutex<()>,
     barriers: AtomicU64,
+    /// Behind the engine's owners: its pages stay until the registrations are gone.
+    pub(crate) staging: Staging,
 }
 
 struct Shared {
@@ -62,8 +65,8 @@ struct State {
 }
 
 /// What threads of the program may wait for that no completion of their own tells: the first handle that is not over, notices of
-/// barriers, a failure, a round, the place in the directory.
-type Seen = (i64, u64, bool, bool, bool);
+/// barriers, a failure, a round, the place in the directory, peers that ask to look.
+type Seen = (i64, u64, bool, bool, bool, u64);
 
 const SERVICE: usize = 0;
 const DATA: usize = 1;
@@ -98,7 +101,13 @@ impl Progress {
         });
         let of_thread = shared.clone();
         let thread = spawn(move || of_thread.run())?;
-        let progress = Progress { shared, thread: Some(thread), barrier: Mutex::new(()), barriers: AtomicU64::new(0) };
+        let progress = Progress {
+            shared,
+            thread: Some(thread),
+            barrier: Mutex::new(()),
+            barriers: AtomicU64::new(0),
+            staging: Staging::default(),
+        };
         job.fence()?;
         let introduction = Mesh::find_leader(job, rank, epoch)?;
         if introduction.agreed() != agreed(settings) {
@@ -186,7 +195,17 @@ impl Progress {
 
     /// Moves the engine on until `ready` says so.
     #[inline]
-    pub fn wait<T>(&self, mut ready: impl FnMut(&mut Engine) -> Result<Option<T>>) -> Result<T> {
+    pub fn wait<T>(&self, ready: impl FnMut(&mut Engine) -> Result<Option<T>>) -> Result<T> {
+        self.wait_looking(None, ready)
+    }
+
+    /// As [`wait`](Progress::wait), for what nothing of the engine may tell: it looks at least as often as `every` says.
+    #[inline]
+    pub fn wait_looking<T>(
+        &self,
+        every: Option<Duration>,
+        mut ready: impl FnMut(&mut Engine) -> Result<Option<T>>,
+    ) -> Result<T> {
         let mut looks = 0;
         let mut began = None;
         loop {
@@ -208,7 +227,7 @@ impl Progress {
             if looks % LOOKS == 0 {
                 let now = Instant::now();
                 if now - *began.get_or_insert(now) > SPIN {
-                    self.shared.sleep(|engine| Ok(ready(engine)?.is_some()))?;
+                    self.shared.sleep(every, |engine| Ok(ready(engine)?.is_some()))?;
                     // What has woken it is there, so that a look finds it.
                     (looks, began) = (LOOKS - 1, None);
                 }
@@ -260,9 +279,10 @@ impl Shared {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for.
+    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for; for no longer
+    /// than `most`.
     #[cold]
-    fn sleep(&self, mut ready: impl FnMut(&mut Engine) -> Result<bool>) -> Result<()> {
+    fn sleep(&self, most: Option<Duration>, mut ready: impl FnMut(&mut Engine) -> Result<bool>) -> Result<()> {
         let mut state = self.lock();
         // Under the lock: the progress thread may take the event that comes of it, and sees then that somebody sleeps.
         self.arm(DATA)?;
@@ -277,7 +297,10 @@ impl Shared {
                 self.wake();
             }
             // That one wakes the others, each time that it wakes.
-            drop(self.woken.wait(state).unwrap_or_else(PoisonError::into_inner));
+            match most {
+                Some(most) => drop(self.woken.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner)),
+                None => drop(self.woken.wait(state).unwrap_or_else(PoisonError::into_inner)),
+            }
             return Ok(());
         }
         state.sleeper = true;
@@ -289,7 +312,7 @@ impl Shared {
         }
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(self.channels.iter().map(|c| PollFd::from_borrowed_fd(c[DATA].fd(), PollFlags::IN)));
-        let _ = poll(&mut fds, None);
+        let _ = poll(&mut fds, most.map(timespec).as_ref());
         clear(self.wake.as_fd());
         let taken = self.take_events(DATA);
         let mut state = self.lock();
@@ -394,8 +417,7 @@ impl Shared {
         if watching {
             fds.extend(of(DATA));
         }
-        let timeout = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
-        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = poll(&mut fds, wait.map(timespec).as_ref());
         clear(self.kick.as_fd());
         self.take_events(SERVICE)?;
         if watching { self.take_events(DATA) } else { Ok(false) }
@@ -404,7 +426,11 @@ impl Shared {
 
 fn seen(engine: &Engine) -> Seen {
     let barriers = engine.barrier.iter().sum();
-    (engine.head(), barriers, engine.failure.is_some(), engine.in_round(), engine.mesh.registered())
+    (engine.head(), barriers, engine.failure.is_some(), engine.in_round(), engine.mesh.registered(), engine.looks)
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
 fn clear(event: BorrowedFd<'_>) {

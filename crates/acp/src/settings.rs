@@ -25,6 +25,8 @@ pub struct Settings {
     /// Atomics on this rank's words are carried out by its processor, as where the device is not atomic with processors
     /// (ACP_ATOMICS=owner).
     pub owner_atomics: bool,
+    /// The most bytes of memory that this rank's heap may have (ACP_HEAP).
+    pub heap: u64,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             connections: 256,
             devices: vec![],
             owner_atomics: false,
+            heap: u64::MAX,
         }
     }
 }
@@ -66,6 +69,11 @@ impl Settings {
                     ))
                 })?;
             }
+        }
+        if let Some(text) = text("ACP_HEAP")? {
+            settings.heap = bytes(&text).ok_or_else(|| {
+                Error::refused(format!("ACP_HEAP={text} is no size: a number of bytes, with k, M or G behind it"))
+            })?;
         }
         if let Some(text) = text("ACP_CONNECTIONS")? {
             settings.connections = text.parse().ok().filter(|n| (2..=65_536).contains(n)).ok_or_else(|| {
@@ -130,6 +138,7 @@ mod tests {
             ("ACP_CONNECTIONS", "1"),
             ("ACP_CONNECTIONS", "x"),
             ("ACP_ATOMICS", "cpu"),
+            ("ACP_HEAP", "much"),
         ] {
             assert!(of(&[(name, wrong)]).unwrap_err().to_string().contains(wrong), "{name}");
         }

@@ -2,11 +2,13 @@
 
 use std::ffi::c_void;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use vervain_bootstrap::Job;
 
 use crate::address::GlobalAddress;
-use crate::command::Notice;
+use crate::batch::Staging;
+use crate::command::{Ask, Notice};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::op::Atomic;
@@ -38,6 +40,15 @@ impl Handle {
     pub fn get(self) -> i64 {
         self.0
     }
+}
+
+/// The libraries above this one that have starter memory of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// Channels, segmented buffers and workspaces (ACP_STARTER_MEMORY_CL).
+    Communication = 1,
+    /// Global allocation and containers (ACP_STARTER_MEMORY_DL).
+    Data = 2,
 }
 
 /// When an operation may start.
@@ -104,6 +115,10 @@ impl World {
     #[inline]
     fn progress(&self) -> &Progress {
         self.progress.as_ref().unwrap_or_else(|| self.abort("a rank goes on after a reset that has failed"))
+    }
+
+    pub(crate) fn staging(&self) -> &Staging {
+        self.progress().staging()
     }
 
     #[inline]
@@ -208,6 +223,57 @@ impl World {
     /// Where the starter memory of `rank` begins; None if there is no such rank.
     pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
         self.with(|engine| engine.starter(rank, 0))
+    }
+
+    /// Where the starter memory of a library above begins at `rank`; None if there is no such rank.
+    pub fn library_starter(&self, library: Library, rank: u32) -> Option<GlobalAddress> {
+        self.with(|engine| engine.starter(rank, library as u32))
+    }
+
+    fn ask(&self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
+        self.progress().issue(|engine| engine.ask(rank, ask, dst))
+    }
+
+    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does.
+    ///
+    /// # Errors
+    /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
+    pub fn wake(&self, rank: u32) -> Result<Handle> {
+        self.ask(rank, Ask::Look, GlobalAddress::NULL)
+    }
+
+    /// Waits until `ready` finds so, of memory of this rank's that others write to. It is asked over and over for a moment, then
+    /// when a peer [wakes](World::wake) this rank, and every `at_least` in case that none does. Threads of the program wait side by
+    /// side. `ready` must not call ACP.
+    ///
+    /// # Errors
+    /// The job is broken.
+    pub fn wait_until(&self, at_least: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
+        self.progress().wait_looking(Some(at_least), |_| Ok(ready().then_some(())))
+    }
+
+    /// Has `rank` map and register a segment of `len` bytes more for the heap, if its directory, in the data library's starter memory,
+    /// has `known` places. Returns how many it has then: no more than `known` if there was no memory.
+    ///
+    /// # Errors
+    /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
+    pub fn extend(&self, rank: u32, known: u64, len: u64) -> Result<u64> {
+        self.ask_for(rank, Ask::Extend { known, len })
+    }
+
+    /// Has `rank` unmap the segment at `segment`, which nobody may use any more. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`extend`](World::extend).
+    pub fn retract(&self, rank: u32, segment: GlobalAddress) -> Result<bool> {
+        Ok(self.ask_for(rank, Ask::Retract { segment })? == 1)
+    }
+
+    fn ask_for(&self, rank: u32, ask: Ask) -> Result<u64> {
+        let mut batch = self.batch();
+        let answer = batch.answer(|to| self.ask(rank, ask, to))?;
+        batch.wait()?;
+        Ok(batch.word(answer, 0))
     }
 
     /// Registers memory, so that all ranks can access it by the device `colour`. Memory that may not be written can be registered

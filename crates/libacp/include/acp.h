@@ -2,8 +2,7 @@
  *
  * Each of the processes of a parallel job, its ranks, registers memory and gets global addresses for it, numbers of 64 bits that
  * all ranks understand. Any rank copies between any two global addresses, or changes words atomically, without the owner's help,
- * and orders its accesses by handles. Declared as in acp.h of ACP 3.0.0; what is not in that is marked as an extension. This
- * version has the basic layer.
+ * and orders its accesses by handles. Declared as in acp.h of ACP 3.0.0; what is not in that is marked as an extension.
  *
  * For C99 and later and C++11 and later. Functions may be called by several threads at once, except acp_init, acp_reset and
  * acp_finalize, during which no other thread may be inside a function. Before acp_init, after acp_finalize and in a child made by
@@ -149,6 +148,56 @@ void acp_complete(acp_handle_t handle);
 
 /* Whether acp_complete would return at once: 0 yes, 1 not yet; -1 on failure. */
 int acp_inquire(acp_handle_t handle);
+
+/* ---- Global allocation ---- */
+
+/* Allocates `size` bytes of memory of `rank`, aligned to 16 bytes, for any rank to use and to free. ACP_GA_NULL if `size` is 0,
+ * there is no such rank, or its heap has no memory left. */
+acp_ga_t acp_malloc(size_t size, int rank);
+
+/* Frees what acp_malloc has given to any rank. ACP_GA_NULL is left alone; an address of anything else ends the job with a
+ * sentence. */
+void acp_free(acp_ga_t ga);
+
+/* ---- Channels ---- */
+
+/* ---- Segmented buffers ---- */
+
+/* ---- Workspaces ---- */
+
+/* ---- Containers: types ----
+ *
+ * The bytes of a container lie in the heaps of ranks. A container's own type is a small value that names it, which ranks send to
+ * each other as it is. */
+
+/* Bytes somewhere in global memory. */
+typedef struct {
+    acp_ga_t ga;
+    size_t size;
+} acp_element_t;
+
+/* Two of them: key and value. */
+typedef struct {
+    acp_element_t first;
+    acp_element_t second;
+} acp_pair_t;
+
+/* ---- Vectors ---- */
+
+/* ---- Deques ---- */
+
+/* ---- Lists ---- */
+
+/* ---- Sets ---- */
+
+/* ---- Multisets ---- */
+
+/* ---- Maps ---- */
+
+/* ---- Generic names ----
+ *
+ * acp_X(type, ...) is acp_X_type(...): acp_insert(map, m, p) is acp_insert_map(m, p), and acp_increment(map_it, i) is
+ * acp_increment_map_it(i). */
 
 /* ---- Extension ---- */
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod error;
+mod heap;
 mod job;
 mod memory;
 mod process;
@@ -49,6 +50,12 @@ export!(
     acp_swap8,
     acp_xor4,
     acp_xor8,
+);
+
+export!(
+    default "ACP_3.1" from heap:
+    acp_free,
+    acp_malloc,
 );
 
 // An extension.

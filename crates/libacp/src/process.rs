@@ -5,12 +5,33 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use vervain_acp::{Ender, Settings, World};
+use vervain_acp_channel::Channels;
+use vervain_acp_heap::Heap;
 
 use crate::error;
 
 /// The world; null before `acp_init`, during `acp_reset` and after `acp_finalize`. Functions take it with one load. That none of
 /// them is in the midst of its work when the world goes is the program's duty, which acp.h names.
 static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
+
+/// What stands above the world; null when that is. It is dropped before the world is.
+static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
+
+/// The libraries above the basic layer, in this process.
+pub struct Libraries {
+    pub channels: Channels<'static>,
+    pub heap: Heap<'static>,
+}
+
+impl Libraries {
+    /// # Safety
+    /// The world outlives them.
+    unsafe fn of(world: *const World) -> Box<Self> {
+        // SAFETY: the caller's promise.
+        let world: &'static World = unsafe { &*world };
+        Box::new(Self { channels: Channels::new(world), heap: Heap::new(world) })
+    }
+}
 
 /// What ends the job, once this process has joined one.
 static ENDER: OnceLock<Ender> = OnceLock::new();
@@ -52,6 +73,17 @@ pub fn rank_for(function: &str) -> Option<&'static World> {
     world
 }
 
+/// The libraries above the world, if this process is a rank; else why `function` cannot be is what `acp_error` returns.
+#[inline]
+pub fn libraries_for(function: &str) -> Option<&'static Libraries> {
+    // SAFETY: as of the world.
+    let libraries = unsafe { LIBRARIES.load(Ordering::Acquire).as_ref() };
+    if libraries.is_none() {
+        error::note(function, why_not());
+    }
+    libraries
+}
+
 /// Why this process is no rank.
 #[cold]
 fn why_not() -> &'static str {
@@ -86,7 +118,7 @@ pub fn join() -> Result<(), String> {
             // Also for what goes wrong while the world is being changed or left.
             let _ = ENDER.set(world.ender());
             world.set_failure_hook(error::end_job);
-            WORLD.store(Box::into_raw(Box::new(world)), Ordering::Release);
+            publish(Box::into_raw(Box::new(world)));
             Ok(())
         }
         Err(error) => {
@@ -104,7 +136,7 @@ pub fn renumber(rank: u32) -> Result<(), String> {
     let world = take()?;
     // SAFETY: the pointer is `join`'s and nobody else has it now.
     let result = unsafe { (*world).reset(rank) };
-    WORLD.store(world, Ordering::Release);
+    publish(world);
     result.map_err(|error| error::reason(&error))
 }
 
@@ -120,13 +152,25 @@ pub fn leave() -> Result<(), String> {
     world.finalize().map_err(|error| error.to_string())
 }
 
-/// Takes the world away from the functions.
+/// Gives the functions the world, and new libraries above it.
+fn publish(world: *mut World) {
+    // SAFETY: `take` drops them before somebody changes or ends the world.
+    LIBRARIES.store(Box::into_raw(unsafe { Libraries::of(world) }), Ordering::Release);
+    WORLD.store(world, Ordering::Release);
+}
+
+/// Takes the world away from the functions, and drops the libraries above it.
 fn take() -> Result<*mut World, String> {
     if PHASE.load(Ordering::Acquire) != RANK {
         return Err(why_not().into());
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let world = WORLD.swap(ptr::null_mut(), Ordering::AcqRel);
+    let libraries = LIBRARIES.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !libraries.is_null() {
+        // SAFETY: made by `publish`, taken once; no function of another thread is inside, by the program's duty.
+        drop(unsafe { Box::from_raw(libraries) });
+    }
     if world.is_null() { Err(why_not().into()) } else { Ok(world) }
 }
 
@@ -137,6 +181,7 @@ fn watch_forks() {
         if PHASE.load(Ordering::Acquire) != OUTSIDE {
             PHASE.store(CHILD, Ordering::Release);
             WORLD.store(ptr::null_mut(), Ordering::Release);
+            LIBRARIES.store(ptr::null_mut(), Ordering::Release);
         }
     }
     static ONCE: Once = Once::new();

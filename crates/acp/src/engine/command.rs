@@ -6,7 +6,7 @@ use vervain_mesh::{Command as Arrival, Link};
 
 use super::{Engine, MAX_SERVED};
 use crate::address::GlobalAddress;
-use crate::command::{Command, NOTHING, Status};
+use crate::command::{Ask, Command, NOTHING, Status};
 use crate::op::{Answer, Op, Place, Step, Work};
 
 /// How long a copy that is served waits for its connection before the issuer is told to do it itself. A pool whose connections are
@@ -102,11 +102,38 @@ impl Engine {
                 };
                 self.answer(done);
             }
+            Command::Ask(ask) => self.begin_ask(ask, Asker::Peer(answer(Status::Done, 0))),
             Command::Discard => {
                 self.stamps += 1;
                 self.connections[link.index as usize].stamp = self.stamps;
                 self.answer(answer(Status::Done, 0));
             }
+        }
+    }
+
+    /// Begins what this rank is asked for.
+    pub(super) fn begin_ask(&mut self, ask: Ask, asker: Asker) {
+        let value = match ask {
+            Ask::Look => {
+                self.looks += 1;
+                0
+            }
+            Ask::Extend { known, len } => match self.extend(known, len) {
+                Some(count) => count,
+                None => {
+                    self.extensions.push((known, len, asker));
+                    return self.begin_round();
+                }
+            },
+            Ask::Retract { segment } => self.retract(segment).into(),
+        };
+        self.asked(asker, value);
+    }
+
+    fn asked(&mut self, asker: Asker, value: u64) {
+        match asker {
+            Asker::Own(i) => self.ask_over(i, value),
+            Asker::Peer(answer) => self.answer(Answer { value, ..answer }),
         }
     }
 
@@ -229,8 +256,19 @@ impl Engine {
             let keys = round.keys;
             self.round = None;
             self.table.round_done(keys);
+            for (known, len, asker) in std::mem::take(&mut self.extensions) {
+                self.begin_ask(Ask::Extend { known, len }, asker);
+            }
         }
     }
+}
+
+/// Who has asked for something.
+#[derive(Clone, Copy)]
+pub(super) enum Asker {
+    /// An operation of this rank's.
+    Own(u32),
+    Peer(Answer),
 }
 
 /// Peers that are asked to forget at a time.

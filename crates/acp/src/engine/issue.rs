@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vervain_mesh::Link;
 use vervain_rdma::{AtomicCap, Qp, RemoteAddr, SendRequest};
 
+use super::command::Asker;
 use super::post::{SENDS, slot};
 use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
 use crate::address::{GlobalAddress, Parts};
+use crate::command::Ask;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::op::{Answer, Atomic, Op, Place, Step, Work};
@@ -208,6 +210,16 @@ impl Engine {
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 
+    /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's, unless that is null.
+    pub fn ask(&mut self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
+        let src = self.starter(rank, 0);
+        let src = src.ok_or_else(|| Error::refused(format!("there is no rank {rank}: the job has {}", self.size)))?;
+        if !dst.is_null() {
+            self.own_word(dst, size_of::<u64>())?;
+        }
+        Ok(self.issue(Op { work: Work::Ask(ask), dst, src, ..Op::NONE }, Order::Now))
+    }
+
     #[cold]
     fn nobody(&self, dst: GlobalAddress, src: GlobalAddress) -> Error {
         let wrong = if self.layout.parts(dst).is_none() { dst } else { src };
@@ -314,7 +326,11 @@ impl Engine {
             Work::Put | Work::Serve => Step::Write,
             Work::Get | Work::Bounce | Work::Loop(_) => Step::Read,
             Work::Device(_) => Step::Atomic,
-            Work::Forward | Work::Owner(_) | Work::Discard => Step::Command,
+            Work::Ask(ask) if self.layout.parts(op.src).is_some_and(|parts| parts.rank == self.rank) => {
+                op.place = Place::Queued;
+                return self.begin_ask(ask, Asker::Own(i));
+            }
+            Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard => Step::Command,
             Work::Notify(_) => Step::Notify,
             Work::Answer => Step::Answer,
             Work::Here | Work::HereAtomic(_) => return self.here(i),

@@ -21,6 +21,7 @@ mod command;
 mod contact;
 mod issue;
 mod post;
+mod segments;
 mod step;
 
 pub(crate) use post::SENDS;
@@ -172,6 +173,11 @@ pub(crate) struct Engine {
     /// Notices of each round of the barrier that have come, since the beginning.
     pub barrier: [u64; 32],
     round: Option<command::Round>,
+    segments: segments::Segments,
+    /// What waits for a round before it can have a segment.
+    extensions: Vec<(u64, u64, command::Asker)>,
+    /// How often peers have asked this rank to look.
+    pub looks: u64,
     atomics: AtomicCap,
     pub failure: Option<Error>,
     found: Vec<Completion>,
@@ -210,7 +216,7 @@ fn domains(mesh: &Mesh, atomics: AtomicCap) -> Vec<Domain<'_>> {
 impl Engine {
     /// An engine on an open mesh. `starter` are the sizes of the three starter memories.
     pub fn new(mesh: Mesh, memory: OwnMemory, connections: usize, published: Arc<AtomicI64>) -> Self {
-        let OwnMemory { layout, table, starters, scratch, staged, fetched, buffers, atomics } = memory;
+        let OwnMemory { layout, table, starters, scratch, staged, fetched, buffers, segments, atomics } = memory;
         let (rank, size) = (mesh.rank(), mesh.size());
         published.store(1, Ordering::Relaxed);
         let nothing = Cached {
@@ -254,6 +260,9 @@ impl Engine {
             here: VecDeque::new(),
             barrier: [0; 32],
             round: None,
+            segments,
+            extensions: vec![],
+            looks: 0,
             atomics,
             failure: None,
             found: vec![Completion::default(); 16],
@@ -442,6 +451,7 @@ impl Drop for Engine {
         if !self.table.close() {
             // The device may still reach them.
             self.starters.drain(..).for_each(std::mem::forget);
+            self.segments.forget();
         }
     }
 }
@@ -455,6 +465,7 @@ pub(crate) struct OwnMemory {
     staged: Mapped,
     fetched: Mapped,
     buffers: Mapped,
+    segments: segments::Segments,
     atomics: AtomicCap,
 }
 
@@ -489,6 +500,7 @@ impl OwnMemory {
             staged: Mapped::new(&domains, (RING + INTERNAL) * STAGED)?,
             fetched: Mapped::new(&domains, connections * Entry::BYTES)?,
             buffers: Mapped::new(&domains, usize::from(BUFFERS) * BOUNCE as usize)?,
+            segments: segments::Segments::new(settings.heap),
             atomics,
         })
     }

@@ -306,6 +306,7 @@ impl Engine {
         let command = match op.work {
             Work::Forward => Command::Copy { dst: op.dst, src: op.src, len: op.len },
             Work::Owner(what) => Command::Atomic { at: op.src, what },
+            Work::Ask(ask) => Command::Ask(ask),
             _ => Command::Discard,
         };
         connection.sent += 1;

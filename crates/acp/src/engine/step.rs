@@ -75,7 +75,7 @@ impl Engine {
                 if more { self.route(i) } else { self.finish(i) }
             }
             (Work::Loop(_), _) => self.loop_over(i),
-            (Work::Forward | Work::Owner(_) | Work::Discard, _) => {
+            (Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard, _) => {
                 if op.answered {
                     self.answered(i);
                 }
@@ -123,6 +123,14 @@ impl Engine {
         }
     }
 
+    /// What was asked for has been answered.
+    pub(super) fn ask_over(&mut self, i: u32, value: u64) {
+        match self.ops[i as usize].dst {
+            GlobalAddress::NULL => self.finish(i),
+            dst => self.atomic_over(i, dst, value, size_of::<u64>()),
+        }
+    }
+
     /// What an atomic, or a Read of a word, has brought.
     fn found(&self, i: u32) -> u64 {
         self.scratch.word(i as usize * 8).load(Ordering::Acquire)
@@ -142,7 +150,7 @@ impl Engine {
             Some(Notice::Answer(index, status)) => {
                 let Some(op) = self.ops.get_mut(usize::from(index)) else { return };
                 // Nobody but the server of this command is to answer it.
-                let is_asked = matches!(op.work, Work::Forward | Work::Owner(_) | Work::Discard)
+                let is_asked = matches!(op.work, Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard)
                     && matches!(op.place, Place::Posted)
                     && op.link == link
                     && !op.answered;
@@ -196,6 +204,7 @@ impl Engine {
                 self.mesh.release(link);
                 match work {
                     Work::Owner(what) => self.atomic_over(i, dst, value, what.width()),
+                    Work::Ask(_) => self.ask_over(i, value),
                     Work::Discard => {
                         self.finish(i);
                         self.has_forgotten();
