@@ -56,6 +56,13 @@ fn atomics_of_eight_ranks_sum_exactly() {
 }
 
 #[test]
+fn libraries_have_batches_segments_and_are_woken() {
+    run(4, &[], &["libraries", "1000"]);
+    run(3, PACKETS, &["libraries", "100"]);
+    run(1, &[], &["libraries", "300"]);
+}
+
+#[test]
 fn commands_that_flood_both_ways_come_to_an_end() {
     run(2 + 1, &[], &["flood", "20000"]);
     run(4, PACKETS, &["flood", "300"]);

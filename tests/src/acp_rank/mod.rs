@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vervain_acp::{Error, GlobalPtr, Order, Region, Result, Settings, World};
+use vervain_acp::{Atomic, Error, GlobalAddress, GlobalPtr, Library, Order, Region, Result, Settings, World};
 
 /// Runs the rank: status 0, or 3 with the sentence of the error.
 pub fn main() -> ExitCode {
@@ -34,6 +34,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
         "contacts" => contacts(&world, count)?,
         "keys" => keys(&world, count)?,
         "colours" => colours(&world, count)?,
+        "libraries" => libraries(&world, count)?,
         "reset" => reset(&mut world, count, seed)?,
         "wait" => {
             println!("waits as {}", std::process::id());
@@ -115,6 +116,86 @@ fn atomics(world: &World, count: u64) -> Result<()> {
         }
     }
     world.sync()
+}
+
+/// What libraries above the basic layer stand on: batches and what they count, segments that ranks ask each other for, sleep and wake.
+fn libraries(world: &World, count: u64) -> Result<()> {
+    let (rank, size) = (world.rank(), world.size());
+    let next = (rank + 1) % size;
+    let directory = |of: u32| world.library_starter(Library::Data, of).ok_or_else(|| other(format!("no rank {of}")));
+    // All at once ask each rank for its first segment: it makes one, and the others are told so.
+    for to in 0..size {
+        let places = world.extend(to, 0, 1 << 16)?;
+        same("places of segments", places, 1)?;
+    }
+    world.sync()?;
+    let mut batch = world.batch();
+    let mut segments = vec![];
+    for of in 0..size {
+        let place = batch.get(directory(of)?, 32, Order::Now)?;
+        batch.wait()?;
+        segments.push(GlobalAddress(batch.word(place, 2)));
+        same("its length", batch.word(place, 3), 1 << 16)?;
+    }
+    batch.clear()?;
+    // A batch is one round trip, whatever is in it, and as long as it needs to be.
+    let (far, mine) = (segments[next as usize], u64::from(rank));
+    let before = world.round_trips();
+    let long: Vec<u64> = (0..4096).map(|i| i << 8 | mine).collect();
+    batch.put_words(far.add(64), &long, Order::Now)?;
+    let old = batch.atomic(far, Atomic::Add8(mine + 1), Order::Now)?;
+    let word = batch.get(far, 8, Order::Continue)?;
+    let back = batch.get(far.add(64), 8 * long.len(), Order::All)?;
+    batch.wait()?;
+    same("round trips", world.round_trips() - before, u64::from(size > 1))?;
+    same("the word before", batch.word(old, 0), 0)?;
+    same("the word after", batch.word(word, 0), mine + 1)?;
+    same("what was put", long.iter().enumerate().all(|(i, word)| batch.word(back, i) == *word).into(), 1)?;
+    batch.clear()?;
+    world.sync()?;
+    // In turns: each waits for a word of its own, which the one before stores and then wakes it.
+    let (word, far) = (GlobalPtr::<u64>::new(segments[rank as usize].add(8)), segments[next as usize].add(8));
+    let place = world.address(word.address()).ok_or_else(|| other("a segment of mine has no address".into()))?;
+    // SAFETY: a word of a segment of this rank's, which stays until it is retracted below.
+    let arrived = unsafe { std::sync::atomic::AtomicU64::from_ptr(place.cast()) };
+    for round in 1..=count {
+        let wait = || arrived.load(std::sync::atomic::Ordering::Acquire) >= round;
+        if rank > 0 {
+            world.wait_until(Duration::from_secs(60), wait)?;
+        }
+        batch.put_words(far, &[round], Order::Now)?;
+        batch.clear()?;
+        world.wake(next)?;
+        if rank == 0 {
+            world.wait_until(Duration::from_secs(60), wait)?;
+        }
+    }
+    world.sync()?;
+    // One rank's segments come and go; the place is used again, and nothing else can be given up.
+    for round in 0..count {
+        if rank == 0 {
+            same("a segment goes", world.retract(next, segments[next as usize])?.into(), 1)?;
+            same("and goes once", world.retract(next, segments[next as usize])?.into(), 0)?;
+            same("and comes", world.extend(next, 1, 4096 + round)?, 1)?;
+            let place = batch.get(directory(next)?.add(16), 8, Order::Now)?;
+            batch.wait()?;
+            segments[next as usize] = GlobalAddress(batch.word(place, 0));
+            let zero = batch.get(segments[next as usize].add(4088), 8, Order::Now)?;
+            batch.put_words(segments[next as usize].add(4088), &[u64::MAX], Order::Continue)?;
+            batch.wait()?;
+            same("it is zero", batch.word(zero, 0), 0)?;
+            batch.clear()?;
+        }
+    }
+    same("starter memory is no segment", world.retract(next, directory(next)?)?.into(), 0)?;
+    // Others ask this rank about it, too; nobody makes one of nothing, or of more than there is.
+    same("none of nothing", world.extend(next, 1, 0)?, 1)?;
+    same("none too large", world.extend(next, 1, u64::MAX)?, 1)?;
+    world.sync()
+}
+
+fn same(what: &str, found: u64, expected: u64) -> Result<()> {
+    if found == expected { Ok(()) } else { Err(other(format!("{what}: {found}, not {expected}"))) }
 }
 
 /// Copies between the two others, issued by the last rank, in blocks whose times are printed. The last may not take longer.
