@@ -19,3 +19,6 @@ for layer in bl ml; do put "$source/packaging/libacp.ld" "lib/libacp$layer.so" 6
 put "$source/crates/libacp/include/acp.h" include/acp.h 644
 fill "$source/packaging/acp.pc.in" lib/pkgconfig/acp.pc 644
 fill "$source/packaging/acpcc.in" bin/acpcc 755
+python=$("$source/scripts/python-directory.sh" "$prefix")
+mkdir -p "$root/$python/vervain_acp"
+for file in "$source"/python/vervain_acp/*.py; do put "$file" "$python/vervain_acp/${file##*/}" 644; done

@@ -11,6 +11,9 @@ for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
     remove "lib/vervain/lib$name.so.1" "lib/vervain/lib$name.so"
 done
 remove bin/acpcc include/acp.h lib/libacp.so.3 lib/libacp.so lib/libacpbl.so lib/libacpml.so lib/pkgconfig/acp.pc
+for package in "$root"/lib/python3*/dist-packages/vervain_acp "$root"/lib/python3*/site-packages/vervain_acp; do
+    if [ -d "$package" ]; then rm -rf -- "$package/__pycache__" "$package"/*.py && rmdir --ignore-fail-on-non-empty -- "$package"; fi
+done
 remove lib/vervain/libvervain_preload.so lib/vervain/valgrind.supp lib/vervain/tsan.supp
 for page in "" -run -launch -devices -doctor -env -acp -acp-memory -bench -bench-run -bench-serve -bench-compare -bench-report \
     -bench-plans -completions -man; do

@@ -138,27 +138,55 @@ fn the_pods_of_the_manifest_measure() {
     assert!(network.first().datagrams_sent() > 0, "the pods do not talk in packets");
 }
 
-#[test]
-fn the_program_of_acp_has_the_same_result_on_any_number_of_ranks() {
+/// The programs of `examples/acp`, built by their Makefile; None, with a printed reason, where there is no compiler.
+fn programs_of_acp() -> Option<tempfile::TempDir> {
     if !have_c() || !have(&["make", "pkg-config"]) {
-        return;
+        return None;
     }
     let out = tempfile::tempdir().expect("a directory");
-    for file in ["heat.c", "Makefile"] {
+    for file in ["heat.c", "words.c", "tasks.c", "Makefile"] {
         fs::copy(root().join("examples/acp").join(file), out.path().join(file)).expect("a file of the example");
     }
     let installed = acp::prefix().join("lib/pkgconfig");
     let mut make = unswayed("make");
     make.arg("-C").arg(out.path()).env("PKG_CONFIG_PATH", installed).env("CFLAGS", "-O2 -Wall -Wextra -Werror");
     must_succeed(&Job::start(&mut make).finish(LIMIT));
-    let results = [1, 3, 4].map(|ranks| {
-        let end = Job::start(&mut acp::launch(ranks, &[], &out.path().join("heat"))).finish(LIMIT);
+    Some(out)
+}
+
+/// What a program of the examples prints on 1, 3 and 4 ranks, of which everything behind `start` has to be the same.
+fn same_on_any_number_of_ranks(program: &Path, arguments: &[&Path], start: impl Fn(u32) -> String) -> String {
+    let mut results = [1, 3, 4].map(|ranks| {
+        let end = Job::start(acp::launch(ranks, &[], program).arg("--").args(arguments)).finish(LIMIT);
         must_succeed(&end);
-        let said = end.output.split_once(&format!("heat: {ranks} ranks, ")).map(|(_, result)| result.to_owned());
+        let said = end.output.split_once(&start(ranks)).map(|(_, result)| result.to_owned());
         said.unwrap_or_else(|| panic!("{}", end.describe()))
     });
-    assert!(results[0].starts_with("52 cells above 0.1, sum 24.7"), "{results:?}");
     assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
+    std::mem::take(&mut results[0])
+}
+
+#[test]
+fn the_programs_of_acp_have_the_same_result_on_any_number_of_ranks() {
+    let Some(out) = programs_of_acp() else { return };
+    let heat = same_on_any_number_of_ranks(&out.path().join("heat"), &[], |ranks| format!("heat: {ranks} ranks, "));
+    assert!(heat.starts_with("52 cells above 0.1, sum 24.7"), "{heat}");
+
+    let text = out.path().join("text");
+    let line = |i: usize| format!("The {} of line {}: the end.\n", "word ".repeat(i % 3), ["a", "b-c", "O"][i % 3]);
+    fs::write(&text, (0..300).map(line).collect::<String>()).expect("a text");
+    let words = same_on_any_number_of_ranks(&out.path().join("words"), &[&text, &text], |ranks| {
+        format!("words: {ranks} ranks, ")
+    });
+    let expected = [(1200, "the"), (600, "end"), (600, "line"), (600, "of"), (600, "word"), (200, "a"), (200, "b")];
+    let mut lines = words.lines().map(|line| line.split_once("] ").map_or(line, |(_, text)| text));
+    assert_eq!(lines.next(), Some("4400 words, 9 different"), "{words}");
+    for (times, word) in expected.into_iter().chain([(200, "c"), (200, "o")]) {
+        assert_eq!(lines.next().map(str::trim), Some(format!("{times} {word}").as_str()), "{words}");
+    }
+
+    let tasks = same_on_any_number_of_ranks(&out.path().join("tasks"), &[], |_| "tasks: 1037 tasks".into());
+    assert!(tasks.starts_with(", integral 3.141592652"), "{tasks}");
 }
 
 #[test]
