@@ -12,33 +12,13 @@
  * list, says; without it anywhere.
  */
 #define _GNU_SOURCE
+#include "ranks_of_acp.h"
 #include "samples.h"
-
-#include <acp.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 enum { OUTSTANDING = 16 };
 
-static int rank, ranks;
 /* Of this rank, of rank 1, and where a third party copies to. */
 static acp_ga_t mine, far, there;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "acp: %s: %s\n", what, acp_error() ? acp_error() : "no reason");
-	acp_abort(NULL);
-	exit(1);
-}
-
-static void complete(acp_handle_t handle)
-{
-	if (handle == (acp_handle_t)ACP_HANDLE_NULL)
-		die("an access was refused");
-	acp_complete(handle);
-}
 
 static void put(size_t size)
 {
@@ -65,13 +45,6 @@ static void cas8(size_t size)
 {
 	(void)size;
 	complete(acp_cas8(mine, far, 0, 1, ACP_HANDLE_NULL));
-}
-
-static void synchronize(size_t size)
-{
-	(void)size;
-	if (acp_sync())
-		die("acp_sync");
 }
 
 /* MiB/s; the access that is OUTSTANDING back is complete before another is issued. */
@@ -184,20 +157,6 @@ static void idle(unsigned seconds)
 	synchronize(0);
 }
 
-/* The rank, as the launchers tell it before acp_init, which starts threads; and its CPU. */
-static void pin_rank(void)
-{
-	const char *names[] = { "VERVAIN_JOB_RANK", "PMIX_RANK" }, *cpus = getenv("ACP_CPUS");
-	int own = 0;
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (getenv(names[i]))
-			own = atoi(getenv(names[i]));
-	for (; cpus && own > 0; own--)
-		cpus = strchr(cpus, ',') ? strchr(cpus, ',') + 1 : NULL;
-	if (cpus)
-		pin(atoi(cpus));
-}
-
 int main(int argc, char **argv)
 {
 	size_t longest = 4096;
@@ -211,14 +170,12 @@ int main(int argc, char **argv)
 		fprintf(stderr, "acp: see the head of acp.c\n");
 		return 2;
 	}
-	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	pin_rank();
 	uint64_t begin = now_ns();
 	if (acp_init(&argc, &argv))
 		return 1;
 	double init = (double)(now_ns() - begin) / 1e6;
-	rank = acp_rank();
-	ranks = acp_procs();
+	who_am_i();
 	for (int i = 2; i < argc; i++)
 		longest = strtoul(argv[i], NULL, 10) > longest ? strtoul(argv[i], NULL, 10) : longest;
 	if (mode) {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::containers;
 use crate::messages::{LAUNCHER, Way, environment, is_there, options};
 use crate::mpi;
 use crate::perftest::Test;
@@ -15,7 +16,7 @@ use crate::rounds::{Columns, Measure, interleaved};
 use crate::setup::{LIMIT, Setup};
 
 /// What a run prints of each size.
-const STATISTICS: [&str; 3] = ["median", "mean", "99th percentile"];
+pub(crate) const STATISTICS: [&str; 3] = ["median", "mean", "99th percentile"];
 
 const WRITE_BW: Test = Test::new("ib_write_bw", 1 << 20, 500);
 const SLEEPING_SEND: Test = Test { extra: &["-e"], ..Test::new("ib_send_lat", 8, 5_000) };
@@ -55,14 +56,17 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
             ranks,
         ),
     ]
+    .into_iter()
+    .chain(containers::sections(setup))
+    .collect()
 }
 
 /// What each measurement gave, by its name.
-struct Measured(HashMap<&'static str, Result<Columns, String>>);
+pub(crate) struct Measured(HashMap<&'static str, Result<Columns, String>>);
 
 impl Measured {
     fn all(setup: &Setup) -> Measured {
-        let acp = |name, ranks, mode: &'static [&'static str]| (name, launched(setup, ranks, mode));
+        let acp = |name, ranks, mode: &'static [&'static str]| (name, launched(setup, "acp", ranks, mode));
         let rdma = |name, mode: &'static [&'static str]| (name, in_verbs(setup, mode));
         let named: Vec<(&'static str, Measure)> = vec![
             acp("put", 2, &["put", WORD, PAGE]),
@@ -86,6 +90,11 @@ impl Measured {
             ("init", Box::new(|| under_mpirun(setup, "acp"))),
             ("PMIx", Box::new(|| under_mpirun(setup, "pmix"))),
         ];
+        Measured::of(setup, named)
+    }
+
+    /// All of these in the same rounds.
+    pub(crate) fn of<'a>(setup: &Setup, named: Vec<(&'static str, Measure<'a>)>) -> Measured {
         let (names, measures): (Vec<_>, Vec<_>) = named.into_iter().unzip();
         let results = interleaved(setup.fewer_rounds(), measures);
         let results = results.into_iter().map(|result| result.map_err(|e| format!("{e:#}")));
@@ -93,14 +102,14 @@ impl Measured {
     }
 
     /// One number of a measurement, in each round.
-    fn column(&self, name: &str, index: usize) -> Result<&[f64]> {
+    pub(crate) fn column(&self, name: &str, index: usize) -> Result<&[f64]> {
         let columns = self.0.get(name).with_context(|| format!("nothing is called {name}"))?;
         let columns = columns.as_ref().map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
         columns.get(index).map(Vec::as_slice).with_context(|| format!("{name} printed too few numbers"))
     }
 
     /// A table of those rows that could be measured, and why the others could not.
-    fn section(
+    pub(crate) fn section(
         &self,
         title: &'static str,
         how: &'static str,
@@ -118,7 +127,7 @@ impl Measured {
     }
 
     /// A row of two columns.
-    fn pair(
+    pub(crate) fn pair(
         &self,
         what: impl Into<String>,
         unit: Unit,
@@ -233,9 +242,14 @@ fn ranks(measured: &Measured) -> Vec<Result<Option<Row>>> {
     rows
 }
 
-/// `vervain launch` of `acp.c`: rank 0 has a processor, the next one the other, and further ranks both in turn; of three, the two
+/// `vervain launch` of a program: rank 0 has a processor, the next one the other, and further ranks both in turn; of three, the two
 /// that sleep share one.
-fn launched<'a>(setup: &'a Setup, ranks: usize, mode: &'static [&'static str]) -> Measure<'a> {
+pub(crate) fn launched<'a>(
+    setup: &'a Setup,
+    program: &'static str,
+    ranks: usize,
+    mode: &'static [&'static str],
+) -> Measure<'a> {
     Box::new(move || {
         let (first, second) = (setup.cpus.client.to_string(), setup.cpus.server.to_string());
         let cpus: Vec<&str> = (0..ranks)
@@ -244,7 +258,7 @@ fn launched<'a>(setup: &'a Setup, ranks: usize, mode: &'static [&'static str]) -
             .collect();
         let mut command = Command::new(&setup.vervain);
         command.args(["launch", "-n", &ranks.to_string(), "--no-prefix", "--"]);
-        command.arg(setup.program("acp")?).args(mode).env("ACP_CPUS", cpus.join(","));
+        command.arg(setup.program(program)?).args(mode).env("ACP_CPUS", cpus.join(","));
         numbers(&mut command, None, LIMIT)
     })
 }

@@ -7,6 +7,7 @@ mod adoption;
 mod atomics;
 mod between;
 mod bystander;
+mod containers;
 mod idle;
 mod instructions;
 mod looped;

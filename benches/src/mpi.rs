@@ -72,14 +72,28 @@ fn peer<'a>(
 
 /// What a one-sided operation takes by an MPI's own ways, for each of `sizes`, a size and a count with a colon between.
 pub(crate) fn run(setup: &Setup, library: &str, options: &[&str], mode: &str, sizes: &[String]) -> Result<Vec<f64>> {
+    let mut command = launcher(library, options, 2)?;
+    command.arg(setup.program(&format!("mpi-{library}"))?);
+    command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(sizes);
+    numbers(&mut command, None, LIMIT)
+}
+
+/// Millions of inserts a second of `keys` keys, by `ranks` ranks, into a hash table in an MPI's windows (`rma_map.c`).
+pub(crate) fn inserts(setup: &Setup, library: &str, options: &[&str], ranks: usize, keys: usize) -> Result<Vec<f64>> {
+    let mut command = launcher(library, options, ranks)?;
+    command.arg(setup.program(&format!("rma-{library}"))?).arg(keys.to_string());
+    command.args([setup.cpus.client, setup.cpus.server].map(|cpu| cpu.to_string()));
+    numbers(&mut command, None, LIMIT)
+}
+
+fn launcher(library: &str, options: &[&str], ranks: usize) -> Result<Command> {
     let launcher = format!("mpirun.{library}");
     ensure!(is_installed(&launcher), "{launcher} is not installed (Debian: apt install openmpi-bin mpich)");
     let mut command = Command::new(launcher);
-    command.args(options).args(["-np", "2"]).arg(setup.program(&format!("mpi-{library}"))?);
-    command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(sizes);
+    command.args(options).args(["-np", &ranks.to_string()]);
     // Open MPI asks for these before it starts as root.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    numbers(&mut command, None, LIMIT)
+    Ok(command)
 }
 
 /// Sizes and counts as the C programs take them.

@@ -18,7 +18,7 @@ use crate::process::Running;
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 15] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 18] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -30,10 +30,13 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 15] = [
     ("many", "many", None, VERBS),
     ("rdma", "rdma", None, VERBS),
     ("acp", "acp", None, ACP),
+    ("containers", "containers", None, ACP),
     ("pmix", "pmix", None, &[]),
     ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
     ("ranks", "ranks", Some("mpicc.openmpi"), &[]),
     ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
+    ("rma-openmpi", "rma_map", Some("mpicc.openmpi"), &[]),
+    ("rma-mpich", "rma_map", Some("mpicc.mpich"), &[]),
 ];
 const VERBS: &[&str] = &["-libverbs"];
 const ACP: &[&str] = &["-lacp"];

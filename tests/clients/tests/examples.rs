@@ -157,7 +157,7 @@ fn programs_of_acp() -> Option<tempfile::TempDir> {
 /// What a program of the examples prints on 1, 3 and 4 ranks, of which everything behind `start` has to be the same.
 fn same_on_any_number_of_ranks(program: &Path, arguments: &[&Path], start: impl Fn(u32) -> String) -> String {
     let mut results = [1, 3, 4].map(|ranks| {
-        let end = Job::start(acp::launch(ranks, &[], program).arg("--").args(arguments)).finish(LIMIT);
+        let end = Job::start(acp::launch(ranks, &[], program).args(arguments)).finish(LIMIT);
         must_succeed(&end);
         let said = end.output.split_once(&start(ranks)).map(|(_, result)| result.to_owned());
         said.unwrap_or_else(|| panic!("{}", end.describe()))
