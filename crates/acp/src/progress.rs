@@ -342,6 +342,7 @@ impl Shared {
 
     /// The progress thread.
     fn run(&self) {
+        vervain_scheduler::shorten_slice();
         let mut taken = false;
         while !self.stop.load(Ordering::Acquire) {
             if let Err(error) = self.turn(&mut taken) {

@@ -33,6 +33,7 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     };
     let (ready, started) = std::sync::mpsc::channel();
     let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
+        vervain_scheduler::shorten_slice();
         hold_alive_mutex(process);
         let _ = ready.send(());
         run(process);
