@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -100,6 +101,20 @@ pub fn measure(args: &MemoryArgs, settings: &Settings, variables: &Variables) ->
     output::print(&text(&measurement))
 }
 
+/// Directories of measurements begin so, with the process behind it.
+const FILES: &str = "vervain-memory-";
+
+/// Removes what measurements have left that were killed, before they could.
+fn sweep(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(FILES)?.split_once('-')?.0.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The ranks of each farm: whole blocks, which the farms have as evenly as can be.
 fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
     let blocks = u64::from(ranks.div_ceil(BLOCK));
@@ -114,7 +129,9 @@ fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet
         }
     };
     let began = Instant::now();
-    let files = tempfile::Builder::new().prefix("vervain-memory-").tempdir().context("no directory for PMIx")?;
+    sweep(&std::env::temp_dir());
+    let prefix = format!("{FILES}{}-", std::process::id());
+    let files = tempfile::Builder::new().prefix(&prefix).tempdir().context("no directory for PMIx")?;
     // SAFETY: this process has no other thread yet.
     unsafe { std::env::set_var("PMIX_MCA_gds", "hash") };
     end_on_signals()?;
@@ -359,7 +376,7 @@ impl ControlGroup {
                 controllers if controllers.split(',').any(|name| name == "memory") => "/sys/fs/cgroup/memory",
                 _ => return None,
             };
-            let path = std::path::Path::new(root).join(path).join(format!("vervain-memory-{}", std::process::id()));
+            let path = Path::new(root).join(path).join(format!("vervain-memory-{}", std::process::id()));
             std::fs::create_dir(&path).ok()?;
             let group = ControlGroup { path };
             // One without the memory controller is of no use.
@@ -458,6 +475,21 @@ fn text(measurement: &Measurement) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_killed_measurements_have_left_is_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = |name: &str| {
+            std::fs::create_dir_all(directory.path().join(name).join("in it")).unwrap();
+            directory.path().join(name)
+        };
+        // Numbers of processes end before.
+        let left = made("vervain-memory-4294967295-abc");
+        let kept = [format!("vervain-memory-{}-abc", std::process::id()), "vervain-memory-x".into(), "x-1-a".into()];
+        let kept = kept.map(|name| made(&name));
+        sweep(directory.path());
+        assert!(!left.exists() && kept.iter().all(|kept| kept.exists()));
+    }
 
     #[test]
     fn farms_have_whole_blocks_and_all_ranks() {
