@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// What is wrong with the arguments: nothing has happened.
-    pub(crate) fn refused(sentence: impl Into<String>) -> Self {
+    pub fn refused(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: true }
     }
 

@@ -30,4 +30,4 @@ pub use pointer::{GlobalPtr, Word};
 pub use region::Region;
 pub use settings::Settings;
 pub use sizes::{Holding, Objects, memory, weigh};
-pub use world::{Ender, Handle, Key, Library, Order, World};
+pub use world::{Ender, Extension, Handle, Key, Library, Order, World};

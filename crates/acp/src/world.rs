@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use vervain_bootstrap::Job;
 
-use crate::address::GlobalAddress;
+use crate::address::{GlobalAddress, Parts};
 use crate::batch::Staging;
 use crate::command::{Ask, Notice};
-use crate::engine::Engine;
+use crate::engine::{Engine, segments};
 use crate::error::{Error, Result};
 use crate::op::Atomic;
 use crate::progress::Progress;
@@ -63,6 +63,17 @@ pub enum Order {
     /// If the operation just before has the same ranks and colours at both ends: when that one may start, and without overtaking
     /// it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
     Continue,
+}
+
+/// What has come of asking for a [segment](World::extend).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extension {
+    /// It begins here.
+    Segment(GlobalAddress),
+    /// Others have had one made for all meanwhile.
+    Others,
+    /// The rank has no memory for it, or no place in its tables.
+    NoMemory,
 }
 
 /// Ends the job of a [`World`], by whatever thread.
@@ -230,6 +241,11 @@ impl World {
         self.with(|engine| engine.starter(rank, library as u32))
     }
 
+    /// Bytes of the starter memory of a library above, of each rank.
+    pub fn library_starter_len(&self, library: Library) -> u64 {
+        self.settings.starter[library as usize]
+    }
+
     fn ask(&self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
         self.progress().issue(|engine| engine.ask(rank, ask, dst))
     }
@@ -252,16 +268,24 @@ impl World {
         self.progress().wait_looking(Some(at_least), |_| Ok(ready().then_some(())))
     }
 
-    /// Has `rank` map and register a segment of `len` bytes more for the heap, if its directory, in the data library's starter memory,
-    /// has `known` places. Returns how many it has then: no more than `known` if there was no memory.
+    /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory, in the data
+    /// library's starter memory. With `known`, how many segments for all the directory says were made, it is for all: only one of
+    /// those who ask with the same number gets it made. Without, it is for who asks, and nobody else has its address.
+    /// One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
-    pub fn extend(&self, rank: u32, known: u64, len: u64) -> Result<u64> {
-        self.ask_for(rank, Ask::Extend { known, len })
+    pub fn extend(&self, rank: u32, known: Option<u64>, len: u64) -> Result<Extension> {
+        let known = known.unwrap_or(segments::FOR_ITSELF);
+        Ok(match self.ask_for(rank, Ask::Extend { known, len })? {
+            segments::NO_MEMORY => Extension::NoMemory,
+            segments::OTHERS => Extension::Others,
+            address => Extension::Segment(GlobalAddress(address)),
+        })
     }
 
-    /// Has `rank` unmap the segment at `segment`, which nobody may use any more. Returns whether there was one.
+    /// Has `rank` unmap the segment at `segment`, one that was for who has asked for it, and that nobody may use any more. Returns
+    /// whether there was one. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// As [`extend`](World::extend).
@@ -361,6 +385,13 @@ impl World {
     /// The rank that an address is of; None for that of no rank.
     pub fn rank_of(&self, address: GlobalAddress) -> Option<u32> {
         self.with(|engine| Some(engine.layout.parts(address)?.rank))
+    }
+
+    /// Where the region begins that an address is of, if it is registered; None for the address of no rank.
+    pub fn region_of(&self, address: GlobalAddress) -> Option<GlobalAddress> {
+        self.with(|engine| {
+            engine.layout.parts(address).map(|parts| engine.layout.address(Parts { offset: 0, ..parts }))
+        })
     }
 
     /// The colour that an address is of; None for that of no rank.

@@ -21,7 +21,7 @@ mod command;
 mod contact;
 mod issue;
 mod post;
-mod segments;
+pub(crate) mod segments;
 mod step;
 
 pub(crate) use post::SENDS;

@@ -4,10 +4,13 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0 to 7 | how many places the directory has that were used |
+//! | 8 to 15 | how many segments for all were made |
 //! | 16 n + 16 to 16 n + 23 | the global address of segment n; 0: it was given up |
-//! | 16 n + 24 to 16 n + 31 | its length |
+//! | 16 n + 24 to 16 n + 31 | its length; bit 63 ([`ALONE`]): it is for who has asked for it, else for all |
 //!
-//! Who asks says how many places it has seen, so that of many that miss memory at once one makes the segment for all.
+//! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes it.
+//! A place stays with its kind, so that an address that is read beside the length of its successor never passes for one of the other
+//! kind. A segment for all is never given up, and what peers have once read of it stays true.
 
 use crate::address::GlobalAddress;
 use crate::engine::Engine;
@@ -16,47 +19,72 @@ use crate::table::{KeyFor, STARTERS};
 
 /// Which starter memory has the directory.
 pub(crate) const DIRECTORY: u32 = STARTERS - 1;
-/// Bytes of the count, and of a segment's place.
+/// Bytes of the counts, and of a segment's place.
 pub(crate) const PLACE: u64 = 16;
+/// In a length: the segment is for who has asked for it.
+pub(crate) const ALONE: u64 = 1 << 63;
+/// In the place of how many segments for all somebody has seen: it wants one for itself.
+pub(crate) const FOR_ITSELF: u64 = u64::MAX;
+/// The answer in the place of a segment's address where there is no memory.
+pub(crate) const NO_MEMORY: u64 = 0;
+/// The answer where others have had one made meanwhile. No address: it has no key.
+pub(crate) const OTHERS: u64 = 1;
 
 /// This rank's side of its segments.
 pub(super) struct Segments {
     /// By their places.
-    mapped: Vec<Option<Pages>>,
+    places: Vec<Place>,
+    /// How many for all were made.
+    made: u64,
     bytes: u64,
     /// The most bytes.
     limit: u64,
 }
 
+struct Place {
+    alone: bool,
+    pages: Option<Pages>,
+}
+
 impl Segments {
     pub fn new(limit: u64) -> Self {
-        Self { mapped: vec![], bytes: 0, limit }
+        Self { places: vec![], made: 0, bytes: 0, limit }
     }
 
     /// They stay mapped for ever.
     pub fn forget(&mut self) {
-        self.mapped.drain(..).for_each(std::mem::forget);
+        self.places.drain(..).for_each(std::mem::forget);
     }
 }
 
 impl Engine {
-    /// Makes a segment of `len` bytes if there are `known` places; how many there are then. None if peers have to forget keys first.
+    /// Makes a segment of `len` bytes, for all if `known` such were made up to now. Its address, or why there is none. None if peers
+    /// have to forget keys first.
     pub(super) fn extend(&mut self, known: u64, len: u64) -> Option<u64> {
-        let count = self.segments.mapped.len() as u64;
+        let alone = known == FOR_ITSELF;
+        if !alone && known != self.segments.made {
+            return Some(OTHERS);
+        }
         let room = self.table.find(self.starter(self.rank, DIRECTORY)?).map_or(0, |(starter, _)| starter.len() as u64);
-        let freed = self.segments.mapped.iter().position(Option::is_none);
-        let place = freed.unwrap_or(self.segments.mapped.len());
+        let most = (room / PLACE).saturating_sub(1) as usize;
+        let places = &self.segments.places;
+        let freed = places.iter().position(|place| alone && place.alone && place.pages.is_none());
+        let place = freed.unwrap_or(places.len());
+        // Those for one must leave places for those for all.
+        let has_place =
+            place < most && (!alone || freed.is_some() || places.iter().filter(|place| place.alone).count() < most / 2);
         let fits = len <= self.layout.max_region_size()
-            && self.segments.bytes.checked_add(len).is_some_and(|bytes| bytes <= self.segments.limit)
-            && (place as u64 + 2) * PLACE <= room;
-        if known != count || !fits || len == 0 {
-            return Some(count);
+            && self.segments.bytes.checked_add(len).is_some_and(|bytes| bytes <= self.segments.limit);
+        if !has_place || !fits || len == 0 {
+            return Some(NO_MEMORY);
         }
         let Ok(pages) = usize::try_from(len).map_err(drop).and_then(|len| Pages::new(len).map_err(drop)) else {
-            return Some(count);
+            return Some(NO_MEMORY);
         };
         // SAFETY: the pages stay until the registration is gone.
-        let Ok(registration) = (unsafe { self.register(pages.start(), len as usize, 0) }) else { return Some(count) };
+        let Ok(registration) = (unsafe { self.register(pages.start(), len as usize, 0) }) else {
+            return Some(NO_MEMORY);
+        };
         let key = if self.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { self.table.key() };
         let address = match key {
             Ok(KeyFor::Key(key)) => self.table.insert(key, registration, 0),
@@ -70,31 +98,33 @@ impl Engine {
                 if !registration.deregister() {
                     std::mem::forget(pages);
                 }
-                return Some(count);
+                return Some(NO_MEMORY);
             }
         };
         self.segments.bytes += len;
-        self.tell(place as u64 * PLACE + 24, len);
+        self.tell(place as u64 * PLACE + 24, if alone { len | ALONE } else { len });
         self.tell(place as u64 * PLACE + 16, address.0);
         match freed {
-            Some(place) => self.segments.mapped[place] = Some(pages),
-            None => self.segments.mapped.push(Some(pages)),
+            Some(place) => self.segments.places[place].pages = Some(pages),
+            None => self.segments.places.push(Place { alone, pages: Some(pages) }),
         }
-        let count = self.segments.mapped.len() as u64;
-        self.tell(0, count);
-        Some(count)
+        self.tell(0, self.segments.places.len() as u64);
+        self.segments.made += u64::from(!alone);
+        self.tell(8, self.segments.made);
+        Some(address.0)
     }
 
-    /// Gives a segment up, which nobody uses any more.
+    /// Gives a segment up that was for one, and that nobody uses any more.
     pub(super) fn retract(&mut self, segment: GlobalAddress) -> bool {
         let found = self.table.find(segment).filter(|(_, offset)| *offset == 0);
         let Some((start, len)) = found.map(|(registration, _)| (registration.start(), registration.len())) else {
             return false;
         };
-        let is_it = |pages: &Option<Pages>| pages.as_ref().is_some_and(|pages| pages.start().cast() == start);
-        let Some(place) = self.segments.mapped.iter().position(is_it) else { return false };
+        let is_it = |pages: &Pages| pages.start().cast() == start;
+        let is_it = |place: &Place| place.alone && place.pages.as_ref().is_some_and(is_it);
+        let Some(place) = self.segments.places.iter().position(is_it) else { return false };
         self.tell(place as u64 * PLACE + 16, 0);
-        let pages = self.segments.mapped[place].take();
+        let pages = self.segments.places[place].pages.take();
         self.segments.bytes -= len as u64;
         if self.table.remove(segment).is_err() {
             // The device may still reach it.
