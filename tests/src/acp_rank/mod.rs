@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vervain_acp::{Atomic, Error, GlobalAddress, GlobalPtr, Library, Order, Region, Result, Settings, World};
+use vervain_acp::{
+    Atomic, Error, Extension, GlobalAddress, GlobalPtr, Library, Order, Region, Result, Settings, World,
+};
 
 /// Runs the rank: status 0, or 3 with the sentence of the error.
 pub fn main() -> ExitCode {
@@ -123,13 +125,18 @@ fn libraries(world: &World, count: u64) -> Result<()> {
     let (rank, size) = (world.rank(), world.size());
     let next = (rank + 1) % size;
     let directory = |of: u32| world.library_starter(Library::Data, of).ok_or_else(|| other(format!("no rank {of}")));
-    // All at once ask each rank for its first segment: it makes one, and the others are told so.
-    for to in 0..size {
-        let places = world.extend(to, 0, 1 << 16)?;
-        same("places of segments", places, 1)?;
-    }
-    world.sync()?;
     let mut batch = world.batch();
+    // All at once ask each rank for its first segment: it makes one, and the others are told so.
+    let mut made = 0;
+    for to in 0..size {
+        made += u64::from(world.extend(to, Some(0), 1 << 16)? != Extension::Others);
+    }
+    batch.atomic(starter(world, 0)?.address(), Atomic::Add8(made), Order::Now)?;
+    batch.clear()?;
+    world.sync()?;
+    if rank == 0 {
+        same("segments that were made", world.load(starter(world, 0)?)?, u64::from(size))?;
+    }
     let mut segments = vec![];
     for of in 0..size {
         let place = batch.get(directory(of)?, 32, Order::Now)?;
@@ -171,26 +178,33 @@ fn libraries(world: &World, count: u64) -> Result<()> {
         }
     }
     world.sync()?;
-    // One rank's segments come and go; the place is used again, and nothing else can be given up.
+    // A segment that is for one comes and goes; its place is used again, and nothing else can be given up.
+    let own = |len| match world.extend(next, None, len)? {
+        Extension::Segment(segment) => Ok(segment),
+        failed => Err(other(format!("a segment of {len} bytes: {failed:?}"))),
+    };
     for round in 0..count {
-        if rank == 0 {
-            same("a segment goes", world.retract(next, segments[next as usize])?.into(), 1)?;
-            same("and goes once", world.retract(next, segments[next as usize])?.into(), 0)?;
-            same("and comes", world.extend(next, 1, 4096 + round)?, 1)?;
-            let place = batch.get(directory(next)?.add(16), 8, Order::Now)?;
-            batch.wait()?;
-            segments[next as usize] = GlobalAddress(batch.word(place, 0));
-            let zero = batch.get(segments[next as usize].add(4088), 8, Order::Now)?;
-            batch.put_words(segments[next as usize].add(4088), &[u64::MAX], Order::Continue)?;
-            batch.wait()?;
-            same("it is zero", batch.word(zero, 0), 0)?;
-            batch.clear()?;
-        }
+        let segment = own(4096 + round)?;
+        let zero = batch.get(segment.add(4088), 8, Order::Now)?;
+        batch.put_words(segment.add(4088), &[u64::MAX], Order::Continue)?;
+        batch.wait()?;
+        same("it is zero", batch.word(zero, 0), 0)?;
+        batch.clear()?;
+        same("a segment goes", world.retract(next, segment)?.into(), 1)?;
+        same("and goes once", world.retract(next, segment)?.into(), 0)?;
     }
-    same("starter memory is no segment", world.retract(next, directory(next)?)?.into(), 0)?;
-    // Others ask this rank about it, too; nobody makes one of nothing, or of more than there is.
-    same("none of nothing", world.extend(next, 1, 0)?, 1)?;
-    same("none too large", world.extend(next, 1, u64::MAX)?, 1)?;
+    world.sync()?;
+    let places = batch.get(directory(next)?, 8, Order::Now)?;
+    batch.wait()?;
+    let places = batch.word(places, 0);
+    same("places that were used", places, 2)?;
+    for what in [directory(next)?, segments[next as usize]] {
+        same("what is for all stays", world.retract(next, what)?.into(), 0)?;
+    }
+    for len in [0, u64::MAX, 1 << 60] {
+        let none = world.extend(next, None, len)? == Extension::NoMemory;
+        same("there is none of nothing, and none too large", none.into(), 1)?;
+    }
     world.sync()
 }
 
