@@ -149,7 +149,14 @@ impl World {
 }
 
 impl Batch<'_> {
-    /// Room for `len` bytes, 8-aligned.
+    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has is not specified.
+    ///
+    /// # Errors
+    /// There is no memory, or no place for one region more.
+    pub fn room(&mut self, len: usize) -> Result<Place> {
+        self.place(len)
+    }
+
     fn place(&mut self, len: usize) -> Result<Place> {
         let offset = self.used.next_multiple_of(8);
         if self.blocks.last().is_none_or(|block| len > block.len.saturating_sub(offset)) {
@@ -162,7 +169,11 @@ impl Batch<'_> {
         Ok(Place { block: self.blocks.len() - 1, offset, len })
     }
 
-    fn address(&self, place: Place) -> GlobalAddress {
+    /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it without a detour.
+    ///
+    /// # Panics
+    /// It is no place of this batch.
+    pub fn address(&self, place: Place) -> GlobalAddress {
         self.blocks[place.block].address.add(place.offset as u64)
     }
 

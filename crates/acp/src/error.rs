@@ -19,7 +19,7 @@ impl Error {
     }
 
     /// The job is broken.
-    pub(crate) fn broken(sentence: impl Into<String>) -> Self {
+    pub fn broken(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: false }
     }
 
