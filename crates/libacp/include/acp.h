@@ -182,11 +182,258 @@ typedef struct {
     acp_element_t second;
 } acp_pair_t;
 
-/* ---- Vectors ---- */
+/* ---- Vectors ----
+ *
+ * A vector is bytes that lie one behind the other in the heap of a rank; sizes and positions count bytes. When they have no room any
+ * more they move to twice the room. Any rank works on any vector, one of them at a time if it is changed. Bytes that are put in may
+ * be those of the vector itself, and are copied from where they lie, of any rank: writes to them have to be complete.
+ *
+ * Round trips are those to other ranks, besides allocating and freeing memory. What fails returns ACP_GA_NULL as `.ga`, or in an
+ * iterator as `.vector.ga`, -1 as an int and 0 as a size, has changed nothing, and acp_error tells why. A vector that is none, as
+ * one that was destroyed, ends the job with a sentence, for what it says to be can be anything. The same is true of deques and lists.
+ *
+ * The name of a vector: the address of its header. */
+typedef struct {
+    acp_ga_t ga;
+} acp_vector_t;
 
-/* ---- Deques ---- */
+/* A position in a vector: `index` bytes behind its first byte. Arithmetic on it is the caller's own: whether there is such a byte is
+ * found by the function that uses it. Positions behind 2147483647 cannot be named. */
+typedef struct {
+    acp_vector_t vector;
+    int index;
+} acp_vector_it_t;
 
-/* ---- Lists ---- */
+/* Makes a vector of `size` bytes, which are anything, in the heap of `rank`. `.ga` is ACP_GA_NULL if there is no such rank, or no memory
+ * left there. */
+acp_vector_t acp_create_vector(size_t size, int rank);
+
+/* Frees the vector. */
+void acp_destroy_vector(acp_vector_t vector);
+
+/* Bytes that it has; 1 if it has none, 0 if it has some; bytes that it has room for, a multiple of 8. One round trip. */
+size_t acp_size_vector(acp_vector_t vector);
+int acp_empty_vector(acp_vector_t vector);
+size_t acp_capacity_vector(acp_vector_t vector);
+
+/* Makes room for `size` bytes in all, so that none has to be made until there are more. */
+void acp_reserve_vector(acp_vector_t vector, size_t size);
+
+/* Erases all bytes; the room stays. */
+void acp_clear_vector(acp_vector_t vector);
+
+/* Where the byte at `index` lies, until the vector is changed; ACP_GA_NULL if there is none. One round trip. */
+acp_ga_t acp_at_vector(acp_vector_t vector, int index);
+
+/* Adds `size` bytes from `ga` on at the end. Two round trips where there is room. */
+void acp_push_back_vector(acp_vector_t vector, const acp_ga_t ga, size_t size);
+
+/* Erases `size` bytes at the end, or as many as there are. Two round trips. */
+void acp_pop_back_vector(acp_vector_t vector, size_t size);
+
+/* Inserts bytes before the position, which may be the end: `size` bytes from `ga` on, or those from `start` up to `end` of any
+ * vector, the same one included. Returns the position of the first. Two round trips where there is room and nothing moves, and one
+ * for each 256 KiB that move. */
+acp_vector_it_t acp_insert_vector(acp_vector_it_t it, const acp_ga_t ga, size_t size);
+acp_vector_it_t acp_insert_range_vector(acp_vector_it_t it, acp_vector_it_t start, acp_vector_it_t end);
+
+/* Erases `size` bytes from the position on, or as many as there are; or those from `start` up to `end`. Returns the position behind
+ * them. Round trips as of insertion. */
+acp_vector_it_t acp_erase_vector(acp_vector_it_t it, size_t size);
+acp_vector_it_t acp_erase_range_vector(acp_vector_it_t start, acp_vector_it_t end);
+
+/* Makes the first a copy of all bytes of the second, or of those from `start` up to `end`, which may be its own. Two round trips where
+ * there is room. */
+void acp_assign_vector(acp_vector_t vector1, acp_vector_t vector2);
+void acp_assign_range_vector(acp_vector_t vector, acp_vector_it_t start, acp_vector_it_t end);
+
+/* Exchanges the bytes of both, which stay where they lie, of whichever rank; room that is made later is of the vector's own rank. Two
+ * round trips. */
+void acp_swap_vector(acp_vector_t vector1, acp_vector_t vector2);
+
+/* The position of the first byte, without a round trip; that behind the last one. */
+acp_vector_it_t acp_begin_vector(acp_vector_t vector);
+acp_vector_it_t acp_end_vector(acp_vector_t vector);
+
+/* The position `n` bytes further on, or back if `n` is negative; how many bytes `last` is behind `first`. No round trip. */
+acp_vector_it_t acp_advance_vector_it(acp_vector_it_t it, int n);
+int acp_distance_vector_it(acp_vector_it_t first, acp_vector_it_t last);
+
+/* Where the byte at the position lies, and those behind it up to the end; as acp_at_vector. */
+acp_ga_t acp_dereference_vector_it(acp_vector_it_t it);
+
+/* ---- Deques ----
+ *
+ * A deque is bytes in the heap of a rank that are added and taken at both ends. They begin anywhere in their room, and go on at its
+ * start where it ends, so that they lie in two parts at most. Otherwise as vectors.
+ *
+ * The name of a deque: the address of its header. */
+typedef struct {
+    acp_ga_t ga;
+} acp_deque_t;
+
+/* A position in a deque: `index` bytes behind its first byte. Arithmetic on it is the caller's own: whether there is such a byte is
+ * found by the function that uses it. Positions behind 2147483647 cannot be named. */
+typedef struct {
+    acp_deque_t deque;
+    int index;
+} acp_deque_it_t;
+
+/* Makes a deque without bytes and with room for `size` in the heap of `rank`. `.ga` is ACP_GA_NULL if there is no such rank, or no memory
+ * left there. */
+acp_deque_t acp_create_deque(size_t size, int rank);
+
+/* Frees the deque. */
+void acp_destroy_deque(acp_deque_t deque);
+
+/* Bytes that it has; 1 if it has none, 0 if it has some; bytes that it has room for, a multiple of 8. One round trip. */
+size_t acp_size_deque(acp_deque_t deque);
+int acp_empty_deque(acp_deque_t deque);
+size_t acp_capacity_deque(acp_deque_t deque);
+
+/* Makes room for `size` bytes in all, so that none has to be made until there are more. */
+void acp_reserve_deque(acp_deque_t deque, size_t size);
+
+/* Erases all bytes; the room stays. */
+void acp_clear_deque(acp_deque_t deque);
+
+/* Where the byte at `index` lies, until the deque is changed; ACP_GA_NULL if there is none. One round trip. */
+acp_ga_t acp_at_deque(acp_deque_t deque, int index);
+
+/* Adds `size` bytes from `ga` on at the end, or at the front, in their order. Two round trips where there is room. */
+void acp_push_back_deque(acp_deque_t deque, const acp_ga_t ga, size_t size);
+void acp_push_front_deque(acp_deque_t deque, const acp_ga_t ga, size_t size);
+
+/* Erases `size` bytes at the end, or at the front, or as many as there are. Two round trips. */
+void acp_pop_back_deque(acp_deque_t deque, size_t size);
+void acp_pop_front_deque(acp_deque_t deque, size_t size);
+
+/* Inserts bytes before the position, which may be the end: `size` bytes from `ga` on, or those from `start` up to `end` of any
+ * deque, the same one included. Returns the position of the first. Two round trips where there is room and nothing moves, and one
+ * for each 256 KiB that move, which are those before the position or behind it, whichever are fewer. */
+acp_deque_it_t acp_insert_deque(acp_deque_it_t it, const acp_ga_t ga, size_t size);
+acp_deque_it_t acp_insert_range_deque(acp_deque_it_t it, acp_deque_it_t start, acp_deque_it_t end);
+
+/* Erases `size` bytes from the position on, or as many as there are; or those from `start` up to `end`. Returns the position behind
+ * them. Round trips as of insertion. */
+acp_deque_it_t acp_erase_deque(acp_deque_it_t it, size_t size);
+acp_deque_it_t acp_erase_range_deque(acp_deque_it_t start, acp_deque_it_t end);
+
+/* Makes the first a copy of all bytes of the second, or of those from `start` up to `end`, which may be its own. Two round trips where
+ * there is room. */
+void acp_assign_deque(acp_deque_t deque1, acp_deque_t deque2);
+void acp_assign_range_deque(acp_deque_t deque, acp_deque_it_t start, acp_deque_it_t end);
+
+/* Exchanges the bytes of both, which stay where they lie, of whichever rank; room that is made later is of the deque's own rank. Two
+ * round trips. */
+void acp_swap_deque(acp_deque_t deque1, acp_deque_t deque2);
+
+/* The position of the first byte, without a round trip; that behind the last one. */
+acp_deque_it_t acp_begin_deque(acp_deque_t deque);
+acp_deque_it_t acp_end_deque(acp_deque_t deque);
+
+/* The position `n` bytes further on, or back if `n` is negative; how many bytes `last` is behind `first`. No round trip. */
+acp_deque_it_t acp_advance_deque_it(acp_deque_it_t it, int n);
+int acp_distance_deque_it(acp_deque_it_t first, acp_deque_it_t last);
+
+/* Where up to `size` bytes from the position on lie, as many as there are: `first`, and if they go on at the start of the room there
+ * `second`, which else is ACP_GA_NULL and of size 0. Both are if there is no byte at the position. One round trip. */
+acp_pair_t acp_dereference_deque_it(acp_deque_it_t it, size_t size);
+
+/* ---- Lists ----
+ *
+ * A list is elements of any sizes in the heaps of any ranks, each linked with the one before and the next. Otherwise as vectors. Where
+ * the links have to be gone along, that is a round trip for each element.
+ *
+ * The name of a list: the address of its header. */
+typedef struct {
+    acp_ga_t ga;
+} acp_list_t;
+
+/* A position in a list: that of an element, or the end, behind the last one, where `elem` is the list's own `ga`. It is good until the
+ * element is erased; of an element that has gone to another list, `list` has to be that. Failures have ACP_GA_NULL as `elem`. */
+typedef struct {
+    acp_list_t list;
+    acp_ga_t elem;
+} acp_list_it_t;
+
+/* Makes a list without elements in the heap of `rank`. `.ga` is ACP_GA_NULL if there is no such rank, or no memory left there. */
+acp_list_t acp_create_list(int rank);
+
+/* Erases all elements; also frees the list. One round trip for each element, and two, and freeing them. */
+void acp_clear_list(acp_list_t list);
+void acp_destroy_list(acp_list_t list);
+
+/* Elements that it has; 1 if it has none, 0 if it has some. One round trip. */
+size_t acp_size_list(acp_list_t list);
+int acp_empty_list(acp_list_t list);
+
+/* Adds a copy of the bytes that `elem` names as an element in the heap of `rank`: at the end, at the front, or before a position, which
+ * may be the end, whose function returns that of the element. Two round trips and an allocation. */
+void acp_push_back_list(acp_list_t list, const acp_element_t elem, int rank);
+void acp_push_front_list(acp_list_t list, const acp_element_t elem, int rank);
+acp_list_it_t acp_insert_list(acp_list_it_t it, const acp_element_t elem, int rank);
+
+/* Inserts copies of the elements from `start` up to `end`, of any list, before a position. Each is of the rank that the original is of.
+ * Returns the position of the first one. One round trip for each element, and three, and their allocation. */
+acp_list_it_t acp_insert_range_list(acp_list_it_t it, acp_list_it_t start, acp_list_it_t end);
+
+/* Erases the last element, or the first. Three round trips. */
+void acp_pop_back_list(acp_list_t list);
+void acp_pop_front_list(acp_list_t list);
+
+/* Erases the element at a position, or those from `start` up to `end`. Returns the position behind. Two round trips, and of a range one
+ * for each element. */
+acp_list_it_t acp_erase_list(acp_list_it_t it);
+acp_list_it_t acp_erase_range_list(acp_list_it_t start, acp_list_it_t end);
+
+/* Makes the first a copy of the second, or of the elements from `start` up to `end`, which may be its own. Each copy is of the rank that
+ * the original is of. One round trip for each element, old or new, and five at most, and allocating and freeing them. */
+void acp_assign_list(acp_list_t list1, acp_list_t list2);
+void acp_assign_range_list(acp_list_t list, acp_list_it_t start, acp_list_it_t end);
+
+/* Erases all elements with the size and the bytes of `elem`; all with those of the element before. One round trip for each element,
+ * three, and one for each 256 KiB that are compared. */
+void acp_remove_list(acp_list_t list, const acp_element_t elem);
+void acp_unique_list(acp_list_t list);
+
+/* Reverses the order of the elements. One round trip for each, and two. */
+void acp_reverse_list(acp_list_t list);
+
+/* Sorts the elements; those that are equal keep their order. `comp` gets them where they lie, which may be at other ranks: to look at
+ * them is its own affair, by acp_copy. It returns less than, equal to, or greater than 0. Round trips as of acp_reverse_list, and those
+ * of `comp`, which is called n log n times at most. It must not change the list. */
+void acp_sort_list(acp_list_t list, int (*comp)(const acp_element_t elem1, const acp_element_t elem2));
+
+/* Moves the elements of `list2` into `list1`; both are sorted by `comp`, and so is the result. Of equal ones those of `list1` come first.
+ * One round trip for each element of both, and three. */
+void acp_merge_list(acp_list_t list1, acp_list_t list2, int (*comp)(const acp_element_t elem1, const acp_element_t elem2));
+
+/* Moves the element at `it2`, of any list, before `it1`. Two round trips. */
+void acp_splice_list(acp_list_it_t it1, acp_list_it_t it2);
+
+/* Moves the elements from `start` up to `end`, of any list, before `it`, which must not be in their midst. They are counted: one round trip
+ * for each, and three. */
+void acp_splice_range_list(acp_list_it_t it, acp_list_it_t start, acp_list_it_t end);
+
+/* Exchanges the elements of two lists, which stay where they lie. Two round trips. */
+void acp_swap_list(acp_list_t list1, acp_list_t list2);
+
+/* The position of the first element, or the end if there is none: one round trip. The end: none. */
+acp_list_it_t acp_begin_list(acp_list_t list);
+acp_list_it_t acp_end_list(acp_list_t list);
+
+/* The next position; the one before; the one `n` further on, or back if `n` is negative. One round trip for each element. They fail behind
+ * the end and before the first. */
+acp_list_it_t acp_increment_list_it(acp_list_it_t it);
+acp_list_it_t acp_decrement_list_it(acp_list_it_t it);
+acp_list_it_t acp_advance_list_it(acp_list_it_t it, int n);
+
+/* Where the bytes of the element lie, until it is erased; ACP_GA_NULL and size 0 at the end. One round trip. */
+acp_element_t acp_dereference_list_it(acp_list_it_t it);
+
+/* How many elements `last` is behind `first`; -1 if it is not. One round trip for each, and one. */
+int acp_distance_list_it(acp_list_it_t first, acp_list_it_t last);
 
 /* ---- Sets ---- */
 
@@ -197,7 +444,51 @@ typedef struct {
 /* ---- Generic names ----
  *
  * acp_X(type, ...) is acp_X_type(...): acp_insert(map, m, p) is acp_insert_map(m, p), and acp_increment(map_it, i) is
- * acp_increment_map_it(i). */
+ * acp_increment_map_it(i). Names of functions that no type has are there for those of programs. */
+
+#define acp_assign(type, ...) acp_assign_##type(__VA_ARGS__)
+#define acp_assign_range(type, ...) acp_assign_range_##type(__VA_ARGS__)
+#define acp_at(type, ...) acp_at_##type(__VA_ARGS__)
+#define acp_back(type, ...) acp_back_##type(__VA_ARGS__)
+#define acp_begin(type, ...) acp_begin_##type(__VA_ARGS__)
+#define acp_bucket(type, ...) acp_bucket_##type(__VA_ARGS__)
+#define acp_bucket_count(type, ...) acp_bucket_count_##type(__VA_ARGS__)
+#define acp_bucket_size(type, ...) acp_bucket_size_##type(__VA_ARGS__)
+#define acp_capacity(type, ...) acp_capacity_##type(__VA_ARGS__)
+#define acp_clear(type, ...) acp_clear_##type(__VA_ARGS__)
+#define acp_count(type, ...) acp_count_##type(__VA_ARGS__)
+#define acp_create(type, ...) acp_create_##type(__VA_ARGS__)
+#define acp_destroy(type, ...) acp_destroy_##type(__VA_ARGS__)
+#define acp_empty(type, ...) acp_empty_##type(__VA_ARGS__)
+#define acp_end(type, ...) acp_end_##type(__VA_ARGS__)
+#define acp_erase(type, ...) acp_erase_##type(__VA_ARGS__)
+#define acp_erase_range(type, ...) acp_erase_range_##type(__VA_ARGS__)
+#define acp_find(type, ...) acp_find_##type(__VA_ARGS__)
+#define acp_front(type, ...) acp_front_##type(__VA_ARGS__)
+#define acp_insert(type, ...) acp_insert_##type(__VA_ARGS__)
+#define acp_insert_range(type, ...) acp_insert_range_##type(__VA_ARGS__)
+#define acp_merge(type, ...) acp_merge_##type(__VA_ARGS__)
+#define acp_pop_back(type, ...) acp_pop_back_##type(__VA_ARGS__)
+#define acp_pop_front(type, ...) acp_pop_front_##type(__VA_ARGS__)
+#define acp_push_back(type, ...) acp_push_back_##type(__VA_ARGS__)
+#define acp_push_front(type, ...) acp_push_front_##type(__VA_ARGS__)
+#define acp_remove(type, ...) acp_remove_##type(__VA_ARGS__)
+#define acp_reserve(type, ...) acp_reserve_##type(__VA_ARGS__)
+#define acp_reverse(type, ...) acp_reverse_##type(__VA_ARGS__)
+#define acp_size(type, ...) acp_size_##type(__VA_ARGS__)
+#define acp_sort(type, ...) acp_sort_##type(__VA_ARGS__)
+#define acp_splice(type, ...) acp_splice_##type(__VA_ARGS__)
+#define acp_swap(type, ...) acp_swap_##type(__VA_ARGS__)
+#define acp_unique(type, ...) acp_unique_##type(__VA_ARGS__)
+
+/* Of iterators: the type is vector_it and so on. */
+#define acp_advance(type, ...) acp_advance_##type(__VA_ARGS__)
+#define acp_decrement(type, ...) acp_decrement_##type(__VA_ARGS__)
+#define acp_dereference(type, ...) acp_dereference_##type(__VA_ARGS__)
+#define acp_dereference_value(type, ...) acp_dereference_value_##type(__VA_ARGS__)
+#define acp_distance(type, ...) acp_distance_##type(__VA_ARGS__)
+#define acp_increment(type, ...) acp_increment_##type(__VA_ARGS__)
+#define acp_size_value(type, ...) acp_size_value_##type(__VA_ARGS__)
 
 /* ---- Extension ---- */
 

@@ -4,11 +4,15 @@
 //! `tests/exports.rs` compares the built library and the header with the list of functions.
 
 mod access;
+mod deque;
 mod error;
 mod heap;
 mod job;
+mod list;
 mod memory;
 mod process;
+mod sequences;
+mod vector;
 
 use vervain_symver::export;
 
@@ -56,6 +60,92 @@ export!(
     default "ACP_3.1" from heap:
     acp_free,
     acp_malloc,
+);
+
+export!(
+    default "ACP_3.1" from vector:
+    acp_advance_vector_it,
+    acp_assign_range_vector,
+    acp_assign_vector,
+    acp_at_vector,
+    acp_begin_vector,
+    acp_capacity_vector,
+    acp_clear_vector,
+    acp_create_vector,
+    acp_dereference_vector_it,
+    acp_destroy_vector,
+    acp_distance_vector_it,
+    acp_empty_vector,
+    acp_end_vector,
+    acp_erase_range_vector,
+    acp_erase_vector,
+    acp_insert_range_vector,
+    acp_insert_vector,
+    acp_pop_back_vector,
+    acp_push_back_vector,
+    acp_reserve_vector,
+    acp_size_vector,
+    acp_swap_vector,
+);
+export!(
+    default "ACP_3.1" from deque:
+    acp_advance_deque_it,
+    acp_assign_deque,
+    acp_assign_range_deque,
+    acp_at_deque,
+    acp_begin_deque,
+    acp_capacity_deque,
+    acp_clear_deque,
+    acp_create_deque,
+    acp_dereference_deque_it,
+    acp_destroy_deque,
+    acp_distance_deque_it,
+    acp_empty_deque,
+    acp_end_deque,
+    acp_erase_deque,
+    acp_erase_range_deque,
+    acp_insert_deque,
+    acp_insert_range_deque,
+    acp_pop_back_deque,
+    acp_pop_front_deque,
+    acp_push_back_deque,
+    acp_push_front_deque,
+    acp_reserve_deque,
+    acp_size_deque,
+    acp_swap_deque,
+);
+export!(
+    default "ACP_3.1" from list:
+    acp_advance_list_it,
+    acp_assign_list,
+    acp_assign_range_list,
+    acp_begin_list,
+    acp_clear_list,
+    acp_create_list,
+    acp_decrement_list_it,
+    acp_dereference_list_it,
+    acp_destroy_list,
+    acp_distance_list_it,
+    acp_empty_list,
+    acp_end_list,
+    acp_erase_list,
+    acp_erase_range_list,
+    acp_increment_list_it,
+    acp_insert_list,
+    acp_insert_range_list,
+    acp_merge_list,
+    acp_pop_back_list,
+    acp_pop_front_list,
+    acp_push_back_list,
+    acp_push_front_list,
+    acp_remove_list,
+    acp_reverse_list,
+    acp_size_list,
+    acp_sort_list,
+    acp_splice_list,
+    acp_splice_range_list,
+    acp_swap_list,
+    acp_unique_list,
 );
 
 // An extension.
