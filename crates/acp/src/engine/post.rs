@@ -77,6 +77,10 @@ impl Engine {
 
     /// Posts what waits at a connection, as far as there is room.
     pub(super) fn pump(&mut self, link: Link) {
+        // What has failed the job is still at the head: it would read the same entry again without end.
+        if self.failure.is_some() {
+            return;
+        }
         for command in [false, true] {
             while let Some(i) = self.connections[link.index as usize].queue_of(command).pop_front() {
                 if let Posted::Blocked = self.post_or_fail(i) {
