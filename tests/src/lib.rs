@@ -19,6 +19,7 @@ pub mod pairs;
 mod process;
 pub mod rank;
 mod runs;
+pub mod sequences_rank;
 pub mod slurm;
 mod venv;
 pub mod wire;

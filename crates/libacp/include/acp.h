@@ -388,12 +388,12 @@ acp_list_it_t acp_erase_list(acp_list_it_t it);
 acp_list_it_t acp_erase_range_list(acp_list_it_t start, acp_list_it_t end);
 
 /* Makes the first a copy of the second, or of the elements from `start` up to `end`, which may be its own. Each copy is of the rank that
- * the original is of. One round trip for each element, old or new, and five at most, and allocating and freeing them. */
+ * the original is of. One round trip for each element, old or new, and four, and allocating and freeing them. */
 void acp_assign_list(acp_list_t list1, acp_list_t list2);
 void acp_assign_range_list(acp_list_t list, acp_list_it_t start, acp_list_it_t end);
 
 /* Erases all elements with the size and the bytes of `elem`; all with those of the element before. One round trip for each element,
- * three, and one for each 256 KiB that are compared. */
+ * two, and one for each 256 KiB that are compared. */
 void acp_remove_list(acp_list_t list, const acp_element_t elem);
 void acp_unique_list(acp_list_t list);
 

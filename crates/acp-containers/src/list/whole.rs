@@ -138,7 +138,7 @@ impl List {
         batch.wait()
     }
 
-    /// Erases all elements that have these bytes; returns how many. Round trips: one for each element, three, one for each 256 KiB that
+    /// Erases all elements that have these bytes; returns how many. Round trips: one for each element, two, one for each 256 KiB that
     /// are compared, and freeing those that are erased. The bytes may be those of an element.
     ///
     /// # Errors
