@@ -3,6 +3,7 @@
 
 mod broken;
 mod bytes;
+mod edges;
 mod lists;
 mod trips;
 mod typed;
@@ -46,6 +47,7 @@ fn act(heap: &Heap<'_>, what: &str, count: u64, seed: u64) -> Result<()> {
         "times" => trips::times(heap, count),
         "broken" => broken::run(heap),
         "nowhere" => broken::nowhere(heap),
+        "edges" => edges::run(heap),
         "work" => work(heap),
         _ => Err(wrong(format!("nothing is called '{what}'"))),
     }
