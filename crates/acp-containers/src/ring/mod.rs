@@ -14,7 +14,7 @@ use std::ops::Range;
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Place, Result, World};
 use vervain_acp_heap::Heap;
 
-use crate::source::{CHUNK, MAX_BYTES, Span};
+use crate::source::{CHUNK, MAX_BYTES, Span, check};
 
 /// Words of a header.
 const WORDS: usize = 5;
@@ -129,8 +129,10 @@ impl Ring {
             return broken(format!("its bytes begin at {start}"));
         }
         let data = GlobalAddress(data);
-        if capacity > 0 && world.rank_of(data).is_none() {
-            return broken(format!("its bytes are at {data}"));
+        if capacity > 0
+            && let Err(error) = check(world, data, capacity)
+        {
+            return broken(error.to_string());
         }
         Ok(Self { header, kind, room: Room { data, capacity, start }, size })
     }

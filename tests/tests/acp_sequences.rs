@@ -1,0 +1,171 @@
+//! Vectors, deques and lists: jobs of `vervain-sequences-rank` (`tests/src/sequences_rank`), which uses the Rust crate, and the C
+//! programs of `tests/acp` that call all of their functions, under `vervain launch`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, tool, unswayed, vervain};
+
+/// Far more than any of these takes: a hang is what it finds.
+const LIMIT: Duration = Duration::from_secs(100);
+const RANK: &str = env!("CARGO_BIN_EXE_vervain-sequences-rank");
+const PACKETS: &[&str] = &["--link", "roce", "--interface", "lo"];
+
+fn launch(ranks: u32, options: &[&str], what: &[&str]) -> Command {
+    let mut command = unswayed(vervain());
+    command.args(["launch", "-n", &ranks.to_string()]).args(options).arg("--").arg(RANK).args(what);
+    command
+}
+
+fn run(ranks: u32, options: &[&str], what: &[&str]) -> Finished {
+    let end = Job::start(&mut launch(ranks, options, what)).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+    end
+}
+
+#[test]
+fn random_programs_of_one_rank_do_what_the_model_says() {
+    for (what, seed) in [("vectors", "1"), ("deques", "2")] {
+        run(1, &[], &[what, "4000", seed]);
+    }
+    run(1, &[], &["lists", "1500", "3"]);
+}
+
+#[test]
+fn ranks_that_take_turns_do_what_the_model_says() {
+    for seed in ["4", "5"] {
+        run(4, &[], &["vectors", "500", seed]);
+        run(4, &[], &["deques", "500", seed]);
+        run(4, &[], &["lists", "300", seed]);
+    }
+    run(3, PACKETS, &["vectors", "60", "6"]);
+    run(3, PACKETS, &["deques", "60", "7"]);
+    run(3, PACKETS, &["lists", "40", "8"]);
+}
+
+#[test]
+fn large_ones_move_in_parts() {
+    for what in ["long-vectors", "long-deques"] {
+        run(3, &[], &[what, "60", "9"]);
+        run(3, PACKETS, &[what, "8", "10"]);
+    }
+}
+
+#[test]
+fn own_bytes_and_large_moves_are_what_they_were() {
+    run(1, &[], &["edges"]);
+    run(3, &[], &["edges"]);
+    run(2, PACKETS, &["edges"]);
+}
+
+#[test]
+fn values_go_in_and_come_out() {
+    run(1, &[], &["typed", "500"]);
+    run(3, &[], &["typed", "3000"]);
+}
+
+#[test]
+fn operations_take_the_round_trips_that_they_say() {
+    run(3, &[], &["trips"]);
+}
+
+#[test]
+fn nothing_is_believed_of_what_others_have_written() {
+    run(1, &[], &["broken"]);
+    run(3, &[], &["broken"]);
+}
+
+#[test]
+fn a_job_that_is_broken_says_so_each_time() {
+    let end = Job::start(&mut launch(4, &[], &["nowhere"])).finish(LIMIT);
+    assert!(end.status.is_some() && !end.success(), "{}", end.describe());
+    assert!(end.output.contains("it is found three times"), "{}", end.describe());
+}
+
+#[test]
+fn the_end_of_a_rank_ends_those_that_work_on_its_containers() {
+    for options in [&["--no-prefix"][..], &[PACKETS, &["--no-prefix"]].concat()] {
+        let mut job = Job::start(&mut launch(3, options, &["work"]));
+        let until = Instant::now() + LIMIT;
+        let pids = loop {
+            let pids: Vec<i32> =
+                job.output().lines().filter_map(|line| line.strip_prefix("works as ")?.parse().ok()).collect();
+            if pids.len() == 3 {
+                break pids;
+            }
+            assert!(Instant::now() < until && job.running(), "{}", job.output());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
+        unsafe { libc::kill(pids[1], libc::SIGKILL) };
+        let end = job.finish(LIMIT);
+        assert!(end.status.is_some() && !end.success(), "{}", end.describe());
+        let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
+        assert_eq!(sentences, 1, "{}", end.describe());
+        assert!(!end.output.contains("panicked"), "{}", end.describe());
+    }
+}
+
+/// The program, built by this compiler, on these numbers of ranks.
+fn holds(compiler: &str, options: &[&str], name: &str, ranks: &[u32]) {
+    if !have(&[compiler]) {
+        return;
+    }
+    let program = acp_program(compiler, options, name);
+    let mut failures = Failures::default();
+    for &ranks in ranks {
+        let end = Job::start(&mut acp::launch(ranks, &[], &program)).finish(LIMIT);
+        acp::judge(name, ranks, &end, &mut failures);
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn vectors_hold_in_c() {
+    holds("cc", &[], "vector", &[1, 2, 3]);
+}
+
+#[test]
+fn deques_hold_in_c() {
+    holds("cc", &[], "deque", &[1, 2, 3]);
+}
+
+#[test]
+fn lists_hold_in_c() {
+    holds("cc", &[], "list", &[1, 2, 4]);
+}
+
+#[test]
+fn generic_names_hold_in_c_and_cxx() {
+    holds("cc", &[], "generic", &[1, 3]);
+    for standard in ["-std=c++11", "-std=c++17"] {
+        holds("c++", &["-xc++", standard], "generic", &[2]);
+    }
+}
+
+#[test]
+fn generic_names_are_clean_in_all_standards() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/acp/generic.c");
+    let include = format!("-I{}", acp::prefix().join("include").display());
+    let mut compiled = 0;
+    for (compiler, language, standards) in [
+        ("gcc", "-xc", &["c99", "gnu99", "c11", "c17"][..]),
+        ("clang", "-xc", &["c99", "c11", "c17"]),
+        ("g++", "-xc++", &["c++11", "c++17", "c++20"]),
+        ("clang++", "-xc++", &["c++11", "c++17", "c++20"]),
+    ] {
+        if tool(compiler).is_none() {
+            continue;
+        }
+        for standard in standards {
+            let mut command = Command::new(compiler);
+            command.args([&format!("-std={standard}"), "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pedantic", "-Werror"]);
+            let end = Job::start(command.args([language, "-fsyntax-only", &include, source])).finish(LIMIT);
+            assert!(end.success() && end.output.is_empty(), "{}", end.describe());
+            compiled += 1;
+        }
+    }
+    if compiled == 0 {
+        vervain_tests::skip("this machine has no C or C++ compiler");
+    }
+}
