@@ -2,7 +2,7 @@
 //! source is overwritten behind them.
 
 use vervain_acp::{GlobalAddress, Result};
-use vervain_acp_containers::{Deque, Source, Vector};
+use vervain_acp_containers::{Deque, GList, Source, Vector};
 use vervain_acp_heap::Heap;
 
 use super::must;
@@ -14,6 +14,7 @@ pub fn run(heap: &Heap<'_>) -> Result<()> {
             across_the_beginning(heap, rank)?;
             outside_of_the_bytes(heap, rank)?;
             large_moves(heap, rank)?;
+            many_elements(heap, rank)?;
         }
     }
     heap.world().sync()
@@ -82,4 +83,33 @@ fn large_moves(heap: &Heap<'_>, rank: u32) -> Result<()> {
         must(seen[..LEN] == old, || format!("turn {i}: other bytes after erasure"))?;
     }
     vector.destroy(heap)
+}
+
+/// More elements than accesses are outstanding at a time.
+fn many_elements(heap: &Heap<'_>, rank: u32) -> Result<()> {
+    const COUNT: u32 = 2300;
+    let (list, other) = (GList::<u32>::create(heap, rank)?, GList::<u32>::create(heap, rank)?);
+    let has = |list: &GList<'_, '_, u32>, what: &str, values: &mut dyn Iterator<Item = u32>| -> Result<()> {
+        let (seen, values) = (list.iter()?.collect::<Result<Vec<u32>>>()?, values.collect::<Vec<_>>());
+        must(seen == values && list.len()? == values.len(), || format!("{what}: other values than {}", values.len()))
+    };
+    for i in 0..COUNT {
+        list.push_back(i / 2, rank)?;
+    }
+    list.bytes().reverse(heap)?;
+    has(&list, "reversed", &mut (0..COUNT).rev().map(|i| i / 2))?;
+    list.sort_by(Ord::cmp)?;
+    has(&list, "sorted", &mut (0..COUNT).map(|i| i / 2))?;
+    other.bytes().assign(heap, list.bytes())?;
+    must(list.bytes().unique(heap)? == COUNT as usize / 2, || "another number was not unique".into())?;
+    has(&list, "unique", &mut (0..COUNT / 2))?;
+    let (first, end) = (list.bytes().begin(heap)?, list.bytes().end());
+    list.bytes().insert_range(heap, end, first, end)?;
+    has(&list, "twice", &mut (0..COUNT / 2).chain(0..COUNT / 2))?;
+    list.bytes().erase_range(heap, first, end)?;
+    has(&list, "erased", &mut std::iter::empty())?;
+    list.bytes().splice_range(heap, end, other.bytes().begin(heap)?, other.bytes().end())?;
+    has(&list, "moved", &mut (0..COUNT).map(|i| i / 2))?;
+    list.destroy()?;
+    other.destroy()
 }
