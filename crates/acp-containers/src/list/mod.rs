@@ -8,7 +8,7 @@ use vervain_acp_heap::Heap;
 
 use crate::ring::allocate;
 use crate::source::{Element, MAX_BYTES, Source};
-use node::{COUNT, Got, KIND, NEXT, NODE, Node, PREVIOUS, pause, put};
+use node::{COUNT, KIND, Links, NEXT, NODE, Node, PREVIOUS, pause, put};
 
 /// A list in global memory (`acp_list_t`): the address of its header, in the heap of the rank that it was made on; its elements may be
 /// of any. Any rank works on it by that; several at a time may read it, or one may change it.
@@ -51,7 +51,7 @@ impl List {
     }
 
     fn header(self, heap: &Heap<'_>) -> Result<Node> {
-        Got::of(heap.world(), self.address).fetch(&mut heap.world().batch(), self.address)
+        Links::of(heap.world(), self.address).fetch(&mut heap.world().batch(), self.address)
     }
 
     fn cursor(self, element: GlobalAddress) -> Cursor {
@@ -113,8 +113,8 @@ impl List {
     /// no source.
     pub fn insert(self, heap: &Heap<'_>, at: Cursor, value: Source<'_>, rank: u32) -> Result<Cursor> {
         self.owns(at)?;
-        let got = Got::of(heap.world(), self.address);
-        let [header, node] = got.fetch_all(&mut heap.world().batch(), [self.address, at.element])?;
+        let links = Links::of(heap.world(), self.address);
+        let [header, node] = links.fetch_all(&mut heap.world().batch(), [self.address, at.element])?;
         self.link(heap, header, [node.previous, at.element], value, rank)
     }
 
@@ -162,7 +162,7 @@ impl List {
         if element == self.address {
             return Ok(false);
         }
-        let node = Got::of(heap.world(), self.address).fetch(&mut heap.world().batch(), element)?;
+        let node = Links::of(heap.world(), self.address).fetch(&mut heap.world().batch(), element)?;
         self.unlink(heap, header, &node)?;
         Ok(true)
     }
@@ -170,7 +170,7 @@ impl List {
     /// Takes an element out, and frees it.
     fn unlink(self, heap: &Heap<'_>, header: &Node, node: &Node) -> Result<()> {
         let Some(count) = header.size.checked_sub(1) else {
-            return Err(Got::of(heap.world(), self.address).torn(node.at));
+            return Err(Links::of(heap.world(), self.address).torn(node.at));
         };
         let mut batch = heap.world().batch();
         put(&mut batch, node.previous, NEXT, node.next.0)?;
@@ -188,8 +188,8 @@ impl List {
     pub fn erase(self, heap: &Heap<'_>, at: Cursor) -> Result<Cursor> {
         self.owns(at)?;
         at.is_element()?;
-        let got = Got::of(heap.world(), self.address);
-        let [header, node] = got.fetch_all(&mut heap.world().batch(), [self.address, at.element])?;
+        let links = Links::of(heap.world(), self.address);
+        let [header, node] = links.fetch_all(&mut heap.world().batch(), [self.address, at.element])?;
         self.unlink(heap, &header, &node)?;
         Ok(self.cursor(node.next))
     }
@@ -215,9 +215,9 @@ impl List {
         self.owns(first)?;
         self.owns(end)?;
         let mut batch = heap.world().batch();
-        let got = Got::of(heap.world(), self.address);
-        let header = got.fetch(&mut batch, self.address)?;
-        let nodes = got.walk(&mut batch, first.element, end.element, header.size)?;
+        let links = Links::of(heap.world(), self.address);
+        let header = links.fetch(&mut batch, self.address)?;
+        let nodes = links.walk(&mut batch, first.element, end.element, header.size)?;
         Ok((header, nodes))
     }
 
@@ -231,8 +231,8 @@ impl List {
         self.owns(at)?;
         let (_, nodes) = first.list.range(heap, first, end)?;
         let mut batch = heap.world().batch();
-        let got = Got::of(heap.world(), self.address);
-        let [header, node] = got.fetch_all(&mut batch, [self.address, at.element])?;
+        let links = Links::of(heap.world(), self.address);
+        let [header, node] = links.fetch_all(&mut batch, [self.address, at.element])?;
         batch.clear()?;
         let (previous, next) = (node.previous, at.element);
         let copies = self.copies(heap, &mut batch, &nodes, (previous, next))?;
@@ -283,15 +283,15 @@ impl List {
         from.is_element()?;
         let source = from.list;
         let mut batch = heap.world().batch();
-        let (got, theirs) = (Got::of(heap.world(), self.address), Got::of(heap.world(), source.address));
+        let (links, theirs) = (Links::of(heap.world(), self.address), Links::of(heap.world(), source.address));
         let places = [
-            got.begin(&mut batch, self.address)?,
-            got.begin(&mut batch, at.element)?,
+            links.begin(&mut batch, self.address)?,
+            links.begin(&mut batch, at.element)?,
             theirs.begin(&mut batch, source.address)?,
             theirs.begin(&mut batch, from.element)?,
         ];
         batch.wait()?;
-        let [header, node] = [(0, self.address), (1, at.element)].map(|(i, at)| got.read(&batch, places[i], at));
+        let [header, node] = [(0, self.address), (1, at.element)].map(|(i, at)| links.read(&batch, places[i], at));
         let [their_header, moved] =
             [(2, source.address), (3, from.element)].map(|(i, at)| theirs.read(&batch, places[i], at));
         let (header, node, their_header, moved) = (header?, node?, their_header?, moved?);
@@ -329,8 +329,8 @@ impl List {
             return Err(Error::refused(format!("{} is one of the elements that are to move before it", at.element)));
         }
         let mut batch = heap.world().batch();
-        let got = Got::of(heap.world(), self.address);
-        let [header, node] = got.fetch_all(&mut batch, [self.address, at.element])?;
+        let links = Links::of(heap.world(), self.address);
+        let [header, node] = links.fetch_all(&mut batch, [self.address, at.element])?;
         put(&mut batch, one.previous, NEXT, last.next.0)?;
         put(&mut batch, last.next, PREVIOUS, one.previous.0)?;
         put(&mut batch, node.previous, NEXT, one.at.0)?;
@@ -370,7 +370,7 @@ impl Cursor {
     }
 
     fn node(self, heap: &Heap<'_>) -> Result<Node> {
-        Got::of(heap.world(), self.list.address).fetch(&mut heap.world().batch(), self.element)
+        Links::of(heap.world(), self.list.address).fetch(&mut heap.world().batch(), self.element)
     }
 
     /// Where the element's value lies, until it is erased. One round trip.

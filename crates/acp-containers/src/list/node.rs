@@ -37,14 +37,14 @@ pub(super) struct Node {
     pub size: usize,
 }
 
-/// Nodes that a batch gets.
-pub(super) struct Got<'a> {
+/// The links of a list, as a rank follows them.
+pub(super) struct Links<'a> {
     world: &'a World,
     header: GlobalAddress,
 }
 
-impl<'a> Got<'a> {
-    /// Those of the list with this header.
+impl<'a> Links<'a> {
+    /// Those of the list with the header at this address.
     pub fn of(world: &'a World, header: GlobalAddress) -> Self {
         Self { world, header }
     }

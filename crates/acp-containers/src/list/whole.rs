@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use vervain_acp::{Batch, GlobalAddress, Order, Place, Result};
 use vervain_acp_heap::Heap;
 
-use super::node::{Got, KIND, Node, free, put, relink};
+use super::node::{KIND, Links, Node, free, put, relink};
 use super::{Cursor, List};
 use crate::source::{CHUNK, Element, check};
 
@@ -17,9 +17,9 @@ type Compare<'c> = &'c mut dyn FnMut(Element, Element) -> Ordering;
 impl List {
     /// The header, and all elements: one round trip, and one for each.
     fn nodes(self, heap: &Heap<'_>, batch: &mut Batch<'_>) -> Result<(Node, Vec<Node>)> {
-        let got = Got::of(heap.world(), self.address);
-        let header = got.fetch(batch, self.address)?;
-        let nodes = got.all(batch, &header)?;
+        let links = Links::of(heap.world(), self.address);
+        let header = links.fetch(batch, self.address)?;
+        let nodes = links.all(batch, &header)?;
         batch.clear()?;
         Ok((header, nodes))
     }
@@ -197,11 +197,11 @@ impl List {
             return Ok(());
         }
         let mut batch = heap.world().batch();
-        let gots = [self, other].map(|list| Got::of(heap.world(), list.address));
-        let places = [gots[0].begin(&mut batch, self.address)?, gots[1].begin(&mut batch, other.address)?];
+        let both = [self, other].map(|list| Links::of(heap.world(), list.address));
+        let places = [both[0].begin(&mut batch, self.address)?, both[1].begin(&mut batch, other.address)?];
         batch.wait()?;
         let (one, two) =
-            (gots[0].read(&batch, places[0], self.address)?, gots[1].read(&batch, places[1], other.address)?);
+            (both[0].read(&batch, places[0], self.address)?, both[1].read(&batch, places[1], other.address)?);
         for (to, from) in [(one, two), (two, one)] {
             if from.next == from.at {
                 relink(&mut batch, to.at, &[])?;
@@ -316,11 +316,11 @@ mod tests {
             let mut expected = nodes(&sizes);
             expected.sort_by_key(|node| node.size);
             let mut calls = 0;
-            let got = sorted(nodes(&sizes), &mut |a, b| {
+            let seen = sorted(nodes(&sizes), &mut |a, b| {
                 calls += 1;
                 a.size.cmp(&b.size)
             });
-            assert_eq!(got, expected);
+            assert_eq!(seen, expected);
             assert!(calls <= len * (usize::BITS - len.leading_zeros()) as usize, "{calls} of {len}");
         }
     }
@@ -329,11 +329,11 @@ mod tests {
     fn a_comparison_without_sense_loses_nothing() {
         let sizes: Vec<usize> = (0..100).collect();
         let mut turn = 0;
-        let mut got = sorted(nodes(&sizes), &mut |_, _| {
+        let mut seen = sorted(nodes(&sizes), &mut |_, _| {
             turn += 1;
             [Ordering::Less, Ordering::Greater, Ordering::Greater][turn % 3]
         });
-        got.sort_by_key(|node| node.size);
-        assert_eq!(got, nodes(&sizes));
+        seen.sort_by_key(|node| node.size);
+        assert_eq!(seen, nodes(&sizes));
     }
 }
