@@ -65,6 +65,13 @@ fn values_go_in_and_come_out() {
 }
 
 #[test]
+fn containers_give_all_memory_back() {
+    let mut command = launch(2, &[], &["leaks", "300"]);
+    let end = Job::start(command.env("ACP_HEAP", "8M")).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
 fn operations_take_the_round_trips_that_they_say() {
     run(3, &[], &["trips"]);
 }

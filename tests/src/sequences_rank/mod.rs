@@ -4,6 +4,7 @@
 mod broken;
 mod bytes;
 mod edges;
+mod leaks;
 mod lists;
 mod trips;
 mod typed;
@@ -47,6 +48,7 @@ fn act(heap: &Heap<'_>, what: &str, count: u64, seed: u64) -> Result<()> {
         "times" => trips::times(heap, count),
         "broken" => broken::run(heap),
         "nowhere" => broken::nowhere(heap),
+        "leaks" => leaks::run(heap, count),
         "edges" => edges::run(heap),
         "work" => work(heap),
         _ => Err(wrong(format!("nothing is called '{what}'"))),
