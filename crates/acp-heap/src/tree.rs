@@ -188,7 +188,7 @@ impl<'a, W: Words> Tree<'a, W> {
         let begin = begin % self.geometry.count(shape.level) / CHUNK as u64;
         let mut contended = false;
         for chunk in self.chunks(shape.level, begin) {
-            let (first, mut words) = chunk?;
+            let (first, words) = chunk?;
             match self.take_among(shape, first, &words.0[..words.1], 0)? {
                 Outcome::Full => {}
                 Outcome::Contended => contended = true,

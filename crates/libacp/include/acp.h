@@ -151,12 +151,13 @@ int acp_inquire(acp_handle_t handle);
 
 /* ---- Global allocation ---- */
 
-/* Allocates `size` bytes of memory of `rank`, aligned to 16 bytes, for any rank to use and to free. ACP_GA_NULL if `size` is 0,
- * there is no such rank, or its heap has no memory left. */
+/* Allocates `size` bytes of memory of `rank`, for any rank to use and to free; `rank` may sleep. Aligned to 16 bytes, blocks of 512
+ * bytes and more to 512. What is in them is not defined. They are no part of the starter memories. Most often it is one round trip to
+ * `rank`. ACP_GA_NULL if `size` is 0, there is no such rank, or its heap has no memory left; acp_error has the reason. */
 acp_ga_t acp_malloc(size_t size, int rank);
 
-/* Frees what acp_malloc has given to any rank. ACP_GA_NULL is left alone; an address of anything else ends the job with a
- * sentence. */
+/* Frees what acp_malloc has given to any rank, in one or two round trips. ACP_GA_NULL is left alone; what is no allocated block, such
+ * as one that was freed before, ends the job with a sentence. Accesses to the block must be complete, those of others too. */
 void acp_free(acp_ga_t ga);
 
 /* ---- Channels ---- */

@@ -16,6 +16,10 @@ pub extern "C" fn acp_malloc(size: usize, rank: c_int) -> u64 {
         error::note("acp_malloc", format_args!("there is no rank {rank}"));
         return NULL;
     };
+    if size == 0 {
+        error::note("acp_malloc", "0 bytes are no block");
+        return NULL;
+    }
     match libraries.heap.allocate(size, rank) {
         Ok(Some(block)) => block.0,
         Ok(None) => {
@@ -33,6 +37,7 @@ pub extern "C" fn acp_malloc(size: usize, rank: c_int) -> u64 {
 pub extern "C" fn acp_free(ga: u64) {
     let Some(libraries) = process::libraries_for("acp_free") else { return };
     if let Err(error) = libraries.heap.free(GlobalAddress(ga)) {
-        error::end_job(&error);
+        // As of free(3): a program that frees what it has not will not be right again.
+        error::end_job(&format!("acp_free: {error}").into());
     }
 }
