@@ -7,6 +7,8 @@ pub const LEVELS: usize = 8;
 /// log2 of the bytes of the smallest segment, and of the largest.
 pub const SMALLEST: u32 = 14;
 pub const LARGEST: u32 = 44;
+/// Levels whose units are small.
+const SMALL: usize = 2;
 /// log2 of the units of a word.
 const FANOUT: u32 = UNITS.trailing_zeros();
 /// log2 of the smallest unit's bytes.
@@ -22,7 +24,8 @@ fn span_log(level: usize) -> u32 {
     unit_log(level) + FANOUT
 }
 
-/// What a block of so many bytes is: units of the lowest level at which one word has enough.
+/// What a block of so many bytes is: units of the lowest level at which one word has enough, but no more of small ones than leave a
+/// word for two: rather one unit of the level above, in a word for 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub level: usize,
@@ -39,6 +42,10 @@ impl Shape {
     pub fn of(bytes: u64) -> Option<Self> {
         let level = (0..LEVELS).find(|level| bytes <= 1 << span_log(*level))?;
         let units = bytes.div_ceil(1 << unit_log(level)) as u32;
+        let most = if level < SMALL { UNITS / 2 } else { UNITS - 1 };
+        if units > most && level + 1 < LEVELS {
+            return Some(Self::unit(level + 1));
+        }
         (units > 0).then_some(Self { level, units })
     }
 }
@@ -188,16 +195,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_of_the_lowest_level_that_has_them() {
+    fn shapes_are_of_the_lowest_level_that_has_room_for_two() {
         assert_eq!(Shape::of(0), None);
         for (bytes, level, units) in [
             (1, 0, 1),
-            (16, 0, 1),
             (17, 0, 2),
-            (512, 0, 32),
+            (256, 0, 16),
+            (257, 1, 1),
             (513, 1, 2),
-            (16384, 1, 32),
+            (8193, 2, 1),
             (16385, 2, 2),
+            (496 << 10, 2, 31),
+            ((496 << 10) + 1, 3, 1),
             (1 << 44, 7, 32),
         ] {
             assert_eq!(Shape::of(bytes), Some(Shape { level, units }), "{bytes} B");

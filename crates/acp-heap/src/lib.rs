@@ -69,7 +69,7 @@ impl<'w> Heap<'w> {
     /// Allocates `size` bytes of memory of `rank`, aligned to 16 bytes, from 512 bytes on to 512. None if `size` is 0 or there is no
     /// memory left. It is not cleared.
     ///
-    /// Most often one round trip; four for the first of up to 32 blocks that share a word. In the own heap there are none. A segment
+    /// Most often one round trip; three for the first of up to 32 blocks that share a word. In the own heap there are none. A segment
     /// more, which few need, is about six, with one in which `rank` has to act, and a block above 4 MiB is that one.
     ///
     /// # Errors

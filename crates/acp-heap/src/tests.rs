@@ -351,7 +351,7 @@ fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
             3..5 => Shape { level: 1, units: [1, 2, 16][chance(3) as usize] },
             _ => Shape::unit(geometry.top()),
         };
-        let action = chance(8);
+        let action = chance(10);
         let result = match action {
             0..2 => search(&tree, shape).map(|taken| {
                 taken.map(|taken| {
@@ -376,7 +376,7 @@ fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
                 }),
                 None => Ok(None),
             },
-            5 => tree.close_empty(1 + chance(2) as usize).map(|_| None),
+            5..7 => tree.close_empty(1 + chance(2) as usize).map(|_| None),
             _ => {
                 let given = if chance(2) == 0 { shared.given.lock().unwrap().pop() } else { None };
                 let block = given.or_else(|| own.pop());
@@ -458,7 +458,7 @@ fn free_all(shared: &Shared, blocks: Vec<(u64, Shape)>) -> (u64, bool) {
 
 #[test]
 fn ranks_side_by_side_never_share_a_block() {
-    check(400, |seed| {
+    check(150, |seed| {
         let (shared, blocks) = ranks(seed, false);
         let (units, whole) = free_all(&shared, blocks);
         assert!(whole, "something stays allocated");
@@ -468,7 +468,7 @@ fn ranks_side_by_side_never_share_a_block() {
 
 #[test]
 fn a_killed_rank_takes_with_it_what_it_was_at_only() {
-    check(400, |seed| {
+    check(150, |seed| {
         let (shared, blocks) = ranks(seed, true);
         let (units, _) = free_all(&shared, blocks);
         // The block that it was taking or freeing, or the unit that it was dividing or making whole.
