@@ -58,8 +58,8 @@ impl Directory {
                 continue;
             }
             let geometry = Geometry::new(len.trailing_zeros()).filter(|_| len.is_power_of_two());
-            let geometry =
-                geometry.filter(|_| world.rank_of(base) == Some(rank) && world.region_of(base) == Some(base));
+            let is_its = world.rank_of(base) == Some(rank) && world.colour_of(base) == Some(0);
+            let geometry = geometry.filter(|_| is_its && world.region_of(base) == Some(base));
             let Some(geometry) = geometry else {
                 return Err(Error::from(format!(
                     "the heap of rank {rank} is broken: its directory has a segment of {len} bytes at {base}"
@@ -70,19 +70,32 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Has the rank make a segment that has room for the shape, as large as becomes the heap or else as small as it may be. Whether
-    /// there is one more then, this or others'.
-    pub fn grow(&self, world: &World, rank: u32, shape: Shape) -> Result<bool> {
+    /// Has the rank make a segment that has room for the shape, as large as becomes the heap or else as small as it may be. What the
+    /// directory says when there is one more, this or others'; None if there is no memory.
+    pub fn grow(&self, world: &World, rank: u32, shape: Shape) -> Result<Option<Self>> {
         let bytes: u64 = self.segments.iter().map(|segment| 1 << segment.geometry.log()).sum();
         let becomes = becoming(bytes);
         let fits = |log: &u32| Geometry::new(*log).is_some_and(|geometry| geometry.fits(shape));
-        let Some(least) = (SMALLEST..=LARGEST).find(fits) else { return Ok(false) };
+        let Some(least) = (SMALLEST..=LARGEST).find(fits) else { return Ok(None) };
         for log in (least..=becomes.max(least)).rev().filter(fits) {
-            if world.extend(rank, Some(self.made), 1 << log)? != Extension::NoMemory {
-                return Ok(true);
+            let extension = world.extend(rank, Some(self.made), 1 << log)?;
+            if extension == Extension::NoMemory {
+                continue;
             }
+            let larger = Self::read(world, rank)?;
+            let is_there = match extension {
+                Extension::Segment(base) => larger.segments.iter().any(|segment| segment.base == base),
+                _ => larger.made != self.made,
+            };
+            if !is_there {
+                // Whoever goes on with it asks for segments for ever.
+                return Err(Error::from(format!(
+                    "the heap of rank {rank} is broken: its directory has not the segment that was made last"
+                )));
+            }
+            return Ok(Some(larger));
         }
-        Ok(false)
+        Ok(None)
     }
 }
 

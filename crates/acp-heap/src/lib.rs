@@ -139,14 +139,15 @@ impl<'w> Heap<'w> {
 
     /// A block wherever the heap has room, or gets it.
     fn allocate_anywhere(&self, shape: Shape, hints: &mut Hints, rank: u32) -> Result<Option<GlobalAddress>> {
+        let mut directory = Directory::read(self.world, rank)?;
         loop {
-            let directory = Directory::read(self.world, rank)?;
             if let Some((segment, taken)) = self.search(shape, hints, rank, &directory)? {
                 return Ok(Some(done(hints, segment, taken)));
             }
             // Each turn somebody, this rank or another, has made the heap larger.
-            if !directory.grow(self.world, rank, shape)? {
-                return Ok(None);
+            match directory.grow(self.world, rank, shape)? {
+                Some(larger) => directory = larger,
+                None => return Ok(None),
             }
         }
     }

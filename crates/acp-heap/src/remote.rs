@@ -4,9 +4,7 @@ use vervain_acp::{Atomic, Error, GlobalAddress, Order, Result, World};
 
 use crate::geometry::LEVELS;
 use crate::tree::{Swap, Words};
-
-/// Words that are compared and swapped together, far below the accesses that may be outstanding.
-const TOGETHER: usize = 256;
+use crate::word::UNITS;
 
 /// Reached by accesses to global memory: each function is a round trip, to this rank's own memory none.
 pub struct Remote<'w> {
@@ -42,18 +40,18 @@ impl Words for Remote<'_> {
         Ok(words)
     }
 
-    fn swap(&self, swaps: &mut [Swap]) -> Result<()> {
+    fn swap(&self, swaps: &mut [Swap], in_turn: bool) -> Result<()> {
         let mut batch = self.world.batch();
-        for swaps in swaps.chunks_mut(TOGETHER) {
-            let mut first = None;
-            for swap in &*swaps {
+        let mut places = [None; UNITS as usize];
+        for swaps in swaps.chunks_mut(places.len()) {
+            for (i, (swap, place)) in swaps.iter().zip(&mut places).enumerate() {
                 let what = Atomic::CompareSwap8 { expected: swap.expected, new: swap.new };
-                let place = batch.atomic(self.base.add(swap.at), what, Order::Now)?;
-                first.get_or_insert(vec![]).push(place);
+                let order = if in_turn && i > 0 { Order::All } else { Order::Now };
+                *place = Some(batch.atomic(self.base.add(swap.at), what, order)?);
             }
             batch.wait()?;
-            for (swap, place) in swaps.iter_mut().zip(first.unwrap_or_default()) {
-                swap.found = batch.word(place, 0);
+            for (swap, place) in swaps.iter_mut().zip(places.iter().flatten()) {
+                swap.found = batch.word(*place, 0);
             }
             batch.clear()?;
         }

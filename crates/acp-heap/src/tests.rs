@@ -73,8 +73,10 @@ impl Words for Memory {
         Ok(words)
     }
 
-    fn swap(&self, swaps: &mut [Swap]) -> Result<(), Stop> {
-        for swap in swaps {
+    fn swap(&self, swaps: &mut [Swap], in_turn: bool) -> Result<(), Stop> {
+        let count = swaps.len();
+        for i in 0..count {
+            let swap = &mut swaps[if in_turn { i } else { count - 1 - i }];
             (self.step)()?;
             let word = &self.words[swap.at as usize / 8];
             swap.found = word.compare_exchange(swap.expected, swap.new, SeqCst, SeqCst).unwrap_or_else(|found| found);
@@ -344,6 +346,8 @@ fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
     let chance = |of: u64| random.borrow_mut()() % of;
     let mut own = vec![];
     let mut spots = [None; crate::geometry::LEVELS];
+    // The root is always there.
+    spots[geometry.top()] = Some(Spot { index: 0, stored: 0 });
     for _ in 0..12 {
         // All of a word, a part of it, or all of the segment that can be.
         let shape = match chance(6) {
@@ -351,13 +355,20 @@ fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
             3..5 => Shape { level: 1, units: [1, 2, 16][chance(3) as usize] },
             _ => Shape::unit(geometry.top()),
         };
-        let action = chance(10);
+        let action = chance(12);
         let result = match action {
-            0..2 => search(&tree, shape).map(|taken| {
+            0 => search(&tree, shape).map(|taken| {
                 taken.map(|taken| {
                     spots = taken.spots;
                     taken.offset
                 })
+            }),
+            1 => tree.take_near(shape, chance(geometry.count(shape.level))).map(|outcome| match outcome {
+                Outcome::Done(taken) => {
+                    spots[shape.level] = taken.spots[shape.level];
+                    Some(taken.offset)
+                }
+                _ => None,
             }),
             2..4 => match spots[shape.level].as_mut() {
                 Some(spot) => tree.take(shape, spot).map(|outcome| match outcome {
@@ -366,17 +377,25 @@ fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
                 }),
                 None => Ok(None),
             },
-            4 => match (shape.level + 1..=geometry.top()).find_map(|level| Some((level, spots[level]?))) {
+            4..6 => match spots
+                .iter()
+                .enumerate()
+                .skip(shape.level + 1)
+                .filter(|_| chance(2) == 0)
+                .find_map(|(level, spot)| Some((level, (*spot)?)))
+            {
                 Some((level, spot)) => tree.open(shape, level, spot).map(|outcome| match outcome {
                     Outcome::Done(taken) => {
-                        spots = taken.spots;
+                        for (spot, new) in spots.iter_mut().zip(taken.spots) {
+                            *spot = new.or(*spot);
+                        }
                         Some(taken.offset)
                     }
                     _ => None,
                 }),
                 None => Ok(None),
             },
-            5..7 => tree.close_empty(1 + chance(2) as usize).map(|_| None),
+            6..8 => tree.close_empty(1 + chance(2) as usize).map(|_| None),
             _ => {
                 let given = if chance(2) == 0 { shared.given.lock().unwrap().pop() } else { None };
                 let block = given.or_else(|| own.pop());
@@ -384,8 +403,8 @@ fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
                     Some((offset, shape)) => {
                         // Once it is freed others may have it.
                         shared.model.lock().unwrap().release(offset, shape);
-                        let likely =
-                            spots[shape.level].filter(|spot| geometry.find(shape.level, offset).0 == spot.index);
+                        let is_there = |spot: &Spot| geometry.find(shape.level, offset).0 == spot.index;
+                        let likely = spots[shape.level].filter(|spot| is_there(spot) && chance(2) == 0);
                         tree.release(offset, likely.map(|spot| (shape.level, spot))).map(|freed| {
                             assert_eq!(freed.map(|at| at.0), Some(shape.level), "a block was not found");
                             None
@@ -463,6 +482,38 @@ fn ranks_side_by_side_never_share_a_block() {
         let (units, whole) = free_all(&shared, blocks);
         assert!(whole, "something stays allocated");
         assert_eq!(units, (1 << (shared.log - 4)) - (count(shared.log) * 8).div_ceil(16));
+    });
+}
+
+/// Words are opened and closed all the time, so that what was read of their parents is old.
+#[test]
+fn units_are_divided_and_made_whole_side_by_side() {
+    check(100, |_| {
+        let words = Arc::new((0..count(14)).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+        let work = |words: Arc<Vec<AtomicU64>>| {
+            let turn = shuttle::sync::atomic::AtomicU64::new(0);
+            let step = move || {
+                turn.load(shuttle::sync::atomic::Ordering::SeqCst);
+                Ok(())
+            };
+            let memory = Memory { words, step: Box::new(step) };
+            let geometry = geometry(14);
+            let tree = Tree::new(&geometry, &memory);
+            for _ in 0..4 {
+                if let Outcome::Done(taken) = tree.open(Shape::unit(0), 1, Spot { index: 0, stored: 0 }).unwrap() {
+                    assert!(tree.release(taken.offset, None).unwrap().is_some());
+                }
+                tree.close_empty(1).unwrap();
+            }
+        };
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let words = Arc::clone(&words);
+                shuttle::thread::spawn(move || work(words))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(words.iter().all(|word| word.load(SeqCst) == 0));
     });
 }
 

@@ -23,8 +23,8 @@ pub trait Words {
     /// Reads words that lie anywhere.
     fn load_each<const N: usize>(&self, at: [u64; N], count: usize) -> Result<[u64; N], Self::Error>;
 
-    /// Compares and swaps each of the words, in any order.
-    fn swap(&self, swaps: &mut [Swap]) -> Result<(), Self::Error>;
+    /// Compares and swaps each of the words, one after the other if `in_turn`, whether or not they succeed. Else in any order.
+    fn swap(&self, swaps: &mut [Swap], in_turn: bool) -> Result<(), Self::Error>;
 
     /// What a word has that no word can have.
     fn broken(&self, at: u64, value: u64) -> Self::Error;
@@ -101,7 +101,7 @@ impl<'a, W: Words> Tree<'a, W> {
         let new = self.geometry.stored(level, spot.index, word);
         let at = self.geometry.word(level, spot.index);
         let mut swap = [Swap { at, expected: spot.stored, new, found: 0 }];
-        self.words.swap(&mut swap)?;
+        self.words.swap(&mut swap, false)?;
         spot.stored = if swap[0].done() { new } else { swap[0].found };
         Ok(swap[0].done())
     }
@@ -138,19 +138,21 @@ impl<'a, W: Words> Tree<'a, W> {
             Outcome::Full => return Ok(Outcome::Full),
             Outcome::Contended => return Ok(Outcome::Contended),
         };
-        // Those between have their first unit divided. None is open yet, and only this rank can open them.
+        // Those between have their first unit divided. None is open yet, and only this rank can open them, the upper ones first: what
+        // others take in the last one they find again.
         let mut spots = [None; LEVELS];
         spots[level] = Some(spot);
         let mut swaps = [Swap { at: 0, expected: CLOSED, new: 0, found: 0 }; LEVELS];
-        for below in shape.level..level {
+        for below in (shape.level..level).rev() {
             let (index, _) = self.geometry.find(below, offset);
             let word = if below == shape.level { Word::EMPTY.take(0, shape.units) } else { Word::EMPTY.divide(0) };
             let new = self.geometry.stored(below, index, word);
-            swaps[below] = Swap { at: self.geometry.word(below, index), new, ..swaps[below] };
+            let swap = &mut swaps[level - 1 - below];
+            *swap = Swap { at: self.geometry.word(below, index), new, ..*swap };
             spots[below] = Some(Spot { index, stored: new });
         }
-        let swaps = &mut swaps[shape.level..level];
-        self.words.swap(swaps)?;
+        let swaps = &mut swaps[..level - shape.level];
+        self.words.swap(swaps, true)?;
         match swaps.iter().find(|swap| !swap.done()) {
             Some(swap) => Err(self.words.broken(swap.at, swap.found)),
             None => Ok(Outcome::Done(Taken { offset, spots })),
@@ -317,7 +319,7 @@ impl<'a, W: Words> Tree<'a, W> {
             let expected = self.geometry.stored(level, *index, Word::EMPTY);
             *swap = Swap { at: self.geometry.word(level, *index), expected, ..*swap };
         }
-        self.words.swap(swaps)?;
+        self.words.swap(swaps, false)?;
         let closed = || siblings.iter().zip(&*swaps).filter(|(_, swap)| swap.done());
         let units = || closed().map(|(index, _)| self.geometry.parent(*index).1);
         if units().next().is_none() {
