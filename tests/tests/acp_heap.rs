@@ -1,11 +1,13 @@
-//! ACP's global heap by the C program `tests/acp/malloc.c`, as ranks under `vervain launch`.
+//! ACP's global heap, by the C program `tests/acp/malloc.c` and by its Rust crate, as ranks under `vervain launch`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use vervain_tests::{Failures, Finished, Job, acp, acp_program, have};
 
 /// Far more than any of these takes: a hang is what it finds.
 const LIMIT: Duration = Duration::from_secs(100);
+const RANK: &str = env!("CARGO_BIN_EXE_vervain-acp-rank");
 /// Packets over the loopback interface, to no other host.
 const PACKETS: [&str; 4] = ["--link", "roce", "--interface", "lo"];
 
@@ -37,6 +39,36 @@ fn ends(ranks: u32, arguments: &[&str], sentence: &str) {
     assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
     assert_eq!(end.output.matches(sentence).count(), 1, "{}", end.describe());
     assert!(!end.output.contains("FAIL"), "{}", end.describe());
+}
+
+/// Ranks that use the crate.
+fn ranks(ranks: u32, options: &[&str], what: &[&str]) -> Finished {
+    let end = Job::start(acp::launch(ranks, options, Path::new(RANK)).args(what)).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+    end
+}
+
+#[test]
+fn most_blocks_are_one_round_trip() {
+    for options in [&[][..], &PACKETS] {
+        let end = ranks(2, options, &["heap-trips"]);
+        assert!(end.output.contains("another one: 1 round trips"), "{}", end.describe());
+    }
+}
+
+#[test]
+fn threads_of_all_ranks_never_share_a_block() {
+    ranks(3, &[], &["heap-threads", "4000"]);
+    ranks(1, &[], &["heap-threads", "4000"]);
+    ranks(3, &PACKETS, &["heap-threads", "200"]);
+}
+
+#[test]
+fn nonsense_in_a_heap_leads_nowhere() {
+    for seed in ["1", "2"] {
+        let end = ranks(2, &[], &["heap-nonsense", "300", seed]);
+        assert!(end.output.contains("survived"), "{}", end.describe());
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The program that the tests of ACP start as each rank of a job: it uses `vervain-acp`. Its first argument is what it does, the
 //! second how much of it, the third the seed.
 
+mod heap;
 mod random;
 
 use std::process::ExitCode;
@@ -37,6 +38,9 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
         "keys" => keys(&world, count)?,
         "colours" => colours(&world, count)?,
         "libraries" => libraries(&world, count)?,
+        "heap-trips" => heap::round_trips(&world)?,
+        "heap-threads" => heap::threads(&world, count)?,
+        "heap-nonsense" => heap::nonsense(&world, count, seed)?,
         "reset" => reset(&mut world, count, seed)?,
         "wait" => {
             println!("waits as {}", std::process::id());
