@@ -11,8 +11,8 @@
 //! In a segment a tree of words says what is free, two bits for a unit: units of 16 bytes, 32 of which are a unit of 512 bytes,
 //! 32 of which are one of 16 KiB, and so on. A block is a run of units in one word, so that one compare and swap takes it, and
 //! another one frees it; its length is read from there, and nothing lies in front of it. So freeing what is no block
-//! is found out, and a program that writes behind its block's end does not destroy the heap. See [`tree`] for why it is safe.
-//! A block of 513 B takes 1 KiB, one of 16 KiB + 1 B takes 32 KiB: between half of what a block takes and all of it is the program's.
+//! is found out, and a program that writes behind its block's end does not destroy the heap. `tree.rs` says why it is safe.
+//! A block of 257 B takes 512 B, one of 513 B takes 1 KiB, one of 16 KiB + 1 B takes 32 KiB: between half of what a block takes and all of it is the program's.
 //!
 //! A unit is divided when smaller blocks need it, and made whole again when larger ones miss memory, not before, so that a
 //! program that allocates and frees in turn does not divide and unite units all the time. Memory of small blocks that
