@@ -1,0 +1,356 @@
+//! Changing one key: insertion, removal; and reading its value.
+
+use vervain_acp::{Atomic, Batch, Error, GlobalAddress, GlobalPtr, Order, Place, Result};
+
+use super::directory::Slot;
+use super::layout::{COUNTER, HEADER, Header, MARK, Pointer, Spot, State, block, mark, value_offset};
+use super::search::{Element, Look};
+use super::{Bytes, Container, Kind, Room};
+
+/// Bytes of an element that go in one piece, and bytes of values of this rank's that are copied into it.
+const ONE_PIECE: usize = 512;
+
+/// A block for a new element, of its table's rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prepared {
+    pub pointer: Pointer,
+    /// The slot that its header is written for, once key and value are there; null for none any more.
+    pub written: Option<GlobalAddress>,
+}
+
+/// What has become of a key that was to be inserted.
+pub(super) enum Inserted {
+    /// It is in the element at this address.
+    New(GlobalAddress),
+    /// It was there.
+    There,
+}
+
+impl<'a> Container<'a> {
+    /// Where a key belongs; None for a key without bytes, which no container has.
+    pub(super) fn spot(&self, key: &[u8]) -> Result<Option<Spot>> {
+        if key.is_empty() {
+            return Ok(None);
+        }
+        Spot::of(key, self.name.ranks, self.name.slots).ok_or_else(|| self.none()).map(Some)
+    }
+
+    /// Inserts a key: with its value into a map, where that is not there yet; once more into a multiset. Whether it was inserted,
+    /// which into a multiset it always is. A key without bytes is not.
+    ///
+    /// Of round trips it takes one, one for each element of the slot, two, and what it takes to allocate; if the key is there, those of
+    /// a search, and two into a multiset. A key or value of another rank takes one more.
+    ///
+    /// # Errors
+    /// [Refused](Error::is_refused): there is no such container, no memory left, or nothing at a key's or value's address. Else the
+    /// job is broken.
+    pub fn insert(&self, key: Bytes<'_>, value: Bytes<'_>) -> Result<bool> {
+        self.with_key(key, |key| {
+            let inserted = self.put(key, value, 1, None)?;
+            Ok(matches!(inserted, Inserted::New(_)) || self.kind == Kind::Multiset && !key.is_empty())
+        })
+    }
+
+    /// Inserts a key `times`: by the `block` of an element with this key and value, if that is given and of the right rank.
+    pub(super) fn put(&self, key: &[u8], value: Bytes<'_>, times: u64, block: Option<Prepared>) -> Result<Inserted> {
+        let mut prepared = block;
+        let result = self.try_put(key, value, times, &mut prepared);
+        let is_over = result.as_ref().map_or_else(Error::is_refused, |_| true);
+        // What was not linked goes, unless it is the caller's.
+        let own = prepared.filter(|own| block.is_none_or(|block| block.pointer != own.pointer));
+        if let Some(own) = own.filter(|_| is_over) {
+            self.hashed.heap.free(own.pointer.address())?;
+        }
+        result
+    }
+
+    fn try_put(&self, key: &[u8], value: Bytes<'_>, times: u64, prepared: &mut Option<Prepared>) -> Result<Inserted> {
+        let Some(spot) = self.spot(key)? else { return Ok(Inserted::There) };
+        let mut batch = self.world().batch();
+        loop {
+            let slot = self.slot(&mut batch, spot)?;
+            let Some(mut look) = self.look(&mut batch, &slot, key, 0, false)? else {
+                self.mistaken(&mut batch, slot.id)?;
+                continue;
+            };
+            if let Some(element) = look.element {
+                if self.kind != Kind::Multiset {
+                    self.let_go(&mut batch, &slot, &look)?;
+                    return Ok(Inserted::There);
+                }
+                if look.held || self.lock(&mut batch, &slot, look.state)? {
+                    let counter = (element.at(COUNTER), element.header.more.saturating_add(times));
+                    self.unlock(&mut batch, &slot, &[counter], look.state.changed(look.state.count()))?;
+                    return Ok(Inserted::There);
+                }
+                continue;
+            }
+            let linked = self.link(&mut batch, &slot, &mut look, key, value, times, prepared);
+            match linked {
+                Ok(Some(at)) => {
+                    *prepared = None;
+                    return Ok(Inserted::New(at));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    if error.is_refused() {
+                        self.let_go(&mut batch, &slot, &look)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Gives a slot back if it is held, as it was.
+    fn let_go(&self, batch: &mut Batch<'_>, slot: &Slot, look: &Look) -> Result<()> {
+        if look.held { self.unlock(batch, slot, &[], look.state) } else { Ok(()) }
+    }
+
+    /// Writes a new element and links it to the end of its list: where it is. None if the slot has changed.
+    #[expect(clippy::too_many_arguments, reason = "what was found, and what is inserted")]
+    fn link(
+        &self,
+        batch: &mut Batch<'_>,
+        slot: &Slot,
+        look: &mut Look,
+        key: &[u8],
+        value: Bytes<'_>,
+        times: u64,
+        prepared: &mut Option<Prepared>,
+    ) -> Result<Option<GlobalAddress>> {
+        if look.state.count() == State::MOST {
+            return Err(Error::refused(format!("a slot of the {} has as many elements as it can", self.kind.name())));
+        }
+        prepared.take_if(|block| self.world().rank_of(block.pointer.address()) != Some(slot.rank));
+        let block = match prepared {
+            Some(block) => block,
+            None => prepared.insert(self.allocate(slot, key.len(), value.len())?),
+        };
+        let more = match self.kind {
+            Kind::Set => 0,
+            Kind::Multiset => times,
+            Kind::Map => value.len() as u64,
+        };
+        let header = Header { next: Pointer::NULL, mark: mark(slot.at), key: key.len() as u64, more };
+        let at = block.pointer.address();
+        batch.clear()?;
+        match block.written {
+            Some(written) if written == slot.at => {}
+            Some(_) => batch.put_words(at, &header.words(), Order::Now)?,
+            None => self.write(batch, at, &header, key, value)?,
+        }
+        block.written = Some(slot.at);
+        if !look.held {
+            let (expected, new) = (look.state.0, look.state.locked_by(self.world().rank()).0);
+            let was = batch.atomic(slot.at, Atomic::CompareSwap8 { expected, new }, Order::Now)?;
+            batch.wait()?;
+            if batch.word(was, 0) != look.state.0 {
+                return Ok(None);
+            }
+            look.held = true;
+        }
+        batch.wait()?;
+        self.unlock(batch, slot, &[(look.link, block.pointer.0)], look.state.changed(look.state.count() + 1))?;
+        Ok(Some(at))
+    }
+
+    fn allocate(&self, slot: &Slot, key: usize, value: usize) -> Result<Prepared> {
+        let none = || Error::refused(format!("rank {} has no memory left for {key} and {value} bytes", slot.rank));
+        let bytes = block(key, value).ok_or_else(none)?;
+        let at = self.hashed.heap.allocate(bytes, slot.rank)?.ok_or_else(none)?;
+        Ok(Prepared { pointer: Pointer::new(at, bytes), written: None })
+    }
+
+    /// Puts an element into its block.
+    fn write(
+        &self,
+        batch: &mut Batch<'_>,
+        at: GlobalAddress,
+        header: &Header,
+        key: &[u8],
+        value: Bytes<'_>,
+    ) -> Result<()> {
+        let mut piece = [0; ONE_PIECE];
+        for (word, to) in header.words().iter().zip(piece.chunks_exact_mut(8)) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        let begins = value_offset(key.len());
+        let mut end = HEADER;
+        if HEADER + key.len() <= ONE_PIECE {
+            end += key.len();
+            piece[HEADER..end].copy_from_slice(key);
+        } else {
+            batch.put(at.add(HEADER as u64), key, Order::Now)?;
+        }
+        let world = self.world();
+        let fits = begins.saturating_add(value.len()) <= ONE_PIECE && end > HEADER && !value.is_empty();
+        match value {
+            Bytes::Here(bytes) if fits => {
+                end = begins + bytes.len();
+                piece[begins..end].copy_from_slice(bytes);
+            }
+            Bytes::At(from, len) if fits && world.rank_of(from) == Some(world.rank()) => {
+                end = begins + len;
+                world.read(GlobalPtr::new(from), &mut piece[begins..end])?;
+            }
+            Bytes::Here(bytes) => batch.put(at.add(begins as u64), bytes, Order::Now)?,
+            Bytes::At(from, len) => batch.copy(at.add(begins as u64), from, len, Order::Now)?,
+        }
+        batch.put(at, &piece[..end], Order::Now)
+    }
+
+    /// Removes a key; from a multiset `times`, and the key with the last. Whether it was there.
+    ///
+    /// Takes the round trips of a search, two, and what it takes to free.
+    ///
+    /// # Errors
+    /// As [`insert`](Container::insert).
+    pub fn remove(&self, key: Bytes<'_>, times: u64) -> Result<bool> {
+        self.with_key(key, |key| self.take(key, times))
+    }
+
+    fn take(&self, key: &[u8], times: u64) -> Result<bool> {
+        let Some(spot) = self.spot(key)? else { return Ok(false) };
+        let mut batch = self.world().batch();
+        loop {
+            let slot = self.slot(&mut batch, spot)?;
+            let Some(look) = self.look(&mut batch, &slot, key, 0, false)? else {
+                self.mistaken(&mut batch, slot.id)?;
+                continue;
+            };
+            let Some(Element { pointer, header, .. }) = look.element else {
+                self.let_go(&mut batch, &slot, &look)?;
+                return Ok(false);
+            };
+            if !look.held && !self.lock(&mut batch, &slot, look.state)? {
+                continue;
+            }
+            let count = look.state.count();
+            if self.kind == Kind::Multiset && header.more > times {
+                let counter = (pointer.address().add(COUNTER), header.more - times);
+                self.unlock(&mut batch, &slot, &[counter], look.state.changed(count))?;
+                return Ok(true);
+            }
+            let unlinked = [(look.link, header.next.0), (pointer.address().add(MARK), 0)];
+            self.unlock(&mut batch, &slot, &unlinked, look.state.changed(count.saturating_sub(1)))?;
+            self.hashed.heap.free(pointer.address())?;
+            return Ok(true);
+        }
+    }
+
+    /// How often a multiset has a key; of a set or map 1 or 0. The round trips of a search.
+    ///
+    /// # Errors
+    /// As [`insert`](Container::insert).
+    pub fn count(&self, key: Bytes<'_>) -> Result<u64> {
+        let more = self.with_key(key, |key| self.retrieved(key, 0, |_, _, element| Ok(Some(element.header.more))))?;
+        Ok(more.map_or(0, |more| if self.kind == Kind::Multiset { more } else { 1 }))
+    }
+
+    /// Copies as much of a key's value as there is room for; how many bytes it has. None without the key. What is in the room is
+    /// only told if the key is found.
+    ///
+    /// The round trips of a search; one more for values of over about 1,000 bytes, and for room in the memory of others.
+    ///
+    /// # Errors
+    /// As [`insert`](Container::insert).
+    pub fn retrieve(&self, key: Bytes<'_>, mut room: Room<'_>) -> Result<Option<u64>> {
+        self.with_key(key, |key| {
+            self.retrieved(key, room.len(), |batch, look, element| {
+                self.copy_value(batch, look, element, key.len(), &mut room)
+            })
+        })
+    }
+
+    /// Searches a key and calls `f` with its element, over and over until that has found the slot as it was.
+    pub(super) fn retrieved<T>(
+        &self,
+        key: &[u8],
+        want: usize,
+        mut f: impl FnMut(&mut Batch<'_>, (&Slot, &Look), &Element) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let Some(spot) = self.spot(key)? else { return Ok(None) };
+        let mut batch = self.world().batch();
+        let mut failed = false;
+        loop {
+            let slot = self.slot(&mut batch, spot)?;
+            let Some(look) = self.look(&mut batch, &slot, key, want, failed)? else {
+                self.mistaken(&mut batch, slot.id)?;
+                continue;
+            };
+            let Some(element) = look.element else {
+                self.let_go(&mut batch, &slot, &look)?;
+                return Ok(None);
+            };
+            let done = f(&mut batch, (&slot, &look), &element);
+            if done.as_ref().map_or_else(Error::is_refused, |_| true) {
+                self.let_go(&mut batch, &slot, &look)?;
+            }
+            match done? {
+                Some(done) => return Ok(Some(done)),
+                None => failed = true,
+            }
+        }
+    }
+
+    /// Copies the value of an element into the room. None if the slot has changed meanwhile.
+    fn copy_value(
+        &self,
+        batch: &mut Batch<'_>,
+        (slot, look): (&Slot, &Look),
+        element: &Element,
+        key: usize,
+        room: &mut Room<'_>,
+    ) -> Result<Option<u64>> {
+        let stored = element.header.more;
+        let (begins, len) = (value_offset(key), usize::try_from(stored).unwrap_or(usize::MAX).min(room.len()));
+        if len == 0 {
+            return Ok(Some(stored));
+        }
+        let here = element
+            .first
+            .filter(|first| begins.saturating_add(len) <= first.len())
+            .map(|first| first.part(begins, len));
+        if let Some(value) = here {
+            self.give(batch, value, room)?;
+            return Ok(Some(stored));
+        }
+        let (from, as_it_was) = (element.at(begins as u64), (!look.held).then_some(look.state));
+        batch.clear()?;
+        if let Room::At(to, _) = room {
+            batch.copy(*to, from, len, Order::Now)?;
+            // Not from where the value comes, if that goes to another rank.
+            if let Some(state) = as_it_was {
+                let word = batch.get(slot.at, 8, Order::All)?;
+                batch.wait()?;
+                return Ok((batch.word(word, 0) == state.0).then_some(stored));
+            }
+            batch.wait()?;
+            return Ok(Some(stored));
+        }
+        let value = batch.get(from, len, Order::Now)?;
+        if !self.is_still(batch, slot, as_it_was)? {
+            return Ok(None);
+        }
+        self.give(batch, value, room)?;
+        Ok(Some(stored))
+    }
+
+    /// Puts what was read of a value into the room.
+    fn give(&self, batch: &mut Batch<'_>, value: Place, room: &mut Room<'_>) -> Result<()> {
+        let world = self.world();
+        match room {
+            Room::Here(bytes) => batch.read(value, &mut bytes[..value.len()]),
+            Room::At(to, _) => {
+                let bytes = batch.bytes(value);
+                if world.rank_of(*to) == Some(world.rank()) {
+                    return world.write(GlobalPtr::new(*to), &bytes);
+                }
+                batch.put(*to, &bytes, Order::Now)?;
+                batch.wait()?;
+            }
+        }
+        Ok(())
+    }
+}

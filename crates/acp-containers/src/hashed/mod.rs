@@ -1,0 +1,165 @@
+//! What sets, multisets and maps have in common: a hash table in the memory of several ranks, keys and values of any bytes, and any
+//! number of ranks and threads that search and change it at once.
+//!
+//! A [`Container`] is named by the address of its directory, which lies at one rank and has the addresses of the tables, one for each
+//! index of a rank. A key's CRC says at which index it is, and in which slot. A slot is a word, the pointer to the first of a list of
+//! elements, and the container's id. Elements are blocks of the heap of their table's rank, new ones go to the end of their list.
+//!
+//! * **Who searches locks nothing.** It reads the slot's word, then the first pointer; then each element, and after it the word
+//!   again in the same round trip. If that has not changed, what was read was so at that moment; else it begins again. After some
+//!   failures it takes the slot as who changes it does, so that it comes to an end.
+//! * **Who changes** searches so, then makes the word its own by compare and swap from the version that it has found: nobody has come
+//!   between. It stores the one pointer or counter, and behind it the word with the next version. A new element is written in
+//!   the round trip of the compare and swap.
+//! * **An element that is gone** is a block that was freed: those who still read it find the word changed. Blocks of
+//!   16 KiB or more may be unmapped then, so elements of that size are read by who has the slot only; their pointers tell them apart,
+//!   and tables consist of smaller chunks.
+//! * **A rank remembers** where tables are, and the container's id with it. Destroying one clears the ids, so that whoever still
+//!   remembers its tables finds out.
+//! * **A rank that dies in the midst of a change** leaves its slot locked, with its number in the word. Whoever waits for long reads
+//!   some memory of that rank, which ends the job with a sentence.
+
+mod change;
+mod directory;
+mod layout;
+mod search;
+mod walk;
+mod whole;
+
+use vervain_acp::{GlobalAddress, World};
+use vervain_acp_heap::Heap;
+
+pub use directory::Places;
+pub use walk::{Cursor, Item, Parts};
+
+/// What hashed containers of a rank use: its heap, and what it remembers of where they are.
+#[derive(Clone, Copy)]
+pub struct Hashed<'a> {
+    heap: &'a Heap<'a>,
+    places: &'a Places,
+}
+
+impl<'a> Hashed<'a> {
+    /// Both are for all of the rank's containers.
+    pub fn new(heap: &'a Heap<'a>, places: &'a Places) -> Self {
+        Self { heap, places }
+    }
+
+    /// The world that they are of.
+    pub fn world(&self) -> &'a World {
+        self.heap.world()
+    }
+}
+
+/// What a container's elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Keys.
+    Set = 1,
+    /// Keys, each with how often it is there.
+    Multiset = 2,
+    /// Keys, each with a value.
+    Map = 3,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Multiset => "multiset",
+            Self::Map => "map",
+        }
+    }
+}
+
+/// What names a container in the whole job (`acp_set_t`, `acp_multiset_t`, `acp_map_t`). Ranks may send it to each other as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Name {
+    /// Where its directory is.
+    pub address: GlobalAddress,
+    /// Indexes, each the table of a rank.
+    pub ranks: u64,
+    /// Slots of each table.
+    pub slots: u64,
+}
+
+impl Name {
+    /// That of no container.
+    pub const NONE: Self = Self { address: GlobalAddress::NULL, ranks: 0, slots: 0 };
+}
+
+/// Bytes to read: a key or a value.
+#[derive(Debug, Clone, Copy)]
+pub enum Bytes<'b> {
+    /// Of this process.
+    Here(&'b [u8]),
+    /// In global memory, of any rank: where, and how many.
+    At(GlobalAddress, usize),
+}
+
+impl Bytes<'_> {
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::At(_, len) => *len,
+        }
+    }
+
+    /// Whether they are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Room for a value.
+#[derive(Debug)]
+pub enum Room<'b> {
+    /// Of this process.
+    Here(&'b mut [u8]),
+    /// In global memory, of any rank: where, and how many bytes.
+    At(GlobalAddress, usize),
+}
+
+impl Room<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::At(_, len) => *len,
+        }
+    }
+}
+
+/// What an operation on the whole of a container is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All elements.
+    All,
+    /// Those that are stored at this rank.
+    Local,
+}
+
+/// A set, multiset or map as this rank reaches it. Making one of a name accesses nothing.
+#[derive(Clone, Copy)]
+pub struct Container<'a> {
+    hashed: Hashed<'a>,
+    kind: Kind,
+    name: Name,
+}
+
+impl<'a> Container<'a> {
+    /// The container of this name, which has to be of this kind; whether there is one shows when it is used.
+    pub fn of(hashed: Hashed<'a>, kind: Kind, name: Name) -> Self {
+        Self { hashed, kind, name }
+    }
+
+    /// What names it.
+    pub fn name(&self) -> Name {
+        self.name
+    }
+
+    fn world(&self) -> &'a World {
+        self.hashed.world()
+    }
+}

@@ -1,0 +1,198 @@
+//! Operations on all of a container: counting, clearing, and bringing the elements of one into another.
+//!
+//! None of them is one moment for all: each slot is. Who inserts or removes meanwhile does so before or after its slot's turn.
+
+use vervain_acp::{Batch, GlobalAddress, Order, Result};
+
+use super::change::{Inserted, Prepared};
+use super::directory::{Chunk, Slot};
+use super::layout::{HEAD, MARK, SLOT, State};
+use super::search::Patience;
+use super::walk::Listed;
+use super::{Bytes, Container, Extent};
+
+/// Chunks that are counted in a round trip.
+const COUNTED: usize = 16;
+
+impl Container<'_> {
+    /// How many elements it has: of a multiset, different keys. Two round trips for the directory, and one for each 10,000 slots.
+    ///
+    /// # Errors
+    /// [Refused](vervain_acp::Error::is_refused): there is no such container. Else the job is broken.
+    pub fn len(&self, extent: Extent) -> Result<u64> {
+        let mut sum = 0;
+        for chunks in self.all(extent)?.chunks(COUNTED) {
+            sum += self.counted(chunks)?;
+        }
+        Ok(sum)
+    }
+
+    /// Whether it has no elements. As [`len`](Container::len), and no further than to the first that are found.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn is_empty(&self, extent: Extent) -> Result<bool> {
+        for chunks in self.all(extent)?.chunks(COUNTED) {
+            if self.counted(chunks)? > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The elements of chunks.
+    fn counted(&self, chunks: &[(u64, Chunk)]) -> Result<u64> {
+        let mut batch = self.world().batch();
+        let mut sum = 0;
+        let mut read = Vec::with_capacity(chunks.len());
+        for (_, chunk) in chunks {
+            read.push((chunk, batch.get(chunk.first.at, (chunk.slots * SLOT) as usize, Order::Now)?));
+        }
+        batch.wait()?;
+        let mut locked = vec![];
+        for (chunk, slots) in read {
+            for number in 0..chunk.slots {
+                let words = slots.part((number * SLOT) as usize, SLOT as usize);
+                if batch.word(words, 2) != chunk.first.id {
+                    return Err(self.none());
+                }
+                let state = State(batch.word(words, 0));
+                if state.is_locked() {
+                    locked.push(chunk.slot(number));
+                } else {
+                    sum += state.count();
+                }
+            }
+        }
+        for slot in locked {
+            let mut patience = Patience::new();
+            sum += loop {
+                let (state, ..) = self.read_slot(&mut batch, &slot)?;
+                if !state.is_locked() {
+                    break state.count();
+                }
+                patience.wait(self.world(), &slot, state)?;
+            };
+        }
+        Ok(sum)
+    }
+
+    /// Removes all elements. Four round trips for each slot that has some, one for each of its elements, and what it takes to free.
+    ///
+    /// # Errors
+    /// As [`len`](Container::len).
+    pub fn clear(&self, extent: Extent) -> Result<()> {
+        self.for_each_slot(extent, |batch, slot| {
+            for listed in self.detach(batch, slot)? {
+                self.hashed.heap.free(listed.pointer.address())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes all elements out of a slot: they are in none, and this thread's.
+    fn detach(&self, batch: &mut Batch<'_>, slot: &Slot) -> Result<Vec<Listed>> {
+        let Some((state, head)) = self.hold(batch, slot)? else { return Err(self.none()) };
+        let listed = self.list(batch, slot, state, head, true)?.unwrap_or_default();
+        batch.clear()?;
+        // Iterators find that their element is gone. Before the slot is free nobody links to it.
+        for listed in &listed {
+            batch.put_words(listed.at(MARK as usize), &[0], Order::Now)?;
+        }
+        batch.wait()?;
+        self.unlock(batch, slot, &[(slot.at.add(HEAD), 0)], state.changed(0))?;
+        Ok(listed)
+    }
+
+    /// Inserts copies of what `other` has: keys that are not there, of maps with their values; into a multiset each as often as it
+    /// is there.
+    ///
+    /// # Errors
+    /// [Refused](vervain_acp::Error::is_refused): there is no such container, or no memory left; some may be inserted then. Else the
+    /// job is broken.
+    pub fn merge(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
+        if self.name == other.name {
+            return Ok(());
+        }
+        other.for_each_slot(extent, |batch, slot| {
+            for item in other.items(batch, slot)?.ok_or_else(|| other.none())? {
+                self.put(&item.key, Bytes::Here(&item.value), item.count, None)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`merge`](Container::merge), and the elements are no longer in `other`. Where an element's rank is that of its new place
+    /// too, it stays where it is, and needs no memory.
+    ///
+    /// # Errors
+    /// As there: what was not inserted is still in `other`.
+    pub fn take_from(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
+        if self.name == other.name {
+            return Ok(());
+        }
+        other.for_each_slot(extent, |batch, slot| {
+            let mut listed = other.detach(batch, slot)?.into_iter();
+            while let Some(next) = listed.next() {
+                if let Err(error) = self.adopt(&next, other) {
+                    if error.is_refused() {
+                        for back in std::iter::once(next).chain(listed) {
+                            other.adopt(&back, other)?;
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Inserts a detached element that was in a slot of `other`: by its own block, or a copy, and then that is freed. Frees it too if
+    /// the key is there.
+    fn adopt(&self, listed: &Listed, other: &Container<'_>) -> Result<()> {
+        let (times, value) = (listed.times(other.kind), listed.value(other.kind));
+        let block = Prepared { pointer: listed.pointer, written: Some(GlobalAddress::NULL) };
+        let inserted = other.with_key(listed.key(), |key| self.put(key, value, times, Some(block)))?;
+        match inserted {
+            Inserted::New(at) if at == listed.pointer.address() => Ok(()),
+            _ => self.hashed.heap.free(listed.pointer.address()),
+        }
+    }
+
+    /// Makes it a copy of `other`: of what `other` has at this rank, if so asked; all elements of before are gone.
+    ///
+    /// # Errors
+    /// As [`merge`](Container::merge).
+    pub fn assign(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
+        if self.name == other.name {
+            return Ok(());
+        }
+        self.clear(Extent::All)?;
+        self.merge(other, extent)
+    }
+
+    /// Exchanges the elements of both, which keep their ranks and slots. Elements that have to change their rank need memory there.
+    ///
+    /// # Errors
+    /// As [`merge`](Container::merge); all elements are where they were then, if there is the memory for that.
+    pub fn swap(&self, other: &Container<'_>) -> Result<()> {
+        if self.name == other.name {
+            return Ok(());
+        }
+        // Elements of the one wait in slots of their own ranks, by their own blocks.
+        let rank = self.world().rank();
+        let aside = self.hashed.create(self.kind, &self.owners()?, self.name.slots, rank)?;
+        let back = |error| {
+            other.take_from(self, Extent::All)?;
+            self.take_from(&aside, Extent::All)?;
+            Err(error)
+        };
+        aside.take_from(self, Extent::All)?;
+        let exchanged = self.take_from(other, Extent::All).or_else(back);
+        let exchanged = exchanged.and_then(|()| other.take_from(&aside, Extent::All));
+        if exchanged.is_ok() || aside.is_empty(Extent::All)? {
+            aside.destroy()?;
+        }
+        exchanged
+    }
+}
