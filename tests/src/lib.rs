@@ -5,6 +5,7 @@
 //! a test a skipped one, with the reason ([`skip`]); a product that was not built makes it fail with one sentence.
 
 pub mod acp;
+pub mod acp_maps;
 pub mod acp_rank;
 pub mod callgrind;
 mod compile;
