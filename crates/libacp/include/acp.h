@@ -436,11 +436,259 @@ acp_element_t acp_dereference_list_it(acp_list_it_t it);
 /* How many elements `last` is behind `first`; -1 if it is not. One round trip for each, and one. */
 int acp_distance_list_it(acp_list_it_t first, acp_list_it_t last);
 
-/* ---- Sets ---- */
+/* ---- Sets ----
+ *
+ * Sets, multisets and maps are hash tables in the memory of several ranks. A key is any bytes, at least one; its CRC-64 says in which
+ * of the tables and in which slot there it belongs. A slot is a list, to whose end new elements go. Keys and values that are given to
+ * a function may lie in the memory of any rank, and are copied.
+ *
+ * Any number of ranks and threads may insert, remove, find, retrieve and go through the same container at once: for each key there
+ * is one order of all that was done with it. Functions on all of a container, such as size, clear or merge, see each slot at a
+ * moment of its own. acp_destroy_X is alone: nobody may be using the container, nor use it later.
+ *
+ * An iterator goes through the elements in the order of the ranks in the list that the container was made with, of the slots there,
+ * and of insertion. Elements that others insert or remove meanwhile are found or not. At an element that was removed, increment
+ * goes to the first one that is left in its slot, and dereference fails.
+ *
+ * The functions with _local_ in their names are about the elements that are stored on the caller. Those that return nothing, and
+ * fail, have the reason in acp_error(). */
 
-/* ---- Multisets ---- */
+/* A set: where it is, how many ranks its list has, and slots on each. */
+typedef struct {
+    acp_ga_t ga;
+    uint64_t num_ranks;
+    uint64_t num_slots;
+} acp_set_t;
 
-/* ---- Maps ---- */
+/* An iterator: the index in the list of ranks, the slot there, the element. At the end num_ranks, 0 and ACP_GA_NULL. */
+typedef struct {
+    acp_set_t set;
+    int rank;
+    int slot;
+    acp_ga_t elem;
+} acp_set_it_t;
+
+/* An iterator, and whether it was a success. */
+typedef struct {
+    acp_set_it_t it;
+    int success;
+} acp_set_ib_t;
+
+/* Makes a set without keys: what finds it in the memory of `rank`, and a table of `num_slots` slots in that of each of the
+ * `num_ranks` ranks in the list, which may have a rank more than once; all ranks if `num_ranks` is 0. Its ga is ACP_GA_NULL on
+ * failure: a rank that is none, no slots, no memory. */
+acp_set_t acp_create_set(int num_ranks, const int *ranks, int num_slots, int rank);
+
+/* Frees a set. */
+void acp_destroy_set(acp_set_t set);
+
+/* Inserts a key. Returns 1, or 0 if it was there, has no bytes, or there is no memory. */
+int acp_insert_set(acp_set_t set, acp_element_t key);
+
+/* Removes a key if it is there. */
+void acp_remove_set(acp_set_t set, acp_element_t key);
+
+/* The iterator of a key; the end if it is not there. */
+acp_set_it_t acp_find_set(acp_set_t set, acp_element_t key);
+
+/* Removes all keys. */
+void acp_clear_set(acp_set_t set);
+
+/* How many keys there are. 0 on failure. */
+size_t acp_size_set(acp_set_t set);
+size_t acp_size_local_set(acp_set_t set);
+
+/* Whether there are no keys: 1 or 0. 1 on failure. */
+int acp_empty_set(acp_set_t set);
+int acp_empty_local_set(acp_set_t set);
+
+/* Inserts the keys of `set2` into `set1`: all, or those that are stored on the caller. `set2` stays as it is. */
+void acp_merge_set(acp_set_t set1, acp_set_t set2);
+void acp_merge_local_set(acp_set_t set1, acp_set_t set2);
+
+/* As merge, and the keys are no longer in `set2`. */
+void acp_move_set(acp_set_t set1, acp_set_t set2);
+void acp_move_local_set(acp_set_t set1, acp_set_t set2);
+
+/* Removes all keys of `set1`, then as merge. */
+void acp_assign_set(acp_set_t set1, acp_set_t set2);
+void acp_assign_local_set(acp_set_t set1, acp_set_t set2);
+
+/* Exchanges the keys of two sets. Both keep their ranks and slots, and need not have the same. */
+void acp_swap_set(acp_set_t set1, acp_set_t set2);
+
+/* The first key; the end if there is none. */
+acp_set_it_t acp_begin_set(acp_set_t set);
+
+/* The end, behind the last key. */
+acp_set_it_t acp_end_set(acp_set_t set);
+
+/* The first key that is stored on the caller, and the first one behind the last table of the caller's, or the end. Both are the same
+ * if none is stored there. Where the list of ranks has the caller more than once, other ranks' keys may lie between. */
+acp_set_it_t acp_begin_local_set(acp_set_t set);
+acp_set_it_t acp_end_local_set(acp_set_t set);
+
+/* The next key; the end behind the last one, and for what is no iterator of a set that there is. */
+acp_set_it_t acp_increment_set_it(acp_set_it_t it);
+
+/* Where the key is, for acp_copy from there. Its ga is ACP_GA_NULL on failure: no key is there. */
+acp_element_t acp_dereference_set_it(acp_set_it_t it);
+
+/* ---- Multisets ----
+ *
+ * As sets, with a counter for each key. */
+
+/* A multiset. */
+typedef struct {
+    acp_ga_t ga;
+    uint64_t num_ranks;
+    uint64_t num_slots;
+} acp_multiset_t;
+
+/* An iterator, as of a set. */
+typedef struct {
+    acp_multiset_t set;
+    int rank;
+    int slot;
+    acp_ga_t elem;
+} acp_multiset_it_t;
+
+/* An iterator, and whether it was a success. */
+typedef struct {
+    acp_multiset_it_t it;
+    int success;
+} acp_multiset_ib_t;
+
+/* Makes a multiset without keys, and frees one: as for sets. */
+acp_multiset_t acp_create_multiset(int num_ranks, const int *ranks, int num_slots, int rank);
+void acp_destroy_multiset(acp_multiset_t set);
+
+/* Inserts a key once more. Returns 1, or 0 if it has no bytes or there is no memory. */
+int acp_insert_multiset(acp_multiset_t set, acp_element_t key);
+
+/* Removes a key once, if it is there. */
+void acp_remove_multiset(acp_multiset_t set, acp_element_t key);
+
+/* Removes a key as often as it is there. */
+void acp_remove_all_multiset(acp_multiset_t set, acp_element_t key);
+
+/* How often a key is there. 0 on failure too. */
+uint64_t acp_retrieve_multiset(acp_multiset_t set, acp_element_t key);
+
+/* The iterator of a key; the end if it is not there. */
+acp_multiset_it_t acp_find_multiset(acp_multiset_t set, acp_element_t key);
+
+/* Removes all keys. */
+void acp_clear_multiset(acp_multiset_t set);
+
+/* How many different keys there are. 0 on failure. */
+size_t acp_size_multiset(acp_multiset_t set);
+size_t acp_size_local_multiset(acp_multiset_t set);
+
+/* Whether there are no keys: 1 or 0. 1 on failure. */
+int acp_empty_multiset(acp_multiset_t set);
+int acp_empty_local_multiset(acp_multiset_t set);
+
+/* Inserts the keys of `set2` into `set1` as often as they are there: all, or those that are stored on the caller. `set2` stays as it
+ * is; after move they are no longer there; assign removes all of `set1` first. */
+void acp_merge_multiset(acp_multiset_t set1, acp_multiset_t set2);
+void acp_merge_local_multiset(acp_multiset_t set1, acp_multiset_t set2);
+void acp_move_multiset(acp_multiset_t set1, acp_multiset_t set2);
+void acp_move_local_multiset(acp_multiset_t set1, acp_multiset_t set2);
+void acp_assign_multiset(acp_multiset_t set1, acp_multiset_t set2);
+void acp_assign_local_multiset(acp_multiset_t set1, acp_multiset_t set2);
+
+/* Exchanges the keys of two multisets. */
+void acp_swap_multiset(acp_multiset_t set1, acp_multiset_t set2);
+
+/* Iterators, as of a set: a key is there once, however often it was inserted. */
+acp_multiset_it_t acp_begin_multiset(acp_multiset_t set);
+acp_multiset_it_t acp_end_multiset(acp_multiset_t set);
+acp_multiset_it_t acp_begin_local_multiset(acp_multiset_t set);
+acp_multiset_it_t acp_end_local_multiset(acp_multiset_t set);
+acp_multiset_it_t acp_increment_multiset_it(acp_multiset_it_t it);
+
+/* Where the key is. Its ga is ACP_GA_NULL on failure. */
+acp_element_t acp_dereference_multiset_it(acp_multiset_it_t it);
+
+/* ---- Maps ----
+ *
+ * As sets, with a value for each key: any bytes, which begin at an address that is aligned to 8. */
+
+/* A map. */
+typedef struct {
+    acp_ga_t ga;
+    uint64_t num_ranks;
+    uint64_t num_slots;
+} acp_map_t;
+
+/* An iterator, as of a set. */
+typedef struct {
+    acp_map_t map;
+    int rank;
+    int slot;
+    acp_ga_t elem;
+} acp_map_it_t;
+
+/* An iterator, and whether it was a success. */
+typedef struct {
+    acp_map_it_t it;
+    int success;
+} acp_map_ib_t;
+
+/* Makes a map without keys, and frees one: as for sets. */
+acp_map_t acp_create_map(int num_ranks, const int *ranks, int num_slots, int rank);
+void acp_destroy_map(acp_map_t map);
+
+/* Inserts the key pair.first with the value pair.second. Returns 1, or 0 if the key was there, whose value stays as it is, if it has
+ * no bytes, or there is no memory. A value of size 0 removes the key, and 0 is returned. */
+int acp_insert_map(acp_map_t map, acp_pair_t pair);
+
+/* Removes a key if it is there. */
+void acp_remove_map(acp_map_t map, acp_element_t key);
+
+/* Copies the value of the key pair.first to pair.second.ga, of any rank: as many bytes as pair.second.size says, or fewer if it has
+ * fewer. Returns how many bytes the value has, also if that is more; 0 if the key is not there, and on failure. What is at
+ * pair.second.ga is not specified after 0. */
+size_t acp_retrieve_map(acp_map_t map, acp_pair_t pair);
+
+/* The iterator of a key; the end if it is not there. */
+acp_map_it_t acp_find_map(acp_map_t map, acp_element_t key);
+
+/* Removes all keys, or those that are stored on the caller. */
+void acp_clear_map(acp_map_t map);
+void acp_clear_local_map(acp_map_t map);
+
+/* How many keys there are. 0 on failure. */
+size_t acp_size_map(acp_map_t map);
+size_t acp_size_local_map(acp_map_t map);
+
+/* Whether there are no keys: 1 or 0. 1 on failure. */
+int acp_empty_map(acp_map_t map);
+int acp_empty_local_map(acp_map_t map);
+
+/* Inserts what `map2` has into `map1`: all, or what is stored on the caller. A key that is in `map1` keeps its value there. `map2`
+ * stays as it is; after move they are no longer there; assign removes all of `map1` first. */
+void acp_merge_map(acp_map_t map1, acp_map_t map2);
+void acp_merge_local_map(acp_map_t map1, acp_map_t map2);
+void acp_move_map(acp_map_t map1, acp_map_t map2);
+void acp_move_local_map(acp_map_t map1, acp_map_t map2);
+void acp_assign_map(acp_map_t map1, acp_map_t map2);
+void acp_assign_local_map(acp_map_t map1, acp_map_t map2);
+
+/* Exchanges what two maps have. */
+void acp_swap_map(acp_map_t map1, acp_map_t map2);
+
+/* Iterators, as of a set. */
+acp_map_it_t acp_begin_map(acp_map_t map);
+acp_map_it_t acp_end_map(acp_map_t map);
+acp_map_it_t acp_begin_local_map(acp_map_t map);
+acp_map_it_t acp_end_local_map(acp_map_t map);
+acp_map_it_t acp_increment_map_it(acp_map_it_t it);
+
+/* Where the key and the value are, for copies and atomics there; they stay until the key is removed. Both ga are ACP_GA_NULL on
+ * failure. */
+acp_pair_t acp_dereference_map_it(acp_map_it_t it);
 
 /* ---- Generic names ----
  *

@@ -6,12 +6,16 @@
 mod access;
 mod deque;
 mod error;
+mod hashed;
 mod heap;
 mod job;
 mod list;
+mod map;
 mod memory;
+mod multiset;
 mod process;
 mod sequences;
+mod set;
 mod vector;
 
 use vervain_symver::export;
@@ -146,6 +150,88 @@ export!(
     acp_splice_range_list,
     acp_swap_list,
     acp_unique_list,
+);
+export!(
+    default "ACP_3.1" from map:
+    acp_assign_local_map,
+    acp_assign_map,
+    acp_begin_local_map,
+    acp_begin_map,
+    acp_clear_local_map,
+    acp_clear_map,
+    acp_create_map,
+    acp_dereference_map_it,
+    acp_destroy_map,
+    acp_empty_local_map,
+    acp_empty_map,
+    acp_end_local_map,
+    acp_end_map,
+    acp_find_map,
+    acp_increment_map_it,
+    acp_insert_map,
+    acp_merge_local_map,
+    acp_merge_map,
+    acp_move_local_map,
+    acp_move_map,
+    acp_remove_map,
+    acp_retrieve_map,
+    acp_size_local_map,
+    acp_size_map,
+    acp_swap_map,
+);
+export!(
+    default "ACP_3.1" from multiset:
+    acp_assign_local_multiset,
+    acp_assign_multiset,
+    acp_begin_local_multiset,
+    acp_begin_multiset,
+    acp_clear_multiset,
+    acp_create_multiset,
+    acp_dereference_multiset_it,
+    acp_destroy_multiset,
+    acp_empty_local_multiset,
+    acp_empty_multiset,
+    acp_end_local_multiset,
+    acp_end_multiset,
+    acp_find_multiset,
+    acp_increment_multiset_it,
+    acp_insert_multiset,
+    acp_merge_local_multiset,
+    acp_merge_multiset,
+    acp_move_local_multiset,
+    acp_move_multiset,
+    acp_remove_all_multiset,
+    acp_remove_multiset,
+    acp_retrieve_multiset,
+    acp_size_local_multiset,
+    acp_size_multiset,
+    acp_swap_multiset,
+);
+export!(
+    default "ACP_3.1" from set:
+    acp_assign_local_set,
+    acp_assign_set,
+    acp_begin_local_set,
+    acp_begin_set,
+    acp_clear_set,
+    acp_create_set,
+    acp_dereference_set_it,
+    acp_destroy_set,
+    acp_empty_local_set,
+    acp_empty_set,
+    acp_end_local_set,
+    acp_end_set,
+    acp_find_set,
+    acp_increment_set_it,
+    acp_insert_set,
+    acp_merge_local_set,
+    acp_merge_set,
+    acp_move_local_set,
+    acp_move_set,
+    acp_remove_set,
+    acp_size_local_set,
+    acp_size_set,
+    acp_swap_set,
 );
 
 // An extension.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use vervain_acp::{Ender, Settings, World};
 use vervain_acp_channel::Channels;
+use vervain_acp_containers::hashed::Places;
 use vervain_acp_heap::Heap;
 
 use crate::error;
@@ -21,6 +22,8 @@ static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
 pub struct Libraries {
     pub channels: Channels<'static>,
     pub heap: Heap<'static>,
+    /// Where sets, multisets and maps are.
+    pub places: Places,
 }
 
 impl Libraries {
@@ -29,7 +32,7 @@ impl Libraries {
     unsafe fn of(world: *const World) -> Box<Self> {
         // SAFETY: the caller's promise.
         let world: &'static World = unsafe { &*world };
-        Box::new(Self { channels: Channels::new(world), heap: Heap::new(world) })
+        Box::new(Self { channels: Channels::new(world), heap: Heap::new(world), places: Places::new() })
     }
 }
 
