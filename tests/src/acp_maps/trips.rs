@@ -80,11 +80,22 @@ fn counts(hashed: Hashed<'_>, [map, wide, multiset]: [Name; 3]) -> Result<()> {
     let (removal, _) = trips(world, || map.remove(a, 1))?;
     println!("a removal: {removal}; an allocation and freeing: {free}");
     holds((4..=4 + free).contains(&removal), || format!("a removal takes {removal} round trips"))?;
+    // Two elements are left in one slot: the directory, the slots, that slot, and them.
+    let (cleared, ()) = trips(world, || map.clear(Extent::All))?;
+    println!("clearing: {cleared}");
+    holds((9..=9 + 2 * free).contains(&cleared), || format!("clearing takes {cleared} round trips"))?;
     let multiset = GMultiset::<u64>::open(hashed, multiset);
     multiset.insert(&1)?;
     takes("once more", 4, &|| multiset.insert(&1).map(|()| true))?;
     takes("how often", 2, &|| Ok(multiset.count(&1)? == 2))?;
-    takes("once less", 4, &|| multiset.remove(&1))
+    takes("once less", 4, &|| multiset.remove(&1))?;
+    // The directory, the slots, that slot twice, its element and its key; and what it takes to allocate here.
+    heap.allocate(48, world.rank())?;
+    let (here, _) = trips(world, || heap.allocate(48, world.rank()))?;
+    let copy = hashed.create(Kind::Multiset, &[world.rank()], 1, world.rank())?;
+    let copy = GMultiset::<u64>::open(hashed, copy.name());
+    takes("a merge into a container of this rank", 7 + here, &|| copy.merge(&multiset, Extent::All).map(|()| true))?;
+    takes("a copy of this rank", 0, &|| Ok(copy.count(&1)? == 1))
 }
 
 /// Containers that come and go, mostly at the same addresses: what ranks remember of those of before never leads them astray.

@@ -77,7 +77,8 @@ impl Container<'_> {
         Ok(sum)
     }
 
-    /// Removes all elements. Four round trips for each slot that has some, one for each of its elements, and what it takes to free.
+    /// Removes all elements. Two round trips for the directory, one for each 256 slots; for each slot that has some four, and one for
+    /// each of its elements and what it takes to free that.
     ///
     /// # Errors
     /// As [`len`](Container::len).
@@ -105,7 +106,8 @@ impl Container<'_> {
     }
 
     /// Inserts copies of what `other` has: keys that are not there, of maps with their values; into a multiset each as often as it
-    /// is there.
+    /// is there. Two round trips for the directory, one for each 256 slots; for each slot that has some two, and for each of its
+    /// elements two, of a map three, and those of an insertion.
     ///
     /// # Errors
     /// [Refused](vervain_acp::Error::is_refused): there is no such container, or no memory left; some may be inserted then. Else the
@@ -123,7 +125,8 @@ impl Container<'_> {
     }
 
     /// As [`merge`](Container::merge), and the elements are no longer in `other`. Where an element's rank is that of its new place
-    /// too, it stays where it is, and needs no memory.
+    /// too, it stays where it is, and needs no memory. For each slot it takes the round trips of [`clear`](Container::clear), and for each
+    /// element one and those of an insertion.
     ///
     /// # Errors
     /// As there: what was not inserted is still in `other`.
