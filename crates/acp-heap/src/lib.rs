@@ -44,8 +44,9 @@ use crate::tree::{Outcome, Taken, Tree};
 
 /// Blocks of more bytes have a segment of their own.
 const LARGE: usize = 4 << 20;
-/// Where a tree's segment does not fit below the heap's limit any more, blocks from this size on have one.
-const OWN_AT_THE_LIMIT: usize = 16 << 10;
+/// Blocks of at least so many bytes may have a segment of their own, which is unmapped when they are freed: where a tree's segment does
+/// not fit below the heap's limit any more. Shorter ones stay mapped, so that who still reads them finds any bytes there.
+pub const MAY_BE_UNMAPPED: usize = 16 << 10;
 /// Segments of one block are whole pages.
 const PAGE: u64 = 4096;
 
@@ -90,7 +91,7 @@ impl<'w> Heap<'w> {
             block => block,
         };
         self.hints.keep(&hints);
-        if block.is_none() && (OWN_AT_THE_LIMIT..=LARGE).contains(&size) {
+        if block.is_none() && (MAY_BE_UNMAPPED..=LARGE).contains(&size) {
             return self.allocate_alone(size, rank);
         }
         Ok(block)

@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use vervain_acp::GlobalAddress;
 use vervain_acp_containers::Deque as Inner;
 
-use crate::sequences::{Element, NULL, Pair, byte_container, done, index, int, moved, range, rank, source};
+use crate::element::{Element, Pair};
+use crate::sequences::{NULL, byte_container, done, index, int, moved, range, rank, source};
 
 byte_container!(Deque, deque, Inner, DequeIt {
     acp_assign_deque acp_assign_range_deque acp_at_deque acp_begin_deque acp_capacity_deque acp_clear_deque
@@ -26,7 +27,7 @@ pub extern "C" fn acp_push_front_deque(deque: Deque, ga: u64, size: usize) {
 
 /// Where bytes lie.
 pub extern "C" fn acp_dereference_deque_it(it: DequeIt, size: usize) -> Pair {
-    done("acp_dereference_deque_it", Pair { first: Element::NULL, second: Element::NULL }, |heap| {
+    done("acp_dereference_deque_it", Pair::NONE, |heap| {
         let [first, second] = it.deque.inner().extents(heap, index(it.index)?, size)?.map(Element::from);
         Ok(Pair { first, second })
     })

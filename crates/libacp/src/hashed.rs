@@ -3,38 +3,15 @@
 use std::ffi::c_int;
 use std::slice;
 
-use vervain_acp::GlobalAddress;
 use vervain_acp_containers::hashed::{Bytes, Container, Cursor, Extent, Hashed, Kind, Name, Parts};
 
+use crate::element::Element;
 use crate::{error, process};
 
-/// `acp_element_t`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Element {
-    pub ga: GlobalAddress,
-    pub size: usize,
-}
-
 impl Element {
-    /// That of no bytes.
-    pub const NONE: Self = Self { ga: GlobalAddress::NULL, size: 0 };
-
-    pub fn new((ga, size): (GlobalAddress, u64)) -> Self {
-        usize::try_from(size).map_or(Self::NONE, |size| Self { ga, size })
-    }
-
     pub fn bytes(self) -> Bytes<'static> {
         Bytes::At(self.ga, self.size)
     }
-}
-
-/// `acp_pair_t`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Pair {
-    pub first: Element,
-    pub second: Element,
 }
 
 /// The hashed containers of this rank, or None and the reason for `acp_error`.

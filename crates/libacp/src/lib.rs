@@ -5,6 +5,7 @@
 
 mod access;
 mod deque;
+mod element;
 mod error;
 mod hashed;
 mod heap;

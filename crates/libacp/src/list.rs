@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use vervain_acp::{Error, GlobalAddress, Result};
 use vervain_acp_containers::{Cursor, List as Inner};
 
-use crate::sequences::{Element, NULL, done, int, rank, source};
+use crate::element::Element;
+use crate::sequences::{NULL, done, int, rank, source};
 
 /// `acp_list_t`.
 #[repr(C)]
@@ -115,7 +116,7 @@ pub extern "C" fn acp_erase_range_list(start: ListIt, end: ListIt) -> ListIt {
 /// Inserts an element.
 pub extern "C" fn acp_insert_list(it: ListIt, elem: Element, on: c_int) -> ListIt {
     done("acp_insert_list", ListIt::NULL, |heap| {
-        Ok(it.list.inner().insert(heap, it.cursor(), source(elem.ga, elem.size), rank(on)?)?.into())
+        Ok(it.list.inner().insert(heap, it.cursor(), source(elem.ga.0, elem.size), rank(on)?)?.into())
     })
 }
 
@@ -154,20 +155,22 @@ fn some(was: bool) -> Result<()> {
 
 /// Adds an element at the end.
 pub extern "C" fn acp_push_back_list(list: List, elem: Element, on: c_int) {
-    done("acp_push_back_list", (), |heap| list.inner().push_back(heap, source(elem.ga, elem.size), rank(on)?).map(drop))
+    done("acp_push_back_list", (), |heap| {
+        list.inner().push_back(heap, source(elem.ga.0, elem.size), rank(on)?).map(drop)
+    })
 }
 
 /// Adds an element at the front.
 pub extern "C" fn acp_push_front_list(list: List, elem: Element, on: c_int) {
     done("acp_push_front_list", (), |heap| {
-        list.inner().push_front(heap, source(elem.ga, elem.size), rank(on)?).map(drop)
+        list.inner().push_front(heap, source(elem.ga.0, elem.size), rank(on)?).map(drop)
     })
 }
 
 /// Erases elements with these bytes.
 pub extern "C" fn acp_remove_list(list: List, elem: Element) {
     done("acp_remove_list", (), |heap| {
-        let value = vervain_acp_containers::Element { address: GlobalAddress(elem.ga), size: elem.size };
+        let value = vervain_acp_containers::Element { address: elem.ga, size: elem.size };
         list.inner().remove(heap, value).map(drop)
     })
 }
@@ -225,7 +228,7 @@ pub extern "C" fn acp_decrement_list_it(it: ListIt) -> ListIt {
 
 /// Where an element lies.
 pub extern "C" fn acp_dereference_list_it(it: ListIt) -> Element {
-    done("acp_dereference_list_it", Element::NULL, |heap| Ok(it.cursor().value(heap)?.into()))
+    done("acp_dereference_list_it", Element::NONE, |heap| Ok(it.cursor().value(heap)?.into()))
 }
 
 /// Elements between two iterators.

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use vervain_acp_containers::hashed::{Container, Cursor, Extent, Kind, Name, Room};
 
-use crate::hashed::{self, Element, Pair, functions};
+use crate::element::{Element, Pair};
+use crate::hashed::{self, functions};
 
 functions! {
     Map: acp_create_map acp_destroy_map acp_find_map acp_increment_map_it acp_swap_map;
@@ -59,5 +60,5 @@ pub extern "C" fn acp_retrieve_map(map: Name, pair: Pair) -> usize {
 pub extern "C" fn acp_dereference_map_it(it: Cursor) -> Pair {
     let parts = hashed::dereference("acp_dereference_map_it", Kind::Map, it);
     let parts = parts.map(|parts| Pair { first: Element::new(parts.key), second: Element::new(parts.value) });
-    parts.unwrap_or(Pair { first: Element::NONE, second: Element::NONE })
+    parts.unwrap_or(Pair::NONE)
 }

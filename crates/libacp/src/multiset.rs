@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use vervain_acp_containers::hashed::{Bytes, Container, Cursor, Extent, Kind, Name};
 
-use crate::hashed::{self, Element, functions};
+use crate::element::Element;
+use crate::hashed::{self, functions};
 
 functions! {
     Multiset: acp_create_multiset acp_destroy_multiset acp_find_multiset acp_increment_multiset_it acp_swap_multiset;

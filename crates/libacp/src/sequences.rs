@@ -12,32 +12,6 @@ use crate::{error, process};
 /// `ACP_GA_NULL`.
 pub const NULL: u64 = 0;
 
-/// `acp_element_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Element {
-    pub ga: u64,
-    pub size: usize,
-}
-
-impl Element {
-    pub const NULL: Self = Self { ga: NULL, size: 0 };
-}
-
-impl From<vervain_acp_containers::Element> for Element {
-    fn from(element: vervain_acp_containers::Element) -> Self {
-        Self { ga: element.address.0, size: element.size }
-    }
-}
-
-/// `acp_pair_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Pair {
-    pub first: Element,
-    pub second: Element,
-}
-
 /// Does what a function is for; where that fails, notes the sentence and answers `null`.
 pub fn done<T>(function: &str, null: T, what: impl FnOnce(&Heap<'static>) -> Result<T>) -> T {
     let Some(libraries) = process::libraries_for(function) else { return null };

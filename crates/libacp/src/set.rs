@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use vervain_acp_containers::hashed::{Bytes, Container, Cursor, Extent, Kind, Name};
 
-use crate::hashed::{self, Element, functions};
+use crate::element::Element;
+use crate::hashed::{self, functions};
 
 functions! {
     Set: acp_create_set acp_destroy_set acp_find_set acp_increment_set_it acp_swap_set;

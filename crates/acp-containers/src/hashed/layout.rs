@@ -5,7 +5,7 @@ use vervain_acp::GlobalAddress;
 
 /// Bytes up to which a block of the heap stays mapped after it was freed, so that whoever reads by a stale pointer gets bytes that
 /// mean nothing, and not the end of the job. Larger ones may have a segment of their own, which goes with them.
-pub const STAYS: usize = (16 << 10) - 16;
+pub const STAYS: usize = vervain_acp_heap::MAY_BE_UNMAPPED - 16;
 
 /// Bytes of a slot: its word, the pointer to its first element, the id of its container.
 pub const SLOT: u64 = 24;
