@@ -1,20 +1,289 @@
-//! ACP's messages between ranks: channels, segmented buffers, and workspaces over many ranks.
+//! ACP's messages between ranks: channels, segmented buffers, and workspaces over many ranks, on global memory only.
+//!
+//! Nothing goes on by itself: requests go on while some thread of the rank is in a call here.
 
-use vervain_acp::World;
+mod channel;
+mod mail;
+mod memory;
+mod ring;
+mod slab;
 
-/// The channels, segmented buffers and workspaces of this rank.
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vervain_acp::{Error, Handle, Result, World};
+
+use crate::channel::{End, Request, What, With};
+use crate::mail::Mail;
+use crate::memory::{Arena, Foreign};
+use crate::slab::Slab;
+
+pub use crate::slab::Id;
+
+/// How long a thread looks by itself; then [`World::wait_until`] looks for another moment, and sleeps.
+const LOOK: Duration = Duration::from_micros(20);
+/// The first time that it sleeps, if nobody wakes it, and the longest.
+const NAP: Duration = Duration::from_millis(1);
+const LONGEST_NAP: Duration = Duration::from_millis(16);
+/// Looks at what is waited for, for each one at everything.
+const LOOKS: u32 = 32;
+
+/// The channels, segmented buffers and workspaces of this rank. Threads share it.
 pub struct Channels<'w> {
     world: &'w World,
+    state: Mutex<Option<State<'w>>>,
+    /// Changes when a request is over, which another thread may wait for.
+    finished: Arc<AtomicU64>,
+}
+
+struct State<'w> {
+    arena: Arena<'w>,
+    mail: Mail<'w>,
+    ends: Slab<End<'w>>,
+    requests: Slab<Request>,
+    /// Ends that have something to go on with.
+    active: Vec<Id>,
+    finished: Arc<AtomicU64>,
+}
+
+impl<'w> State<'w> {
+    fn new(world: &'w World, finished: &Arc<AtomicU64>) -> Result<Self> {
+        let mut arena = Arena::new(world);
+        let mail = Mail::new(world, &mut arena)?;
+        Ok(Self { arena, mail, ends: Slab::new(), requests: Slab::new(), active: vec![], finished: finished.clone() })
+    }
+
+    #[inline]
+    fn split(&mut self, world: &'w World) -> (&mut Slab<End<'w>>, With<'_, 'w>) {
+        let Self { arena, mail, ends, requests, finished, .. } = self;
+        (ends, With { world, arena, mail, requests, finished })
+    }
+
+    /// Goes on with one end.
+    #[inline]
+    fn go_on_with(&mut self, world: &'w World, id: Id) -> Result<()> {
+        let (ends, mut with) = self.split(world);
+        let Some(end) = ends.get(id) else { return Ok(()) };
+        if !end.go_on(&mut with)? {
+            ends.remove(id);
+        } else if end.is_busy() && !end.is_active {
+            end.is_active = true;
+            self.active.push(id);
+        }
+        Ok(())
+    }
+
+    /// Goes on with everything.
+    fn go_on(&mut self, world: &'w World) -> Result<()> {
+        self.mail.go_on(world)?;
+        let mut at = 0;
+        while let Some(id) = self.active.get(at).copied() {
+            self.go_on_with(world, id)?;
+            match self.ends.get(id) {
+                Some(end) if end.is_busy() => at += 1,
+                Some(end) => {
+                    end.is_active = false;
+                    self.active.swap_remove(at);
+                }
+                None => drop(self.active.swap_remove(at)),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'w> Channels<'w> {
     /// None are open.
     pub fn new(world: &'w World) -> Self {
-        Self { world }
+        Self { world, state: Mutex::new(None), finished: Arc::default() }
     }
 
     /// The world that they are of.
     pub fn world(&self) -> &'w World {
         self.world
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<State<'w>>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn with<T>(&self, f: impl FnOnce(&mut State<'w>) -> Result<T>) -> Result<T> {
+        let mut state = self.lock();
+        match &mut *state {
+            Some(state) => f(state),
+            none => f(none.insert(State::new(self.world, &self.finished)?)),
+        }
+    }
+
+    /// Creates this rank's end of a channel from rank `sender` to rank `receiver`, which creates the other end; of several of the same
+    /// two ranks in the same direction, the first goes with the first, and so on. Returns at once. A receiver's end has 16.1 KiB of
+    /// memory, a sender's too, from its first message on.
+    ///
+    /// # Errors
+    /// Refused: the ranks are the same, neither is this one, or there is no such rank; no memory.
+    pub fn create(&self, sender: u32, receiver: u32) -> Result<Id> {
+        let (rank, size) = (self.world.rank(), self.world.size());
+        if sender.max(receiver) >= size {
+            return Err(Error::refused(format!("there is no rank {}: the job has {size}", sender.max(receiver))));
+        }
+        let (peer, sends) = match rank {
+            _ if sender == receiver => {
+                return Err(Error::refused(format!("rank {sender} is both sender and receiver")));
+            }
+            _ if rank == sender => (receiver, true),
+            _ if rank == receiver => (sender, false),
+            _ => {
+                let neither = format!("rank {rank} is neither the sender, {sender}, nor the receiver, {receiver}");
+                return Err(Error::refused(neither));
+            }
+        };
+        self.with(|state| {
+            let (ends, mut with) = state.split(self.world);
+            let end = End::new(&mut with, peer, sends)?;
+            let id = ends.insert(end);
+            state.go_on_with(self.world, id)?;
+            Ok(id)
+        })
+    }
+
+    /// Goes on with a new request of an end.
+    #[inline]
+    fn ask(&self, end: Id, what: What) -> Result<Id> {
+        self.with(|state| {
+            let Some(found) = state.ends.get(end) else { return Err(Error::refused("there is no such channel")) };
+            let id = found.ask(&mut state.requests, end, what)?;
+            state.go_on_with(self.world, end)?;
+            Ok(id)
+        })
+    }
+
+    /// Begins to send `len` bytes. Messages arrive in the order in which they were begun.
+    ///
+    /// # Safety
+    /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody stores there or has a reference to them that
+    /// excludes others.
+    ///
+    /// # Errors
+    /// Refused: there is no such channel, this rank is not its sender, or it was freed.
+    #[inline]
+    pub unsafe fn begin_send(&self, channel: Id, start: *const u8, len: usize) -> Result<Id> {
+        self.ask(channel, What::Send(Foreign { start: start.cast_mut(), len }))
+    }
+
+    /// Begins to receive a message of at most `len` bytes; what is longer is cut off.
+    ///
+    /// # Safety
+    /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody uses them.
+    ///
+    /// # Errors
+    /// Refused: there is no such channel, this rank is not its receiver, or it was freed.
+    #[inline]
+    pub unsafe fn begin_receive(&self, channel: Id, start: *mut u8, len: usize) -> Result<Id> {
+        self.ask(channel, What::Receive(Foreign { start, len }))
+    }
+
+    /// Begins to free an end: it is over when the other end is freed too. Messages that were begun before are sent; what was sent and
+    /// not received is lost. The end takes no requests any more.
+    ///
+    /// # Errors
+    /// Refused: there is no such channel, or it was freed.
+    pub fn begin_free(&self, channel: Id) -> Result<Id> {
+        self.ask(channel, What::Free)
+    }
+
+    /// Waits for a request, which is gone then, and returns the bytes that were received; 0 for others.
+    ///
+    /// # Errors
+    /// Refused: there is no such request; the sender has freed the channel before there was a message. Else the job is broken.
+    #[inline]
+    pub fn wait(&self, request: Id) -> Result<usize> {
+        self.wait_for(|state, world| {
+            let Some(found) = state.requests.get(request) else {
+                return Err(Error::refused("there is no such request"));
+            };
+            if found.outcome.is_none() {
+                let end = found.end;
+                state.go_on_with(world, end)?;
+            }
+            let Some(found) = state.requests.get(request) else { return Ok(None) };
+            if found.outcome.is_none() {
+                return Ok(None);
+            }
+            let outcome = state.requests.remove(request).and_then(|request| request.outcome);
+            outcome.map(|outcome| outcome.map_err(Error::refused)).transpose()
+        })
+    }
+
+    /// Goes on with everything until `look` finds something.
+    #[inline]
+    fn wait_for<T>(&self, mut look: impl FnMut(&mut State<'w>, &'w World) -> Result<Option<T>>) -> Result<T> {
+        let mut began: Option<Instant> = None;
+        let mut nap = NAP;
+        loop {
+            let found = self.with(|state| {
+                for _ in 0..LOOKS {
+                    if let Some(found) = look(state, self.world)? {
+                        return Ok(Some(found));
+                    }
+                    std::hint::spin_loop();
+                }
+                state.go_on(self.world)?;
+                look(state, self.world)
+            })?;
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            // Puts whose order waits go on by this, too.
+            self.world.all_complete()?;
+            let now = Instant::now();
+            if now - *began.get_or_insert(now) > LOOK {
+                self.sleep(nap)?;
+                nap = (nap * 2).min(LONGEST_NAP);
+            }
+        }
+    }
+
+    /// Sleeps until there is something to go on with, or for so long.
+    #[cold]
+    fn sleep(&self, most: Duration) -> Result<()> {
+        let finished = self.finished.load(Ordering::Acquire);
+        let (watched, handle) = self.with(|state| {
+            let mut handle = state.mail.handle();
+            for id in &state.active {
+                if let Some(end) = state.ends.get(*id) {
+                    end.ask_to_be_woken(self.world)?;
+                }
+            }
+            // What is watched is as it was seen here, and what has come before is gone on with after that.
+            let mut watched = vec![];
+            let mut note = |word: &'w AtomicU64| watched.push((word, word.load(Ordering::Acquire)));
+            note(state.mail.watched());
+            for id in &state.active {
+                if let Some(end) = state.ends.get(*id) {
+                    end.watched(&mut note);
+                }
+            }
+            state.go_on(self.world)?;
+            for id in &state.active {
+                handle = handle.max(state.ends.get(*id).and_then(|end| end.awaited()));
+            }
+            Ok((watched, handle))
+        })?;
+        if let Some(handle) = handle.filter(|_| self.awaits(handle)) {
+            return self.world.complete(handle);
+        }
+        let began = Instant::now();
+        self.world.wait_until(most, || {
+            watched.iter().any(|(word, was)| word.load(Ordering::Acquire) != *was)
+                || self.finished.load(Ordering::Acquire) != finished
+                || began.elapsed() >= most
+        })
+    }
+
+    /// Whether it is not over, so far as that can be told.
+    fn awaits(&self, handle: Option<Handle>) -> bool {
+        handle.is_some_and(|handle| matches!(self.world.is_complete(handle), Ok(false)))
     }
 }

@@ -42,11 +42,16 @@ pub(crate) struct Staging {
 struct Free {
     short: Vec<Block>,
     long: Vec<Block>,
-    /// What short blocks are parts of: it stays until the registrations are gone.
+    /// What short blocks are parts of, and what libraries above have left: it stays until the registrations are gone.
     pages: Vec<Pages>,
 }
 
 impl Staging {
+    /// Keeps pages until the registrations are gone.
+    pub fn keep(&self, pages: Pages) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).pages.push(pages);
+    }
+
     fn take(&self, world: &World, len: usize) -> Result<Block> {
         let mut free = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         if len <= BLOCK {

@@ -13,12 +13,12 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// What is wrong with the arguments: nothing has happened.
+    /// What is wrong with the arguments: nothing has happened. For libraries above too.
     pub fn refused(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: true }
     }
 
-    /// The job is broken.
+    /// The job is broken. For libraries above too, as where memory that peers write to does not have what it should.
     pub fn broken(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: false }
     }

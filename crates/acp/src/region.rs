@@ -1,5 +1,7 @@
 //! Regions: registered memory that the library has mapped itself.
 
+use std::sync::atomic::AtomicU64;
+
 use bytemuck::Pod;
 
 use crate::address::GlobalAddress;
@@ -31,6 +33,21 @@ impl World {
         let key = unsafe { self.register_foreign(pages.start(), len, colour)? };
         Ok(Region { world: self, key, len, pages: Some(pages) })
     }
+
+    /// Maps and registers `count` words, zero at first, by colour 0: memory that stays until this rank leaves the job or gets
+    /// another number, for a library whose peers may store there until then. Returns its address too.
+    ///
+    /// # Errors
+    /// As [`region`](World::region).
+    pub fn lasting_words(&self, count: usize) -> Result<(GlobalAddress, &[AtomicU64])> {
+        let region = self.region(count.max(1) * size_of::<u64>(), 0)?;
+        let address = GlobalAddress(region.key.0);
+        let start = region.pages.as_ref().map_or(std::ptr::null_mut(), Pages::start);
+        region.leave();
+        // SAFETY: mapped pages of that many words at least, which the world keeps: it unmaps them when it is dropped or reset, and
+        // for that nobody may borrow it. They are reached by atomics and by devices.
+        Ok((address, unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), count) }))
+    }
 }
 
 impl Region<'_> {
@@ -47,6 +64,15 @@ impl Region<'_> {
     /// Whether it has no bytes, which none is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Gives it up without taking it back: it stays registered until this rank leaves the job or gets another number, for peers that
+    /// may still access it.
+    pub fn leave(mut self) {
+        if let Some(pages) = self.pages.take() {
+            self.world.staging().keep(pages);
+        }
+        std::mem::forget(self);
     }
 
     /// A pointer to the values that begin `offset` bytes into it.

@@ -160,7 +160,53 @@ acp_ga_t acp_malloc(size_t size, int rank);
  * as one that was freed before, ends the job with a sentence. Accesses to the block must be complete, those of others too. */
 void acp_free(acp_ga_t ga);
 
-/* ---- Channels ---- */
+/* ---- Channels ----
+ *
+ * A channel carries messages one way between two ranks, in order. Both create their end of it; of several between the same two in the
+ * same direction, the first of one goes with the first of the other, and so on. Requests go on while some thread of the rank is in a
+ * function on channels. One thread at a time uses an end. */
+
+/* This rank's end of a channel, and a request that was begun there. Numbers: one that is not valid any more is refused. */
+typedef struct acp_ch *acp_ch_t;
+typedef struct acp_request *acp_request_t;
+
+#define ACP_CH_NULL ((acp_ch_t)0)           /* no channel */
+#define ACP_REQUEST_NULL ((acp_request_t)0) /* no request */
+
+/* Creates this rank's end of a channel from rank `sender` to rank `receiver`, two different ranks of which it is one, and returns at
+ * once. ACP_CH_NULL on failure. */
+acp_ch_t acp_create_ch(int sender, int receiver);
+
+/* As acp_nbfree_ch and acp_wait_ch. Returns 0 or -1. */
+int acp_free_ch(acp_ch_t ch);
+
+/* Begins to free this end: over when messages that were begun are gone, and the other end is being freed too. What has come and was not
+ * received is lost, and the end takes no requests any more. Returns the request, whose wait frees the end; ACP_REQUEST_NULL on
+ * failure. */
+acp_request_t acp_nbfree_ch(acp_ch_t ch);
+
+/* Begins to send `size` bytes, which stay as they are until the request was waited for; that does not say that they were received.
+ * Returns the request; ACP_REQUEST_NULL on failure. */
+acp_request_t acp_nbsend_ch(acp_ch_t ch, void *buf, size_t size);
+
+/* Begins to receive a message into `size` bytes, which are used until the request was waited for. What does not fit is discarded.
+ * Returns the request; ACP_REQUEST_NULL on failure. */
+acp_request_t acp_nbrecv_ch(acp_ch_t ch, void *buf, size_t size);
+
+/* Sends `size` bytes, which may be used again at once. Returns 0 or -1. */
+int acp_send_ch(acp_ch_t ch, void *buf, size_t size);
+
+/* Receives a message into `size` bytes; what does not fit is discarded. Returns the bytes that were stored, INT_MAX where they are more,
+ * or -1. */
+int acp_recv_ch(acp_ch_t ch, void *buf, size_t size);
+
+/* Waits for a request, which is not valid any more then. Returns the bytes that were stored of a message that was received, 0 for other
+ * requests, (size_t)-1 on failure: there is no such request, or the sender has freed the channel. */
+size_t acp_wait_ch(acp_request_t request);
+
+/* Waits for `n` requests, in any order that they end in, and makes them ACP_REQUEST_NULL. What acp_wait_ch returns for each is stored
+ * to `sizes` unless that is NULL. Returns 0, or -1 if one has failed. */
+int acp_waitall_ch(acp_request_t *request, int n, size_t *sizes);
 
 /* ---- Segmented buffers ---- */
 

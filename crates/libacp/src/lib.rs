@@ -4,6 +4,7 @@
 //! `tests/exports.rs` compares the built library and the header with the list of functions.
 
 mod access;
+mod channel;
 mod deque;
 mod element;
 mod error;
@@ -233,6 +234,18 @@ export!(
     acp_size_local_set,
     acp_size_set,
     acp_swap_set,
+);
+export!(
+    default "ACP_3.1" from channel:
+    acp_create_ch,
+    acp_free_ch,
+    acp_nbfree_ch,
+    acp_nbrecv_ch,
+    acp_nbsend_ch,
+    acp_recv_ch,
+    acp_send_ch,
+    acp_wait_ch,
+    acp_waitall_ch,
 );
 
 // An extension.

@@ -1,0 +1,303 @@
+//! The ring of a channel: records that the sender puts into memory of the receiver, which finds them by looking at its memory.
+//!
+//! A put stores each aligned word of 8 bytes at once, in whatever order. So a record is there when each of its words says so: a short
+//! one has 4 bytes of data in a word, and above them a mark that is not zero. A long one's bytes are as they are: its head, one word, is
+//! put behind them. The receiver makes zero what it has read before the sender may use it again, so that what is not zero is new.
+//!
+//! | head, from the lowest bit | |
+//! |---|---|
+//! | 32 bits | bytes of data |
+//! | 32 bits | the kind of record |
+//!
+//! A record lies in one piece; where that does not fit before the end, one of kind Skip says to go on at the beginning. The receiver
+//! returns room a quarter of the ring at a time, and no record is longer than that: so the longest one always finds room at last.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vervain_acp::{Error, Result};
+
+use crate::memory::{self, WORD};
+
+/// Words of a ring.
+pub(crate) const WORDS: usize = (16 << 10) / WORD;
+/// Words in which room is returned.
+const QUARTER: usize = WORDS / 4;
+/// The most bytes of a record whose words have marks.
+pub(crate) const SHORT: usize = 64;
+/// The most bytes of one whose bytes are as they are.
+pub(crate) const LONG: usize = (QUARTER - 1) * WORD;
+/// The mark of a word of data.
+const DATA: u32 = 15;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message; the words have marks.
+    Short = 1,
+    /// A message.
+    Whole = 2,
+    /// The length of a message that comes in parts; the words have marks.
+    Begin = 3,
+    /// The next part.
+    Part = 4,
+    /// The address and the length of a message, which the receiver fetches; the words have marks.
+    Offer = 5,
+    /// Nothing up to the end of the ring.
+    Skip = 6,
+    /// The sender has freed the channel.
+    Free = 7,
+}
+
+impl Kind {
+    fn of(number: u32) -> Option<Self> {
+        use Kind::*;
+        [Short, Whole, Begin, Part, Offer, Skip, Free].into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    fn has_marks(self) -> bool {
+        !matches!(self, Kind::Whole | Kind::Part)
+    }
+}
+
+fn head(kind: Kind, len: usize) -> u64 {
+    u64::from(kind as u32) << 32 | len as u64
+}
+
+/// Words of a record with `len` bytes.
+fn words_of(kind: Kind, len: usize) -> usize {
+    1 + if kind.has_marks() { len.div_ceil(4) } else { len.div_ceil(WORD) }
+}
+
+/// How records get to the receiver.
+pub(crate) trait Wire {
+    /// Puts these words of the sender's side to the same ones of the ring; if `behind`, not before those of the put just before.
+    fn put(&mut self, words: Range<usize>, behind: bool) -> Result<()>;
+
+    /// Whether all puts from this quarter of the sender's side are over.
+    fn is_over(&mut self, quarter: usize) -> Result<bool>;
+}
+
+/// The sender's side: records are made there, at the places that they have in the ring.
+pub(crate) struct Out<'w> {
+    side: &'w [AtomicU64],
+    /// Words that were used since the beginning, and those that the receiver has read.
+    written: u64,
+    read: u64,
+    /// That of the last record.
+    quarter: usize,
+}
+
+impl<'w> Out<'w> {
+    pub fn new(side: &'w [AtomicU64]) -> Self {
+        assert_eq!(side.len(), WORDS, "the words of a ring");
+        Self { side, written: 0, read: 0, quarter: 0 }
+    }
+
+    /// The receiver says how many words it has read.
+    #[inline]
+    pub fn returned(&mut self, read: u64) -> Result<()> {
+        if read < self.read || read > self.written {
+            return Err(Error::broken(format!(
+                "a channel's receiver has read {read} words, after {} of {}",
+                self.read, self.written
+            )));
+        }
+        self.read = read;
+        Ok(())
+    }
+
+    /// A place for so many words; None where there is none yet.
+    #[inline]
+    fn place(&mut self, words: usize, wire: &mut impl Wire) -> Result<Option<usize>> {
+        let room = WORDS - (self.written - self.read) as usize;
+        let at = (self.written % WORDS as u64) as usize;
+        let left = WORDS - at;
+        let skipped = if words <= left { 0 } else { left };
+        if skipped + words > room {
+            return Ok(None);
+        }
+        let start = if skipped > 0 { 0 } else { at };
+        for quarter in start / QUARTER..=(start + words - 1) / QUARTER {
+            if quarter != self.quarter && !wire.is_over(quarter)? {
+                return Ok(None);
+            }
+        }
+        if skipped > 0 {
+            // Its own quarter is that of the record before, or it is the first word of one that nothing was put from since.
+            if at / QUARTER != self.quarter && !wire.is_over(at / QUARTER)? {
+                return Ok(None);
+            }
+            self.side[at].store(head(Kind::Skip, 0), Ordering::Relaxed);
+            wire.put(at..at + 1, false)?;
+            self.written += left as u64;
+        }
+        self.quarter = (start + words - 1) / QUARTER;
+        self.written += words as u64;
+        Ok(Some(start))
+    }
+
+    /// Whether there is room for a short record.
+    pub fn has_room(&self) -> bool {
+        // At worst it begins anew, behind as many words.
+        WORDS - (self.written - self.read) as usize >= 2 * words_of(Kind::Short, SHORT)
+    }
+
+    /// Sends a record whose words have marks: one put. False where there is no room yet.
+    #[inline]
+    pub fn short(&mut self, kind: Kind, bytes: &[u8], wire: &mut impl Wire) -> Result<bool> {
+        debug_assert!(kind.has_marks() && bytes.len() <= SHORT);
+        let words = words_of(kind, bytes.len());
+        let Some(at) = self.place(words, wire)? else { return Ok(false) };
+        self.side[at].store(head(kind, bytes.len()), Ordering::Relaxed);
+        for (word, chunk) in self.side[at + 1..].iter().zip(bytes.chunks(4)) {
+            let mut data = [0; 4];
+            data[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from(DATA) << 32 | u64::from(u32::from_le_bytes(data)), Ordering::Relaxed);
+        }
+        wire.put(at..at + words, false)?;
+        Ok(true)
+    }
+
+    /// Sends a record of bytes as they are: two puts. False where there is no room yet.
+    ///
+    /// # Safety
+    /// `len` bytes are mapped at `from`, and nobody stores there meanwhile.
+    #[inline]
+    pub unsafe fn long(&mut self, kind: Kind, from: *const u8, len: usize, wire: &mut impl Wire) -> Result<bool> {
+        debug_assert!(!kind.has_marks() && len <= LONG && len > 0);
+        let words = words_of(kind, len);
+        let Some(at) = self.place(words, wire)? else { return Ok(false) };
+        let data = &self.side[at + 1..at + words];
+        // What is behind the last byte goes with it.
+        data[data.len() - 1].store(0, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { memory::copy_in(from, data, len) };
+        self.side[at].store(head(kind, len), Ordering::Relaxed);
+        wire.put(at + 1..at + words, false)?;
+        wire.put(at..at + 1, true)?;
+        Ok(true)
+    }
+}
+
+/// A record that the receiver has found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record {
+    pub kind: Kind,
+    /// Bytes of data.
+    pub len: usize,
+    at: usize,
+}
+
+/// The receiver's side.
+pub(crate) struct In<'w> {
+    ring: &'w [AtomicU64],
+    /// Words that were read since the beginning, and of these the ones that the sender knows of.
+    read: u64,
+    returned: u64,
+}
+
+impl<'w> In<'w> {
+    pub fn new(ring: &'w [AtomicU64]) -> Self {
+        assert_eq!(ring.len(), WORDS, "the words of a ring");
+        Self { ring, read: 0, returned: 0 }
+    }
+
+    /// Where the head of the next record will be: zero until then.
+    #[inline]
+    pub fn next(&self) -> &'w AtomicU64 {
+        &self.ring[(self.read % WORDS as u64) as usize]
+    }
+
+    /// The next record, if its head is there.
+    ///
+    /// # Errors
+    /// What is there is no record.
+    #[inline]
+    pub fn look(&mut self) -> Result<Option<Record>> {
+        loop {
+            let word = self.next().load(Ordering::Acquire);
+            if word == 0 {
+                return Ok(None);
+            }
+            let at = (self.read % WORDS as u64) as usize;
+            let (kind, len) = (Kind::of((word >> 32) as u32), word as u32 as usize);
+            let record = kind.map(|kind| Record { kind, len, at }).filter(|record| record.is_sound());
+            let record = record.ok_or_else(|| Error::broken(format!("{word:#x} in a channel's ring is no record")))?;
+            if record.kind != Kind::Skip {
+                return Ok(Some(record));
+            }
+            self.next().store(0, Ordering::Relaxed);
+            // At the beginning it would lead there again, without an end.
+            self.read += (WORDS - at) as u64;
+        }
+    }
+
+    /// The data of a record whose words have marks; None while not all are there.
+    ///
+    /// # Errors
+    /// What is there is no data.
+    #[inline]
+    pub fn short(&self, record: &Record) -> Result<Option<[u8; SHORT]>> {
+        let mut bytes = [0; SHORT];
+        let words = &self.ring[record.at + 1..record.at + words_of(record.kind, record.len)];
+        for (word, chunk) in words.iter().zip(bytes.chunks_exact_mut(4)) {
+            let word = word.load(Ordering::Acquire);
+            if word == 0 {
+                return Ok(None);
+            }
+            if (word >> 32) as u32 != DATA {
+                return Err(Error::broken(format!("{word:#x} in a channel's ring is no data")));
+            }
+            chunk.copy_from_slice(&(word as u32).to_le_bytes());
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Copies the first `len` bytes of a record that are as they are.
+    ///
+    /// # Safety
+    /// `len` bytes are mapped at `to`, and nobody else uses them.
+    #[inline]
+    pub unsafe fn long(&self, record: &Record, to: *mut u8, len: usize) {
+        assert!(len <= record.len, "bytes of the record");
+        // SAFETY: the caller's promise.
+        unsafe { memory::copy_out(&self.ring[record.at + 1..], to, len) };
+    }
+
+    /// The record was read.
+    #[inline]
+    pub fn consume(&mut self, record: &Record) {
+        let words = words_of(record.kind, record.len);
+        memory::clear(&self.ring[record.at..record.at + words]);
+        self.read += words as u64;
+    }
+
+    /// How many words were read, if the sender has to be told.
+    #[inline]
+    pub fn take_room(&mut self) -> Option<u64> {
+        if self.read - self.returned < QUARTER as u64 {
+            return None;
+        }
+        self.returned = self.read;
+        Some(self.read)
+    }
+}
+
+impl Record {
+    /// Whether a sender makes such.
+    fn is_sound(&self) -> bool {
+        let fits = match self.kind {
+            Kind::Short => self.len <= SHORT,
+            Kind::Whole | Kind::Part => (1..=LONG).contains(&self.len),
+            Kind::Begin => self.len == WORD,
+            Kind::Offer => self.len == 2 * WORD,
+            Kind::Skip => self.len == 0 && self.at > 0,
+            Kind::Free => self.len == 0,
+        };
+        fits && words_of(self.kind, self.len) <= WORDS - self.at
+    }
+}
+
+#[cfg(test)]
+mod tests;
