@@ -6,7 +6,9 @@ mod channel;
 mod mail;
 mod memory;
 mod ring;
+mod segments;
 mod slab;
+mod workspace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +19,11 @@ use vervain_acp::{Error, Handle, Result, World};
 use crate::channel::{End, Request, What, With};
 use crate::mail::Mail;
 use crate::memory::{Arena, Foreign};
+use crate::segments::Segments;
 use crate::slab::Slab;
 
 pub use crate::slab::Id;
+pub use crate::workspace::{Block, Workspace};
 
 /// How long a thread looks by itself; then [`World::wait_until`] looks for another moment, and sleeps.
 const LOOK: Duration = Duration::from_micros(20);
@@ -35,6 +39,8 @@ pub struct Channels<'w> {
     state: Mutex<Option<State<'w>>>,
     /// Changes when a request is over, which another thread may wait for.
     finished: Arc<AtomicU64>,
+    /// Where the next workspace begins, and the bytes of its blocks.
+    pub(crate) workspaces: Mutex<(u32, usize)>,
 }
 
 struct State<'w> {
@@ -44,6 +50,9 @@ struct State<'w> {
     requests: Slab<Request>,
     /// Ends that have something to go on with.
     active: Vec<Id>,
+    buffers: Slab<Segments<'w>>,
+    /// As of ends.
+    active_buffers: Vec<Id>,
     finished: Arc<AtomicU64>,
 }
 
@@ -51,7 +60,16 @@ impl<'w> State<'w> {
     fn new(world: &'w World, finished: &Arc<AtomicU64>) -> Result<Self> {
         let mut arena = Arena::new(world);
         let mail = Mail::new(world, &mut arena)?;
-        Ok(Self { arena, mail, ends: Slab::new(), requests: Slab::new(), active: vec![], finished: finished.clone() })
+        Ok(Self {
+            arena,
+            mail,
+            ends: Slab::new(),
+            requests: Slab::new(),
+            active: vec![],
+            buffers: Slab::new(),
+            active_buffers: vec![],
+            finished: finished.clone(),
+        })
     }
 
     #[inline]
@@ -89,14 +107,39 @@ impl<'w> State<'w> {
                 None => drop(self.active.swap_remove(at)),
             }
         }
+        let Self { arena, mail, requests, finished, buffers, active_buffers, .. } = self;
+        let mut with = With { world, arena, mail, requests, finished };
+        let mut at = 0;
+        while let Some(id) = active_buffers.get(at).copied() {
+            let busy = buffers.get(id).is_some_and(|buffer| buffer.is_busy());
+            if let Some(buffer) = buffers.get(id).filter(|_| busy) {
+                buffer.go_on(&mut with)?;
+                at += 1;
+            } else {
+                active_buffers.swap_remove(at);
+            }
+        }
         Ok(())
+    }
+
+    /// Calls `f` with an end of a segmented buffer.
+    fn buffer<T>(
+        &mut self,
+        world: &'w World,
+        id: Id,
+        f: impl FnOnce(&mut Segments<'w>, &mut With<'_, 'w>) -> Result<T>,
+    ) -> Result<T> {
+        let Self { arena, mail, requests, finished, buffers, .. } = self;
+        let mut with = With { world, arena, mail, requests, finished };
+        let buffer = buffers.get(id).ok_or_else(|| Error::refused("there is no such segmented buffer"))?;
+        f(buffer, &mut with)
     }
 }
 
 impl<'w> Channels<'w> {
     /// None are open.
     pub fn new(world: &'w World) -> Self {
-        Self { world, state: Mutex::new(None), finished: Arc::default() }
+        Self { world, state: Mutex::new(None), finished: Arc::default(), workspaces: Mutex::new((0, workspace::BLOCK)) }
     }
 
     /// The world that they are of.
@@ -216,6 +259,141 @@ impl<'w> Channels<'w> {
         })
     }
 
+    /// Creates this rank's end of a segmented buffer with `peer`: `count` segments of `size` bytes at `start`. Ends of the same two ranks
+    /// in the same direction are matched in the order of their creation. Returns at once.
+    ///
+    /// # Safety
+    /// The segments are mapped until the end is freed, and nobody has a reference to them that excludes others.
+    ///
+    /// # Errors
+    /// Refused: the peer is this rank or none; no segments; memory that cannot be registered.
+    pub unsafe fn create_buffer(
+        &self,
+        peer: u32,
+        start: *mut u8,
+        size: usize,
+        count: usize,
+        is_source: bool,
+    ) -> Result<Id> {
+        let ranks = self.world.size();
+        if peer >= ranks {
+            return Err(Error::refused(format!("there is no rank {peer}: the job has {ranks}")));
+        }
+        if peer == self.world.rank() {
+            return Err(Error::refused(format!("rank {peer} is both source and destination")));
+        }
+        let len = size.checked_mul(count).filter(|len| *len > 0);
+        let len = len.ok_or_else(|| Error::refused(format!("{count} segments of {size} B are no segments")))?;
+        self.with(|state| {
+            let (_, mut with) = state.split(self.world);
+            // SAFETY: handed on to the caller.
+            let made = unsafe { Segments::new(&mut with, peer, Foreign { start, len }, size, count, is_source)? };
+            let id = state.buffers.insert(made);
+            state.active_buffers.push(id);
+            Ok(id)
+        })
+    }
+
+    fn buffer<T>(&self, id: Id, f: impl FnOnce(&mut Segments<'w>, &mut With<'_, 'w>) -> Result<T>) -> Result<T> {
+        self.with(|state| state.buffer(self.world, id, f))
+    }
+
+    /// Waits until both ends are there.
+    ///
+    /// # Errors
+    /// Refused: there is no such end, it was disconnected, or the other one has other sizes.
+    pub fn connect_buffer(&self, id: Id) -> Result<()> {
+        self.wait_for(|state, world| {
+            state.buffer(world, id, |buffer, with| {
+                buffer.go_on(with)?;
+                if buffer.is_connected()? {
+                    return Ok(Some(()));
+                }
+                if buffer.is_left() { Err(Error::refused("the segmented buffer was disconnected")) } else { Ok(None) }
+            })
+        })
+    }
+
+    /// Whether both ends are there, and this one was not disconnected.
+    ///
+    /// # Errors
+    /// As [`connect_buffer`](Channels::connect_buffer).
+    pub fn is_buffer_connected(&self, id: Id) -> Result<bool> {
+        self.with(|state| {
+            state.go_on(self.world)?;
+            state.buffer(self.world, id, |buffer, _| buffer.is_connected())
+        })
+    }
+
+    /// The source's: pushes the segment at the tail, which is there before its count is. It waits for nothing.
+    ///
+    /// # Errors
+    /// Refused: all are pushed; this is no connected end of a source.
+    pub fn push_segment(&self, id: Id) -> Result<()> {
+        self.buffer(id, |buffer, with| buffer.push(with.world))
+    }
+
+    /// The destination's: gives the segment at the head back. It waits for nothing.
+    ///
+    /// # Errors
+    /// Refused: none has come; this is no connected end of a destination.
+    pub fn give_segment_back(&self, id: Id) -> Result<()> {
+        self.buffer(id, |buffer, with| buffer.give_back(with.world))
+    }
+
+    /// Whether a segment is free, as far as this rank knows.
+    ///
+    /// # Errors
+    /// Refused: this is no connected end.
+    pub fn is_segment_ready(&self, id: Id) -> Result<bool> {
+        self.buffer(id, |buffer, with| buffer.is_ready(with.world))
+    }
+
+    /// Whether a segment is pushed and was not given back, as far as this rank knows.
+    ///
+    /// # Errors
+    /// Refused: this is no connected end.
+    pub fn is_segment_pushed(&self, id: Id) -> Result<bool> {
+        self.buffer(id, |buffer, with| buffer.is_pushed(with.world))
+    }
+
+    /// How many segments were given back, were pushed, and of the source how many have arrived; each modulo how many there are.
+    ///
+    /// # Errors
+    /// Refused: this is no connected end.
+    pub fn segment_counts(&self, id: Id) -> Result<[u64; 3]> {
+        self.buffer(id, |buffer, with| buffer.counts(with.world))
+    }
+
+    /// Disconnects this end; the peer learns of it once it is connected. Segments that were pushed still arrive.
+    ///
+    /// # Errors
+    /// Refused: there is no such end, or it was disconnected.
+    pub fn disconnect_buffer(&self, id: Id) -> Result<()> {
+        self.with(|state| {
+            state.buffer(self.world, id, |buffer, with| {
+                buffer.leave()?;
+                buffer.go_on(with)
+            })?;
+            state.active_buffers.push(id);
+            Ok(())
+        })
+    }
+
+    /// Waits until the peer has disconnected too, and frees this end.
+    ///
+    /// # Errors
+    /// Refused: there is no such end, or this rank has not disconnected it.
+    pub fn free_buffer(&self, id: Id) -> Result<()> {
+        self.wait_for(|state, world| {
+            let is_free = state.buffer(world, id, |buffer, with| buffer.free(with))?;
+            if is_free {
+                state.buffers.remove(id);
+            }
+            Ok(is_free.then_some(()))
+        })
+    }
+
     /// Goes on with everything until `look` finds something.
     #[inline]
     fn wait_for<T>(&self, mut look: impl FnMut(&mut State<'w>, &'w World) -> Result<Option<T>>) -> Result<T> {
@@ -263,6 +441,11 @@ impl<'w> Channels<'w> {
             for id in &state.active {
                 if let Some(end) = state.ends.get(*id) {
                     end.watched(&mut note);
+                }
+            }
+            for id in &state.active_buffers {
+                if let Some(buffer) = state.buffers.get(*id) {
+                    buffer.watched(&mut note);
                 }
             }
             state.go_on(self.world)?;

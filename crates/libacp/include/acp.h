@@ -208,9 +208,94 @@ size_t acp_wait_ch(acp_request_t request);
  * to `sizes` unless that is NULL. Returns 0, or -1 if one has failed. */
 int acp_waitall_ch(acp_request_t *request, int n, size_t *sizes);
 
-/* ---- Segmented buffers ---- */
+/* ---- Segmented buffers ----
+ *
+ * A source and a destination have as many segments of the same size. The source fills the segment at the tail and pushes it
+ * (acp_ack_segbuf), which copies it to the destination's. The destination reads that at the head and gives it back (acp_ready_segbuf).
+ * Both go around: segment i is i * segsize bytes behind the start. */
 
-/* ---- Workspaces ---- */
+/* This rank's end. A number: one that is not valid any more is refused. */
+typedef struct acp_segbuf *acp_segbuf_t;
+
+#define ACP_SEGBUF_NULL ((acp_segbuf_t)0) /* no end */
+
+/* Creates the end of a source, whose destination is rank `dst_rank`, or of a destination, whose source is rank `src_rank`: `segnum`
+ * segments of `segsize` bytes at `buf`, which stay mapped until it is freed. Of several between the same ranks in the same direction the
+ * first of one goes with the first of the other, and so on. Returns at once; ACP_SEGBUF_NULL on failure, as for this rank itself. */
+acp_segbuf_t acp_create_src_segbuf(int dst_rank, void *buf, size_t segsize, size_t segnum);
+acp_segbuf_t acp_create_dst_segbuf(int src_rank, void *buf, size_t segsize, size_t segnum);
+
+/* Waits until the other rank has created its end. Returns 0, or -1 if that has other sizes, or this one was disconnected. */
+int acp_connect_segbuf(acp_segbuf_t segbuf);
+
+/* Whether both ends are there, and this one is not disconnected: 0 yes, 1 no; -1 if the other one has other sizes. */
+int acp_isconnected_segbuf(acp_segbuf_t segbuf);
+
+/* The destination's: gives the segment at the head back. Returns 0, or -1, as where none has come. */
+int acp_ready_segbuf(acp_segbuf_t segbuf);
+
+/* The source's: pushes the segment at the tail, which must stay as it is until it has arrived. Returns 0, or -1, as where all segments
+ * are pushed and none was given back. */
+int acp_ack_segbuf(acp_segbuf_t segbuf);
+
+/* Whether a segment is not pushed, as far as this rank knows: 0 yes, 1 no; -1 if this end is not connected. */
+int acp_isready_segbuf(acp_segbuf_t segbuf);
+
+/* Whether a segment is pushed and not given back, as far as this rank knows: 0 yes, 1 no; -1 if this end is not connected. */
+int acp_isacked_segbuf(acp_segbuf_t segbuf);
+
+/* The index of the segment to be given back next, of that to be pushed next, and, of a source, of the first one that has not
+ * arrived; 0 of a destination. -1 if this end is not connected. */
+int64_t acp_query_segbuf_head(acp_segbuf_t segbuf);
+int64_t acp_query_segbuf_tail(acp_segbuf_t segbuf);
+int64_t acp_query_segbuf_sent(acp_segbuf_t segbuf);
+
+/* Disconnects this end: no segment is pushed or given back any more; those that were pushed arrive. Returns 0, or -1 if it was
+ * disconnected. */
+int acp_disconnect_segbuf(acp_segbuf_t segbuf);
+
+/* Frees this end, which was disconnected, once the other one is disconnected too. Returns 0 or -1. */
+int acp_free_segbuf(volatile acp_segbuf_t segbuf);
+
+/* ---- Workspaces ----
+ *
+ * Memory in blocks of consecutive ranks, which any rank reads and writes by offsets. All ranks create and destroy it. */
+
+/* A workspace. Programs may read it. */
+struct acp_wsditem {
+    size_t size_ws;        /* bytes of the workspace */
+    size_t size_default;   /* bytes of a block */
+    size_t size_remainder; /* bytes of the last one; 0 if it has as many as the others */
+    size_t ngas;           /* blocks */
+    acp_atkey_t key_data;  /* this rank's block: key, address, place; null if it has none */
+    acp_ga_t ga_data;
+    acp_atkey_t *keys; /* all blocks': keys, addresses, ranks, bytes */
+    acp_ga_t *gas;
+    int *procs, *sizes;
+    void *data;
+};
+typedef struct acp_wsditem *acp_wsd_t;
+
+#define ACP_WSD_NULL ((acp_wsd_t)-1) /* no workspace */
+
+/* Creates a workspace of `size` bytes, zero at first, in blocks of as many consecutive ranks as it needs; the next one begins at the rank
+ * behind them. All ranks call it with the same size. Returns once all have; ACP_WSD_NULL at all of them on failure: no bytes, not enough
+ * ranks, no memory. */
+acp_wsd_t acp_create_ws(size_t size);
+
+/* Has the next workspace begin at rank `proc_start`, 0 at first, in blocks of `size_default` bytes, 17073526 at first, at most INT_MAX.
+ * All ranks call it with the same values. Returns 0, or 1 if there is no such rank or block. */
+int acp_setparams_ws(size_t proc_start, size_t size_default);
+
+/* Destroys a workspace. All ranks call it; it returns once all have. */
+void acp_destroy_ws(acp_wsd_t WSD);
+
+/* Copies `size` bytes from `offset` of the workspace to `ga`, of any rank, and waits for that. Returns 0, or 1 on failure, as where they
+ * are not inside. */
+int acp_read_ws(acp_wsd_t WSD, acp_ga_t ga, size_t size, size_t offset);
+
+/* Copies `size` bytes from `ga`, of any rank, to `offset` of the workspace, and waits for that. Returns as acp_read_ws. */
+int acp_write_ws(acp_wsd_t WSD, const acp_ga_t ga, size_t size, size_t offset);
 
 /* ---- Containers: types ----
  *

@@ -16,9 +16,11 @@ mod map;
 mod memory;
 mod multiset;
 mod process;
+mod segbuf;
 mod sequences;
 mod set;
 mod vector;
+mod workspace;
 
 use vervain_symver::export;
 
@@ -246,6 +248,30 @@ export!(
     acp_send_ch,
     acp_wait_ch,
     acp_waitall_ch,
+);
+export!(
+    default "ACP_3.1" from segbuf:
+    acp_ack_segbuf,
+    acp_connect_segbuf,
+    acp_create_dst_segbuf,
+    acp_create_src_segbuf,
+    acp_disconnect_segbuf,
+    acp_free_segbuf,
+    acp_isacked_segbuf,
+    acp_isconnected_segbuf,
+    acp_isready_segbuf,
+    acp_query_segbuf_head,
+    acp_query_segbuf_sent,
+    acp_query_segbuf_tail,
+    acp_ready_segbuf,
+);
+export!(
+    default "ACP_3.1" from workspace:
+    acp_create_ws,
+    acp_destroy_ws,
+    acp_read_ws,
+    acp_setparams_ws,
+    acp_write_ws,
 );
 
 // An extension.

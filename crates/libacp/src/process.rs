@@ -10,6 +10,7 @@ use vervain_acp_containers::hashed::Places;
 use vervain_acp_heap::Heap;
 
 use crate::error;
+use crate::workspace::Workspaces;
 
 /// The world; null before `acp_init`, during `acp_reset` and after `acp_finalize`. Functions take it with one load. That none of
 /// them is in the midst of its work when the world goes is the program's duty, which acp.h names.
@@ -21,6 +22,7 @@ static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
 /// The libraries above the basic layer, in this process.
 pub struct Libraries {
     pub channels: Channels<'static>,
+    pub workspaces: Workspaces,
     pub heap: Heap<'static>,
     /// Where sets, multisets and maps are.
     pub places: Places,
@@ -32,7 +34,12 @@ impl Libraries {
     unsafe fn of(world: *const World) -> Box<Self> {
         // SAFETY: the caller's promise.
         let world: &'static World = unsafe { &*world };
-        Box::new(Self { channels: Channels::new(world), heap: Heap::new(world), places: Places::new() })
+        Box::new(Self {
+            channels: Channels::new(world),
+            workspaces: Workspaces::default(),
+            heap: Heap::new(world),
+            places: Places::new(),
+        })
     }
 }
 
