@@ -1,5 +1,6 @@
 //! Channels, segmented buffers and workspaces of libacp: the C programs of `tests/acp` as ranks under `vervain launch`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use vervain_tests::{Failures, Finished, Job, acp, acp_program, have};
@@ -72,6 +73,15 @@ fn a_rank_that_is_killed_ends_those_that_wait_for_it() {
     ends("channel", &PACKETS, 2, &["die", "2"], "was killed by SIGKILL");
     for step in ["0", "1", "2"] {
         ends("segbuf", &[], 3, &["die", step], "was killed by SIGKILL");
+    }
+}
+
+#[test]
+fn threads_use_channels_of_values_side_by_side() {
+    for (ranks, count) in [(2, "3000"), (3, "3000")] {
+        let mut command = acp::launch(ranks, &[], Path::new(env!("CARGO_BIN_EXE_vervain-acp-rank")));
+        let end = Job::start(command.args(["channels", count])).finish(LIMIT);
+        assert!(end.success(), "{}", end.describe());
     }
 }
 

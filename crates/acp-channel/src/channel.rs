@@ -161,6 +161,8 @@ struct Puts<'a, 'w> {
     there: GlobalAddress,
     over: &'a mut [Option<Handle>; 4],
     last: &'a mut Option<Handle>,
+    /// That of a put that is not behind another.
+    order: Order,
 }
 
 impl Wire for Puts<'_, '_> {
@@ -168,7 +170,7 @@ impl Wire for Puts<'_, '_> {
     fn put(&mut self, words: Range<usize>, behind: bool) -> Result<()> {
         let (first, last) = (words.start * 4 / ring::WORDS, (words.end - 1) * 4 / ring::WORDS);
         let at = FRONT + words.start;
-        let order = if behind { Order::Continue } else { Order::Now };
+        let order = if behind { Order::Continue } else { self.order };
         let to = self.there.add((at * WORD) as u64);
         let handle = self.world.copy(to, self.block.address(at), words.len() * WORD, order)?;
         *self.last = Some(handle);
@@ -293,8 +295,14 @@ impl<'w> End<'w> {
         side.take_back(with)?;
         let mut has_sent = false;
         while let Some((id, what)) = self.queue.front().copied() {
-            let mut puts =
-                Puts { world, block: side.block, there: side.there, over: &mut side.over, last: &mut self.last };
+            let mut puts = Puts {
+                world,
+                block: side.block,
+                there: side.there,
+                over: &mut side.over,
+                last: &mut self.last,
+                order: Order::Now,
+            };
             let over = match what {
                 What::Send(memory) if memory.len <= SHORT => {
                     // SAFETY: the program's memory until the request is over, which nobody stores to.
@@ -325,9 +333,10 @@ impl<'w> End<'w> {
                     self.queue.pop_front();
                     return Ok(false);
                 }
-                // Nothing of this rank's comes behind the record, which is the last that the receiver waits for.
-                What::Free if !side.offered.is_empty() || !is_over(world, *puts.last)? => break,
+                What::Free if !side.offered.is_empty() => break,
                 What::Free => {
+                    // Nothing of this rank's comes behind the record, which is the last that the receiver waits for.
+                    puts.order = puts.last.map_or(Order::Now, Order::After);
                     side.has_said_free = side.out.short(Kind::Free, &[], &mut puts)?;
                     has_sent |= side.has_said_free;
                     break;
@@ -491,7 +500,7 @@ impl<'w> SendSide<'w> {
 
     fn send_long(&mut self, world: &'w World, id: Id, memory: Foreign, last: &mut Option<Handle>) -> Result<Long> {
         let Self { block, there, out, over, sent, offered, .. } = self;
-        let mut puts = Puts { world, block: *block, there: *there, over, last };
+        let mut puts = Puts { world, block: *block, there: *there, over, last, order: Order::Now };
         if sent.is_none() && memory.len > OFFERED {
             if offered.len() >= OFFERS || !out.has_room() {
                 return Ok(Long::Waits);

@@ -8,6 +8,7 @@ mod memory;
 mod ring;
 mod segments;
 mod slab;
+mod typed;
 mod workspace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use crate::segments::Segments;
 use crate::slab::Slab;
 
 pub use crate::slab::Id;
+pub use crate::typed::{Receiver, Sender};
 pub use crate::workspace::{Block, Workspace};
 
 /// How long a thread looks by itself; then [`World::wait_until`] looks for another moment, and sleeps.
@@ -120,6 +122,23 @@ impl<'w> State<'w> {
             }
         }
         Ok(())
+    }
+
+    /// What came of a request, once it is over: then it is gone.
+    #[inline]
+    fn outcome(&mut self, world: &'w World, request: Id) -> Result<Option<usize>> {
+        let Some(found) = self.requests.get(request) else {
+            return Err(Error::refused("there is no such request"));
+        };
+        if found.outcome.is_none() {
+            let end = found.end;
+            self.go_on_with(world, end)?;
+        }
+        if self.requests.get(request).is_none_or(|found| found.outcome.is_none()) {
+            return Ok(None);
+        }
+        let outcome = self.requests.remove(request).and_then(|request| request.outcome);
+        outcome.map(|outcome| outcome.map_err(Error::refused)).transpose()
     }
 
     /// Calls `f` with an end of a segmented buffer.
@@ -227,6 +246,47 @@ impl<'w> Channels<'w> {
         self.ask(channel, What::Receive(Foreign { start, len }))
     }
 
+    /// Sends `len` bytes, and waits until they may be used again.
+    ///
+    /// # Safety
+    /// The bytes are mapped, and nobody stores there or has a reference to them that excludes others.
+    ///
+    /// # Errors
+    /// As [`begin_send`](Channels::begin_send) and [`wait`](Channels::wait).
+    #[inline]
+    pub unsafe fn send(&self, channel: Id, start: *const u8, len: usize) -> Result<()> {
+        self.ask_and_wait(channel, What::Send(Foreign { start: start.cast_mut(), len })).map(drop)
+    }
+
+    /// Waits for a message, and returns how many bytes of it are stored: of at most `len`, the first ones.
+    ///
+    /// # Safety
+    /// The bytes are mapped, and nobody uses them.
+    ///
+    /// # Errors
+    /// As [`begin_receive`](Channels::begin_receive) and [`wait`](Channels::wait).
+    #[inline]
+    pub unsafe fn receive(&self, channel: Id, start: *mut u8, len: usize) -> Result<usize> {
+        self.ask_and_wait(channel, What::Receive(Foreign { start, len }))
+    }
+
+    #[inline]
+    fn ask_and_wait(&self, channel: Id, what: What) -> Result<usize> {
+        let mut request = None;
+        self.wait_for(|state, world| {
+            let id = match request {
+                Some(id) => id,
+                None => {
+                    let Some(end) = state.ends.get(channel) else {
+                        return Err(Error::refused("there is no such channel"));
+                    };
+                    *request.insert(end.ask(&mut state.requests, channel, what)?)
+                }
+            };
+            state.outcome(world, id)
+        })
+    }
+
     /// Begins to free an end: it is over when the other end is freed too. Messages that were begun before are sent; what was sent and
     /// not received is lost. The end takes no requests any more.
     ///
@@ -242,21 +302,7 @@ impl<'w> Channels<'w> {
     /// Refused: there is no such request; the sender has freed the channel before there was a message. Else the job is broken.
     #[inline]
     pub fn wait(&self, request: Id) -> Result<usize> {
-        self.wait_for(|state, world| {
-            let Some(found) = state.requests.get(request) else {
-                return Err(Error::refused("there is no such request"));
-            };
-            if found.outcome.is_none() {
-                let end = found.end;
-                state.go_on_with(world, end)?;
-            }
-            let Some(found) = state.requests.get(request) else { return Ok(None) };
-            if found.outcome.is_none() {
-                return Ok(None);
-            }
-            let outcome = state.requests.remove(request).and_then(|request| request.outcome);
-            outcome.map(|outcome| outcome.map_err(Error::refused)).transpose()
-        })
+        self.wait_for(|state, world| state.outcome(world, request))
     }
 
     /// Creates this rank's end of a segmented buffer with `peer`: `count` segments of `size` bytes at `start`. Ends of the same two ranks

@@ -135,6 +135,8 @@ pub(crate) struct Pages {
 
 // SAFETY: the pages are reached by atomics, by devices, and by the program, which share them among threads anyway.
 unsafe impl Send for Pages {}
+// SAFETY: a shared one only says where they are.
+unsafe impl Sync for Pages {}
 
 impl Pages {
     /// At least `len` bytes. They cost memory once they are used.

@@ -119,10 +119,8 @@ pub unsafe extern "C" fn acp_waitall_ch(requests: *mut *mut Opaque, n: c_int, si
 /// `size` bytes are at `buf`, and nobody stores there.
 pub unsafe extern "C" fn acp_send_ch(ch: *mut Opaque, buf: *mut c_void, size: usize) -> c_int {
     result("acp_send_ch", |libraries| {
-        let channels = &libraries.channels;
         // SAFETY: the caller's promise.
-        let request = unsafe { channels.begin_send(id(ch), buf.cast(), size) }?;
-        channels.wait(request).map(|_| 0)
+        unsafe { libraries.channels.send(id(ch), buf.cast(), size) }.map(|()| 0)
     })
 }
 
@@ -132,11 +130,10 @@ pub unsafe extern "C" fn acp_send_ch(ch: *mut Opaque, buf: *mut c_void, size: us
 /// `size` bytes are at `buf`, and nobody uses them.
 pub unsafe extern "C" fn acp_recv_ch(ch: *mut Opaque, buf: *mut c_void, size: usize) -> c_int {
     result("acp_recv_ch", |libraries| {
-        let channels = &libraries.channels;
         // SAFETY: the caller's promise.
-        let request = unsafe { channels.begin_receive(id(ch), buf.cast(), size) }?;
+        let received = unsafe { libraries.channels.receive(id(ch), buf.cast(), size) };
         // Larger sizes than the type has are told by acp_wait_ch only.
-        channels.wait(request).map(|size| c_int::try_from(size).unwrap_or(c_int::MAX))
+        received.map(|size| c_int::try_from(size).unwrap_or(c_int::MAX))
     })
 }
 

@@ -1,6 +1,7 @@
 //! The program that the tests of ACP start as each rank of a job: it uses `vervain-acp`. Its first argument is what it does, the
 //! second how much of it, the third the seed.
 
+mod channels;
 mod heap;
 mod random;
 
@@ -41,6 +42,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
         "heap-trips" => heap::round_trips(&world)?,
         "heap-threads" => heap::threads(&world, count)?,
         "heap-nonsense" => heap::nonsense(&world, count, seed)?,
+        "channels" => channels::run(&world, count)?,
         "reset" => reset(&mut world, count, seed)?,
         "wait" => {
             println!("waits as {}", std::process::id());

@@ -71,7 +71,7 @@ fn all_arrive(lens: &[usize], choices: &[u16]) {
         let choice = choices[turn % choices.len()] as usize;
         turn += 1;
         assert!(turn < 10_000_000, "{received} of {} have come", lens.len());
-        if choice % 3 == 0 && sent < lens.len() {
+        if choice.is_multiple_of(3) && sent < lens.len() {
             let bytes: Vec<u8> = (0..lens[sent]).map(|at| byte(sent, at)).collect();
             let is_sent = if bytes.len() <= SHORT {
                 out.short(Kind::Short, &bytes, &mut wire)
