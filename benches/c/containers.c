@@ -14,8 +14,10 @@
 #include "ranks_of_acp.h"
 #include "samples.h"
 
-static acp_ga_t keys;  /* registered memory of this rank */
-static uint64_t *key;  /* there */
+enum { REGISTERED = 2 << 20 };
+
+static acp_ga_t keys; /* registered memory of this rank */
+static uint64_t *key; /* there */
 
 static void *registered(size_t size, acp_ga_t *ga)
 {
@@ -185,7 +187,7 @@ static void by_all(size_t count)
 		int *all = calloc((size_t)ranks, sizeof *all);
 		for (int i = 0; i < ranks; i++)
 			all[i] = i;
-		*starter = acp_create_map(ranks, all, 1 << 17, 0);
+		*starter = acp_create_map(ranks, all, 1 << 18, 0);
 		if (starter->ga == ACP_GA_NULL)
 			die("acp_create_map");
 		free(all);
@@ -217,10 +219,10 @@ int main(int argc, char **argv)
 	if (acp_init(&argc, &argv))
 		return 1;
 	who_am_i();
-	key = registered(1 << 20, &keys);
+	key = registered(REGISTERED, &keys);
 	for (int i = 2; i < argc; i++) {
 		size_t size, count;
-		if (sscanf(argv[i], "%zu:%zu", &size, &count) != 2 || size > (1 << 20) - 8)
+		if (sscanf(argv[i], "%zu:%zu", &size, &count) != 2 || size > REGISTERED - 8)
 			die(argv[i]);
 		synchronize(0);
 		if (!strcmp(mode, "channel")) {

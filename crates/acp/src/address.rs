@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::{Error, Result};
+
 /// The largest job: 2^21 ranks, as in the paper.
 pub(crate) const MAX_RANK_BITS: u32 = 21;
 /// One bit of colour: two accessing devices.
@@ -76,6 +78,12 @@ impl Layout {
         let offset_bits = u64::BITS - rank_bits - COLOUR_BITS - key_bits;
         debug_assert!(offset_bits >= OFFSET_BITS);
         Some(Layout { key_bits, offset_bits, ranks })
+    }
+
+    /// As [`of`](Layout::of), with the sentence about a job that is too large.
+    pub(crate) fn of_job(ranks: u32) -> Result<Layout> {
+        let large = || Error::broken(format!("a job of {ranks} ranks is larger than global addresses can name"));
+        Self::of(ranks).ok_or_else(large)
     }
 
     /// The number of ranks of the job.

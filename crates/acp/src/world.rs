@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vervain_bootstrap::Job;
 
-use crate::address::{GlobalAddress, Parts};
+use crate::address::{GlobalAddress, Layout, Parts};
 use crate::batch::Staging;
 use crate::command::{Ask, Notice};
 use crate::engine::{Engine, segments};
@@ -98,6 +98,8 @@ pub struct World {
     settings: Settings,
     rank: u32,
     epoch: u32,
+    /// The engine has it too: what an address says needs no lock.
+    layout: Layout,
     /// None while [`reset`](World::reset) makes it anew, and after one that has failed in the midst of that.
     progress: Option<Progress>,
 }
@@ -119,8 +121,9 @@ impl World {
     /// As there.
     pub fn join(job: Arc<Job>, settings: &Settings) -> Result<World> {
         let (rank, epoch) = (job.rank(), 0);
+        let layout = Layout::of_job(job.size())?;
         let progress = Some(Progress::start(&job, rank, epoch, settings)?);
-        Ok(World { job, settings: settings.clone(), rank, epoch, progress })
+        Ok(World { job, settings: settings.clone(), rank, epoch, layout, progress })
     }
 
     #[inline]
@@ -384,19 +387,17 @@ impl World {
 
     /// The rank that an address is of; None for that of no rank.
     pub fn rank_of(&self, address: GlobalAddress) -> Option<u32> {
-        self.with(|engine| Some(engine.layout.parts(address)?.rank))
+        Some(self.layout.parts(address)?.rank)
     }
 
     /// Where the region begins that an address is of, if it is registered; None for the address of no rank.
     pub fn region_of(&self, address: GlobalAddress) -> Option<GlobalAddress> {
-        self.with(|engine| {
-            engine.layout.parts(address).map(|parts| engine.layout.address(Parts { offset: 0, ..parts }))
-        })
+        self.layout.parts(address).map(|parts| self.layout.address(Parts { offset: 0, ..parts }))
     }
 
     /// The colour that an address is of; None for that of no rank.
     pub fn colour_of(&self, address: GlobalAddress) -> Option<u32> {
-        self.with(|engine| Some(engine.layout.parts(address)?.colour))
+        Some(self.layout.parts(address)?.colour)
     }
 
     /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024 operations are

@@ -472,9 +472,7 @@ pub(crate) struct OwnMemory {
 impl OwnMemory {
     pub fn new(mesh: &Mesh, settings: &Settings) -> Result<Self> {
         let Settings { starter, connections, owner_atomics, .. } = *settings;
-        let size = mesh.size();
-        let layout = Layout::of(size)
-            .ok_or_else(|| Error::broken(format!("a job of {size} ranks is larger than global addresses can name")))?;
+        let layout = Layout::of_job(mesh.size())?;
         let caps = mesh.ports().iter().map(|port| Ok(port.context.attr()?.atomics)).collect::<Result<Vec<_>>>()?;
         // One engine for all words.
         let all = |least: AtomicCap| caps.iter().all(|cap| *cap == least);
