@@ -14,7 +14,7 @@
 #include "ranks_of_acp.h"
 #include "samples.h"
 
-enum { REGISTERED = 2 << 20 };
+enum { REGISTERED = 32 << 20 };
 
 static acp_ga_t keys; /* registered memory of this rank */
 static uint64_t *key; /* there */

@@ -56,6 +56,8 @@ struct State<'w> {
     /// As of ends.
     active_buffers: Vec<Id>,
     finished: Arc<AtomicU64>,
+    /// Changes when something has come from a peer.
+    moved: u64,
 }
 
 impl<'w> State<'w> {
@@ -71,13 +73,14 @@ impl<'w> State<'w> {
             buffers: Slab::new(),
             active_buffers: vec![],
             finished: finished.clone(),
+            moved: 0,
         })
     }
 
     #[inline]
     fn split(&mut self, world: &'w World) -> (&mut Slab<End<'w>>, With<'_, 'w>) {
-        let Self { arena, mail, ends, requests, finished, .. } = self;
-        (ends, With { world, arena, mail, requests, finished })
+        let Self { arena, mail, ends, requests, finished, moved, .. } = self;
+        (ends, With { world, arena, mail, requests, finished, moved })
     }
 
     /// Goes on with one end.
@@ -109,8 +112,8 @@ impl<'w> State<'w> {
                 None => drop(self.active.swap_remove(at)),
             }
         }
-        let Self { arena, mail, requests, finished, buffers, active_buffers, .. } = self;
-        let mut with = With { world, arena, mail, requests, finished };
+        let Self { arena, mail, requests, finished, moved, buffers, active_buffers, .. } = self;
+        let mut with = With { world, arena, mail, requests, finished, moved };
         let mut at = 0;
         while let Some(id) = active_buffers.get(at).copied() {
             let busy = buffers.get(id).is_some_and(|buffer| buffer.is_busy());
@@ -148,8 +151,8 @@ impl<'w> State<'w> {
         id: Id,
         f: impl FnOnce(&mut Segments<'w>, &mut With<'_, 'w>) -> Result<T>,
     ) -> Result<T> {
-        let Self { arena, mail, requests, finished, buffers, .. } = self;
-        let mut with = With { world, arena, mail, requests, finished };
+        let Self { arena, mail, requests, finished, moved, buffers, .. } = self;
+        let mut with = With { world, arena, mail, requests, finished, moved };
         let buffer = buffers.get(id).ok_or_else(|| Error::refused("there is no such segmented buffer"))?;
         f(buffer, &mut with)
     }
@@ -444,20 +447,24 @@ impl<'w> Channels<'w> {
     #[inline]
     fn wait_for<T>(&self, mut look: impl FnMut(&mut State<'w>, &'w World) -> Result<Option<T>>) -> Result<T> {
         let mut began: Option<Instant> = None;
-        let mut nap = NAP;
+        let (mut nap, mut seen) = (NAP, 0);
         loop {
-            let found = self.with(|state| {
+            let (found, moved) = self.with(|state| {
                 for _ in 0..LOOKS {
                     if let Some(found) = look(state, self.world)? {
-                        return Ok(Some(found));
+                        return Ok((Some(found), 0));
                     }
                     std::hint::spin_loop();
                 }
                 state.go_on(self.world)?;
-                look(state, self.world)
+                Ok((look(state, self.world)?, state.moved))
             })?;
             if let Some(found) = found {
                 return Ok(found);
+            }
+            if moved != seen {
+                // A long message comes: the rest of it soon.
+                (began, nap, seen) = (None, NAP, moved);
             }
             // Puts whose order waits go on by this, too.
             self.world.all_complete()?;
