@@ -130,7 +130,7 @@ def allocation(rank, procs):
 
 def containers(rank, procs):
     made = acp.Map.create(slots=64) if rank == 0 else None
-    shared = acp.Map.open(sent(bytes(made) if made else b""))
+    shared = acp.Map.open(sent(bytes(made) if made is not None else b""))
     mine = {f"{rank}:{i}".encode(): f"value {i} of {rank}".encode() * (1 + i % 40) for i in range(200)}
     for key, value in mine.items():
         assert shared.insert(key, value)
@@ -157,7 +157,7 @@ def containers(rank, procs):
         assert len(shared) == 0
         shared.destroy()
     counts = acp.Multiset.create(ranks=[procs - 1], slots=7, of=procs - 1) if rank == 0 else None
-    counts = acp.Multiset.open(sent(bytes(counts) if counts else b""))
+    counts = acp.Multiset.open(sent(bytes(counts) if counts is not None else b""))
     for i in range(300):
         counts.insert(b"%d" % (i % 10))
     acp.sync()

@@ -255,7 +255,7 @@ int64_t acp_query_segbuf_sent(acp_segbuf_t segbuf);
 int acp_disconnect_segbuf(acp_segbuf_t segbuf);
 
 /* Frees this end, which was disconnected, once the other one is disconnected too. Returns 0 or -1. */
-int acp_free_segbuf(volatile acp_segbuf_t segbuf);
+int acp_free_segbuf(acp_segbuf_t segbuf);
 
 /* ---- Workspaces ----
  *
