@@ -1,6 +1,6 @@
 //! Things with numbers: a number whose thing is gone is that of nothing, also when its place is used again.
 
-/// The number of a thing of a [`Slab`]: never 0.
+/// The number of a channel, of a segmented buffer or of a request: never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id(u64);
 
