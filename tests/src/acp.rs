@@ -1,9 +1,11 @@
 //! Programs that use ACP: where libacp is, and the programs of `tests/acp` as ranks of a job.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::{Failures, Finished, unswayed, vervain};
+use crate::{Failures, Finished, Job, acp_program, have, unswayed, vervain};
 
 /// The directory that libacp, its header and its wrapper are installed below: that of the command under test.
 ///
@@ -31,4 +33,65 @@ pub fn judge(what: &str, ranks: u32, end: &Finished, failures: &mut Failures) {
         let failed: Vec<_> = end.output.lines().filter(|line| line.contains("FAIL")).take(20).collect();
         failures.add(&format!("{what}, {ranks} ranks"), format!("{}\n{}", failed.join("\n"), end.describe()));
     }
+}
+
+/// Far more than any job of ACP's tests takes: a hang is what it finds.
+pub const LIMIT: Duration = Duration::from_secs(100);
+
+/// A program of this package's that is each rank of a job.
+pub struct Ranks(pub &'static str);
+
+impl Ranks {
+    /// The job, to which variables may be added: `what` are the program's arguments.
+    pub fn launch(&self, ranks: u32, options: &[&str], what: &[&str]) -> Command {
+        let mut command = launch(ranks, options, Path::new(self.0));
+        command.args(what);
+        command
+    }
+
+    /// Runs the job, which has to succeed.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn run(&self, ranks: u32, options: &[&str], what: &[&str]) -> Finished {
+        let end = Job::start(&mut self.launch(ranks, options, what)).finish(LIMIT);
+        assert!(end.success(), "{}", end.describe());
+        end
+    }
+}
+
+/// What such a program does with its arguments: the first says what, the second how much of it, the third is a seed. Status 0, or 3
+/// with the sentence of the error.
+pub fn rank_main<E: Display>(
+    name: &str,
+    count: u64,
+    run: impl FnOnce(&str, u64, u64) -> Result<(), E>,
+) -> std::process::ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, or: u64| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(or);
+    let what = arguments.first().map(String::as_str).unwrap_or_default();
+    match run(what, number(1, count), number(2, 1)) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            std::process::ExitCode::from(3)
+        }
+    }
+}
+
+/// The C program of `tests/acp` with this name, built by `cc` if there is one, holds on each of these numbers of ranks.
+///
+/// # Panics
+/// It does not.
+pub fn holds(name: &str, options: &[&str], ranks: &[u32], arguments: &[&str]) {
+    if !have(&["cc"]) {
+        return;
+    }
+    let program = acp_program("cc", &[], name);
+    let mut failures = Failures::default();
+    for &ranks in ranks {
+        let end = Job::start(launch(ranks, options, &program).args(arguments)).finish(LIMIT);
+        judge(&format!("{name} {} {}", arguments.join(" "), options.join(" ")), ranks, &end, &mut failures);
+    }
+    failures.assert_none();
 }

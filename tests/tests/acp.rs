@@ -12,20 +12,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Packets over the loopback interface, to no other host.
 const PACKETS: [&str; 4] = ["--link", "roce", "--interface", "lo"];
 
-/// The program, built, on each of these numbers of ranks.
-fn holds(name: &str, options: &[&str], ranks: &[u32], arguments: &[&str]) {
-    if !have(&["cc"]) {
-        return;
-    }
-    let program = acp_program("cc", &[], name);
-    let mut failures = Failures::default();
-    for &ranks in ranks {
-        let end = Job::start(acp::launch(ranks, options, &program).args(arguments)).finish(LIMIT);
-        acp::judge(&format!("{name} {}", options.join(" ")), ranks, &end, &mut failures);
-    }
-    failures.assert_none();
-}
-
 const ALL: [u32; 4] = [1, 2, 3, 4];
 
 /// How many lines begin with this, behind the number of a rank.
@@ -97,69 +83,69 @@ fn a_process_without_a_device_is_told_so() {
 
 #[test]
 fn regions_have_keys_and_addresses() {
-    holds("memory", &[], &ALL, &[]);
+    acp::holds("memory", &[], &ALL, &[]);
 }
 
 #[test]
 fn a_sparse_region_of_20_gib_is_reached_everywhere() {
-    holds("sparse", &[], &ALL, &[]);
+    acp::holds("sparse", &[], &ALL, &[]);
 }
 
 #[test]
 fn copies_go_from_every_rank_to_every_rank() {
-    holds("copy", &[], &ALL, &[]);
+    acp::holds("copy", &[], &ALL, &[]);
 }
 
 #[test]
 fn copies_go_in_packets() {
-    holds("copy", &PACKETS, &[3], &[]);
+    acp::holds("copy", &PACKETS, &[3], &[]);
 }
 
 #[test]
 fn orders_and_completion_have_their_outcome() {
-    holds("order", &[], &ALL, &[]);
+    acp::holds("order", &[], &ALL, &[]);
 }
 
 #[test]
 fn atomics_change_words_of_every_rank() {
-    holds("atomics", &[], &ALL, &[]);
+    acp::holds("atomics", &[], &ALL, &[]);
 }
 
 #[test]
 fn atomics_go_in_packets() {
-    holds("atomics", &PACKETS, &[3], &[]);
+    acp::holds("atomics", &PACKETS, &[3], &[]);
 }
 
 #[test]
 fn nothing_is_lost_of_what_all_ranks_add_at_once() {
-    holds("sums", &[], &[1, 2, 3, 4, 8], &[]);
+    acp::holds("sums", &[], &[1, 2, 3, 4, 8], &[]);
 }
 
 #[test]
 fn ranks_are_renumbered_and_begin_anew() {
-    holds("reset", &[], &ALL, &[]);
+    acp::holds("reset", &[], &ALL, &[]);
 }
 
 #[test]
 fn a_rank_that_sleeps_is_served() {
-    holds("pause", &[], &ALL, &[]);
+    acp::holds("pause", &[], &ALL, &[]);
 }
 
 #[test]
 fn deferred_accesses_go_on_by_themselves() {
-    holds("deferred", &[], &ALL, &[]);
+    acp::holds("deferred", &[], &ALL, &[]);
 }
 
 #[test]
 fn floods_of_accesses_between_others_get_through() {
-    holds("flood", &[], &ALL, &[]);
+    acp::holds("flood", &[], &ALL, &[]);
 }
 
 #[test]
 fn threads_issue_at_the_same_time() {
-    holds("threads", &[], &ALL, &[]);
+    acp::holds("threads", &[], &ALL, &[]);
     // Late packets have them sleep, and poll what another sleeps for.
-    holds("threads", &[&PACKETS[..], &["--faults", "delay=100us..2ms"]].concat(), &[2], &[]);
+    acp::holds("threads", &[&PACKETS[..], &["--faults", "delay=100us..2ms"]].concat(), &[2], &[]);
 }
 
 #[test]

@@ -1,98 +1,69 @@
 //! ACP's sets, multisets and maps: the C programs of `tests/acp` with every function, and jobs of `vervain-acp-maps-rank`
 //! (`tests/src/acp_maps`), which use the Rust crate.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, unswayed, vervain};
+use vervain_tests::{Job, acp};
 
-/// Far more than any of these takes: a hang is what it finds.
-const LIMIT: Duration = Duration::from_secs(100);
-const RANK: &str = env!("CARGO_BIN_EXE_vervain-acp-maps-rank");
+const RANK: acp::Ranks = acp::Ranks(env!("CARGO_BIN_EXE_vervain-acp-maps-rank"));
 const PACKETS: &[&str] = &["--link", "roce", "--interface", "lo"];
-
-fn launch(ranks: u32, options: &[&str], what: &[&str]) -> Command {
-    let mut command = unswayed(vervain());
-    command.args(["launch", "-n", &ranks.to_string()]).args(options).arg("--").arg(RANK).args(what);
-    command
-}
-
-fn run(ranks: u32, options: &[&str], what: &[&str]) -> Finished {
-    let end = Job::start(&mut launch(ranks, options, what)).finish(LIMIT);
-    assert!(end.success(), "{}", end.describe());
-    end
-}
-
-/// The program of C, built, on these numbers of ranks.
-fn holds(name: &str, options: &[&str], ranks: &[u32]) {
-    if !have(&["cc"]) {
-        return;
-    }
-    let program = acp_program("cc", &[], name);
-    let mut failures = Failures::default();
-    for &ranks in ranks {
-        let end = Job::start(&mut acp::launch(ranks, options, &program)).finish(LIMIT);
-        acp::judge(&format!("{name} {}", options.join(" ")), ranks, &end, &mut failures);
-    }
-    failures.assert_none();
-}
 
 #[test]
 fn every_function_of_sets() {
-    holds("set", &[], &[1, 2, 3, 4]);
+    acp::holds("set", &[], &[1, 2, 3, 4], &[]);
 }
 
 #[test]
 fn every_function_of_multisets() {
-    holds("multiset", &[], &[1, 2, 3, 4]);
+    acp::holds("multiset", &[], &[1, 2, 3, 4], &[]);
 }
 
 #[test]
 fn every_function_of_maps() {
-    holds("map", &[], &[1, 2, 3, 4]);
-    holds("map", PACKETS, &[2]);
+    acp::holds("map", &[], &[1, 2, 3, 4], &[]);
+    acp::holds("map", PACKETS, &[2], &[]);
 }
 
 #[test]
 fn random_programs_do_what_the_model_says() {
     for (ranks, count, seed) in [(1, "3000", "1"), (3, "6000", "2"), (4, "3000", "3")] {
-        run(ranks, &[], &["model", count, seed]);
+        RANK.run(ranks, &[], &["model", count, seed]);
     }
-    run(3, PACKETS, &["model", "300", "4"]);
+    RANK.run(3, PACKETS, &["model", "300", "4"]);
 }
 
 #[test]
 fn what_all_ranks_do_at_once_adds_up() {
     for ranks in [2, 4] {
-        run(ranks, &[], &["contend", "6000"]);
+        RANK.run(ranks, &[], &["contend", "6000"]);
     }
-    run(3, PACKETS, &["contend", "400"]);
-    let end = Job::start(launch(3, &[], &["contend", "400"]).env("ACP_ATOMICS", "owner")).finish(LIMIT);
+    RANK.run(3, PACKETS, &["contend", "400"]);
+    let end = Job::start(RANK.launch(3, &[], &["contend", "400"]).env("ACP_ATOMICS", "owner")).finish(acp::LIMIT);
     assert!(end.success(), "{}", end.describe());
 }
 
 #[test]
 fn values_are_whole_while_others_remove_them() {
     // The third is the largest value: one that is read in the slot only, and one that is not.
-    run(3, &[], &["churn", "2000", "80000"]);
-    run(4, &[], &["churn", "6000", "800"]);
-    run(3, PACKETS, &["churn", "200", "3000"]);
+    RANK.run(3, &[], &["churn", "2000", "80000"]);
+    RANK.run(4, &[], &["churn", "6000", "800"]);
+    RANK.run(3, PACKETS, &["churn", "200", "3000"]);
 }
 
 #[test]
 fn round_trips_are_as_documented() {
-    run(2, &[], &["trips"]);
-    run(2, PACKETS, &["trips"]);
+    RANK.run(2, &[], &["trips"]);
+    RANK.run(2, PACKETS, &["trips"]);
 }
 
 #[test]
 fn containers_come_and_go() {
-    run(3, &[], &["stale", "100"]);
+    RANK.run(3, &[], &["stale", "100"]);
 }
 
 #[test]
 fn a_slot_that_is_locked_for_long_is_waited_for() {
-    run(3, &[], &["locked"]);
+    RANK.run(3, &[], &["locked"]);
 }
 
 #[test]
@@ -104,7 +75,7 @@ fn what_is_broken_ends_the_job_with_a_sentence() {
         ("astray", "leads to no element"),
         ("unlocked-by-nobody", "is locked by rank 2097136, of which there is none"),
     ] {
-        let end = Job::start(&mut launch(2, &[], &[what])).finish(LIMIT);
+        let end = Job::start(&mut RANK.launch(2, &[], &[what])).finish(acp::LIMIT);
         assert!(end.status.is_some() && !end.success(), "{what}: {}", end.describe());
         assert!(end.output.contains(sentence), "{what}: {}", end.describe());
     }
@@ -113,8 +84,8 @@ fn what_is_broken_ends_the_job_with_a_sentence() {
 #[test]
 fn the_end_of_a_rank_in_the_midst_of_changes_ends_the_others() {
     for victim in [0, 2] {
-        let mut job = Job::start(&mut launch(3, &["--no-prefix"], &["forever"]));
-        let until = Instant::now() + LIMIT;
+        let mut job = Job::start(&mut RANK.launch(3, &["--no-prefix"], &["forever"]));
+        let until = Instant::now() + acp::LIMIT;
         let pids = loop {
             let output = job.output();
             let pids: Vec<i32> =
@@ -127,7 +98,7 @@ fn the_end_of_a_rank_in_the_midst_of_changes_ends_the_others() {
         };
         // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
         unsafe { libc::kill(pids[victim], libc::SIGKILL) };
-        let end = job.finish(LIMIT);
+        let end = job.finish(acp::LIMIT);
         assert!(end.status.is_some() && !end.success(), "{}", end.describe());
         let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
         assert_eq!(sentences, 1, "{}", end.describe());

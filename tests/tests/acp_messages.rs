@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Finished, Job, acp, acp_program, have};
+use vervain_tests::{Finished, Job, acp, acp_program, have};
 
 /// Far more than any of these takes: a hang is what it finds.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -15,16 +15,6 @@ fn run(name: &str, options: &[&str], ranks: u32, arguments: &[&str]) -> Option<F
     Some(Job::start(acp::launch(ranks, options, &program).args(arguments)).finish(LIMIT))
 }
 
-/// All ranks say that all has held.
-fn holds(name: &str, options: &[&str], ranks: &[u32], arguments: &[&str]) {
-    let mut failures = Failures::default();
-    for &ranks in ranks {
-        let Some(end) = run(name, options, ranks, arguments) else { return };
-        acp::judge(&format!("{name} {} {}", arguments.join(" "), options.join(" ")), ranks, &end, &mut failures);
-    }
-    failures.assert_none();
-}
-
 /// The job ends with this sentence, and nobody has found a failure.
 fn ends(name: &str, options: &[&str], ranks: u32, arguments: &[&str], sentence: &str) {
     let Some(end) = run(name, options, ranks, arguments) else { return };
@@ -34,35 +24,35 @@ fn ends(name: &str, options: &[&str], ranks: u32, arguments: &[&str], sentence: 
 
 #[test]
 fn channels_have_their_functions() {
-    holds("channel", &[], &[1, 2, 3, 4], &["all"]);
-    holds("channel", &PACKETS, &[2, 3], &["all"]);
-    holds("channel", &[&PACKETS[..], &["--faults", "delay=50us..500us,drop=0.5%"]].concat(), &[2], &["all"]);
+    acp::holds("channel", &[], &[1, 2, 3, 4], &["all"]);
+    acp::holds("channel", &PACKETS, &[2, 3], &["all"]);
+    acp::holds("channel", &[&PACKETS[..], &["--faults", "delay=50us..500us,drop=0.5%"]].concat(), &[2], &["all"]);
 }
 
 #[test]
 fn messages_of_all_sizes_arrive_in_order() {
-    holds("channel", &[], &[2], &["rounds", "1000", "20000"]);
-    holds("channel", &[], &[2], &["rounds", "3", "67108864"]);
-    holds("channel", &[], &[3], &["rounds", "100", "1000000"]);
-    holds("channel", &[], &[16], &["rounds", "20", "100000"]);
-    holds("channel", &PACKETS, &[3], &["rounds", "10", "100000"]);
+    acp::holds("channel", &[], &[2], &["rounds", "1000", "20000"]);
+    acp::holds("channel", &[], &[2], &["rounds", "3", "67108864"]);
+    acp::holds("channel", &[], &[3], &["rounds", "100", "1000000"]);
+    acp::holds("channel", &[], &[16], &["rounds", "20", "100000"]);
+    acp::holds("channel", &PACKETS, &[3], &["rounds", "10", "100000"]);
 }
 
 #[test]
 fn a_message_of_1_gib_arrives() {
-    holds("channel", &[], &[2], &["long", "1024"]);
+    acp::holds("channel", &[], &[2], &["long", "1024"]);
 }
 
 #[test]
 fn a_rank_that_stops_for_a_second_harms_nothing() {
-    holds("channel", &[], &[3], &["late"]);
+    acp::holds("channel", &[], &[3], &["late"]);
 }
 
 #[test]
 fn channels_and_buffers_are_left_open() {
-    holds("channel", &[], &[2, 3], &["open"]);
-    holds("segbuf", &[], &[2, 3], &["open"]);
-    holds("workspace", &[], &[2, 3], &["open"]);
+    acp::holds("channel", &[], &[2, 3], &["open"]);
+    acp::holds("segbuf", &[], &[2, 3], &["open"]);
+    acp::holds("workspace", &[], &[2, 3], &["open"]);
 }
 
 #[test]
@@ -87,14 +77,14 @@ fn threads_use_channels_of_values_side_by_side() {
 
 #[test]
 fn segmented_buffers_have_their_functions() {
-    holds("segbuf", &[], &[1, 2, 3, 4], &["all"]);
-    holds("segbuf", &PACKETS, &[2], &["all"]);
+    acp::holds("segbuf", &[], &[1, 2, 3, 4], &["all"]);
+    acp::holds("segbuf", &PACKETS, &[2], &["all"]);
 }
 
 #[test]
 fn workspaces_have_their_functions() {
-    holds("workspace", &[], &[1, 2, 3, 4], &["all"]);
-    holds("workspace", &PACKETS, &[3], &["all"]);
+    acp::holds("workspace", &[], &[1, 2, 3, 4], &["all"]);
+    acp::holds("workspace", &PACKETS, &[3], &["all"]);
 }
 
 #[test]
@@ -104,7 +94,7 @@ fn ranks_that_create_different_workspaces_end_the_job() {
 
 #[test]
 fn starter_memory_may_have_one_word_and_not_less() {
-    holds("channel", &["--starter-cl", "16"], &[2], &["rounds", "10", "1000"]);
+    acp::holds("channel", &["--starter-cl", "16"], &[2], &["rounds", "10", "1000"]);
     let Some(end) = run("channel", &["--starter-cl", "0"], 2, &["rounds", "1", "10"]) else { return };
     assert!(end.output.contains("ACP_STARTER_MEMORY_CL") && !end.success(), "{}", end.describe());
 }

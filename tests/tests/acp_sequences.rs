@@ -4,87 +4,73 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, tool, unswayed, vervain};
+use vervain_tests::{Failures, Job, acp, acp_program, have, tool};
 
-/// Far more than any of these takes: a hang is what it finds.
-const LIMIT: Duration = Duration::from_secs(100);
-const RANK: &str = env!("CARGO_BIN_EXE_vervain-sequences-rank");
+const RANK: acp::Ranks = acp::Ranks(env!("CARGO_BIN_EXE_vervain-sequences-rank"));
 const PACKETS: &[&str] = &["--link", "roce", "--interface", "lo"];
-
-fn launch(ranks: u32, options: &[&str], what: &[&str]) -> Command {
-    let mut command = unswayed(vervain());
-    command.args(["launch", "-n", &ranks.to_string()]).args(options).arg("--").arg(RANK).args(what);
-    command
-}
-
-fn run(ranks: u32, options: &[&str], what: &[&str]) -> Finished {
-    let end = Job::start(&mut launch(ranks, options, what)).finish(LIMIT);
-    assert!(end.success(), "{}", end.describe());
-    end
-}
 
 #[test]
 fn random_programs_of_one_rank_do_what_the_model_says() {
     for (what, seed) in [("vectors", "1"), ("deques", "2")] {
-        run(1, &[], &[what, "4000", seed]);
+        RANK.run(1, &[], &[what, "4000", seed]);
     }
-    run(1, &[], &["lists", "1500", "3"]);
+    RANK.run(1, &[], &["lists", "1500", "3"]);
 }
 
 #[test]
 fn ranks_that_take_turns_do_what_the_model_says() {
     for seed in ["4", "5"] {
-        run(4, &[], &["vectors", "500", seed]);
-        run(4, &[], &["deques", "500", seed]);
-        run(4, &[], &["lists", "300", seed]);
+        RANK.run(4, &[], &["vectors", "500", seed]);
+        RANK.run(4, &[], &["deques", "500", seed]);
+        RANK.run(4, &[], &["lists", "300", seed]);
     }
-    run(3, PACKETS, &["vectors", "60", "6"]);
-    run(3, PACKETS, &["deques", "60", "7"]);
-    run(3, PACKETS, &["lists", "40", "8"]);
+    RANK.run(3, PACKETS, &["vectors", "60", "6"]);
+    RANK.run(3, PACKETS, &["deques", "60", "7"]);
+    RANK.run(3, PACKETS, &["lists", "40", "8"]);
 }
 
 #[test]
 fn large_ones_move_in_parts() {
     for what in ["long-vectors", "long-deques"] {
-        run(3, &[], &[what, "60", "9"]);
-        run(3, PACKETS, &[what, "8", "10"]);
+        RANK.run(3, &[], &[what, "60", "9"]);
+        RANK.run(3, PACKETS, &[what, "8", "10"]);
     }
 }
 
 #[test]
 fn own_bytes_and_large_moves_are_what_they_were() {
-    run(1, &[], &["edges"]);
-    run(3, &[], &["edges"]);
-    run(2, PACKETS, &["edges"]);
+    RANK.run(1, &[], &["edges"]);
+    RANK.run(3, &[], &["edges"]);
+    RANK.run(2, PACKETS, &["edges"]);
 }
 
 #[test]
 fn values_go_in_and_come_out() {
-    run(1, &[], &["typed", "500"]);
-    run(3, &[], &["typed", "3000"]);
+    RANK.run(1, &[], &["typed", "500"]);
+    RANK.run(3, &[], &["typed", "3000"]);
 }
 
 #[test]
 fn containers_give_all_memory_back() {
-    let mut command = launch(2, &[], &["leaks", "300"]);
-    let end = Job::start(command.env("ACP_HEAP", "8M")).finish(LIMIT);
+    let mut command = RANK.launch(2, &[], &["leaks", "300"]);
+    let end = Job::start(command.env("ACP_HEAP", "8M")).finish(acp::LIMIT);
     assert!(end.success(), "{}", end.describe());
 }
 
 #[test]
 fn operations_take_the_round_trips_that_they_say() {
-    run(3, &[], &["trips"]);
+    RANK.run(3, &[], &["trips"]);
 }
 
 #[test]
 fn nothing_is_believed_of_what_others_have_written() {
-    run(1, &[], &["broken"]);
-    run(3, &[], &["broken"]);
+    RANK.run(1, &[], &["broken"]);
+    RANK.run(3, &[], &["broken"]);
 }
 
 #[test]
 fn a_job_that_is_broken_says_so_each_time() {
-    let end = Job::start(&mut launch(4, &[], &["nowhere"])).finish(LIMIT);
+    let end = Job::start(&mut RANK.launch(4, &[], &["nowhere"])).finish(acp::LIMIT);
     assert!(end.status.is_some() && !end.success(), "{}", end.describe());
     assert!(end.output.contains("it is found three times"), "{}", end.describe());
 }
@@ -92,8 +78,8 @@ fn a_job_that_is_broken_says_so_each_time() {
 #[test]
 fn the_end_of_a_rank_ends_those_that_work_on_its_containers() {
     for options in [&["--no-prefix"][..], &[PACKETS, &["--no-prefix"]].concat()] {
-        let mut job = Job::start(&mut launch(3, options, &["work"]));
-        let until = Instant::now() + LIMIT;
+        let mut job = Job::start(&mut RANK.launch(3, options, &["work"]));
+        let until = Instant::now() + acp::LIMIT;
         let pids = loop {
             let pids: Vec<i32> =
                 job.output().lines().filter_map(|line| line.strip_prefix("works as ")?.parse().ok()).collect();
@@ -105,7 +91,7 @@ fn the_end_of_a_rank_ends_those_that_work_on_its_containers() {
         };
         // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
         unsafe { libc::kill(pids[1], libc::SIGKILL) };
-        let end = job.finish(LIMIT);
+        let end = job.finish(acp::LIMIT);
         assert!(end.status.is_some() && !end.success(), "{}", end.describe());
         let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
         assert_eq!(sentences, 1, "{}", end.describe());
@@ -121,7 +107,7 @@ fn holds(compiler: &str, options: &[&str], name: &str, ranks: &[u32]) {
     let program = acp_program(compiler, options, name);
     let mut failures = Failures::default();
     for &ranks in ranks {
-        let end = Job::start(&mut acp::launch(ranks, &[], &program)).finish(LIMIT);
+        let end = Job::start(&mut acp::launch(ranks, &[], &program)).finish(acp::LIMIT);
         acp::judge(name, ranks, &end, &mut failures);
     }
     failures.assert_none();
@@ -167,7 +153,7 @@ fn generic_names_are_clean_in_all_standards() {
         for standard in standards {
             let mut command = Command::new(compiler);
             command.args([&format!("-std={standard}"), "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pedantic", "-Werror"]);
-            let end = Job::start(command.args([language, "-fsyntax-only", &include, source])).finish(LIMIT);
+            let end = Job::start(command.args([language, "-fsyntax-only", &include, source])).finish(acp::LIMIT);
             assert!(end.success() && end.output.is_empty(), "{}", end.describe());
             compiled += 1;
         }

@@ -15,16 +15,7 @@ use vervain_acp_heap::Heap;
 
 /// Runs the rank: status 0, or 3 with the sentence of the error.
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize, or: u64| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(or);
-    let what = arguments.first().map(String::as_str).unwrap_or_default();
-    match run(what, number(1, 1000), number(2, 1)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("acp maps rank: {error}");
-            ExitCode::from(3)
-        }
-    }
+    crate::acp::rank_main("acp maps rank", 1000, run)
 }
 
 fn run(what: &str, count: u64, seed: u64) -> Result<()> {

@@ -18,16 +18,7 @@ use vervain_acp_heap::Heap;
 
 /// Runs the rank: status 0, or 3 with the sentence of the error.
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize, or: u64| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(or);
-    let what = arguments.first().map(String::as_str).unwrap_or_default();
-    match run(what, number(1, 100), number(2, 1)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("sequences rank: {error}");
-            ExitCode::from(3)
-        }
-    }
+    crate::acp::rank_main("sequences rank", 100, run)
 }
 
 fn run(what: &str, count: u64, seed: u64) -> Result<()> {
