@@ -40,11 +40,20 @@ static int new_number(int kind) {
 }
 
 static void impossible_numbers(void) {
+	/* A channel that is open across what is refused, from each rank to the next. */
+	int right = (at_rank + 1) % at_procs, left = (at_rank + at_procs - 1) % at_procs, word = at_rank;
+	acp_ch_t to = at_procs > 1 ? acp_create_ch(at_rank, right) : NULL, from = at_procs > 1 ? acp_create_ch(left, at_rank) : NULL;
 	AT_CHECK(acp_reset(-1) == -1, "there is a rank -1");
 	AT_CHECK(acp_reset(at_procs) == -1, "there is a rank %d", at_procs);
 	AT_CHECK(acp_reset(2147483647) == -1, "there is the last of all ranks");
 	AT_CHECK(acp_error() && strstr(acp_error(), "acp_reset: "), "%s", at_why());
 	AT_CHECK(acp_rank() == at_rank && acp_procs() == at_procs, "it has had an effect");
+	if (at_procs > 1) {
+		AT_CHECK(acp_send_ch(to, &word, sizeof word) == 0, "%s", at_why());
+		AT_CHECK(acp_recv_ch(from, &word, sizeof word) == (int)sizeof word && word == left, "%d of rank %d: %s", word, left, at_why());
+		acp_request_t ends[2] = {acp_nbfree_ch(to), acp_nbfree_ch(from)};
+		AT_CHECK(acp_waitall_ch(ends, 2, NULL) == 0, "%s", at_why());
+	}
 }
 
 int main(int argc, char **argv) {

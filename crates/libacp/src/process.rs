@@ -143,6 +143,10 @@ pub fn join() -> Result<(), String> {
 /// # Errors
 /// A sentence: it is no rank, or the new number cannot be.
 pub fn renumber(rank: u32) -> Result<(), String> {
+    // What is refused leaves everything as it was, the libraries' channels too.
+    if let Some(ranks) = world().map(World::size).filter(|ranks| rank >= *ranks) {
+        return Err(format!("there is no rank {rank}: the job has {ranks}"));
+    }
     let world = take()?;
     // SAFETY: the pointer is `join`'s and nobody else has it now.
     let result = unsafe { (*world).reset(rank) };
