@@ -181,8 +181,8 @@ impl World {
     /// As there.
     pub fn write<T: Pod>(&self, to: GlobalPtr<T>, values: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice::<T, u8>(values);
-        self.own(to.address, bytes.len(), |place| {
-            // SAFETY: as in `read`.
+        self.own_writable(to.address, bytes.len(), |place| {
+            // SAFETY: as in `read`, and the memory may be written.
             unsafe { memory::copy(bytes.as_ptr(), place, bytes.len()) };
         })
     }

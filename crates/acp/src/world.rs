@@ -375,11 +375,21 @@ impl World {
 
     /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile.
     pub(crate) fn own(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
+        self.own_if(address, len, false, f)
+    }
+
+    /// As [`own`](World::own), of memory that may be written.
+    pub(crate) fn own_writable(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
+        self.own_if(address, len, true, f)
+    }
+
+    fn own_if(&self, address: GlobalAddress, len: usize, writable: bool, f: impl FnOnce(*mut u8)) -> Result<()> {
         self.with(|engine| {
             if engine.layout.parts(address).is_none_or(|parts| parts.rank != engine.rank) {
                 return Err(Error::refused(format!("{address} is no memory of rank {}", engine.rank)));
             }
-            let (registration, offset) = engine.table.range(address, len).map_err(Error::into_refused)?;
+            let found = if writable { engine.table.writable(address, len) } else { engine.table.range(address, len) };
+            let (registration, offset) = found.map_err(Error::into_refused)?;
             f(registration.at(offset));
             Ok(())
         })

@@ -121,6 +121,8 @@ impl Engine {
             Ask::Extend { known, len } => match self.extend(known, len) {
                 Some(count) => count,
                 None => {
+                    // It is none of those that are served meanwhile: the round may wait for what this rank has to serve.
+                    self.served -= u32::from(matches!(asker, Asker::Peer(_)));
                     self.extensions.push((known, len, asker));
                     return self.begin_round();
                 }
@@ -257,6 +259,7 @@ impl Engine {
             self.round = None;
             self.table.round_done(keys);
             for (known, len, asker) in std::mem::take(&mut self.extensions) {
+                self.served += u32::from(matches!(asker, Asker::Peer(_)));
                 self.begin_ask(Ask::Extend { known, len }, asker);
             }
         }
