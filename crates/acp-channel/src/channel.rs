@@ -73,6 +73,8 @@ pub(crate) type Outcome = Result<usize, String>;
 pub(crate) struct Request {
     pub end: Id,
     pub outcome: Option<Outcome>,
+    /// Nobody waits for it: it goes when it is over.
+    pub is_detached: bool,
 }
 
 /// What an end goes on with.
@@ -91,6 +93,9 @@ impl With<'_, '_> {
     fn done(&mut self, id: Id, outcome: Outcome) {
         if let Some(request) = self.requests.get(id) {
             request.outcome = Some(outcome);
+            if request.is_detached {
+                self.requests.remove(id);
+            }
             self.finished.fetch_add(1, Ordering::Release);
         }
     }
@@ -234,7 +239,7 @@ impl<'w> End<'w> {
             (What::Receive(_), Side::Send(_)) => "this rank is the channel's sender",
             _ => {
                 self.is_freed = matches!(what, What::Free);
-                let id = requests.insert(Request { end, outcome: None });
+                let id = requests.insert(Request { end, outcome: None, is_detached: false });
                 self.queue.push_back((id, what));
                 return Ok(id);
             }
@@ -387,7 +392,12 @@ impl<'w> End<'w> {
             }
             let Some(record) = side.input.look()? else { break };
             self.has_asked = false;
-            *with.moved += 1;
+            if side.fetch.is_some() && record.kind != Kind::Offer {
+                return Err(Error::broken(format!(
+                    "rank {} has taken back what it has offered in a channel",
+                    self.name.peer
+                )));
+            }
             let there = side.sender(world, self.name.peer)?;
             let wanted = match (record.kind, what) {
                 (Kind::Free, What::Free) => {
@@ -411,6 +421,7 @@ impl<'w> End<'w> {
             };
             let step = side.receive(with, self.name.peer, record, wanted)?;
             side.tell(world, self.name.peer, there, &mut self.last)?;
+            *with.moved += u64::from(!matches!(step, Came::Nothing));
             match step {
                 Came::Nothing => break,
                 Came::Part => {}

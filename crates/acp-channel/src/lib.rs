@@ -299,6 +299,18 @@ impl<'w> Channels<'w> {
         self.ask(channel, What::Free)
     }
 
+    /// Frees an end as [`begin_free`](Channels::begin_free), for whom nobody waits.
+    pub(crate) fn free_later(&self, channel: Id) -> Result<()> {
+        self.with(|state| {
+            let Some(found) = state.ends.get(channel) else { return Err(Error::refused("there is no such channel")) };
+            let id = found.ask(&mut state.requests, channel, What::Free)?;
+            if let Some(request) = state.requests.get(id) {
+                request.is_detached = true;
+            }
+            state.go_on_with(self.world, channel)
+        })
+    }
+
     /// Waits for a request, which is gone then, and returns the bytes that were received; 0 for others.
     ///
     /// # Errors
@@ -370,7 +382,7 @@ impl<'w> Channels<'w> {
     pub fn is_buffer_connected(&self, id: Id) -> Result<bool> {
         self.with(|state| {
             state.go_on(self.world)?;
-            state.buffer(self.world, id, |buffer, _| buffer.is_connected())
+            state.buffer(self.world, id, |buffer, _| buffer.is_connected_now())
         })
     }
 

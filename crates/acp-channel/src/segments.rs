@@ -270,9 +270,12 @@ impl<'w> Segments<'w> {
         }
         let offset = (self.tail % self.count) * self.size as u64;
         let from = GlobalAddress(self.key.0).add(offset);
-        self.puts.push_back(world.copy(self.segments.add(offset), from, self.size, Order::Now)?);
+        let segment = world.copy(self.segments.add(offset), from, self.size, Order::Now)?;
+        self.puts.push_back(segment);
         self.tail += 1;
-        self.tell(world, there, source::TAILS + slot, self.tail, destination::TAIL, Order::Continue)?;
+        // Not as a continuation: another thread's access may come between, and the next count must not overtake this one.
+        let order = Order::After(segment);
+        self.tell(world, there, source::TAILS + slot, self.tail, destination::TAIL, order)?;
         self.tails[slot] = self.last;
         Ok(())
     }
@@ -318,6 +321,12 @@ impl<'w> Segments<'w> {
         self.connected()?;
         self.look(world)?;
         Ok(self.answer(self.tail > self.head))
+    }
+
+    /// Whether both ends are there, for who asks until they are.
+    pub fn is_connected_now(&mut self) -> Result<bool> {
+        let yes = self.is_connected()?;
+        Ok(self.answer(yes))
     }
 
     /// Programs ask until the answer is yes: others need the processor for that.

@@ -45,7 +45,7 @@ impl End<'_, '_> {
 impl Drop for End<'_, '_> {
     fn drop(&mut self) {
         // What fails here breaks the next call too.
-        let _ = self.channels.begin_free(self.id);
+        let _ = self.channels.free_later(self.id);
     }
 }
 
