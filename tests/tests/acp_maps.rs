@@ -57,6 +57,13 @@ fn round_trips_are_as_documented() {
 }
 
 #[test]
+fn what_finds_no_memory_changes_nothing() {
+    let mut job = RANK.launch(2, &[], &["swap", "300"]);
+    let end = Job::start(job.env("ACP_HEAP", "1M")).finish(acp::LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
 fn containers_come_and_go() {
     RANK.run(3, &[], &["stale", "100"]);
 }

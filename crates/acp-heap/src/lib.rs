@@ -47,6 +47,9 @@ const LARGE: usize = 4 << 20;
 /// Blocks of at least so many bytes may have a segment of their own, which is unmapped when they are freed: where a tree's segment does
 /// not fit below the heap's limit any more. Shorter ones stay mapped, so that who still reads them finds any bytes there.
 pub const MAY_BE_UNMAPPED: usize = 16 << 10;
+/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that allocate and free
+/// in turn change something for ever.
+const SEARCHES: u32 = 8;
 /// Segments of one block are whole pages.
 const PAGE: u64 = 4096;
 
@@ -168,7 +171,7 @@ impl<'w> Heap<'w> {
             None => (0, u64::from(self.world.rank()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20),
         };
         let order = || directory.segments[begin..].iter().chain(&directory.segments[..begin]);
-        loop {
+        for _ in 0..SEARCHES {
             let mut contended = false;
             for segment in order() {
                 let words = self.words(rank, *segment);
@@ -193,9 +196,10 @@ impl<'w> Heap<'w> {
             }
             // Where it was others' luck each time, there was room.
             if !closed && !contended {
-                return Ok(None);
+                break;
             }
         }
+        Ok(None)
     }
 
     /// Frees what [`allocate`](Heap::allocate) has given, by whatever rank. Null is left alone.

@@ -3,7 +3,7 @@
 use std::thread;
 
 use fastrand::Rng;
-use vervain_acp::{Atomic, Order, Result};
+use vervain_acp::{Atomic, Error, Order, Result};
 use vervain_acp_containers::hashed::{Bytes, Container, Extent, Hashed, Kind, Room};
 use vervain_acp_containers::{GMap, GMultiset, GSet};
 
@@ -148,6 +148,53 @@ pub fn churn(hashed: Hashed<'_>, count: u64, largest: u64) -> Result<()> {
     world.sync()?;
     let left = map.len(Extent::All)?;
     holds(left <= 3 * size && left >= size, || format!("{left} elements"))?;
+    world.sync()
+}
+
+/// Two maps, on rank 0 and on rank 1, change places where rank 1 has no memory left: all is as it was.
+pub fn swap_without_memory(hashed: Hashed<'_>, count: u64) -> Result<()> {
+    let world = hashed.world();
+    if world.rank() == 0 {
+        let [large, small] = [0, 1].map(|on| GMap::<u64, u64>::create(hashed, &[on], 16, on));
+        let (large, small) = (large?, small?);
+        for key in 0..count {
+            large.insert(&key, &(key + 1))?;
+            if key < 10 {
+                // The same keys, with other values.
+                small.insert(&key, &(key + 2))?;
+            }
+        }
+        let mut blocks = vec![];
+        for size in [16 << 10, 512, 48, 16] {
+            while let Some(block) = hashed.heap().allocate(size, 1)? {
+                blocks.push(block);
+            }
+        }
+        let error = large.swap(&small).err();
+        holds(error.as_ref().is_some_and(Error::is_refused), || format!("without memory: {error:?}"))?;
+        for (map, number, more) in [(&large, count, 1), (&small, 10, 2)] {
+            let found = (0..number).filter(|key| map.get(key).is_ok_and(|value| value == Some(key + more))).count();
+            holds(found as u64 == number && map.len(Extent::All)? == number, || {
+                format!("{found} of {number} elements")
+            })?;
+        }
+        // What is no map is found out before anything moves.
+        let gone = GMap::<u64, u64>::create(hashed, &[0], 16, 0)?;
+        let name = gone.name();
+        gone.destroy()?;
+        let gone = GMap::open(hashed, name);
+        for refused in [large.swap(&gone), large.assign(&gone, Extent::All)] {
+            holds(refused.is_err(), || "a map that is gone has elements".into())?;
+        }
+        holds(large.len(Extent::All)? == count, || "elements are gone".into())?;
+        blocks.into_iter().try_for_each(|block| hashed.heap().free(block))?;
+        large.swap(&small)?;
+        holds(large.len(Extent::All)? == 10 && small.len(Extent::All)? == count, || {
+            "they have not changed places".into()
+        })?;
+        large.destroy()?;
+        small.destroy()?;
+    }
     world.sync()
 }
 

@@ -28,6 +28,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
             "model" => model::run(hashed, count, seed)?,
             "contend" => contend::run(hashed, count)?,
             "churn" => contend::churn(hashed, count, seed)?,
+            "swap" => contend::swap_without_memory(hashed, count)?,
             "forever" => contend::forever(hashed)?,
             "trips" => trips::run(hashed)?,
             "stale" => trips::stale(hashed, count)?,

@@ -132,7 +132,8 @@ impl<'a> Container<'a> {
             Kind::Multiset => times,
             Kind::Map => value.len() as u64,
         };
-        let header = Header { next: Pointer::NULL, mark: mark(slot.at), key: key.len() as u64, more };
+        // The mark comes with the link: an iterator at an element whose block this was must not believe in it before.
+        let header = Header { next: Pointer::NULL, mark: 0, key: key.len() as u64, more };
         let at = block.pointer.address();
         batch.clear()?;
         match block.written {
@@ -151,7 +152,8 @@ impl<'a> Container<'a> {
             look.held = true;
         }
         batch.wait()?;
-        self.unlock(batch, slot, &[(look.link, block.pointer.0)], look.state.changed(look.state.count() + 1))?;
+        let words = [(at.add(MARK), mark(slot.at)), (look.link, block.pointer.0)];
+        self.unlock(batch, slot, &words, look.state.changed(look.state.count() + 1))?;
         Ok(Some(at))
     }
 

@@ -45,6 +45,11 @@ impl<'a> Hashed<'a> {
         Self { heap, places }
     }
 
+    /// The heap that they are in.
+    pub fn heap(&self) -> &'a Heap<'a> {
+        self.heap
+    }
+
     /// The world that they are of.
     pub fn world(&self) -> &'a World {
         self.heap.world()

@@ -227,7 +227,8 @@ impl Container<'_> {
                 patience.wait(self.world(), slot, state)?;
                 continue;
             }
-            match self.walk(batch, slot, state, head, held, key, want)? {
+            let walked = self.walk(batch, slot, state, head, held, key, want);
+            match if held { self.or_let_go(batch, slot, state, walked)? } else { walked? } {
                 Walked::To(link, element) => return Ok(Some(Look { state, held, link, element })),
                 Walked::Changed => failures += 1,
                 Walked::Large => failures = FAILURES,
@@ -235,7 +236,17 @@ impl Container<'_> {
         }
     }
 
-    /// Walks a slot's list up to a key. What is wrong with it ends the job: so a slot that is held need not be let go.
+    /// What came of reading a slot that this thread has, which is free again where that was refused: there may be no room for what is
+    /// read. Otherwise the job has ended.
+    pub(super) fn or_let_go<T>(&self, batch: &mut Batch<'_>, slot: &Slot, state: State, read: Result<T>) -> Result<T> {
+        if read.as_ref().is_err_and(Error::is_refused) {
+            batch.clear()?;
+            self.unlock(batch, slot, &[], state)?;
+        }
+        read
+    }
+
+    /// Walks a slot's list up to a key.
     #[expect(clippy::too_many_arguments, reason = "what was found of the slot, and what is looked for")]
     fn walk(
         &self,

@@ -197,7 +197,7 @@ impl Container<'_> {
     /// Whether an iterator of this container's names an element.
     fn is_inside(&self, cursor: &Cursor) -> Option<(u64, u64, Pointer)> {
         let (index, slot) = (u64::try_from(cursor.index).ok()?, u64::try_from(cursor.slot).ok()?);
-        let is = index < self.name.ranks && slot < self.name.slots && cursor.element != 0;
+        let is = cursor.name == self.name && index < self.name.ranks && slot < self.name.slots && cursor.element != 0;
         is.then_some((index, slot, Pointer(cursor.element)))
     }
 
@@ -313,7 +313,8 @@ impl Container<'_> {
         loop {
             if failures >= FAILURES {
                 let Some((state, head)) = self.hold(batch, slot)? else { return Ok(None) };
-                let listed = self.list(batch, slot, state, head, true)?;
+                let listed = self.list(batch, slot, state, head, true);
+                let listed = self.or_let_go(batch, slot, state, listed)?;
                 self.unlock(batch, slot, &[], state)?;
                 return Ok(listed);
             }

@@ -94,13 +94,16 @@ impl Container<'_> {
     /// Takes all elements out of a slot: they are in none, and this thread's.
     fn detach(&self, batch: &mut Batch<'_>, slot: &Slot) -> Result<Vec<Listed>> {
         let Some((state, head)) = self.hold(batch, slot)? else { return Err(self.none()) };
-        let listed = self.list(batch, slot, state, head, true)?.unwrap_or_default();
-        batch.clear()?;
-        // Iterators find that their element is gone. Before the slot is free nobody links to it.
-        for listed in &listed {
-            batch.put_words(listed.at(MARK as usize), &[0], Order::Now)?;
+        let listed = self.list(batch, slot, state, head, true);
+        let listed = self.or_let_go(batch, slot, state, listed)?.unwrap_or_default();
+        // Iterators find that their element is gone. Before the slot is free nobody links to it. So many words always have room.
+        for some in listed.chunks(256) {
+            batch.clear()?;
+            for listed in some {
+                batch.put_words(listed.at(MARK as usize), &[0], Order::Now)?;
+            }
         }
-        batch.wait()?;
+        batch.clear()?;
         self.unlock(batch, slot, &[(slot.at.add(HEAD), 0)], state.changed(0))?;
         Ok(listed)
     }
@@ -170,6 +173,8 @@ impl Container<'_> {
         if self.name == other.name {
             return Ok(());
         }
+        // What is no container is found out before anything is gone.
+        other.owners()?;
         self.clear(Extent::All)?;
         self.merge(other, extent)
     }
@@ -182,20 +187,30 @@ impl Container<'_> {
         if self.name == other.name {
             return Ok(());
         }
-        // Elements of the one wait in slots of their own ranks, by their own blocks.
-        let rank = self.world().rank();
-        let aside = self.hashed.create(self.kind, &self.owners()?, self.name.slots, rank)?;
-        let back = |error| {
-            other.take_from(self, Extent::All)?;
+        // What is no container is found out before anything moves.
+        other.owners()?;
+        // Elements of the one wait in slots of their own ranks, by their own blocks, which takes no memory there and back.
+        let aside = self.hashed.create(self.kind, &self.owners()?, self.name.slots, self.world().rank())?;
+        let moved = aside.take_from(self, Extent::All).map_err(|error| (error, false));
+        let moved = moved.and_then(|()| self.take_from(other, Extent::All).map_err(|error| (error, false)));
+        let moved = moved.and_then(|()| other.take_from(&aside, Extent::All).map_err(|error| (error, true)));
+        let Err((error, is_last)) = moved else { return aside.destroy() };
+        if error.is_refused() {
+            // What has no memory on the way back stays where it has come to. Nothing stays aside, which nobody has the name of.
+            if is_last {
+                if_there_is_memory(aside.take_from(other, Extent::All))?;
+            }
+            if_there_is_memory(other.take_from(self, Extent::All))?;
             self.take_from(&aside, Extent::All)?;
-            Err(error)
-        };
-        aside.take_from(self, Extent::All)?;
-        let exchanged = self.take_from(other, Extent::All).or_else(back);
-        let exchanged = exchanged.and_then(|()| other.take_from(&aside, Extent::All));
-        if exchanged.is_ok() || aside.is_empty(Extent::All)? {
             aside.destroy()?;
         }
-        exchanged
+        Err(error)
+    }
+}
+
+fn if_there_is_memory(moved: Result<()>) -> Result<()> {
+    match moved {
+        Err(error) if error.is_refused() => Ok(()),
+        moved => moved,
     }
 }
