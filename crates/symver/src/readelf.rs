@@ -28,6 +28,9 @@ pub fn versioned_exports(path: &Path) -> Result<BTreeSet<String>, String> {
         .collect())
 }
 
+/// What `make build` leaves out. With others the libraries' dependencies would have other features, and all be linked anew.
+const NOT_BUILT: [&str; 4] = ["vervain-benches", "vervain-tests", "vervain-client-tests", "vervain-model"];
+
 /// The cdylib `name` as it is shipped, built if it is not: `cargo test` itself builds libraries only that a test can link.
 /// It is built with the same words as by `make build`, after which this takes no time.
 ///
@@ -39,7 +42,8 @@ pub fn built_library(name: &str) -> Result<PathBuf, String> {
     let target_dir = exe.ancestors().nth(3).ok_or("the test has no target directory")?;
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--release", "--workspace"])
-        .args(["--exclude", "vervain-benches", "--exclude", "vervain-tests", "--target-dir"])
+        .args(NOT_BUILT.map(|package| format!("--exclude={package}")))
+        .arg("--target-dir")
         .arg(target_dir)
         .output()
         .map_err(|e| format!("cargo: {e}"))?;
