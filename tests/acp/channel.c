@@ -329,6 +329,46 @@ static void die(int step) {
 	}
 }
 
+/* Rank 1 waits for a message and is stopped. Rank 0 sends it one, and messages go on between ranks 0 and 2, over an old channel and a
+ * new one, some laps of the ring. */
+static void while_one_is_stopped(void) {
+	at_tell(0, (uint64_t)getpid());
+	at_sync();
+	pid_t stopped = (pid_t)at_told(1, 0);
+	long word = 7;
+	unsigned char page[4000] = {0};
+	if (at_rank == 1) {
+		acp_ch_t ch = channel(0, 1);
+		AT_CHECK(acp_recv_ch(ch, &word, sizeof word) == (int)sizeof word && word == 8, "%ld: %s", word, at_why());
+		AT_CHECK(acp_free_ch(ch) == 0, "%s", at_why());
+		return;
+	}
+	acp_ch_t to_stopped = at_rank == 0 ? channel(0, 1) : ACP_CH_NULL;
+	acp_ch_t to[2] = {channel(at_rank, 2 - at_rank), ACP_CH_NULL}, from[2] = {channel(2 - at_rank, at_rank), ACP_CH_NULL};
+	for (int round = 0; round < 60; round++) {
+		if (round == 10 && at_rank == 0) {
+			usleep(50000); /* most often it sleeps by now, and has asked to be woken */
+			AT_MUST(kill(stopped, SIGSTOP) == 0, "kill: %s", strerror(errno));
+			word = 8;
+			AT_CHECK(acp_send_ch(to_stopped, &word, sizeof word) == 0, "%s", at_why());
+		}
+		if (round == 20)
+			to[1] = channel(at_rank, 2 - at_rank), from[1] = channel(2 - at_rank, at_rank);
+		acp_ch_t out = to[round >= 20 && round % 2], in = from[round >= 20 && round % 2];
+		if (at_rank == 0)
+			AT_CHECK(acp_send_ch(out, page, sizeof page) == 0, "%s", at_why());
+		AT_CHECK(acp_recv_ch(in, page, sizeof page) == (int)sizeof page, "round %d: %s", round, at_why());
+		if (at_rank == 2)
+			AT_CHECK(acp_send_ch(out, page, sizeof page) == 0, "%s", at_why());
+	}
+	if (at_rank == 0)
+		kill(stopped, SIGCONT);
+	acp_request_t ends[5] = {acp_nbfree_ch(to[0]), acp_nbfree_ch(to[1]), acp_nbfree_ch(from[0]), acp_nbfree_ch(from[1])};
+	if (at_rank == 0)
+		ends[4] = acp_nbfree_ch(to_stopped);
+	AT_CHECK(acp_waitall_ch(ends, at_rank == 0 ? 5 : 4, NULL) == 0, "%s", at_why());
+}
+
 int main(int argc, char **argv) {
 	const char *what = argc > 1 ? argv[1] : "all";
 	long first = argc > 2 ? atol(argv[2]) : 0, second = argc > 3 ? atol(argv[3]) : 0;
@@ -372,6 +412,8 @@ int main(int argc, char **argv) {
 			AT_CHECK(acp_free_ch(ch) == 0, "%s", at_why());
 	} else if (strcmp(what, "die") == 0) {
 		die((int)first);
+	} else if (strcmp(what, "stopped") == 0) {
+		while_one_is_stopped();
 	} else if (strcmp(what, "late") == 0) {
 		/* The launcher's child stops itself; its own child lets it go on after a second. */
 		if (at_rank == 1 && fork() == 0) {

@@ -49,6 +49,11 @@ fn a_rank_that_stops_for_a_second_harms_nothing() {
 }
 
 #[test]
+fn a_rank_that_is_stopped_keeps_nobody_from_others() {
+    acp::holds("channel", &[], &[3], &["stopped"]);
+}
+
+#[test]
 fn channels_and_buffers_are_left_open() {
     acp::holds("channel", &[], &[2, 3], &["open"]);
     acp::holds("segbuf", &[], &[2, 3], &["open"]);

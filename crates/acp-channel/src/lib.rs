@@ -519,11 +519,10 @@ impl<'w> Channels<'w> {
             }
             Ok((watched, handle))
         })?;
-        if let Some(handle) = handle.filter(|_| self.awaits(handle)) {
-            return self.world.complete(handle);
-        }
+        // What is over already is gone on with by now. One that stays under way for long keeps nobody from what comes meanwhile.
+        let handle = handle.filter(|_| self.awaits(handle));
         let began = Instant::now();
-        self.world.wait_until(most, || {
+        self.world.wait_until(most, handle, || {
             watched.iter().any(|(word, was)| word.load(Ordering::Acquire) != *was)
                 || self.finished.load(Ordering::Acquire) != finished
                 || began.elapsed() >= most

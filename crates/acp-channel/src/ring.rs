@@ -47,12 +47,14 @@ pub(crate) enum Kind {
     Skip = 6,
     /// The sender has freed the channel.
     Free = 7,
+    /// Where the sender's words are: the first record; the words have marks.
+    Hello = 8,
 }
 
 impl Kind {
     fn of(number: u32) -> Option<Self> {
         use Kind::*;
-        [Short, Whole, Begin, Part, Offer, Skip, Free].into_iter().find(|kind| *kind as u32 == number)
+        [Short, Whole, Begin, Part, Offer, Skip, Free, Hello].into_iter().find(|kind| *kind as u32 == number)
     }
 
     fn has_marks(self) -> bool {
@@ -73,9 +75,6 @@ fn words_of(kind: Kind, len: usize) -> usize {
 pub(crate) trait Wire {
     /// Puts these words of the sender's side to the same ones of the ring; if `behind`, not before those of the put just before.
     fn put(&mut self, words: Range<usize>, behind: bool) -> Result<()>;
-
-    /// Whether all puts from this quarter of the sender's side are over.
-    fn is_over(&mut self, quarter: usize) -> Result<bool>;
 }
 
 /// The sender's side: records are made there, at the places that they have in the ring.
@@ -84,14 +83,12 @@ pub(crate) struct Out<'w> {
     /// Words that were used since the beginning, and those that the receiver has read.
     written: u64,
     read: u64,
-    /// That of the last record.
-    quarter: usize,
 }
 
 impl<'w> Out<'w> {
     pub fn new(side: &'w [AtomicU64]) -> Self {
         assert_eq!(side.len(), WORDS, "the words of a ring");
-        Self { side, written: 0, read: 0, quarter: 0 }
+        Self { side, written: 0, read: 0 }
     }
 
     /// The receiver says how many words it has read.
@@ -107,7 +104,8 @@ impl<'w> Out<'w> {
         Ok(())
     }
 
-    /// A place for so many words; None where there is none yet.
+    /// A place for so many words; None where there is none yet. What the receiver has read was carried out: its words of this side may
+    /// be written anew, whether or not the puts are known to be over.
     #[inline]
     fn place(&mut self, words: usize, wire: &mut impl Wire) -> Result<Option<usize>> {
         let room = WORDS - (self.written - self.read) as usize;
@@ -118,21 +116,11 @@ impl<'w> Out<'w> {
             return Ok(None);
         }
         let start = if skipped > 0 { 0 } else { at };
-        for quarter in start / QUARTER..=(start + words - 1) / QUARTER {
-            if quarter != self.quarter && !wire.is_over(quarter)? {
-                return Ok(None);
-            }
-        }
         if skipped > 0 {
-            // Its own quarter is that of the record before, or it is the first word of one that nothing was put from since.
-            if at / QUARTER != self.quarter && !wire.is_over(at / QUARTER)? {
-                return Ok(None);
-            }
             self.side[at].store(head(Kind::Skip, 0), Ordering::Relaxed);
             wire.put(at..at + 1, false)?;
             self.written += left as u64;
         }
-        self.quarter = (start + words - 1) / QUARTER;
         self.written += words as u64;
         Ok(Some(start))
     }
@@ -290,7 +278,7 @@ impl Record {
         let fits = match self.kind {
             Kind::Short => self.len <= SHORT,
             Kind::Whole | Kind::Part => (1..=LONG).contains(&self.len),
-            Kind::Begin => self.len == WORD,
+            Kind::Begin | Kind::Hello => self.len == WORD,
             Kind::Offer => self.len == 2 * WORD,
             Kind::Skip => self.len == 0 && self.at > 0,
             Kind::Free => self.len == 0,

@@ -261,14 +261,15 @@ impl World {
         self.ask(rank, Ask::Look, GlobalAddress::NULL)
     }
 
-    /// Waits until `ready` finds so, of memory of this rank's that others write to. It is asked over and over for a moment, then
-    /// when a peer [wakes](World::wake) this rank, and every `at_least` in case that none does. Threads of the program wait side by
-    /// side. `ready` must not call ACP.
+    /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and all before it are
+    /// over. It is asked over and over for a moment, then when a peer [wakes](World::wake) this rank, and every `at_least` in case
+    /// that none does. Threads of the program wait side by side. `ready` must not call ACP.
     ///
     /// # Errors
     /// The job is broken.
-    pub fn wait_until(&self, at_least: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
-        self.progress().wait_looking(Some(at_least), |_| Ok(ready().then_some(())))
+    pub fn wait_until(&self, at_least: Duration, over: Option<Handle>, mut ready: impl FnMut() -> bool) -> Result<()> {
+        let is_over = |engine: &Engine| over.is_some_and(|over| over.get() < engine.head());
+        self.progress().wait_looking(Some(at_least), |engine| Ok((is_over(engine) || ready()).then_some(())))
     }
 
     /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory, in the data

@@ -119,8 +119,8 @@ enum Request {
 fn request(request: Request, address: usize, len: usize, default: usize) -> usize {
     let arguments = [request as usize, address, len, 0, 0, 0];
     let mut answer = default;
-    // SAFETY: the rotations add up to whole turns, and the exchange is of a register with itself. Valgrind reads six words.
     #[cfg(target_arch = "x86_64")]
+    // SAFETY: the rotations add up to whole turns, and the exchange is of a register with itself. Valgrind reads six words.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",
@@ -133,8 +133,8 @@ fn request(request: Request, address: usize, len: usize, default: usize) -> usiz
             options(nostack)
         );
     }
-    // SAFETY: as above.
     #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
     unsafe {
         std::arch::asm!(
             "ror x12, x12, #3",

@@ -165,13 +165,13 @@ fn libraries(world: &World, count: u64) -> Result<()> {
     for round in 1..=count {
         let wait = || arrived.load(std::sync::atomic::Ordering::Acquire) >= round;
         if rank > 0 {
-            world.wait_until(Duration::from_secs(60), wait)?;
+            world.wait_until(Duration::from_secs(60), None, wait)?;
         }
         batch.put_words(far, &[round], Order::Now)?;
         batch.clear()?;
         world.wake(next)?;
         if rank == 0 {
-            world.wait_until(Duration::from_secs(60), wait)?;
+            world.wait_until(Duration::from_secs(60), None, wait)?;
         }
     }
     world.sync()?;

@@ -26,10 +26,6 @@ impl Wire for Late<'_> {
         }
         Ok(())
     }
-
-    fn is_over(&mut self, _quarter: usize) -> Result<bool> {
-        Ok(true)
-    }
 }
 
 impl Late<'_> {
