@@ -330,17 +330,20 @@ static void die(int step) {
 }
 
 /* Rank 1 waits for a message and is stopped. Rank 0 sends it one, and messages go on between ranks 0 and 2, over an old channel and a
- * new one, some laps of the ring. */
+ * new one: some laps of the ring, messages that are offered, and the end of the channels. */
 static void while_one_is_stopped(void) {
 	at_tell(0, (uint64_t)getpid());
 	at_sync();
 	pid_t stopped = (pid_t)at_told(1, 0);
 	long word = 7;
-	unsigned char page[4000] = {0};
+	size_t longest = 4 << 20;
+	unsigned char *bytes = calloc(1, longest);
+	AT_MUST(bytes != NULL, "no memory");
 	if (at_rank == 1) {
 		acp_ch_t ch = channel(0, 1);
 		AT_CHECK(acp_recv_ch(ch, &word, sizeof word) == (int)sizeof word && word == 8, "%ld: %s", word, at_why());
 		AT_CHECK(acp_free_ch(ch) == 0, "%s", at_why());
+		free(bytes);
 		return;
 	}
 	acp_ch_t to_stopped = at_rank == 0 ? channel(0, 1) : ACP_CH_NULL;
@@ -355,18 +358,20 @@ static void while_one_is_stopped(void) {
 		if (round == 20)
 			to[1] = channel(at_rank, 2 - at_rank), from[1] = channel(2 - at_rank, at_rank);
 		acp_ch_t out = to[round >= 20 && round % 2], in = from[round >= 20 && round % 2];
+		size_t size = round % 10 == 5 ? longest : 4000;
 		if (at_rank == 0)
-			AT_CHECK(acp_send_ch(out, page, sizeof page) == 0, "%s", at_why());
-		AT_CHECK(acp_recv_ch(in, page, sizeof page) == (int)sizeof page, "round %d: %s", round, at_why());
+			AT_CHECK(acp_send_ch(out, bytes, size) == 0, "%s", at_why());
+		AT_CHECK(acp_recv_ch(in, bytes, size) == (int)size, "round %d: %s", round, at_why());
 		if (at_rank == 2)
-			AT_CHECK(acp_send_ch(out, page, sizeof page) == 0, "%s", at_why());
+			AT_CHECK(acp_send_ch(out, bytes, size) == 0, "%s", at_why());
 	}
-	if (at_rank == 0)
+	acp_request_t ends[] = {acp_nbfree_ch(to[0]), acp_nbfree_ch(to[1]), acp_nbfree_ch(from[0]), acp_nbfree_ch(from[1])};
+	AT_CHECK(acp_waitall_ch(ends, 4, NULL) == 0, "%s", at_why());
+	if (at_rank == 0) {
 		kill(stopped, SIGCONT);
-	acp_request_t ends[5] = {acp_nbfree_ch(to[0]), acp_nbfree_ch(to[1]), acp_nbfree_ch(from[0]), acp_nbfree_ch(from[1])};
-	if (at_rank == 0)
-		ends[4] = acp_nbfree_ch(to_stopped);
-	AT_CHECK(acp_waitall_ch(ends, at_rank == 0 ? 5 : 4, NULL) == 0, "%s", at_why());
+		AT_CHECK(acp_free_ch(to_stopped) == 0, "%s", at_why());
+	}
+	free(bytes);
 }
 
 int main(int argc, char **argv) {

@@ -58,6 +58,8 @@ struct State<'w> {
     finished: Arc<AtomicU64>,
     /// Changes when something has come from a peer.
     moved: u64,
+    /// How often in a row the answer to a program that may ask until it is yes was no.
+    misses: u32,
 }
 
 impl<'w> State<'w> {
@@ -74,6 +76,7 @@ impl<'w> State<'w> {
             active_buffers: vec![],
             finished: finished.clone(),
             moved: 0,
+            misses: 0,
         })
     }
 
@@ -380,13 +383,29 @@ impl<'w> Channels<'w> {
     /// # Errors
     /// As [`connect_buffer`](Channels::connect_buffer).
     pub fn is_buffer_connected(&self, id: Id) -> Result<bool> {
+        self.is(id, |buffer, _| buffer.is_connected())
+    }
+
+    /// An answer about an end, for programs that ask until it is yes: the others go on meanwhile, since the peer may wait for one of
+    /// them.
+    fn is(&self, id: Id, mut ask: impl FnMut(&mut Segments<'w>, &'w World) -> Result<bool>) -> Result<bool> {
         self.with(|state| {
-            state.go_on(self.world)?;
-            state.buffer(self.world, id, |buffer, _| buffer.is_connected_now())
+            let mut yes = state.buffer(self.world, id, |buffer, with| ask(buffer, with.world))?;
+            if !yes {
+                state.go_on(self.world)?;
+                yes = state.buffer(self.world, id, |buffer, with| ask(buffer, with.world))?;
+            }
+            state.misses = if yes { 0 } else { state.misses + 1 };
+            if state.misses > 100 {
+                state.misses = 0;
+                // The processor, too.
+                std::thread::yield_now();
+            }
+            Ok(yes)
         })
     }
 
-    /// The source's: pushes the segment at the tail, which is there before its count is. It waits for nothing.
+    /// The source's: pushes the segment at the tail, which is there before its count is. It waits only where eight are under way.
     ///
     /// # Errors
     /// Refused: all are pushed; this is no connected end of a source.
@@ -407,7 +426,7 @@ impl<'w> Channels<'w> {
     /// # Errors
     /// Refused: this is no connected end.
     pub fn is_segment_ready(&self, id: Id) -> Result<bool> {
-        self.buffer(id, |buffer, with| buffer.is_ready(with.world))
+        self.is(id, Segments::is_ready)
     }
 
     /// Whether a segment is pushed and was not given back, as far as this rank knows.
@@ -415,7 +434,7 @@ impl<'w> Channels<'w> {
     /// # Errors
     /// Refused: this is no connected end.
     pub fn is_segment_pushed(&self, id: Id) -> Result<bool> {
-        self.buffer(id, |buffer, with| buffer.is_pushed(with.world))
+        self.is(id, Segments::is_pushed)
     }
 
     /// How many segments were given back, were pushed, and of the source how many have arrived; each modulo how many there are.

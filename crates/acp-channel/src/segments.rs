@@ -67,8 +67,6 @@ pub(crate) struct Segments<'w> {
     mismatch: Option<String>,
     wants_to_leave: bool,
     has_left: bool,
-    /// How often in a row the answer was no.
-    misses: u32,
 }
 
 impl<'w> Segments<'w> {
@@ -122,7 +120,6 @@ impl<'w> Segments<'w> {
             mismatch: None,
             wants_to_leave: false,
             has_left: false,
-            misses: 0,
         })
     }
 
@@ -313,30 +310,14 @@ impl<'w> Segments<'w> {
     pub fn is_ready(&mut self, world: &World) -> Result<bool> {
         self.connected()?;
         self.look(world)?;
-        Ok(self.answer(self.tail - self.head < self.count))
+        Ok(self.tail - self.head < self.count)
     }
 
     /// Whether there are pushed ones.
     pub fn is_pushed(&mut self, world: &World) -> Result<bool> {
         self.connected()?;
         self.look(world)?;
-        Ok(self.answer(self.tail > self.head))
-    }
-
-    /// Whether both ends are there, for who asks until they are.
-    pub fn is_connected_now(&mut self) -> Result<bool> {
-        let yes = self.is_connected()?;
-        Ok(self.answer(yes))
-    }
-
-    /// Programs ask until the answer is yes: others need the processor for that.
-    fn answer(&mut self, yes: bool) -> bool {
-        self.misses = if yes { 0 } else { self.misses + 1 };
-        if self.misses > 100 {
-            self.misses = 0;
-            std::thread::yield_now();
-        }
-        yes
+        Ok(self.tail > self.head)
     }
 
     /// Segments that were given back, that were pushed, and whose puts are over, each modulo how many there are.

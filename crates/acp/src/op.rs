@@ -116,7 +116,7 @@ pub(crate) enum Work {
     Here,
     /// An atomic of the processor's, on a word of this rank.
     HereAtomic(Atomic),
-    /// By a command that its rank serves: the word that it is answered with goes to the destination, if there is one.
+    /// By a command that its rank serves: the word that it is answered with goes to the destination. Nobody wants that of a wake.
     Ask(Ask),
     /// Tells a peer to forget the entries of this rank's table.
     Discard,

@@ -66,7 +66,7 @@ struct State {
 
 /// What threads of the program may wait for that no completion of their own tells: the first handle that is not over, notices of
 /// barriers, a failure, a round, the place in the directory, peers that ask to look.
-type Seen = (i64, u64, bool, bool, bool, u64);
+type Seen = (i64, u64, bool, bool, bool, u64, bool);
 
 const SERVICE: usize = 0;
 const DATA: usize = 1;
@@ -161,6 +161,14 @@ impl Progress {
         let issued = f(&mut state.engine);
         self.shared.leave(state);
         issued
+    }
+
+    /// Has a thread of `rank` that waits look.
+    pub fn wake(&self, rank: u32) -> Result<()> {
+        let mut state = self.shared.lock();
+        let woken = state.engine.wake(rank);
+        self.shared.leave(state);
+        woken
     }
 
     /// Waits until all up to `seq` are over.
@@ -427,7 +435,8 @@ impl Shared {
 
 fn seen(engine: &Engine) -> Seen {
     let barriers = engine.barrier.iter().sum();
-    (engine.head(), barriers, engine.failure.is_some(), engine.in_round(), engine.mesh.registered(), engine.looks)
+    let (looks, looked) = (engine.looks, engine.have_all_looked());
+    (engine.head(), barriers, engine.failure.is_some(), engine.in_round(), engine.mesh.registered(), looks, looked)
 }
 
 fn timespec(time: Duration) -> Timespec {

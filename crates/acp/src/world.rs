@@ -157,6 +157,7 @@ impl World {
     /// Waits until all ranks have come here and this one's operations are over.
     fn leave(&self) -> Result<()> {
         self.complete_all()?;
+        self.progress().wait(|engine| Ok(engine.have_all_looked().then_some(())))?;
         // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of the
         // launcher, which some hold for the whole fence.
         self.sync()?;
@@ -253,12 +254,13 @@ impl World {
         self.progress().issue(|engine| engine.ask(rank, ask, dst))
     }
 
-    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does.
+    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does, and no later operation waits
+    /// for it.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
-    pub fn wake(&self, rank: u32) -> Result<Handle> {
-        self.ask(rank, Ask::Look, GlobalAddress::NULL)
+    pub fn wake(&self, rank: u32) -> Result<()> {
+        self.progress().wake(rank)
     }
 
     /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and all before it are

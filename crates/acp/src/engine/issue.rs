@@ -210,13 +210,11 @@ impl Engine {
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 
-    /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's, unless that is null.
+    /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's.
     pub fn ask(&mut self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
         let src = self.starter(rank, 0);
         let src = src.ok_or_else(|| Error::refused(format!("there is no rank {rank}: the job has {}", self.size)))?;
-        if !dst.is_null() {
-            self.own_word(dst, size_of::<u64>())?;
-        }
+        self.own_word(dst, size_of::<u64>())?;
         Ok(self.issue(Op { work: Work::Ask(ask), dst, src, ..Op::NONE }, Order::Now))
     }
 

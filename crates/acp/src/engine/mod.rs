@@ -23,6 +23,7 @@ mod issue;
 mod post;
 pub(crate) mod segments;
 mod step;
+mod wakes;
 
 pub(crate) use post::SENDS;
 
@@ -44,7 +45,7 @@ use crate::table::{Entry, KeyFor, STARTERS, Table};
 
 /// Operations of the program that can be outstanding. The original has 1,024 too.
 pub(crate) const RING: usize = 1024;
-/// Operations of the library's own: commands served, notices, entries to be forgotten.
+/// Operations of the library's own: commands served, notices, entries to be forgotten, wakes.
 const INTERNAL: usize = 512;
 /// Commands that are served at a time; others wait in the SRQ.
 const MAX_SERVED: u32 = 64;
@@ -174,6 +175,7 @@ pub(crate) struct Engine {
     pub barrier: [u64; 32],
     round: Option<command::Round>,
     segments: segments::Segments,
+    wakes: wakes::Wakes,
     /// What waits for a round before it can have a segment.
     extensions: Vec<(u64, u64, command::Asker)>,
     /// How often peers have asked this rank to look.
@@ -261,6 +263,7 @@ impl Engine {
             barrier: [0; 32],
             round: None,
             segments,
+            wakes: wakes::Wakes::default(),
             extensions: vec![],
             looks: 0,
             atomics,

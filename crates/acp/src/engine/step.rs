@@ -126,7 +126,7 @@ impl Engine {
     /// What was asked for has been answered.
     pub(super) fn ask_over(&mut self, i: u32, value: u64) {
         match self.ops[i as usize].dst {
-            GlobalAddress::NULL => self.finish(i),
+            GlobalAddress::NULL => self.has_looked(i),
             dst => self.atomic_over(i, dst, value, size_of::<u64>()),
         }
     }
