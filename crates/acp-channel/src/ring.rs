@@ -2,7 +2,8 @@
 //!
 //! A put stores each aligned word of 8 bytes at once, in whatever order. So a record is there when each of its words says so: a short
 //! one has 4 bytes of data in a word, and above them a mark that is not zero. A long one's bytes are as they are: its head, one word, is
-//! put behind them. The receiver makes zero what it has read before the sender may use it again, so that what is not zero is new.
+//! put behind them. The receiver makes zero what it has read before the sender may use it again, so that what is not zero is new: a
+//! quarter of the ring at a time, for the line of a message that has just come is the sender's too, and a store there waits for it.
 //!
 //! | head, from the lowest bit | |
 //! |---|---|
@@ -215,7 +216,6 @@ impl<'w> In<'w> {
             if record.kind != Kind::Skip {
                 return Ok(Some(record));
             }
-            self.next().store(0, Ordering::Relaxed);
             // At the beginning it would lead there again, without an end.
             self.read += (WORDS - at) as u64;
         }
@@ -256,9 +256,7 @@ impl<'w> In<'w> {
     /// The record was read.
     #[inline]
     pub fn consume(&mut self, record: &Record) {
-        let words = words_of(record.kind, record.len);
-        memory::clear(&self.ring[record.at..record.at + words]);
-        self.read += words as u64;
+        self.read += words_of(record.kind, record.len) as u64;
     }
 
     /// How many words were read, if the sender has to be told.
@@ -267,8 +265,17 @@ impl<'w> In<'w> {
         if self.read - self.returned < QUARTER as u64 {
             return None;
         }
-        self.returned = self.read;
+        self.clear();
         Some(self.read)
+    }
+
+    /// Makes zero what was read, all of it by now.
+    pub fn clear(&mut self) {
+        let begin = (self.returned % WORDS as u64) as usize;
+        let end = begin + (self.read - self.returned).min(WORDS as u64) as usize;
+        memory::clear(&self.ring[begin..end.min(WORDS)]);
+        memory::clear(&self.ring[..end.saturating_sub(WORDS)]);
+        self.returned = self.read;
     }
 }
 

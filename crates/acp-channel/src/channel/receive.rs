@@ -47,7 +47,7 @@ impl<'w> End<'w> {
                     break;
                 }
                 world.wake(self.name.peer)?;
-                // The ring was made zero as it was read.
+                // The ring is zero.
                 with.arena.give(side.block, FRONT);
                 with.done(id, Ok(0));
                 self.queue.pop_front();
@@ -77,6 +77,7 @@ impl<'w> End<'w> {
                         break;
                     }
                     side.input.consume(&record);
+                    side.input.clear();
                     let to = there.add((sender::BYE * WORD) as u64);
                     side.bye = Some(world.copy(to, side.block.address(receiver::ONE), WORD, Order::Now)?);
                     continue;
