@@ -27,6 +27,15 @@ def _ok(name, value, failed):
     return value
 
 
+def _call(name, *arguments):
+    """What a function returns whose value does not tell that it has failed."""
+    lib.acp_clear_error()
+    value = getattr(lib, name)(*arguments)
+    if lib.acp_error():
+        raise _why(name)
+    return value
+
+
 def init():
     """Joins the job that this process was started in; returns once all ranks have."""
     _ok("acp_init", lib.acp_init(None, None), -1)
@@ -92,6 +101,8 @@ def local(ga, size):
     address = lib.acp_query_address(ga)
     if address is None:
         raise Error(f"{ga:#x} is no address of this rank's memory")
+    if size < 0:
+        raise ValueError(f"{size} bytes")
     if size == 0:
         return memoryview(b"")
     if lib.acp_query_address(ga + size) != address + size:
@@ -117,7 +128,9 @@ class Region:
     def __init__(self, memory, color=0):
         self._key = 0
         if isinstance(memory, int):
-            memory = mmap.mmap(-1, max(memory, 1))
+            if memory < 1:
+                raise ValueError(f"a region of {memory} bytes")
+            memory = mmap.mmap(-1, memory)
         self.memory = memoryview(memory).cast("B")
         if self.memory.nbytes == 0:
             raise Error("there is nothing to register in an empty buffer")
@@ -193,7 +206,7 @@ and4, and8 = (_combine(f"and{width}", "is combined with `value` by and") for wid
 
 def complete(handle=HANDLE_ALL):
     """Waits for an access and all before it."""
-    lib.acp_complete(handle)
+    _call("acp_complete", handle)
 
 
 def inquire(handle=HANDLE_ALL):
@@ -208,7 +221,7 @@ def malloc(size, of):
 
 def free(ga):
     """Frees what `malloc` has given to any rank."""
-    lib.acp_free(ga)
+    _call("acp_free", ga)
 
 
 def read(ga, size):

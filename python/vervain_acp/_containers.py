@@ -8,7 +8,10 @@ from ._library import element_t, lib, map_t, multiset_t, pair_t
 
 def _created(function, kind, ranks, slots, of):
     ranks = list(range(basic.procs())) if ranks is None else list(ranks)
-    made = function(len(ranks), (ctypes.c_int * len(ranks))(*ranks), slots, basic.rank() if of is None else of)
+    numbers = (ctypes.c_int * len(ranks))(*ranks)
+    if list(numbers) != ranks:
+        raise OverflowError(f"a rank of {ranks} does not fit")
+    made = function(len(ranks), numbers, slots, basic.rank() if of is None else of)
     if made.ga == basic.GA_NULL:
         raise basic._why(f"acp_create_{kind}")
     return made
@@ -45,7 +48,7 @@ class _Container:
         return bytes(self.handle)
 
     def _call(self, function, *arguments):
-        return getattr(lib, f"acp_{function}_{self._kind}")(self.handle, *arguments)
+        return basic._call(f"acp_{function}_{self._kind}", self.handle, *arguments)
 
     def __len__(self):
         return self._call("size")
@@ -65,10 +68,9 @@ class _Container:
     def _iterators(self, local):
         suffix = "_local" if local else ""
         it, end = self._call(f"begin{suffix}"), self._call(f"end{suffix}")
-        increment = getattr(lib, f"acp_increment_{self._kind}_it")
         while it.elem != basic.GA_NULL and (it.rank, it.slot, it.elem) != (end.rank, end.slot, end.elem):
             yield it
-            it = increment(it)
+            it = basic._call(f"acp_increment_{self._kind}_it", it)
 
 
 class Map(_Container):
@@ -108,7 +110,7 @@ class Map(_Container):
             size = stored
 
     def __contains__(self, key):
-        return bool(key) and lib.acp_find_map(self.handle, *_placed(key)).elem != basic.GA_NULL
+        return bool(key) and self._call("find", *_placed(key)).elem != basic.GA_NULL
 
     def __getitem__(self, key):
         value = self.get(key)
@@ -148,8 +150,7 @@ class Multiset(_Container):
         """Adds 1 to the count of a key."""
         if not key:
             raise ValueError("keys of a multiset have at least one byte")
-        if self._call("insert", *_placed(key)) != 1:
-            raise basic._why("acp_insert_multiset")
+        self._call("insert", *_placed(key))
 
     def count(self, key):
         """The count of a key."""

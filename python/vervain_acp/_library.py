@@ -1,6 +1,7 @@
 """libacp by ctypes: the functions of acp.h with their types, and nothing else."""
 
 import ctypes
+import operator
 import os
 import pathlib
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
@@ -88,6 +89,7 @@ _FUNCTIONS = {
     "acp_complete": (None, [handle_t]),
     "acp_inquire": (c_int, [handle_t]),
     "acp_error": (c_char_p, []),
+    "acp_clear_error": (None, []),
     # Global allocation.
     "acp_malloc": (ga_t, [c_size_t, c_int]),
     "acp_free": (None, [ga_t]),
@@ -129,12 +131,29 @@ _FUNCTIONS = {
 }
 
 
+def _exact(integer):
+    """An integer's type as an argument; ctypes alone takes any number, modulo what fits."""
+
+    class Exact:
+        @classmethod
+        def from_param(cls, value):
+            value = operator.index(value)
+            if integer(value).value != value:
+                raise OverflowError(f"{value} does not fit")
+            return integer(value)
+
+    return Exact
+
+
+_EXACT = {integer: _exact(integer) for integer in (c_int, c_int64, c_uint32, c_uint64, c_size_t)}
+
+
 def _declared():
     library = _found()
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype = result
-        function.argtypes = arguments
+        function.argtypes = [_EXACT.get(argument, argument) for argument in arguments]
     return library
 
 

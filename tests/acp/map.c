@@ -26,6 +26,15 @@ static acp_element_t key_of(iterator it) {
 	return pair.first;
 }
 
+/* 0 for a key that is there is no failure. */
+static void errors(container a) {
+	AT_CHECK(put(a, 1) == 1, "%s", at_why());
+	AT_CHECK(acp_retrieve_map(none(), pair(1, 7)) == 0 && acp_error() != NULL, "no map");
+	acp_clear_error();
+	AT_CHECK(acp_error() == NULL && put(a, 1) == 0 && acp_error() == NULL, "%s", at_why());
+	AT_CHECK(acp_insert_map(none(), pair(1, 7)) == 0 && acp_error() != NULL, "no map");
+}
+
 /* The rank whose value a key has here; -1 if it is none's. */
 static int value_of(container a, int number) {
 	acp_pair_t room = { key(number), { pool.ga + VALUES, LONGEST } };
@@ -90,6 +99,8 @@ static void values(container a) {
 	acp_swap_map(a, b);
 	AT_CHECK(value_of(a, 2) == 3 && value_of(a, 5) == 7 && acp_empty_map(b), "values after a swap");
 	acp_destroy_map(b);
+	acp_clear_map(a);
+	errors(a);
 	acp_clear_map(a);
 }
 

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from ctypes import ArgumentError
 
 import numpy
 
@@ -28,10 +29,10 @@ def sent(data):
     return got
 
 
-def refused(function, *arguments, words=""):
+def refused(function, *arguments, words="", by=acp.Error):
     try:
         function(*arguments)
-    except acp.Error as error:
+    except by as error:
         assert words in str(error), error
         return
     raise AssertionError(f"{function.__name__}{arguments} is not refused")
@@ -75,11 +76,14 @@ def basic_layer(rank, procs):
     refused(acp.add8, values.ga + 1, values.ga, 1, words="aligned")
     refused(acp.query_starter_ga, procs)
     refused(acp.Region, bytearray(0))
-    try:
-        acp.Region(b"read only")
-        raise AssertionError("memory that may not be written is registered")
-    except TypeError:
-        pass
+    refused(acp.Region, 0, by=ValueError)
+    refused(acp.Region, -8, by=ValueError)
+    refused(acp.Region, b"read only", by=TypeError)
+    # No number is taken modulo what fits.
+    refused(acp.query_starter_ga, 2**32, by=ArgumentError)
+    refused(acp.copy, bases[right], region.ga, -1, by=ArgumentError)
+    refused(acp.add4, values.ga, region.ga, 2**32, by=ArgumentError)
+    refused(acp.local, region.ga, -1, by=ValueError)
     if procs > 1:
         refused(acp.local, bases[right], 8)
     refused(acp.local, region.ga, 8001)
@@ -105,6 +109,7 @@ def allocation(rank, procs):
     acp.free(acp.GA_NULL)
     refused(acp.malloc, 8, procs, words="no rank")
     refused(acp.malloc, 0, 0)
+    refused(acp.malloc, -1, 0, by=ArgumentError)
     # A view of a block here.
     mine = acp.malloc(80, rank)
     acp.array(mine, "<u8", 10)[:] = range(10)
@@ -156,6 +161,17 @@ def containers(rank, procs):
         shared.clear()
         assert len(shared) == 0
         shared.destroy()
+        # None of these has a value that tells a failure from another outcome.
+        refused(shared.insert, b"key", b"value", words="there is no map")
+        refused(shared.get, b"key", words="there is no map")
+        refused(shared.remove, b"key", words="there is no map")
+        refused(shared.clear, words="there is no map")
+        refused(shared.destroy, words="there is no map")
+        refused(len, shared, words="there is no map")
+        refused(list, shared, words="there is no map")
+        refused(shared.__contains__, b"key", words="there is no map")
+        refused(acp.Map.create, [procs], words="no rank")
+        refused(acp.Map.create, [2**32], by=OverflowError)
     counts = acp.Multiset.create(ranks=[procs - 1], slots=7, of=procs - 1) if rank == 0 else None
     counts = acp.Multiset.open(sent(bytes(counts) if counts is not None else b""))
     for i in range(300):

@@ -873,8 +873,12 @@ acp_pair_t acp_dereference_map_it(acp_map_it_t it);
 /* ---- Extension ---- */
 
 /* Why the last function that has failed in this thread did: a sentence, valid until the next one fails in this thread; NULL if none
- * has. The queries acp_query_* have a sentence only for a process that is no rank. */
+ * has since acp_clear_error. The queries acp_query_* have a sentence only for a process that is no rank. */
 const char *acp_error(void);
+
+/* Makes acp_error return NULL until the next function fails in this thread. For those whose value does not tell failure from another
+ * outcome, as errno = 0 is for some of the C library's: acp_insert_map returns 0 where the key is there and where there is no memory. */
+void acp_clear_error(void);
 
 #ifdef __cplusplus
 }

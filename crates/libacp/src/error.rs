@@ -22,6 +22,11 @@ pub extern "C" fn acp_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ref().map_or(ptr::null(), |sentence| sentence.as_ptr()))
 }
 
+/// Forgets why it did; see acp.h.
+pub extern "C" fn acp_clear_error() {
+    LAST.set(None);
+}
+
 /// Notes for `acp_error` why `function` fails.
 #[cold]
 pub fn note(function: &str, why: impl Display) {

@@ -274,5 +274,6 @@ export!(
     acp_write_ws,
 );
 
-// An extension.
+// Extensions.
 export!(default "ACP_3.0" from error: acp_error);
+export!(default "ACP_3.1" from error: acp_clear_error);
