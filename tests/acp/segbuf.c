@@ -76,9 +76,10 @@ static void stream(unsigned rounds) {
 	if (is_source) {
 		/* Full, as the other does nothing before the barrier. */
 		at_sync();
-		await(acp_isready_segbuf, end);
-		for (unsigned i = 0; i < COUNT; i++)
+		for (unsigned i = 0; i < COUNT; i++) {
+			await(acp_isready_segbuf, end);
 			AT_CHECK(acp_ack_segbuf(end) == 0, "%u: %s", i, at_why());
+		}
 		AT_CHECK(acp_ack_segbuf(end) == -1 && acp_isready_segbuf(end) == 1 && acp_isacked_segbuf(end) == 0, "it is full");
 		double until = at_now() + AT_PATIENCE;
 		while (acp_query_segbuf_sent(end) != (int64_t)((rounds + COUNT) % COUNT) && at_now() < until)
@@ -89,8 +90,10 @@ static void stream(unsigned rounds) {
 		AT_CHECK(acp_isacked_segbuf(end) == 1 && acp_ready_segbuf(end) == -1 && strstr(at_why(), "no segment has come"), "%s", at_why());
 		at_sync();
 		at_sync();
-		for (unsigned i = 0; i < COUNT; i++)
+		for (unsigned i = 0; i < COUNT; i++) {
+			await(acp_isacked_segbuf, end);
 			AT_CHECK(acp_ready_segbuf(end) == 0, "%u: %s", i, at_why());
+		}
 		AT_CHECK(acp_ready_segbuf(end) == -1 && acp_isready_segbuf(end) == 0, "it is empty");
 	}
 	part(end);
