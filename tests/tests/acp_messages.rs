@@ -1,7 +1,7 @@
 //! Channels, segmented buffers and workspaces of libacp: the C programs of `tests/acp` as ranks under `vervain launch`.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use vervain_tests::{Finished, Job, acp, acp_program, have};
 
@@ -36,6 +36,51 @@ fn messages_of_all_sizes_arrive_in_order() {
     acp::holds("channel", &[], &[3], &["rounds", "100", "1000000"]);
     acp::holds("channel", &[], &[16], &["rounds", "20", "100000"]);
     acp::holds("channel", &PACKETS, &[3], &["rounds", "10", "100000"]);
+}
+
+/// A number of the environment's, if it has one.
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse().expect("a number"))
+}
+
+/// That of the environment, or another one each time; it is printed with the arguments.
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time");
+    setting("VERVAIN_SEED").unwrap_or(now.as_nanos() as u64 % 1_000_000)
+}
+
+/// Rounds of ping, ring and fan-in.
+fn rounds(options: &[&str], ranks: u32, seed: u64, count: u32, longest: usize) {
+    acp::holds("rounds", options, &[ranks], &["all", &seed.to_string(), &count.to_string(), &longest.to_string()]);
+}
+
+#[test]
+fn a_thousand_rounds_of_sizes_that_nobody_knows_arrive() {
+    let seed = seed();
+    for ranks in [2, 3, 16] {
+        rounds(&[], ranks, seed, 1000, 64 << 20);
+    }
+    for ranks in [2, 3] {
+        rounds(&PACKETS, ranks, seed, 1000, 16 << 20);
+    }
+    rounds(&PACKETS, 16, seed, 100, 2 << 20);
+}
+
+#[test]
+#[ignore = "runs for VERVAIN_SOAK_SECONDS: make soak"]
+fn soak() {
+    let (began, seconds) = (Instant::now(), setting("VERVAIN_SOAK_SECONDS").unwrap_or(600));
+    let faults = [&PACKETS[..], &["--faults", "delay=50us..500us,drop=0.5%"]].concat();
+    for seed in setting("VERVAIN_SEED").unwrap_or_else(|| setting("VERVAIN_SOAK_FROM").unwrap_or(10_000)).. {
+        for ranks in [2, 3, 16] {
+            rounds(&[], ranks, seed, 1000, 64 << 20);
+        }
+        rounds(&PACKETS, 3, seed, 1000, 64 << 20);
+        rounds(&faults, 2, seed, 200, 1 << 20);
+        if began.elapsed() >= Duration::from_secs(seconds) || setting("VERVAIN_SEED").is_some() {
+            break;
+        }
+    }
 }
 
 #[test]
