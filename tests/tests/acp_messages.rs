@@ -138,6 +138,21 @@ fn workspaces_have_their_functions() {
 }
 
 #[test]
+fn ranks_without_registrations_have_their_messages() {
+    for who in ["1", "2", "3"] {
+        acp::holds("exhausted", &[], &[2], &[who]);
+    }
+    acp::holds("exhausted", &PACKETS, &[2], &["3"]);
+}
+
+#[test]
+fn workspaces_are_told_of_in_little_starter_memory() {
+    acp::holds("workspace", &["--starter-cl", "72"], &[3], &["all"]);
+    let Some(end) = run("workspace", &["--starter-cl", "64"], 3, &["all"]) else { return };
+    assert!(end.output.contains("ACP_STARTER_MEMORY_CL") && !end.success(), "{}", end.describe());
+}
+
+#[test]
 fn ranks_that_create_different_workspaces_end_the_job() {
     ends("workspace", &[], 3, &["differ"], "ranks create different workspaces");
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use vervain_acp::{Error, Handle, Order, Result, World};
 
 use crate::mail::{Kind as Ends, Mail, Name, Push};
-use crate::memory::{Arena, Foreign, WORD};
+use crate::memory::{Arena, Foreign, Piece, WORD};
 use crate::ring::{self, In};
 use crate::slab::{Id, Slab};
 
@@ -119,7 +119,9 @@ pub(crate) struct End<'w> {
 }
 
 enum Side<'w> {
-    Send(Option<SendSide<'w>>),
+    /// A sender that has nothing to send yet, or does not know of its receiver, and its words: later there might be none.
+    Meet(Piece<'w>),
+    Send(SendSide<'w>),
     Receive(ReceiveSide<'w>),
 }
 
@@ -138,10 +140,10 @@ fn wake_if(world: &World, peer: u32, asked: &AtomicU64) -> Result<()> {
 impl<'w> End<'w> {
     /// The end of this rank's of its next channel from or to `peer`.
     pub fn new(with: &mut With<'_, 'w>, peer: u32, sends: bool) -> Result<Self> {
+        let block = with.arena.take(BLOCK)?;
         let side = if sends {
-            Side::Send(None)
+            Side::Meet(block)
         } else {
-            let block = with.arena.take(BLOCK)?;
             block.store(receiver::ONE, 1);
             let name = with.mail.name(peer, Ends::Channel, true);
             let push = Push::new(with.world, name, block, [ring::WORDS as u64, 0, 0], receiver::FOUND)?;
@@ -164,7 +166,7 @@ impl<'w> End<'w> {
         let wrong = match (what, &self.side) {
             _ if self.is_freed => "the channel was freed",
             (What::Send(_), Side::Receive(_)) => "this rank is the channel's receiver",
-            (What::Receive(_), Side::Send(_)) => "this rank is the channel's sender",
+            (What::Receive(_), Side::Send(_) | Side::Meet(_)) => "this rank is the channel's sender",
             _ => {
                 self.is_freed = matches!(what, What::Free);
                 let id = requests.insert(Request { end, outcome: None, is_detached: false });
@@ -179,7 +181,8 @@ impl<'w> End<'w> {
     #[inline]
     pub fn is_busy(&self) -> bool {
         let more = match &self.side {
-            Side::Send(side) => side.as_ref().is_some_and(|side| !side.offered.is_empty()),
+            Side::Meet(_) => false,
+            Side::Send(side) => !side.offered.is_empty(),
             Side::Receive(side) => !side.push.is_over(),
         };
         more || !self.queue.is_empty()
@@ -189,7 +192,7 @@ impl<'w> End<'w> {
     #[inline]
     pub fn go_on(&mut self, with: &mut With<'_, 'w>) -> Result<bool> {
         match self.side {
-            Side::Send(_) => self.send_on(with),
+            Side::Meet(_) | Side::Send(_) => self.send_on(with),
             Side::Receive(_) => self.receive_on(with),
         }
     }
@@ -201,7 +204,7 @@ impl<'w> End<'w> {
         }
         let (to, one) = match &self.side {
             // What comes behind the record of the end finds nobody.
-            Side::Send(Some(side)) if !side.has_said_free => {
+            Side::Send(side) if !side.has_said_free => {
                 (side.there.add((receiver::WAKE * WORD) as u64), side.block.address(sender::ONE))
             }
             Side::Receive(ReceiveSide { there: Some(there), bye: None, block, .. }) => {
@@ -218,16 +221,16 @@ impl<'w> End<'w> {
     pub fn awaited(&self) -> Option<Handle> {
         match &self.side {
             Side::Receive(side) => side.bye.or(side.fetch.as_ref().map(|fetch| fetch.handle)),
-            Side::Send(Some(side)) if !side.has_said_free => self.last,
-            Side::Send(_) => None,
+            Side::Send(side) if !side.has_said_free => self.last,
+            Side::Send(_) | Side::Meet(_) => None,
         }
     }
 
     /// Calls `f` with the words that change when there is something to go on with.
     pub fn watched(&self, mut f: impl FnMut(&'w AtomicU64)) {
         match &self.side {
-            Side::Send(None) => {}
-            Side::Send(Some(side)) => {
+            Side::Meet(_) => {}
+            Side::Send(side) => {
                 [sender::READ, sender::TAKEN, sender::BYE].into_iter().for_each(|at| f(side.block.word(at)));
             }
             Side::Receive(side) => {

@@ -64,7 +64,7 @@ struct State<'w> {
 
 impl<'w> State<'w> {
     fn new(world: &'w World, finished: &Arc<AtomicU64>) -> Result<Self> {
-        let mut arena = Arena::new(world);
+        let mut arena = Arena::new(world)?;
         let mail = Mail::new(world, &mut arena)?;
         Ok(Self {
             arena,
@@ -186,8 +186,8 @@ impl<'w> Channels<'w> {
     }
 
     /// Creates this rank's end of a channel from rank `sender` to rank `receiver`, which creates the other end; of several of the same
-    /// two ranks in the same direction, the first goes with the first, and so on. Returns at once. A receiver's end has 16.1 KiB of
-    /// memory, a sender's too, from its first message on.
+    /// two ranks in the same direction, the first goes with the first, and so on. Returns at once. Each end has 16.1 KiB of
+    /// memory, which a sender's end touches with its first message.
     ///
     /// # Errors
     /// Refused: the ranks are the same, neither is this one, or there is no such rank; no memory.

@@ -12,6 +12,8 @@ pub(crate) const WORD: usize = size_of::<u64>();
 /// Words that are registered together at first; each further time twice as many, up to the most.
 const FIRST: usize = (64 << 10) / WORD;
 const MOST: usize = (16 << 20) / WORD;
+/// Words that are kept for what has to go on where no registration is left.
+const RESERVE: usize = (4 << 10) / WORD;
 
 /// Words of this rank's that peers know, zero at first.
 #[derive(Clone, Copy)]
@@ -43,6 +45,15 @@ impl<'w> Piece<'w> {
     pub fn words(&self, range: Range<usize>) -> &'w [AtomicU64] {
         &self.words[range]
     }
+
+    pub fn all(&self) -> &'w [AtomicU64] {
+        self.words
+    }
+
+    /// Its bytes.
+    pub fn size(&self) -> usize {
+        size_of_val(self.words)
+    }
 }
 
 /// Where pieces come from, and go to when nobody stores to them any more.
@@ -53,11 +64,15 @@ pub(crate) struct Arena<'w> {
     next: usize,
     /// What was given back, by length: there are few.
     free: HashMap<usize, Vec<Piece<'w>>>,
+    /// None while somebody has it.
+    reserve: Option<Piece<'w>>,
 }
 
 impl<'w> Arena<'w> {
-    pub fn new(world: &'w World) -> Self {
-        Self { world, rest: None, next: FIRST, free: HashMap::new() }
+    pub fn new(world: &'w World) -> Result<Self> {
+        let mut arena = Self { world, rest: None, next: FIRST, free: HashMap::new(), reserve: None };
+        arena.reserve = Some(arena.take(RESERVE)?);
+        Ok(arena)
     }
 
     /// `count` words, a multiple of 16.
@@ -76,6 +91,24 @@ impl<'w> Arena<'w> {
         let (words, behind) = rest.words.split_at(count);
         self.rest = Some(Piece { words: behind, address: rest.address(count) });
         Ok(Piece { words, address: rest.address })
+    }
+
+    /// As [`take`](Arena::take), or where that cannot be the reserve. None while somebody has it, who goes on by itself; what is in it
+    /// is not zero.
+    pub fn take_or_reserve(&mut self, count: usize) -> Result<Option<Piece<'w>>> {
+        match self.take(count) {
+            Ok(piece) => Ok(Some(piece)),
+            Err(error) if error.is_refused() => Ok(self.reserve.take()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes back what [`take_or_reserve`](Arena::take_or_reserve) gave.
+    pub fn give_or_reserve(&mut self, piece: Piece<'w>) {
+        match self.reserve {
+            None if piece.words.len() == RESERVE => self.reserve = Some(piece),
+            _ => self.give(piece, piece.words.len()),
+        }
     }
 
     /// Takes a piece back, whose first `used` words may differ from zero.

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use vervain_acp::{Error, GlobalAddress, GlobalPtr, Library, Order, Region, Result, World};
 
 use crate::Channels;
+use crate::memory::WORD;
 
 /// Bytes of a block, unless [`Channels::set_workspaces`] says otherwise. It is the original's, whose hexadecimal number was to be 2^20.
 pub(crate) const BLOCK: usize = 0x1048576;
@@ -15,8 +16,6 @@ const MOST: usize = i32::MAX as usize;
 const TOLD: usize = 4;
 /// Where they are in the starter memory for communication.
 const PLACE: u64 = 8;
-/// Ranks that are asked at a time.
-const TOGETHER: usize = 256;
 
 /// A block of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +79,13 @@ impl<'w> Channels<'w> {
             starter.map(|starter| starter.add(PLACE)).ok_or_else(|| Error::refused(format!("there is no rank {rank}")))
         };
         let rank = world.rank();
+        let room = (world.library_starter_len(Library::Communication) as usize).saturating_sub(PLACE as usize);
+        let together = (room / (TOLD * WORD)).saturating_sub(1);
+        if together == 0 {
+            return Err(Error::refused(
+                "no starter memory (ACP_STARTER_MEMORY_CL) is there for workspaces: 72 bytes are the least",
+            ));
+        }
         let mine = if (start..end).contains(&rank) { world.region(size_of(rank), 0).ok() } else { None };
         let address = mine.as_ref().map_or(0, |region| region.key().0);
         let said = [size as u64, u64::from(start), block as u64];
@@ -87,19 +93,20 @@ impl<'w> Channels<'w> {
         world.write(GlobalPtr::<u64>::new(place(rank)?), &told)?;
         world.sync()?;
         let mut blocks = Vec::with_capacity(count);
-        let mut batch = world.batch();
         let mut missing = None;
         let owners: Vec<u32> = (start..end).collect();
-        for some in owners.chunks(TOGETHER) {
-            let mut places = vec![];
-            for owner in some {
-                // The others are in the next barrier: to be refused alone would leave this rank one behind.
-                let got = batch.get(place(*owner)?, size_of_val(&told), Order::Now);
-                places.push(got.map_err(|error| Error::broken(error.to_string()))?);
+        // What others have told lands in starter memory too: there might be no registration left, and to be refused alone would leave
+        // this rank one barrier behind.
+        let own = place(rank)?;
+        let landing = |i: usize| own.add(((i + 1) * TOLD * WORD) as u64);
+        for some in owners.chunks(together) {
+            for (i, owner) in some.iter().enumerate() {
+                world.copy(landing(i), place(*owner)?, TOLD * WORD, Order::Now)?;
             }
-            batch.wait()?;
-            for (owner, place) in some.iter().zip(places) {
-                let heard: [u64; TOLD] = std::array::from_fn(|i| batch.word(place, i));
+            world.complete_all()?;
+            for (i, owner) in some.iter().enumerate() {
+                let mut heard = [0; TOLD];
+                world.read(GlobalPtr::<u64>::new(landing(i)), &mut heard)?;
                 if heard[1..] != said {
                     return Err(Error::broken(format!(
                         "ranks create different workspaces (bytes, first rank, bytes of a block): rank {owner} {:?}, rank {rank} {said:?}",
@@ -114,9 +121,7 @@ impl<'w> Channels<'w> {
                 }
                 blocks.push(block);
             }
-            batch.clear()?;
         }
-        drop(batch);
         // Nobody tells the next ones before all have read these.
         world.sync()?;
         if let Some(block) = missing {

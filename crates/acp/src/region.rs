@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use bytemuck::Pod;
 
 use crate::address::GlobalAddress;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Pages;
 use crate::pointer::GlobalPtr;
 use crate::world::{Key, World};
@@ -28,7 +28,7 @@ impl World {
     /// # Errors
     /// As [`register_foreign`](World::register_foreign); no memory.
     pub fn region(&self, len: usize, colour: u32) -> Result<Region<'_>> {
-        let pages = Pages::new(len)?;
+        let pages = Pages::new(len).map_err(Error::into_refused)?;
         // SAFETY: the pages stay until the region is dropped, which takes the registration back first.
         let key = unsafe { self.register_foreign(pages.start(), len, colour)? };
         Ok(Region { world: self, key, len, pages: Some(pages) })

@@ -226,8 +226,8 @@ impl<'w> ReceiveSide<'w> {
                     if let Some(key) = key {
                         world.unregister(key)?;
                     }
-                    let piece = with.arena.take(BY_PIECE)?;
-                    let len = wanted.min(BY_PIECE * WORD);
+                    let Some(piece) = with.arena.take_or_reserve(BY_PIECE)? else { return Ok(Came::Nothing) };
+                    let len = wanted.min(piece.size());
                     let handle = world.copy(piece.address(0), from, len, Order::Now)?;
                     Fetch { from, wanted, key: None, piece: Some((piece, 0)), handle }
                 }
@@ -237,16 +237,16 @@ impl<'w> ReceiveSide<'w> {
         };
         while world.is_complete(fetch.handle)? {
             if let Some((piece, had)) = &mut fetch.piece {
-                let len = (fetch.wanted - *had).min(BY_PIECE * WORD);
+                let len = (fetch.wanted - *had).min(piece.size());
                 // SAFETY: the program's memory until the request is over, of which these bytes are inside.
-                unsafe { crate::memory::copy_out(piece.words(0..BY_PIECE), to.start.add(*had), len) };
+                unsafe { crate::memory::copy_out(piece.all(), to.start.add(*had), len) };
                 *had += len;
-                let len = (fetch.wanted - *had).min(BY_PIECE * WORD);
+                let len = (fetch.wanted - *had).min(piece.size());
                 if len > 0 {
                     fetch.handle = world.copy(piece.address(0), fetch.from.add(*had as u64), len, Order::Now)?;
                     continue;
                 }
-                with.arena.give(*piece, BY_PIECE);
+                with.arena.give_or_reserve(*piece);
             }
             if let Some(key) = fetch.key {
                 world.unregister(key)?;

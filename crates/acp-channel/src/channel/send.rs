@@ -49,13 +49,12 @@ impl Wire for Puts<'_, '_> {
 
 impl<'w> End<'w> {
     /// The sender's side, once the receiver's node has come.
-    fn connect(&mut self, with: &mut With<'_, 'w>) -> Result<Option<SendSide<'w>>> {
+    fn connect(&mut self, with: &mut With<'_, 'w>, block: Piece<'w>) -> Result<Option<SendSide<'w>>> {
         with.mail.go_on(with.world)?;
         let Some(hello) = with.mail.take(&self.name) else { return Ok(None) };
         if hello.told[0] != ring::WORDS as u64 {
             return Err(Error::broken(format!("rank {} has a ring of {} words", self.name.peer, hello.told[0])));
         }
-        let block = with.arena.take(BLOCK)?;
         block.store(sender::ONE, 1);
         let there = hello.node;
         let mut out = Out::new(block.words(FRONT..BLOCK));
@@ -76,11 +75,11 @@ impl<'w> End<'w> {
     }
 
     pub(super) fn send_on(&mut self, with: &mut With<'_, 'w>) -> Result<bool> {
-        if matches!(self.side, Side::Send(None)) {
-            let made = self.connect(with)?;
+        if let Side::Meet(block) = self.side {
+            let Some(made) = self.connect(with, block)? else { return Ok(true) };
             self.side = Side::Send(made);
         }
-        let Side::Send(Some(side)) = &mut self.side else { return Ok(true) };
+        let Side::Send(side) = &mut self.side else { return Ok(true) };
         let world = with.world;
         let told = [sender::READ, sender::TAKEN, sender::BYE].map(|at| side.block.load(at));
         if told != side.seen {
