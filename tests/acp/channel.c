@@ -348,7 +348,7 @@ static void while_one_is_stopped(void) {
 	}
 	acp_ch_t to_stopped = at_rank == 0 ? channel(0, 1) : ACP_CH_NULL;
 	acp_ch_t to[2] = {channel(at_rank, 2 - at_rank), ACP_CH_NULL}, from[2] = {channel(2 - at_rank, at_rank), ACP_CH_NULL};
-	for (int round = 0; round < 60; round++) {
+	for (int round = 0; round < 400; round++) {
 		if (round == 10 && at_rank == 0) {
 			usleep(50000); /* most often it sleeps by now, and has asked to be woken */
 			AT_MUST(kill(stopped, SIGSTOP) == 0, "kill: %s", strerror(errno));
@@ -358,7 +358,8 @@ static void while_one_is_stopped(void) {
 		if (round == 20)
 			to[1] = channel(at_rank, 2 - at_rank), from[1] = channel(2 - at_rank, at_rank);
 		acp_ch_t out = to[round >= 20 && round % 2], in = from[round >= 20 && round % 2];
-		size_t size = round % 10 == 5 ? longest : 4000;
+		/* Of the last ones so many that addresses of registrations would be used again, which all ranks are asked for. */
+		size_t size = round % 10 == 5 ? longest : round >= 60 ? (1 << 20) + 1 : 4000;
 		if (at_rank == 0)
 			AT_CHECK(acp_send_ch(out, bytes, size) == 0, "%s", at_why());
 		AT_CHECK(acp_recv_ch(in, bytes, size) == (int)size, "round %d: %s", round, at_why());

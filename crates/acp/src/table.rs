@@ -100,7 +100,7 @@ impl Table {
         }
         let fresh = self.own.len() as u32;
         let full = fresh > self.layout.max_regions();
-        if self.given_up.len() >= if full { 1 } else { MIN_ROUND.max(self.live) } {
+        if self.wants_round() || (full && !self.given_up.is_empty()) {
             return Ok(KeyFor::AfterRound);
         }
         if full {
@@ -110,8 +110,25 @@ impl Table {
                 self.rank
             )));
         }
+        Ok(KeyFor::Key(self.fresh()))
+    }
+
+    /// Whether so many keys were given up that it is time to have peers forget them.
+    pub fn wants_round(&self) -> bool {
+        self.free.is_empty() && self.given_up.len() >= MIN_ROUND.max(self.live)
+    }
+
+    /// As [`key`](Table::key), but peers have to forget only where no other key is left.
+    pub fn key_at_once(&mut self) -> Result<KeyFor> {
+        match self.key()? {
+            KeyFor::AfterRound if self.own.len() as u32 <= self.layout.max_regions() => Ok(KeyFor::Key(self.fresh())),
+            key => Ok(key),
+        }
+    }
+
+    fn fresh(&mut self) -> u32 {
         self.own.push(None);
-        Ok(KeyFor::Key(fresh))
+        self.own.len() as u32 - 1
     }
 
     /// The keys that peers may remember have been forgotten, as far as they had been given up when the round began.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::op::Atomic;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::table::KeyFor;
+use crate::table::{KeyFor, Table};
 
 /// The key of a registration (`acp_atkey_t`): the global address of the region's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -315,6 +315,45 @@ impl World {
     /// # Errors
     /// No such colour; larger than global addresses of this job can name; the table is full; memory that the device cannot register.
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, colour: u32) -> Result<Key> {
+        loop {
+            // SAFETY: handed on to the caller.
+            if let Some(key) = unsafe { self.register_if(start, len, colour, Table::key)? } {
+                return Ok(key);
+            }
+            self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
+        }
+    }
+
+    /// As [`register_foreign`](World::register_foreign), but it never waits for other ranks to forget what was registered before: where
+    /// it would have to, they are asked, and this is refused.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there, and this one.
+    pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, colour: u32) -> Result<Key> {
+        self.with(|engine| {
+            if engine.table.wants_round() {
+                engine.begin_round();
+            }
+        });
+        // SAFETY: handed on to the caller.
+        let key = unsafe { self.register_if(start, len, colour, Table::key_at_once)? };
+        key.ok_or_else(|| Error::refused("other ranks may remember what was registered before"))
+    }
+
+    /// Registers memory under a key that `key` gives. None where peers have to forget others first, for which they are asked.
+    ///
+    /// # Safety
+    /// As of [`register_foreign`](World::register_foreign).
+    unsafe fn register_if(
+        &self,
+        start: *mut c_void,
+        len: usize,
+        colour: u32,
+        key: impl FnOnce(&mut Table) -> Result<KeyFor>,
+    ) -> Result<Option<Key>> {
         let colours = self.colours();
         if colour >= colours {
             return Err(Error::refused(format!("there is no colour {colour}: this rank has {colours}")));
@@ -331,26 +370,22 @@ impl World {
                 "a region of {len} bytes is too large: {most} are the most in a job of this size"
             )))
         })?;
-        loop {
-            // SAFETY: handed on to the caller.
-            let registration = self.with(|engine| unsafe { engine.register(start, len, colour) })?;
-            let key = self.with(|engine| {
-                // A peer that remembers another region by this number must not reach the new one.
-                if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { engine.table.key() }
-            });
-            match key {
-                Ok(KeyFor::Key(key)) => {
-                    return Ok(Key(self.with(|engine| engine.table.insert(key, registration, colour)).0));
-                }
-                Ok(KeyFor::AfterRound) => {
-                    registration.deregister();
-                    self.with(Engine::begin_round);
-                    self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
-                }
-                Err(error) => {
-                    registration.deregister();
-                    return Err(error);
-                }
+        // SAFETY: handed on to the caller.
+        let registration = self.with(|engine| unsafe { engine.register(start, len, colour) })?;
+        let key = self.with(|engine| {
+            // A peer that remembers another region by this number must not reach the new one.
+            if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { key(&mut engine.table) }
+        });
+        match key {
+            Ok(KeyFor::Key(key)) => Ok(Some(Key(self.with(|engine| engine.table.insert(key, registration, colour)).0))),
+            Ok(KeyFor::AfterRound) => {
+                registration.deregister();
+                self.with(Engine::begin_round);
+                Ok(None)
+            }
+            Err(error) => {
+                registration.deregister();
+                Err(error)
             }
         }
     }

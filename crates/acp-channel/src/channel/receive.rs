@@ -217,7 +217,7 @@ impl<'w> ReceiveSide<'w> {
             }
             // SAFETY: the program's memory until the request is over, which is after the registration is taken back; nobody has a
             // reference to it that is used meanwhile.
-            let key = unsafe { world.register_foreign(to.start.cast(), wanted, 0) }.ok();
+            let key = unsafe { world.register_at_once(to.start.cast(), wanted, 0) }.ok();
             // What may not be written is refused, here as by the device.
             let direct = key.and_then(|key| world.copy(GlobalAddress(key.0), from, wanted, Order::Now).ok());
             let fetch = match (key, direct) {

@@ -191,7 +191,7 @@ impl<'w> SendSide<'w> {
             }
             // SAFETY: the program's memory until the request is over, which is when the registration is taken back; nobody has a
             // reference to it that is used meanwhile.
-            if let Ok(key) = unsafe { world.register_foreign(memory.start.cast(), memory.len, 0) } {
+            if let Ok(key) = unsafe { world.register_at_once(memory.start.cast(), memory.len, 0) } {
                 let mut offer = [0; 16];
                 offer[..8].copy_from_slice(&key.0.to_le_bytes());
                 offer[8..].copy_from_slice(&(memory.len as u64).to_le_bytes());

@@ -22,6 +22,8 @@ const SIZE: usize = 64;
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Register,
+    /// It waits for no peer.
+    RegisterAtOnce,
     Unregister(usize),
     /// A peer accesses a region of this number, which it had from somebody, whether that is still there or not.
     Access(usize, usize),
@@ -85,10 +87,17 @@ impl Model {
         }
     }
 
-    /// As `World::register_foreign`, which tries again after the round.
-    fn register(&mut self) {
+    /// As `World::register_foreign`, which tries again after the round, and `World::register_at_once`.
+    fn register(&mut self, at_once: bool) {
+        if at_once && self.table.wants_round() {
+            self.begin_round();
+        }
         let Some(rkey) = self.rkeys.pop() else { return };
-        let key = if self.table.remembers(rkey) { Ok(KeyFor::AfterRound) } else { self.table.key() };
+        let key = match () {
+            () if self.table.remembers(rkey) => Ok(KeyFor::AfterRound),
+            () if at_once => self.table.key_at_once(),
+            () => self.table.key(),
+        };
         let Ok(KeyFor::Key(key)) = key else {
             self.rkeys.push(rkey);
             return self.begin_round();
@@ -203,7 +212,8 @@ impl Model {
 
     fn act(&mut self, act: Act) {
         match act {
-            Act::Register => self.register(),
+            Act::Register => self.register(false),
+            Act::RegisterAtOnce => self.register(true),
             Act::Unregister(which) => self.unregister(which),
             Act::Access(peer, which) => self.access(peer % PEERS, which),
             Act::Arrive(peer) => self.arrive(peer % PEERS),
@@ -216,7 +226,8 @@ impl Model {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        4 => Just(Act::Register),
+        2 => Just(Act::Register),
+        2 => Just(Act::RegisterAtOnce),
         4 => any::<usize>().prop_map(Act::Unregister),
         8 => (any::<usize>(), any::<usize>()).prop_map(|(peer, which)| Act::Access(peer, which)),
         8 => any::<usize>().prop_map(Act::Arrive),
@@ -238,7 +249,7 @@ proptest! {
 fn keys_come_back() {
     let mut model = Model::new();
     for i in 0..20_000 {
-        model.register();
+        model.register(i % 2 == 0);
         model.unregister(i);
         (0..PEERS).for_each(|peer| model.access(peer, i));
         (0..PEERS).for_each(|peer| model.hear(peer));
