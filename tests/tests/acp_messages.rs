@@ -106,6 +106,12 @@ fn channels_and_buffers_are_left_open() {
 }
 
 #[test]
+fn ranks_begin_anew_and_leave_in_the_midst_of_everything() {
+    acp::holds("parting", &[], &[2, 3, 4], &["8"]);
+    acp::holds("parting", &[&PACKETS[..], &["--faults", "delay=50us..500us,drop=0.5%"]].concat(), &[3], &["4"]);
+}
+
+#[test]
 fn a_rank_that_is_killed_ends_those_that_wait_for_it() {
     for step in ["0", "1", "2", "3", "4"] {
         ends("channel", &[], 3, &["die", step], "was killed by SIGKILL");
