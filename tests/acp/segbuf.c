@@ -126,6 +126,31 @@ static void many(void) {
 		AT_CHECK(acp_free_segbuf(to[i]) == 0 && acp_free_segbuf(from[i]) == 0, "%s", at_why());
 }
 
+/* A message goes on that needs the sender, while that one asks over and over what is so. */
+static void others_go_on(void) {
+	static unsigned char memory[8], bytes[100000];
+	if (at_rank > 1)
+		return;
+	acp_segbuf_t end = create(at_rank == 0, 1 - at_rank, memory, 8, 1);
+	acp_ch_t ch = acp_create_ch(0, 1);
+	AT_MUST(ch != ACP_CH_NULL && acp_connect_segbuf(end) == 0, "%s", at_why());
+	volatile uint64_t *has_come = at_starter(AT_FREE);
+	if (at_rank == 0) {
+		*has_come = 0;
+		acp_request_t sent = acp_nbsend_ch(ch, bytes, sizeof bytes);
+		double until = at_now() + AT_PATIENCE;
+		while (at_word(has_come) == 0 && at_now() < until)
+			AT_MUST(acp_isready_segbuf(end) == 0 && acp_isconnected_segbuf(end) == 0, "%s", at_why());
+		AT_CHECK(at_word(has_come) == 1, "the message does not go on");
+		AT_CHECK(acp_wait_ch(sent) == 0, "%s", at_why());
+	} else {
+		AT_CHECK(acp_recv_ch(ch, bytes, sizeof bytes) == sizeof bytes, "%s", at_why());
+		at_store(acp_query_starter_ga(0) + AT_FREE, 1);
+	}
+	AT_CHECK(acp_free_ch(ch) == 0, "%s", at_why());
+	part(end);
+}
+
 static void mismatch(void) {
 	static unsigned char memory[4096];
 	if (at_rank > 1)
@@ -157,6 +182,7 @@ int main(int argc, char **argv) {
 				}
 			}
 			many();
+			others_go_on();
 			mismatch();
 		}
 	} else if (strcmp(what, "open") == 0) {

@@ -122,6 +122,26 @@ fn a_rank_that_is_killed_ends_those_that_wait_for_it() {
     }
 }
 
+/// Acts of rank 1 in `handshake.c`.
+const ACTS: u32 = 12;
+
+#[test]
+fn a_rank_that_is_killed_within_the_handshake_ends_the_job() {
+    for step in 0..=ACTS {
+        ends("handshake", &[], 3, &["die", &step.to_string()], "rank 1 (process");
+    }
+    ends("handshake", &PACKETS, 3, &["die", "3"], "rank 1 (process");
+}
+
+#[test]
+fn others_go_on_where_a_rank_stops_within_the_handshake() {
+    for step in 0..=ACTS {
+        for early in ["0", "1"] {
+            acp::holds("handshake", &[], &[3], &["stop", &step.to_string(), early]);
+        }
+    }
+}
+
 #[test]
 fn threads_use_channels_of_values_side_by_side() {
     for (ranks, count) in [(2, "3000"), (3, "3000")] {
