@@ -151,6 +151,16 @@ fn threads_use_channels_of_values_side_by_side() {
     }
 }
 
+/// A rank that stores anything where another one has its ends.
+#[test]
+fn garbage_of_peers_is_an_error_and_stores_nothing_elsewhere() {
+    let ranks = acp::Ranks(env!("CARGO_BIN_EXE_vervain-acp-rank"));
+    let seed = seed().to_string();
+    println!("seed {seed}");
+    ranks.run(2, &[], &["garbage", "2000", &seed]);
+    ranks.run(2, &PACKETS, &["garbage", "300", &seed]);
+}
+
 #[test]
 fn segmented_buffers_have_their_functions() {
     acp::holds("segbuf", &[], &[1, 2, 3, 4], &["all"]);

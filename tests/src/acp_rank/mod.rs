@@ -2,6 +2,7 @@
 //! second how much of it, the third the seed.
 
 mod channels;
+mod garbage;
 mod heap;
 mod random;
 
@@ -34,6 +35,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
         "heap-threads" => heap::threads(&world, count)?,
         "heap-nonsense" => heap::nonsense(&world, count, seed)?,
         "channels" => channels::run(&world, count)?,
+        "garbage" => garbage::run(&world, count, seed)?,
         "reset" => reset(&mut world, count, seed)?,
         "wait" => {
             println!("waits as {}", std::process::id());

@@ -154,3 +154,66 @@ fn a_receiver_that_has_read_what_nobody_sent_is_an_error() {
     assert!(out.short(Kind::Short, &[1, 2, 3], &mut wire).unwrap());
     assert!(out.returned(2).is_ok() && out.returned(1).is_err() && out.returned(u64::MAX).is_err());
 }
+
+#[test]
+fn what_no_sender_makes_is_no_record() {
+    let longest = [
+        (Kind::Short, SHORT),
+        (Kind::Whole, LONG),
+        (Kind::Part, LONG),
+        (Kind::Begin, WORD),
+        (Kind::Offer, 2 * WORD),
+        (Kind::Free, 0),
+        (Kind::Hello, WORD),
+    ];
+    for (kind, most) in longest {
+        for place in [0, 1, WORDS - words_of(kind, most)] {
+            for (len, good) in [(most, true), (most + 1, false), (u32::MAX as usize, false)] {
+                let ring = words();
+                ring[place].store(head(kind, len), Ordering::Relaxed);
+                let mut input = In { ring: &ring, read: place as u64, returned: 0 };
+                assert_eq!(input.look().is_ok(), good, "{kind:?} of {len} B at {place}");
+            }
+        }
+        // It would go on behind the end of the ring.
+        let ring = words();
+        let place = WORDS + 1 - words_of(kind, most);
+        if place < WORDS {
+            ring[place].store(head(kind, most), Ordering::Relaxed);
+            assert!(In { ring: &ring, read: place as u64, returned: 0 }.look().is_err(), "{kind:?} at {place}");
+        }
+    }
+    for word in [1, head(Kind::Skip, 0), head(Kind::Whole, 0), head(Kind::Part, 0), 9 << 32, u64::MAX] {
+        let ring = words();
+        ring[0].store(word, Ordering::Relaxed);
+        assert!(In::new(&ring).look().is_err(), "{word:#x}");
+    }
+}
+
+#[test]
+fn a_ring_that_is_skipped_over_and_over_is_an_error() {
+    let ring = words();
+    for at in [0, 5] {
+        ring[at].store(head(Kind::Skip, 0), Ordering::Relaxed);
+    }
+    let mut input = In { ring: &ring, read: 5, returned: 0 };
+    assert!(input.look().is_err());
+}
+
+#[test]
+fn data_is_there_when_each_word_has_its_mark() {
+    let ring = words();
+    ring[0].store(head(Kind::Short, 12), Ordering::Relaxed);
+    let mut input = In::new(&ring);
+    let record = input.look().unwrap().unwrap();
+    for at in [3, 1, 2] {
+        assert!(input.short(&record).unwrap().is_none(), "before word {at}");
+        ring[at].store(u64::from(DATA) << 32 | at as u64, Ordering::Relaxed);
+    }
+    let bytes = input.short(&record).unwrap().unwrap();
+    assert_eq!((bytes[0], bytes[4], bytes[8], bytes[12]), (1, 2, 3, 0));
+    for wrong in [1, 14 << 32, 16 << 32, u64::MAX] {
+        ring[2].store(wrong, Ordering::Relaxed);
+        assert!(input.short(&record).is_err(), "{wrong:#x}");
+    }
+}
