@@ -52,6 +52,11 @@ impl Staging {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).pages.push(pages);
     }
 
+    /// The device may still reach all of it: it stays mapped for ever.
+    pub fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.blocks));
+    }
+
     fn take(&self, world: &World, len: usize) -> Result<Block> {
         let mut free = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         if len <= BLOCK {
@@ -96,8 +101,13 @@ impl Staging {
 fn map(world: &World, len: usize) -> Result<(Block, Pages)> {
     let pages = Pages::new(len)?;
     // SAFETY: the pages stay until they are unregistered, or all registrations are gone.
-    let key = unsafe { world.register_foreign(pages.start(), len, 0)? };
-    Ok((Block { address: GlobalAddress(key.0), start: pages.start().cast(), len, pages: None }, pages))
+    match unsafe { world.register_foreign(pages.start(), len, 0) } {
+        Ok(key) => Ok((Block { address: GlobalAddress(key.0), start: pages.start().cast(), len, pages: None }, pages)),
+        Err(error) => {
+            pages.unregistered(&error);
+            Err(error)
+        }
+    }
 }
 
 /// Where the bytes of an access of a [`Batch`] are: which of its blocks, and where there.

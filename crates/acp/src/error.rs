@@ -7,6 +7,8 @@ use std::fmt;
 pub struct Error {
     sentence: String,
     refused: bool,
+    /// A device has not let go of the memory that was to be registered.
+    held: bool,
 }
 
 /// A result with [`Error`].
@@ -15,17 +17,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// What is wrong with the arguments: nothing has happened. For libraries above too.
     pub fn refused(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), refused: true }
+        Self { sentence: sentence.into(), refused: true, held: false }
     }
 
     /// The job is broken. For libraries above too, as where memory that peers write to does not have what it should.
     pub fn broken(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), refused: false }
+        Self { sentence: sentence.into(), refused: false, held: false }
     }
 
     /// The reason, for an operation that has not begun.
     pub(crate) fn into_refused(self) -> Self {
         Self { refused: true, ..self }
+    }
+
+    /// As it is, and the device has not let go of the memory that was to be registered if it is not `free`.
+    pub(crate) fn held_unless(self, free: bool) -> Self {
+        Self { held: !free, ..self }
+    }
+
+    /// Whether a device may still reach the memory that was to be registered.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation that was

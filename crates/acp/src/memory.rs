@@ -69,10 +69,7 @@ impl Registration {
             });
             match registered {
                 Ok(foreign) => ports.push(foreign),
-                Err(error) => {
-                    take_back(ports);
-                    return Err(error.into());
-                }
+                Err(error) => return Err(Error::from(error).held_unless(take_back(ports))),
             }
         }
         let rkey = ports.get(colour).map_or(0, Foreign::rkey);
@@ -153,6 +150,13 @@ impl Pages {
 
     pub fn start(&self) -> *mut c_void {
         self.start.as_ptr().cast()
+    }
+
+    /// They could not be registered: unmaps them, unless a device may still reach them.
+    pub fn unregistered(self, error: &Error) {
+        if error.is_held() {
+            std::mem::forget(self);
+        }
     }
 }
 

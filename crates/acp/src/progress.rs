@@ -252,6 +252,10 @@ impl Drop for Progress {
             // It does not panic; if it did, there is nobody to tell.
             let _ = thread.join();
         }
+        // Nobody is left who would ask for a region.
+        if !self.with(Engine::close) {
+            self.staging.forget();
+        }
     }
 }
 

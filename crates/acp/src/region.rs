@@ -30,8 +30,13 @@ impl World {
     pub fn region(&self, len: usize, colour: u32) -> Result<Region<'_>> {
         let pages = Pages::new(len).map_err(Error::into_refused)?;
         // SAFETY: the pages stay until the region is dropped, which takes the registration back first.
-        let key = unsafe { self.register_foreign(pages.start(), len, colour)? };
-        Ok(Region { world: self, key, len, pages: Some(pages) })
+        match unsafe { self.register_foreign(pages.start(), len, colour) } {
+            Ok(key) => Ok(Region { world: self, key, len, pages: Some(pages) }),
+            Err(error) => {
+                pages.unregistered(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Maps and registers `count` words, zero at first, by colour 0: memory that stays until this rank leaves the job or gets

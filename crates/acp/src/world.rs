@@ -379,14 +379,14 @@ impl World {
         match key {
             Ok(KeyFor::Key(key)) => Ok(Some(Key(self.with(|engine| engine.table.insert(key, registration, colour)).0))),
             Ok(KeyFor::AfterRound) => {
-                registration.deregister();
+                if !registration.deregister() {
+                    let kept = format!("the device does not let go of {len} bytes from {start:p} on");
+                    return Err(Error::refused(kept).held_unless(false));
+                }
                 self.with(Engine::begin_round);
                 Ok(None)
             }
-            Err(error) => {
-                registration.deregister();
-                Err(error)
-            }
+            Err(error) => Err(error.held_unless(registration.deregister())),
         }
     }
 

@@ -449,13 +449,21 @@ fn is_passive(op: &Op) -> bool {
     op.work.is_single()
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        if !self.table.close() {
-            // The device may still reach them.
+impl Engine {
+    /// Deregisters all, for good. False where the device did not let go of something: the engine's own memory stays mapped then.
+    pub fn close(&mut self) -> bool {
+        let closed = self.table.close();
+        if !closed {
             self.starters.drain(..).for_each(std::mem::forget);
             self.segments.forget();
         }
+        closed
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

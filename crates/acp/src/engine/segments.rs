@@ -82,8 +82,12 @@ impl Engine {
             return Some(NO_MEMORY);
         };
         // SAFETY: the pages stay until the registration is gone.
-        let Ok(registration) = (unsafe { self.register(pages.start(), len as usize, 0) }) else {
-            return Some(NO_MEMORY);
+        let registration = match unsafe { self.register(pages.start(), len as usize, 0) } {
+            Ok(registration) => registration,
+            Err(error) => {
+                pages.unregistered(&error);
+                return Some(NO_MEMORY);
+            }
         };
         let key = if self.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { self.table.key() };
         let address = match key {
