@@ -20,6 +20,7 @@ pub mod pairs;
 mod process;
 pub mod rank;
 mod runs;
+pub mod scarce;
 pub mod sequences_rank;
 pub mod slurm;
 mod venv;

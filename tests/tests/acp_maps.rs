@@ -64,6 +64,12 @@ fn what_finds_no_memory_changes_nothing() {
 }
 
 #[test]
+fn what_is_refused_leaves_no_slot_locked_and_no_block() {
+    let end = Job::start(RANK.launch(2, &[], &["refused"]).env("ACP_HEAP", "8M")).finish(acp::LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
 fn containers_come_and_go() {
     RANK.run(3, &[], &["stale", "100"]);
 }

@@ -58,6 +58,14 @@ fn containers_give_all_memory_back() {
 }
 
 #[test]
+fn what_is_refused_changes_nothing_and_leaves_nothing() {
+    for ranks in [1, 2] {
+        let end = Job::start(RANK.launch(ranks, &[], &["refused"]).env("ACP_HEAP", "8M")).finish(acp::LIMIT);
+        assert!(end.success(), "{}", end.describe());
+    }
+}
+
+#[test]
 fn operations_take_the_round_trips_that_they_say() {
     RANK.run(3, &[], &["trips"]);
 }

@@ -1,6 +1,7 @@
 //! Where the bytes come from that a program puts into a container, and where those that are in it lie.
 
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Result, World};
+use vervain_acp_heap::Heap;
 
 /// The most bytes that pass through this rank's memory at a time; and of slices, that are put at a time.
 pub(crate) const CHUNK: usize = 256 << 10;
@@ -86,6 +87,17 @@ pub(crate) fn put(batch: &mut Batch<'_>, to: GlobalAddress, bytes: &[u8], order:
         batch.put(to.add((i * CHUNK) as u64), part, order)?;
     }
     Ok(())
+}
+
+/// Waits for what is done with a new block, and frees it where that was refused, so that nothing of it is left.
+pub(crate) fn or_free(heap: &Heap<'_>, batch: &mut Batch<'_>, block: GlobalAddress, done: Result<()>) -> Result<()> {
+    let done = done.and_then(|()| batch.wait());
+    if done.as_ref().is_err_and(Error::is_refused) {
+        // What is on its way there must not come to who has the block next.
+        batch.wait()?;
+        heap.free(block)?;
+    }
+    done
 }
 
 /// Copies what lies at `from` to `to`, as far as the shorter of them goes.

@@ -184,6 +184,17 @@ impl Batch<'_> {
         Ok(Place { block: self.blocks.len() - 1, offset, len })
     }
 
+    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of accesses to come, each rounded up to 8: as many at a time, with
+    /// a [`clear`](Batch::clear) in between, are not refused for want of memory.
+    ///
+    /// # Errors
+    /// As of [`room`](Batch::room), or the job is broken.
+    pub fn reserve(&mut self, len: usize) -> Result<()> {
+        self.clear()?;
+        self.place(len)?;
+        self.clear()
+    }
+
     /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it without a detour.
     ///
     /// # Panics

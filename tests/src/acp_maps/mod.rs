@@ -3,6 +3,7 @@
 
 mod contend;
 mod model;
+mod refused;
 mod trips;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
             "churn" => contend::churn(hashed, count, seed)?,
             "swap" => contend::swap_without_memory(hashed, count)?,
             "forever" => contend::forever(hashed)?,
+            "refused" => refused::run(hashed)?,
             "trips" => trips::run(hashed)?,
             "stale" => trips::stale(hashed, count)?,
             "locked" => trips::locked(hashed)?,

@@ -132,7 +132,7 @@ pub fn stale(hashed: Hashed<'_>, count: u64) -> Result<()> {
 }
 
 /// Where the only slot of a container is.
-fn slot_of(world: &World, name: Name) -> Result<GlobalAddress> {
+pub fn slot_of(world: &World, name: Name) -> Result<GlobalAddress> {
     let mut batch = world.batch();
     let entry = batch.get(name.address.add(ENTRIES), 8, Order::Now)?;
     batch.wait()?;

@@ -6,6 +6,7 @@ mod bytes;
 mod edges;
 mod leaks;
 mod lists;
+mod refused;
 mod trips;
 mod typed;
 
@@ -41,6 +42,7 @@ fn act(heap: &Heap<'_>, what: &str, count: u64, seed: u64) -> Result<()> {
         "nowhere" => broken::nowhere(heap),
         "leaks" => leaks::run(heap, count),
         "edges" => edges::run(heap),
+        "refused" => refused::run(heap),
         "work" => work(heap),
         _ => Err(wrong(format!("nothing is called '{what}'"))),
     }

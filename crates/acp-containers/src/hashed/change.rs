@@ -14,6 +14,8 @@ const ONE_PIECE: usize = 512;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared {
     pub pointer: Pointer,
+    /// It was allocated for this insertion, which frees it unless it is linked.
+    pub own: bool,
     /// The slot that its header is written for, once key and value are there; null for none any more.
     pub written: Option<GlobalAddress>,
 }
@@ -56,10 +58,8 @@ impl<'a> Container<'a> {
         let mut prepared = block;
         let result = self.try_put(key, value, times, &mut prepared);
         let is_over = result.as_ref().map_or_else(Error::is_refused, |_| true);
-        // What was not linked goes, unless it is the caller's.
-        let own = prepared.filter(|own| block.is_none_or(|block| block.pointer != own.pointer));
-        if let Some(own) = own.filter(|_| is_over) {
-            self.hashed.heap.free(own.pointer.address())?;
+        if is_over {
+            self.give_back(prepared)?;
         }
         result
     }
@@ -102,9 +102,19 @@ impl<'a> Container<'a> {
         }
     }
 
+    /// Frees a block that was not linked, unless it is the caller's.
+    fn give_back(&self, block: Option<Prepared>) -> Result<()> {
+        block.filter(|block| block.own).map_or(Ok(()), |block| self.hashed.heap.free(block.pointer.address()))
+    }
+
     /// Gives a slot back if it is held, as it was.
     fn let_go(&self, batch: &mut Batch<'_>, slot: &Slot, look: &Look) -> Result<()> {
-        if look.held { self.unlock(batch, slot, &[], look.state) } else { Ok(()) }
+        if !look.held {
+            return Ok(());
+        }
+        // So there is room for the word.
+        batch.clear()?;
+        self.unlock(batch, slot, &[], look.state)
     }
 
     /// Writes a new element and links it to the end of its list: where it is. None if the slot has changed.
@@ -122,7 +132,9 @@ impl<'a> Container<'a> {
         if look.state.count() == State::MOST {
             return Err(Error::refused(format!("a slot of the {} has as many elements as it can", self.kind.name())));
         }
-        prepared.take_if(|block| self.world().rank_of(block.pointer.address()) != Some(slot.rank));
+        // A container that was made anew meanwhile may have the slot at another rank.
+        let elsewhere = prepared.take_if(|block| self.world().rank_of(block.pointer.address()) != Some(slot.rank));
+        self.give_back(elsewhere)?;
         let block = match prepared {
             Some(block) => block,
             None => prepared.insert(self.allocate(slot, key.len(), value.len())?),
@@ -135,7 +147,10 @@ impl<'a> Container<'a> {
         // The mark comes with the link: an iterator at an element whose block this was must not believe in it before.
         let header = Header { next: Pointer::NULL, mark: 0, key: key.len() as u64, more };
         let at = block.pointer.address();
-        batch.clear()?;
+        // All that is put: none may be refused when the slot is this rank's, or an element is linked.
+        let here = if let Bytes::Here(bytes) = value { bytes.len() } else { 0 };
+        let here = if block.written.is_none() { key.len().saturating_add(here) } else { 0 };
+        batch.reserve(here.saturating_add(2 * ONE_PIECE))?;
         match block.written {
             Some(written) if written == slot.at => {}
             Some(_) => batch.put_words(at, &header.words(), Order::Now)?,
@@ -161,7 +176,7 @@ impl<'a> Container<'a> {
         let none = || Error::refused(format!("rank {} has no memory left for {key} and {value} bytes", slot.rank));
         let bytes = block(key, value).ok_or_else(none)?;
         let at = self.hashed.heap.allocate(bytes, slot.rank)?.ok_or_else(none)?;
-        Ok(Prepared { pointer: Pointer::new(at, bytes), written: None })
+        Ok(Prepared { pointer: Pointer::new(at, bytes), own: true, written: None })
     }
 
     /// Puts an element into its block.

@@ -144,11 +144,21 @@ impl Container<'_> {
             return world.read(GlobalPtr::new(at), to);
         }
         let mut batch = world.batch();
-        for (number, part) in to.chunks_mut(16 * PIECE).enumerate() {
-            let place = batch.get(at.add((number * 16 * PIECE) as u64), part.len(), Order::Now)?;
+        let (mut most, mut done) = (16 * PIECE, 0);
+        while done < to.len() {
+            let len = most.min(to.len() - done);
+            let place = match batch.get(at.add(done as u64), len, Order::Now) {
+                // Where there is no room for so much, by little and little: an element that is on its way has to come to a slot.
+                Err(error) if error.is_refused() && len > FIRST => {
+                    most = FIRST;
+                    continue;
+                }
+                place => place?,
+            };
             batch.wait()?;
-            batch.read(place, part);
+            batch.read(place, &mut to[done..done + len]);
             batch.clear()?;
+            done += len;
         }
         Ok(())
     }

@@ -142,9 +142,9 @@ impl Container<'_> {
             while let Some(next) = listed.next() {
                 if let Err(error) = self.adopt(&next, other) {
                     if error.is_refused() {
-                        for back in std::iter::once(next).chain(listed) {
-                            other.adopt(&back, other)?;
-                        }
+                        // One that is refused too keeps no other one from its place.
+                        let mut back = std::iter::once(next).chain(listed);
+                        back.try_for_each(|back| if_there_is_memory(other.adopt(&back, other)))?;
                     }
                     return Err(error);
                 }
@@ -157,7 +157,7 @@ impl Container<'_> {
     /// the key is there.
     fn adopt(&self, listed: &Listed, other: &Container<'_>) -> Result<()> {
         let (times, value) = (listed.times(other.kind), listed.value(other.kind));
-        let block = Prepared { pointer: listed.pointer, written: Some(GlobalAddress::NULL) };
+        let block = Prepared { pointer: listed.pointer, own: false, written: Some(GlobalAddress::NULL) };
         let inserted = other.with_key(listed.key(), |key| self.put(key, value, times, Some(block)))?;
         match inserted {
             Inserted::New(at) if at == listed.pointer.address() => Ok(()),

@@ -7,8 +7,8 @@ use vervain_acp::{Batch, Error, GlobalAddress, Order, Result};
 use vervain_acp_heap::Heap;
 
 use crate::ring::allocate;
-use crate::source::{Element, MAX_BYTES, Source};
-use node::{COUNT, KIND, Links, NEXT, NODE, Node, PREVIOUS, pause, put};
+use crate::source::{CHUNK, Element, MAX_BYTES, Source, or_free};
+use node::{COUNT, KIND, Links, NEXT, NODE, Node, PREVIOUS, pause, put, reserve};
 
 /// A list in global memory (`acp_list_t`): the address of its header, in the heap of the rank that it was made on; its elements may be
 /// of any. Any rank works on it by that; several at a time may read it, or one may change it.
@@ -35,8 +35,8 @@ impl List {
     pub fn create(heap: &Heap<'_>, rank: u32) -> Result<Self> {
         let address = allocate(heap, NODE, rank)?;
         let mut batch = heap.world().batch();
-        node::put_header(&mut batch, address)?;
-        batch.wait()?;
+        let put = node::put_header(&mut batch, address);
+        or_free(heap, &mut batch, address, put)?;
         Ok(Self { address })
     }
 
@@ -130,9 +130,15 @@ impl List {
         if value.len() > MAX_BYTES {
             return Err(Error::refused(format!("an element of {} bytes is larger than any region", value.len())));
         }
-        let element = allocate(heap, NODE + value.len(), rank)?;
         let mut batch = heap.world().batch();
-        node::fill(&mut batch, element, (previous, next), value)?;
+        let here = if let Source::Here(bytes) = value { bytes.len().min(CHUNK) } else { 0 };
+        // None may be refused when some are written.
+        batch.reserve(2 * NODE + 3 * 8 + here)?;
+        let element = allocate(heap, NODE + value.len(), rank)?;
+        let filled = node::fill(&mut batch, element, (previous, next), value);
+        if filled.is_err() {
+            or_free(heap, &mut batch, element, filled)?;
+        }
         put(&mut batch, previous, NEXT, element.0)?;
         put(&mut batch, next, PREVIOUS, element.0)?;
         put(&mut batch, self.address, COUNT, header.size as u64 + 1)?;
@@ -203,6 +209,7 @@ impl List {
         let (header, nodes) = self.range(heap, first, end)?;
         let (Some(one), Some(last)) = (nodes.first(), nodes.last()) else { return Ok(end) };
         let mut batch = heap.world().batch();
+        reserve(&mut batch, nodes.len())?;
         put(&mut batch, one.previous, NEXT, last.next.0)?;
         put(&mut batch, last.next, PREVIOUS, one.previous.0)?;
         put(&mut batch, self.address, COUNT, (header.size - nodes.len()) as u64)?;
@@ -233,7 +240,7 @@ impl List {
         let mut batch = heap.world().batch();
         let links = Links::of(heap.world(), self.address);
         let [header, node] = links.fetch_all(&mut batch, [self.address, at.element])?;
-        batch.clear()?;
+        reserve(&mut batch, nodes.len())?;
         let (previous, next) = (node.previous, at.element);
         let copies = self.copies(heap, &mut batch, &nodes, (previous, next))?;
         let (Some(one), Some(last)) = (copies.first(), copies.last()) else { return Ok(at) };
@@ -244,8 +251,8 @@ impl List {
         Ok(self.cursor(*one))
     }
 
-    /// Copies of nodes, each where its original is, linked with each other and to the nodes before and behind. Not waited for. Where
-    /// memory is not enough there are none.
+    /// Copies of nodes, each where its original is, linked with each other and to the nodes before and behind, by a batch that has room
+    /// for them. Not waited for. Where memory is not enough there are none.
     fn copies(
         self,
         heap: &Heap<'_>,

@@ -196,6 +196,12 @@ pub(super) fn relink(batch: &mut Batch<'_>, header: GlobalAddress, nodes: &[Node
     batch.put_words(header, &[at(Some(0)).0, at(nodes.len().checked_sub(1)).0, nodes.len() as u64], Order::Now)
 }
 
+/// Gets room for writing links of so many nodes, a [`pause`] at a time, and some more: of the links none may be refused when some are
+/// written.
+pub(super) fn reserve(batch: &mut Batch<'_>, nodes: usize) -> Result<()> {
+    batch.reserve((nodes.min(AT_ONCE) + 4) * NODE)
+}
+
 /// Waits after many accesses, the one with the number `i` being the last of them, so that the memory of a batch stays small.
 pub(super) fn pause(batch: &mut Batch<'_>, i: usize) -> Result<()> {
     if i % AT_ONCE == AT_ONCE - 1 { batch.clear() } else { Ok(()) }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use vervain_acp::{Batch, GlobalAddress, Order, Place, Result};
 use vervain_acp_heap::Heap;
 
-use super::node::{KIND, Links, Node, free, put, relink};
+use super::node::{KIND, Links, Node, free, put, relink, reserve};
 use super::{Cursor, List};
 use crate::source::{CHUNK, Element, check};
 
@@ -40,6 +40,7 @@ impl List {
     pub fn clear(self, heap: &Heap<'_>) -> Result<()> {
         let mut batch = heap.world().batch();
         let (_, nodes) = self.nodes(heap, &mut batch)?;
+        reserve(&mut batch, nodes.len())?;
         relink(&mut batch, self.address, &[])?;
         free(heap, &mut batch, nodes.iter().map(|node| node.at))
     }
@@ -51,6 +52,7 @@ impl List {
     pub fn destroy(self, heap: &Heap<'_>) -> Result<()> {
         let mut batch = heap.world().batch();
         let (_, nodes) = self.nodes(heap, &mut batch)?;
+        reserve(&mut batch, nodes.len())?;
         put(&mut batch, self.address, KIND, 0)?;
         free(heap, &mut batch, nodes.iter().map(|node| node.at))?;
         heap.free(self.address)
@@ -81,6 +83,7 @@ impl List {
     fn become_copies(self, heap: &Heap<'_>, nodes: &[Node]) -> Result<()> {
         let mut batch = heap.world().batch();
         let (_, old) = self.nodes(heap, &mut batch)?;
+        reserve(&mut batch, nodes.len().max(old.len()))?;
         let copies = self.copies(heap, &mut batch, nodes, (self.address, self.address))?;
         let ends = [copies.first(), copies.last()].map(|end| end.copied().unwrap_or(self.address).0);
         batch.put_words(self.address, &[ends[0], ends[1], copies.len() as u64], Order::Now)?;
@@ -96,6 +99,7 @@ impl List {
         let mut batch = heap.world().batch();
         let (_, mut nodes) = self.nodes(heap, &mut batch)?;
         nodes.reverse();
+        reserve(&mut batch, nodes.len())?;
         relink(&mut batch, self.address, &nodes)?;
         batch.wait()
     }
@@ -109,6 +113,7 @@ impl List {
     pub fn sort(self, heap: &Heap<'_>, mut compare: impl FnMut(Element, Element) -> Ordering) -> Result<()> {
         let mut batch = heap.world().batch();
         let (_, nodes) = self.nodes(heap, &mut batch)?;
+        reserve(&mut batch, nodes.len())?;
         relink(&mut batch, self.address, &sorted(nodes, &mut compare))?;
         batch.wait()
     }
@@ -133,6 +138,7 @@ impl List {
         let (_, theirs) = other.nodes(heap, &mut batch)?;
         let mut all = Vec::with_capacity(nodes.len() + theirs.len());
         merged(&nodes, &theirs, &mut all, &mut compare);
+        reserve(&mut batch, all.len())?;
         relink(&mut batch, other.address, &[])?;
         relink(&mut batch, self.address, &all)?;
         batch.wait()
@@ -182,6 +188,7 @@ impl List {
             return Ok(0);
         }
         let mut next = erased.iter().peekable();
+        reserve(batch, nodes.len())?;
         nodes.retain(|node| next.next_if(|erased| **erased == node.at).is_none());
         relink(batch, self.address, &nodes)?;
         free(heap, batch, erased.iter().copied())?;

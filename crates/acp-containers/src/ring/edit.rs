@@ -5,8 +5,8 @@ use std::ops::Range;
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Result};
 use vervain_acp_heap::Heap;
 
-use super::{Kind, MAX_BYTES, Ring, Room, allocate, no_memory, rounded};
-use crate::source::{CHUNK, Source, Span, copy_spans, put};
+use super::{Kind, MAX_BYTES, Ring, Room, WORDS, allocate, no_memory, rounded};
+use crate::source::{CHUNK, Source, Span, copy_spans, or_free, put};
 
 /// A part of what is inserted.
 #[derive(Clone)]
@@ -102,8 +102,14 @@ impl Ring {
         }
         self.size = size;
         let behind = old.size - at;
+        let is_front = old.kind == Kind::Deque && at < behind;
         let mut is_read = true;
-        if old.kind == Kind::Deque && at < behind {
+        // At the end nothing is changed before the header is.
+        if behind > 0 {
+            let here = pieces.iter().map(|piece| if let Piece::Here(bytes) = piece { bytes.len() } else { 0 }).sum();
+            reserve(batch, if is_front { at } else { behind }, here)?;
+        }
+        if is_front {
             let start = old.room.start;
             self.room.start = if start >= count { start - count } else { start + old.room.capacity - count };
             is_read = slide(batch, (&old.room, 0), (&self.room, 0), at, count, false)?;
@@ -142,8 +148,14 @@ impl Ring {
     ) -> Result<()> {
         let old = *self;
         let room = self.new_room(heap, size)?;
-        let count = size - old.size;
         (self.room, self.size) = (room, size);
+        let copied = self.copy_around(batch, &old, at, pieces);
+        self.move_in(heap, batch, &old, copied)
+    }
+
+    /// Copies the bytes of `old` into the room, with those of the pieces before the one at `at`.
+    fn copy_around(&self, batch: &mut Batch<'_>, old: &Self, at: usize, pieces: &[Piece<'_>]) -> Result<()> {
+        let (room, size, count) = (self.room, self.size, self.size - old.size);
         copy_spans(batch, &room.spans(0..at), &old.room.spans(0..at), Order::Now)?;
         copy_spans(batch, &room.spans(at + count..size), &old.room.spans(at..old.size), Order::Now)?;
         let mut to = at;
@@ -155,7 +167,7 @@ impl Ring {
             }
             to += piece.len();
         }
-        self.move_in(heap, batch, &old)
+        Ok(())
     }
 
     /// A block for `size` bytes, which are more than there is room for: it grows twofold, or as far as memory allows.
@@ -171,10 +183,10 @@ impl Ring {
         Ok(Room { data, capacity, start: 0 })
     }
 
-    /// Writes the header, and frees the block that it has named before.
-    fn move_in(&self, heap: &Heap<'_>, batch: &mut Batch<'_>, old: &Self) -> Result<()> {
-        self.put_header(batch, old)?;
-        batch.wait()?;
+    /// Writes the header, and frees the block that it has named before. Where that or copying the bytes was refused, the new block goes.
+    fn move_in(&self, heap: &Heap<'_>, batch: &mut Batch<'_>, old: &Self, copied: Result<()>) -> Result<()> {
+        let named = copied.and_then(|()| self.put_header(batch, old));
+        or_free(heap, batch, self.room.data, named)?;
         if old.room.capacity > 0 { heap.free(old.room.data) } else { Ok(()) }
     }
 
@@ -186,7 +198,9 @@ impl Ring {
         }
         let (old, count, behind) = (*self, range.len(), self.size - range.end);
         self.size -= count;
-        if old.kind == Kind::Deque && range.start < behind {
+        let is_front = old.kind == Kind::Deque && range.start < behind;
+        reserve(batch, if is_front { range.start } else { behind }, 0)?;
+        if is_front {
             self.room.start = old.room.at(count);
             slide(batch, (&old.room, 0), (&old.room, count), range.start, count, true)?;
         } else if behind > 0 {
@@ -205,6 +219,7 @@ impl Ring {
             if old.kind == Kind::Deque {
                 self.room.start = if self.size > 0 { old.room.at(range.start) } else { 0 };
             } else if range.start > 0 && self.size > 0 {
+                reserve(batch, self.size, 0)?;
                 slide(batch, (&old.room, range.start), (&old.room, 0), range.len(), range.start, false)?;
             }
             self.put_header(batch, &old)?;
@@ -214,8 +229,8 @@ impl Ring {
             self.size = old.size;
             self.room = self.new_room(heap, range.len())?;
             self.size = range.len();
-            copy_spans(batch, &self.room.spans(0..range.len()), &from, Order::Now)?;
-            return self.move_in(heap, batch, &old);
+            let copied = copy_spans(batch, &self.room.spans(0..range.len()), &from, Order::Now);
+            return self.move_in(heap, batch, &old, copied);
         }
         self.room.start = 0;
         copy_spans(batch, &self.room.spans(0..range.len()), &from, Order::Now)?;
@@ -232,13 +247,14 @@ impl Ring {
         }
         let rank = heap.world().rank_of(self.header).unwrap_or_default();
         self.room = Room { data: allocate(heap, capacity, rank)?, capacity, start: 0 };
-        copy_spans(batch, &self.room.spans(0..self.size), &old.room.spans(0..old.size), Order::Now)?;
-        self.move_in(heap, batch, &old)
+        let copied = copy_spans(batch, &self.room.spans(0..self.size), &old.room.spans(0..old.size), Order::Now);
+        self.move_in(heap, batch, &old, copied)
     }
 
     /// Overwrites bytes with those of this process's.
     pub fn overwrite(&self, batch: &mut Batch<'_>, at: usize, bytes: &[u8]) -> Result<()> {
         let place = self.spans(at..at.saturating_add(bytes.len()))?;
+        reserve(batch, 0, bytes.len())?;
         fill(batch, &place, &Piece::Here(bytes), Order::Now)?;
         batch.wait()
     }
@@ -260,6 +276,13 @@ impl Ring {
         }
         heap.free(self.header)
     }
+}
+
+/// Gets room for moving `moved` bytes of a ring, then putting `here` bytes of this process's, and the header: in their midst nothing may
+/// be refused.
+fn reserve(batch: &mut Batch<'_>, moved: usize, here: usize) -> Result<()> {
+    // Both parts of a place begin with a chunk that is not waited for.
+    batch.reserve(2 * moved.min(CHUNK) + here.min(2 * CHUNK) + (WORDS + 4) * 8)
 }
 
 /// Copies a piece that is not of the ring's own.

@@ -14,7 +14,7 @@ use std::ops::Range;
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Place, Result, World};
 use vervain_acp_heap::Heap;
 
-use crate::source::{CHUNK, MAX_BYTES, Span, check};
+use crate::source::{CHUNK, MAX_BYTES, Span, check, or_free};
 
 /// Words of a header.
 const WORDS: usize = 5;
@@ -98,8 +98,10 @@ impl Ring {
             },
         };
         let mut batch = heap.world().batch();
-        batch.put_words(header, &[kind.word(), data.0, capacity as u64, 0, size as u64], Order::Now)?;
-        batch.wait()?;
+        let put = batch.put_words(header, &[kind.word(), data.0, capacity as u64, 0, size as u64], Order::Now);
+        let put = or_free(heap, &mut batch, header, put);
+        // Nothing is done to free null.
+        or_free(heap, &mut batch, data, put)?;
         Ok(header)
     }
 
