@@ -75,6 +75,12 @@ fn containers_come_and_go() {
 }
 
 #[test]
+fn what_was_destroyed_is_refused_though_its_memory_is_gone() {
+    let end = Job::start(RANK.launch(2, &[], &["unmapped"]).env("ACP_HEAP", "8216k")).finish(acp::LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+#[test]
 fn a_slot_that_is_locked_for_long_is_waited_for() {
     RANK.run(3, &[], &["locked"]);
 }

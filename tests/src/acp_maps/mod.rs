@@ -34,6 +34,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
             "refused" => refused::run(hashed)?,
             "trips" => trips::run(hashed)?,
             "stale" => trips::stale(hashed, count)?,
+            "unmapped" => trips::unmapped(hashed)?,
             "locked" => trips::locked(hashed)?,
             "loop" | "uncounted" | "long" | "astray" | "unlocked-by-nobody" => trips::hostile(hashed, what)?,
             "times" => times(hashed, count)?,

@@ -8,6 +8,7 @@ use vervain_acp_containers::hashed::{Bytes, Container, Extent, Hashed, Kind, Nam
 use vervain_acp_containers::{GMap, GMultiset};
 
 use super::{all_ranks, holds, other, shared, told};
+use crate::scarce::must_be_refused;
 
 /// Where the addresses of tables are in a directory.
 const ENTRIES: u64 = 48;
@@ -128,6 +129,51 @@ pub fn stale(hashed: Hashed<'_>, count: u64) -> Result<()> {
     at.sort_by_key(|name| (name.address, name.slots));
     at.dedup();
     println!("{} names in {count} rounds", at.len());
+    world.sync()
+}
+
+/// A container whose directory has a segment of its own, in part: a rank that remembers it is refused when it is destroyed.
+pub fn unmapped(hashed: Hashed<'_>) -> Result<()> {
+    let (world, heap) = (hashed.world(), hashed.heap());
+    let mut held = vec![];
+    let name = shared(hashed, || {
+        while let Some(block) = heap.allocate(16 << 10, 0)? {
+            held.push(block);
+        }
+        // No two of those that are free then are one behind the other, so that a longer block has to have a segment.
+        held.sort_unstable();
+        let is_alone = |block: &GlobalAddress| world.region_of(*block) == Some(*block);
+        let (free, kept): (Vec<_>, Vec<_>) =
+            held.drain(..).enumerate().partition(|(i, block)| is_alone(block) || *i < 40 && i % 2 == 0);
+        held = kept.into_iter().map(|(_, block)| block).collect();
+        free.into_iter().try_for_each(|(_, block)| heap.free(block))?;
+        let name = hashed.create(Kind::Map, &[0; 2100], 1, 0)?.name();
+        let mut batch = world.batch();
+        let addresses = batch.get(name.address.add(40), 8, Order::Now)?;
+        batch.wait()?;
+        let addresses = GlobalAddress(batch.word(addresses, 0));
+        holds(is_alone(&addresses), || {
+            format!("the addresses of its chunks are at {addresses}, in no segment of their own")
+        })?;
+        Ok(name)
+    })?;
+    let map = GMap::<u64, u64>::open(hashed, name);
+    for key in 0..100 {
+        map.insert(&(key << 32 | u64::from(world.rank())), &key)?;
+    }
+    world.sync()?;
+    holds(map.len(Extent::All)? == 100 * u64::from(world.size()), || "another number of elements".into())?;
+    world.sync()?;
+    if world.rank() == 0 {
+        GMap::<u64, u64>::open(hashed, name).destroy()?;
+    }
+    world.sync()?;
+    must_be_refused("a search in what was destroyed", map.get(&0))?;
+    must_be_refused("an insertion into what was destroyed", map.insert(&7, &7))?;
+    must_be_refused("the length of what was destroyed", map.len(Extent::All))?;
+    must_be_refused("all of what was destroyed", map.iter(Extent::All).map(drop))?;
+    must_be_refused("destroying it again", map.destroy())?;
+    held.into_iter().try_for_each(|block| heap.free(block))?;
     world.sync()
 }
 

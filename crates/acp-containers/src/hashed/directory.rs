@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Result};
 
-use super::layout::{CHUNK, DIRECTORY, SLOT, Spot, chunks};
+use super::layout::{CHUNK, DIRECTORY, SLOT, STAYS, Spot, chunks};
 use super::{Container, Extent, Hashed, Kind, Name};
 
 /// The first word of a directory, with the kind in its lowest byte.
@@ -165,7 +165,10 @@ impl<'a> Hashed<'a> {
             made.push(block);
             Ok(block)
         };
-        let directory = allocate(DIRECTORY as usize + number * 8, rank)?;
+        // The header stays mapped, so that whoever uses the container when it is destroyed finds out.
+        let len = DIRECTORY as usize + number * 8;
+        let directory = allocate(if len <= STAYS { len } else { DIRECTORY as usize }, rank)?;
+        let addresses = if len <= STAYS { directory.add(DIRECTORY) } else { allocate(number * 8, rank)? };
         let id = RandomState::new().build_hasher().finish() | 1;
         let image: Vec<u64> = [0, 0, id].repeat(slots.min(CHUNK) as usize);
         let mut entries = Vec::with_capacity(number);
@@ -182,10 +185,10 @@ impl<'a> Hashed<'a> {
             }
         }
         for (number, part) in entries.chunks(AT_ONCE / 8).enumerate() {
-            batch.put_words(directory.add(DIRECTORY + (number * AT_ONCE) as u64), part, Order::Now)?;
+            batch.put_words(addresses.add((number * AT_ONCE) as u64), part, Order::Now)?;
             batch.clear()?;
         }
-        let words = [MAGIC | kind as u64, 0, id, ranks.len() as u64, slots, 0];
+        let words = [MAGIC | kind as u64, 0, id, ranks.len() as u64, slots, addresses.0];
         batch.put_words(directory, &words, Order::Now)?;
         batch.wait()?;
         Ok(Name { address: directory, ranks: ranks.len() as u64, slots })
@@ -199,8 +202,8 @@ impl Container<'_> {
         Error::refused(format!("there is no {} of {ranks} ranks and {slots} slots at {address}", self.kind.name()))
     }
 
-    /// Reads the directory's header: the container's id. One round trip.
-    fn id(&self, batch: &mut Batch<'_>) -> Result<u64> {
+    /// Reads the directory's header: the container's id, and where the addresses of its chunks are. One round trip.
+    fn header(&self, batch: &mut Batch<'_>) -> Result<(u64, GlobalAddress)> {
         if self.name.address.is_null() || !self.name.address.0.is_multiple_of(8) {
             return Err(self.none());
         }
@@ -211,15 +214,25 @@ impl Container<'_> {
             magic == MAGIC | self.kind as u64 && id != 0 && (ranks, slots) == (self.name.ranks, self.name.slots);
         // The heap has no more: a directory of so many entries was never made.
         let is_it = is_it && slots > 0 && ranks > 0 && ranks.checked_mul(chunks(slots)).is_some_and(|n| n < 1 << 40);
-        if is_it { Ok(id) } else { Err(self.none()) }
+        if !is_it {
+            return Err(self.none());
+        }
+        let addresses = GlobalAddress(batch.word(header, 5));
+        let rank_of = |at| self.world().rank_of(at);
+        if rank_of(addresses) != rank_of(self.name.address) || !addresses.0.is_multiple_of(8) {
+            return Err(self.broken_directory());
+        }
+        Ok((id, addresses))
+    }
+
+    fn broken_directory(&self) -> Error {
+        Error::broken(format!("the directory of the {} at {} is broken", self.kind.name(), self.name.address))
     }
 
     fn chunk_of(&self, entry: u64, part: u64, id: u64) -> Result<Chunk> {
         let at = GlobalAddress(entry);
         let rank = self.world().rank_of(at).filter(|_| entry.is_multiple_of(8));
-        let broken =
-            || Error::broken(format!("the directory of the {} at {} is broken", self.kind.name(), self.name.address));
-        let first = Slot { at, id, rank: rank.ok_or_else(broken)? };
+        let first = Slot { at, id, rank: rank.ok_or_else(|| self.broken_directory())? };
         Ok(Chunk { first, slots: (self.name.slots - part * CHUNK).min(CHUNK) })
     }
 
@@ -231,8 +244,8 @@ impl Container<'_> {
             let slots = (self.name.slots - part * CHUNK).min(CHUNK);
             return Ok(Chunk { first: Slot { at: chunk, id, rank }, slots });
         }
-        let id = self.id(batch)?;
-        let entry = batch.get(self.name.address.add(DIRECTORY + number * 8), 8, Order::Now)?;
+        let (id, addresses) = self.header(batch)?;
+        let entry = batch.get(addresses.add(number * 8), 8, Order::Now)?;
         batch.wait()?;
         let chunk = self.chunk_of(batch.word(entry, 0), part, id)?;
         let Slot { at, id, rank } = chunk.first;
@@ -248,20 +261,20 @@ impl Container<'_> {
     /// A slot had another container's id: what this rank has remembered is forgotten. An error if it is as the directory says.
     pub(super) fn mistaken(&self, batch: &mut Batch<'_>, id: u64) -> Result<()> {
         self.hashed.places.forget(self.name);
-        if self.id(batch)? == id { Err(self.none()) } else { Ok(()) }
+        if self.header(batch)?.0 == id { Err(self.none()) } else { Ok(()) }
     }
 
     /// All chunks of this extent with their indexes, in order. At least two round trips.
     pub(super) fn all(&self, extent: Extent) -> Result<Vec<(u64, Chunk)>> {
         let mut batch = self.world().batch();
-        let id = self.id(&mut batch)?;
+        let (id, addresses) = self.header(&mut batch)?;
         let parts = chunks(self.name.slots);
         let number = self.name.ranks * parts;
         let mut all = vec![];
         let mut next = 0;
         while next < number {
             let count = (number - next).min((AT_ONCE / 8) as u64);
-            let entries = batch.get(self.name.address.add(DIRECTORY + next * 8), count as usize * 8, Order::Now)?;
+            let entries = batch.get(addresses.add(next * 8), count as usize * 8, Order::Now)?;
             batch.wait()?;
             for i in 0..count {
                 let part = (next + i) % parts;
@@ -288,9 +301,12 @@ impl Container<'_> {
     /// # Errors
     /// [Refused](Error::is_refused): there is no such container. Else the job is broken.
     pub fn destroy(self) -> Result<()> {
-        self.clear(Extent::All)?;
-        let all = self.all(Extent::All)?;
         let mut batch = self.world().batch();
+        // All that is put at a time: half of a container nobody could destroy.
+        batch.reserve((CHUNK * SLOT) as usize + 64)?;
+        self.clear(Extent::All)?;
+        let (all, (_, addresses)) = (self.all(Extent::All)?, self.header(&mut batch)?);
+        batch.clear()?;
         // Whoever remembers a chunk finds no id there, and whoever asks the directory no container.
         batch.put_words(self.name.address, &[0; 3], Order::Now)?;
         let nothing = vec![0; (CHUNK * SLOT / 8) as usize];
@@ -302,6 +318,9 @@ impl Container<'_> {
         self.hashed.places.forget(self.name);
         for (_, chunk) in all {
             self.hashed.heap.free(chunk.first.at)?;
+        }
+        if addresses != self.name.address.add(DIRECTORY) {
+            self.hashed.heap.free(addresses)?;
         }
         self.hashed.heap.free(self.name.address)
     }

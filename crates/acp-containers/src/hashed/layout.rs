@@ -13,7 +13,8 @@ pub const HEAD: u64 = 8;
 /// Slots of a chunk, which is one block that [stays](STAYS).
 pub const CHUNK: u64 = STAYS as u64 / SLOT;
 
-/// Bytes of a directory before the addresses of its chunks.
+/// Bytes of a directory's header, behind which the addresses of its chunks are unless these are many: what it is, nothing, the
+/// container's id, its ranks, its slots, and where those addresses are.
 pub const DIRECTORY: u64 = 48;
 
 /// Bytes of an element's header: the pointer to the next one, the mark, bytes of the key, bytes of the value or the counter.
