@@ -40,16 +40,13 @@ use crate::directory::Directory;
 use crate::geometry::{LEVELS, Shape};
 use crate::hints::{AllHints, Hints, Segment};
 use crate::remote::Remote;
-use crate::tree::{Outcome, Taken, Tree};
+use crate::tree::{Outcome, Taken, Tree, search};
 
 /// Blocks of more bytes have a segment of their own.
 const LARGE: usize = 4 << 20;
 /// Blocks of at least so many bytes may have a segment of their own, which is unmapped when they are freed: where a tree's segment does
 /// not fit below the heap's limit any more. Shorter ones stay mapped, so that who still reads them finds any bytes there.
 pub const MAY_BE_UNMAPPED: usize = 16 << 10;
-/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that allocate and free
-/// in turn change something for ever.
-const SEARCHES: u32 = 8;
 /// Segments of one block are whole pages.
 const PAGE: u64 = 4096;
 
@@ -156,8 +153,7 @@ impl<'w> Heap<'w> {
         }
     }
 
-    /// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words in which
-    /// nothing is allocated any more are closed.
+    /// Looks everywhere, first where this rank was last.
     fn search(
         &self,
         shape: Shape,
@@ -170,36 +166,11 @@ impl<'w> Heap<'w> {
             // Ranks that come at the same time do not begin at the same place.
             None => (0, u64::from(self.world.rank()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20),
         };
-        let order = || directory.segments[begin..].iter().chain(&directory.segments[..begin]);
-        for _ in 0..SEARCHES {
-            let mut contended = false;
-            for segment in order() {
-                let words = self.words(rank, *segment);
-                match Tree::new(&segment.geometry, &words).find(shape, index)? {
-                    Outcome::Done(taken) => return Ok(Some((*segment, taken))),
-                    Outcome::Contended => contended = true,
-                    Outcome::Full => {}
-                }
-            }
-            for segment in order() {
-                let words = self.words(rank, *segment);
-                match Tree::new(&segment.geometry, &words).open_any(shape)? {
-                    Outcome::Done(taken) => return Ok(Some((*segment, taken))),
-                    Outcome::Contended => contended = true,
-                    Outcome::Full => {}
-                }
-            }
-            let mut closed = false;
-            for segment in order() {
-                let words = self.words(rank, *segment);
-                closed |= Tree::new(&segment.geometry, &words).close_empty(shape.level)?;
-            }
-            // Where it was others' luck each time, there was room.
-            if !closed && !contended {
-                break;
-            }
-        }
-        Ok(None)
+        let order: Vec<Segment> = [&directory.segments[begin..], &directory.segments[..begin]].concat();
+        let words: Vec<Remote<'_>> = order.iter().map(|segment| self.words(rank, *segment)).collect();
+        let trees: Vec<_> =
+            order.iter().zip(&words).map(|(segment, words)| Tree::new(&segment.geometry, words)).collect();
+        Ok(search(&trees, shape, index)?.map(|(at, taken)| (order[at], taken)))
     }
 
     /// Frees what [`allocate`](Heap::allocate) has given, by whatever rank. Null is left alone.

@@ -1,6 +1,7 @@
 //! The tree against a model of it, without a network: one rank, several at once in any order of steps, and memory full of nonsense.
 
 use std::cell::{Cell, RefCell};
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use crate::geometry::{Geometry, Shape, unit_log};
-use crate::tree::{Outcome, Spot, Swap, Taken, Tree, Words};
+use crate::tree::{self, Outcome, Spot, Swap, Taken, Tree, Words};
 
 /// Why an operation has not come to its end.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,20 +90,54 @@ impl Words for Memory {
     }
 }
 
-/// As `Heap::search` does, in one segment.
+/// In one segment.
 fn search(tree: &Tree<'_, Memory>, shape: Shape) -> Result<Option<Taken>, Stop> {
-    loop {
-        let mut contended = false;
-        for anywhere in [false, true] {
-            match if anywhere { tree.open_any(shape)? } else { tree.find(shape, 0)? } {
-                Outcome::Done(taken) => return Ok(Some(taken)),
-                Outcome::Contended => contended = true,
-                Outcome::Full => {}
-            }
+    Ok(tree::search(slice::from_ref(tree), shape, 0)?.map(|(_, taken)| taken))
+}
+
+/// Memory of which all that somebody has read is changed by others before it is swapped: they allocate and free in turn, for ever.
+struct Restless {
+    memory: Memory,
+    /// What others have changed: so often a search has failed.
+    changes: Cell<u32>,
+}
+
+impl Words for Restless {
+    type Error = Stop;
+
+    fn load(&self, at: u64, into: &mut [u64]) -> Result<(), Stop> {
+        self.memory.load(at, into)
+    }
+
+    fn load_each<const N: usize>(&self, at: [u64; N], count: usize) -> Result<[u64; N], Stop> {
+        self.memory.load_each(at, count)
+    }
+
+    fn swap(&self, swaps: &mut [Swap], _in_turn: bool) -> Result<(), Stop> {
+        self.changes.set(self.changes.get() + 1);
+        assert!(self.changes.get() < 100_000, "a search goes on for ever");
+        for swap in swaps {
+            // The first unit is taken and free in turn.
+            let word = &self.memory.words[swap.at as usize / 8];
+            swap.found = word.fetch_xor(0b10, SeqCst) ^ 0b10;
         }
-        if !tree.close_empty(shape.level)? && !contended {
-            return Ok(None);
-        }
+        Ok(())
+    }
+
+    fn broken(&self, _at: u64, _value: u64) -> Stop {
+        Stop::Broken
+    }
+}
+
+#[test]
+fn a_search_ends_beside_others_that_change_all_for_ever() {
+    let geometry = geometry(19);
+    for shape in [Shape::unit(0), shape(512), shape(16 << 10), Shape::unit(geometry.top())] {
+        let memory = Restless { memory: Memory::new(19, || Ok(())), changes: Cell::new(0) };
+        let tree = Tree::new(&geometry, &memory);
+        let found = tree::search(&[tree], shape, 0);
+        assert!(matches!(found, Ok(None)), "{shape:?}: {found:?}");
+        assert!(memory.changes.get() > 8, "{} changes", memory.changes.get());
     }
 }
 

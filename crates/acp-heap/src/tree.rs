@@ -76,6 +76,9 @@ pub struct Taken {
 const TRIES: u32 = 3;
 /// More failures than any number of others can cause: the word does not keep what is stored to it.
 const ENDLESS: u32 = 1 << 24;
+/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that allocate and free
+/// in turn change something for ever.
+const SEARCHES: u32 = 8;
 /// Words that are read together by a thorough search.
 const CHUNK: usize = 512;
 /// Words that are read together in passing.
@@ -342,6 +345,32 @@ impl<'a, W: Words> Tree<'a, W> {
         }
         Err(self.words.broken(self.geometry.word(level + 1, parent.index), parent.stored))
     }
+}
+
+/// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words in which
+/// nothing is allocated any more are closed. Which of the trees it was.
+pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Result<Option<(usize, Taken)>, W::Error> {
+    for _ in 0..SEARCHES {
+        let mut contended = false;
+        for anywhere in [false, true] {
+            for (at, tree) in trees.iter().enumerate() {
+                match if anywhere { tree.open_any(shape)? } else { tree.find(shape, index)? } {
+                    Outcome::Done(taken) => return Ok(Some((at, taken))),
+                    Outcome::Contended => contended = true,
+                    Outcome::Full => {}
+                }
+            }
+        }
+        let mut closed = false;
+        for tree in trees {
+            closed |= tree.close_empty(shape.level)?;
+        }
+        // Where it was others' luck each time, there was room.
+        if !closed && !contended {
+            break;
+        }
+    }
+    Ok(None)
 }
 
 /// Words that were read together, and how many there are.
