@@ -70,6 +70,53 @@ fn what_is_refused_leaves_no_slot_locked_and_no_block() {
 }
 
 #[test]
+fn iterators_are_of_their_containers_and_slots() {
+    for ranks in [1, 2] {
+        RANK.run(ranks, &[], &["cursors"]);
+    }
+}
+
+#[test]
+fn what_is_in_no_slot_is_not_marked() {
+    RANK.run(3, &[], &["unlinked", "20000"]);
+}
+
+#[test]
+fn a_slot_that_goes_to_another_rank_leaves_no_block() {
+    let end = Job::start(RANK.launch(3, &[], &["elsewhere", "20000"]).env("ACP_HEAP", "8M")).finish(acp::LIMIT);
+    assert!(end.success(), "{}", end.describe());
+}
+
+/// Four ranks replace all keys many times, and nothing is left.
+fn replace(options: &[&str], count: &str, seed: u64) {
+    let mut job = RANK.launch(4, options, &["replace", count, &seed.to_string()]);
+    let end = Job::start(job.env("ACP_HEAP", "16M")).finish(acp::LIMIT);
+    assert!(end.success(), "seed {seed}: {}", end.describe());
+}
+
+#[test]
+fn elements_of_all_lengths_are_whole_and_leave_nothing() {
+    replace(&[], "3000", 1);
+    replace(PACKETS, "200", 2);
+}
+
+/// `make soak`.
+#[test]
+#[ignore = "runs for long; make soak"]
+fn soak() {
+    let number = |name: &str, or: u64| std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(or);
+    if let Ok(Ok(seed)) = std::env::var("VERVAIN_SEED").map(|seed| seed.parse()) {
+        return replace(&[], "10000", seed);
+    }
+    let (began, mut seed) = (Instant::now(), number("VERVAIN_SOAK_FROM", 10_000));
+    while began.elapsed() < Duration::from_secs(number("VERVAIN_SOAK_SECONDS", 600)) {
+        replace(if seed.is_multiple_of(4) { PACKETS } else { &[] }, "10000", seed);
+        seed += 1;
+    }
+    println!("seeds below {seed}");
+}
+
+#[test]
 fn containers_come_and_go() {
     RANK.run(3, &[], &["stale", "100"]);
 }

@@ -34,6 +34,9 @@ mod tests;
 mod tree;
 mod word;
 
+use std::thread;
+use std::time::Duration;
+
 use vervain_acp::{Error, Extension, GlobalAddress, Result, World};
 
 use crate::directory::Directory;
@@ -47,6 +50,8 @@ const LARGE: usize = 4 << 20;
 /// Blocks of at least so many bytes may have a segment of their own, which is unmapped when they are freed: where a tree's segment does
 /// not fit below the heap's limit any more. Shorter ones stay mapped, so that who still reads them finds any bytes there.
 pub const MAY_BE_UNMAPPED: usize = 16 << 10;
+/// How often, and a millisecond apart, a heap that cannot grow is searched again while others have some of its memory in hand.
+const WAITS: u32 = 16;
 /// Segments of one block are whole pages.
 const PAGE: u64 = 4096;
 
@@ -141,15 +146,28 @@ impl<'w> Heap<'w> {
     /// A block wherever the heap has room, or gets it.
     fn allocate_anywhere(&self, shape: Shape, hints: &mut Hints, rank: u32) -> Result<Option<GlobalAddress>> {
         let mut directory = Directory::read(self.world, rank)?;
+        let (mut waits, mut before) = (0, true);
         loop {
-            if let Some((segment, taken)) = self.search(shape, hints, rank, &directory)? {
+            let found = self.search(shape, hints, rank, &directory)?;
+            if let Outcome::Done((segment, taken)) = found {
                 return Ok(Some(done(hints, segment, taken)));
             }
             // Each turn somebody, this rank or another, has made the heap larger.
-            match directory.grow(self.world, rank, shape)? {
-                Some(larger) => directory = larger,
-                None => return Ok(None),
+            if let Some(larger) = directory.grow(self.world, rank, shape)? {
+                directory = larger;
+                continue;
             }
+            // It cannot be larger, but others may have some of it in hand, or have had it when this rank came there.
+            let moves = matches!(found, Outcome::Contended) || self.is_in_hand(rank, &directory)?;
+            if waits == WAITS || !before && !moves {
+                return Ok(None);
+            }
+            waits += 1;
+            before = moves;
+            if moves {
+                thread::sleep(Duration::from_millis(1));
+            }
+            directory = Directory::read(self.world, rank)?;
         }
     }
 
@@ -160,7 +178,7 @@ impl<'w> Heap<'w> {
         hints: &Hints,
         rank: u32,
         directory: &Directory,
-    ) -> Result<Option<(Segment, Taken)>> {
+    ) -> Result<Outcome<(Segment, Taken)>> {
         let (begin, index) = match hints.spots[shape.level] {
             Some((segment, spot)) => (directory.segments.iter().position(|s| *s == segment).unwrap_or(0), spot.index),
             // Ranks that come at the same time do not begin at the same place.
@@ -170,7 +188,21 @@ impl<'w> Heap<'w> {
         let words: Vec<Remote<'_>> = order.iter().map(|segment| self.words(rank, *segment)).collect();
         let trees: Vec<_> =
             order.iter().zip(&words).map(|(segment, words)| Tree::new(&segment.geometry, words)).collect();
-        Ok(search(&trees, shape, index)?.map(|(at, taken)| (order[at], taken)))
+        Ok(match search(&trees, shape, index)? {
+            Outcome::Done((at, taken)) => Outcome::Done((order[at], taken)),
+            Outcome::Contended => Outcome::Contended,
+            Outcome::Full => Outcome::Full,
+        })
+    }
+
+    /// Whether others are dividing units or making them whole.
+    fn is_in_hand(&self, rank: u32, directory: &Directory) -> Result<bool> {
+        for segment in &directory.segments {
+            if Tree::new(&segment.geometry, &self.words(rank, *segment)).is_in_hand()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Frees what [`allocate`](Heap::allocate) has given, by whatever rank. Null is left alone.

@@ -1,6 +1,7 @@
 //! The tree against a model of it, without a network: one rank, several at once in any order of steps, and memory full of nonsense.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -92,7 +93,10 @@ impl Words for Memory {
 
 /// In one segment.
 fn search(tree: &Tree<'_, Memory>, shape: Shape) -> Result<Option<Taken>, Stop> {
-    Ok(tree::search(slice::from_ref(tree), shape, 0)?.map(|(_, taken)| taken))
+    Ok(match tree::search(slice::from_ref(tree), shape, 0)? {
+        Outcome::Done((_, taken)) => Some(taken),
+        _ => None,
+    })
 }
 
 /// Memory of which all that somebody has read is changed by others before it is swapped: they allocate and free in turn, for ever.
@@ -136,9 +140,38 @@ fn a_search_ends_beside_others_that_change_all_for_ever() {
         let memory = Restless { memory: Memory::new(19, || Ok(())), changes: Cell::new(0) };
         let tree = Tree::new(&geometry, &memory);
         let found = tree::search(&[tree], shape, 0);
-        assert!(matches!(found, Ok(None)), "{shape:?}: {found:?}");
+        assert!(matches!(found, Ok(Outcome::Contended)), "{shape:?}: {found:?}");
         assert!(memory.changes.get() > 8, "{} changes", memory.changes.get());
     }
+}
+
+#[test]
+fn what_somebody_has_in_hand_is_seen() {
+    let geometry = geometry(19);
+    let left = Rc::new(Cell::new(u32::MAX));
+    let counted = Rc::clone(&left);
+    let memory = Memory::new(19, move || {
+        counted.set(counted.get() - 1);
+        if counted.get() == 0 { Err(Stop::Killed) } else { Ok(()) }
+    });
+    let tree = Tree::new(&geometry, &memory);
+    let (mut seen, mut not) = (0, 0);
+    for steps in 1..200 {
+        memory.words.iter().for_each(|word| word.store(0, SeqCst));
+        left.set(u32::MAX);
+        assert!(!tree.is_in_hand().unwrap());
+        let Outcome::Done(block) = tree.open_any(shape(16)).unwrap() else { panic!("no block") };
+        assert!(!tree.is_in_hand().unwrap());
+        tree.release(block.offset, None).unwrap();
+        // Who makes all whole is killed after so many steps: what was divided is free again, or in hand.
+        left.set(steps);
+        let killed = tree.close_empty(2).is_err();
+        left.set(u32::MAX);
+        let is_in_hand = tree.is_in_hand().unwrap();
+        assert!(killed || !is_in_hand);
+        *if is_in_hand { &mut seen } else { &mut not } += 1;
+    }
+    assert!(seen > 0 && not > 0, "{seen} seen and {not} not");
 }
 
 /// What is allocated, in units of 16 bytes.

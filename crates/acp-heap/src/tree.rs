@@ -300,10 +300,7 @@ impl<'a, W: Words> Tree<'a, W> {
                 };
                 let empty: Vec<u64> = (first..first + words.1 as u64).filter(is_empty).collect();
                 let (Some(least), Some(last)) = (empty.first(), empty.last()) else { continue };
-                let above = self.geometry.parent(*least).0;
-                let mut parents = [0; CHUNK / UNITS as usize];
-                let parents = &mut parents[..(self.geometry.parent(*last).0 - above + 1) as usize];
-                self.load(level + 1, above, parents)?;
+                let (above, parents) = self.parents(level, *least, *last)?;
                 // Unit by unit, so that whoever is killed in between has not much in hand.
                 for siblings in empty.chunk_by(|a, b| self.geometry.parent(*a).0 == self.geometry.parent(*b).0) {
                     let index = self.geometry.parent(siblings[0]).0;
@@ -312,6 +309,36 @@ impl<'a, W: Words> Tree<'a, W> {
             }
         }
         Ok(any)
+    }
+
+    /// The words above those from the one to the other, which are in one chunk, and the first one's number.
+    fn parents(&self, level: usize, first: u64, last: u64) -> Result<(u64, [u64; CHUNK / UNITS as usize]), W::Error> {
+        let above = self.geometry.parent(first).0;
+        let mut parents = [0; CHUNK / UNITS as usize];
+        let count = (self.geometry.parent(last).0 - above + 1) as usize;
+        self.load(level + 1, above, &mut parents[..count])?;
+        Ok((above, parents))
+    }
+
+    /// Whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room, unless that one was killed.
+    pub fn is_in_hand(&self) -> Result<bool, W::Error> {
+        for level in 0..self.geometry.top() {
+            for chunk in self.chunks(level, 0) {
+                let (first, words) = chunk?;
+                let is_closed =
+                    |index: &u64| self.geometry.read(level, *index, words.0[(index - first) as usize]).is_none();
+                let (above, parents) = self.parents(level, first, first + words.1 as u64 - 1)?;
+                let is_divided = |index: u64| {
+                    let (parent, unit) = self.geometry.parent(index);
+                    let word = self.geometry.read(level + 1, parent, parents[(parent - above) as usize]);
+                    word.is_some_and(|word| word.unit(unit) == Unit::Divided)
+                };
+                if (first..first + words.1 as u64).filter(is_closed).any(is_divided) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Closes those of the words, all of one parent, in which still nothing is allocated, and makes their units free.
@@ -348,29 +375,29 @@ impl<'a, W: Words> Tree<'a, W> {
 }
 
 /// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words in which
-/// nothing is allocated any more are closed. Which of the trees it was.
-pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Result<Option<(usize, Taken)>, W::Error> {
+/// nothing is allocated any more are closed. Done with the tree it was in, contended if others were at it until the last.
+pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Result<Outcome<(usize, Taken)>, W::Error> {
+    let mut contended = true;
     for _ in 0..SEARCHES {
-        let mut contended = false;
+        contended = false;
         for anywhere in [false, true] {
             for (at, tree) in trees.iter().enumerate() {
                 match if anywhere { tree.open_any(shape)? } else { tree.find(shape, index)? } {
-                    Outcome::Done(taken) => return Ok(Some((at, taken))),
+                    Outcome::Done(taken) => return Ok(Outcome::Done((at, taken))),
                     Outcome::Contended => contended = true,
                     Outcome::Full => {}
                 }
             }
         }
-        let mut closed = false;
         for tree in trees {
-            closed |= tree.close_empty(shape.level)?;
+            contended |= tree.close_empty(shape.level)?;
         }
         // Where it was others' luck each time, there was room.
-        if !closed && !contended {
+        if !contended {
             break;
         }
     }
-    Ok(None)
+    Ok(if contended { Outcome::Contended } else { Outcome::Full })
 }
 
 /// Words that were read together, and how many there are.

@@ -16,7 +16,7 @@ const KEYS: u64 = 12;
 const SUMS: usize = 16;
 
 /// The sum of a number of each rank.
-fn sum(hashed: Hashed<'_>, at: usize, own: u64) -> Result<u64> {
+pub fn sum(hashed: Hashed<'_>, at: usize, own: u64) -> Result<u64> {
     let world = hashed.world();
     let word = starter(world, 0)?.add(SUMS + at).address();
     let mut batch = world.batch();
@@ -31,7 +31,7 @@ fn sum(hashed: Hashed<'_>, at: usize, own: u64) -> Result<u64> {
 }
 
 /// Runs `f` in each of the rank's threads.
-fn in_threads<T: Send>(f: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
+pub fn in_threads<T: Send>(f: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
     let f = &f;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || f(thread))).collect();
@@ -102,12 +102,12 @@ pub fn run(hashed: Hashed<'_>, count: u64) -> Result<()> {
     world.sync()
 }
 
-fn value(version: u64, len: usize) -> Vec<u8> {
+pub fn value(version: u64, len: usize) -> Vec<u8> {
     version.to_ne_bytes().repeat(len / 8)
 }
 
 /// The version that a value is of, if it is whole.
-fn version(value: &[u8]) -> Option<u64> {
+pub fn version(value: &[u8]) -> Option<u64> {
     let mut words = value.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
     let first = words.next()?;
     words.all(|word| word == first).then_some(first)

@@ -1,9 +1,11 @@
 //! The program that the tests of ACP's sets, multisets and maps start as each rank of a job: it uses `vervain-acp-containers`. Its
 //! first argument is what it does, the second how much of it, the third the seed.
 
+mod between;
 mod contend;
 mod model;
 mod refused;
+mod replace;
 mod trips;
 
 use std::process::ExitCode;
@@ -31,6 +33,10 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
             "churn" => contend::churn(hashed, count, seed)?,
             "swap" => contend::swap_without_memory(hashed, count)?,
             "forever" => contend::forever(hashed)?,
+            "cursors" => between::cursors(hashed)?,
+            "unlinked" => between::unlinked(hashed, count)?,
+            "elsewhere" => between::elsewhere(hashed, count)?,
+            "replace" => replace::run(hashed, count, seed)?,
             "refused" => refused::run(hashed)?,
             "trips" => trips::run(hashed)?,
             "stale" => trips::stale(hashed, count)?,
