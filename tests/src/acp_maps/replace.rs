@@ -50,7 +50,7 @@ pub fn run(hashed: Hashed<'_>, count: u64, seed: u64) -> Result<()> {
                     map.insert(Bytes::Here(&key), Bytes::Here(&value(mine, a_length(&mut random))))?;
                 }
                 45..75 => tally[number as usize] += u64::from(map.remove(Bytes::Here(&key), 1)?),
-                75..98 => read(world, &map, &key, &room, &mut random)?,
+                75..98 => (0..3).try_for_each(|_| read(world, &map, &key, &room, &mut random))?,
                 _ => all(&map)?,
             }
         }

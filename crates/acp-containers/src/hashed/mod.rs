@@ -11,6 +11,8 @@
 //! * **Who changes** searches so, then makes the word its own by compare and swap from the version that it has found: nobody has come
 //!   between. It stores the one pointer or counter, and behind it the word with the next version. A new element is written in
 //!   the round trip of the compare and swap.
+//! * **No turns are kept.** A slot is whose compare and swap comes first: where near ranks change the keys of one slot without a
+//!   pause, a far one, whose swap comes later each time, may wait as long as they go on, also to read after those failures.
 //! * **An element that is gone** is a block that was freed: those who still read it find the word changed. Blocks of
 //!   16 KiB or more may be unmapped then, so elements of that size are read by who has the slot only; their pointers tell them apart,
 //!   and tables consist of smaller chunks.
