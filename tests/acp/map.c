@@ -48,6 +48,34 @@ static int value_of(container a, int number) {
 	return -1;
 }
 
+/* Values of all lengths are not copied to this rank's memory where that may not be written; the map stays as it is. */
+static void read_only(container a) {
+	struct at_region r = at_region(LONGEST);
+	AT_MUST(acp_unregister_memory(r.key) == 0, "%s", at_why());
+	memset(r.at, 0x77, LONGEST);
+	AT_MUST(mprotect(r.at, r.size, PROT_READ) == 0, "mprotect");
+	r.key = acp_register_memory(r.at, LONGEST, 0);
+	AT_MUST(r.key != ACP_ATKEY_NULL, "%s", at_why());
+	r.ga = acp_query_ga(r.key, r.at);
+	for (int i = 0; i < 7; i++)
+		AT_CHECK(put(a, i) == 1, "%s", at_why());
+	for (int i = 0; i < 7; i++) {
+		acp_pair_t room = { key(i), { r.ga, LONGEST } };
+		AT_CHECK(acp_retrieve_map(a, room) == 0, "%zu bytes went where nobody may write", value_size(i));
+		AT_CHECK(strstr(at_why(), "may not be written"), "%s", at_why());
+		/* It is a source. */
+		acp_remove_map(a, key(i));
+		AT_CHECK(acp_insert_map(a, (acp_pair_t){ key(i), { r.ga, value_size(i) } }) == 1, "%s", at_why());
+		room.second.ga = pool.ga + VALUES;
+		AT_CHECK(acp_retrieve_map(a, room) == value_size(i), "%s", at_why());
+		AT_CHECK(at_all_are(pool.at + VALUES, value_size(i), 0x77), "another value of %zu bytes", value_size(i));
+	}
+	AT_CHECK(at_all_are(r.at, LONGEST, 0x77), "it was written");
+	AT_CHECK(acp_unregister_memory(r.key) == 0, "%s", at_why());
+	munmap(r.at, r.size);
+	acp_clear_map(a);
+}
+
 static void values(container a) {
 	enum { SOME = 42 };
 	for (int i = 0; i < SOME; i++)
@@ -106,8 +134,10 @@ static void values(container a) {
 
 static void more(container a) {
 	for (int r = 0; r < at_procs; r++) {
-		if (r == at_rank)
+		if (r == at_rank) {
 			values(a);
+			read_only(a);
+		}
 		at_sync();
 	}
 	/* Of those that insert the same key at once, one succeeds, and its value is there. */
