@@ -77,6 +77,14 @@ fn iterators_are_of_their_containers_and_slots() {
 }
 
 #[test]
+fn containers_are_used_with_themselves_and_with_elements_of_any_length() {
+    for ranks in [1, 3] {
+        let end = Job::start(RANK.launch(ranks, &[], &["odd"]).env("ACP_HEAP", "32M")).finish(acp::LIMIT);
+        assert!(end.success(), "{}", end.describe());
+    }
+}
+
+#[test]
 fn what_is_in_no_slot_is_not_marked() {
     RANK.run(3, &[], &["unlinked", "20000"]);
 }

@@ -4,6 +4,7 @@
 mod between;
 mod contend;
 mod model;
+mod odd;
 mod refused;
 mod replace;
 mod trips;
@@ -37,6 +38,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
             "unlinked" => between::unlinked(hashed, count)?,
             "elsewhere" => between::elsewhere(hashed, count)?,
             "replace" => replace::run(hashed, count, seed)?,
+            "odd" => odd::run(hashed)?,
             "refused" => refused::run(hashed)?,
             "trips" => trips::run(hashed)?,
             "stale" => trips::stale(hashed, count)?,

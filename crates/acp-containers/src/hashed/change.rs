@@ -211,6 +211,8 @@ impl<'a> Container<'a> {
                 end = begins + len;
                 world.read(GlobalPtr::new(from), &mut piece[begins..end])?;
             }
+            // None are at no address too.
+            _ if value.is_empty() => {}
             Bytes::Here(bytes) => batch.put(at.add(begins as u64), bytes, Order::Now)?,
             Bytes::At(from, len) => batch.copy(at.add(begins as u64), from, len, Order::Now)?,
         }
