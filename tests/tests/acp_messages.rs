@@ -99,6 +99,12 @@ fn a_rank_that_is_stopped_keeps_nobody_from_others() {
 }
 
 #[test]
+fn odd_uses_are_right_or_refused() {
+    acp::holds("odd", &[], &[2, 3], &[]);
+    acp::holds("odd", &PACKETS, &[2], &[]);
+}
+
+#[test]
 fn channels_and_buffers_are_left_open() {
     acp::holds("channel", &[], &[2, 3], &["open"]);
     acp::holds("segbuf", &[], &[2, 3], &["open"]);

@@ -49,10 +49,11 @@ impl<'w> Channels<'w> {
         }
         let len = size.checked_mul(count).filter(|len| *len > 0);
         let len = len.ok_or_else(|| Error::refused(format!("{count} segments of {size} B are no segments")))?;
+        let memory = Foreign::new(start, len)?;
         self.with(|state| {
             let (_, mut with) = state.split(self.world);
             // SAFETY: handed on to the caller.
-            let made = unsafe { Segments::new(&mut with, peer, Foreign { start, len }, size, count, is_source)? };
+            let made = unsafe { Segments::new(&mut with, peer, memory, size, count, is_source)? };
             let id = state.buffers.insert(made);
             state.active_buffers.push(id);
             Ok(id)

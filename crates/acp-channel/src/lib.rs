@@ -225,10 +225,10 @@ impl<'w> Channels<'w> {
     /// excludes others.
     ///
     /// # Errors
-    /// Refused: there is no such channel, this rank is not its sender, or it was freed.
+    /// Refused: there is no such channel, this rank is not its sender, or it was freed; bytes at null.
     #[inline]
     pub unsafe fn begin_send(&self, channel: Id, start: *const u8, len: usize) -> Result<Id> {
-        self.ask(channel, What::Send(Foreign { start: start.cast_mut(), len }))
+        self.ask(channel, What::Send(Foreign::new(start.cast_mut(), len)?))
     }
 
     /// Begins to receive a message of at most `len` bytes; what is longer is cut off.
@@ -237,10 +237,10 @@ impl<'w> Channels<'w> {
     /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody uses them.
     ///
     /// # Errors
-    /// Refused: there is no such channel, this rank is not its receiver, or it was freed.
+    /// Refused: there is no such channel, this rank is not its receiver, or it was freed; bytes at null.
     #[inline]
     pub unsafe fn begin_receive(&self, channel: Id, start: *mut u8, len: usize) -> Result<Id> {
-        self.ask(channel, What::Receive(Foreign { start, len }))
+        self.ask(channel, What::Receive(Foreign::new(start, len)?))
     }
 
     /// Sends `len` bytes, and waits until they may be used again.
@@ -252,7 +252,7 @@ impl<'w> Channels<'w> {
     /// As [`begin_send`](Channels::begin_send) and [`wait`](Channels::wait).
     #[inline]
     pub unsafe fn send(&self, channel: Id, start: *const u8, len: usize) -> Result<()> {
-        self.ask_and_wait(channel, What::Send(Foreign { start: start.cast_mut(), len })).map(drop)
+        self.ask_and_wait(channel, What::Send(Foreign::new(start.cast_mut(), len)?)).map(drop)
     }
 
     /// Waits for a message, and returns how many bytes of it are stored: of at most `len`, the first ones.
@@ -264,7 +264,7 @@ impl<'w> Channels<'w> {
     /// As [`begin_receive`](Channels::begin_receive) and [`wait`](Channels::wait).
     #[inline]
     pub unsafe fn receive(&self, channel: Id, start: *mut u8, len: usize) -> Result<usize> {
-        self.ask_and_wait(channel, What::Receive(Foreign { start, len }))
+        self.ask_and_wait(channel, What::Receive(Foreign::new(start, len)?))
     }
 
     #[inline]

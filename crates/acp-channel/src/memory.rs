@@ -143,6 +143,20 @@ pub(crate) struct Foreign {
     pub len: usize,
 }
 
+impl Foreign {
+    /// The memory of a request.
+    ///
+    /// # Errors
+    /// Refused: there are bytes, and they are nowhere.
+    #[inline]
+    pub fn new(start: *mut u8, len: usize) -> Result<Self> {
+        if start.is_null() && len > 0 {
+            return Err(Error::refused(format!("{len} bytes at no address are no memory")));
+        }
+        Ok(Self { start, len })
+    }
+}
+
 // SAFETY: who makes a request promises that the memory is its own until that is over, in whatever thread.
 unsafe impl Send for Foreign {}
 
