@@ -19,7 +19,7 @@ use vervain_rdma::{AtomicCap, CompChannel, Completion, Cq, RemoteAddr, SendReque
 use crate::address::Layout;
 use crate::engine::{Peer, by_device, hello};
 use crate::error::{Error, Result};
-use crate::memory::{Domain, Mapped, Pages, Registration};
+use crate::memory::{Domain, Mapped, Pages, Registration, Rights};
 use crate::progress::{agreed, options};
 use crate::settings::Settings;
 use crate::table::{Entry, read_entry};
@@ -145,7 +145,7 @@ impl Farm {
         let len = (count as u64 * OWN_BYTES + settings.starter[0]) as usize;
         let pages = Pages::new(len)?;
         // SAFETY: the pages live as long as the farm, which deregisters them first.
-        let starters = unsafe { Registration::new(&domains, pages.start(), len, 0)? };
+        let starters = unsafe { Registration::new(&domains, pages.start(), len, 0, Rights::Write)? };
         let tables = Mapped::new(&domains, count * ENTRIES * Entry::BYTES)?;
         for (at, rank) in ranks.clone().enumerate() {
             let start = starters.at(at * OWN_BYTES as usize) as u64;

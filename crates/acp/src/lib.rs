@@ -25,6 +25,7 @@ mod world;
 pub use address::{GlobalAddress, Layout};
 pub use batch::{Batch, Place};
 pub use error::{Error, Result};
+pub use memory::Rights;
 pub use op::Atomic;
 pub use pointer::{GlobalPtr, Word};
 pub use region::Region;

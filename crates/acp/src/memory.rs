@@ -36,13 +36,28 @@ pub(crate) struct Registration {
 // SAFETY: the pointer names memory that devices and other threads use anyway, by the word of who registered it.
 unsafe impl Send for Registration {}
 
+/// What peers may do with registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// Read it; nor does this rank write to it.
+    Read,
+    /// Read it, and write to it if this process may.
+    Write,
+}
+
 impl Registration {
     /// Registers `len` bytes at `start`. Memory that may not be written can be registered too; peers can then only read it.
     ///
     /// # Safety
     /// The memory stays mapped until [`deregister`](Registration::deregister), or until all that is of the domains is gone; nobody
     /// has a Rust reference into it meanwhile.
-    pub unsafe fn new(domains: &[Domain<'_>], start: *mut c_void, len: usize, colour: usize) -> Result<Self> {
+    pub unsafe fn new(
+        domains: &[Domain<'_>],
+        start: *mut c_void,
+        len: usize,
+        colour: usize,
+        rights: Rights,
+    ) -> Result<Self> {
         let whole = start as usize;
         let before = whole % WORD;
         let end = whole.checked_add(len).and_then(|end| end.checked_next_multiple_of(WORD));
@@ -53,7 +68,7 @@ impl Registration {
         let from = unsafe { start.as_ptr().sub(before) };
         let bytes = (end - (whole - before)).max(WORD);
         let mut ports = Vec::with_capacity(domains.len());
-        let mut writable = true;
+        let mut writable = rights == Rights::Write;
         for (port, domain) in domains.iter().enumerate() {
             let mut access = if port == colour { Access::REMOTE } else { Access::LOCAL_WRITE };
             if domain.atomics == AtomicCap::None {
@@ -61,12 +76,14 @@ impl Registration {
             }
             let read_only = if port == colour { Access::REMOTE_READ } else { Access::empty() };
             // SAFETY: handed on to the caller.
-            let registered = unsafe { domain.pd.register_foreign(from.cast(), bytes, access) };
-            let registered = registered.or_else(|error| {
-                writable = false;
-                // SAFETY: as above.
-                unsafe { domain.pd.register_foreign(from.cast(), bytes, read_only) }.map_err(|_| error)
-            });
+            let register = |access| unsafe { domain.pd.register_foreign(from.cast(), bytes, access) };
+            let registered = match rights {
+                Rights::Read => register(read_only),
+                Rights::Write => register(access).or_else(|error| {
+                    writable = false;
+                    register(read_only).map_err(|_| error)
+                }),
+            };
             match registered {
                 Ok(foreign) => ports.push(foreign),
                 Err(error) => return Err(Error::from(error).held_unless(take_back(ports))),

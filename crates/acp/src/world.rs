@@ -11,6 +11,7 @@ use crate::batch::Staging;
 use crate::command::{Ask, Notice};
 use crate::engine::{Engine, segments};
 use crate::error::{Error, Result};
+use crate::memory::Rights;
 use crate::op::Atomic;
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -317,29 +318,29 @@ impl World {
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, colour: u32) -> Result<Key> {
         loop {
             // SAFETY: handed on to the caller.
-            if let Some(key) = unsafe { self.register_if(start, len, colour, Table::key)? } {
+            if let Some(key) = unsafe { self.register_if(start, len, colour, Rights::Write, Table::key)? } {
                 return Ok(key);
             }
             self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
         }
     }
 
-    /// As [`register_foreign`](World::register_foreign), but it never waits for other ranks to forget what was registered before: where
-    /// it would have to, they are asked, and this is refused.
+    /// As [`register_foreign`](World::register_foreign) for colour 0, but it never waits for other ranks to forget what was registered
+    /// before: where it would have to, they are asked, and this is refused.
     ///
     /// # Safety
     /// As there.
     ///
     /// # Errors
     /// As there, and this one.
-    pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, colour: u32) -> Result<Key> {
+    pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, rights: Rights) -> Result<Key> {
         self.with(|engine| {
             if engine.table.wants_round() {
                 engine.begin_round();
             }
         });
         // SAFETY: handed on to the caller.
-        let key = unsafe { self.register_if(start, len, colour, Table::key_at_once)? };
+        let key = unsafe { self.register_if(start, len, 0, rights, Table::key_at_once)? };
         key.ok_or_else(|| Error::refused("other ranks may remember what was registered before"))
     }
 
@@ -352,6 +353,7 @@ impl World {
         start: *mut c_void,
         len: usize,
         colour: u32,
+        rights: Rights,
         key: impl FnOnce(&mut Table) -> Result<KeyFor>,
     ) -> Result<Option<Key>> {
         let colours = self.colours();
@@ -371,7 +373,7 @@ impl World {
             )))
         })?;
         // SAFETY: handed on to the caller.
-        let registration = self.with(|engine| unsafe { engine.register(start, len, colour) })?;
+        let registration = self.with(|engine| unsafe { engine.register(start, len, colour, rights) })?;
         let key = self.with(|engine| {
             // A peer that remembers another region by this number must not reach the new one.
             if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { key(&mut engine.table) }

@@ -1,6 +1,6 @@
 //! A channel's receiving end.
 
-use vervain_acp::{Error, GlobalAddress, Handle, Key, Order, Result, World};
+use vervain_acp::{Error, GlobalAddress, Handle, Key, Order, Result, Rights, World};
 
 use super::{End, FRONT, Side, What, With, is_over, receiver, sender, wake_if};
 use crate::mail::Push;
@@ -217,7 +217,7 @@ impl<'w> ReceiveSide<'w> {
             }
             // SAFETY: the program's memory until the request is over, which is after the registration is taken back; nobody has a
             // reference to it that is used meanwhile.
-            let key = unsafe { world.register_at_once(to.start.cast(), wanted, 0) }.ok();
+            let key = unsafe { world.register_at_once(to.start.cast(), wanted, Rights::Write) }.ok();
             // What may not be written is refused, here as by the device.
             let direct = key.and_then(|key| world.copy(GlobalAddress(key.0), from, wanted, Order::Now).ok());
             let fetch = match (key, direct) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use vervain_acp::{Error, GlobalAddress, Handle, Key, Order, Result, World};
+use vervain_acp::{Error, GlobalAddress, Handle, Key, Order, Result, Rights, World};
 
 use super::{BLOCK, End, FRONT, OFFERED, OFFERS, Side, What, With, sender, wake_if};
 use crate::memory::{Foreign, Piece, WORD};
@@ -191,7 +191,7 @@ impl<'w> SendSide<'w> {
             }
             // SAFETY: the program's memory until the request is over, which is when the registration is taken back; nobody has a
             // reference to it that is used meanwhile.
-            if let Ok(key) = unsafe { world.register_at_once(memory.start.cast(), memory.len, 0) } {
+            if let Ok(key) = unsafe { world.register_at_once(memory.start.cast(), memory.len, Rights::Read) } {
                 let mut offer = [0; 16];
                 offer[..8].copy_from_slice(&key.0.to_le_bytes());
                 offer[8..].copy_from_slice(&(memory.len as u64).to_le_bytes());

@@ -38,7 +38,7 @@ use vervain_rdma::{AtomicCap, Completion};
 
 use crate::address::{GlobalAddress, Layout, Parts};
 use crate::error::{Error, Result};
-use crate::memory::{Domain, Mapped, Pages, Registration};
+use crate::memory::{Domain, Mapped, Pages, Registration, Rights};
 use crate::op::{NO_BUFFER, Op, Place};
 use crate::settings::Settings;
 use crate::table::{Entry, KeyFor, STARTERS, Table};
@@ -426,9 +426,15 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Registration::new`].
-    pub unsafe fn register(&mut self, start: *mut libc::c_void, len: usize, colour: u32) -> Result<Registration> {
+    pub unsafe fn register(
+        &mut self,
+        start: *mut libc::c_void,
+        len: usize,
+        colour: u32,
+        rights: Rights,
+    ) -> Result<Registration> {
         // SAFETY: handed on to the caller.
-        unsafe { Registration::new(&self.domains(), start, len, colour as usize) }
+        unsafe { Registration::new(&self.domains(), start, len, colour as usize, rights) }
     }
 
     /// The starter memory of a rank; None for a rank that is none.
@@ -495,7 +501,7 @@ impl OwnMemory {
             let len = usize::try_from(size).map_err(|_| Error::broken("the starter memory is too large"))?;
             let pages = Pages::new(len)?;
             // SAFETY: the pages live as long as the engine, which deregisters them first.
-            let registration = unsafe { Registration::new(&domains, pages.start(), len, 0)? };
+            let registration = unsafe { Registration::new(&domains, pages.start(), len, 0, Rights::Write)? };
             if let KeyFor::Key(key) = table.key()? {
                 table.insert(key, registration, 0);
             }

@@ -14,7 +14,7 @@
 
 use crate::address::GlobalAddress;
 use crate::engine::Engine;
-use crate::memory::Pages;
+use crate::memory::{Pages, Rights};
 use crate::table::{KeyFor, STARTERS};
 
 /// Which starter memory has the directory.
@@ -82,7 +82,7 @@ impl Engine {
             return Some(NO_MEMORY);
         };
         // SAFETY: the pages stay until the registration is gone.
-        let registration = match unsafe { self.register(pages.start(), len as usize, 0) } {
+        let registration = match unsafe { self.register(pages.start(), len as usize, 0, Rights::Write) } {
             Ok(registration) => registration,
             Err(error) => {
                 pages.unregistered(&error);
