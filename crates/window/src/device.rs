@@ -1,0 +1,296 @@
+//! What a device is that can write the memory of other nodes and never read it: no method returns bytes of another node.
+
+use crate::claims::Claims;
+use crate::error::Result;
+use crate::layout::Layout;
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What a device knows of itself and of its window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The node of this process, below `layout.nodes()`.
+    pub node: u32,
+    /// Nodes, regions, and the places in a region.
+    pub layout: Layout,
+    /// Which window it is, the same for all nodes.
+    pub uuid: [u8; 16],
+    /// Whether what was put is visible when [`Channel::put`] returns.
+    pub coherent: bool,
+    /// Bytes that become visible together where they are put by [`Origin::Words`]: 8, or 4.
+    pub whole: u32,
+}
+
+/// A device, as one process has it.
+pub trait PutDevice: Send + Sync {
+    /// What it knows of itself.
+    fn facts(&self) -> &Facts;
+
+    /// The region of this process's node.
+    fn own(&self) -> &Region;
+
+    /// A way into the region of `node`, which may be this one. There may be several to one node, without an order among them.
+    ///
+    /// # Errors
+    /// EINVAL: there is no such node; and what the device's own means may lack.
+    fn channel(&self, node: u32) -> Result<Box<dyn Channel>>;
+
+    /// Numbers and memory for the processes of this node.
+    fn claims(&self) -> &Arc<Claims>;
+}
+
+/// A way into the region of one node.
+pub trait Channel: Send {
+    /// Puts become visible in the order of the chain, and of the calls: whoever sees the last with acquire sees all.
+    ///
+    /// # Errors
+    /// Nothing is done when one of the chain is not allowed; those before one whose source faults are done.
+    fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused>;
+}
+
+/// Bytes on their way to another node.
+#[derive(Debug, Clone, Copy)]
+pub struct Put<'a> {
+    /// Offset in the node's region, [`Layout::doors`] or more.
+    pub to: u64,
+    /// What is put there.
+    pub from: Origin<'a>,
+}
+
+/// Where bytes that are put come from.
+#[derive(Clone, Copy)]
+pub enum Origin<'a> {
+    /// Words, for a place at a multiple of 8. Each becomes visible whole (see [`Facts::whole`]), in any order.
+    Words(&'a [u64]),
+    /// Memory of the program, whose bytes become visible in any order.
+    Source(&'a dyn Source),
+}
+
+impl Origin<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Origin::Words(words) => size_of_val(*words) as u64,
+            Origin::Source(source) => source.len() as u64,
+        }
+    }
+}
+
+impl fmt::Debug for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Words(words) => f.debug_tuple("Words").field(words).finish(),
+            Origin::Source(source) => write!(f, "Source({} bytes)", source.len()),
+        }
+    }
+}
+
+/// Memory of the program that is put. It may be gone, so that only who checked it knows how it is read.
+///
+/// # Safety
+/// The length never changes, and no other bytes are written than so many at the place given.
+#[allow(clippy::len_without_is_empty)]
+pub unsafe trait Source {
+    /// Bytes.
+    fn len(&self) -> usize;
+
+    /// Stores the bytes at `to`. Stores that bypass the caches are fenced before it returns: a plain store that follows is
+    /// seen after them.
+    ///
+    /// # Errors
+    /// Memory that could not be read. Part of the bytes may have been stored.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of so many bytes. Others may access them at the same time; no reference is to them.
+    unsafe fn store_to(&self, to: *mut u8) -> std::result::Result<(), Faulted>;
+
+    /// Another handle on the same memory, for a device that reads it after [`Channel::put`] has returned; it is dropped when
+    /// the bytes were read. Without one the device reads them before.
+    fn keep(&self) -> Option<Box<dyn Source + Send>> {
+        None
+    }
+}
+
+// SAFETY: a slice does not change its length, and is copied whole.
+unsafe impl Source for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    unsafe fn store_to(&self, to: *mut u8) -> std::result::Result<(), Faulted> {
+        // SAFETY: the caller's promise; a slice of this process cannot overlap what nobody has a reference to.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to, <[u8]>::len(self)) };
+        Ok(())
+    }
+}
+
+/// Memory of the program that could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Faulted {
+    /// The first address that could not.
+    pub address: usize,
+}
+
+/// Why a chain was not put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// A place that is not all between the doors and the end of the region.
+    Outside,
+    /// Words for a place that is no multiple of 8.
+    Misaligned,
+    /// A source could not be read; that put and those behind it were not done.
+    Faulted(Faulted),
+    /// The device failed, with this errno.
+    Device(i32),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Outside => f.write_str("a put outside of what others may write of a region"),
+            Refused::Misaligned => f.write_str("words put to a place that is no multiple of 8"),
+            Refused::Faulted(fault) => write!(f, "the source of a put cannot be read at {:#x}", fault.address),
+            Refused::Device(errno) => write!(f, "a put failed: {}", std::io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// The part of a region that others may write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    first: u64,
+    len: u64,
+}
+
+impl Bounds {
+    pub(crate) fn of(layout: Layout) -> Bounds {
+        Bounds { first: layout.doors(), len: layout.region_len() - layout.doors() }
+    }
+
+    /// Whether a chain may be put.
+    #[inline]
+    pub(crate) fn check(self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
+        for put in chain {
+            // Below the first it wraps round, and is too far.
+            let (at, len) = (put.to.wrapping_sub(self.first), put.from.len());
+            if at > self.len || len > self.len - at {
+                return Err(Refused::Outside);
+            }
+            if matches!(put.from, Origin::Words(_)) && !put.to.is_multiple_of(8) {
+                return Err(Refused::Misaligned);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memory of a window that this process reads and writes, beside others that write it at any time: what is in it is never
+/// believed, and never borrowed but as atomic words. It stays as long as a clone of this is there.
+#[derive(Clone)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    _memory: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the memory is shared with other processes anyway, and is accessed as atomics or by raw pointers only.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:p}, {} bytes)", self.base, self.len)
+    }
+}
+
+impl Region {
+    /// # Safety
+    /// `memory` keeps `len` bytes at `base` readable and writable, a multiple of 8 at a multiple of 8. No reference is ever to
+    /// them but to atomics.
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: usize, memory: Arc<dyn Any + Send + Sync>) -> Region {
+        debug_assert!(base.as_ptr().addr().is_multiple_of(8) && len.is_multiple_of(8));
+        Region { base, len, _memory: memory }
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// All of it as words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: see `new`; the memory lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+
+    /// The word at byte `offset`.
+    ///
+    /// # Panics
+    /// It is no multiple of 8, or outside.
+    pub fn word(&self, offset: u64) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "a word at {offset}");
+        &self.words()[usize::try_from(offset / 8).expect("an offset")]
+    }
+
+    /// The address of these bytes, for copies by raw pointer; None outside of it.
+    pub fn bytes(&self, range: Range<u64>) -> Option<*mut u8> {
+        let inside = range.start <= range.end && range.end <= self.size();
+        // SAFETY: inside of the memory.
+        inside.then(|| unsafe { self.base.as_ptr().add(range.start as usize) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::GRANULE;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_outside_of_a_region_or_in_its_table_is_refused() {
+        let layout = Layout::new(2, 4 << 20).unwrap();
+        let (first, end) = (layout.doors(), layout.region_len());
+        let bounds = Bounds::of(layout);
+        let words = |to, words: &[u64]| bounds.check(&[Put { to, from: Origin::Words(words) }]);
+        for (to, n, answer) in [
+            (first, 1, Ok(())),
+            (end - 8, 1, Ok(())),
+            (end, 0, Ok(())),
+            (0, 1, Err(Refused::Outside)),
+            (first - 8, 1, Err(Refused::Outside)),
+            (first - 8, 2, Err(Refused::Outside)),
+            (end - 8, 2, Err(Refused::Outside)),
+            (end, 1, Err(Refused::Outside)),
+            (u64::MAX - 7, 1, Err(Refused::Outside)),
+            (u64::MAX - 7, 0, Err(Refused::Outside)),
+            (first + 4, 1, Err(Refused::Misaligned)),
+        ] {
+            assert_eq!(words(to, &[7; 2][..n]), answer, "{n} words at {to}");
+        }
+        let long = vec![0; GRANULE as usize];
+        let bytes = |to| bounds.check(&[Put { to, from: Origin::Source(&&long[..]) }]);
+        assert_eq!(bytes(end - GRANULE), Ok(()));
+        assert_eq!(bytes(end - GRANULE + 1), Err(Refused::Outside));
+        // One bad put in a chain is enough.
+        let good = Put { to: first, from: Origin::Words(&[1]) };
+        let bad = Put { to: end, ..good };
+        assert_eq!(bounds.check(&[good, bad]), Err(Refused::Outside));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_allowed_lies_inside(to: u64, near in any::<bool>(), n in 0..9_usize) {
+            let layout = Layout::new(2, 4 << 20).unwrap();
+            let to = if near { to % (layout.region_len() + 64) } else { to };
+            let allowed = Bounds::of(layout).check(&[Put { to, from: Origin::Source(&&[0; 8][..n.min(8)]) }]).is_ok();
+            let inside = to >= layout.doors() && to.checked_add(n.min(8) as u64).is_some_and(|end| end <= layout.region_len());
+            prop_assert_eq!(allowed, inside);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Errors of windows: a sentence about what was found, and the errno for it.
+
+use std::fmt;
+use std::io;
+
+/// Why a window, or a part of it, cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    errno: i32,
+    what: String,
+}
+
+/// What every fallible call of this crate returns, but for puts.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn new(errno: i32, what: impl Into<String>) -> Self {
+        Error { errno, what: what.into() }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::new(libc::EINVAL, what)
+    }
+
+    /// What the kernel said to a call.
+    pub(crate) fn of(what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
+        let error: io::Error = error.into();
+        Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))
+    }
+
+    /// The errno for a C caller.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,159 @@
+//! A file, or memory without a name, that all nodes map: containers of one machine, say.
+//!
+//! Whoever maps it can write all of it, so the file is one that only this user may write. That it is long enough is checked when
+//! it is opened; to make it shorter while it is in use ends the processes that use it by SIGBUS. Memory that is sealed cannot
+//! be made shorter.
+
+use crate::claims::Claims;
+use crate::device::{Bounds, Channel, Facts, Origin, Put, PutDevice, Refused, Region};
+use crate::error::{Error, Result};
+use crate::found::{Found, HARMLESS};
+use crate::layout::{HEADER, Header, Layout};
+use crate::locks::Kernel;
+use crate::make::{self, Options};
+use crate::mapping::{Mapping, reopen};
+use crate::nodes::{self, Identity, PATIENCE};
+use crate::ofd::Ofd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// How often a file is looked for that comes and goes.
+const TRIES: usize = 16;
+
+/// A window in a file.
+#[derive(Debug)]
+pub struct FileDevice {
+    facts: Facts,
+    own: Region,
+    claims: Arc<Claims>,
+    mapping: Arc<Mapping>,
+}
+
+impl FileDevice {
+    /// Opens the window at `path`, and makes it if nothing is there. Another process that does so at the same time gets the same
+    /// window.
+    ///
+    /// # Errors
+    /// * of the file: EINVAL where it is no window, has another size than its header says or than is asked for, or is no regular
+    ///   file; EPROTO for another version; EPERM where others may write it; ENOSPC and EFBIG where it cannot be made; and what
+    ///   open(2) says
+    /// * of the node: EINVAL, EBUSY and ENOSPC, as the window is full, or the node that is asked for somebody else
+    pub fn open(path: &Path, options: &Options) -> Result<FileDevice> {
+        Self::open_as(path, options, Identity::own()?)
+    }
+
+    /// As the node with this identity.
+    pub(crate) fn open_as(path: &Path, options: &Options, identity: Identity) -> Result<FileDevice> {
+        for _ in 0..TRIES {
+            match rustix::fs::open(path, OFlags::RDWR | HARMLESS, Mode::empty()) {
+                Ok(fd) => return Self::attach(&Found::check(fd, path)?, options, identity),
+                Err(Errno::NOENT) => {
+                    let layout = options.layout()?;
+                    make::file(path, layout.size(), &make::first_words(layout)?)?;
+                }
+                Err(e) => return Err(Error::of(format_args!("the window {} cannot be opened", path.display()), e)),
+            }
+        }
+        let name = path.display();
+        Err(Error::new(
+            libc::ENOENT,
+            format!("the window {name} cannot be made: it comes and goes, or is a broken link"),
+        ))
+    }
+
+    fn attach(file: &Found, options: &Options, identity: Identity) -> Result<FileDevice> {
+        let (layout, uuid) = file.header()?;
+        file.check_size(layout.size())?;
+        options.check(layout, &file.name)?;
+        // The mapping keeps its open file description, hence locks are taken by another one.
+        let mapping = Mapping::new(&file.fd, layout.size())?;
+        file.check_size(layout.size())?;
+        let kernel = Box::new(Ofd::new(reopen(&file.fd, OFlags::RDWR)?)?);
+        let header = mapping.region(0, HEADER);
+        let node = join(&header, layout, &*kernel, identity, options.node, &file.name)?;
+        let own = mapping.region(layout.region(node), layout.region_len());
+        let claims = Claims::new((node, identity), layout, (header, own.clone()), kernel);
+        Ok(FileDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, mapping })
+    }
+}
+
+/// [`nodes::join`], with the window's name before what it says.
+pub(crate) fn join(
+    header: &Region,
+    layout: Layout,
+    kernel: &dyn Kernel,
+    identity: Identity,
+    wanted: Option<u32>,
+    name: &str,
+) -> Result<u32> {
+    nodes::join(Header::of(header), layout, kernel, identity, wanted, PATIENCE)
+        .map_err(|e| Error::new(e.errno(), format!("{name}: {e}")))
+}
+
+/// EINVAL: the window has no such node.
+pub(crate) fn check_node(layout: Layout, node: u32) -> Result<()> {
+    if node < layout.nodes() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the window has nodes 0 to {}, not {node}", layout.nodes() - 1)))
+}
+
+impl PutDevice for FileDevice {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn own(&self) -> &Region {
+        &self.own
+    }
+
+    fn channel(&self, node: u32) -> Result<Box<dyn Channel>> {
+        let layout = self.facts.layout;
+        check_node(layout, node)?;
+        let base = self.mapping.at(layout.region(node), layout.region_len());
+        Ok(Box::new(Mapped { base, bounds: Bounds::of(layout), _mapping: self.mapping.clone() }))
+    }
+
+    fn claims(&self) -> &Arc<Claims> {
+        &self.claims
+    }
+}
+
+/// Puts by plain stores.
+struct Mapped {
+    /// Where the node's region is.
+    base: NonNull<u8>,
+    bounds: Bounds,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: an address in a shared mapping that `_mapping` keeps, where this only stores.
+unsafe impl Send for Mapped {}
+
+impl Channel for Mapped {
+    fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
+        self.bounds.check(chain)?;
+        for put in chain {
+            // What was put before is visible before this; on x86-64 that takes no instruction.
+            fence(Ordering::Release);
+            // SAFETY: the bounds have been checked.
+            let to = unsafe { self.base.add(put.to as usize) };
+            match put.from {
+                Origin::Words(words) => {
+                    let to = to.cast::<AtomicU64>();
+                    for (i, word) in words.iter().enumerate() {
+                        // SAFETY: inside, at a multiple of 8; all references to these bytes are to atomics.
+                        unsafe { to.add(i).as_ref() }.store(*word, Ordering::Relaxed);
+                    }
+                }
+                // SAFETY: as many bytes are inside, and no reference is to them but to atomics.
+                Origin::Source(source) => unsafe { source.store_to(to.as_ptr()) }.map_err(Refused::Faulted)?,
+            }
+        }
+        Ok(())
+    }
+}

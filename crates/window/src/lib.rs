@@ -1,0 +1,26 @@
+//! Windows: memory that several nodes map, of which each owns a region, and where the others can put and never read.
+//!
+//! A node is a machine, or a container of one; a process is a node and a number. [`PutDevice`] is what a window is to the link
+//! above; no method of it returns bytes of another node. Memory for what others put is claimed by granules, which the kernel takes
+//! back from the dead ([`Claims`]).
+//!
+//! * [`FileDevice`]: a file that all nodes map.
+
+mod claims;
+mod device;
+mod error;
+mod file;
+mod found;
+mod layout;
+mod locks;
+mod make;
+mod mapping;
+mod nodes;
+mod ofd;
+
+pub use claims::{Claim, Claims, Process, REST_MS, UseGuard};
+pub use device::{Channel, Facts, Faulted, Origin, Put, PutDevice, Refused, Region, Source};
+pub use error::{Error, Result};
+pub use file::FileDevice;
+pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
+pub use make::{Options, memfd};

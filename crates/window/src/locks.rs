@@ -1,0 +1,133 @@
+//! What the kernel tells the processes of one machine about each other: byte-range locks, which it takes back when a process
+//! dies, and a clock. The bytes that locks stand for lie beyond the end of every window.
+
+use crate::error::{Error, Result};
+use crate::layout::{MAX_NODES, MAX_SIZE, PROCESSES};
+use std::ops::Range;
+use std::time::Duration;
+
+/// A kernel, as one holder of locks sees it: an open file description, or what takes its place in a simulation. Locks are of bytes
+/// and never wait. A second lock of the same holder takes the place of its first, where they overlap.
+pub(crate) trait Kernel: Send + Sync {
+    /// Takes a lock: shared or for this holder alone. False if somebody else's is in the way; then nothing has changed.
+    fn try_lock(&self, bytes: Range<u64>, kind: Kind) -> Result<bool>;
+
+    /// Gives back what this holder has of these bytes.
+    fn unlock(&self, bytes: Range<u64>);
+
+    /// The part of these bytes of which somebody else has a lock of any kind; the first, if there are several.
+    fn others(&self, bytes: Range<u64>) -> Result<Option<Range<u64>>>;
+
+    /// Milliseconds since this kernel started, also of those in which the machine slept.
+    fn now_ms(&self) -> u64;
+
+    /// Waits; in a simulation, not at all.
+    fn pause(&self, time: Duration);
+
+    /// A random number.
+    fn random(&self) -> Result<u64>;
+
+    /// ESRCH in a forked child, whose parent's all of this is.
+    fn check(&self) -> Result<()>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Shared,
+    Alone,
+}
+
+/// Held alone while the table of nodes is changed.
+pub(crate) const TABLE: u64 = MAX_SIZE;
+
+/// Shared by all processes of a node.
+pub(crate) fn node(node: u32) -> u64 {
+    MAX_SIZE + 0x1_0000 + u64::from(node)
+}
+
+/// Held alone by whoever looks for memory of a node, so that two who look do not get in each other's way.
+pub(crate) fn claiming(node: u32) -> u64 {
+    MAX_SIZE + 0x2_0000 + u64::from(node)
+}
+
+/// Held alone by the process that has this number on this node.
+pub(crate) fn process(node: u32, process: u32) -> u64 {
+    MAX_SIZE + 0x3_0000 + u64::from(node * PROCESSES + process)
+}
+
+/// Granules of a region at most.
+const GRANULES: u64 = MAX_SIZE / crate::layout::GRANULE;
+
+/// Held alone by the process whose memory these granules are.
+pub(crate) fn owner(node: u32, granules: &Range<u32>) -> Range<u64> {
+    granule_bytes(1 << 32, node, granules)
+}
+
+/// Shared by the processes that may put there.
+pub(crate) fn users(node: u32, granules: &Range<u32>) -> Range<u64> {
+    granule_bytes(2 << 32, node, granules)
+}
+
+fn granule_bytes(from: u64, node: u32, granules: &Range<u32>) -> Range<u64> {
+    let first = MAX_SIZE + from + u64::from(node) * GRANULES;
+    first + u64::from(granules.start)..first + u64::from(granules.end)
+}
+
+/// Incarnations are below this, and not 0.
+pub(crate) const INCARNATIONS: u64 = 1 << 61;
+
+/// Held alone by the process that has this incarnation: it lives as long as that.
+pub(crate) fn incarnation(incarnation: u64) -> u64 {
+    (1 << 62) + incarnation % INCARNATIONS
+}
+
+const _: () = assert!(MAX_NODES as u64 * GRANULES <= 1 << 32 && MAX_NODES * PROCESSES <= 0x1_0000);
+
+pub(crate) fn one(byte: u64) -> Range<u64> {
+    byte..byte + 1
+}
+
+/// Takes a lock alone that others hold for moments; false when that takes longer than `patience`.
+pub(crate) fn lock_soon(locks: &dyn Kernel, byte: u64, patience: Duration) -> Result<bool> {
+    let (mut waited, mut next) = (Duration::ZERO, Duration::from_micros(50));
+    loop {
+        if locks.try_lock(one(byte), Kind::Alone)? {
+            return Ok(true);
+        }
+        if waited >= patience {
+            return Ok(false);
+        }
+        locks.pause(next);
+        waited += next;
+        next = (next * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// A lock of one byte, given back when dropped.
+pub(crate) struct Locked<'a> {
+    locks: &'a dyn Kernel,
+    byte: u64,
+}
+
+impl<'a> Locked<'a> {
+    /// Of a byte that is locked already.
+    pub(crate) fn of(locks: &'a dyn Kernel, byte: u64) -> Self {
+        Locked { locks, byte }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.locks.unlock(one(self.byte));
+    }
+}
+
+/// EBUSY: a lock could not be had in time.
+pub(crate) fn stuck(what: &str) -> Error {
+    Error::new(
+        libc::EBUSY,
+        format!(
+            "{what} has been locked for too long: a process that uses the window is stopped in the midst of a change"
+        ),
+    )
+}

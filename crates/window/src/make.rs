@@ -1,0 +1,149 @@
+//! Making windows: completely, with all their memory, under no name or another one, before anybody can see them.
+
+use crate::error::{Error, Result};
+use crate::layout::{self, Layout};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// What is asked of a window when it is opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of all of it, at most; 256 MiB for one that is made and does not say.
+    pub size: Option<u64>,
+    /// How many nodes it has; 8 for one that is made and does not say.
+    pub nodes: Option<u32>,
+    /// Which node this is. Without it, on one kernel, the node of the network namespace of the calling thread.
+    pub node: Option<u32>,
+}
+
+impl Options {
+    /// The layout of a window that is made so.
+    pub(crate) fn layout(&self) -> Result<Layout> {
+        Layout::new(self.nodes.unwrap_or(8), self.size.unwrap_or(256 << 20))
+    }
+
+    /// EINVAL where a window that is there is not what is asked for.
+    pub(crate) fn check(&self, there: Layout, name: &str) -> Result<()> {
+        if let Some(nodes) = self.nodes.filter(|n| *n != there.nodes()) {
+            return Err(Error::invalid(format!("{name} has {} nodes, not {nodes}", there.nodes())));
+        }
+        match self.size {
+            Some(size) if Layout::new(there.nodes(), size)? != there => {
+                Err(Error::invalid(format!("{name} has {} bytes, not {size}", there.size())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A window without a name, in memory that cannot be made shorter; `/proc/self/fd/N` is its path. Whoever gets the descriptor can
+/// use it.
+///
+/// # Errors
+/// What options can have wrong, and ENOMEM or ENOSPC for want of memory.
+pub fn memfd(options: &Options) -> Result<OwnedFd> {
+    let layout = options.layout()?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(c"vervain-window", flags)
+        .map_err(|e| Error::of("the window's memory cannot be made (memfd_create)", e))?;
+    fill(&fd, layout.size(), &first_words(layout)?, Path::new("the memory"))?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(|e| Error::of("the window's memory cannot be sealed", e))?;
+    Ok(fd)
+}
+
+/// The first words of a new window.
+pub(crate) fn first_words(layout: Layout) -> Result<[u64; 6]> {
+    let mut uuid = [0; 16];
+    getrandom::fill(&mut uuid).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
+    Ok(layout::first_words(layout, uuid))
+}
+
+/// Has a file of `len` bytes that begins with `words` appear at `path`, unless there is something; whether it has.
+pub(crate) fn file(path: &Path, len: u64, words: &[u64]) -> Result<bool> {
+    let cannot = |e| Error::of(format_args!("the window {} cannot be made", path.display()), e);
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    match rustix::fs::open(folder, flags | OFlags::TMPFILE, mode) {
+        Ok(fd) => {
+            fill(&fd, len, words, path)?;
+            let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            appear(Path::new(&itself), path).map_err(cannot)
+        }
+        // Not every file system has files without a name.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let other = other_name(path)?;
+            let fd = rustix::fs::open(&other, flags | OFlags::CREATE | OFlags::EXCL, mode).map_err(cannot)?;
+            let done = fill(&fd, len, words, path).and_then(|()| appear(&other, path).map_err(cannot));
+            let _ = std::fs::remove_file(&other);
+            done
+        }
+        Err(e) => Err(cannot(e)),
+    }
+}
+
+fn other_name(path: &Path) -> Result<PathBuf> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
+    let mut name = OsString::from(".");
+    name.push(path.file_name().ok_or_else(|| Error::invalid(format!("{} is no name of a file", path.display())))?);
+    name.push(format!(".{:016x}", u64::from_ne_bytes(bytes)));
+    Ok(path.with_file_name(name))
+}
+
+fn appear(from: &Path, path: &Path) -> rustix::io::Result<bool> {
+    match rustix::fs::linkat(CWD, from, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Gives an empty file all its memory, zeros but for its first words.
+fn fill(fd: &OwnedFd, len: u64, words: &[u64], path: &Path) -> Result<()> {
+    let name = path.display();
+    // Going beyond this limit is a signal.
+    // SAFETY: a struct of integers, which the call fills.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0 && limit.rlim_cur < len {
+        let most = limit.rlim_cur;
+        return Err(Error::new(
+            libc::EFBIG,
+            format!("{name}: the window has {len} bytes, and files {most} at most (ulimit -f)"),
+        ));
+    }
+    let room = |e| Error::of(format_args!("{name}: there is no room for a window of {len} bytes"), e);
+    // Else the file system would be full until the last piece fails. That of memfds says nothing.
+    if rustix::fs::fstatvfs(fd).is_ok_and(|fs| fs.f_blocks > 0 && fs.f_bavail.saturating_mul(fs.f_frsize) < len) {
+        return Err(room(std::io::Error::from_raw_os_error(libc::ENOSPC)));
+    }
+    // Piece by piece, as a signal has the kernel undo a whole call.
+    const PIECE: u64 = 4 << 20;
+    for at in (0..len).step_by(PIECE as usize) {
+        allocate(fd, at, PIECE.min(len - at)).map_err(room)?;
+    }
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    match rustix::io::pwrite(fd, &bytes, 0) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(Error::new(libc::ENOSPC, format!("{name}: the window's header cannot be written"))),
+        Err(e) => Err(Error::of(format_args!("{name}: the window's header cannot be written"), e)),
+    }
+}
+
+fn allocate(fd: impl AsFd, at: u64, len: u64) -> std::io::Result<()> {
+    loop {
+        // posix_fallocate(3) writes where the file system cannot allocate.
+        // SAFETY: a call on a descriptor.
+        match unsafe { libc::posix_fallocate(fd.as_fd().as_raw_fd(), at as _, len as _) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            e => return Err(std::io::Error::from_raw_os_error(e)),
+        }
+    }
+}

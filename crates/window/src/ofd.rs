@@ -1,0 +1,143 @@
+//! Locks by an open file description (F_OFD_SETLK of fcntl(2)): the kernel takes them back when its last descriptor is closed.
+//!
+//! Three things keep a description, and so its locks, alive: descriptors, those that forked children inherit among them, and
+//! mappings made by it. So locks are taken by a description of their own, by which nothing is mapped; and a forked child closes
+//! its descriptor at once (pthread_atfork(3)). In it all of this fails with ESRCH and changes nothing, for the locks are the
+//! parent's. A child that is made by a bare clone(2) or vfork(2) runs no such handler: it holds the parent's locks until it calls
+//! exec, or ends.
+
+use crate::error::{Error, Result};
+use crate::locks::{Kernel, Kind};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+/// The descriptors that a forked child closes.
+static DESCRIPTORS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
+/// A place that nobody has.
+const NONE: i32 = -1;
+/// A place whose owner lives in the parent.
+const FORKED: i32 = -2;
+
+/// An open file description, of the process that made this only.
+#[derive(Debug)]
+pub(crate) struct Ofd {
+    place: &'static AtomicI32,
+}
+
+impl Ofd {
+    /// Takes a descriptor over: the only one of its description, which is open to be read and written.
+    pub(crate) fn new(fd: OwnedFd) -> Result<Ofd> {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| {
+            // SAFETY: the handler only exchanges atomics and closes descriptors.
+            unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        });
+        let raw = fd.into_raw_fd();
+        let is_free = |p: &&AtomicI32| p.compare_exchange(NONE, raw, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if let Some(place) = DESCRIPTORS.iter().find(is_free) {
+            return Ok(Ofd { place });
+        }
+        close(raw);
+        Err(Error::new(libc::EMFILE, format!("this process has {} windows open already", DESCRIPTORS.len())))
+    }
+
+    fn fd(&self) -> Result<RawFd> {
+        match self.place.load(Ordering::Acquire) {
+            fd if fd >= 0 => Ok(fd),
+            _ => Err(Error::new(libc::ESRCH, "the window was opened by the process that has forked this one")),
+        }
+    }
+
+    fn call(&self, command: i32, kind: i32, bytes: Range<u64>) -> Result<io::Result<libc::flock>> {
+        // SAFETY: a struct of integers.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as _;
+        lock.l_whence = libc::SEEK_SET as _;
+        (lock.l_start, lock.l_len) = (bytes.start as _, (bytes.end - bytes.start) as _);
+        // SAFETY: the struct is valid for the whole call.
+        let rc = unsafe { libc::fcntl(self.fd()?, command, &raw mut lock) };
+        Ok(if rc == 0 { Ok(lock) } else { Err(io::Error::last_os_error()) })
+    }
+}
+
+impl Kernel for Ofd {
+    fn try_lock(&self, bytes: Range<u64>, kind: Kind) -> Result<bool> {
+        let kind = if kind == Kind::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
+        match self.call(libc::F_OFD_SETLK, kind, bytes)? {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(e) => Err(refused(e)),
+        }
+    }
+
+    fn unlock(&self, bytes: Range<u64>) {
+        // In a forked child there is nothing to give back; else it fails only for want of the kernel's memory, and then the
+        // bytes are held until the window is closed.
+        let _ = self.call(libc::F_OFD_SETLK, libc::F_UNLCK, bytes);
+    }
+
+    fn others(&self, bytes: Range<u64>) -> Result<Option<Range<u64>>> {
+        let lock = self.call(libc::F_OFD_GETLK, libc::F_WRLCK, bytes.clone())?.map_err(refused)?;
+        if i32::from(lock.l_type) == libc::F_UNLCK {
+            return Ok(None);
+        }
+        // A length of 0 is all up to the end of files.
+        let start = lock.l_start as u64;
+        let end = if lock.l_len == 0 { u64::MAX } else { start + lock.l_len as u64 };
+        Ok(Some(start.max(bytes.start)..end.min(bytes.end)))
+    }
+
+    fn now_ms(&self) -> u64 {
+        // SAFETY: a struct of integers, which the call fills.
+        let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+        now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn random(&self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.fd().map(drop)
+    }
+}
+
+impl Drop for Ofd {
+    fn drop(&mut self) {
+        let fd = self.place.swap(NONE, Ordering::AcqRel);
+        if fd >= 0 {
+            close(fd);
+        }
+    }
+}
+
+fn refused(error: io::Error) -> Error {
+    Error::of("the file system of the window has no locks of open file descriptions (F_OFD_SETLK)", error)
+}
+
+fn close(fd: RawFd) {
+    // SAFETY: a descriptor that only this module has.
+    unsafe { libc::close(fd) };
+}
+
+extern "C" fn after_fork_in_child() {
+    for place in &DESCRIPTORS {
+        let fd = place.load(Ordering::Acquire);
+        if fd >= 0 {
+            place.store(FORKED, Ordering::Release);
+            close(fd);
+        }
+    }
+}
