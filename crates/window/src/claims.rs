@@ -234,6 +234,31 @@ impl Claims {
         Ok(guard)
     }
 
+    /// Whether the process of `node` with this incarnation lives; None where that is known on another kernel only.
+    ///
+    /// # Errors
+    /// ESRCH: this is a forked child.
+    pub fn is_alive(&self, node: u32, incarnation: u64) -> Result<Option<bool>> {
+        let held = self.held()?;
+        let there = self.header().table.get(node as usize).and_then(Identity::of_entry);
+        if there.is_some_and(|there| there.kernel != self.identity.kernel) {
+            return Ok(None);
+        }
+        self.lives(&held, node, incarnation).map(Some)
+    }
+
+    /// Whether a process of `node` has this number. On another kernel that is believed of all numbers of a node that there ever was.
+    ///
+    /// # Errors
+    /// ESRCH: this is a forked child.
+    pub fn has_process(&self, node: u32, number: u32) -> Result<bool> {
+        let held = self.held()?;
+        let Some(there) = self.header().table.get(node as usize).and_then(Identity::of_entry) else { return Ok(false) };
+        Ok(there.kernel != self.identity.kernel
+            || node == self.node && held.processes.contains_key(&number)
+            || self.kernel.others(one(locks::process(node, number)))?.is_some())
+    }
+
     /// Whether the process with this incarnation lives. Of one on another kernel that is believed.
     fn lives(&self, held: &Held, node: u32, incarnation: u64) -> Result<bool> {
         let there = Identity::of_entry(&self.header().table[node as usize]);

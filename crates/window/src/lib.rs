@@ -4,7 +4,8 @@
 //! above; no method of it returns bytes of another node. Memory for what others put is claimed by granules, which the kernel takes
 //! back from the dead ([`Claims`]).
 //!
-//! * [`FileDevice`]: a file that all nodes map.
+//! * [`FileDevice`]: a file that all nodes map;
+//! * [`pairs`]: messages in order between two processes, by puts.
 
 mod claims;
 mod device;
@@ -17,6 +18,7 @@ mod make;
 mod mapping;
 mod nodes;
 mod ofd;
+pub mod pairs;
 
 pub use claims::{Claim, Claims, Process, REST_MS, UseGuard};
 pub use device::{Channel, Facts, Faulted, Origin, Put, PutDevice, Refused, Region, Source};

@@ -1,0 +1,15 @@
+//! Pairs: what two processes of a window put into each other's memory, so that messages go from one to the other in order and none is
+//! lost. It knows no QP, no clock and no thread.
+//!
+//! * [`door`], [`rendezvous`]: how processes find each other, and notice that one has been replaced;
+//! * [`block`], [`slot`], [`byte_ring`], [`ring`]: the memory that a process has for one peer, and the messages in it.
+
+pub mod block;
+pub mod byte_ring;
+pub mod door;
+pub mod rendezvous;
+pub mod ring;
+pub mod slot;
+
+#[cfg(test)]
+mod tests;

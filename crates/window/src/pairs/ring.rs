@@ -1,0 +1,308 @@
+//! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of the word of its
+//! slot. The receiver looks at one word; it takes a message without having to send anything.
+
+use super::block::{self, BEAT, TAKEN};
+use super::byte_ring::ByteRing;
+use super::slot::{self, Kind, Meaning, Place};
+use crate::device::{Channel, Origin, Put, Refused, Region, Source};
+use std::sync::atomic::Ordering;
+
+/// No payload.
+pub const NO_BYTES: &[u8] = &[];
+/// Bytes of the headers of a message, at most.
+pub const HEADERS: usize = (block::INLINE_AT - block::WORD) as usize - 4;
+/// Words between the tag and what may be payload: the headers, and what the message is.
+const WORDS: usize = (HEADERS + 4) / 8;
+/// Payload from so many bytes on makes a sender ask for a high-bandwidth ring.
+const LONG: u64 = 4096;
+/// A receiver tells its sender what it has taken after so many slots, or bytes that are not in slots.
+const TELL_SLOTS: u64 = block::SLOTS / 4;
+const TELL_BYTES: u64 = block::BYTES / 4;
+
+/// Why a message was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsent {
+    /// There is no room until the peer has taken some.
+    Full,
+    /// The source is not there.
+    Memory,
+    /// The peer has told what cannot be, or the device refuses what was asked for with its numbers: nothing goes there any more.
+    Broken,
+}
+
+/// Who may use the last slots, so that each can go on while those before it cannot. The number is that of slots left to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Requests.
+    Request = 12,
+    /// What answers requests.
+    Answer = 4,
+    /// What pairs say to each other.
+    Control = 0,
+}
+
+/// The sender's end.
+pub struct Outgoing {
+    channel: Box<dyn Channel>,
+    region: Region,
+    /// The block that the peer has for this process, in its region; and the one that this process has for it.
+    to: u64,
+    own: u64,
+    sent: u64,
+    taken: u64,
+    short: ByteRing,
+    long: Option<ByteRing>,
+    wants_long: bool,
+    /// For each slot that is not taken: in which ring its payload is, and up to where that is free then.
+    marks: [(Place, u64); block::SLOTS as usize],
+}
+
+impl Outgoing {
+    /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of `region`.
+    pub fn new(channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
+        let short = ByteRing::new(to + block::BYTES_AT, block::BYTES);
+        let marks = [(Place::Slot, 0); block::SLOTS as usize];
+        Outgoing { channel, region, to, own, sent: 0, taken: 0, short, long: None, wants_long: false, marks }
+    }
+
+    /// Looks at what the peer has taken: whether that is more than before.
+    ///
+    /// # Errors
+    /// [`Unsent::Broken`] where the peer says what cannot be.
+    #[inline]
+    pub fn look(&mut self) -> Result<bool, Unsent> {
+        // As with tags, half a word tells it.
+        let told = self.region.word(self.own + TAKEN).load(Ordering::Acquire) as u32;
+        let more = told.wrapping_sub(self.taken as u32);
+        if more == 0 {
+            return Ok(false);
+        }
+        let taken = self.taken + u64::from(more);
+        if taken > self.sent {
+            return Err(Unsent::Broken);
+        }
+        for number in self.taken..taken {
+            let (place, mark) = self.marks[(number % block::SLOTS) as usize];
+            match place {
+                Place::Slot => {}
+                Place::Block => self.short.free_up_to(mark),
+                Place::LongRing => self.long.iter_mut().for_each(|ring| ring.free_up_to(mark)),
+            }
+        }
+        self.taken = taken;
+        Ok(true)
+    }
+
+    /// Messages sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// How many of them the peer has taken, as it had told at the last [`Outgoing::look`].
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether a message of this class would find a slot.
+    #[inline]
+    pub fn has_room(&self, class: Class) -> bool {
+        self.sent - self.taken < block::SLOTS - class as u64
+    }
+
+    /// The peer has a high-bandwidth ring at `at`.
+    pub fn got_long(&mut self, at: u64) {
+        self.long.get_or_insert_with(|| ByteRing::new(at, block::LONG_BYTES));
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// As [`Unsent`] says.
+    #[inline]
+    pub fn packet(&mut self, class: Class, headers: &[u8; HEADERS], payload: &dyn Source) -> Result<(), Unsent> {
+        if !self.has_room(class) {
+            self.look()?;
+            if !self.has_room(class) {
+                return Err(Unsent::Full);
+            }
+        }
+        let len = payload.len() as u64;
+        if len > LONG && self.long.is_none() && !self.wants_long {
+            self.wants_long = true;
+            self.send(Kind::WantLongRing, &[0; HEADERS], &NO_BYTES)?;
+        }
+        self.send(Kind::Packet, headers, payload)
+    }
+
+    /// Sends a message, of whatever kind.
+    ///
+    /// # Errors
+    /// As [`Unsent`] says.
+    #[inline]
+    pub fn send(&mut self, kind: Kind, headers: &[u8; HEADERS], payload: &dyn Source) -> Result<(), Unsent> {
+        if self.sent - self.taken >= block::SLOTS {
+            return Err(Unsent::Full);
+        }
+        let len = payload.len() as u64;
+        let slot = self.to + block::slot_at(self.sent);
+        let (place, at, mark) =
+            if len <= block::INLINE { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
+        let mut bytes = [0; HEADERS + 4];
+        bytes[..HEADERS].copy_from_slice(headers);
+        bytes[HEADERS..].copy_from_slice(&Meaning { kind, place, len: len as u16 }.encode());
+        let mut words = [0; WORDS + 1];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        }
+        words[WORDS] = at;
+        let in_slot = if place == Place::Slot { WORDS } else { WORDS + 1 };
+        let tag = [u64::from(slot::tag(self.sent))];
+        let chain = [
+            Put { to: at, from: Origin::Source(payload) },
+            Put { to: slot + block::WORD, from: Origin::Words(&words[..in_slot]) },
+            Put { to: slot, from: Origin::Words(&tag) },
+        ];
+        let chain = if len == 0 { &chain[1..] } else { &chain[..] };
+        self.channel.put(chain).map_err(|refused| match refused {
+            Refused::Faulted(_) => Unsent::Memory,
+            Refused::Outside | Refused::Misaligned | Refused::Device(_) => Unsent::Broken,
+        })?;
+        self.marks[(self.sent % block::SLOTS) as usize] = (place, mark);
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Where payload that is longer than a slot goes.
+    fn place(&mut self, len: u64) -> Result<(Place, u64, u64), Unsent> {
+        for again in [false, true] {
+            if again && !self.look()? {
+                break;
+            }
+            // Nobody needs room in the block for long ones once there is the other ring.
+            let found = match &mut self.long {
+                Some(ring) => ring.hand_out(len).map(|(at, mark)| (Place::LongRing, at, mark)),
+                None => self.short.hand_out(len).map(|(at, mark)| (Place::Block, at, mark)),
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        Err(Unsent::Full)
+    }
+
+    /// Puts a heartbeat.
+    pub fn beat(&mut self, count: u64) {
+        // Where that is refused, so is all else.
+        let _ = self.channel.put(&[Put { to: self.to + BEAT, from: Origin::Words(&[count]) }]);
+    }
+
+    /// Tells the peer that so many of its slots were taken.
+    #[inline]
+    pub fn tell_taken(&mut self, taken: u64) {
+        let _ = self.channel.put(&[Put { to: self.to + TAKEN, from: Origin::Words(&[taken]) }]);
+    }
+}
+
+/// A message that has come, in memory that the peer may change at any time.
+#[derive(Debug, Clone, Copy)]
+pub struct Message {
+    /// What it is.
+    pub kind: Kind,
+    /// A copy of its headers.
+    pub headers: [u8; HEADERS],
+    /// Where its payload begins in the own region, and its bytes, which all lie there.
+    pub payload: u64,
+    /// See there.
+    pub len: u64,
+    place: Place,
+}
+
+/// What a peer has put is no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoMessage;
+
+/// The receiver's end.
+pub struct Incoming {
+    own: u64,
+    taken: u64,
+    told: u64,
+    /// Bytes taken outside of slots since it was told.
+    bytes: u64,
+    /// Where the high-bandwidth ring of the peer is.
+    long: Option<u64>,
+}
+
+impl Incoming {
+    /// Messages that are put into the block `own`.
+    pub fn new(own: u64) -> Self {
+        Incoming { own, taken: 0, told: 0, bytes: 0, long: None }
+    }
+
+    /// The word that changes when the next message is there.
+    #[inline]
+    fn next_at(&self) -> u64 {
+        self.own + block::slot_at(self.taken)
+    }
+
+    /// The next message, if it is there. It stays the next one until [`Incoming::took`].
+    ///
+    /// # Errors
+    /// What is there is none.
+    #[inline]
+    pub fn next(&self, region: &Region) -> Result<Option<Message>, NoMessage> {
+        let at = self.next_at();
+        if region.word(at).load(Ordering::Acquire) as u32 != slot::tag(self.taken) {
+            return Ok(None);
+        }
+        self.read(region, at).map(Some)
+    }
+
+    #[inline]
+    fn read(&self, region: &Region, at: u64) -> Result<Message, NoMessage> {
+        let mut bytes = [0; HEADERS + 4];
+        for (i, bytes) in bytes.chunks_exact_mut(8).enumerate() {
+            let word = region.word(at + block::WORD * (1 + i as u64)).load(Ordering::Relaxed);
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let (Some(headers), Some(meaning)) = (bytes.first_chunk(), bytes.last_chunk()) else { return Err(NoMessage) };
+        let Meaning { len, kind, place } = Meaning::decode(*meaning).ok_or(NoMessage)?;
+        let (headers, len) = (*headers, u64::from(len));
+        let named = || region.word(at + block::INLINE_AT).load(Ordering::Relaxed);
+        let (payload, begin, end) = match place {
+            Place::Slot => (at + block::INLINE_AT, at, at + block::SLOT),
+            Place::Block => (named(), self.own + block::BYTES_AT, self.own + block::LEN),
+            Place::LongRing => {
+                let begin = self.long.ok_or(NoMessage)?;
+                (named(), begin, begin + block::LONG_BYTES)
+            }
+        };
+        let fits = payload >= begin && payload <= end && len <= end - payload && len <= u64::from(block::MTU);
+        if fits { Ok(Message { kind, headers, payload, len, place }) } else { Err(NoMessage) }
+    }
+
+    /// The message was taken: its memory is the peer's again. How many were taken, if the peer is to be told now.
+    #[inline]
+    pub fn took(&mut self, message: &Message) -> Option<u64> {
+        self.taken += 1;
+        if message.place != Place::Slot {
+            self.bytes += message.len;
+        }
+        (self.taken - self.told >= TELL_SLOTS || self.bytes >= TELL_BYTES).then(|| self.tell())
+    }
+
+    /// How many were taken, if the peer does not know, and it lacks more than slots for that; or `any` it does not know.
+    #[inline]
+    pub fn untold(&mut self, any: bool) -> Option<u64> {
+        (self.bytes > 0 || any && self.taken != self.told).then(|| self.tell())
+    }
+
+    fn tell(&mut self) -> u64 {
+        (self.told, self.bytes) = (self.taken, 0);
+        self.taken
+    }
+
+    /// There is a high-bandwidth ring for the peer now.
+    pub fn has_long(&mut self, at: u64) {
+        self.long = Some(at);
+    }
+}

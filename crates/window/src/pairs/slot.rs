@@ -1,0 +1,75 @@
+//! What a slot says of its message besides the headers: the tag, which is put behind everything else and so says that the message is
+//! there, and a word that says what the message is.
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A packet of the transport: its headers as on the wire, and its payload.
+    Packet = 1,
+    /// The sender of long messages asks for a high-bandwidth ring.
+    WantLongRing = 2,
+    /// Where that ring is.
+    LongRing = 3,
+    /// The sender has joined a multicast group.
+    Join = 4,
+    /// The sender has left a multicast group.
+    Leave = 5,
+}
+
+/// Where the payload of a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the slot.
+    Slot = 0,
+    /// Among the bytes of the block.
+    Block = 1,
+    /// In the high-bandwidth ring.
+    LongRing = 2,
+}
+
+/// What a message is, in four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// What it is.
+    pub kind: Kind,
+    /// Where its payload is.
+    pub place: Place,
+    /// Bytes of payload.
+    pub len: u16,
+}
+
+impl Meaning {
+    /// As it is put.
+    #[inline]
+    pub fn encode(self) -> [u8; 4] {
+        let [low, high] = self.len.to_le_bytes();
+        [self.kind as u8, self.place as u8, low, high]
+    }
+
+    /// None for what no sender puts.
+    #[inline]
+    pub fn decode([kind, place, low, high]: [u8; 4]) -> Option<Meaning> {
+        let kind = match kind {
+            1 => Kind::Packet,
+            2 => Kind::WantLongRing,
+            3 => Kind::LongRing,
+            4 => Kind::Join,
+            5 => Kind::Leave,
+            _ => return None,
+        };
+        let place = match place {
+            0 => Place::Slot,
+            1 => Place::Block,
+            2 => Place::LongRing,
+            _ => return None,
+        };
+        Some(Meaning { kind, place, len: u16::from_le_bytes([low, high]) })
+    }
+}
+
+/// The tag of the slot after `before` others of its ring: never that of an earlier lap. The other half of its word is not looked at,
+/// so that a device may put the halves one by one.
+#[inline]
+pub fn tag(before: u64) -> u32 {
+    (before as u32).wrapping_add(1)
+}
