@@ -149,7 +149,7 @@ rule "RNR is not waited for" requester.rs \
 rule "RNR waits for ever" requester/recovery.rs \
     'self.timers.not_ready_until = None;' ''
 rule "timers are not started" requester/transmit.rs \
-    'self.timers.arm(now, window);' ''
+    'self.arm(now, window);' ''
 rule "no probes" requester/recovery.rs \
     'self.probe_at = now + window.rtt().probe_delay(self.probes).min(most);' 'self.probe_at = Nanos::MAX;'
 rule "fence is ignored by WRITEs" requester/transmit.rs \

@@ -33,7 +33,10 @@ pub struct Transmit<'a> {
 /// Why a packet was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No room now; the host asks again with `poll_transmit` when there is.
+    /// No room now; the host asks again with `poll_transmit` when there is. Over a lossless channel ([`crate::Window::lossless`])
+    /// a requester whose host has none for as long as a peer may be silent ends with [`Status::RetryExceeded`] (not over UC,
+    /// which has no timers), so it is also what a host says that does not know its peer yet; and one that serves several
+    /// requesters sees to it that each gets room in turn.
     Full,
     /// The memory that the payload names is not accessible (local protection error; for a responder remote access).
     Memory,
@@ -91,6 +94,13 @@ pub trait RequesterHost {
     /// Data that a Read or atomic has fetched, for bytes `[offset, ...)` of request `n`. `Refused::Memory` ends the request with a
     /// local protection error.
     fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused>;
+    /// Whether the peer has taken every packet sent so far out of the channel. Asked when the ACK timeout has expired: only if it
+    /// has, they are sent again. Over a channel that loses nothing ([`crate::Window::lossless`]) the peer then had no use for
+    /// one of them, for example because its QP was not ready; before, a copy would only be one more for a slow peer to take.
+    /// Where packets are lost, nobody can know: `true`, which is the default.
+    fn is_taken(&self) -> bool {
+        true
+    }
     /// Request `n` is done. Called once for each request, in order; after one that did not succeed the requester does
     /// nothing more until it is made anew.
     fn complete(&mut self, n: u32, status: Status);

@@ -63,6 +63,9 @@ pub struct Requester {
     in_flight: u64,
     /// The window keeps this requester from sending.
     held_back: bool,
+    /// The host does, for it has no room, and the channel is one that loses nothing: the ACK timer runs also if nothing is under
+    /// way.
+    refused: bool,
     /// Bytes sent since the last packet that asked for an acknowledgement.
     since_request: u64,
     /// Messages begun that take a receive, and how many there may be by the peer's credits (IBA 9.7.7.2).
@@ -95,6 +98,7 @@ impl Requester {
             reads_sent: 0,
             in_flight: 0,
             held_back: false,
+            refused: false,
             since_request: 0,
             receives_used: 0,
             receives_granted: None,
@@ -141,7 +145,7 @@ impl Requester {
         if self.ended {
             return None;
         }
-        self.timers.next(self.next != self.unacknowledged)
+        self.timers.next(self.next != self.unacknowledged || self.refused)
     }
 
     /// Gives what is under way back to the window; before the requester is dropped.
@@ -169,6 +173,7 @@ impl Requester {
             window.hold_back(self.held_back, held_back);
             self.held_back = held_back;
         }
+        self.wait_for_room(now, sent == Sent::HostFull && window.is_lossless());
         sent
     }
 

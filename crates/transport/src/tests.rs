@@ -6,6 +6,7 @@ mod errors;
 mod golden;
 mod host;
 mod loss;
+mod lossless;
 mod operations;
 mod pair;
 mod unreliable;

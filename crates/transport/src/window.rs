@@ -1,6 +1,7 @@
 //! The congestion window of a path: how many bytes all requesters of this process may have under way to one other process.
 //! Loss decides its size (RFC 5681 in shape): slow start up to the first loss, then additive growth and a decrease once per
-//! round trip. Plain networks and receive buffers drop packets where InfiniBand would hold them back.
+//! round trip. Plain networks and receive buffers drop packets where InfiniBand would hold them back. Over a channel that drops
+//! nothing it is a bound that stays.
 
 use crate::host::Nanos;
 use crate::rtt::Rtt;
@@ -33,6 +34,7 @@ pub struct Window {
     /// Losses before this time belong to the one that was answered last.
     quiet_until: Nanos,
     rtt: Rtt,
+    lossless: bool,
 }
 
 impl Window {
@@ -49,7 +51,29 @@ impl Window {
             most,
             quiet_until: 0,
             rtt: Rtt::default(),
+            lossless: false,
         }
+    }
+
+    /// A window for a channel that delivers every packet once and in order, such as a ring in memory. A requester that is
+    /// given it knows by it: it sends no probes, and after a timeout sends again only what the peer has taken
+    /// ([`crate::RequesterHost::is_taken`]); and what its host refuses as [`crate::Refused::Full`] is waited for no longer than
+    /// what has been sent.
+    ///
+    /// It has `size` bytes (less than 2^32), whatever is late. With more than the channel holds, the channel alone holds a
+    /// sender back. A quarter is what a long message sends between two packets that ask for an acknowledgement, and a half the
+    /// most that a READ asks for at once.
+    pub fn lossless(mtu: u32, size: u64) -> Window {
+        let mut window = Window::new(mtu, size);
+        window.size = window.most;
+        window.lossless = true;
+        window
+    }
+
+    /// Whether the channel delivers every packet once and in order.
+    #[inline(always)]
+    pub fn is_lossless(&self) -> bool {
+        self.lossless
     }
 
     /// Bytes that may be under way, with 512 added to each packet's payload.
@@ -119,7 +143,7 @@ impl Window {
 
     /// A packet was lost, as a NAK or a gap tells. One decrease per round trip, to eight tenths.
     pub(crate) fn lost(&mut self, now: Nanos) {
-        if now < self.quiet_until {
+        if self.lossless || now < self.quiet_until {
             return;
         }
         self.size = (self.size * 8 / 10).max(LEAST_PACKETS * self.packet);
@@ -130,11 +154,16 @@ impl Window {
     /// Nothing comes back at all: begin anew (RFC 5681, 3.1).
     pub(crate) fn collapsed(&mut self, now: Nanos) {
         self.lost(now);
-        self.size = LEAST_PACKETS * self.packet;
+        if !self.lossless {
+            self.size = LEAST_PACKETS * self.packet;
+        }
     }
 
+    /// A round trip took so long. Without loss nothing follows from that.
     pub(crate) fn sample(&mut self, time: Nanos) {
-        self.rtt.sample(time);
+        if !self.lossless {
+            self.rtt.sample(time);
+        }
     }
 }
 
@@ -203,5 +232,17 @@ mod tests {
         assert_eq!((w.room(0), w.room(half)), (half, 0));
         w.hold_back(true, false);
         assert_eq!(w.room(half), 2 * half);
+    }
+
+    #[test]
+    fn that_of_a_lossless_channel_keeps_its_size() {
+        let mut w = Window::lossless(4096, 1 << 20);
+        w.sent(1 << 20);
+        w.acknowledged(1 << 20);
+        w.sample(1000);
+        w.lost(1_000_000);
+        w.collapsed(2_000_000);
+        assert_eq!((w.size(), w.in_flight(), w.rtt().smoothed()), (1 << 20, 0, None));
+        assert_eq!(Window::lossless(4096, 0).size(), 2 * PACKET, "two packets always");
     }
 }

@@ -75,12 +75,13 @@ impl Timers {
         self.not_ready_until.is_some()
     }
 
-    /// The next deadline, given whether packets are under way.
+    /// The next deadline, given whether the peer is waited for.
     #[inline]
-    pub fn next(&self, under_way: bool) -> Option<Nanos> {
+    pub fn next(&self, waiting: bool) -> Option<Nanos> {
         match self.not_ready_until {
             Some(until) => Some(until),
-            None if under_way => Some(self.retry_at.min(self.probe_at)),
+            // Without a timeout and probes there is none.
+            None if waiting => Some(self.retry_at.min(self.probe_at)).filter(|at| *at != Nanos::MAX),
             None => None,
         }
     }
@@ -88,15 +89,25 @@ impl Timers {
     /// The oldest packet goes out. What is sent again because of a probe has the rest of its ACK timeout only.
     #[inline]
     pub fn arm(&mut self, now: Nanos, window: &Window) {
-        if self.retry_at == Nanos::MAX || self.retry_at <= now {
-            self.restart(now);
-        }
+        self.arm_retry(now);
         self.arm_probe(now, window);
     }
 
-    /// Several probes fit into an ACK timeout, however wrong the measured times may be.
+    /// The ACK timeout runs from now on, unless it does already.
+    #[inline]
+    fn arm_retry(&mut self, now: Nanos) {
+        if self.retry_at == Nanos::MAX || self.retry_at <= now {
+            self.restart(now);
+        }
+    }
+
+    /// Several probes fit into an ACK timeout, however wrong the measured times may be. A channel that loses nothing needs none.
     #[inline]
     fn arm_probe(&mut self, now: Nanos, window: &Window) {
+        if window.is_lossless() {
+            self.probe_at = Nanos::MAX;
+            return;
+        }
         let most = if self.timeout == 0 { Nanos::MAX } else { self.timeout / 4 };
         self.probe_at = now + window.rtt().probe_delay(self.probes).min(most);
     }
@@ -216,6 +227,25 @@ impl Requester {
         self.go_back(window);
     }
 
+    /// The oldest packet goes out. If it had to wait for room, the peer has the whole ACK timeout to answer.
+    #[inline]
+    pub(super) fn arm(&mut self, now: Nanos, window: &Window) {
+        if self.refused {
+            self.timers.restart(now);
+        }
+        self.timers.arm(now, window);
+    }
+
+    /// Whether the host has refused the next packet of a lossless channel for want of room. Then the ACK timer runs as it does for
+    /// packets under way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
+    #[inline]
+    pub(super) fn wait_for_room(&mut self, now: Nanos, refused: bool) {
+        let was_refused = std::mem::replace(&mut self.refused, refused);
+        if refused && self.next == self.unacknowledged && (!was_refused || self.timers.retry_at == Nanos::MAX) {
+            self.timers.arm_retry(now);
+        }
+    }
+
     /// Does what is due.
     pub(super) fn expire(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
         if let Some(until) = self.timers.not_ready_until {
@@ -225,7 +255,7 @@ impl Requester {
             return;
         }
         let due = self.timers.retry_at.min(self.timers.probe_at);
-        if self.next == self.unacknowledged || now < due {
+        if (self.next == self.unacknowledged && !self.refused) || now < due {
             return;
         }
         self.timers.excuse(now - due);
@@ -236,8 +266,10 @@ impl Requester {
             }
             self.timers.retries_left -= 1;
             self.timers.restart(now);
-            window.collapsed(now);
-            self.go_back(window);
+            if host.is_taken() {
+                window.collapsed(now);
+                self.go_back(window);
+            }
         } else {
             self.probe(now, window, host);
         }

@@ -282,7 +282,7 @@ impl Requester {
         match host.transmit(packet) {
             Ok(()) => {
                 if self.next == self.unacknowledged {
-                    self.timers.arm(now, window);
+                    self.arm(now, window);
                 }
                 if packet.again {
                     self.counters.resent_packets += u64::from(packets);

@@ -23,6 +23,8 @@ pub struct Host {
     pub requests: Vec<(Request, Vec<u8>)>,
     pub delivered: Vec<Vec<u8>>,
     pub completions: Vec<(u32, Status)>,
+    /// The peer has taken all that was sent.
+    pub taken: bool,
     /// Request whose local memory is not accessible.
     pub bad_local: Option<u32>,
     // The responder's.
@@ -56,6 +58,7 @@ impl Host {
             requests: Vec::new(),
             delivered: Vec::new(),
             completions: Vec::new(),
+            taken: true,
             bad_local: None,
             memory: vec![0; 1 << 20],
             base: BASE,
@@ -164,6 +167,10 @@ impl RequesterHost for Host {
         }
         self.delivered[n as usize][offset as usize..][..data.len()].copy_from_slice(data);
         Ok(())
+    }
+
+    fn is_taken(&self) -> bool {
+        self.taken
     }
 
     fn complete(&mut self, n: u32, status: Status) {
