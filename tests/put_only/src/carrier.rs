@@ -106,6 +106,10 @@ impl PacketOut for RingOut<'_> {
         self.engine.ring.has_room()
     }
 
+    fn is_taken(&self) -> bool {
+        self.engine.ring.is_taken()
+    }
+
     fn push(&mut self, headers: &Headers, from: &Pieces) -> std::result::Result<(), Refused> {
         let mut emitted = [0; MAX_HEADERS];
         let n = headers.emit(&mut emitted);
@@ -355,7 +359,7 @@ impl Carrier for PutOnly {
             peer_qpn: attr.dest_qp_num,
             service,
             gids: self.0.gids(qp.device_index(), &attr.ah),
-            sending: OwnerLock::new((RequesterEnd::default(), Window::new(mtu, 1 << 20))),
+            sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(mtu, 1 << 20))),
             replying: OwnerLock::new((responder, Lanes::default())),
             deadline: AtomicU64::new(NEVER),
             closed: AtomicBool::new(false),

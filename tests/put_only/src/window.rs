@@ -58,6 +58,11 @@ impl Ring {
         *self.put.lock() - self.taken.read(0) < SLOTS as u64
     }
 
+    /// Whether the receiver has taken all messages.
+    pub fn is_taken(&self) -> bool {
+        *self.put.lock() == self.taken.read(0)
+    }
+
     /// Puts a message; false while there is no room.
     ///
     /// # Panics

@@ -19,6 +19,11 @@ pub trait PacketOut {
     /// # Errors
     /// [`Refused::Memory`] where `from` is not there, [`Refused::Full`] where it is to be tried again later.
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused>;
+
+    /// See [`vervain_transport::RequesterHost::is_taken`].
+    fn is_taken(&self) -> bool {
+        true
+    }
 }
 
 /// `enum ibv_wc_status`.

@@ -150,6 +150,10 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         })
     }
 
+    fn is_taken(&self) -> bool {
+        self.out.is_taken()
+    }
+
     fn complete(&mut self, n: u32, status: Status) {
         debug_assert_eq!(n.wrapping_add(self.skipped), self.sends.head());
         let status = match status {
