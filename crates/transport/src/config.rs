@@ -11,6 +11,9 @@ const SHORTEST_TIMEOUT: Nanos = 4096 << 10;
 /// processor does other things needs most of that; what is lost is found by probes, long before.
 const LENIENCE: Nanos = 3;
 
+/// The largest `mtu` of a requester or responder, in bytes.
+pub const LARGEST_MTU: u32 = 1 << 16;
+
 /// A connected transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -50,7 +53,8 @@ pub struct RequesterConfig {
     pub first_psn: u32,
     /// Number of the first request, as [`crate::RequesterHost::request`] counts them.
     pub first_request: u32,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path MTU of
+    /// IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
     pub mtu: u32,
     /// Local ACK timeout code: 4.096 µs × 2^timeout, 0 for never (IBA 9.7.6.1.3, 0 to 31).
     pub timeout: u8,
@@ -82,7 +86,8 @@ pub struct ResponderConfig {
     pub migrated: bool,
     /// PSN of the first packet to come (rq_psn).
     pub expected_psn: u32,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path MTU of
+    /// IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
     pub mtu: u32,
     /// READs and atomics that the peer may have outstanding; with 0 they are invalid requests.
     pub max_dest_rd_atomic: u8,

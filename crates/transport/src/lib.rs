@@ -19,7 +19,7 @@ mod responder;
 mod rtt;
 mod window;
 
-pub use config::{RequesterConfig, ResponderConfig, Service};
+pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{
     Access, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status, Transmit,

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use vervain_wire::Packet;
 
-use crate::config::{RequesterConfig, Service};
+use crate::config::{LARGEST_MTU, RequesterConfig, Service};
 use crate::counters::RequesterCounters;
 use crate::host::{Nanos, RequesterHost, Status};
 use crate::psn;
@@ -81,9 +81,9 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// A requester that has sent nothing. `config.mtu` must be a power of two.
+    /// A requester that has sent nothing. `config.mtu` must be a power of two up to [`LARGEST_MTU`].
     pub fn new(config: &RequesterConfig) -> Requester {
-        debug_assert!(config.mtu.is_power_of_two());
+        debug_assert!(config.mtu.is_power_of_two() && config.mtu <= LARGEST_MTU);
         let first_psn = config.first_psn & psn::MASK;
         Requester {
             config: *config,

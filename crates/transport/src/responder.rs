@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use vervain_wire::aeth::{NakCode, Syndrome};
 use vervain_wire::{Packet, opcode};
 
-use crate::config::{ResponderConfig, Service};
+use crate::config::{LARGEST_MTU, ResponderConfig, Service};
 use crate::counters::ResponderCounters;
 use crate::host::{Nak, Received, ResponderHost, Status};
 use crate::psn;
@@ -88,9 +88,9 @@ impl From<Nak> for Stop {
 }
 
 impl Responder {
-    /// A responder that has received nothing. `config.mtu` must be a power of two.
+    /// A responder that has received nothing. `config.mtu` must be a power of two up to [`LARGEST_MTU`].
     pub fn new(config: &ResponderConfig) -> Responder {
-        debug_assert!(config.mtu.is_power_of_two());
+        debug_assert!(config.mtu.is_power_of_two() && config.mtu <= LARGEST_MTU);
         Responder {
             config: *config,
             opcode_base: config.service.opcode_base(),

@@ -366,6 +366,43 @@ proptest! {
     }
 }
 
+/// Over a carrier of its own a packet may be longer than IBA has it.
+#[test]
+fn packets_of_every_size_carry_messages_of_every_length() {
+    for mtu in [256, 4096, 16_384, LARGEST_MTU] {
+        let whole = u64::from(mtu);
+        let lengths = [0, 1, whole - 1, whole, whole + 1, 5 * whole - 3, 5 * whole];
+        let own = 6 * whole;
+        let config = RequesterConfig { mtu, ..requester_config(Service::Rc) };
+        let mut pair = Pair::with(&config, &ResponderConfig { mtu, ..responder_config(Service::Rc) });
+        pair.window = Window::new(mtu, 16 * whole);
+        pair.server.memory = pattern(3 * lengths.len() * own as usize, 1);
+        for (i, length) in (0..).zip(lengths) {
+            let data = pattern(length as usize, 2 + i as u8);
+            pair.server.posted.push_back(own);
+            pair.client.post(Operation::Send, &data, |_| ());
+            pair.client.post(Operation::Write, &data, |r| r.remote_addr = BASE + 3 * i * own);
+            pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + (3 * i + 1) * own));
+        }
+        // Two of each ten are lost at first: parts of messages and of READs are sent again.
+        let (mut lost, mut longest) = (std::collections::HashSet::new(), 0);
+        pair.finish(|way, packet| {
+            longest = longest.max(packet.payload.len());
+            let psn = packet.headers.bth.psn;
+            psn % 5 != 3 || !lost.insert((way, psn))
+        });
+        assert_eq!((pair.statuses(), longest), (vec![Status::Success; 3 * lengths.len()], mtu as usize));
+        assert!(pair.requester.counters().resent_packets > 0);
+        for (i, length) in lengths.into_iter().enumerate() {
+            let data = pattern(length as usize, 2 + i as u8);
+            let at = |place: usize| &pair.server.memory[place * own as usize..][..length as usize];
+            assert!(pair.server.receives[i].data == data, "Send of {length} in packets of {mtu}");
+            assert!(at(3 * i) == data, "Write of {length} in packets of {mtu}");
+            assert!(pair.client.delivered[3 * i + 2] == at(3 * i + 1), "Read of {length} in packets of {mtu}");
+        }
+    }
+}
+
 #[test]
 fn every_packet_says_whether_the_path_has_migrated() {
     for migrated in [false, true] {

@@ -6,7 +6,7 @@ use super::host::{BASE, Host, parsed};
 use crate::*;
 
 /// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     Request,
     Response,
