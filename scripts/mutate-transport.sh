@@ -151,7 +151,7 @@ rule "RNR waits for ever" requester/recovery.rs \
 rule "timers are not started" requester/transmit.rs \
     'self.arm(now, window);' ''
 rule "no probes" requester/recovery.rs \
-    'self.probe_at = now + window.rtt().probe_delay(self.probes).min(most);' 'self.probe_at = Nanos::MAX;'
+    'self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);' 'self.probe_at = Nanos::MAX;'
 rule "fence is ignored by WRITEs" requester/transmit.rs \
     '&& self.cursor.packet == 0 && flight.request.fence && !self.reads.is_empty()' '&& false'
 rule "any number of READs and atomics" requester/transmit.rs \

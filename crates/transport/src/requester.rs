@@ -63,8 +63,8 @@ pub struct Requester {
     in_flight: u64,
     /// The window keeps this requester from sending.
     held_back: bool,
-    /// The host does, for it has no room, and the channel is one that loses nothing: the ACK timer runs also if nothing is under
-    /// way.
+    /// The host has had no room, in a channel that loses nothing, since a packet went out with none under way: the ACK timer
+    /// runs also if none is now.
     refused: bool,
     /// Bytes sent since the last packet that asked for an acknowledgement.
     since_request: u64,
@@ -173,7 +173,6 @@ impl Requester {
             window.hold_back(self.held_back, held_back);
             self.held_back = held_back;
         }
-        self.wait_for_room(now, sent == Sent::HostFull && window.is_lossless());
         sent
     }
 

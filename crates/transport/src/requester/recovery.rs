@@ -24,6 +24,8 @@ pub(super) struct Timers {
     retry_at: Nanos,
     retries_left: u8,
     probe_at: Nanos,
+    /// The longest wait for a probe: several fit into an ACK timeout, however wrong the measured times may be.
+    longest_probe: Nanos,
     /// Probes since the last progress.
     probes: u32,
     /// End of the wait that an RNR NAK has asked for.
@@ -45,6 +47,14 @@ struct Timed {
     again: bool,
 }
 
+/// See [`Timers::longest_probe`].
+fn longest_probe(config: &RequesterConfig) -> Nanos {
+    match config.ack_timeout() {
+        0 => Nanos::MAX,
+        timeout => timeout / 4,
+    }
+}
+
 impl Timers {
     pub fn new(config: &RequesterConfig) -> Timers {
         Timers {
@@ -52,6 +62,7 @@ impl Timers {
             retry_at: Nanos::MAX,
             retries_left: config.retry_cnt,
             probe_at: Nanos::MAX,
+            longest_probe: longest_probe(config),
             probes: 0,
             not_ready_until: None,
             not_ready_left: config.rnr_retry,
@@ -64,6 +75,7 @@ impl Timers {
     /// The timeout counts from the next packet on; retries from the start when nothing is under way.
     pub fn modify(&mut self, config: &RequesterConfig, idle: bool) {
         self.timeout = config.ack_timeout();
+        self.longest_probe = longest_probe(config);
         let (retries, not_ready) = if idle { (7, 7) } else { (self.retries_left, self.not_ready_left) };
         self.retries_left = config.retry_cnt.min(retries);
         self.not_ready_left = config.rnr_retry.min(not_ready);
@@ -88,7 +100,7 @@ impl Timers {
 
     /// The oldest packet goes out. What is sent again because of a probe has the rest of its ACK timeout only.
     #[inline]
-    pub fn arm(&mut self, now: Nanos, window: &Window) {
+    fn arm(&mut self, now: Nanos, window: &Window) {
         self.arm_retry(now);
         self.arm_probe(now, window);
     }
@@ -101,15 +113,13 @@ impl Timers {
         }
     }
 
-    /// Several probes fit into an ACK timeout, however wrong the measured times may be. A channel that loses nothing needs none.
+    /// A channel that loses nothing needs no probes.
     #[inline]
     fn arm_probe(&mut self, now: Nanos, window: &Window) {
         if window.is_lossless() {
-            self.probe_at = Nanos::MAX;
             return;
         }
-        let most = if self.timeout == 0 { Nanos::MAX } else { self.timeout / 4 };
-        self.probe_at = now + window.rtt().probe_delay(self.probes).min(most);
+        self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);
     }
 
     /// The next deadline has passed by `late` when somebody looks: this end did nothing meanwhile. What was to be sent may have
@@ -227,21 +237,34 @@ impl Requester {
         self.go_back(window);
     }
 
-    /// The oldest packet goes out. If it had to wait for room, the peer has the whole ACK timeout to answer.
+    /// The oldest packet goes out.
     #[inline]
     pub(super) fn arm(&mut self, now: Nanos, window: &Window) {
-        if self.refused {
-            self.timers.restart(now);
+        match window.is_lossless() {
+            true => self.arm_lossless(now),
+            false => self.timers.arm(now, window),
         }
-        self.timers.arm(now, window);
     }
 
-    /// Whether the host has refused the next packet of a lossless channel for want of room. Then the ACK timer runs as it does for
-    /// packets under way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
-    #[inline]
-    pub(super) fn wait_for_room(&mut self, now: Nanos, refused: bool) {
-        let was_refused = std::mem::replace(&mut self.refused, refused);
-        if refused && self.next == self.unacknowledged && (!was_refused || self.timers.retry_at == Nanos::MAX) {
+    /// The oldest packet goes into a lossless channel. If it had to wait for room, the peer has the whole ACK timeout to answer.
+    #[inline(never)]
+    fn arm_lossless(&mut self, now: Nanos) {
+        match std::mem::take(&mut self.refused) {
+            true => self.timers.restart(now),
+            false => self.timers.arm_retry(now),
+        }
+    }
+
+    /// The host has no room for the next packet. Over a lossless channel the ACK timer then runs as it does for packets under
+    /// way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wait_for_room(&mut self, now: Nanos, window: &Window) {
+        if !window.is_lossless() {
+            return;
+        }
+        let was_refused = std::mem::replace(&mut self.refused, true);
+        if self.next == self.unacknowledged && (!was_refused || self.timers.retry_at == Nanos::MAX) {
             self.timers.arm_retry(now);
         }
     }

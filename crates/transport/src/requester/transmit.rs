@@ -289,7 +289,10 @@ impl Requester {
                 }
                 Ok(())
             }
-            Err(Refused::Full) => Err(Sent::HostFull),
+            Err(Refused::Full) => {
+                self.wait_for_room(now, window);
+                Err(Sent::HostFull)
+            }
             Err(Refused::Memory) => {
                 self.stopped = Some((n, Status::LocalProtection));
                 Err(Sent::All)
