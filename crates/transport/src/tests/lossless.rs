@@ -205,6 +205,20 @@ fn the_wait_for_room_begins_with_the_last_answer() {
 }
 
 #[test]
+fn a_refusal_does_not_give_what_is_under_way_more_time() {
+    let mut pair = lossless(&config(0));
+    pair.client.post(Operation::Write, b"sent", |_| ());
+    pair.transmit();
+    let due = pair.requester.next_timeout();
+    pair.now += timeout() + 1;
+    pair.client.room = 0;
+    pair.client.post(Operation::Write, b"and refused when the timer has run out", |_| ());
+    assert_eq!((pair.transmit(), pair.requester.next_timeout()), (Sent::HostFull, due));
+    assert!(pair.wait());
+    assert_eq!(pair.statuses(), [Status::RetryExceeded]);
+}
+
+#[test]
 fn a_read_that_finds_no_room_ends_too() {
     let mut pair = lossless(&config(1));
     pair.client.room = 0;
