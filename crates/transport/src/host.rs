@@ -85,15 +85,40 @@ pub struct Request {
     pub flush: (u32, u32),
 }
 
+/// The payload of packets that come in: bytes that stay as they are, or bytes that others may change meanwhile, such as those of a
+/// ring in shared memory, which nobody may see as a slice. Only the host reads them.
+pub trait Data {
+    /// How many bytes there are. It does not change.
+    fn length(&self) -> usize;
+    /// The bytes, read once, if there are eight.
+    fn word(&self) -> Option<[u8; 8]>;
+}
+
+impl Data for [u8] {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn word(&self) -> Option<[u8; 8]> {
+        self.try_into().ok()
+    }
+}
+
 /// The send queue of a QP, seen by its requester. Requests are numbered by a counter that wraps.
 pub trait RequesterHost {
+    /// Payload of the answers that come in.
+    type Data: Data + ?Sized;
     /// Request `n`, if it has been posted.
     fn request(&self, n: u32) -> Option<Request>;
     /// Sends a packet.
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;
-    /// Data that a Read or atomic has fetched, for bytes `[offset, ...)` of request `n`. `Refused::Memory` ends the request with a
-    /// local protection error.
-    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused>;
+    /// Data that a Read has fetched, for bytes `[offset, ...)` of request `n`. `Refused::Memory` ends the request with a local
+    /// protection error.
+    fn deliver(&mut self, n: u32, offset: u64, data: &Self::Data) -> Result<(), Refused>;
+    /// The word that atomic `n` has found; as for [`RequesterHost::deliver`].
+    fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused>;
     /// Whether the peer has taken every packet sent so far out of the channel. Asked when the ACK timeout has expired: only if it
     /// has, they are sent again. Over a channel that loses nothing ([`crate::Window::lossless`]) the peer then had no use for
     /// one of them, for example because its QP was not ready; before, a copy would only be one more for a slow peer to take.
@@ -166,12 +191,14 @@ pub struct Received {
 /// The QP and its memory, seen by the responder. Each call is complete in itself: keys, ranges, rights and the state of the
 /// QP are checked in each of them, for they may change between packets. `srqn` is the SRQ that an XRC packet names, else 0.
 pub trait ResponderHost {
+    /// Payload of the requests that come in.
+    type Data: Data + ?Sized;
     /// Whether `[addr, addr + len)` may be accessed so. With `len` 0 only the state of the QP is asked, for the key and address
     /// of an empty READ or WRITE are not looked at (IBA 9.7.4.1.5); a FLUSH of level 1 (whole region) is the exception: key
     /// and right count, the range is that of the region.
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak>;
     /// Writes; `last` says that the message ends here, so that its last word is stored last.
-    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak>;
+    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &Self::Data, last: bool) -> Result<(), Nak>;
     /// A 64-bit atomic; the word before. `compare` is none for fetch and add.
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak>;
     /// An aligned 8-byte store.
@@ -179,7 +206,7 @@ pub trait ResponderHost {
     /// Takes the next receive; its number and how many bytes it has room for.
     fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak>;
     /// Puts payload into a claimed receive.
-    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak>;
+    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &Self::Data, last: bool) -> Result<(), Nak>;
     /// Invalidates a key for a Send with Invalidate.
     fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak>;
     /// Completes a claimed receive.

@@ -22,7 +22,8 @@ mod window;
 pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{
-    Access, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status, Transmit,
+    Access, Data, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status,
+    Transmit,
 };
 pub use pacer::Pacer;
 pub use requester::{Requester, Sent};

@@ -184,12 +184,12 @@ impl Requester {
     }
 
     /// Takes a response: ACK, NAK, READ response or atomic answer.
-    pub fn handle_packet(
+    pub fn handle_packet<H: RequesterHost>(
         &mut self,
         now: Nanos,
-        packet: &Packet<'_>,
+        packet: &Packet<'_, H::Data>,
         window: &mut Window,
-        host: &mut impl RequesterHost,
+        host: &mut H,
     ) {
         if self.ended {
             return;

@@ -137,7 +137,7 @@ impl Responder {
 
     /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at once.
     #[inline]
-    pub fn handle_packet(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
+    pub fn handle_packet<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let bth = &packet.headers.bth;
         // What comes behind a request that is refused for good is not looked at.
         let ends = self.refuses_for_good();
@@ -167,7 +167,7 @@ impl Responder {
 
     /// The packet with the expected PSN.
     #[inline]
-    fn next_request(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
+    fn next_request<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         match self.execute(packet, host) {
             Ok(packets) => {
                 let before = self.expected;

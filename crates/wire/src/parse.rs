@@ -15,14 +15,22 @@ const CREDIT_PAYLOAD: usize = 4;
 /// Bytes that an ATOMIC WRITE stores (A19).
 const ATOMIC_WRITE_PAYLOAD: usize = 8;
 
-/// A packet, in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+/// A packet, in place. The payload is bytes that stay as they are, unless a carrier has it otherwise.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Packet<'a, P: ?Sized = [u8]> {
     /// All headers.
     pub headers: Headers,
     /// The payload without padding and ICRC.
-    pub payload: &'a [u8],
+    pub payload: &'a P,
 }
+
+impl<P: ?Sized> Clone for Packet<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: ?Sized> Copy for Packet<'_, P> {}
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

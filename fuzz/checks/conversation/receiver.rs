@@ -72,6 +72,8 @@ impl Receiver {
 }
 
 impl ResponderHost for Receiver {
+    type Data = [u8];
+
     fn check(&mut self, _: u32, rkey: u32, addr: u64, len: u64, _: Access) -> Result<(), Nak> {
         self.assert_alive();
         if len == 0 { Ok(()) } else { self.range(rkey, addr, len) }

@@ -46,6 +46,8 @@ impl Sender {
 }
 
 impl RequesterHost for Sender {
+    type Data = [u8];
+
     fn request(&self, n: u32) -> Option<Request> {
         self.posted.get(n.wrapping_sub(FIRST_REQUEST) as usize).map(|posted| posted.request)
     }
@@ -81,6 +83,10 @@ impl RequesterHost for Sender {
         }
         posted.delivered = posted.delivered.max(end);
         Ok(())
+    }
+
+    fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused> {
+        self.deliver(n, 0, &word.to_ne_bytes())
     }
 
     fn complete(&mut self, n: u32, status: Status) {

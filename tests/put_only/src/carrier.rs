@@ -19,10 +19,10 @@ use vervain_hca::responder::datagram;
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Gid, Qp, QpAttr, QpState, QpType, Result, now_ns, wc};
 use vervain_link::More;
-use vervain_link::endpoint::PacketOut;
 use vervain_link::endpoint::requester::{RequesterEnd, SendQueueHost};
 use vervain_link::endpoint::responder::{Inbound, Lanes};
-use vervain_transport::{Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
+use vervain_link::endpoint::{AsPieces, Foreign, PacketOut};
+use vervain_transport::{Data, Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
 use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, opcode, parse};
 
 const PKEY: u16 = 0xffff;
@@ -102,6 +102,8 @@ struct RingOut<'a> {
 }
 
 impl PacketOut for RingOut<'_> {
+    type Data = InTwo;
+
     fn has_room(&self) -> bool {
         self.engine.ring.has_room()
     }
@@ -131,6 +133,39 @@ impl PacketOut for RingOut<'_> {
 }
 
 static ONE: u64 = 1;
+
+/// A payload as a ring has it that wraps: in two places, each of which others might write to.
+struct InTwo([Foreign; 2]);
+
+impl InTwo {
+    /// The parts of a payload.
+    ///
+    /// # Safety
+    /// It outlives the value.
+    unsafe fn of(payload: &[u8]) -> InTwo {
+        let (one, other) = payload.split_at(payload.len() / 3);
+        // SAFETY: the caller's promise.
+        InTwo([one, other].map(|part| unsafe { Foreign::new(part.as_ptr(), part.len()) }))
+    }
+}
+
+impl Data for InTwo {
+    fn length(&self) -> usize {
+        self.0.iter().map(Data::length).sum()
+    }
+
+    fn word(&self) -> Option<[u8; 8]> {
+        let mut pieces = Pieces::new();
+        self.add_to(&mut pieces);
+        pieces.word()
+    }
+}
+
+impl AsPieces for InTwo {
+    fn add_to(&self, pieces: &mut Pieces) {
+        self.0.iter().for_each(|part| part.add_to(pieces));
+    }
+}
 
 impl Connection {
     fn out(&self) -> RingOut<'_> {
@@ -283,6 +318,9 @@ impl Engine {
         let connection = self.connections.lock().get(&bth.dest_qpn).cloned();
         let Some(connection) = connection else { return true };
         let is_request = opcode::is_request(bth.opcode);
+        // SAFETY: the message stays as long as this call.
+        let payload = unsafe { InTwo::of(packet.payload) };
+        let packet = Packet { headers: packet.headers, payload: &payload };
         let takes = |qp: &Arc<Qp>| {
             let wrong_way = if is_request { QpType::XrcSend } else { QpType::XrcRecv };
             !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
@@ -326,7 +364,14 @@ impl Engine {
             };
             let mut lanes = listener.lanes.lock();
             if let Ok(lane) = lanes.get(&qp, 0) {
-                let _ = datagram::deliver(lane, &header, packet.payload, &receipt, deth.qkey, headers.bth.solicited);
+                let _ = datagram::deliver(
+                    lane,
+                    &header,
+                    &Pieces::of(packet.payload),
+                    &receipt,
+                    deth.qkey,
+                    headers.bth.solicited,
+                );
             }
         }
     }

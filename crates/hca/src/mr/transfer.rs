@@ -107,6 +107,17 @@ impl Pieces {
         }
     }
 
+    /// The bytes, read once, if there are eight that can be read.
+    pub fn word(&self) -> Option<[u8; 8]> {
+        let mut word = [0; 8];
+        if self.len != word.len() as u64 {
+            return None;
+        }
+        // SAFETY: eight bytes of this stack, and memory of this process that is only read.
+        unsafe { copy_direct(Direction::Write, word.as_mut_ptr(), self, false) }.ok()?;
+        Some(word)
+    }
+
     /// Bytes in all.
     #[inline]
     pub fn len(&self) -> u64 {

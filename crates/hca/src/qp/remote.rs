@@ -128,15 +128,20 @@ impl<'a> Sends<'a> {
         self.sq.collect(self.sq.wq.place(n), from, len, 0, pieces)
     }
 
-    /// Puts fetched data where request `n` wants it.
-    pub fn scatter(&mut self, n: u32, from: u64, data: &[u8]) -> std::result::Result<(), u32> {
+    /// Puts fetched data where request `n` wants it, from byte `from` on. The data is read once, and may change meanwhile.
+    pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), u32> {
         let i = self.sq.wq.place(n);
-        let mut pieces = Pieces::new();
-        self.sq.collect(i, from, data.len() as u64, local_need(self.sq.wq[i].opcode), &mut pieces)?;
-        // SAFETY: `collect` has checked the pieces, `data.len()` bytes in all, against this process's keys, inside the mark
-        // of send work; the data is only read.
-        unsafe { transfer::copy_direct(Direction::Read, data.as_ptr().cast_mut(), &pieces, true) }
-            .map_err(|_| wc::LOC_PROT_ERR)
+        let need = local_need(self.sq.wq[i].opcode);
+        for (at, len) in data.iter() {
+            let mut pieces = Pieces::new();
+            self.sq.collect(i, from, len as u64, need, &mut pieces)?;
+            // SAFETY: `collect` has checked the pieces, `len` bytes in all, against this process's keys, inside the mark of
+            // send work; the data is only read.
+            unsafe { transfer::copy_direct(Direction::Read, at.cast_mut(), &pieces, true) }
+                .map_err(|_| wc::LOC_PROT_ERR)?;
+            from += len as u64;
+        }
+        Ok(())
     }
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.

@@ -22,7 +22,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Arriving<'a> {
     /// What stands in front of the payload ([`crate::device::grh`]).
     pub header: &'a [u8; GRH_BYTES],
-    /// The payload: memory of this process that was checked against its keys.
+    /// The payload: memory of this process that was checked against its keys, or came in a packet.
     pub payload: &'a Pieces,
     /// What its completion says.
     pub receipt: Receipt,
@@ -33,17 +33,18 @@ pub(crate) struct Arriving<'a> {
 }
 
 /// Delivers a datagram that came in a packet to the QP behind `target`, which is this process's. Called inside
-/// `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise.
+/// `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise. The data is read
+/// once, and may change meanwhile.
 pub fn deliver(
     target: &Responder,
     header: &[u8; GRH_BYTES],
-    data: &[u8],
+    data: &Pieces,
     receipt: &Receipt,
     qkey: u32,
     solicited: bool,
 ) -> Result<bool, Nak> {
     let _mark = target.enter_in_hand()?;
-    let arriving = Arriving { header, payload: &Pieces::of(data), receipt: *receipt, qkey, solicited };
+    let arriving = Arriving { header, payload: data, receipt: *receipt, qkey, solicited };
     match receive(target, &arriving, Policy::Auto)? {
         Outcome::Over(call) => {
             call.into_iter().for_each(WakeCall::make);

@@ -93,18 +93,24 @@ impl Responder {
     }
 
     /// Puts `data`, a piece of a message which ends here if it is the `last`, into claimed receive `wqe` at `offset`, inside the
-    /// mark. For what came in packets: the memory is this process's own.
-    pub fn fill(&self, wqe: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+    /// mark. For what came in packets: the memory written to is this process's own. The data is read once, and may change
+    /// meanwhile.
+    pub fn fill(&self, wqe: u32, offset: u64, data: &Pieces, last: bool) -> Result<(), Nak> {
         let mut done = 0;
         while done < data.len() {
-            let left = (data.len() - done) as u64;
-            let to = self.reach_receive(wqe, offset + done as u64, left)?.ok_or(Nak::RemoteOperation)?;
-            let part = &data[done..done + to.len as usize];
-            done += part.len();
+            let to = self.reach_receive(wqe, offset + done, data.len() - done)?.ok_or(Nak::RemoteOperation)?;
+            let mut part = Pieces::new();
+            let from = if to.len == data.len() {
+                data
+            } else {
+                data.slice_into(done, to.len, &mut part);
+                &part
+            };
+            done += to.len;
             let ends = last && done == data.len();
-            // SAFETY: the data is a slice, which stays during the call; as many bytes were reached.
+            // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached.
             write::whole(unsafe {
-                to.transfer(to.way(Policy::Auto), Direction::Write, &Pieces::of(part), ends, false, Policy::Auto)
+                to.transfer(to.way(Policy::Auto), Direction::Write, from, ends, false, Policy::Auto)
             })
             .map_err(|nak| if nak == Nak::RemoteAccess { Nak::RemoteOperation } else { nak })?;
         }

@@ -17,13 +17,11 @@ impl Responder {
     }
 
     /// Writes `data`, a piece of a message which ends here if it is the `last`, inside the mark. For what came in packets: the
-    /// memory is this process's own.
-    pub fn write(&self, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak> {
-        let to = self.reach_write(rkey, addr, data.len() as u64)?;
-        // SAFETY: the data is a slice, which stays during the call; as many bytes were reached.
-        whole(unsafe {
-            to.transfer(to.way(Policy::Auto), Direction::Write, &Pieces::of(data), last, false, Policy::Auto)
-        })
+    /// memory written to is this process's own. The data is read once, and may change meanwhile.
+    pub fn write(&self, rkey: u32, addr: u64, data: &Pieces, last: bool) -> Result<(), Nak> {
+        let to = self.reach_write(rkey, addr, data.len())?;
+        // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached.
+        whole(unsafe { to.transfer(to.way(Policy::Auto), Direction::Write, data, last, false, Policy::Auto) })
     }
 }
 

@@ -6,11 +6,66 @@ pub mod responder;
 
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::wc;
-use vervain_transport::{Refused, Status};
+use vervain_transport::{Data, Refused, Status};
 use vervain_wire::Headers;
+
+/// Payload of a packet that has come, as the device model takes it.
+pub trait AsPieces: Data {
+    /// Adds it to `pieces`, which are only read, and no longer than it is there.
+    fn add_to(&self, pieces: &mut Pieces);
+}
+
+impl AsPieces for [u8] {
+    #[inline(always)]
+    fn add_to(&self, pieces: &mut Pieces) {
+        pieces.push(self.as_ptr().cast_mut(), self.len() as u64);
+    }
+}
+
+/// Payload in memory that its sender can still write to, such as a ring's: nobody may have a slice of it, and what is read twice
+/// may differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Foreign {
+    at: *const u8,
+    len: usize,
+}
+
+impl Foreign {
+    /// `len` bytes at `at`.
+    ///
+    /// # Safety
+    /// They are memory of this process, and stay that as long as this value is used. What a page lacks is found by whoever
+    /// reads it; that others write to it meanwhile does no harm.
+    pub unsafe fn new(at: *const u8, len: usize) -> Foreign {
+        Foreign { at, len }
+    }
+}
+
+impl Data for Foreign {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        self.len
+    }
+
+    fn word(&self) -> Option<[u8; 8]> {
+        let mut pieces = Pieces::new();
+        self.add_to(&mut pieces);
+        pieces.word()
+    }
+}
+
+impl AsPieces for Foreign {
+    #[inline(always)]
+    fn add_to(&self, pieces: &mut Pieces) {
+        pieces.push(self.at.cast_mut(), self.len as u64);
+    }
+}
 
 /// Where the packets of one peer leave.
 pub trait PacketOut {
+    /// The payload of the packets that come from there.
+    type Data: AsPieces + ?Sized;
+
     /// Whether another packet may be pushed now.
     fn has_room(&self) -> bool;
 
@@ -39,5 +94,33 @@ pub fn wc_status(status: Status) -> u32 {
         Status::RemoteOperation => wc::REM_OP_ERR,
         Status::RetryExceeded => wc::RETRY_EXC_ERR,
         Status::RnrRetryExceeded => wc::RNR_RETRY_EXC_ERR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AsPieces, Foreign};
+    use vervain_hca::mr::transfer::Pieces;
+    use vervain_transport::Data;
+
+    #[test]
+    fn a_payload_is_the_same_whatever_it_lies_in() {
+        let bytes: Vec<u8> = (0..9).collect();
+        for len in [0, 7, 8, 9] {
+            let slice = &bytes[..len];
+            // SAFETY: the vector outlives it.
+            let foreign = unsafe { Foreign::new(slice.as_ptr(), len) };
+            let word = (len == 8).then_some([0, 1, 2, 3, 4, 5, 6, 7]);
+            assert_eq!((slice.length(), slice.word()), (len, word));
+            assert_eq!((foreign.length(), foreign.word()), (len, word));
+            let pieces = |data: &dyn Fn(&mut Pieces)| {
+                let mut pieces = Pieces::new();
+                data(&mut pieces);
+                pieces.iter().collect::<Vec<_>>()
+            };
+            let expected = if len == 0 { vec![] } else { vec![(bytes.as_ptr(), len)] };
+            assert_eq!(pieces(&|to| slice.add_to(to)), expected);
+            assert_eq!(pieces(&|to| foreign.add_to(to)), expected);
+        }
     }
 }

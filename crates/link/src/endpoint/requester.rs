@@ -1,6 +1,6 @@
 //! The requester's end of a connection: the requester itself, and its host, a send queue in hand.
 
-use super::{PacketOut, wc_status};
+use super::{AsPieces, PacketOut, wc_status};
 use std::cell::Cell;
 use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
@@ -96,7 +96,18 @@ pub struct SendQueueHost<'a, 's, O> {
     reason: Option<u32>,
 }
 
+impl<O> SendQueueHost<'_, '_, O> {
+    fn scatter(&mut self, n: u32, offset: u64, from: &Pieces) -> Result<(), Refused> {
+        self.sends.scatter(n.wrapping_add(self.skipped), offset, from).map_err(|status| {
+            self.reason = Some(status);
+            Refused::Memory
+        })
+    }
+}
+
 impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
+    type Data = O::Data;
+
     #[inline(always)]
     fn request(&self, n: u32) -> Option<Request> {
         let at = n.wrapping_add(self.skipped);
@@ -143,11 +154,14 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         self.out.push(packet.headers, &from)
     }
 
-    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {
-        self.sends.scatter(n.wrapping_add(self.skipped), offset, data).map_err(|status| {
-            self.reason = Some(status);
-            Refused::Memory
-        })
+    fn deliver(&mut self, n: u32, offset: u64, data: &O::Data) -> Result<(), Refused> {
+        let mut from = Pieces::new();
+        data.add_to(&mut from);
+        self.scatter(n, offset, &from)
+    }
+
+    fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused> {
+        self.scatter(n, 0, &Pieces::of(&word.to_ne_bytes()))
     }
 
     fn is_taken(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The responder's end of a connection: what packets ask for is done by the device model's one responder, through a lane of the
 //! QP's own, with the checks that every initiator meets. The lane is entered once for a packet.
 
-use super::{PacketOut, wc_status};
+use super::{AsPieces, PacketOut, wc_status};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
@@ -103,6 +103,13 @@ impl<O: PacketOut> Inbound<'_, O> {
         self.lanes.visit(self.qp, srqn, Visit::enter_in_hand)
     }
 
+    #[inline(always)]
+    fn store(&mut self, srqn: u32, rkey: u32, addr: u64, from: &Pieces, last: bool) -> Result<(), Nak> {
+        let inside = self.inside(srqn)?;
+        let written = inside.write(rkey, addr, from, last);
+        written.map_err(|refused| noted(inside, refused, (rkey, addr, from.len()), access::REMOTE_WRITE))
+    }
+
     fn receipt(&self, received: &Received) -> Receipt {
         let (imm, wc_flags) = match (received.imm, received.invalidated) {
             (Some(imm), _) => (imm, wc::FLAG_IMM),
@@ -122,6 +129,8 @@ impl<O: PacketOut> Inbound<'_, O> {
 }
 
 impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
+    type Data = O::Data;
+
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
         let inside = self.inside(srqn)?;
         let (checked, need) = match wanted {
@@ -134,10 +143,10 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         checked.map_err(|refused| noted(inside, refused, (rkey, addr, len), need))
     }
 
-    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak> {
-        let inside = self.inside(srqn)?;
-        let written = inside.write(rkey, addr, data, last);
-        written.map_err(|refused| noted(inside, refused, (rkey, addr, data.len() as u64), access::REMOTE_WRITE))
+    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
+        let mut from = Pieces::new();
+        data.add_to(&mut from);
+        self.store(srqn, rkey, addr, &from, last)
     }
 
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
@@ -147,7 +156,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
-        self.write(srqn, rkey, addr, &value.to_ne_bytes(), true)
+        self.store(srqn, rkey, addr, &Pieces::of(&value.to_ne_bytes()), true)
     }
 
     fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
@@ -156,8 +165,10 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         Ok((wqe, inside.receive_room(wqe)))
     }
 
-    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak> {
-        self.inside(srqn)?.fill(receive, offset, data, last).map_err(nak)
+    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
+        let mut from = Pieces::new();
+        data.add_to(&mut from);
+        self.inside(srqn)?.fill(receive, offset, &from, last).map_err(nak)
     }
 
     fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak> {

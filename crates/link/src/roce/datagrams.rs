@@ -14,6 +14,7 @@ use vervain_hca::device::gids::is_of_this_host;
 use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Process;
 use vervain_hca::qp::carrier::Datagram;
 use vervain_hca::responder::datagram;
@@ -183,8 +184,8 @@ impl Engine {
             }
             // What is dropped for want of a receive or for its Q_Key is dropped in silence (IBA 9.8.3.2).
             let delivered = lanes.get(&qp, 0).and_then(|lane| {
-                let (payload, solicited) = (packet.payload, headers.bth.solicited);
-                datagram::deliver(lane, &header, payload, &receipt, deth.qkey, solicited).map_err(nak)
+                let (payload, solicited) = (Pieces::of(packet.payload), headers.bth.solicited);
+                datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited).map_err(nak)
             });
             match delivered {
                 Ok(true) => qp.tally.add(Word::Sends, 1),

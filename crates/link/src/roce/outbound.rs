@@ -307,6 +307,8 @@ struct RequestSink<'a, 'b, 'p> {
 }
 
 impl PacketOut for RequestSink<'_, '_, '_> {
+    type Data = [u8];
+
     #[inline]
     fn has_room(&self) -> bool {
         self.left != 0

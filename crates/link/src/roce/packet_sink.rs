@@ -72,6 +72,8 @@ pub(super) struct PacketSink<'a> {
 }
 
 impl PacketOut for PacketSink<'_> {
+    type Data = [u8];
+
     fn has_room(&self) -> bool {
         true
     }

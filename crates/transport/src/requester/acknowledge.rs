@@ -3,22 +3,30 @@
 use vervain_wire::aeth::{self, NakCode, Syndrome};
 use vervain_wire::{Aeth, Packet, opcode};
 
-use crate::host::{Nanos, Operation, Refused, RequesterHost, Status};
+use crate::host::{Data, Nanos, Operation, Refused, RequesterHost, Status};
 use crate::psn;
 use crate::window::Window;
 
 use super::flight::{is_answered, takes_receive};
 use super::{Cursor, Requester};
 
+/// What answers a request, beyond an acknowledgement.
+enum Answer<'a, D: ?Sized> {
+    /// A READ response, which has no bytes for a FLUSH or ATOMIC WRITE.
+    Data(&'a D),
+    /// What an atomic has found.
+    Word(u64),
+}
+
 impl Requester {
     /// Sorts a response by its PSN and kind.
     #[inline]
-    pub(super) fn take_response(
+    pub(super) fn take_response<H: RequesterHost>(
         &mut self,
         now: Nanos,
-        packet: &Packet<'_>,
+        packet: &Packet<'_, H::Data>,
         window: &mut Window,
-        host: &mut impl RequesterHost,
+        host: &mut H,
     ) {
         let headers = &packet.headers;
         let psn = headers.bth.psn;
@@ -41,11 +49,11 @@ impl Requester {
         match (opcode::operation(headers.bth.opcode), headers.aeth) {
             (opcode::ACKNOWLEDGE, Some(aeth)) => self.acknowledgement(now, psn, aeth, window, host),
             (opcode::ATOMIC_ACKNOWLEDGE, Some(aeth)) => {
-                let word = headers.atomic_ack.unwrap_or(0).to_ne_bytes();
-                self.answer(now, psn, headers.bth.opcode, Some(aeth), &word, window, host);
+                let word = headers.atomic_ack.unwrap_or(0);
+                self.answer(now, psn, Some(aeth), &Answer::Word(word), window, host);
             }
             (code, aeth) if opcode::is_read_response(code) => {
-                self.answer(now, psn, headers.bth.opcode, aeth, packet.payload, window, host);
+                self.answer(now, psn, aeth, &Answer::Data(packet.payload), window, host);
             }
             _ => self.counters.stale += 1,
         }
@@ -91,45 +99,44 @@ impl Requester {
     }
 
     /// A READ response packet, or the answer to an atomic, FLUSH or ATOMIC WRITE.
-    #[allow(clippy::too_many_arguments)]
     #[inline]
-    fn answer(
+    fn answer<H: RequesterHost>(
         &mut self,
         now: Nanos,
         psn: u32,
-        opcode: u8,
         aeth: Option<Aeth>,
-        data: &[u8],
+        answer: &Answer<'_, H::Data>,
         window: &mut Window,
-        host: &mut impl RequesterHost,
+        host: &mut H,
     ) {
         if !self.advance(now, psn, window, host) {
             return self.overtaken(now, window);
         }
         let oldest = &self.flights[0];
         let (operation, length) = (oldest.request.operation, oldest.request.length);
-        let is_read_response = opcode::is_read_response(opcode);
         let offset = u64::from(psn::distance(oldest.first_psn, psn)) * u64::from(self.config.mtu);
-        let wanted = match operation {
-            Operation::Read if is_read_response => (length - offset).min(u64::from(self.config.mtu)),
-            Operation::CompareSwap | Operation::FetchAdd if !is_read_response => 8,
-            Operation::Flush | Operation::AtomicWrite if is_read_response => 0,
+        let delivered = match (operation, answer) {
+            // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from the
+            // middle with MIDDLE and LAST packets. PSN and length say the same.
+            (Operation::Read | Operation::Flush | Operation::AtomicWrite, Answer::Data(data)) => {
+                let mtu = u64::from(self.config.mtu);
+                let wanted = if operation == Operation::Read { (length - offset).min(mtu) } else { 0 };
+                match data.length() as u64 {
+                    found if found != wanted => return self.fail(Status::BadResponse, window, host),
+                    0 => Ok(()),
+                    _ => host.deliver(self.first, offset, data),
+                }
+            }
+            (Operation::CompareSwap | Operation::FetchAdd, Answer::Word(word)) => host.deliver_word(self.first, *word),
             _ => {
                 self.counters.stale += 1;
                 return;
             }
         };
-        // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from the middle
-        // with MIDDLE and LAST packets. PSN and length say the same.
-        if data.len() as u64 != wanted {
-            return self.fail(Status::BadResponse, window, host);
-        }
-        if wanted > 0 {
-            match host.deliver(self.first, offset, data) {
-                Ok(()) => {}
-                Err(Refused::Full) => return,
-                Err(Refused::Memory) => return self.fail(Status::LocalProtection, window, host),
-            }
+        match delivered {
+            Ok(()) => {}
+            Err(Refused::Full) => return,
+            Err(Refused::Memory) => return self.fail(Status::LocalProtection, window, host),
         }
         let cost = self.move_up(1, host);
         while self.reads.front().is_some_and(|read| !psn::is_before(self.unacknowledged, read.end)) {

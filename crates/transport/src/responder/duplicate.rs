@@ -2,7 +2,7 @@
 //! answered with what they found the first time.
 
 use vervain_wire::aeth::{NakCode, Syndrome};
-use vervain_wire::{Packet, opcode};
+use vervain_wire::{Headers, Packet, opcode};
 
 use crate::host::{Access, Nak, ResponderHost};
 use crate::psn;
@@ -12,7 +12,7 @@ use super::{Refusal, Responder, Then};
 
 impl Responder {
     #[cold]
-    pub(super) fn duplicate(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
+    pub(super) fn duplicate<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let headers = &packet.headers;
         let code = headers.bth.opcode;
         if opcode::is_send(code) || opcode::is_write(code) {
@@ -27,7 +27,7 @@ impl Responder {
             return;
         };
         let answer = match (opcode::operation(code), resource.body) {
-            (opcode::READ_REQUEST, Body::Read { .. }) => self.read_again(packet, &resource, host),
+            (opcode::READ_REQUEST, Body::Read { .. }) => self.read_again(headers, &resource, host),
             (opcode::COMPARE_SWAP | opcode::FETCH_ADD, Body::Word(_))
             | (opcode::FLUSH | opcode::ATOMIC_WRITE, Body::Nothing) => {
                 Some(Answer { psn, packets: 1, body: resource.body, msn: self.msn, begun: false, again: true })
@@ -60,17 +60,12 @@ impl Responder {
     }
 
     /// Any part of a READ up to its end may be asked for again, with its own PSN, address and length.
-    fn read_again(
-        &mut self,
-        packet: &Packet<'_>,
-        resource: &Resource,
-        host: &mut impl ResponderHost,
-    ) -> Option<Answer> {
+    fn read_again(&mut self, headers: &Headers, resource: &Resource, host: &mut impl ResponderHost) -> Option<Answer> {
         let Body::Read { srqn, rkey, addr, length } = resource.body else { return None };
-        let reth = packet.headers.reth?;
-        let skipped = psn::distance(resource.first_psn, packet.headers.bth.psn) * self.config.mtu;
+        let reth = headers.reth?;
+        let skipped = psn::distance(resource.first_psn, headers.bth.psn) * self.config.mtu;
         let is_part = reth.rkey == rkey
-            && packet.headers.srqn.unwrap_or(0) == srqn
+            && headers.srqn.unwrap_or(0) == srqn
             && reth.addr == addr.wrapping_add(u64::from(skipped))
             && reth.length <= length - skipped.min(length);
         if !is_part {
@@ -79,13 +74,13 @@ impl Responder {
         match host.check(srqn, rkey, reth.addr, u64::from(reth.length), Access::Read) {
             Ok(()) => {}
             Err(Nak::RemoteAccess | Nak::InvalidRequest) => {
-                self.refuse_again(packet.headers.bth.psn, NakCode::RemoteAccess);
+                self.refuse_again(headers.bth.psn, NakCode::RemoteAccess);
                 return None;
             }
             Err(_) => return None,
         }
         Some(Answer {
-            psn: packet.headers.bth.psn,
+            psn: headers.bth.psn,
             packets: reth.length.div_ceil(self.config.mtu).max(1),
             body: Body::Read { srqn, rkey, addr: reth.addr, length: reth.length },
             msn: self.msn,

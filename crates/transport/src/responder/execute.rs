@@ -2,7 +2,7 @@
 
 use vervain_wire::{Headers, Packet, opcode};
 
-use crate::host::{Access, Nak, Received, ResponderHost, Status};
+use crate::host::{Access, Data, Nak, Received, ResponderHost, Status};
 
 use super::answer::{Answer, Body, Resource};
 use super::{Responder, Stop};
@@ -34,7 +34,11 @@ pub(super) enum Target {
 impl Responder {
     /// Executes the packet; how many PSNs it takes. Unless it is executed whole, nothing is changed here.
     #[inline]
-    pub(super) fn execute(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+    pub(super) fn execute<H: ResponderHost>(
+        &mut self,
+        packet: &Packet<'_, H::Data>,
+        host: &mut H,
+    ) -> Result<u32, Stop> {
         let code = packet.headers.bth.opcode;
         if opcode::is_send(code) {
             self.check_place(packet, true, host)?;
@@ -79,11 +83,11 @@ impl Responder {
 
     /// Opcode sequence and payload length (IBA 9.7.4.1).
     #[inline]
-    pub(super) fn check_place(
+    pub(super) fn check_place<H: ResponderHost>(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &Packet<'_, H::Data>,
         is_send: bool,
-        host: &mut impl ResponderHost,
+        host: &mut H,
     ) -> Result<(), Stop> {
         let code = packet.headers.bth.opcode;
         let fits = match &self.message {
@@ -94,7 +98,7 @@ impl Responder {
                     && message.srqn == packet.headers.srqn.unwrap_or(0)
             }
         };
-        let (length, mtu) = (packet.payload.len(), self.config.mtu as usize);
+        let (length, mtu) = (packet.payload.length(), self.config.mtu as usize);
         let length_fits = match (opcode::starts(code), opcode::ends(code)) {
             (_, false) => length == mtu,
             (false, true) => (1..=mtu).contains(&length),
@@ -105,7 +109,7 @@ impl Responder {
 
     /// A packet of a SEND.
     #[inline]
-    pub(super) fn send(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<(), Stop> {
+    pub(super) fn send<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) -> Result<(), Stop> {
         let headers = &packet.headers;
         let begun = self.message.is_some();
         let mut message = match self.message {
@@ -119,7 +123,7 @@ impl Responder {
         let Target::Receive { receive, room } = message.target else { return Err(self.invalid(host)) };
         let srqn = message.srqn;
         let is_last = opcode::ends(headers.bth.opcode);
-        let length = packet.payload.len() as u64;
+        let length = packet.payload.length() as u64;
         if message.done + length > u64::from(LONGEST) {
             return Err(self.invalid(host));
         }
@@ -165,11 +169,11 @@ impl Responder {
 
     /// A packet of a WRITE.
     #[inline]
-    pub(super) fn write(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<(), Stop> {
+    pub(super) fn write<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) -> Result<(), Stop> {
         let headers = &packet.headers;
         let code = headers.bth.opcode;
         let (is_last, takes_receive) = (opcode::ends(code), opcode::has_imm(code));
-        let bytes = packet.payload.len() as u64;
+        let bytes = packet.payload.length() as u64;
         let mut message = match (self.message, headers.reth) {
             (Some(message), _) => message,
             (None, Some(reth)) => {
@@ -289,12 +293,12 @@ impl Responder {
     }
 
     /// ATOMIC WRITE (annex A19.4.3): answered as a READ of nothing.
-    fn atomic_write(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) -> Result<u32, Stop> {
+    fn atomic_write<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) -> Result<u32, Stop> {
         self.check_resources()?;
         let headers = &packet.headers;
-        let value = <[u8; 8]>::try_from(packet.payload).map(u64::from_ne_bytes);
+        let value = packet.payload.word().map(u64::from_ne_bytes);
         let reth = headers.reth.filter(|reth| reth.length == 8 && reth.addr.is_multiple_of(8));
-        let (Ok(value), Some(reth)) = (value, reth) else { return Err(Nak::InvalidRequest.into()) };
+        let (Some(value), Some(reth)) = (value, reth) else { return Err(Nak::InvalidRequest.into()) };
         self.answer_readers(reth.addr, 8, host)?;
         host.atomic_write(headers.srqn.unwrap_or(0), reth.rkey, reth.addr, value)?;
         self.remember(headers.bth.psn, 1, Body::Nothing);

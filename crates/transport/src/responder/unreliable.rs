@@ -13,7 +13,7 @@ const LATE: u32 = 1 << 16;
 
 impl Responder {
     /// A gap drops the message that is coming in; the next one may begin anywhere (IBA 9.8.2.2).
-    pub(super) fn unreliable(&mut self, packet: &Packet<'_>, host: &mut impl ResponderHost) {
+    pub(super) fn unreliable<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let bth = &packet.headers.bth;
         if bth.psn != self.expected {
             if psn::distance(bth.psn, self.expected) <= LATE {

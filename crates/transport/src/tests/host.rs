@@ -145,6 +145,8 @@ pub fn parsed(bytes: &[u8]) -> Packet<'_> {
 }
 
 impl RequesterHost for Host {
+    type Data = [u8];
+
     fn request(&self, n: u32) -> Option<Request> {
         self.requests.get(n as usize).map(|(request, _)| *request)
     }
@@ -169,6 +171,10 @@ impl RequesterHost for Host {
         Ok(())
     }
 
+    fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused> {
+        self.deliver(n, 0, &word.to_ne_bytes())
+    }
+
     fn is_taken(&self) -> bool {
         self.taken
     }
@@ -180,6 +186,8 @@ impl RequesterHost for Host {
 }
 
 impl ResponderHost for Host {
+    type Data = [u8];
+
     fn check(&mut self, _srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
         self.range(rkey, addr, len, access).map(|_| ())
     }

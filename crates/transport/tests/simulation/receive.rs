@@ -252,6 +252,8 @@ impl TargetHost<'_> {
 }
 
 impl ResponderHost for TargetHost<'_> {
+    type Data = [u8];
+
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
         self.alive()?;
         self.check_srqn(srqn);

@@ -156,6 +156,8 @@ pub struct SendHost<'a> {
 }
 
 impl RequesterHost for SendHost<'_> {
+    type Data = [u8];
+
     fn request(&self, n: u32) -> Option<Request> {
         let index = self.queue.index(n);
         (index < self.queue.posted).then(|| self.queue.script[index].request)
@@ -226,6 +228,10 @@ impl RequesterHost for SendHost<'_> {
         queue.progress += u64::from(end > fetch.delivered);
         fetch.delivered = fetch.delivered.max(end);
         Ok(())
+    }
+
+    fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused> {
+        self.deliver(n, 0, &word.to_ne_bytes())
     }
 
     fn complete(&mut self, n: u32, status: Status) {
