@@ -22,6 +22,8 @@ pub(super) struct Timers {
     /// The ACK timeout; 0 for never.
     timeout: Nanos,
     retry_at: Nanos,
+    /// The end of an ACK timeout that was prolonged because nobody had looked.
+    excused: Nanos,
     retries_left: u8,
     probe_at: Nanos,
     /// The longest wait for a probe: several fit into an ACK timeout, however wrong the measured times may be.
@@ -60,6 +62,7 @@ impl Timers {
         Timers {
             timeout: config.ack_timeout(),
             retry_at: Nanos::MAX,
+            excused: Nanos::MAX,
             retries_left: config.retry_cnt,
             probe_at: Nanos::MAX,
             longest_probe: longest_probe(config),
@@ -126,6 +129,18 @@ impl Timers {
     /// left only now, and what the peer has to say may lie anywhere; silence in that time is not the peer's.
     fn excuse(&mut self, late: Nanos) {
         self.retry_at = self.retry_at.saturating_add(late);
+    }
+
+    /// The same where nobody looks before the ACK timeout is over, for there are no probes: whether it is longer over than a probe
+    /// would have waited. What the peer has to say may have waited for room here meanwhile. It has so long to say it, once.
+    fn is_excused(&mut self, now: Nanos) -> bool {
+        let late = now.saturating_sub(self.retry_at);
+        if late <= self.longest_probe || self.retry_at == self.excused {
+            return false;
+        }
+        self.retry_at = now + self.longest_probe;
+        self.excused = self.retry_at;
+        true
     }
 
     /// Begins the ACK timeout anew.
@@ -279,6 +294,9 @@ impl Requester {
         }
         let due = self.timers.retry_at.min(self.timers.probe_at);
         if (self.next == self.unacknowledged && !self.refused) || now < due {
+            return;
+        }
+        if window.is_lossless() && self.timers.is_excused(now) {
             return;
         }
         self.timers.excuse(now - due);

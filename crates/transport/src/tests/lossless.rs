@@ -145,6 +145,41 @@ fn a_responder_that_came_late_asks_for_what_it_missed() {
     assert_eq!(pair.window.size(), SIZE);
 }
 
+#[test]
+fn time_in_which_nobody_looks_takes_no_retry() {
+    let mut pair = lossless(&config(0));
+    pair.client.post(Operation::Write, b"answered late", |_| ());
+    let sent = requests(&mut pair);
+    // The process gets no CPU for long, and then there is room for the answer.
+    pair.now += 100 * timeout();
+    pair.requester.handle_timeout(pair.now, &mut pair.window, &mut pair.client);
+    assert_eq!(pair.requester.next_timeout(), Some(pair.now + timeout() / 4));
+    assert!(requests(&mut pair).is_empty());
+    assert_eq!(replies(&mut pair, &sent).len(), 1);
+    let answer = acknowledge(at(0), 0);
+    pair.requester.handle_packet(pair.now, &parsed(&answer), &mut pair.window, &mut pair.client);
+    assert_eq!((pair.statuses(), pair.client.again), (vec![Status::Success], 0));
+}
+
+#[test]
+fn a_silent_peer_is_noticed_however_late_each_look_is() {
+    for late in [0, timeout() / 5, timeout() / 2, 7 * timeout()] {
+        let mut pair = lossless(&config(2));
+        pair.client.post(Operation::Write, b"into the void", |_| ());
+        pair.transmit();
+        let mut looks = 0;
+        while let Some(due) = pair.requester.next_timeout() {
+            pair.now = due + late;
+            pair.requester.handle_timeout(pair.now, &mut pair.window, &mut pair.client);
+            pair.transmit();
+            looks += 1;
+            assert!(looks < 100, "{:?}", pair.requester);
+        }
+        let excuses = if late > timeout() / 4 { 3 } else { 0 };
+        assert_eq!((pair.statuses(), looks), (vec![Status::RetryExceeded], 3 + excuses), "each {late} ns late");
+    }
+}
+
 /// Each is news, however soon it comes after the last one: none is a copy.
 #[test]
 fn every_sequence_nak_is_obeyed() {
