@@ -90,18 +90,18 @@ impl Requester {
             let offset = u64::from(packet) * mtu;
             let bytes = (length - offset).min(mtu);
             let cost = bytes + PACKET_OVERHEAD;
-            if !window.admits(self.in_flight, cost) {
+            if !window.admits(self.in_flight, cost) && self.has_asked(window) {
                 return Err(Sent::WindowClosed);
             }
             let again = self.next != self.highest;
             let credit = if again { Credit::Enough } else { self.credit(flight, packet == last) };
-            if credit == Credit::Awaited {
+            if credit == Credit::Awaited && self.has_asked(window) {
                 return Err(Sent::All);
             }
             self.since_request += cost;
             // The responder answers nothing else, and without answers nothing more can be sent.
             let asks = packet == last
-                || credit == Credit::Probe
+                || credit != Credit::Enough
                 || self.since_request * REQUESTS_PER_WINDOW >= window.size()
                 || window.room(self.in_flight) < cost + mtu + PACKET_OVERHEAD;
             self.posted_packet(flight, packet, asks, &mut headers);
@@ -120,6 +120,13 @@ impl Requester {
             }
         }
         Ok(())
+    }
+
+    /// Whether an acknowledgement is asked for by what has gone. It may not be if that was sent again, or before others had filled
+    /// the window or the credit was known. Then a packet more goes that asks; where packets are lost, a probe does.
+    #[cold]
+    fn has_asked(&self, window: &Window) -> bool {
+        self.since_request == 0 || !window.is_lossless()
     }
 
     /// Headers that all packets of a request have in common.

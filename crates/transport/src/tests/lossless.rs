@@ -1,7 +1,7 @@
 //! Over a channel that delivers everything once and in order: nothing is sent again that can still be answered, and a peer that is
 //! absent, or takes nothing, is noticed as a silent one is.
 
-use vervain_wire::opcode;
+use vervain_wire::{aeth, opcode};
 
 use super::host::{BASE, parsed};
 use super::pair::*;
@@ -334,6 +334,64 @@ fn a_full_ring_does_not_run_the_timer_in_the_wait_of_an_rnr_nak() {
     pair.client.room = 1;
     pair.run(all);
     assert_eq!(pair.statuses(), [Status::Success]);
+}
+
+#[test]
+fn what_waits_for_the_window_has_asked_for_an_answer() {
+    let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
+    pair.window = Window::lossless(1024, 32 << 10);
+    pair.client.post(Operation::Write, &pattern(1 << 16, 1), |_| ());
+    pair.client.room = 2;
+    assert_eq!(pair.transmit(), Sent::HostFull);
+    assert!(pair.client.wire.iter().all(|bytes| !parsed(bytes).headers.bth.ack_request));
+    // Another requester fills the window meanwhile.
+    let mut other = lossless(&config(0));
+    std::mem::swap(&mut pair.window, &mut other.window);
+    other.client.post(Operation::Write, &pattern(1 << 16, 1), |_| ());
+    assert_eq!(other.transmit(), Sent::WindowClosed);
+    std::mem::swap(&mut pair.window, &mut other.window);
+    pair.client.room = usize::MAX;
+    assert_eq!(pair.transmit(), Sent::WindowClosed);
+    let asks: Vec<_> = pair.client.sent().iter().map(|packet| packet.2).collect();
+    assert_eq!(asks, [false, false, true]);
+}
+
+/// A message whose receive is claimed by its first packet leaves no credit for the rest of it.
+#[test]
+fn what_waits_for_credits_has_asked_for_them() {
+    let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
+    pair.server.tell_credits = true;
+    pair.server.posted.extend([10, 5000]);
+    pair.client.post(Operation::Send, b"x", |_| ());
+    pair.client.post(Operation::Send, &pattern(5000, 1), |_| ());
+    pair.client.room = 3;
+    assert_eq!(pair.transmit(), Sent::HostFull);
+    // The one answer is sent when the second message has begun.
+    let sent: Vec<_> = pair.client.wire.drain(..).collect();
+    sent.iter().for_each(|bytes| pair.responder.handle_packet(&parsed(bytes), &mut pair.server));
+    while pair.responder.poll_transmit(1, &mut pair.server) {}
+    pair.server.wire.clear();
+    let answer = acknowledge(at(0), aeth::credit_code(0));
+    pair.requester.handle_packet(pair.now, &parsed(&answer), &mut pair.window, &mut pair.client);
+    pair.client.room = usize::MAX;
+    pair.run(all);
+    assert_eq!((pair.statuses(), pair.client.again), (vec![Status::Success; 2], 0));
+}
+
+/// What is refused as not ready asks for nothing when it comes again, but for its last packet, which may wait for credits.
+#[test]
+fn what_waits_for_credits_after_an_rnr_nak_has_asked_for_them() {
+    let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
+    pair.server.tell_credits = true;
+    pair.server.posted.push_back(10);
+    pair.client.post(Operation::Send, b"x", |_| ());
+    pair.run(all);
+    pair.client.post(Operation::Send, &pattern(5000, 1), |_| ());
+    pair.run(all);
+    assert_eq!(pair.requester.counters().rnr_naks, 1);
+    pair.server.posted.push_back(5000);
+    pair.finish(all);
+    assert_eq!((pair.statuses(), pair.requester.counters().rnr_naks), (vec![Status::Success; 2], 1));
 }
 
 #[test]
