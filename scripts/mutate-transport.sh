@@ -152,6 +152,18 @@ rule "timers are not started" requester/transmit.rs \
     'self.arm(now, window);' ''
 rule "no probes" requester/recovery.rs \
     'self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);' 'self.probe_at = Nanos::MAX;'
+rule "what lies in a ring is sent again" requester/recovery.rs \
+    'if host.is_taken() {' 'if true {'
+rule "room in a ring is waited for for ever" requester/transmit.rs \
+    'self.wait_for_room(now, window);' ''
+rule "what waits in a lossless channel has asked for nothing" requester/transmit.rs \
+    'self.since_request == 0 || !window.is_lossless()' 'true'
+rule "a lossless channel is probed" requester/recovery.rs \
+    'if window.is_lossless() {
+            return;' 'if false {
+            return;'
+rule "a lossless window closes" window.rs \
+    'if self.lossless || now < self.quiet_until {' 'if now < self.quiet_until {'
 rule "fence is ignored by WRITEs" requester/transmit.rs \
     '&& self.cursor.packet == 0 && flight.request.fence && !self.reads.is_empty()' '&& false'
 rule "any number of READs and atomics" requester/transmit.rs \

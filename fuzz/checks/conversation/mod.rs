@@ -67,11 +67,14 @@ impl Conversation {
             mtu,
             max_dest_rd_atomic: reads >> 2 & 3,
         };
+        let most = u64::from(credits >> 1) << 10;
+        let is_lossless = retries >> 7 != 0;
+        let window = if is_lossless { Window::lossless(mtu, most) } else { Window::new(mtu, most) };
         Some(Conversation {
             service,
             mtu,
             now: 1,
-            window: Window::new(mtu, u64::from(credits >> 1) << 10),
+            window,
             requester: Requester::new(&requester),
             sender: Sender::new(mtu),
             responder: Responder::new(&responder),

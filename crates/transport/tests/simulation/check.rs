@@ -90,6 +90,7 @@ impl World {
 
     /// After everything: nothing waits, no window is held, memory is the model's.
     pub fn check_end(&self) {
+        self.check_rings();
         for (index, end) in self.ends.iter().enumerate() {
             if end.target.service.reliable() {
                 end.target.check_memory();
@@ -99,7 +100,9 @@ impl World {
             }
             assert!(end.requester.is_idle(), "QP {index}: all is done, but the requester is not idle");
             assert_eq!(end.requester.next_timeout(), None, "QP {index}: an idle requester waits for a time");
-            assert!(!end.responder.has_ack_due(), "QP {index}: an acknowledgement is due for ever");
+            // What lies in a ring that nobody empties any more makes no room for it.
+            let is_stuck = self.plan.rings.is_some() && self.hosts[self.ends[end.peer].plan.host].stopped;
+            assert!(is_stuck || !end.responder.has_ack_due(), "QP {index}: an acknowledgement is due for ever");
         }
         for (index, host) in self.hosts.iter().enumerate().filter(|(_, host)| !host.stopped) {
             for (to, window) in host.windows.iter().enumerate() {

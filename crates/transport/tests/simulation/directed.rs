@@ -15,6 +15,7 @@ const TIMEOUT: Nanos = 16_777_216;
 fn plan(service: Service) -> Plan {
     let end = |host| EndPlan {
         host,
+        ready: 0,
         first_psn: 100,
         first_request: 0,
         timeout: 12,
@@ -36,6 +37,7 @@ fn plan(service: Service) -> Plan {
         full: 0,
         deaf: 0,
         stops: None,
+        stalls: None,
         shared: Receives::PLENTY,
     };
     Plan {
@@ -46,6 +48,7 @@ fn plan(service: Service) -> Plan {
         mild: true,
         patience: 60 * SECOND,
         strangers: Vec::new(),
+        rings: None,
     }
 }
 

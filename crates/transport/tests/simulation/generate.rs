@@ -1,8 +1,10 @@
 //! A plan from a seed: topology, parameters, requests and faults.
 
-use vervain_transport::{Operation, Request};
+use vervain_transport::{Nanos, Operation, Request};
 
-use crate::plan::{ConnectionPlan, EndPlan, HostPlan, MS, Misdeed, Op, Plan, Receives, SECOND, Service, US, keys};
+use crate::plan::{
+    ConnectionPlan, EndPlan, HostPlan, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US, keys,
+};
 use crate::random::{Random, mix};
 
 /// What the network of a plan is like.
@@ -22,6 +24,11 @@ enum Weather {
     Narrow,
 }
 
+/// Path MTUs of a network.
+const MTUS: &[u32] = &[256, 256, 512, 1024, 1024, 2048, 4096];
+/// Packets of a ring may be longer.
+const RING_MTUS: &[u32] = &[512, 1024, 4096, 4096, 16_384];
+
 /// The plan of a seed.
 pub fn plan(seed: u64) -> Plan {
     let random = &mut Random::new(mix(seed, 0x91a4));
@@ -40,6 +47,7 @@ pub fn plan(seed: u64) -> Plan {
         mild: false,
         patience: 100 * SECOND,
         strangers: Vec::new(),
+        rings: None,
     };
     if stop {
         let host = random.between(0, hosts - 1) as usize;
@@ -50,7 +58,7 @@ pub fn plan(seed: u64) -> Plan {
     let connections = random.between(hosts / 2, 2 * hosts).max(1);
     let budget = random.magnitude(100, 2500) / connections + 4;
     for index in 0..connections as usize {
-        let connection = connection(random, index, hosts as usize, budget, (scarce, misdeeds, endless));
+        let connection = connection(random, index, hosts as usize, budget, (scarce, misdeeds, endless), MTUS);
         plan.connections.push(connection);
     }
     let slack = plan.hosts.iter().map(|host| host.poll + host.acknowledge).max().unwrap_or(0);
@@ -58,6 +66,77 @@ pub fn plan(seed: u64) -> Plan {
     let patient = |end: &EndPlan| end.timeout == 0 || (end.retries == 7 && 4096 << end.timeout > 2 * around);
     plan.mild = matches!(weather, Calm | Mild) && plan.connections.iter().flat_map(|c| &c.ends).all(patient);
     plan
+}
+
+/// The plan of a seed where packets go through rings: nothing is lost, but rings are full, and hosts and QPs late.
+pub fn rings(seed: u64) -> Plan {
+    let random = &mut Random::new(mix(seed, 0x4149));
+    let (scarce, misdeeds, stop) = (random.permille(250), random.permille(150), random.permille(100));
+    let latency = random.magnitude(100, 50 * US);
+    let hosts = random.pick(&[2, 2, 2, 3, 4]);
+    let mut plan = Plan {
+        seed,
+        hosts: (0..hosts).map(|_| ring_host(random, scarce)).collect(),
+        connections: Vec::new(),
+        latency,
+        mild: false,
+        patience: 200 * SECOND,
+        strangers: Vec::new(),
+        rings: None,
+    };
+    let endless = !stop && !misdeeds && random.permille(100);
+    let connections = random.between(hosts / 2, 2 * hosts).max(1);
+    let budget = random.magnitude(60, 800) / connections + 4;
+    for index in 0..connections as usize {
+        let about = (scarce, misdeeds, endless);
+        let mut connection = connection(random, index, hosts as usize, budget, about, RING_MTUS);
+        for end in &mut connection.ends {
+            end.ready = if random.permille(400) { random.magnitude(10 * US, 50 * MS) } else { 0 };
+            // Nobody ends what is sent to nobody without an answer.
+            if stop && connection.service == Service::Unreliable {
+                end.operations.clear();
+            }
+        }
+        plan.connections.push(connection);
+    }
+    if stop {
+        let host = random.between(0, hosts - 1) as usize;
+        plan.hosts[host].stops = Some(random.magnitude(10 * US, 20 * MS));
+    }
+    let slack = plan.hosts.iter().map(|host| host.poll + host.acknowledge).max().unwrap_or(0);
+    let stalled = plan.hosts.iter().filter_map(|host| host.stalls).map(|(from, to)| to - from).sum::<Nanos>();
+    let ends = || plan.connections.iter().flat_map(|connection| &connection.ends);
+    let timeout =
+        ends().map(|end| end.timeout).filter(|timeout| *timeout > 0).min().map_or(SECOND, |t| (3 * 4096) << t);
+    let around = 100 * (2 * latency + slack) + stalled + 5 * MS;
+    let deaf = plan.hosts.iter().any(|host| host.deaf > 0);
+    let late = ends().map(|end| end.ready).max().unwrap_or(0);
+    let patient = ends().all(|end| end.timeout == 0 || end.retries == 7);
+    plan.mild = patient && timeout > around + late / 4;
+    // Who drops a packet for good, and another has no timeout, leaves it waiting for ever.
+    if endless {
+        plan.hosts.iter_mut().for_each(|host| host.deaf = 0);
+        plan.connections.iter_mut().flat_map(|connection| &mut connection.ends).for_each(|end| end.ready = 0);
+    }
+    let slots = random.pick(&[1, 2, 4, 16, 64, 256]);
+    let window = random.pick(&[16 << 10, 256 << 10, 4 << 20]);
+    plan.rings = Some(Rings { slots, window, prompt: timeout > around && !deaf });
+    plan
+}
+
+fn ring_host(random: &mut Random, scarce: bool) -> HostPlan {
+    let from = random.magnitude(10 * US, 20 * MS);
+    let stall = random.magnitude(10 * US, 500 * MS);
+    HostPlan {
+        faults: String::new(),
+        poll: random.pick(&[0, 0, US, 20 * US, 100 * US]),
+        acknowledge: random.pick(&[0, 0, US, 50 * US]),
+        full: random.pick(&[0, 0, 0, 10, 200]),
+        deaf: random.pick(&[0, 0, 0, 0, 10]),
+        stops: None,
+        stalls: random.permille(300).then_some((from, from + stall)),
+        shared: receives(random, scarce),
+    }
 }
 
 fn host(random: &mut Random, weather: Weather, seed: u64, scarce: bool) -> HostPlan {
@@ -95,6 +174,7 @@ fn host(random: &mut Random, weather: Weather, seed: u64, scarce: bool) -> HostP
         full: random.pick(&[0, 0, 0, 10, 200]),
         deaf: random.pick(&[0, 0, 0, 0, 0, 20]),
         stops: None,
+        stalls: None,
         shared: receives(random, scarce),
     }
 }
@@ -116,10 +196,11 @@ fn connection(
     hosts: usize,
     budget: u64,
     (scarce, misdeeds, endless): (bool, bool, bool),
+    mtus: &[u32],
 ) -> ConnectionPlan {
     use Service::{Extended, Reliable, ReliableShared, Unreliable};
     let service = random.pick(&[Reliable, Reliable, Reliable, ReliableShared, Extended, Unreliable]);
-    let mtu = random.pick(&[256, 256, 512, 1024, 1024, 2048, 4096]);
+    let mtu = random.pick(mtus);
     let one = random.between(0, hosts as u64 - 1) as usize;
     // A QP may be connected to one of its own host.
     let other = if random.permille(30) { one } else { (one + random.between(1, hosts as u64 - 1) as usize) % hosts };
@@ -129,6 +210,7 @@ fn connection(
         let any_psn = random.bits() as u32 & 0xff_ffff;
         EndPlan {
             host,
+            ready: 0,
             first_psn: random.pick(&[0, 0xff_fff0, 0x7f_fff0, 0x80_0000, any_psn]),
             first_request: random.pick(&[0, u32::MAX - 3, 77]),
             timeout: if endless { 0 } else { random.pick(&[8, 10, 12, 13, 14, 14, 16, 18]) },

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use vervain_fault::{Direction, Faults, Line};
 use vervain_transport::{Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window};
 
-use crate::plan::{ConnectionPlan, EndPlan, HostPlan, Plan, Service, keys};
-use crate::port::Port;
+use crate::plan::{ConnectionPlan, EndPlan, HostPlan, Plan, Rings, Service, keys};
+use crate::port::{Port, Ring};
 use crate::random::{Random, mix};
 use crate::receive::{ReceiveQueue, Shared, Target};
 use crate::send::SendQueue;
@@ -71,12 +71,19 @@ impl Host {
             faults.any(direction).then(|| Line::new(&faults, direction, mix(plan.seed, host as u64), 0))
         };
         let mut random = Random::new(mix(plan.seed, 0x4057 + host as u64));
+        let mut port = Port::new(host, *full, *deaf, Random::new(random.bits()));
+        let ring = |rings: &Rings| Ring { slots: rings.slots, put: 0, taken: 0, known: 0 };
+        port.rings = plan.rings.iter().flat_map(|rings| plan.hosts.iter().map(move |_| ring(rings))).collect();
+        let window = |to: usize| match plan.rings {
+            None => Window::new(plan.mtu_between(host, to), WINDOW),
+            Some(rings) => Window::lossless(plan.mtu_between(host, to), rings.window),
+        };
         Self {
             plan: plan.hosts[host].clone(),
             ends: Vec::new(),
             shared: Shared { host, words: [0; keys::WORD_COUNT as usize], receives: ReceiveQueue::new(*shared) },
-            port: Port::new(host, *full, *deaf, Random::new(random.bits())),
-            windows: (0..plan.hosts.len()).map(|to| Window::new(plan.mtu_between(host, to), WINDOW)).collect(),
+            port,
+            windows: (0..plan.hosts.len()).map(window).collect(),
             transmit: line(Direction::Transmit),
             receive: line(Direction::Receive),
             inbox: VecDeque::new(),

@@ -11,13 +11,14 @@ mod plan;
 mod port;
 mod random;
 mod receive;
+mod rings;
 mod runner;
 mod send;
 mod world;
 
 use std::time::Duration;
 
-use runner::{Until, run_seed, run_seeds, setting};
+use runner::{NETWORK, RINGS, Until, run_seed, run_seeds, setting};
 
 /// How many seeds an ordinary test run simulates; CI asks for more (`.ci/run`).
 const SEEDS: u64 = 4_000;
@@ -27,13 +28,21 @@ const SOAK_FROM: u64 = 10_000;
 #[test]
 fn every_seed_keeps_the_promises_of_its_service() {
     let count = setting("VERVAIN_SEEDS").unwrap_or(SEEDS);
-    run_seeds(0, Until::Count(count));
+    run_seeds(NETWORK, 0, Until::Count(count));
+}
+
+#[test]
+fn every_seed_keeps_the_promises_over_rings_and_sends_nothing_in_vain() {
+    let count = setting("VERVAIN_SEEDS").unwrap_or(SEEDS);
+    run_seeds(RINGS, 0, Until::Count(count));
 }
 
 #[test]
 fn a_seed_gives_the_same_run_each_time() {
     for seed in 0..100 {
-        assert_eq!(run_seed(seed, false), run_seed(seed, false), "seed {seed}");
+        for scene in [NETWORK, RINGS] {
+            assert_eq!(run_seed(scene, seed, false), run_seed(scene, seed, false), "seed {seed}{}", scene.name);
+        }
     }
 }
 
@@ -41,11 +50,16 @@ fn a_seed_gives_the_same_run_each_time() {
 #[test]
 #[ignore = "runs for long; make soak"]
 fn soak() {
+    let scene = if setting("VERVAIN_RINGS").is_some() { RINGS } else { NETWORK };
     match setting("VERVAIN_SEED") {
-        Some(seed) => println!("{:?}", run_seed(seed, true)),
+        Some(seed) => println!("{:?}", run_seed(scene, seed, true)),
         None => {
             let seconds = setting("VERVAIN_SOAK_SECONDS").unwrap_or(600);
-            run_seeds(setting("VERVAIN_SOAK_FROM").unwrap_or(SOAK_FROM), Until::Elapsed(Duration::from_secs(seconds)));
+            run_seeds(
+                scene,
+                setting("VERVAIN_SOAK_FROM").unwrap_or(SOAK_FROM),
+                Until::Elapsed(Duration::from_secs(seconds)),
+            );
         }
     }
 }

@@ -22,6 +22,19 @@ pub struct Plan {
     pub patience: Nanos,
     /// Packets that come from elsewhere: when, from, to.
     pub strangers: Vec<(Nanos, usize, usize, Vec<u8>)>,
+    /// Packets go through rings, which lose nothing, and not over lines.
+    pub rings: Option<Rings>,
+}
+
+/// What goes from one host to another lies in a ring there until it is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Rings {
+    /// Packets that one holds.
+    pub slots: u64,
+    /// What each requester may have under way.
+    pub window: u64,
+    /// Answers always come before a timeout, so that nothing may be sent again that was executed.
+    pub prompt: bool,
 }
 
 impl Plan {
@@ -49,6 +62,8 @@ pub struct HostPlan {
     pub deaf: u64,
     /// When it dies.
     pub stops: Option<Nanos>,
+    /// When it does nothing, from and to; what comes stays where it is. Over rings only.
+    pub stalls: Option<(Nanos, Nanos)>,
     /// Receives of its SRQ.
     pub shared: Receives,
 }
@@ -104,6 +119,8 @@ pub struct ConnectionPlan {
 #[derive(Clone, Debug)]
 pub struct EndPlan {
     pub host: usize,
+    /// When it is connected: before, it posts nothing, and what comes for it is dropped. Over rings only.
+    pub ready: Nanos,
     pub first_psn: u32,
     pub first_request: u32,
     /// Exponent of the acknowledgement timeout.

@@ -453,7 +453,7 @@ impl ResponderHost for TargetHost<'_> {
             }
             Payload::Request { .. } => panic!("a responder sends a request's data"),
         }
-        if self.port.is_full() {
+        if self.port.is_full(self.peer_host) {
             return Err(Refused::Full);
         }
         self.port.send(self.peer_host, packet.headers, &data);

@@ -2,16 +2,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::generate;
+use crate::plan::Plan;
 use crate::world::{Outcome, World};
 
 /// So many failures are told; then it is enough.
 const ENOUGH: usize = 5;
+
+/// Held while seeds are run.
+static ALONE: Mutex<()> = Mutex::new(());
 
 thread_local! {
     /// The message of a panic in a thread that runs seeds.
@@ -37,8 +41,20 @@ pub fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
 }
 
-pub fn run_seed(seed: u64, print: bool) -> Outcome {
-    let plan = generate::plan(seed);
+/// The plan of a seed, and the name of what is simulated.
+#[derive(Clone, Copy)]
+pub struct Scene {
+    pub name: &'static str,
+    pub plan: fn(u64) -> Plan,
+}
+
+/// Packets over networks.
+pub const NETWORK: Scene = Scene { name: "", plan: generate::plan };
+/// Packets through rings.
+pub const RINGS: Scene = Scene { name: " RINGS=1", plan: generate::rings };
+
+pub fn run_seed(scene: Scene, seed: u64, print: bool) -> Outcome {
+    let plan = (scene.plan)(seed);
     if print {
         println!("{plan:#?}");
     }
@@ -54,7 +70,9 @@ pub fn run_seed(seed: u64, print: bool) -> Outcome {
 }
 
 /// Runs seeds from `first` on, on all cores. Panics if one fails.
-pub fn run_seeds(first: u64, until: Until) {
+pub fn run_seeds(scene: Scene, first: u64, until: Until) {
+    // There is one panic hook, and all processors are in use.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let begin = Instant::now();
     let next = AtomicU64::new(first);
     let enough = AtomicBool::new(false);
@@ -80,7 +98,7 @@ pub fn run_seeds(first: u64, until: Until) {
             if over {
                 break;
             }
-            match panic::catch_unwind(AssertUnwindSafe(|| run_seed(seed, false))) {
+            match panic::catch_unwind(AssertUnwindSafe(|| run_seed(scene, seed, false))) {
                 Ok(outcome) => own.add(&outcome),
                 Err(_) => {
                     let mut failures = failures.lock().unwrap();
@@ -101,11 +119,17 @@ pub fn run_seeds(first: u64, until: Until) {
     let mut failures = failures.into_inner().unwrap();
     failures.sort();
     for (seed, message) in &failures {
-        eprintln!("seed {seed}: {message}\n    replay: make soak SEED={seed}");
+        eprintln!("seed {seed}: {message}\n    replay: make soak SEED={seed}{}", scene.name);
     }
     let seeds = next.load(Relaxed) - first;
     println!("up to {seeds} seeds in {:.1?}: {:?}", begin.elapsed(), total.into_inner().unwrap());
-    assert!(failures.is_empty(), "{} seeds failed; the first: make soak SEED={}", failures.len(), failures[0].0);
+    assert!(
+        failures.is_empty(),
+        "{} seeds failed; the first: make soak SEED={}{}",
+        failures.len(),
+        failures[0].0,
+        scene.name
+    );
 }
 
 impl Outcome {

@@ -3,12 +3,12 @@
 
 use std::rc::Rc;
 
-use vervain_transport::{Operation, Payload, Refused, Request, RequesterHost, Status, Transmit};
+use vervain_transport::{Operation, Payload, Refused, Request, RequesterCounters, RequesterHost, Status, Transmit};
 
 use vervain_wire::opcode;
 
 use crate::plan::{EndPlan, Misdeed, Op, keys};
-use crate::port::Port;
+use crate::port::{Port, Ring};
 use crate::random::pattern;
 
 pub struct SendQueue {
@@ -32,6 +32,14 @@ pub struct SendQueue {
     pub again: u64,
     /// Grows with everything that is done for good.
     pub progress: u64,
+    /// Over a ring: how much it had taken in with the last packet of this QP.
+    put: u64,
+    /// What is sent again is so because of a timeout, and no NAK has come since: how much was in the ring then.
+    timed_out: Option<u64>,
+    /// It has gone back, and sent nothing new since.
+    resends: bool,
+    /// Over rings where answers are prompt: the PSN up to which the peer has executed everything.
+    pub executed: Option<u32>,
 }
 
 /// What a Read or an atomic has fetched.
@@ -61,12 +69,31 @@ impl SendQueue {
             packets: 0,
             again: 0,
             progress: 0,
+            put: 0,
+            timed_out: None,
+            resends: false,
+            executed: None,
         }
     }
 
     /// All requests have been posted and are done, or the QP has failed.
     pub fn finished(&self) -> bool {
         self.failed.is_some() || self.completed == self.script.len()
+    }
+
+    /// What the requester has counted, before and after something was done: why it sends again from now on.
+    pub fn goes_back(&mut self, before: &RequesterCounters, after: &RequesterCounters, ring: Option<&Ring>) {
+        let naks = |counters: &RequesterCounters| counters.rnr_naks + counters.sequence_naks + counters.implied_naks;
+        if naks(after) > naks(before) {
+            (self.timed_out, self.resends) = (None, true);
+        } else if after.timeouts > before.timeouts {
+            // What is being sent again already goes on where all that was sent meanwhile is not taken.
+            let is_taken = ring.is_some_and(|ring| ring.known >= self.put);
+            if is_taken || !self.resends {
+                self.timed_out = Some(self.put);
+            }
+            self.resends |= is_taken;
+        }
     }
 
     /// Posts the next request, if there is a place for it.
@@ -185,7 +212,7 @@ impl RequesterHost for SendHost<'_> {
             }
             Payload::Memory { .. } => panic!("a requester sends remote memory"),
         }
-        if self.port.is_full() {
+        if self.port.is_full(self.peer_host) {
             return Err(Refused::Full);
         }
         let known = queue.highest.unwrap_or(-1);
@@ -196,6 +223,13 @@ impl RequesterHost for SendHost<'_> {
             let payload = !matches!(packet.payload, Payload::None);
             assert!(packet.again || !payload, "PSN {:#x} is sent again and not marked so", packet.headers.bth.psn);
             queue.again += 1;
+            if let Some(ring) = self.port.rings.get(self.peer_host) {
+                let is_there = queue.timed_out.is_some_and(|put| ring.taken < put);
+                assert!(!is_there, "PSN {:#x} is sent again while it lies in the ring", packet.headers.bth.psn);
+            }
+            let done =
+                queue.executed.is_some_and(|to| to.wrapping_sub(packet.headers.bth.psn + 1) & 0xff_ffff < 1 << 23);
+            assert!(!done, "PSN {:#x} is sent again, which the peer has executed", packet.headers.bth.psn);
         }
         // A READ takes a PSN for each packet of its answer (IBA 9.7.2).
         let answers = match packet.headers.reth {
@@ -204,10 +238,18 @@ impl RequesterHost for SendHost<'_> {
             }
             _ => 1,
         };
+        queue.resends &= psn <= known;
         queue.highest = Some(known.max(psn + answers - 1));
         queue.packets += 1;
         self.port.send(self.peer_host, packet.headers, &data);
+        if let Some(ring) = self.port.rings.get(self.peer_host) {
+            queue.put = ring.put;
+        }
         Ok(())
+    }
+
+    fn is_taken(&self) -> bool {
+        self.port.rings.get(self.peer_host).is_none_or(|ring| ring.known >= self.queue.put)
     }
 
     fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {

@@ -24,7 +24,7 @@ const SILENCE: Nanos = 2 * SECOND;
 const STORM: u64 = 20_000_000;
 
 #[derive(Debug)]
-enum Event {
+pub enum Event {
     Post {
         end: usize,
     },
@@ -55,6 +55,12 @@ enum Event {
     Refill {
         host: usize,
         end: Option<usize>,
+    },
+    /// A host learns how much another has taken out of its ring.
+    Taken {
+        host: usize,
+        by: usize,
+        count: u64,
     },
     Stop {
         host: usize,
@@ -129,9 +135,8 @@ impl World {
             world.refill_at(plan.shared, host, None);
         }
         for end in 0..world.ends.len() {
-            let gap = world.ends[end].plan.gap;
-            world.at(gap, Event::Post { end });
-            let EndPlan { host, receives, .. } = world.ends[end].plan;
+            let EndPlan { host, receives, gap, ready, .. } = world.ends[end].plan;
+            world.at(gap.max(ready), Event::Post { end });
             world.refill_at(receives, host, Some(end));
         }
         world
@@ -190,7 +195,7 @@ impl World {
         self.hosts.iter().fold(self.trace.value(), |value, host| mix(value, host.port.trace.value()))
     }
 
-    fn at(&mut self, at: Nanos, event: Event) {
+    pub fn at(&mut self, at: Nanos, event: Event) {
         self.serial += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -207,7 +212,11 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) {
+        if let Some(until) = self.stalled(&event) {
+            return self.at(until, event);
+        }
         match event {
+            Event::Taken { host, by, count } => self.taken(host, by, count),
             Event::Stop { host } => {
                 self.hosts[host].stopped = true;
                 for end in self.hosts[host].ends.clone() {
@@ -287,6 +296,10 @@ impl World {
         end.timer = None;
         if !end.dead && end.requester.next_timeout().is_some_and(|at| at <= self.now) {
             let (host, now) = (end.plan.host, self.now);
+            // What has come by then has come in time.
+            while self.plan.rings.is_some() && !self.hosts[host].inbox.is_empty() {
+                self.progress(host);
+            }
             self.with_requester(index, |requester, window, host| requester.handle_timeout(now, window, host));
             self.request(host);
             let next = self.ends[index].requester.next_timeout();
@@ -302,7 +315,9 @@ impl World {
             return;
         }
         let next = end.requester.next_timeout();
-        assert!(next.is_none_or(|at| at <= self.now + SILENCE), "waits until {next:?} with packets under way");
+        // Without probes there is the ACK timeout only.
+        let silence = if self.plan.rings.is_some() { Nanos::MAX / 2 } else { SILENCE };
+        assert!(next.is_none_or(|at| at <= self.now + silence), "waits until {next:?} with packets under way");
         if let Some(next) = next
             && end.timer.is_none_or(|timer| next < timer)
         {
@@ -329,6 +344,7 @@ impl World {
         self.hosts[host].awaited.progress = false;
         for _ in 0..BATCH {
             let Some((from, packet)) = self.hosts[host].inbox.pop_front() else { break };
+            self.take_out(host, from);
             if let Some(packet) = codec::decode(from, host, &packet) {
                 self.take(host, from, &packet);
             }
@@ -355,7 +371,8 @@ impl World {
         let bth = &packet.headers.bth;
         let Some(index) = bth.dest_qpn.checked_sub(FIRST_QPN).map(|index| index as usize) else { return };
         let Some(end) = self.ends.get(index) else { return };
-        if end.plan.host != host || end.dead || self.ends[end.peer].plan.host != from {
+        let is_ready = self.now >= end.plan.ready;
+        if end.plan.host != host || end.dead || !is_ready || self.ends[end.peer].plan.host != from {
             return;
         }
         if opcode::is_response(bth.opcode) {
@@ -367,7 +384,7 @@ impl World {
     }
 
     /// Lets the requesters of a host send.
-    fn request(&mut self, host: usize) {
+    pub fn request(&mut self, host: usize) {
         let ends = self.hosts[host].ends.clone();
         let first = self.hosts[host].random.between(0, ends.len().max(1) as u64 - 1) as usize;
         for turn in 0..ends.len() {
@@ -378,28 +395,28 @@ impl World {
             let now = self.now;
             let sent = self.with_requester(index, |requester, window, host| requester.poll_transmit(now, window, host));
             if sent == Sent::HostFull {
-                self.resume(host);
+                self.try_again(host, index);
             }
         }
         self.flush(host);
     }
 
     /// Lets the responders of a host send.
-    fn answer(&mut self, host: usize) {
+    pub fn answer(&mut self, host: usize) {
         for index in self.hosts[host].ends.clone() {
             let end = &self.ends[index];
             if !end.dead && (end.streaming || end.responder.has_ack_due()) {
                 let more = self.with_responder(index, None, |responder, host| responder.poll_transmit(BATCH, host));
                 self.ends[index].streaming = more;
                 if more {
-                    self.resume(host);
+                    self.try_again(host, index);
                 }
             }
         }
         self.flush(host);
     }
 
-    fn resume(&mut self, host: usize) {
+    pub fn resume(&mut self, host: usize) {
         if !self.hosts[host].awaited.resume {
             self.hosts[host].awaited.resume = true;
             let wait = self.hosts[host].random.between(US, 20 * US);
@@ -414,11 +431,14 @@ impl World {
     ) -> T {
         at_work(Some(index));
         let (peer_host, peer_qpn) = self.peer(index);
+        let executed = self.executed_by_peer(index);
         let end = &mut self.ends[index];
         let host = &mut self.hosts[end.plan.host];
-        let before = end.send.progress;
+        let (before, counters) = (end.send.progress, *end.requester.counters());
+        end.send.executed = executed;
         let mut view = SendHost { queue: &mut end.send, port: &mut host.port, peer_host, peer_qpn };
         let result = act(&mut end.requester, &mut host.windows[peer_host], &mut view);
+        end.send.goes_back(&counters, end.requester.counters(), host.port.rings.get(peer_host));
         if self.ends[index].send.progress > before {
             self.progressed = self.now;
         }
@@ -457,7 +477,7 @@ impl World {
         result
     }
 
-    fn peer(&self, index: usize) -> (usize, u32) {
+    pub fn peer(&self, index: usize) -> (usize, u32) {
         let peer = &self.ends[self.ends[index].peer];
         (peer.plan.host, peer.qpn)
     }
