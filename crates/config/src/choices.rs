@@ -40,6 +40,7 @@ choices! {
         Auto = "auto", "Processes of this user on this host by memory, all others by RoCE v2 packets";
         Local = "local", "By memory only; no packet leaves the program";
         Roce = "roce", "By RoCE v2 packets only, on this host too";
+        Window = "window", "Through the memory that VERVAIN_WINDOW names only, in which peers can write and not read";
     }
 
     /// How much is told on standard error.

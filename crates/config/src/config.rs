@@ -1,8 +1,11 @@
 //! What the environment asks of the library, read once.
 
 use crate::choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
-use crate::table::{ADOPT, DEVICES, FAULTS, INTERFACE, LINK, LINK_LAYER, LOG, MEMORY, PCAP, PORTS, SHARE, SYSFS};
+use crate::table::{
+    ADOPT, DEVICES, FAULTS, INTERFACE, LINK, LINK_LAYER, LOG, MEMORY, PCAP, PORTS, SHARE, SYSFS, WINDOW,
+};
 use crate::variable::{Variable, Wrong};
+use crate::window::WindowSpec;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -19,6 +22,8 @@ pub struct Config {
     pub link_layer: LinkLayer,
     /// How peers are reached.
     pub link: LinkChoice,
+    /// The window by which nodes without a common kernel are reached.
+    pub window: Option<WindowSpec>,
     /// The network interfaces that count; `None` for all.
     pub interfaces: Option<Vec<String>>,
     /// How a peer's memory that is not mapped is reached.
@@ -85,6 +90,12 @@ impl Config {
             ports: number(&PORTS)?,
             link_layer: parsed(&LINK_LAYER, &get, LinkLayer::of)?,
             link: parsed(&LINK, &get, LinkChoice::of)?,
+            window: get(&WINDOW)
+                .map(|value| {
+                    let value = value.as_bytes();
+                    WindowSpec::of(value).ok_or_else(|| WINDOW.wrong(value).into_owned())
+                })
+                .transpose()?,
             interfaces: text(&INTERFACE).map(|names| names.split(',').map(|name| name.trim().to_owned()).collect()),
             memory: parsed(&MEMORY, &get, MemoryWay::of)?,
             share: parsed(&SHARE, &get, Share::of)?,
@@ -123,6 +134,7 @@ mod tests {
             ports: 1,
             link_layer: LinkLayer::Ethernet,
             link: LinkChoice::Auto,
+            window: None,
             interfaces: None,
             memory: MemoryWay::Auto,
             share: Share::Auto,
@@ -143,6 +155,7 @@ mod tests {
             ("VERVAIN_PORTS", "4"),
             ("VERVAIN_LINK_LAYER", "infiniband"),
             ("VERVAIN_LINK", "Local"),
+            ("VERVAIN_WINDOW", "/tmp/w,node=1"),
             ("VERVAIN_INTERFACE", "eth0, lo"),
             ("VERVAIN_MEMORY", "owner"),
             ("VERVAIN_SHARE", "off"),
@@ -156,6 +169,7 @@ mod tests {
             ports: 4,
             link_layer: LinkLayer::Infiniband,
             link: LinkChoice::Local,
+            window: Some(WindowSpec { path: "/tmp/w".into(), size: None, node: Some(1) }),
             interfaces: Some(vec!["eth0".into(), "lo".into()]),
             memory: MemoryWay::Owner,
             share: Share::Off,

@@ -10,9 +10,11 @@ mod config;
 mod table;
 mod unknown;
 mod variable;
+mod window;
 
 pub use choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
 pub use config::{Config, is_log_level_chosen, log_level};
 pub use table::*;
 pub use unknown::{PREFIX, Unknown};
 pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong, bytes};
+pub use window::WindowSpec;

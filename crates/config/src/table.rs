@@ -64,6 +64,12 @@ table! {
         meaning: "Network interfaces whose addresses become GIDs",
         set by User, read by Library
     }
+    WINDOW "VERVAIN_WINDOW" {
+        option: "window" "FILE",
+        syntax: Syntax::Text("a file name, and behind it ,size=BYTES or ,node=N if wanted"), default: "none",
+        meaning: "Memory by which nodes that share no kernel reach each other; a file that is not there is made",
+        set by User, read by Library
+    }
     LOG "VERVAIN_LOG" {
         option: "log" "LEVEL",
         syntax: Syntax::Words(LogLevel::CHOICES), default: LogLevel::Warn.word(),

@@ -240,7 +240,10 @@ mod tests {
         let said = |variable: &'static Variable, value: &[u8]| variable.check(value).err().map(|e| e.to_string());
         assert_eq!(said(&DEVICES, b"17").as_deref(), Some("VERVAIN_DEVICES is '17'; it can be 1 to 16"));
         assert_eq!(said(&DEVICES, b"0").as_deref(), Some("VERVAIN_DEVICES is '0'; it can be 1 to 16"));
-        assert_eq!(said(&LINK, b"air").as_deref(), Some("VERVAIN_LINK is 'air'; it can be auto, local or roce"));
+        assert_eq!(
+            said(&LINK, b"air").as_deref(),
+            Some("VERVAIN_LINK is 'air'; it can be auto, local, roce or window")
+        );
         let limit = "VERVAIN_FORK_LIMIT is '4\u{fffd}B'; it can be a number of bytes, such as 4096, 512M or 4G";
         assert_eq!(said(&FORK_LIMIT, b"4\xffB").as_deref(), Some(limit));
         for (variable, value) in [(&DEVICES, &b"16"[..]), (&LINK, b"roce"), (&LINK, b"ROCE"), (&FORK_LIMIT, b"4g")] {

@@ -145,17 +145,50 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     let Some(payload_len) = payload.len().checked_sub(pad as usize) else {
         return Err(Malformed::Padding { pad, found: payload.len() });
     };
-    let allowed = match opcode {
-        opcode::CNP => payload_len == CNP_PAYLOAD,
-        opcode::PROBE | opcode::ECHO => payload_len == CREDIT_PAYLOAD,
-        _ if !opcode::has_payload(opcode) => payload.is_empty(),
-        _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload_len == ATOMIC_WRITE_PAYLOAD,
-        _ => true,
-    };
+    let allowed = is_allowed(opcode, payload_len) && (opcode::has_payload(opcode) || payload.is_empty());
     if !allowed {
         return Err(Malformed::Payload { opcode, found: payload.len() });
     }
     Ok(Packet { headers: read_headers(&datagram[..headers_len]), payload: &payload[..payload_len] })
+}
+
+/// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has behind the headers
+/// counts for nothing.
+///
+/// # Errors
+/// What is no packet, as for [`parse`].
+#[inline]
+pub fn parse_headers(bytes: &[u8], payload: usize) -> Result<Headers, Malformed> {
+    let found = bytes.len();
+    let Some(&[opcode, flags, ..]) = bytes.first_chunk::<2>() else {
+        return Err(Malformed::Short { wanted: BTH_LEN, found });
+    };
+    if flags & 0xf != 0 {
+        return Err(Malformed::Version(flags & 0xf));
+    }
+    if !opcode::is_known(opcode) {
+        return Err(Malformed::Opcode(opcode));
+    }
+    let wanted = opcode::headers_len(opcode);
+    if found < wanted {
+        return Err(Malformed::Short { wanted, found });
+    }
+    if !is_allowed(opcode, payload) {
+        return Err(Malformed::Payload { opcode, found: payload });
+    }
+    Ok(read_headers(&bytes[..wanted]))
+}
+
+/// Whether a packet with this opcode has so many bytes of payload, without padding.
+#[inline]
+fn is_allowed(opcode: u8, payload: usize) -> bool {
+    match opcode {
+        opcode::CNP => payload == CNP_PAYLOAD,
+        opcode::PROBE | opcode::ECHO => payload == CREDIT_PAYLOAD,
+        _ if !opcode::has_payload(opcode) => payload == 0,
+        _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload == ATOMIC_WRITE_PAYLOAD,
+        _ => true,
+    }
 }
 
 /// Reads the headers of a known opcode; `bytes` has their length.

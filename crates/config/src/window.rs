@@ -1,0 +1,54 @@
+//! The value of `VERVAIN_WINDOW`: a file, and what of it is to be another way than by default.
+
+use crate::variable::bytes;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Memory that nodes without a common kernel write to, as the user names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowSpec {
+    /// The file.
+    pub path: PathBuf,
+    /// Its bytes when it is made; those that it must have otherwise.
+    pub size: Option<u64>,
+    /// The number of this node, from 0; found if none is said.
+    pub node: Option<u32>,
+}
+
+impl WindowSpec {
+    /// What a value says; none for one that cannot be. A file name has no comma.
+    pub fn of(value: &[u8]) -> Option<WindowSpec> {
+        let mut items = value.split(|byte| *byte == b',');
+        let path = items.next().filter(|path| !path.is_empty())?;
+        let mut spec = WindowSpec { path: PathBuf::from(OsStr::from_bytes(path)), size: None, node: None };
+        for item in items {
+            let at = item.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = (&item[..at], &item[at + 1..]);
+            match name {
+                b"size" if spec.size.is_none() => spec.size = Some(bytes(value)? as u64),
+                b"node" if spec.node.is_none() => spec.node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
+                _ => return None,
+            }
+        }
+        Some(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_a_file_and_what_is_said_of_it() {
+        let plain = WindowSpec { path: "/dev/shm/w".into(), size: None, node: None };
+        assert_eq!(WindowSpec::of(b"/dev/shm/w").as_ref(), Some(&plain));
+        let all = WindowSpec { size: Some(1 << 30), node: Some(3), ..plain };
+        assert_eq!(WindowSpec::of(b"/dev/shm/w,node=3,size=1G"), Some(all));
+        for wrong in
+            ["", ",node=1", "f,node", "f,node=", "f,node=-1", "f,size=1x", "f,nodes=2", "f,node=1,node=1", "f,"]
+        {
+            assert_eq!(WindowSpec::of(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}
