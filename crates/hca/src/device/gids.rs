@@ -4,6 +4,8 @@
 //!
 //! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
 //!   entry, which is its own again when it comes back.
+//! * The GID of this node in a window is the first, and with `VERVAIN_LINK=window` the only one; it counts as one of the
+//!   interface that comes first.
 //! * The port's interface gives state and MTU: the first one that runs, has an address and is no loopback, by name and
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
@@ -13,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::network::{Interface, interfaces};
 use std::net::IpAddr;
-use vervain_config::{Config, INTERFACE};
+use std::sync::OnceLock;
+use vervain_config::{Config, INTERFACE, LinkChoice};
 use vervain_iba::{Gid, event};
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
@@ -43,6 +46,14 @@ struct Table {
 }
 
 static TABLE: OwnerLock<Option<Table>> = OwnerLock::new(None);
+/// That of this node in the window, and whether there is no other.
+static WINDOW: OnceLock<(Gid, bool)> = OnceLock::new();
+
+/// This node has `gid` in a window. Said before the first look at the table; it stays.
+pub fn set_window(gid: Gid) {
+    let link = Config::of_process().map(|config| config.link);
+    let _ = WINDOW.set((gid, link.is_ok_and(|link| link == LinkChoice::Window)));
+}
 
 /// The largest IB MTU that an interface carries, as `enum ibv_mtu`: 1 for 256 up to 5 for 4096.
 pub(crate) fn mtu_of(interface_mtu: u32) -> u32 {
@@ -71,7 +82,7 @@ pub(crate) fn check_interfaces() -> Result<()> {
 
 impl Table {
     /// Takes over the network as it is now; says whether the GIDs and what of the line has changed.
-    fn update(&mut self, all: &[Interface], wanted: Option<&[String]>) -> Changes {
+    fn update(&mut self, all: &[Interface], wanted: Option<&[String]>, window: Option<(Gid, bool)>) -> Changes {
         let line = self.line;
         let gids: Vec<Gid> = self.present().map(|e| e.gid).collect();
         self.addresses = all.iter().flat_map(|i| i.addresses.iter().map(|a| gid_of(*a))).collect();
@@ -79,7 +90,12 @@ impl Table {
             all.iter().filter(|i| wanted.is_none_or(|names| names.contains(&i.name))).collect();
         chosen.sort_by_key(|i| (i.loopback, !i.running, i.index));
         self.slots.iter_mut().for_each(|s| s.present = false);
-        for interface in &chosen {
+        if let (Some((gid, _)), Some(first)) = (window, chosen.first()) {
+            self.enter(first, gid);
+            self.addresses.push(gid);
+        }
+        let alone = window.is_some_and(|(_, alone)| alone);
+        for interface in chosen.iter().filter(|_| !alone) {
             let mut addresses = interface.addresses.clone();
             addresses.sort_by_key(IpAddr::is_ipv6);
             addresses.iter().for_each(|a| self.enter(interface, gid_of(*a)));
@@ -165,7 +181,7 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     let mut guard = TABLE.lock();
     if guard.is_none() {
         let mut table = Table::default();
-        table.update(&interfaces(), wanted());
+        table.update(&interfaces(), wanted(), WINDOW.get().copied());
         *guard = Some(table);
     }
     guard
@@ -174,7 +190,7 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
 /// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and whether
 /// they are up now.
 pub(crate) fn look_again() -> (Vec<u32>, bool) {
-    let changes = table().as_mut().map(|t| t.update(&interfaces(), wanted()));
+    let changes = table().as_mut().map(|t| t.update(&interfaces(), wanted(), WINDOW.get().copied()));
     changes.map_or((Vec::new(), false), |changes| (changes.events().collect(), changes.now.up))
 }
 
@@ -244,7 +260,7 @@ mod tests {
         let mut bridge = interface(3, "docker0", 1500, &["172.17.0.1"]);
         bridge.running = false;
         let eth = interface(4, "eth0", 9000, &["fe80::1", "10.0.0.1"]);
-        table.update(&[lo(), bridge, eth], None);
+        table.update(&[lo(), bridge, eth], None, None);
         assert_eq!(table.line, Some(Line { up: true, mtu: 5 }));
         let gids: Vec<_> = table.present().map(|e| (e.index, e.ifname.as_str())).collect();
         assert_eq!(gids, [(0, "eth0"), (1, "eth0"), (2, "docker0"), (3, "lo"), (4, "lo")]);
@@ -254,9 +270,9 @@ mod tests {
     #[test]
     fn loopback_alone_is_a_port_until_there_is_a_network() {
         let mut table = Table::default();
-        table.update(&[lo()], None);
+        table.update(&[lo()], None, None);
         assert_eq!(table.line, Some(Line { up: true, mtu: 5 }));
-        let changes = table.update(&[lo(), interface(2, "eth0", 1500, &["10.0.0.1"])], None);
+        let changes = table.update(&[lo(), interface(2, "eth0", 1500, &["10.0.0.1"])], None, None);
         assert_eq!((events(&changes), changes.now), (vec![event::GID_CHANGE], Line { up: true, mtu: 3 }));
         assert_eq!(table.slots[0].entry.ifname, "lo", "entries keep their indices");
     }
@@ -267,13 +283,13 @@ mod tests {
         let up = interface(2, "eth0", 1500, &["10.0.0.1", "fe80::1"]);
         let mut down = interface(2, "eth0", 1500, &["10.0.0.1"]);
         down.running = false;
-        assert!(events(&table.update(&[lo(), up.clone()], None)).is_empty(), "the first look is no news");
-        let changes = table.update(&[lo(), down], None);
+        assert!(events(&table.update(&[lo(), up.clone()], None, None)).is_empty(), "the first look is no news");
+        let changes = table.update(&[lo(), down], None, None);
         assert_eq!(events(&changes), [event::PORT_ERR, event::GID_CHANGE]);
         assert!(!table.slots[1].present);
-        let changes = table.update(&[lo()], None);
+        let changes = table.update(&[lo()], None, None);
         assert_eq!((events(&changes), changes.now), (vec![event::GID_CHANGE], Line { up: false, mtu: 3 }));
-        let changes = table.update(&[lo(), up], None);
+        let changes = table.update(&[lo(), up], None, None);
         assert_eq!(events(&changes), [event::PORT_ACTIVE, event::GID_CHANGE]);
         let gids: Vec<_> = table.present().map(|e| (e.index, e.ifname.as_str())).collect();
         assert_eq!(gids, [(0, "eth0"), (1, "eth0"), (2, "lo"), (3, "lo")]);
@@ -284,9 +300,9 @@ mod tests {
         let mut table = Table::default();
         let mut down = interface(2, "eth0", 1500, &["10.0.0.1"]);
         down.running = false;
-        table.update(std::slice::from_ref(&down), None);
+        table.update(std::slice::from_ref(&down), None, None);
         assert_eq!(table.line, Some(Line { up: false, mtu: 3 }));
-        table.update(&[lo(), down], None);
+        table.update(&[lo(), down], None, None);
         assert_eq!(table.line, Some(Line { up: true, mtu: 5 }));
     }
 
@@ -295,9 +311,9 @@ mod tests {
         let mut table = Table::default();
         let many: Vec<String> = (0..64).map(|i| format!("10.0.0.{i}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        table.update(&[interface(2, "eth0", 1500, &many)], None);
+        table.update(&[interface(2, "eth0", 1500, &many)], None, None);
         let kept = [&many[1..], &["10.9.9.9", "10.9.9.8"]].concat();
-        table.update(&[interface(2, "eth0", 1500, &kept)], None);
+        table.update(&[interface(2, "eth0", 1500, &kept)], None, None);
         assert_eq!(table.slots.len(), 64);
         assert_eq!(table.slots[0].entry.gid, gid_of("10.9.9.9".parse().unwrap()));
         assert!(table.addresses.contains(&gid_of("10.9.9.8".parse().unwrap())), "still an address of this host");
@@ -307,8 +323,22 @@ mod tests {
     fn only_wanted_interfaces_have_gids() {
         let mut table = Table::default();
         let names = ["lo".to_owned()];
-        table.update(&[lo(), interface(2, "eth0", 1500, &["10.0.0.1"])], Some(&names));
+        table.update(&[lo(), interface(2, "eth0", 1500, &["10.0.0.1"])], Some(&names), None);
         assert_eq!(table.line, Some(Line { up: true, mtu: 5 }));
         assert!(table.present().all(|e| e.ifname == "lo"));
+    }
+
+    #[test]
+    fn the_window_s_gid_is_the_first_and_may_be_the_only_one() {
+        let window = [0xfd; 16];
+        let eth = interface(2, "eth0", 1500, &["10.0.0.1"]);
+        for (alone, count) in [(false, 4), (true, 1)] {
+            let mut table = Table::default();
+            table.update(&[lo(), eth.clone()], None, Some((window, alone)));
+            let gids: Vec<_> = table.present().map(|e| e.gid).collect();
+            assert_eq!((gids.len(), gids[0]), (count, window));
+            assert!(table.addresses.contains(&window), "it leads to this host");
+            assert_eq!(table.line, Some(Line { up: true, mtu: 3 }));
+        }
     }
 }

@@ -142,9 +142,10 @@ pub struct Device {
 pub fn devices() -> Result<Vec<Arc<Device>>> {
     let config = Config::of_process()?;
     let (ports, link_layer, link) = (config.ports as u8, config.link_layer, config.link);
-    if link == LinkChoice::Roce && link_layer == LinkLayer::Infiniband {
-        let (link, link_layer) = (LINK.name(), LINK_LAYER.name());
-        return Err(Error::invalid(format!("{link} is 'roce', which needs the GIDs of {link_layer}=ethernet")));
+    if matches!(link, LinkChoice::Roce | LinkChoice::Window) && link_layer == LinkLayer::Infiniband {
+        let (name, link_layer) = (LINK.name(), LINK_LAYER.name());
+        let link = link.word();
+        return Err(Error::invalid(format!("{name} is '{link}', which needs the GIDs of {link_layer}=ethernet")));
     }
     gids::check_interfaces()?;
     Ok((0..config.devices)
@@ -232,7 +233,7 @@ impl Device {
 
     /// Whether a port's state and MTU are those of a network interface, and not of memory alone.
     pub(crate) fn follows_network(&self) -> bool {
-        self.is_ethernet() && self.link != LinkChoice::Local
+        self.is_ethernet() && matches!(self.link, LinkChoice::Auto | LinkChoice::Roce)
     }
 
     fn line(&self) -> Line {

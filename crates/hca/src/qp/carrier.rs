@@ -14,8 +14,8 @@ use vervain_iba::{AhAttr, Gid, QpAttr};
 
 /// The way to peers that memory does not reach. Its receiving side is a [`crate::process::poller::Poller`].
 pub trait Carrier: Send + Sync {
-    /// Whether it carries what `device` sends at all, to whatever address.
-    fn carries(&self, device: &Device) -> bool;
+    /// Whether it carries what `device` sends to this address.
+    fn carries(&self, device: &Device, ah: &AhAttr) -> bool;
 
     /// Makes the connection of `qp`, which goes to RTR with these attributes; it receives from now on.
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn Connection>>;

@@ -29,11 +29,12 @@ impl Router {
     /// Where the address leads.
     pub(crate) fn route(&self, device: u32, ah: &AhAttr) -> Route {
         let device = self.devices.get(device as usize);
-        let carrier = device.and_then(|d| self.carriers.iter().position(|carrier| carrier.carries(d)));
+        let carrier = device.and_then(|d| self.carriers.iter().position(|carrier| carrier.carries(d, ah)));
         let here = is_this_host(&self.devices, ah);
         match (self.choice, carrier) {
-            (LinkChoice::Roce, Some(n)) => Route::Carrier(n),
+            (LinkChoice::Roce | LinkChoice::Window, Some(n)) => Route::Carrier(n),
             (LinkChoice::Auto, Some(n)) if is_multicast(&ah.grh.dgid) => Route::Both(n),
+            (LinkChoice::Window, None) => Route::Unreachable,
             _ if here => Route::Memory,
             (LinkChoice::Auto, Some(n)) => Route::Carrier(n),
             _ => Route::Unreachable,
@@ -59,7 +60,7 @@ impl Router {
         match self.choice {
             LinkChoice::Local => Ok(()),
             LinkChoice::Auto => register().or(Ok(())),
-            LinkChoice::Roce => register(),
+            LinkChoice::Roce | LinkChoice::Window => register(),
         }
     }
 
