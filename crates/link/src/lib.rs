@@ -6,20 +6,22 @@ pub mod endpoint;
 pub mod local;
 pub mod roce;
 mod user;
+pub mod window;
 
 use local::Local;
 use log::LevelFilter;
 use roce::Roce;
 use std::sync::{Arc, Once, OnceLock};
-use vervain_config::{Config, LogLevel, Unknown};
-use vervain_hca::device::LinkChoice;
+use vervain_config::{Config, LINK, LogLevel, Unknown, WINDOW};
+use vervain_hca::device::{LinkChoice, gids};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::poller::Poller;
 use vervain_hca::process::{Identity, Ways};
 use vervain_hca::qp::carrier::Carrier;
 use vervain_hca::qp::router::Router;
 use vervain_hca::qp::table;
-use vervain_hca::{Context, Device, Result};
+use vervain_hca::{Context, Device, Error, Result};
+use window::Window;
 
 /// The RoCE carrier of the calling process, for whoever looks at what it counts.
 static ROCE: OwnerLock<Option<Arc<Roce>>> = OwnerLock::new(None);
@@ -46,19 +48,43 @@ pub fn open(device: &Arc<Device>) -> Result<Arc<Context>> {
     Context::open(device, table::start(ways)?)
 }
 
+/// The devices, as the environment configures them: with the GID that this node has in the window, if there is one.
+///
+/// # Errors
+/// What is wrong with the environment, in a sentence.
+pub fn devices() -> Result<Vec<Arc<Device>>> {
+    if Config::of_process()?.link == LinkChoice::Window && window::of_process()?.is_none() {
+        let (link, window) = (LINK.name(), WINDOW.name());
+        return Err(Error::invalid(format!("{link} is 'window', which needs {window}=FILE")));
+    }
+    if let Some(gid) = window::gid()? {
+        gids::set_window(gid);
+    }
+    vervain_hca::devices()
+}
+
 fn ways(identity: &Identity) -> Result<(Ways, Router)> {
     let choice = Config::of_process()?.link;
-    let devices = vervain_hca::devices()?;
-    let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce)?);
-    *ROCE.lock() = Some(Arc::clone(&roce));
-    let mut carriers: Vec<Arc<dyn Carrier>> = vec![roce.clone()];
-    let mut pollers: Vec<Arc<dyn Poller>> = vec![roce];
+    let devices = devices()?;
+    let mut carriers: Vec<Arc<dyn Carrier>> = Vec::new();
+    let mut pollers: Vec<Arc<dyn Poller>> = Vec::new();
+    let window = window::of_process()?.map(Window::new).transpose()?;
+    if let Some(window) = &window {
+        carriers.push(Arc::new(window.clone()));
+        pollers.push(Arc::new(window.clone()));
+    }
+    if choice != LinkChoice::Window {
+        let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce)?);
+        *ROCE.lock() = Some(Arc::clone(&roce));
+        carriers.push(roce.clone());
+        pollers.push(roce);
+    }
     if let Some(make) = MORE.get() {
         let More { carrier, poller } = make()?;
         carriers.insert(0, carrier);
         pollers.push(poller);
     }
-    let rendezvous = Arc::new(Local::new(identity)?);
+    let rendezvous = Arc::new(Local::new(identity, window.map_or((1, 0), |window| window.slots()))?);
     Ok((Ways { rendezvous, pollers }, Router::new(choice, devices, carriers)))
 }
 

@@ -37,7 +37,7 @@ fn devices() -> Result<&'static Devices, c_int> {
         .get_or_init(|| {
             vervain_link::start_logging();
             warn_of_absent_view();
-            match hca::devices() {
+            match vervain_link::devices() {
                 Ok(list) => Ok(Devices(list.into_iter().map(|d| Box::into_raw(Box::new(Entry::new(d)))).collect())),
                 Err(e) => {
                     log::error!("no device: {e}");

@@ -378,7 +378,7 @@ impl Engine {
 }
 
 impl Carrier for PutOnly {
-    fn carries(&self, device: &Device) -> bool {
+    fn carries(&self, device: &Device, _ah: &vervain_hca::AhAttr) -> bool {
         device.is_ethernet()
     }
 

@@ -106,6 +106,8 @@ pub struct Local {
     epoll: OwnedFd,
     identity: Identity,
     listeners: OwnerLock<Vec<(u32, Socket)>>,
+    /// Which slots it wants.
+    wanted: (u32, u32),
     outgoing: Outgoing,
     incoming: Incoming,
     groups: Groups,
@@ -116,8 +118,8 @@ pub struct Local {
 }
 
 impl Local {
-    /// The way for a process that has no slot yet.
-    pub fn new(init: &process::Identity) -> Result<Local> {
+    /// The way for a process that has no slot yet, and wants those whose number divided by the first of `wanted` leaves the second.
+    pub fn new(init: &process::Identity, wanted: (u32, u32)) -> Result<Local> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
         let duplicate = |fd: RawFd| -> Result<OwnedFd> {
             // SAFETY: the descriptor belongs to the process that is being made, and stays open during this call.
@@ -145,6 +147,7 @@ impl Local {
             epoll,
             identity,
             listeners: OwnerLock::default(),
+            wanted,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             groups: Groups::default(),
@@ -213,6 +216,10 @@ impl Rendezvous for Local {
         let first = self.identity.incarnation[0] as u32 % count;
         for i in 0..count {
             let slot = 1 + (first + i) % count;
+            let (divisor, remainder) = self.wanted;
+            if slot % divisor != remainder {
+                continue;
+            }
             match Socket::listen(&self.identity.name(slot)) {
                 Ok(listener) => {
                     self.watch(&listener, Token::Listener(slot)).map_err(|e| os_error("epoll", e))?;

@@ -89,7 +89,7 @@ impl Roce {
 }
 
 impl Carrier for Roce {
-    fn carries(&self, device: &Device) -> bool {
+    fn carries(&self, device: &Device, _ah: &AhAttr) -> bool {
         device.is_ethernet()
     }
 

@@ -1,0 +1,301 @@
+//! A connected QP whose messages go through a window: its requester and its responder.
+
+use super::Engine;
+use super::datagrams::Patience;
+use super::pair::{Pair, encode};
+use super::path_psns::PathPsns;
+use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
+use crate::endpoint::responder::{Inbound, Lanes};
+use crate::endpoint::{Foreign, PacketOut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::process::Progress;
+use vervain_hca::qp::carrier::{self, PathAttr, Psns};
+use vervain_hca::qp::remote::{SenderAccess, Sends};
+use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns};
+use vervain_transport::{Data, Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
+use vervain_window::pairs::block;
+use vervain_window::pairs::rendezvous::PeerId;
+use vervain_window::pairs::ring::Class;
+use vervain_wire::{Headers, Packet, opcode};
+
+/// The only P_Key there is.
+pub const PKEY: u16 = 0xffff;
+pub const NEVER: u64 = u64::MAX;
+/// Packets of a READ's answer before others get their turn.
+const ANSWERS: u32 = 16;
+/// Bytes that one QP has under way at most: more than a ring holds, which alone holds back.
+const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
+/// Packets that one call sends at most, so that posting stays asynchronous.
+const BUDGET: u32 = 64;
+
+/// A connected QP.
+pub struct Connection {
+    me: Weak<Connection>,
+    engine: Weak<Engine>,
+    pub qp: Weak<Qp>,
+    pub peer: PeerId,
+    peer_qpn: u32,
+    service: Service,
+    /// The pair by which it goes on, once there is one: it is never with another process of that number.
+    pair: OnceLock<Arc<Pair>>,
+    /// Messages of the pair when this connection has sent its last one.
+    last_sent: AtomicU64,
+    /// Taken under the lock of the QP's send queue only.
+    sending: OwnerLock<(RequesterEnd, Window)>,
+    replying: OwnerLock<(Responder, Lanes)>,
+    /// When its requester wants to be called.
+    pub deadline: AtomicU64,
+    /// Answers for it that could not be handled when they came.
+    pub deferred: AtomicU64,
+    /// What sent and received packets are in the PSNs of a path.
+    sent: PathPsns,
+    received: PathPsns,
+    /// Over UC, for messages that come before a receive.
+    pub patience: Patience,
+    closed: AtomicBool,
+}
+
+/// Where the packets of a connection leave.
+pub struct SlotOut<'a> {
+    connection: &'a Connection,
+    class: Class,
+    left: u32,
+}
+
+impl PacketOut for SlotOut<'_> {
+    type Data = Foreign;
+
+    fn has_room(&self) -> bool {
+        self.left > 0 && self.connection.pair().is_some_and(|pair| pair.is_over() || pair.has_room(self.class))
+    }
+
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
+        let pair = self.connection.pair().ok_or(Refused::Full)?;
+        let sent = pair.push(self.class, &encode(headers), from)?;
+        self.left -= 1;
+        if self.class == Class::Request {
+            self.connection.sent.count(headers, from.len());
+        }
+        self.connection.last_sent.store(sent, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_taken(&self) -> bool {
+        self.connection.pair().is_some_and(|pair| pair.has_taken(self.connection.last_sent.load(Ordering::Relaxed)))
+    }
+}
+
+impl Connection {
+    pub fn new(engine: &Arc<Engine>, qp: &Arc<Qp>, attr: &QpAttr, peer: PeerId) -> Arc<Self> {
+        let service = match qp.qp_type() {
+            QpType::Uc => Service::Uc,
+            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
+            _ => Service::Rc,
+        };
+        let responder = Responder::new(&ResponderConfig {
+            service,
+            dest_qpn: attr.dest_qp_num,
+            pkey: PKEY,
+            migrated: true,
+            expected_psn: attr.rq_psn,
+            mtu: block::MTU,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        });
+        Arc::new_cyclic(|me| Connection {
+            me: me.clone(),
+            engine: Arc::downgrade(engine),
+            qp: Arc::downgrade(qp),
+            peer,
+            peer_qpn: attr.dest_qp_num,
+            service,
+            pair: OnceLock::new(),
+            last_sent: AtomicU64::new(0),
+            sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(block::MTU, UNDER_WAY))),
+            replying: OwnerLock::new((responder, Lanes::default())),
+            deadline: AtomicU64::new(NEVER),
+            deferred: AtomicU64::new(0),
+            sent: PathPsns::new(128 << attr.path_mtu, 0),
+            received: PathPsns::new(128 << attr.path_mtu, attr.rq_psn),
+            patience: Patience::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The pair, if there is one.
+    pub fn pair(&self) -> Option<&Arc<Pair>> {
+        if self.pair.get().is_none() {
+            let pair = self.engine.upgrade()?.pair(self.peer)?;
+            let _ = self.pair.set(pair);
+        }
+        self.pair.get()
+    }
+
+    fn out(&self, class: Class) -> SlotOut<'_> {
+        SlotOut { connection: self, class, left: BUDGET }
+    }
+
+    fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
+        RequesterConfig {
+            service: self.service,
+            dest_qpn: path.dest_qpn,
+            pkey: PKEY,
+            migrated: true,
+            introduces: false,
+            first_psn,
+            first_request,
+            mtu: block::MTU,
+            timeout: path.timeout,
+            retry_cnt: path.retry_cnt,
+            rnr_retry: path.rnr_retry,
+            max_rd_atomic: path.max_rd_atomic,
+        }
+    }
+
+    /// Has the requester do `f`, and then everything that it can do now.
+    fn run(
+        self: &Arc<Self>,
+        sends: &mut Sends<'_>,
+        f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, SlotOut<'_>>),
+    ) -> Progress {
+        let mut sending = self.sending.lock();
+        let (end, window) = &mut *sending;
+        let config = |psn, head| {
+            self.sent.begin(psn);
+            self.config(&sends.path(), psn, head)
+        };
+        if end.start(sends, config).is_none() {
+            return Progress::Idle;
+        }
+        let mut f = Some(f);
+        let (sent, left) = loop {
+            let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) else { return Progress::Idle };
+            if let Some(f) = f.take() {
+                f(requester, window, &mut host);
+            }
+            let sent = requester.poll_transmit(now_ns(), window, &mut host);
+            let left = host.out.left;
+            if !end.do_local(sends) {
+                break (sent, left);
+            }
+        };
+        let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
+        self.deadline.store(deadline, Ordering::SeqCst);
+        if let Some(engine) = self.engine.upgrade()
+            && deadline < engine.next_look()
+        {
+            sends.qp().process().wake_for_packets();
+        }
+        if sent != Sent::HostFull {
+            return Progress::Idle;
+        }
+        if left == 0 {
+            return Progress::More;
+        }
+        // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
+        if let Some(pair) = self.pair() {
+            pair.wait_for_room(self);
+        }
+        Progress::Idle
+    }
+
+    /// Has the responder do `f`, and say what it has to say; whether there is more.
+    pub fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, SlotOut<'_>>)) -> bool {
+        let mut replying = self.replying.lock();
+        if replying.stolen() {
+            replying.1.leave();
+        }
+        let (responder, lanes) = &mut *replying;
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let out = self.out(Class::Answer);
+        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, lanes, out };
+        f(responder, &mut host);
+        responder.poll_transmit(ANSWERS, &mut host)
+    }
+
+    /// A request of the peer; whether there is more to say to it.
+    pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>) -> bool {
+        self.reply(qp, |responder, host| {
+            responder.handle_packet(packet, host);
+            if responder.expected_psn() != packet.headers.bth.psn {
+                // It was taken, or had been before.
+                self.received.count(&packet.headers, packet.payload.length() as u64);
+            }
+        })
+    }
+
+    /// What answers a request of this QP.
+    pub fn response(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_, Foreign>) -> SenderAccess {
+        let answer = |sends: &mut Sends<'_>| {
+            self.run(sends, |requester, window, host| requester.handle_packet(now_ns(), packet, window, host))
+        };
+        qp.with_sends(self, answer)
+    }
+
+    /// The time that its requester asked for has come.
+    pub fn timeout(self: &Arc<Self>, qp: &Qp, now: u64) -> SenderAccess {
+        let timeout = |sends: &mut Sends<'_>| {
+            self.run(sends, |requester, window, host| requester.handle_timeout(now, window, host))
+        };
+        qp.with_sends(self, timeout)
+    }
+
+    /// Whether packets with this operation are for the half of the QP that there is (IBA A14.2.1, 10.3.1).
+    pub fn takes(&self, qp: &Qp, operation: u8) -> bool {
+        let wrong_way = if opcode::is_request(operation) { QpType::XrcSend } else { QpType::XrcRecv };
+        !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
+    }
+
+    /// Whether what comes by `pair` is the peer's: of the process that this QP is connected with, and of no other one.
+    pub fn is_with(&self, pair: &Arc<Pair>) -> bool {
+        self.pair().is_some_and(|own| Arc::ptr_eq(own, pair))
+    }
+
+    /// Whether nobody answers what is lost.
+    pub fn is_unreliable(&self) -> bool {
+        self.service == Service::Uc
+    }
+
+    /// The QP is reset or gone.
+    pub fn close(&self) {
+        let mut replying = self.replying.lock();
+        self.closed.store(true, Ordering::Relaxed);
+        replying.1.release();
+    }
+}
+
+impl carrier::Connection for Connection {
+    fn advance(&self, sends: &mut Sends<'_>) -> Progress {
+        self.me.upgrade().map_or(Progress::Idle, |me| me.run(sends, |_, _, _| ()))
+    }
+
+    fn modified(&self, path: &PathAttr) {
+        if let Some(requester) = self.sending.lock().0.requester_mut() {
+            requester.modify(&self.config(path, path.sq_psn, 0));
+        }
+        self.replying.lock().0.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+    }
+
+    fn psns(&self) -> Psns {
+        let next = self.sending.lock().0.requester().map(Requester::next_psn);
+        let expected = self.replying.lock().0.expected_psn();
+        Psns { next: next.map(|psn| self.sent.of_path(psn)), expected: self.received.of_path(expected) }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.sending.lock().0.requester().is_some_and(|requester| !requester.is_idle())
+    }
+
+    fn disconnected(&self) {
+        let mut sending = self.sending.lock();
+        let (end, window) = &mut *sending;
+        if let Some(mut requester) = end.take() {
+            requester.abandon(window);
+        }
+        self.deadline.store(NEVER, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,293 @@
+//! Datagrams and multicast through a window (IBA 9.8.3, 10.5). In front of the payload stands what a packet of RoCE has in its IP header.
+
+use super::Engine;
+use super::address;
+use super::connection::PKEY;
+use super::pair::{Pair, encode};
+use crate::endpoint::responder::{Lanes, nak};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use vervain_hca::arena::layout::MULTICAST_QPN;
+use vervain_hca::device::grh;
+use vervain_hca::device::port_counters::Word;
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::qp::carrier::Datagram;
+use vervain_hca::responder::datagram;
+use vervain_hca::rq::Receipt;
+use vervain_hca::{AhAttr, Gid, Qp, QpType, now_ns, wc};
+use vervain_transport::{Nak, Refused};
+use vervain_window::pairs::ring::Class;
+use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
+
+/// How soon a datagram that was not sent is tried again.
+const SOON_NS: u64 = 50_000;
+/// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has its turn by
+/// then. Behind one that has waited in vain others do not wait until the receiver takes something again.
+const PAIR_NS: u64 = 1_000_000_000;
+const ROOM_NS: u64 = 1_000_000_000;
+/// How long a QP that had receives may be without one before what comes for it is dropped: a program that has not seen yet what
+/// came cannot post more.
+const NO_RECEIVE_NS: u64 = 50_000_000;
+/// Bytes in front of the payload.
+const ROUTE: usize = 24;
+
+/// UD QPs that receive, and the groups they are in.
+#[derive(Default)]
+pub struct Datagrams {
+    listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
+    groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
+}
+
+/// A UD QP.
+struct Listener {
+    qp: Weak<Qp>,
+    lanes: OwnerLock<Lanes>,
+    patience: Patience,
+    /// Since when its datagram at the head waits, or zero.
+    waits: AtomicU64,
+    /// Changed under the lock of `lanes`.
+    closed: AtomicBool,
+}
+
+/// Whether what comes for a QP that has no receive may wait for one.
+#[derive(Default)]
+pub struct Patience {
+    /// It had a receive for a message, and was not waited for in vain since.
+    served: AtomicBool,
+    since: AtomicU64,
+}
+
+impl Patience {
+    /// It has a receive.
+    pub fn serve(&self) {
+        self.served.store(true, Ordering::Relaxed);
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// It has none; whether to wait.
+    pub fn waits(&self, now: u64) -> bool {
+        if !self.served.load(Ordering::Relaxed) {
+            return false;
+        }
+        let since = self.since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.since.store(now, Ordering::Relaxed);
+            return true;
+        }
+        let waits = now.saturating_sub(since) < NO_RECEIVE_NS;
+        if !waits {
+            self.served.store(false, Ordering::Relaxed);
+        }
+        waits
+    }
+}
+
+/// What stands in front of the payload.
+struct Route {
+    dgid: Gid,
+    traffic_class: u8,
+    hop_limit: u8,
+    flow_label: u32,
+}
+
+impl Route {
+    fn of(ah: &AhAttr) -> Route {
+        let grh = &ah.grh;
+        let (traffic_class, hop_limit, flow_label) = (grh.traffic_class, grh.hop_limit, grh.flow_label);
+        Route { dgid: grh.dgid, traffic_class, hop_limit, flow_label }
+    }
+
+    fn encode(&self) -> [u8; ROUTE] {
+        let mut bytes = [0; ROUTE];
+        bytes[..16].copy_from_slice(&self.dgid);
+        bytes[16..20].copy_from_slice(&self.flow_label.to_be_bytes());
+        (bytes[20], bytes[21]) = (self.traffic_class, self.hop_limit);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ROUTE]) -> Option<Route> {
+        let flow_label = u32::from_be_bytes(bytes[16..20].try_into().ok()?);
+        Some(Route { dgid: bytes[..16].try_into().ok()?, traffic_class: bytes[20], hop_limit: bytes[21], flow_label })
+    }
+}
+
+impl Datagrams {
+    /// `qp` receives from now on.
+    pub fn listen(&self, qp: &Arc<Qp>) {
+        let listener = Listener {
+            qp: Arc::downgrade(qp),
+            lanes: OwnerLock::default(),
+            patience: Patience::default(),
+            waits: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        };
+        self.listeners.lock().insert(qp.qp_num(), Arc::new(listener));
+    }
+
+    /// UD QP `qpn` receives no longer.
+    pub fn unregister_qp(&self, qpn: u32) {
+        let listener = self.listeners.lock().remove(&qpn);
+        if let Some(listener) = listener {
+            let mut lanes = listener.lanes.lock();
+            listener.closed.store(true, Ordering::Relaxed);
+            lanes.release();
+        }
+    }
+
+    fn listener(&self, qpn: u32) -> Option<Arc<Listener>> {
+        self.listeners.lock().get(&qpn).cloned()
+    }
+
+    /// Enters `qpn` into a group; whether it is the first of this process.
+    pub fn join(&self, group: &Gid, qpn: u32) -> bool {
+        let mut groups = self.groups.lock();
+        let members = groups.entry(*group).or_default();
+        if !members.contains(&qpn) {
+            members.push(qpn);
+        }
+        members.len() == 1
+    }
+
+    /// Takes it out; whether it was the last of this process.
+    pub fn leave(&self, group: &Gid, qpn: u32) -> bool {
+        let mut groups = self.groups.lock();
+        let Some(members) = groups.get_mut(group) else { return false };
+        members.retain(|member| *member != qpn);
+        let is_empty = members.is_empty();
+        if is_empty {
+            groups.remove(group);
+        }
+        is_empty
+    }
+
+    /// The groups that QPs of this process are in.
+    pub fn groups(&self) -> Vec<Gid> {
+        self.groups.lock().keys().copied().collect()
+    }
+}
+
+impl Engine {
+    /// Sends a datagram. A time if it is to be tried again then.
+    pub fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
+        let headers = Headers {
+            bth: Bth {
+                opcode: opcode::UD | operation,
+                solicited: datagram.solicited,
+                pkey: PKEY,
+                migration: true,
+                dest_qpn: datagram.qpn,
+                ..Bth::default()
+            },
+            deth: Some(Deth { qkey: datagram.qkey, source_qpn: qp.qp_num() }),
+            imm: datagram.imm.map(u32::to_ne_bytes),
+            ..Headers::default()
+        };
+        let headers = encode(&headers);
+        let route = Route::of(datagram.ah).encode();
+        let mut pieces = Pieces::of(&route);
+        datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
+        if datagram.qpn == MULTICAST_QPN {
+            // Nobody of a group answers for the others.
+            for pair in self.members(&datagram.ah.grh.dgid) {
+                let _ = pair.push(Class::Request, &headers, &pieces);
+            }
+            return None;
+        }
+        let peer = address::node(self.facts(), &datagram.ah.grh.dgid).map(|node| address::peer(node, datagram.qpn))?;
+        let listener = self.datagrams.listener(qp.qp_num())?;
+        let now = now_ns();
+        let limit = match self.pair(peer) {
+            Some(pair) => {
+                if pair.push(Class::Request, &headers, &pieces) != Err(Refused::Full) {
+                    listener.waits.store(0, Ordering::Relaxed);
+                    return None;
+                }
+                if pair.is_stalled() { 0 } else { ROOM_NS }
+            }
+            None if self.want(peer) => PAIR_NS,
+            None => return None,
+        };
+        let since = listener.waits.load(Ordering::Relaxed);
+        if limit == 0 || since != 0 && now.saturating_sub(since) > limit {
+            listener.waits.store(0, Ordering::Relaxed);
+            self.pair(peer).iter().for_each(|pair| pair.stall());
+            log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
+            return None;
+        }
+        if since == 0 {
+            listener.waits.store(now, Ordering::Relaxed);
+        }
+        Some(now + SOON_NS)
+    }
+
+    /// A datagram that has come by `pair`. False if it is to be looked at again later.
+    pub fn datagram(&self, pair: &Pair, packet: &Packet<'_>) -> bool {
+        let headers = &packet.headers;
+        let Some(deth) = headers.deth else { return true };
+        let Some((route, payload)) = packet.payload.split_first_chunk::<ROUTE>() else { return true };
+        let Some(route) = Route::decode(route) else { return true };
+        let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
+        let qpns = if is_for_group {
+            self.datagrams.groups.lock().get(&route.dgid).cloned().unwrap_or_default()
+        } else {
+            vec![headers.bth.dest_qpn]
+        };
+        let from = address::gid(self.facts(), pair.peer.node);
+        let immediate = headers.imm.map(u32::from_ne_bytes);
+        for qpn in qpns {
+            let Some(listener) = self.datagrams.listener(qpn) else { continue };
+            let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
+            if !is_for_group && qp.lacks_receive() && listener.patience.waits(now_ns()) {
+                return false;
+            }
+            qp.tally.add(Word::ReceivedPackets, 1);
+            qp.tally.add(Word::ReceivedBytes, packet.payload.len() as u64);
+            let route = grh::Route {
+                sgid: &from,
+                dgid: &route.dgid,
+                traffic_class: route.traffic_class,
+                flow_label: route.flow_label,
+                hop_limit: route.hop_limit,
+                roce: true,
+            };
+            let header = grh::build(&route, payload.len() + if immediate.is_some() { 4 } else { 0 });
+            let receipt = Receipt {
+                opcode: wc::OP_RECV,
+                byte_len: (payload.len() + grh::GRH_BYTES) as u32,
+                imm: immediate.unwrap_or(0),
+                src_qp: deth.source_qpn,
+                sl: route.service_level(0),
+                wc_flags: wc::FLAG_GRH | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
+                ..Receipt::default()
+            };
+            let mut lanes = listener.lanes.lock();
+            if lanes.stolen() {
+                lanes.leave();
+            }
+            if listener.closed.load(Ordering::Relaxed) {
+                continue;
+            }
+            let delivered = lanes.get(&qp, 0).and_then(|lane| {
+                datagram::deliver(lane, &header, &Pieces::of(payload), &receipt, deth.qkey, headers.bth.solicited)
+                    .map_err(nak)
+            });
+            match delivered {
+                Ok(true) => {
+                    listener.patience.serve();
+                    qp.tally.add(Word::Sends, 1);
+                }
+                Err(Nak::InvalidRequest) => {
+                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);
+                }
+                Ok(false) | Err(_) => {
+                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, deth.qkey), true);
+                    qp.tally.add(Word::OutOfBuffer, 1);
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,426 @@
+//! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and never reads. The
+//! protocol is that of `vervain-transport`; its packets go into the rings of pairs ([`vervain_window::pairs`]), which lose nothing. What
+//! comes is taken by whoever polls, or by the progress thread, which looks ever more seldom while nothing comes.
+
+mod address;
+mod connection;
+mod datagrams;
+mod memory;
+mod pair;
+mod path_psns;
+mod payload;
+mod receive;
+
+use connection::{Connection, NEVER};
+use datagrams::Datagrams;
+use memory::Memory;
+use pair::Pair;
+use receive::Receiving;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use vervain_config::{Config, WINDOW, WindowSpec};
+use vervain_hca::device::{Device, is_multicast};
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::host::spin_budget::Patience;
+use vervain_hca::process::Process;
+use vervain_hca::process::poller::Poller;
+use vervain_hca::qp::carrier::{self, Carrier, Datagram};
+use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
+use vervain_window::pairs::rendezvous::{Event, PeerId, Rendezvous};
+use vervain_window::pairs::ring::Outgoing;
+use vervain_window::pairs::slot::Kind;
+use vervain_window::{Facts, FileDevice, GRANULE, Options, PROCESSES, PutDevice, Region, UseGuard};
+
+/// How soon the progress thread looks again: while something comes, and at last.
+const FIRST_LOOK_NS: u64 = 20_000;
+const LAST_LOOK_NS: u64 = 4_000_000;
+/// Looks of the progress thread that find something, before it sees to other things.
+const ROUNDS: usize = 64;
+/// How often a process says that it lives, and looks whether its peers do.
+const BEAT_NS: u64 = 100_000_000;
+/// How long one that joins a group waits until those that are there can know.
+const JOIN: Duration = Duration::from_millis(50);
+
+/// The window of the calling process, opened at the first call; None where the environment names none.
+///
+/// # Errors
+/// What is wrong with it, in a sentence.
+pub fn of_process() -> Result<Option<Arc<dyn PutDevice>>> {
+    static OPENED: OwnerLock<Option<Opened>> = OwnerLock::new(None);
+    let pid = std::process::id();
+    let mut opened = OPENED.lock();
+    if let Some(opened) = opened.as_ref().filter(|opened| opened.pid == pid) {
+        return opened.device.clone();
+    }
+    let device = Config::of_process()?.window.as_ref().map(self::open).transpose();
+    // What was the parent's is not mapped in a forked child, where its addresses may have become something else's.
+    std::mem::forget(opened.replace(Opened { pid, device: device.clone() }));
+    device
+}
+
+/// A window, and the process that has opened it.
+struct Opened {
+    pid: u32,
+    device: Result<Option<Arc<dyn PutDevice>>>,
+}
+
+fn open(spec: &WindowSpec) -> Result<Arc<dyn PutDevice>> {
+    let options = Options { size: spec.size, nodes: None, node: spec.node };
+    let opened = FileDevice::open(&spec.path, &options);
+    Ok(Arc::new(opened.map_err(|e| Error::new(e.errno(), format!("{}: {e}", WINDOW.name())))?))
+}
+
+/// The GID of this node in the window of this process, if there is one.
+///
+/// # Errors
+/// As [`of_process`].
+pub fn gid() -> Result<Option<Gid>> {
+    Ok(of_process()?.map(|device| address::gid(device.facts(), device.facts().node)))
+}
+
+/// The carrier, with what is polled for it.
+pub struct Window(Arc<Engine>);
+
+/// What a process has of a window.
+struct Engine {
+    device: Arc<dyn PutDevice>,
+    process: Arc<vervain_window::Process>,
+    meeting: OwnerLock<Meeting>,
+    pairs: OwnerLock<HashMap<PeerId, (Arc<Pair>, UseGuard)>>,
+    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
+    datagrams: Datagrams,
+    /// Which peers are in which group.
+    groups: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
+    receiving: OwnerLock<Receiving>,
+    /// Events of calls other than looks.
+    news: OwnerLock<Vec<Event>>,
+    has_news: AtomicBool,
+    /// When the progress thread comes by, and how long it stays away while nothing comes.
+    next_look: AtomicU64,
+    pause: AtomicU64,
+    next_beat: AtomicU64,
+    /// How long the progress thread looks out for more after something came, and when it looked last.
+    patience: OwnerLock<(Patience, u64)>,
+    /// Looks of threads that poll, as they were at the last look of the progress thread.
+    looks: AtomicU32,
+}
+
+/// The doors, and the memory that is given out by them.
+struct Meeting {
+    rendezvous: Rendezvous,
+    memory: Memory,
+}
+
+impl Meeting {
+    fn is_rung(&self) -> bool {
+        self.rendezvous.is_rung()
+    }
+
+    fn look(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.rendezvous.look(&mut self.memory, &mut |event| events.push(event));
+        events
+    }
+
+    fn long_ring(&mut self, peer: PeerId) -> Option<u64> {
+        self.memory.long_ring(peer)
+    }
+}
+
+impl Window {
+    /// Makes it for the calling process, which gets a number among those of its node.
+    pub fn new(device: Arc<dyn PutDevice>) -> Result<Window> {
+        let failed = |e: vervain_window::Error| Error::new(e.errno(), format!("{}: {e}", WINDOW.name()));
+        let process = Arc::new(device.claims().process().map_err(failed)?);
+        let me = PeerId { node: device.facts().node, process: process.number() };
+        let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
+        let memory = Memory::new(Arc::clone(&device), Arc::clone(&process));
+        let engine = Engine {
+            device,
+            process,
+            meeting: OwnerLock::new(Meeting { rendezvous, memory }),
+            pairs: OwnerLock::default(),
+            connections: OwnerLock::default(),
+            datagrams: Datagrams::default(),
+            groups: OwnerLock::default(),
+            receiving: OwnerLock::default(),
+            news: OwnerLock::default(),
+            has_news: AtomicBool::new(false),
+            next_look: AtomicU64::new(0),
+            pause: AtomicU64::new(FIRST_LOOK_NS),
+            next_beat: AtomicU64::new(0),
+            patience: OwnerLock::new((Patience::for_requests(), 0)),
+            looks: AtomicU32::new(0),
+        };
+        Ok(Window(Arc::new(engine)))
+    }
+
+    /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number says
+    /// whose it is.
+    pub fn slots(&self) -> (u32, u32) {
+        (PROCESSES, self.0.process.number())
+    }
+}
+
+impl Clone for Window {
+    fn clone(&self) -> Self {
+        Window(Arc::clone(&self.0))
+    }
+}
+
+impl Engine {
+    fn facts(&self) -> &Facts {
+        self.device.facts()
+    }
+
+    fn region(&self) -> &Region {
+        self.device.own()
+    }
+
+    fn next_look(&self) -> u64 {
+        self.next_look.load(Ordering::SeqCst)
+    }
+
+    /// The pair with a process, if there is one.
+    fn pair(&self, peer: PeerId) -> Option<Arc<Pair>> {
+        self.pairs.lock().get(&peer).map(|(pair, _)| Arc::clone(pair))
+    }
+
+    /// Has a pair made with a process; false where there is no room for it.
+    fn want(&self, peer: PeerId) -> bool {
+        let mut meeting = self.meeting.lock();
+        let Meeting { rendezvous, memory } = &mut *meeting;
+        let mut events = Vec::new();
+        // Somebody else may have its number by now.
+        let gone = rendezvous.up().into_iter().find(|(up, _)| *up == peer);
+        if let Some((peer, incarnation)) = gone
+            && self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false))
+        {
+            rendezvous.ended(peer, memory, &mut |event| events.push(event));
+        }
+        let wanted = rendezvous.want(now_ns(), peer, memory, &mut |event| events.push(event));
+        drop(meeting);
+        self.tell(events);
+        wanted
+    }
+
+    /// The next look handles these.
+    fn tell(&self, events: Vec<Event>) {
+        if !events.is_empty() {
+            self.news.lock().extend(events);
+            self.has_news.store(true, Ordering::Release);
+        }
+    }
+
+    fn begin_pair(&self, peer: PeerId, incarnation: u64, theirs: u64, own: u64) -> Option<Arc<Pair>> {
+        let granule = (theirs / GRANULE) as u32;
+        let used = self.device.claims().use_of(peer.node, granule..granule + 1, incarnation);
+        let channel = self.device.channel(peer.node);
+        match (used, channel) {
+            (Ok(used), Ok(channel)) => {
+                let outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
+                let pair = Arc::new(Pair::new(peer, outgoing));
+                log::info!("process {} of node {} is reached through the window", peer.process, peer.node);
+                self.pairs.lock().insert(peer, (Arc::clone(&pair), used));
+                Some(pair)
+            }
+            (Err(e), _) | (_, Err(e)) => {
+                log::info!("process {} of node {} is not reached through the window: {e}", peer.process, peer.node);
+                None
+            }
+        }
+    }
+
+    fn end_pair(&self, peer: PeerId) {
+        if let Some((pair, _)) = self.pairs.lock().remove(&peer) {
+            pair.end();
+        }
+        self.groups.lock().values_mut().for_each(|members| {
+            members.remove(&peer);
+        });
+    }
+
+    fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
+        self.connections.lock().get(&qpn).cloned()
+    }
+
+    fn connected_with(&self, peer: PeerId) -> Vec<Arc<Connection>> {
+        self.connections.lock().values().filter(|connection| connection.peer == peer).cloned().collect()
+    }
+
+    /// A peer has joined a group, or left it.
+    fn enter(&self, peer: PeerId, group: Gid, joins: bool) {
+        let mut groups = self.groups.lock();
+        if joins {
+            groups.entry(group).or_default().insert(peer);
+        } else if let Some(members) = groups.get_mut(&group) {
+            members.remove(&peer);
+        }
+    }
+
+    /// Pairs with the processes that are in a group.
+    fn members(&self, group: &Gid) -> Vec<Arc<Pair>> {
+        let members = self.groups.lock().get(group).cloned().unwrap_or_default();
+        members.into_iter().filter_map(|peer| self.pair(peer)).collect()
+    }
+
+    /// Asks for a pair with everybody that there is.
+    fn want_everybody(&self) {
+        for node in 0..self.facts().layout.nodes() {
+            for process in 0..PROCESSES {
+                if self.device.claims().has_process(node, process) == Ok(true) {
+                    self.want(PeerId { node, process });
+                }
+            }
+        }
+    }
+
+    /// The progress thread's look: where something has come, more may follow at once.
+    fn look_out(&self, process: &'static Process) -> bool {
+        let mut patience = self.patience.lock();
+        let (patience, last) = &mut *patience;
+        let found = self.look(process);
+        if found {
+            patience.slept(now_ns() - *last);
+            for _ in 0..ROUNDS {
+                if !patience.look_out(|| self.look(process)) {
+                    break;
+                }
+            }
+        }
+        *last = now_ns();
+        found
+    }
+
+    /// What is due by the clock: states told again, signs of life, timers. When the next thing is.
+    fn keep_time(&self, now: u64) -> u64 {
+        let mut next = NEVER;
+        {
+            let mut meeting = self.meeting.lock();
+            let Meeting { rendezvous, memory } = &mut *meeting;
+            if now >= self.next_beat.load(Ordering::Relaxed) {
+                self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
+                self.process.beat();
+                let mut events = Vec::new();
+                for (peer, incarnation) in rendezvous.up() {
+                    if self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
+                        rendezvous.ended(peer, memory, &mut |event| events.push(event));
+                    }
+                }
+                self.tell(events);
+            }
+            next = next.min(rendezvous.tell_again(now).unwrap_or(NEVER));
+        }
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in connections {
+            if connection.deadline.load(Ordering::SeqCst) <= now
+                && let Some(qp) = connection.qp.upgrade()
+            {
+                connection.timeout(&qp, now);
+            }
+            next = next.min(connection.deadline.load(Ordering::SeqCst));
+        }
+        next.min(self.next_beat.load(Ordering::Relaxed))
+    }
+}
+
+impl Carrier for Window {
+    fn carries(&self, device: &Device, ah: &AhAttr) -> bool {
+        device.is_ethernet() && (is_multicast(&ah.grh.dgid) || address::node(self.0.facts(), &ah.grh.dgid).is_some())
+    }
+
+    fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
+        let engine = &self.0;
+        let node = address::node(engine.facts(), &attr.ah.grh.dgid)
+            .ok_or_else(|| Error::new(libc::ENETUNREACH, "the GID is none of the window's nodes"))?;
+        let peer = address::peer(node, attr.dest_qp_num);
+        let connection = Connection::new(engine, qp, attr, peer);
+        engine.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
+        if !engine.want(peer) {
+            engine.connections.lock().remove(&qp.qp_num());
+            return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
+        }
+        log::info!("QP {:#x} is connected through the window", qp.qp_num());
+        engine.pause.store(FIRST_LOOK_NS, Ordering::Relaxed);
+        qp.process().expect_packets();
+        qp.process().wake_for_packets();
+        Ok(connection)
+    }
+
+    fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
+        self.0.datagrams.listen(qp);
+        qp.process().expect_packets();
+        Ok(())
+    }
+
+    fn unregister_qp(&self, qpn: u32) {
+        self.0.datagrams.unregister_qp(qpn);
+        let connection = self.0.connections.lock().remove(&qpn);
+        connection.iter().for_each(|connection| connection.close());
+    }
+
+    fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        self.0.send_datagram(qp, datagram)
+    }
+
+    fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        if !self.0.datagrams.join(group, qp.qp_num()) {
+            return Ok(());
+        }
+        self.0.receiving.lock().tell(Kind::Join, *group);
+        self.0.want_everybody();
+        qp.process().expect_packets();
+        qp.process().wake_for_packets();
+        // A sender that is told afterwards that this one listens finds that it does.
+        std::thread::sleep(JOIN);
+        Ok(())
+    }
+
+    fn leave(&self, group: &Gid, qpn: u32) {
+        if self.0.datagrams.leave(group, qpn) {
+            self.0.receiving.lock().tell(Kind::Leave, *group);
+        }
+    }
+}
+
+impl Poller for Window {
+    fn poll(&self, process: &'static Process) -> bool {
+        self.0.look(process)
+    }
+
+    fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
+        // The progress thread takes in what comes meanwhile.
+        Ok(())
+    }
+
+    fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+        let engine = &self.0;
+        let found = engine.look_out(process);
+        let now = now_ns();
+        let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + FIRST_LOOK_NS);
+        let mut more = false;
+        if let Some(mut rx) = engine.receiving.try_lock() {
+            let _ = process.handle_packets(|| rx.tell_taken());
+            more = rx.has_more();
+        }
+        // While threads of the program poll, this one has nothing to do but keep the time.
+        let looks = process.packet_looks();
+        let polled = engine.looks.swap(looks, Ordering::Relaxed) != looks;
+        let pause = match engine.pause.load(Ordering::Relaxed) {
+            _ if found || more => FIRST_LOOK_NS,
+            pause => (pause * 2).min(LAST_LOOK_NS),
+        };
+        engine.pause.store(pause, Ordering::Relaxed);
+        let pause = if polled { LAST_LOOK_NS / 4 } else { pause };
+        let next = due.min(now + pause);
+        engine.next_look.store(next, Ordering::SeqCst);
+        (false, Some(next))
+    }
+
+    fn packet_fd(&self) -> Option<RawFd> {
+        None
+    }
+}

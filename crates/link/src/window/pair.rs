@@ -1,0 +1,121 @@
+//! A pair with another process of the window: what goes there, and what comes from there.
+
+use super::connection::Connection;
+use super::payload::PiecesSource;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_transport::Refused;
+use vervain_window::pairs::rendezvous::PeerId;
+use vervain_window::pairs::ring::{Class, HEADERS, Outgoing, Unsent};
+use vervain_wire::{Headers, MAX_HEADERS};
+
+/// A pair. It lasts until the peer has ended; what is sent then gets nowhere.
+pub struct Pair {
+    /// The peer.
+    pub peer: PeerId,
+    pub outgoing: OwnerLock<Outgoing>,
+    /// The peer has ended, or puts what cannot be.
+    over: AtomicBool,
+    /// What the peer had taken when a datagram had waited for it in vain; none is so many.
+    stalled: AtomicU64,
+    /// Who found no room.
+    waiting: OwnerLock<Vec<Weak<Connection>>>,
+}
+
+impl Pair {
+    pub fn new(peer: PeerId, outgoing: Outgoing) -> Self {
+        let (outgoing, waiting) = (OwnerLock::new(outgoing), OwnerLock::default());
+        Pair { peer, outgoing, over: AtomicBool::new(false), stalled: AtomicU64::new(u64::MAX), waiting }
+    }
+
+    /// Nothing goes there any more.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// A datagram has waited in vain.
+    pub fn stall(&self) {
+        self.stalled.store(self.outgoing.lock().taken(), Ordering::Relaxed);
+    }
+
+    /// Whether the peer has taken nothing since then.
+    pub fn is_stalled(&self) -> bool {
+        self.outgoing.lock().taken() == self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Whether a packet without payload would find room.
+    pub fn has_room(&self, class: Class) -> bool {
+        let mut outgoing = self.outgoing.lock();
+        outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class)
+    }
+
+    /// Whether the peer has taken the first `sent` messages.
+    pub fn has_taken(&self, sent: u64) -> bool {
+        let mut outgoing = self.outgoing.lock();
+        outgoing.look().is_ok() && outgoing.taken() >= sent
+    }
+
+    /// Sends a packet; one to a peer that has ended is lost. How many messages were sent by now.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] while there is no room; [`Refused::Memory`] where the payload is not there.
+    #[inline]
+    pub fn push(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
+        if self.is_over() {
+            return Ok(u64::MAX);
+        }
+        let mut outgoing = self.outgoing.lock();
+        match outgoing.packet(class, headers, &PiecesSource::new(from)) {
+            Ok(()) => Ok(outgoing.sent()),
+            Err(Unsent::Full) => Err(Refused::Full),
+            Err(Unsent::Memory) => Err(Refused::Memory),
+            Err(Unsent::Broken) => {
+                log::warn!(
+                    "process {} of node {} puts what cannot be: nothing goes there any more",
+                    self.peer.process,
+                    self.peer.node
+                );
+                self.end();
+                Ok(u64::MAX)
+            }
+        }
+    }
+
+    /// `connection` goes on when there is room.
+    pub fn wait_for_room(&self, connection: &Arc<Connection>) {
+        self.waiting.lock().push(Arc::downgrade(connection));
+    }
+
+    /// Those who wait, if there is room for them now.
+    pub fn take_waiting(&self) -> Vec<Arc<Connection>> {
+        if self.waiting.lock().is_empty() || !self.is_over() && !self.has_room(Class::Request) {
+            return Vec::new();
+        }
+        let mut waiting: Vec<_> = std::mem::take(&mut *self.waiting.lock()).iter().filter_map(Weak::upgrade).collect();
+        // One may have noted itself more than once.
+        waiting.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        waiting
+    }
+
+    /// Whether anybody waits.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.lock().is_empty()
+    }
+}
+
+/// The headers of a packet as they lie in a slot.
+#[inline]
+pub fn encode(headers: &Headers) -> [u8; HEADERS] {
+    const _: () = assert!(MAX_HEADERS <= HEADERS);
+    let mut emitted = [0; MAX_HEADERS];
+    let len = headers.emit(&mut emitted);
+    let mut bytes = [0; HEADERS];
+    bytes[..len].copy_from_slice(&emitted[..len]);
+    bytes
+}

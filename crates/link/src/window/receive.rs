@@ -1,0 +1,342 @@
+//! What comes from the pairs of this process: taken from their rings by whoever polls, or by the progress thread, and given to the QP
+//! that it is for.
+
+use super::Engine;
+use super::connection::Connection;
+use super::pair::Pair;
+use crate::endpoint::{AsPieces, Foreign};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_hca::mr::transfer::{self, Direction, Pieces};
+use vervain_hca::now_ns;
+use vervain_hca::process::Process;
+use vervain_hca::qp::remote::SenderAccess;
+use vervain_window::pairs::block;
+use vervain_window::pairs::rendezvous::{Event, PeerId};
+use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES};
+use vervain_window::pairs::slot::Kind;
+use vervain_wire::{Headers, Packet, opcode, parse_headers};
+
+/// Messages of one pair before others get their turn: as many as there are slots for requests.
+const BATCH: usize = 32;
+/// Answers that are set aside at most while their QPs are busy.
+const MOST_DEFERRED: usize = 1024;
+
+/// What whoever receives has in hand.
+#[derive(Default)]
+pub struct Receiving {
+    pairs: Vec<Inflow>,
+    /// Connections that have more to answer.
+    unanswered: Vec<Arc<Connection>>,
+    /// Answers to QPs that another thread had, in their order.
+    deferred: VecDeque<Deferred>,
+    /// That of the datagram in hand, out of reach of who has put it.
+    payload: Vec<u8>,
+}
+
+struct Inflow {
+    pair: Arc<Pair>,
+    incoming: Incoming,
+    /// The peer has asked for a ring for long messages, and has not been told.
+    owes_ring: bool,
+    /// Groups that the peer is to be told of.
+    groups: Vec<(Kind, [u8; 16])>,
+}
+
+struct Deferred {
+    connection: Arc<Connection>,
+    headers: [u8; HEADERS],
+    payload: Vec<u8>,
+}
+
+/// What became of a message.
+#[derive(PartialEq, Eq)]
+enum Taken {
+    Yes,
+    /// It is to be looked at again.
+    Later,
+}
+
+impl Receiving {
+    /// Whether something waits that no peer will ring for.
+    pub fn has_more(&self) -> bool {
+        !self.unanswered.is_empty()
+            || !self.deferred.is_empty()
+            || self
+                .pairs
+                .iter()
+                .any(|inflow| inflow.owes_ring || !inflow.groups.is_empty() || inflow.pair.is_waited_for())
+    }
+
+    pub fn begin(&mut self, pair: &Arc<Pair>, own: u64, groups: Vec<[u8; 16]>) {
+        let groups = groups.into_iter().map(|group| (Kind::Join, group)).collect();
+        let (pair, incoming) = (Arc::clone(pair), Incoming::new(own));
+        self.pairs.push(Inflow { pair, incoming, owes_ring: false, groups });
+    }
+
+    pub fn end(&mut self, peer: PeerId) {
+        self.pairs.retain(|inflow| inflow.pair.peer != peer);
+    }
+
+    /// All peers are to be told of a group.
+    pub fn tell(&mut self, kind: Kind, group: [u8; 16]) {
+        self.pairs.iter_mut().for_each(|inflow| inflow.groups.push((kind, group)));
+    }
+
+    /// Tells every peer what was taken.
+    pub fn tell_taken(&mut self) {
+        for Inflow { pair, incoming, .. } in &mut self.pairs {
+            if let Some(taken) = incoming.untold(true) {
+                pair.outgoing.lock().tell_taken(taken);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Takes in what has come; whether there was anything.
+    pub fn look(&self, process: &'static Process) -> bool {
+        let Some(mut rx) = self.receiving.try_lock() else { return false };
+        process.handle_packets(|| self.take_in(&mut rx)).unwrap_or(false)
+    }
+
+    fn take_in(&self, rx: &mut Receiving) -> bool {
+        self.meet(rx);
+        self.retry_deferred(rx);
+        let mut any = false;
+        for i in 0..rx.pairs.len() {
+            any |= self.take_from(rx, i);
+        }
+        self.answer(rx);
+        for i in 0..rx.pairs.len() {
+            let pair = Arc::clone(&rx.pairs[i].pair);
+            for connection in pair.take_waiting() {
+                connection.qp.upgrade().iter().for_each(|qp| qp.go_on());
+            }
+        }
+        any
+    }
+
+    /// Sees who has come and gone.
+    fn meet(&self, rx: &mut Receiving) {
+        if self.has_news.swap(false, Ordering::AcqRel) {
+            let news = std::mem::take(&mut *self.news.lock());
+            self.handle_events(rx, &news);
+        }
+        let mut meeting = self.meeting.lock();
+        if !meeting.is_rung() {
+            return;
+        }
+        let events = meeting.look();
+        drop(meeting);
+        self.handle_events(rx, &events);
+    }
+
+    /// Makes and ends pairs.
+    pub fn handle_events(&self, rx: &mut Receiving, events: &[Event]) {
+        for event in events {
+            match *event {
+                Event::Up { peer, incarnation, theirs, own } => {
+                    let Some(pair) = self.begin_pair(peer, incarnation, theirs, own) else { continue };
+                    rx.begin(&pair, own, self.datagrams.groups());
+                    self.connected_with(peer).iter().filter_map(|c| c.qp.upgrade()).for_each(|qp| qp.go_on());
+                }
+                Event::Down(peer) => {
+                    rx.end(peer);
+                    self.end_pair(peer);
+                }
+                Event::NoRoom(peer) => log::warn!(
+                    "process {} of node {} has no room in the window for this one: a larger window has",
+                    peer.process,
+                    peer.node
+                ),
+            }
+        }
+    }
+
+    /// Takes from pair `i`.
+    fn take_from(&self, rx: &mut Receiving, i: usize) -> bool {
+        let mut any = false;
+        for _ in 0..BATCH {
+            let inflow = &mut rx.pairs[i];
+            let message = match inflow.incoming.next(self.region()) {
+                Ok(Some(message)) => message,
+                Ok(None) => {
+                    if let Some(taken) = inflow.incoming.untold(false) {
+                        inflow.pair.outgoing.lock().tell_taken(taken);
+                    }
+                    break;
+                }
+                Err(_) => {
+                    self.distrust(&inflow.pair);
+                    break;
+                }
+            };
+            if inflow.pair.is_over() || self.handle(rx, i, &message) == Taken::Later {
+                break;
+            }
+            any = true;
+            let inflow = &mut rx.pairs[i];
+            if let Some(taken) = inflow.incoming.took(&message) {
+                inflow.pair.outgoing.lock().tell_taken(taken);
+            }
+        }
+        self.tell_pair(&mut rx.pairs[i]);
+        any
+    }
+
+    /// Tells a peer what it is to know besides packets, as far as there is room.
+    fn tell_pair(&self, inflow: &mut Inflow) {
+        let peer = inflow.pair.peer;
+        if inflow.owes_ring {
+            inflow.owes_ring = false;
+            if let Some(at) = self.meeting.lock().long_ring(peer) {
+                inflow.incoming.has_long(at);
+                let mut headers = [0; HEADERS];
+                headers[..8].copy_from_slice(&at.to_le_bytes());
+                inflow.owes_ring = inflow.pair.outgoing.lock().send(Kind::LongRing, &headers, &NO_BYTES).is_err();
+            }
+        }
+        while let Some((kind, group)) = inflow.groups.first() {
+            let mut headers = [0; HEADERS];
+            headers[..16].copy_from_slice(group);
+            let mut outgoing = inflow.pair.outgoing.lock();
+            if !outgoing.has_room(Class::Answer) || outgoing.send(*kind, &headers, &NO_BYTES).is_err() {
+                break;
+            }
+            drop(outgoing);
+            inflow.groups.remove(0);
+        }
+    }
+
+    /// A peer has put what no peer puts.
+    #[cold]
+    fn distrust(&self, pair: &Pair) {
+        if !pair.is_over() {
+            let PeerId { node, process } = pair.peer;
+            log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
+            pair.end();
+        }
+    }
+
+    fn handle(&self, rx: &mut Receiving, i: usize, message: &Message) -> Taken {
+        let pair = Arc::clone(&rx.pairs[i].pair);
+        let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
+        match message.kind {
+            Kind::Packet => return self.packet(rx, &pair, message),
+            Kind::WantLongRing => rx.pairs[i].owes_ring = true,
+            Kind::LongRing => {
+                let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
+                if at.is_multiple_of(64) && at <= self.region().size() - block::LONG_BYTES {
+                    pair.outgoing.lock().got_long(at);
+                } else {
+                    self.distrust(&pair);
+                }
+            }
+            Kind::Join => self.enter(pair.peer, group(), true),
+            Kind::Leave => self.enter(pair.peer, group(), false),
+        }
+        Taken::Yes
+    }
+
+    fn packet(&self, rx: &mut Receiving, pair: &Arc<Pair>, message: &Message) -> Taken {
+        let range = message.payload..message.payload + message.len;
+        let (Ok(headers), Some(at)) =
+            (parse_headers(&message.headers, message.len as usize), self.region().bytes(range))
+        else {
+            self.distrust(pair);
+            return Taken::Yes;
+        };
+        // SAFETY: the message lies in the own region, which stays mapped; it is used in this call only.
+        let payload = unsafe { Foreign::new(at, message.len as usize) };
+        if headers.deth.is_some() {
+            return self.datagram_of(rx, pair, headers, &payload);
+        }
+        let bth = &headers.bth;
+        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
+        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        let packet = Packet { headers, payload: &payload };
+        if opcode::is_request(bth.opcode) {
+            if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
+                return Taken::Later;
+            }
+            if connection.request(&qp, &packet) {
+                rx.unanswered.push(connection);
+            }
+            return Taken::Yes;
+        }
+        if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(&qp, &packet) != SenderAccess::Busy {
+            return Taken::Yes;
+        }
+        // A thread may have the QP in the midst of a batch (`ibv_wr_start`) and wait for another QP of this pair.
+        if rx.deferred.len() >= MOST_DEFERRED {
+            return Taken::Later;
+        }
+        let mut bytes = Vec::new();
+        if copy_out(&payload, &mut bytes) {
+            connection.deferred.fetch_add(1, Ordering::Relaxed);
+            rx.deferred.push_back(Deferred { connection, headers: message.headers, payload: bytes });
+        }
+        Taken::Yes
+    }
+
+    fn datagram_of(&self, rx: &mut Receiving, pair: &Pair, headers: Headers, payload: &Foreign) -> Taken {
+        let mut bytes = std::mem::take(&mut rx.payload);
+        let is_taken = !copy_out(payload, &mut bytes) || self.datagram(pair, &Packet { headers, payload: &bytes[..] });
+        rx.payload = bytes;
+        if is_taken { Taken::Yes } else { Taken::Later }
+    }
+
+    /// Whether an unreliable message finds a receive, or is not worth waiting for one.
+    fn is_ready(&self, connection: &Connection, qp: &vervain_hca::Qp, operation: u8) -> bool {
+        let takes_receive = opcode::is_send(operation) && opcode::starts(operation)
+            || opcode::has_imm(operation) && opcode::is_write(operation);
+        if !takes_receive {
+            return true;
+        }
+        if qp.lacks_receive() {
+            return !connection.patience.waits(now_ns());
+        }
+        connection.patience.serve();
+        true
+    }
+
+    fn retry_deferred(&self, rx: &mut Receiving) {
+        let mut busy: Vec<u32> = Vec::new();
+        rx.deferred.retain(|Deferred { connection, headers, payload }| {
+            let again = match (connection.qp.upgrade(), parse_headers(headers, payload.len())) {
+                (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
+                (Some(qp), Ok(headers)) => {
+                    // SAFETY: the bytes are not touched until the call is over.
+                    let payload = unsafe { Foreign::new(payload.as_ptr(), payload.len()) };
+                    let packet = Packet { headers, payload: &payload };
+                    let is_busy = connection.response(&qp, &packet) == SenderAccess::Busy;
+                    if is_busy {
+                        busy.push(qp.qp_num());
+                    }
+                    is_busy
+                }
+                _ => false,
+            };
+            if !again {
+                connection.deferred.fetch_sub(1, Ordering::Relaxed);
+            }
+            again
+        });
+    }
+
+    /// Says what the responders have to say.
+    fn answer(&self, rx: &mut Receiving) {
+        rx.unanswered.retain(|connection| connection.qp.upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ())));
+    }
+}
+
+/// Copies a payload, once, out of memory that its sender may change; false where that is gone.
+fn copy_out(payload: &Foreign, to: &mut Vec<u8>) -> bool {
+    let mut pieces = Pieces::new();
+    payload.add_to(&mut pieces);
+    to.resize(pieces.len() as usize, 0);
+    // SAFETY: the vector has as many bytes.
+    unsafe { transfer::copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, false) }.is_ok()
+}
