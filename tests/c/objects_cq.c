@@ -131,7 +131,7 @@ static void arm(void)
 static void sender_first(void)
 {
 	const char *link = getenv("VERVAIN_LINK");
-	bool in_packets = link && !strcmp(link, "roce");
+	bool in_packets = link && (!strcmp(link, "roce") || !strcmp(link, "window"));
 	struct vt_cfg cfg = vt_cfg_default(VT_RC);
 	vt_pair(&cfg, &cfg);
 	struct ibv_comp_channel *ch = ibv_create_comp_channel(B()->dev.ctx);

@@ -436,9 +436,9 @@ static void sqd(void)
 	a.retry_cnt = 2;
 	vt_check(ibv_modify_qp(qp, &a, IBV_QP_STATE | RETRY) == 0 && ibv_query_qp(qp, &a, 0x1fffff, &ia) == 0 && a.retry_cnt == 2,
 		 "SQD to SQD does not change retry_cnt");
-	/* The path of a QP that is reached by packets stays what it was made with, and the program is told. */
+	/* The path of a QP that is reached by a carrier stays what it was made with, and the program is told. */
 	const char *link = getenv("VERVAIN_LINK");
-	int far = link && !strcmp(link, "roce");
+	int far = link && (!strcmp(link, "roce") || !strcmp(link, "window"));
 	a = values(qp, IBV_QPS_SQD, IBV_QPS_SQD);
 	int rc = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV);
 	vt_check(rc == 0, "SQD to SQD with the same path: %s", vt_errno_name(rc));

@@ -88,7 +88,7 @@ pub fn unswayed(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// The variables that leave one way to a peer's memory: `auto`, the best there is; `vm` and `owner`, that one for all
 /// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
 /// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered; `local`, the best, on ports that
-/// no network stands behind.
+/// no network stands behind; `roce`, packets; `window`, rings in memory that peers write and do not read.
 pub fn way(name: &str) -> Vec<(&'static str, &str)> {
     match name {
         "auto" => vec![("VERVAIN_MEMORY", "auto")],
@@ -97,8 +97,23 @@ pub fn way(name: &str) -> Vec<(&'static str, &str)> {
         "adopt" => vec![("VERVAIN_ADOPT", "on"), ("VERVAIN_SHARE", "off")],
         // No memory at all: packets, over the loopback interface.
         "roce" => vec![("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")],
+        "window" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window())],
         other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
     }
+}
+
+/// The value of VERVAIN_WINDOW for a window in memory that goes with this process.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn window() -> &'static str {
+    static WINDOW: std::sync::OnceLock<(std::os::fd::OwnedFd, String)> = std::sync::OnceLock::new();
+    let made = WINDOW.get_or_init(|| {
+        let memory = vervain_window::memfd(&vervain_window::Options::default()).expect("a window");
+        let name = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&memory));
+        (memory, name)
+    });
+    &made.1
 }
 
 /// The path of a tool, found in `$PATH` and the directories of administrators' tools.
