@@ -121,7 +121,9 @@ impl Meeting {
 
     fn look(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        self.rendezvous.look(&mut self.memory, &mut |event| events.push(event));
+        if self.rendezvous.is_rung() {
+            self.rendezvous.look(&mut self.memory, &mut |event| events.push(event));
+        }
         events
     }
 
@@ -195,24 +197,30 @@ impl Engine {
         let Meeting { rendezvous, memory } = &mut *meeting;
         let mut events = Vec::new();
         // Somebody else may have its number by now.
-        let gone = rendezvous.up().into_iter().find(|(up, _)| *up == peer);
-        if let Some((peer, incarnation)) = gone
+        let up = rendezvous.up().into_iter().find(|(up, _)| *up == peer);
+        if let Some((peer, incarnation)) = up
             && self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false))
         {
             rendezvous.ended(peer, memory, &mut |event| events.push(event));
         }
         let wanted = rendezvous.want(now_ns(), peer, memory, &mut |event| events.push(event));
-        drop(meeting);
-        self.tell(events);
+        self.note(events);
         wanted
     }
 
-    /// The next look handles these.
-    fn tell(&self, events: Vec<Event>) {
-        if !events.is_empty() {
-            self.news.lock().extend(events);
-            self.has_news.store(true, Ordering::Release);
+    /// The next look handles these, in the order in which they have happened. Called under the lock of the meeting: whoever
+    /// connects behind that finds no pair any more that is over.
+    fn note(&self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
         }
+        for event in &events {
+            if let Event::Down(peer) = event {
+                self.forget_pair(*peer);
+            }
+        }
+        self.news.lock().extend(events);
+        self.has_news.store(true, Ordering::Release);
     }
 
     fn begin_pair(&self, peer: PeerId, incarnation: u64, theirs: u64, own: u64) -> Option<Arc<Pair>> {
@@ -234,12 +242,22 @@ impl Engine {
         }
     }
 
-    fn end_pair(&self, peer: PeerId) {
+    fn forget_pair(&self, peer: PeerId) {
         if let Some((pair, _)) = self.pairs.lock().remove(&peer) {
             pair.end();
         }
+    }
+
+    /// A pair is over, and may have begun after another one was forgotten.
+    fn end_pair(&self, pair: &Arc<Pair>) {
+        pair.end();
+        let mut pairs = self.pairs.lock();
+        if pairs.get(&pair.peer).is_some_and(|(known, _)| Arc::ptr_eq(known, pair)) {
+            pairs.remove(&pair.peer);
+        }
+        drop(pairs);
         self.groups.lock().values_mut().for_each(|members| {
-            members.remove(&peer);
+            members.remove(&pair.peer);
         });
     }
 
@@ -310,7 +328,7 @@ impl Engine {
                         rendezvous.ended(peer, memory, &mut |event| events.push(event));
                     }
                 }
-                self.tell(events);
+                self.note(events);
             }
             next = next.min(rendezvous.tell_again(now).unwrap_or(NEVER));
         }

@@ -75,8 +75,10 @@ impl Receiving {
         self.pairs.push(Inflow { pair, incoming, owes_ring: false, groups });
     }
 
-    pub fn end(&mut self, peer: PeerId) {
-        self.pairs.retain(|inflow| inflow.pair.peer != peer);
+    /// The pair with a peer that has ended.
+    pub fn end(&mut self, peer: PeerId) -> Option<Arc<Pair>> {
+        let at = self.pairs.iter().position(|inflow| inflow.pair.peer == peer)?;
+        Some(self.pairs.remove(at).pair)
     }
 
     /// All peers are to be told of a group.
@@ -120,17 +122,16 @@ impl Engine {
 
     /// Sees who has come and gone.
     fn meet(&self, rx: &mut Receiving) {
-        if self.has_news.swap(false, Ordering::AcqRel) {
-            let news = std::mem::take(&mut *self.news.lock());
-            self.handle_events(rx, &news);
-        }
         let mut meeting = self.meeting.lock();
-        if !meeting.is_rung() {
+        if !meeting.is_rung() && !self.has_news.load(Ordering::Acquire) {
             return;
         }
         let events = meeting.look();
+        self.note(events);
+        self.has_news.store(false, Ordering::Release);
+        let news = std::mem::take(&mut *self.news.lock());
         drop(meeting);
-        self.handle_events(rx, &events);
+        self.handle_events(rx, &news);
     }
 
     /// Makes and ends pairs.
@@ -142,10 +143,7 @@ impl Engine {
                     rx.begin(&pair, own, self.datagrams.groups());
                     self.connected_with(peer).iter().filter_map(|c| c.qp.upgrade()).for_each(|qp| qp.go_on());
                 }
-                Event::Down(peer) => {
-                    rx.end(peer);
-                    self.end_pair(peer);
-                }
+                Event::Down(peer) => rx.end(peer).iter().for_each(|pair| self.end_pair(pair)),
                 Event::NoRoom(peer) => log::warn!(
                     "process {} of node {} has no room in the window for this one: a larger window has",
                     peer.process,
