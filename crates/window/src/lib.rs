@@ -4,25 +4,31 @@
 //! above; no method of it returns bytes of another node. Memory for what others put is claimed by granules, which the kernel takes
 //! back from the dead ([`Claims`]).
 //!
-//! * [`FileDevice`]: a file that all nodes map;
+//! * [`FileDevice`]: a file that all nodes map.
+//! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
 mod claims;
 mod device;
 mod error;
+mod faults;
 mod file;
 mod found;
 mod layout;
 mod locks;
 mod make;
 mod mapping;
+mod memory;
 mod nodes;
 mod ofd;
 pub mod pairs;
+mod simulated;
 
 pub use claims::{Claim, Claims, Process, REST_MS, UseGuard};
 pub use device::{Channel, Facts, Faulted, Origin, Put, PutDevice, Refused, Region, Source};
 pub use error::{Error, Result};
+pub use faults::Plan;
 pub use file::FileDevice;
 pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
+pub use memory::{MemoryDevice, World};

@@ -158,3 +158,157 @@ fn search(header: &Header, layout: Layout, locks: &dyn Kernel, own: Identity) ->
     let full = || Error::new(libc::ENOSPC, format!("all {} nodes of the window are others'", layout.nodes()));
     free.ok_or_else(full)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Region;
+    use crate::memory::memory;
+    use crate::simulated::{Simulated, Table};
+    use std::ops::Range;
+    use std::sync::{Arc, Mutex};
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    /// A window's header, and the kernels of machines that see it.
+    struct Fabric {
+        header: Region,
+        layout: Layout,
+        kernels: [Arc<Mutex<Table>>; 2],
+    }
+
+    fn fabric(nodes: u32) -> Fabric {
+        let layout = Layout::new(nodes, 64 << 20).unwrap();
+        Fabric { header: memory(crate::layout::HEADER), layout, kernels: [Arc::default(), Arc::default()] }
+    }
+
+    fn identity(kernel: usize, namespace: u64) -> Identity {
+        Identity { kernel: kernel as u128 + 10, namespace: [4, namespace] }
+    }
+
+    impl Fabric {
+        fn header(&self) -> &Header {
+            Header::of(&self.header)
+        }
+
+        /// A new process; it is of its node until it is dropped.
+        fn join(&self, kernel: usize, namespace: u64, wanted: Option<u32>) -> Result<(u32, Arc<Simulated>)> {
+            let process = Arc::new(Simulated::new(&self.kernels[kernel]));
+            self.join_by(&process, identity(kernel, namespace), wanted).map(|node| (node, process))
+        }
+
+        fn join_by(&self, kernel: &dyn Kernel, own: Identity, wanted: Option<u32>) -> Result<u32> {
+            join(self.header(), self.layout, kernel, own, wanted, SOON)
+        }
+    }
+
+    /// A kernel in which node `beats` is alive: it says so whenever somebody waits.
+    struct Beating<'a>(Arc<Simulated>, &'a Fabric, usize);
+
+    impl Kernel for Beating<'_> {
+        fn try_lock(&self, bytes: Range<u64>, kind: Kind) -> Result<bool> {
+            self.0.try_lock(bytes, kind)
+        }
+        fn unlock(&self, bytes: Range<u64>) {
+            self.0.unlock(bytes);
+        }
+        fn others(&self, bytes: Range<u64>) -> Result<Option<Range<u64>>> {
+            self.0.others(bytes)
+        }
+        fn now_ms(&self) -> u64 {
+            self.0.now_ms()
+        }
+        fn pause(&self, _time: Duration) {
+            self.1.header().table[self.2].beats.fetch_add(1, Ordering::Relaxed);
+        }
+        fn random(&self) -> Result<u64> {
+            self.0.random()
+        }
+        fn check(&self) -> Result<()> {
+            self.0.check()
+        }
+    }
+
+    #[test]
+    fn an_identity_has_one_node_which_others_may_have_when_it_is_gone() {
+        let fabric = fabric(3);
+        let (first, a) = fabric.join(0, 1, None).unwrap();
+        let (second, _b) = fabric.join(0, 2, None).unwrap();
+        let (again, c) = fabric.join(0, 1, None).unwrap();
+        assert_eq!((first, second, again), (0, 1, 0));
+        drop(a);
+        assert_eq!(fabric.join(0, 1, None).unwrap().0, 0, "one process of it is there");
+        drop(c);
+        // Nobody is node 0: who was it gets it, and else the first free one is as good.
+        assert_eq!(fabric.join(0, 1, None).unwrap().0, 0);
+        let (new, d) = fabric.join(0, 3, None).unwrap();
+        assert_eq!(new, 0);
+        let (other, e) = fabric.join(0, 1, None).unwrap();
+        assert_eq!(other, 2);
+        drop(d);
+        assert_eq!(fabric.join(0, 1, None).unwrap().0, 2, "where it is, not where it was");
+        drop(e);
+        let (_, _d) = fabric.join(0, 3, Some(0)).unwrap();
+        assert_eq!(fabric.join(0, 1, None).unwrap().0, 2);
+    }
+
+    #[test]
+    fn a_node_that_is_asked_for_is_had_unless_another_has_it() {
+        let fabric = fabric(2);
+        let (node, _a) = fabric.join(0, 1, Some(1)).unwrap();
+        assert_eq!(node, 1);
+        assert_eq!(fabric.join(0, 1, Some(1)).unwrap().0, 1);
+        assert_eq!(fabric.join(0, 1, Some(0)).unwrap().0, 0, "several of one namespace");
+        let error = fabric.join(0, 2, Some(1)).unwrap_err();
+        assert_eq!(error.errno(), libc::EBUSY);
+        let both = [identity(0, 1), identity(0, 2)].map(|identity| identity.to_string());
+        assert_eq!(error.to_string(), format!("node 1 of the window is {}; this is {}", both[0], both[1]));
+        let (_, _b) = fabric.join(0, 2, None).unwrap();
+        let error = fabric.join(0, 3, None).unwrap_err();
+        assert_eq!((error.errno(), &*error.to_string()), (libc::ENOSPC, "all 2 nodes of the window are others'"));
+        let error = fabric.join(0, 1, Some(2)).unwrap_err();
+        assert_eq!((error.errno(), &*error.to_string()), (libc::EINVAL, "the window has nodes 0 to 1, not 2"));
+    }
+
+    #[test]
+    fn a_table_that_stays_locked_is_an_error() {
+        let fabric = fabric(2);
+        let stopped = Arc::new(Simulated::new(&fabric.kernels[0]));
+        assert!(stopped.try_lock(one(locks::TABLE), Kind::Alone).unwrap());
+        let error = fabric.join(0, 1, None).unwrap_err();
+        assert_eq!(error.errno(), libc::EBUSY);
+        assert!(error.to_string().starts_with("the window's table of nodes has been locked for too long"), "{error}");
+        drop(stopped);
+        fabric.join(0, 1, None).unwrap();
+    }
+
+    #[test]
+    fn nodes_of_other_kernels_are_there_while_they_say_so() {
+        let fabric = fabric(3);
+        let (_, _elsewhere) = fabric.join(1, 7, Some(0)).unwrap();
+        let alive = |process: &Arc<Simulated>| Beating(process.clone(), &fabric, 0);
+        let here = Arc::new(Simulated::new(&fabric.kernels[0]));
+        assert!(has_other_kernels(fabric.header(), fabric.layout, identity(0, 1)));
+        // It lives: its node is not to be had, and no node is found without being told.
+        let error = fabric.join_by(&alive(&here), identity(0, 1), Some(0)).unwrap_err();
+        assert_eq!(error.errno(), libc::EBUSY);
+        let error = fabric.join_by(&alive(&here), identity(0, 1), None).unwrap_err();
+        assert_eq!((error.errno(), error.to_string().contains("(node=N)")), (libc::EINVAL, true), "{error}");
+        assert_eq!(fabric.join_by(&alive(&here), identity(0, 1), Some(1)).unwrap(), 1);
+        // Its machine has started anew: the same node again, with another boot id.
+        assert_eq!(fabric.join_by(&here, identity(0, 1), Some(0)).unwrap(), 0);
+        drop(here);
+        // Entries of an earlier life of this machine are forgotten.
+        identity(1, 8).write(&fabric.header().table[2]);
+        let (node, _b) = fabric.join(0, 9, None).unwrap();
+        assert_eq!(node, 0);
+        assert!(!has_other_kernels(fabric.header(), fabric.layout, identity(0, 9)));
+    }
+
+    #[test]
+    fn this_node_has_an_identity() {
+        let own = Identity::own().unwrap();
+        assert_eq!(own, Identity::own().unwrap());
+        assert!(own.kernel != 0 && own.namespace[1] != 0, "{own}");
+    }
+}

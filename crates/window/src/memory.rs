@@ -1,0 +1,232 @@
+//! A window of plain memory for simulations: several nodes in one process and one thread, with a clock that the simulation
+//! moves, and with faults ([`Plan`]) that a seed decides.
+
+use crate::claims::Claims;
+use crate::device::{Bounds, Channel, Facts, Put, PutDevice, Refused, Region};
+use crate::error::Result;
+use crate::faults::{Chance, Plan, Way};
+use crate::file::{check_node, join};
+use crate::layout::{HEADER, Layout, first_words};
+use crate::nodes::Identity;
+use crate::simulated::{Simulated, Table};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The window of a simulation, with all its nodes.
+#[derive(Debug, Clone)]
+pub struct World(Arc<Inside>);
+
+#[derive(Debug)]
+struct Inside {
+    layout: Layout,
+    plan: Plan,
+    header: Region,
+    regions: Vec<Region>,
+    /// The kernel of each node.
+    kernels: Vec<Arc<Mutex<Table>>>,
+    moving: Mutex<Moving>,
+}
+
+/// What moves with time.
+#[derive(Debug)]
+struct Moving {
+    now: u64,
+    chance: Chance,
+    /// By number, those that are open or not empty.
+    ways: BTreeMap<u64, Way>,
+    next_way: u64,
+    /// The step until which nothing moves from or to a node.
+    stalled: Vec<u64>,
+    lost: Vec<bool>,
+}
+
+/// Zeros, shared.
+pub(crate) fn memory(len: u64) -> Region {
+    let words: Arc<[AtomicU64]> = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
+    let base = NonNull::from(&*words).cast();
+    // SAFETY: the words, which the region keeps; they are atomics, so that they may be written through a shared reference.
+    unsafe { Region::new(base, len as usize, Arc::new(words)) }
+}
+
+impl World {
+    /// A new window, of zeros. The same seed and the same calls give the same.
+    pub fn new(layout: Layout, plan: Plan, seed: u64) -> World {
+        let header = memory(HEADER);
+        for (word, value) in header.words().iter().zip(first_words(layout, [7; 16])) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let one_kernel: Arc<Mutex<Table>> = Arc::default();
+        let nodes = 0..layout.nodes();
+        let kernel = |_| if plan.kernel_each { Arc::default() } else { one_kernel.clone() };
+        let moving = Moving {
+            now: 0,
+            chance: Chance::new(seed),
+            ways: BTreeMap::new(),
+            next_way: 0,
+            stalled: vec![0; nodes.len()],
+            lost: vec![false; nodes.len()],
+        };
+        World(Arc::new(Inside {
+            layout,
+            plan,
+            header,
+            regions: nodes.clone().map(|_| memory(layout.region_len())).collect(),
+            kernels: nodes.map(kernel).collect(),
+            moving: Mutex::new(moving),
+        }))
+    }
+
+    /// The device of a new process of a node.
+    ///
+    /// # Errors
+    /// EINVAL: there is no such node.
+    pub fn device(&self, node: u32) -> Result<MemoryDevice> {
+        let inside = &self.0;
+        check_node(inside.layout, node)?;
+        let kernel = if inside.plan.kernel_each { node + 1 } else { 1 };
+        let identity = Identity { kernel: kernel.into(), namespace: [1, node.into()] };
+        let holder = Arc::new(Simulated::new(&inside.kernels[node as usize]));
+        join(&inside.header, inside.layout, &holder, identity, Some(node), "the simulated window")?;
+        let own = inside.regions[node as usize].clone();
+        let memory = (inside.header.clone(), own.clone());
+        let claims = Claims::new((node, identity), inside.layout, memory, Box::new(holder.clone()));
+        let whole = if inside.plan.torn_words { 4 } else { 8 };
+        let facts = Facts { node, layout: inside.layout, uuid: [7; 16], coherent: inside.plan.delay == 0, whole };
+        Ok(MemoryDevice { facts, own, claims, holder, world: self.clone() })
+    }
+
+    fn moving(&self) -> MutexGuard<'_, Moving> {
+        self.0.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step of time: some of what was put becomes visible.
+    pub fn step(&self) {
+        let mut moving = self.moving();
+        moving.now += 1;
+        let ms = moving.now / self.0.plan.steps_per_ms;
+        for kernel in &self.0.kernels {
+            kernel.lock().unwrap_or_else(PoisonError::into_inner).now_ms = ms;
+        }
+        for way in moving.ways.keys().copied().collect::<Vec<_>>() {
+            self.go_on(&mut moving, way);
+        }
+        moving.ways.retain(|_, way| !way.is_over());
+    }
+
+    fn go_on(&self, moving: &mut Moving, number: u64) {
+        let Moving { now, chance, ways, stalled, .. } = moving;
+        let way = ways.get_mut(&number).expect("a way");
+        if [way.from, way.to].iter().all(|node| stalled[*node as usize] <= *now) {
+            way.go_on(*now, &self.0.plan, &self.0.regions[way.to as usize], chance);
+        }
+    }
+
+    /// Steps until now.
+    pub fn now(&self) -> u64 {
+        self.moving().now
+    }
+
+    /// Whether something was put that is not visible.
+    pub fn is_moving(&self) -> bool {
+        self.moving().ways.values().any(|way| !way.is_empty())
+    }
+
+    /// For so many steps nothing that is put from or to this node becomes visible.
+    pub fn stall(&self, node: u32, steps: u64) {
+        let mut moving = self.moving();
+        moving.stalled[node as usize] = moving.now + steps;
+    }
+
+    /// The node is gone: what is on its way from and to it is lost, and so is whatever is put from now on, until
+    /// [`World::find`]. Those who put are not told. Its processes are not ended by this ([`MemoryDevice::kill`]).
+    pub fn lose(&self, node: u32) {
+        let mut moving = self.moving();
+        moving.lost[node as usize] = true;
+        moving.ways.values_mut().filter(|way| [way.from, way.to].contains(&node)).for_each(Way::lose);
+    }
+
+    /// The node is there again, with its memory as it was.
+    pub fn find(&self, node: u32) {
+        self.moving().lost[node as usize] = false;
+    }
+}
+
+/// A process's device in a simulation.
+pub struct MemoryDevice {
+    facts: Facts,
+    own: Region,
+    claims: Arc<Claims>,
+    holder: Arc<Simulated>,
+    world: World,
+}
+
+impl fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryDevice").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+impl MemoryDevice {
+    /// Ends the process as kill -9 does: the kernel takes its locks back, and whatever of it is dropped later changes nothing.
+    /// What it has put goes on.
+    pub fn kill(&self) {
+        self.holder.kill();
+    }
+}
+
+impl PutDevice for MemoryDevice {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn own(&self) -> &Region {
+        &self.own
+    }
+
+    fn channel(&self, node: u32) -> Result<Box<dyn Channel>> {
+        check_node(self.facts.layout, node)?;
+        let mut moving = self.world.moving();
+        let number = moving.next_way;
+        moving.next_way += 1;
+        moving.ways.insert(number, Way::new(self.facts.node, node));
+        Ok(Box::new(Delayed { world: self.world.clone(), number, bounds: Bounds::of(self.facts.layout) }))
+    }
+
+    fn claims(&self) -> &Arc<Claims> {
+        &self.claims
+    }
+}
+
+/// Puts that become visible by and by.
+struct Delayed {
+    world: World,
+    number: u64,
+    bounds: Bounds,
+}
+
+impl Drop for Delayed {
+    fn drop(&mut self) {
+        let mut moving = self.world.moving();
+        moving.ways.get_mut(&self.number).expect("an open way").closed = true;
+        moving.ways.retain(|_, way| !way.is_over());
+    }
+}
+
+impl Channel for Delayed {
+    fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
+        self.bounds.check(chain)?;
+        let mut moving = self.world.moving();
+        let way = moving.ways.get_mut(&self.number).expect("an open way");
+        let nodes = [way.from, way.to];
+        way.push(chain, &self.world.0.plan)?;
+        if nodes.iter().any(|node| moving.lost[*node as usize]) {
+            moving.ways.get_mut(&self.number).expect("an open way").lose();
+        } else if self.world.0.plan.delay == 0 {
+            self.world.go_on(&mut moving, self.number);
+        }
+        Ok(())
+    }
+}
