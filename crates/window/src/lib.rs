@@ -5,6 +5,7 @@
 //! back from the dead ([`Claims`]).
 //!
 //! * [`FileDevice`]: a file that all nodes map.
+//! * [`WriteOnlyDevice`]: files that others than the owner can only write, by the kernel's rights.
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
@@ -23,6 +24,7 @@ mod nodes;
 mod ofd;
 pub mod pairs;
 mod simulated;
+mod write_only;
 
 pub use claims::{Claim, Claims, Process, REST_MS, UseGuard};
 pub use device::{Channel, Facts, Faulted, Origin, Put, PutDevice, Refused, Region, Source};
@@ -32,3 +34,4 @@ pub use file::FileDevice;
 pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
 pub use memory::{MemoryDevice, World};
+pub use write_only::WriteOnlyDevice;

@@ -87,7 +87,7 @@ pub(crate) fn file(path: &Path, len: u64, words: &[u64]) -> Result<bool> {
     }
 }
 
-fn other_name(path: &Path) -> Result<PathBuf> {
+pub(crate) fn other_name(path: &Path) -> Result<PathBuf> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
     let mut name = OsString::from(".");

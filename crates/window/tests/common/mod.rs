@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use vervain_window::{Claim, FileDevice, Options, Origin, Process, Put, PutDevice, UseGuard};
+use vervain_window::{Claim, FileDevice, Options, Origin, Process, Put, PutDevice, UseGuard, WriteOnlyDevice};
 
 /// A process of its own, killed when dropped.
 pub struct Agent {
@@ -31,10 +31,10 @@ impl Agent {
         Agent { child, to, from }
     }
 
-    /// With a window open.
-    pub fn with(path: &Path, options: &str) -> Agent {
+    /// With a window open that has two nodes and 4 MiB, as this node.
+    pub fn on(kind: &str, path: &Path, node: u32) -> Agent {
         let mut agent = Agent::new();
-        agent.ask(&format!("open {} {options}", path.display())).unwrap();
+        agent.get(&format!("open {kind} {} size=4194304 nodes=2 node={node}", path.display()));
         agent
     }
 
@@ -160,10 +160,14 @@ impl Hand {
 
     fn act(&mut self, words: &[&str]) -> Answer {
         match words {
-            ["open", path, rest @ ..] => {
-                let device = FileDevice::open(Path::new(path), &options(rest)).map_err(error)?;
-                let answer = facts(&device);
-                self.device = Some(Box::new(device));
+            ["open", kind, path, rest @ ..] => {
+                let (path, options) = (Path::new(path), options(rest));
+                let device: Box<dyn PutDevice> = match *kind {
+                    "file" => Box::new(FileDevice::open(path, &options).map_err(error)?),
+                    _ => Box::new(WriteOnlyDevice::open(path, &options).map_err(error)?),
+                };
+                let answer = facts(&*device);
+                self.device = Some(device);
                 Ok(answer)
             }
             ["close"] => {
@@ -210,20 +214,23 @@ impl Hand {
                 self.process.as_ref().unwrap().beat();
                 Ok(vec![])
             }
-            // A child by fork, which has everything that this has, and sleeps.
+            // A child by fork, which has everything that this has, and sleeps until the test kills it.
             ["fork"] => {
                 // SAFETY: the child only makes system calls.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
-                    // SAFETY: a system call; it ends with its parent's parent, the test.
+                    // SAFETY: system calls.
                     unsafe {
-                        libc::prctl(libc::PR_SET_PDEATHSIG, 0);
                         libc::close(0);
                         libc::close(1);
-                        libc::sleep(600);
+                        libc::raise(libc::SIGSTOP);
+                        libc::sleep(60);
                         libc::_exit(0);
                     }
                 }
+                // Until fork(2) has returned there.
+                // SAFETY: waits for the child just made.
+                unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED) };
                 Ok(vec![child as u64])
             }
             // In a child by fork: all of this fails, and what it drops stays its parent's.

@@ -1,0 +1,249 @@
+//! A folder with a file for the region of each node, of which a process opens those of others, and its own node's a second
+//! time, to be written only: the kernel itself refuses every read of remote memory (EBADF of pread(2), EACCES of mmap(2)). For
+//! tests, and as the proof that nothing above reads what it may not.
+//!
+//! The header is a file too, which all map. Puts are pwrite(2), whose order and whole words are those of the kernel's copies.
+
+use crate::claims::Claims;
+use crate::device::{Bounds, Channel, Facts, Origin, Put, PutDevice, Refused, Region};
+use crate::error::{Error, Result};
+use crate::file::{check_node, join};
+use crate::found::{Found, HARMLESS};
+use crate::layout::HEADER;
+use crate::make::{self, Options};
+use crate::mapping::{Mapping, reopen};
+use crate::nodes::Identity;
+use crate::ofd::Ofd;
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::path::Path;
+use std::sync::Arc;
+
+const HEADER_FILE: &str = "header";
+
+fn region_file(node: u32) -> String {
+    format!("region{node}")
+}
+
+/// A window in a folder.
+#[derive(Debug)]
+pub struct WriteOnlyDevice {
+    facts: Facts,
+    own: Region,
+    claims: Arc<Claims>,
+    /// The regions, to be written only.
+    regions: Vec<Arc<OwnedFd>>,
+}
+
+impl WriteOnlyDevice {
+    /// Opens the window in the folder `path`, and makes it if nothing is there.
+    ///
+    /// # Errors
+    /// As [`crate::FileDevice::open`].
+    pub fn open(path: &Path, options: &Options) -> Result<WriteOnlyDevice> {
+        let identity = Identity::own()?;
+        if !path.join(HEADER_FILE).exists() {
+            make_folder(path, options)?;
+        }
+        let header = open(path, HEADER_FILE, OFlags::RDWR)?;
+        let (layout, uuid) = header.header()?;
+        header.check_size(HEADER)?;
+        options.check(layout, &header.name)?;
+        let header_region = Mapping::new(&header.fd, HEADER)?.region(0, HEADER);
+        let kernel = Box::new(Ofd::new(reopen(&header.fd, OFlags::RDWR)?)?);
+        let node = join(&header_region, layout, &*kernel, identity, options.node, &header.name)?;
+        let regions = (0..layout.nodes()).map(|n| {
+            let file = open(path, &region_file(n), OFlags::WRONLY)?;
+            file.check_size(layout.region_len())?;
+            Ok(Arc::new(file.fd))
+        });
+        let regions = regions.collect::<Result<Vec<_>>>()?;
+        let file = open(path, &region_file(node), OFlags::RDWR)?;
+        file.check_size(layout.region_len())?;
+        let own = Mapping::new(&file.fd, layout.region_len())?.region(0, layout.region_len());
+        let claims = Claims::new((node, identity), layout, (header_region, own.clone()), kernel);
+        Ok(WriteOnlyDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, regions })
+    }
+}
+
+fn open(folder: &Path, name: &str, way: OFlags) -> Result<Found> {
+    let path = folder.join(name);
+    let fd = rustix::fs::open(&path, way | HARMLESS, Mode::empty())
+        .map_err(|e| Error::of(format_args!("the window {} cannot be opened", path.display()), e))?;
+    Found::check(fd, &path)
+}
+
+/// Has a folder with all its files appear at `path`, unless there is something.
+fn make_folder(path: &Path, options: &Options) -> Result<()> {
+    let layout = options.layout()?;
+    let cannot = |e| Error::of(format_args!("the window {} cannot be made", path.display()), e);
+    let other = make::other_name(path)?;
+    rustix::fs::mkdir(&other, Mode::RWXU).map_err(cannot)?;
+    let fill = || {
+        make::file(&other.join(HEADER_FILE), HEADER, &make::first_words(layout)?)?;
+        (0..layout.nodes())
+            .try_for_each(|n| make::file(&other.join(region_file(n)), layout.region_len(), &[]).map(drop))
+    };
+    let done = fill().and_then(|()| match rustix::fs::renameat_with(CWD, &other, CWD, path, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) | Ok(()) => Ok(()),
+        Err(e) => Err(cannot(e)),
+    });
+    // Nothing is there any more when it has become the folder.
+    let _ = std::fs::remove_dir_all(&other);
+    done
+}
+
+impl PutDevice for WriteOnlyDevice {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn own(&self) -> &Region {
+        &self.own
+    }
+
+    fn channel(&self, node: u32) -> Result<Box<dyn Channel>> {
+        check_node(self.facts.layout, node)?;
+        let region = self.regions[node as usize].clone();
+        Ok(Box::new(WriteOnly { region, bounds: Bounds::of(self.facts.layout), scratch: Vec::new() }))
+    }
+
+    fn claims(&self) -> &Arc<Claims> {
+        &self.claims
+    }
+}
+
+/// Puts by pwrite(2).
+struct WriteOnly {
+    region: Arc<OwnedFd>,
+    bounds: Bounds,
+    /// The bytes of one put.
+    scratch: Vec<u8>,
+}
+
+impl Channel for WriteOnly {
+    fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
+        self.bounds.check(chain)?;
+        for put in chain {
+            self.scratch.clear();
+            match put.from {
+                Origin::Words(words) => self.scratch.extend(words.iter().flat_map(|word| word.to_ne_bytes())),
+                Origin::Source(source) => {
+                    self.scratch.resize(source.len(), 0);
+                    // SAFETY: the vector has as many bytes.
+                    unsafe { source.store_to(self.scratch.as_mut_ptr()) }.map_err(Refused::Faulted)?;
+                }
+            }
+            let mut done = 0;
+            while done < self.scratch.len() {
+                let rest = &self.scratch[done..];
+                done += retry_on_intr(|| rustix::io::pwrite(&self.region, rest, put.to + done as u64))
+                    .map_err(|e| Refused::Device(e.raw_os_error()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    use std::sync::atomic::Ordering;
+
+    fn devices(folder: &tempfile::TempDir) -> [WriteOnlyDevice; 2] {
+        let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node) };
+        [0, 1].map(|node| WriteOnlyDevice::open(&folder.path().join("window"), &options(node)).unwrap())
+    }
+
+    #[test]
+    fn the_kernel_refuses_to_read_regions_but_the_own_mapping() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, _b] = devices(&folder);
+        for region in &a.regions {
+            assert_eq!(rustix::io::pread(region, &mut [0; 8], 0), Err(Errno::BADF));
+            for rights in [ProtFlags::READ, ProtFlags::WRITE] {
+                // SAFETY: at a place of the kernel's choice.
+                let mapped = unsafe { mmap(std::ptr::null_mut(), 4096, rights, MapFlags::SHARED, region, 0) };
+                assert_eq!(mapped, Err(Errno::ACCESS));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_put_is_there_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = devices(&folder);
+        let first = a.facts().layout.doors();
+        let text = &b"nineteen bytes of it"[..19];
+        let chain = [
+            Put { to: first + 3, from: Origin::Source(&text) },
+            Put { to: first + 64, from: Origin::Words(&[1, u64::MAX]) },
+        ];
+        for (device, node) in [(&b, 1), (&a, 0)] {
+            a.channel(node).unwrap().put(&chain).unwrap();
+            let mut expected = vec![0; 96];
+            expected[3..22].copy_from_slice(text);
+            expected[64] = 1;
+            expected[72..80].fill(255);
+            let there = (0..12).flat_map(|n| device.own().word(first + 8 * n).load(Ordering::Acquire).to_ne_bytes());
+            assert_eq!(there.collect::<Vec<_>>(), expected);
+        }
+        let mut channel = a.channel(1).unwrap();
+        let last = a.facts().layout.region_len();
+        assert_eq!(channel.put(&[Put { to: last, from: Origin::Words(&[1]) }]), Err(Refused::Outside));
+        assert_eq!(channel.put(&[Put { to: 0, from: Origin::Words(&[1]) }]), Err(Refused::Outside));
+        assert_eq!(std::fs::metadata(folder.path().join("window/region1")).unwrap().len(), last);
+        assert!(a.channel(2).is_err());
+    }
+
+    #[test]
+    fn words_are_seen_whole_and_after_what_was_put_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = devices(&folder);
+        let at = a.facts().layout.doors();
+        std::thread::scope(|threads| {
+            let writer = threads.spawn(|| {
+                let mut channel = a.channel(1).unwrap();
+                for n in 1..60_000 {
+                    let (data, flag) = ([n * 0x0001_0001_0001_0001; 8], [n]);
+                    let data = Put { to: at + 64, from: Origin::Words(&data) };
+                    channel.put(&[data, Put { to: at, from: Origin::Words(&flag) }]).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                let n = b.own().word(at).load(Ordering::Acquire);
+                for i in 0..8 {
+                    let word = b.own().word(at + 64 + 8 * i).load(Ordering::Acquire);
+                    assert_eq!(word, (word & 0xffff) * 0x0001_0001_0001_0001, "half a word");
+                    assert!(word & 0xffff >= n & 0xffff, "{word:x} before {n:x}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_folder_that_is_no_good_window_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("window");
+        let refused = |options: &Options, errno, says: &str| {
+            let error = WriteOnlyDevice::open(&path, options).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.errno(), errno, "{error}");
+        };
+        drop(devices(&folder));
+        let options = Options::default();
+        refused(&Options { nodes: Some(3), ..options }, libc::EINVAL, "has 2 nodes, not 3");
+        let region = path.join("region1");
+        std::fs::File::options().write(true).open(&region).unwrap().set_len(4096).unwrap();
+        refused(&options, libc::EINVAL, "region1 has 4096 bytes, and its header says");
+        std::fs::remove_file(&region).unwrap();
+        refused(&options, libc::ENOENT, "region1 cannot be opened");
+        std::fs::write(path.join("header"), "no").unwrap();
+        refused(&options, libc::EINVAL, "is none");
+        std::fs::remove_file(path.join("header")).unwrap();
+        refused(&options, libc::ENOENT, "header cannot be opened");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    }
+}
