@@ -246,6 +246,7 @@ mod tests {
         let (other, e) = fabric.join(0, 1, None).unwrap();
         assert_eq!(other, 2);
         drop(d);
+        drop(fabric.join(0, 1, Some(0)).unwrap());
         assert_eq!(fabric.join(0, 1, None).unwrap().0, 2, "where it is, not where it was");
         drop(e);
         let (_, _d) = fabric.join(0, 3, Some(0)).unwrap();
