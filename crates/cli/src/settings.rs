@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(shown(&in_force(&settings, "local").unwrap()), ["VERVAIN_DEVICES=2", "VERVAIN_LINK=local"]);
         let wrong = in_force(&settings, "air").unwrap_err();
         assert!(wrong.is::<WrongSetting>());
-        assert_eq!(wrong.to_string(), "VERVAIN_LINK is 'air'; it can be auto, local or roce");
+        assert_eq!(wrong.to_string(), "VERVAIN_LINK is 'air'; it can be auto, local, roce or window");
         assert_eq!(shown(&in_force(&given(&[(&LINK, "roce")]), "air").unwrap()), ["VERVAIN_LINK=roce"]);
     }
 

@@ -124,7 +124,7 @@ mod tests {
             ("vervain launch -n 2 --no-prefx ls", "unknown option '--no-prefx'; did you mean '--no-prefix'?"),
             ("vervain lanch -n 2 ls", "unknown command 'lanch'; did you mean 'launch'?"),
             ("vervain run --link", "--link needs a value"),
-            ("vervain run --link air ls", "--link is 'air'; it can be auto, local or roce"),
+            ("vervain run --link air ls", "--link is 'air'; it can be auto, local, roce or window"),
             ("vervain run --devices 17 ls", "--devices is '17'; it can be 1 to 16"),
             ("vervain run --faults drop=1 ls", "--faults: 'drop=1': drop takes a percentage, as in drop=1%"),
             ("vervain env --format csh", "--format is 'csh'; it can be sh, fish, docker, github or json"),

@@ -340,7 +340,7 @@ fn the_list_has_each_variable_with_its_value_and_its_default() {
     let row = table.lines().find(|line| line.contains("VERVAIN_LINK ")).unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
     assert_eq!(cells[1..4], ["VERVAIN_LINK", "local", "auto"], "{table}");
-    assert!(row.contains("Way to peers: auto, local or roce"), "{table}");
+    assert!(row.contains("Way to peers: auto, local, roce or window"), "{table}");
     assert!(!table.contains("VERVAIN_BIN"), "what only tests read is not for users");
 }
 
