@@ -52,9 +52,9 @@ test-clients: packages-test-clients build
 	@scripts/test.sh $@ --package vervain-client-tests
 
 # The simulation of the transport, the models of the lock-free protocols, ACP's channels and maps, each for SECONDS; with SEED that one
-# seed only, the simulation's packets printed; with RINGS=1 the simulation is that of rings in memory.
+# seed only, the simulation's packets printed.
 soak: build
-	VERVAIN_SEED=$(SEED) VERVAIN_RINGS=$(RINGS) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
+	VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
 	    --package vervain-transport --test simulation --package vervain-model --test protocols \
 	    --package vervain-tests --test acp_messages --test acp_maps -- --ignored --exact --nocapture soak
 

@@ -49,9 +49,9 @@ pub struct Scene {
 }
 
 /// Packets over networks.
-pub const NETWORK: Scene = Scene { name: "", plan: generate::plan };
+pub const NETWORK: Scene = Scene { name: "networks", plan: generate::plan };
 /// Packets through rings.
-pub const RINGS: Scene = Scene { name: " RINGS=1", plan: generate::rings };
+pub const RINGS: Scene = Scene { name: "rings", plan: generate::rings };
 
 pub fn run_seed(scene: Scene, seed: u64, print: bool) -> Outcome {
     let plan = (scene.plan)(seed);
@@ -119,16 +119,16 @@ pub fn run_seeds(scene: Scene, first: u64, until: Until) {
     let mut failures = failures.into_inner().unwrap();
     failures.sort();
     for (seed, message) in &failures {
-        eprintln!("seed {seed}: {message}\n    replay: make soak SEED={seed}{}", scene.name);
+        eprintln!("seed {seed} over {}: {message}\n    replay: make soak SEED={seed}", scene.name);
     }
     let seeds = next.load(Relaxed) - first;
     println!("up to {seeds} seeds in {:.1?}: {:?}", begin.elapsed(), total.into_inner().unwrap());
     assert!(
         failures.is_empty(),
-        "{} seeds failed; the first: make soak SEED={}{}",
+        "{} seeds over {} failed; the first: make soak SEED={}",
         failures.len(),
-        failures[0].0,
-        scene.name
+        scene.name,
+        failures[0].0
     );
 }
 
