@@ -145,7 +145,13 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     let Some(payload_len) = payload.len().checked_sub(pad as usize) else {
         return Err(Malformed::Padding { pad, found: payload.len() });
     };
-    let allowed = is_allowed(opcode, payload_len) && (opcode::has_payload(opcode) || payload.is_empty());
+    let allowed = match opcode {
+        opcode::CNP => payload_len == CNP_PAYLOAD,
+        opcode::PROBE | opcode::ECHO => payload_len == CREDIT_PAYLOAD,
+        _ if !opcode::has_payload(opcode) => payload.is_empty(),
+        _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload_len == ATOMIC_WRITE_PAYLOAD,
+        _ => true,
+    };
     if !allowed {
         return Err(Malformed::Payload { opcode, found: payload.len() });
     }
@@ -173,22 +179,16 @@ pub fn parse_headers(bytes: &[u8], payload: usize) -> Result<Headers, Malformed>
     if found < wanted {
         return Err(Malformed::Short { wanted, found });
     }
-    if !is_allowed(opcode, payload) {
-        return Err(Malformed::Payload { opcode, found: payload });
-    }
-    Ok(read_headers(&bytes[..wanted]))
-}
-
-/// Whether a packet with this opcode has so many bytes of payload, without padding.
-#[inline]
-fn is_allowed(opcode: u8, payload: usize) -> bool {
-    match opcode {
-        opcode::CNP => payload == CNP_PAYLOAD,
-        opcode::PROBE | opcode::ECHO => payload == CREDIT_PAYLOAD,
+    let allowed = match opcode {
+        opcode::CNP | opcode::PROBE | opcode::ECHO => false,
         _ if !opcode::has_payload(opcode) => payload == 0,
         _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload == ATOMIC_WRITE_PAYLOAD,
         _ => true,
+    };
+    if !allowed {
+        return Err(Malformed::Payload { opcode, found: payload });
     }
+    Ok(read_headers(&bytes[..wanted]))
 }
 
 /// Reads the headers of a known opcode; `bytes` has their length.
