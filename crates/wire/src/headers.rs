@@ -140,7 +140,7 @@ impl Writer<'_> {
 impl Headers {
     /// Writes the headers that the opcode calls for, and returns their length. One that is `None` is written as zeros, one
     /// that the opcode does not call for is left out; 24-bit fields are cut to size.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, out: &mut [u8; MAX_HEADERS]) -> usize {
         let bth = &self.bth;
         let mut to = Writer { out, at: 0 };

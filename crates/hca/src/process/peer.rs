@@ -251,7 +251,7 @@ impl PeerProcess {
 
     /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and belongs to
     /// the protection domain (or, for a type 2 window, to the QP). IBA 10.6.3, 11.2.8, 9.7.4.1.5.
-    #[inline]
+    #[inline(always)]
     pub fn resolve(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32, qpn: u32) -> Option<Location> {
         let entry = self.keys.get((key >> 8) as usize)?;
         if entry.key.load(Ordering::Acquire) != u64::from(key) {

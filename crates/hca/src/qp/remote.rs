@@ -107,6 +107,7 @@ impl<'a> Sends<'a> {
     }
 
     /// The status that request `n` fails with before anything of it is sent, if it does (IBA 10.10.2.2).
+    #[inline(always)]
     pub fn check(&self, n: u32) -> std::result::Result<(), u32> {
         let i = self.sq.wq.place(n);
         let w = &self.sq.wq[i];

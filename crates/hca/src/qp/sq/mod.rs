@@ -523,6 +523,7 @@ impl SendQueue {
         self.each_piece(i, 0, self.wq[i].length, need, |_, _| {})
     }
 
+    /// Calls `each` for each part of bytes `[from, from + len)` of WQE `i`, with its length.
     #[inline(always)]
     fn each_piece(
         &self,
@@ -530,11 +531,30 @@ impl SendQueue {
         from: u64,
         len: u64,
         need: u32,
-        each: impl FnMut(*mut u8, u64),
+        mut each: impl FnMut(*mut u8, u64),
     ) -> std::result::Result<(), u32> {
-        let find =
-            |lkey, addr, n| crate::mr::local_memory(self.process, lkey, addr, n, need, self.pd).ok_or(wc::LOC_PROT_ERR);
-        self.wq.each_segment(i, from, len, find, each)
+        if let Some(data) = self.wq.inline_data(i) {
+            each(data[from as usize..][..len as usize].as_ptr().cast_mut(), len);
+            return Ok(());
+        }
+        let (mut skip, mut left) = (from, len);
+        for sge in self.wq.sges(i) {
+            let n = u64::from(sge.length);
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            if left == 0 {
+                break;
+            }
+            let take = (n - skip).min(left);
+            let addr = sge.addr.wrapping_add(skip);
+            let found = crate::mr::local_memory(self.process, sge.lkey, addr, take, need, self.pd);
+            each(found.ok_or(wc::LOC_PROT_ERR)?, take);
+            left -= take;
+            skip = 0;
+        }
+        Ok(())
     }
 }
 

@@ -264,41 +264,18 @@ impl WqeRing {
 
     // ---- local memory ----------------------------------------------------------------------------------------------
 
-    /// Calls `each` for each part of bytes `[from, from + len)` of the WQE at place `i`, with its length. `find` looks up what an
-    /// SGE names, and ends the round where it refuses.
+    /// The bytes that the WQE at place `i` has inside, if its data was copied when it was posted.
     #[inline(always)]
-    pub(crate) fn each_segment(
-        &self,
-        i: usize,
-        from: u64,
-        len: u64,
-        find: impl Fn(u32, u64, u64) -> std::result::Result<*mut u8, u32>,
-        mut each: impl FnMut(*mut u8, u64),
-    ) -> std::result::Result<(), u32> {
-        let w = &self.wqes[i];
-        if w.inline_len.is_some() {
-            let start = i * self.cap.max_inline_data as usize + from as usize;
-            let data = &self.inline[start..start + len as usize];
-            each(data.as_ptr().cast_mut(), len);
-            return Ok(());
-        }
-        let room = self.cap.max_send_sge as usize;
-        let (mut skip, mut left) = (from, len);
-        for sge in &self.sges[i * room..i * room + w.num_sge as usize] {
-            let n = u64::from(sge.length);
-            if skip >= n {
-                skip -= n;
-                continue;
-            }
-            if left == 0 {
-                break;
-            }
-            let take = (n - skip).min(left);
-            each(find(sge.lkey, sge.addr.wrapping_add(skip), take)?, take);
-            left -= take;
-            skip = 0;
-        }
-        Ok(())
+    pub(crate) fn inline_data(&self, i: usize) -> Option<&[u8]> {
+        let start = i * self.cap.max_inline_data as usize;
+        self.wqes[i].inline_len.map(|_| &self.inline[start..start + self.wqes[i].length as usize])
+    }
+
+    /// The SGEs of the WQE at place `i`.
+    #[inline(always)]
+    pub(crate) fn sges(&self, i: usize) -> &[Sge] {
+        let start = i * self.cap.max_send_sge as usize;
+        &self.sges[start..start + self.wqes[i].num_sge as usize]
     }
 }
 
