@@ -154,6 +154,7 @@ fn a_wrong_variable_is_told_in_one_sentence() {
         ("VERVAIN_LOG", "loud"),
         ("VERVAIN_FORK_LIMIT", "lots"),
         ("VERVAIN_FAULTS", "drop=1"),
+        ("VERVAIN_WINDOW", "/dev/shm/nonsuch,size=lots"),
         ("VERVAIN_PCAP", "/no/such/directory/x.pcap"),
     ];
     let users = TABLE.into_iter().filter(|variable| variable.setter == Setter::User).map(Variable::name);
