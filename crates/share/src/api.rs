@@ -20,6 +20,8 @@ pub const VERSION: u32 = 3;
 pub const KIND_MEMFD: u32 = 1;
 /// [`Place::kind`]: a SysV segment.
 pub const KIND_SYSV: u32 = 2;
+/// [`Place::kind`]: the region of this process's node in the window (`VERVAIN_WINDOW`).
+pub const KIND_WINDOW: u32 = 3;
 
 /// Where memory of this process lies in an object that other processes can map.
 #[repr(C)]

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use vervain_share::api::Place;
+use vervain_share::api::{KIND_WINDOW, Place};
 
 /// Entries whose pages are committed together.
 const COMMIT: usize = 64;
@@ -146,6 +146,11 @@ impl Objects {
     pub(crate) fn pin(&self, arena: &Arena, addr: u64, len: u64) -> ExportedRange {
         let Some(source) = self.source.filter(|_| len != 0) else { return ExportedRange::NOWHERE };
         let Some(place) = source.pin(addr, len) else { return ExportedRange::NOWHERE };
+        if place.kind == KIND_WINDOW {
+            // Peers of this host do not map it: whoever shortens the window's file would end them. It stays where it is.
+            let pin = Pin { number: 0, identity: place.object, offset: place.offset, len, adopted: None };
+            return ExportedRange { pin: Some(pin), ..ExportedRange::NOWHERE };
+        }
         let fits = place.offset.checked_add(len).is_some_and(|end| end <= place.object_len && end < 1 << OFFSET_BITS);
         let entered = if fits { self.enter(arena, &place, None) } else { None };
         let Some((number, generation)) = entered else {

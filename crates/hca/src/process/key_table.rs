@@ -96,6 +96,11 @@ impl KeyTable {
         state.free.push_back(key >> 8);
     }
 
+    /// The entry of a key that is good.
+    pub(crate) fn find(&self, key: u32) -> Option<&KeyEntry> {
+        self.entries.get((key >> 8) as usize).filter(|entry| entry.key.load(Ordering::SeqCst) == u64::from(key))
+    }
+
     pub(crate) fn entry(&self, key: u32) -> &KeyEntry {
         &self.entries[(key >> 8) as usize]
     }

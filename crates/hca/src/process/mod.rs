@@ -7,6 +7,7 @@ pub(crate) mod doorbell;
 pub(crate) mod exports;
 mod fork;
 pub(crate) mod gate;
+pub mod grants;
 pub mod imports;
 pub(crate) mod inline_receive;
 pub(crate) mod key_table;
@@ -34,6 +35,7 @@ use crate::process::adoption::Adopting;
 use crate::process::doorbell::{AttentionTable, Looked, Looker};
 use crate::process::exports::{ExportedRange, Objects};
 use crate::process::gate::{Gates, LaneGate};
+use crate::process::grants::Grants;
 use crate::process::inline_receive::InlineLanes;
 use crate::process::key_table::KeyTable;
 use crate::process::packets::Packets;
@@ -104,6 +106,7 @@ pub struct Process {
     next_pd: AtomicU32,
     urgent: AtomicBool,
     revocation: Revocation,
+    grants: Grants,
     /// Memory of lanes that are gone, for new ones; and of CQs.
     lane_blocks: OwnerLock<Vec<Block>>,
     cq_blocks: OwnerLock<Vec<Block>>,
@@ -209,6 +212,7 @@ impl Process {
             next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
             revocation: Revocation::default(),
+            grants: Grants::default(),
             lane_blocks: OwnerLock::default(),
             cq_blocks: OwnerLock::default(),
             packets: Packets::default(),

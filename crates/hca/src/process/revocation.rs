@@ -12,6 +12,7 @@ use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::exports::Pin;
 use crate::process::gate::{self, LaneGate, Standing, in_flight};
+use crate::process::grants::Silent;
 use crate::process::key_table::Named;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long an initiator may stand still that somebody waits for.
-const PATIENCE_NS: u64 = 2_000_000_000;
+pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Looks in a row, some 50 µs apart, that have to find it so besides: a job that was stopped as a whole goes on together.
 const LOOKS: u32 = 100;
 /// A look that comes so late began anew: this thread stood still itself.
@@ -45,13 +46,15 @@ struct Suspects {
     lanes: Vec<(&'static Lane, u64)>,
     parked: Vec<Block>,
     pins: Vec<Pin>,
+    silent: Vec<Silent>,
 }
 
 impl Suspects {
     /// Forgets those that have left or ended; whether none is left.
     fn is_empty(&mut self, process: &Process) -> bool {
         self.lanes.retain(|(lane, gate)| lane.gate.load(Ordering::Acquire) == *gate && process.initiator_lives(lane));
-        self.lanes.is_empty()
+        self.silent.retain(Silent::remains);
+        self.lanes.is_empty() && self.silent.is_empty()
     }
 }
 
@@ -76,6 +79,7 @@ impl Process {
     pub(crate) fn drain(&self, key: u32) {
         let there = |lane: &Lane| self.keys.may_reach(lane.key.load(Ordering::SeqCst), key);
         self.wait_until_left(self.gates.inside(there));
+        self.take_back_grants(|granted, _| granted == key, PATIENCE_NS);
         self.wait_for_own();
     }
 
@@ -89,6 +93,7 @@ impl Process {
     pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
         self.own.header.paused.fetch_add(1, Ordering::SeqCst);
         self.wait_until_left(self.gates.inside(matter));
+        self.take_back_grants(|_, _| true, PATIENCE_NS);
         self.wait_for_own();
         self.wait_for_packets();
     }
@@ -97,6 +102,7 @@ impl Process {
     pub(crate) fn pause_for_fork(&self) {
         self.own.header.paused.fetch_add(1, Ordering::SeqCst);
         drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
+        self.grants.ask_back(FORK_PATIENCE_NS);
         self.wait_for_own();
         self.wait_for_packets();
     }
@@ -232,6 +238,22 @@ impl Process {
         if !parted.is_empty() {
             self.revocation.partings.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Takes back what peers were granted of the keys and by the QPs that `which` is true of; what was stored before keeps new grants
+    /// away. Nothing more comes by them afterwards, but from peers that do not answer within `patience` nanoseconds: the program's
+    /// memory is parted from what these may still write.
+    pub(crate) fn take_back_grants(&self, which: impl Fn(u32, u32) -> bool, patience: u64) {
+        let silent = self.grants.take_back(which, patience);
+        if silent.is_empty() {
+            return;
+        }
+        log::warn!("a peer does not answer: the memory that it was granted is taken from it");
+        let _one_at_a_time = self.revocation.cutting.lock();
+        let pages: Vec<_> = silent.iter().map(|silent| whole_pages(silent.memory.clone())).collect();
+        self.revocation.suspects.lock().silent.extend(silent);
+        pages.iter().for_each(|pages| self.objects.part(pages));
+        self.revocation.partings.fetch_add(1, Ordering::SeqCst);
     }
 
     /// For [`Process::publish_key`]: to be asked before it is found out where the key leads.

@@ -8,6 +8,7 @@ use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
+use crate::process::revocation::PATIENCE_NS;
 use crate::qp::sq::LOOK_BUDGET;
 use crate::qp::{Qp, SendSide};
 use crate::reasons;
@@ -57,6 +58,7 @@ impl Qp {
         let lanes = self.lanes.lock().clone();
         let gates: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.gate)).collect();
         self.process.wait_for(&gates);
+        self.process.take_back_grants(|_, qpn| qpn == self.number, PATIENCE_NS);
         for lane in &lanes {
             lane.cq.settle(&lane.ring);
         }

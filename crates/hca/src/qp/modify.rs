@@ -4,6 +4,7 @@
 use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerGuard;
+use crate::process::revocation::PATIENCE_NS;
 use crate::qp::ah::{Route, check_address};
 use crate::qp::carrier::Connection;
 use crate::qp::sq::path::Params;
@@ -125,7 +126,9 @@ impl Qp {
         s.dest_qpn.store(a.dest_qp_num, Ordering::Relaxed);
         s.qkey.store(a.qkey, Ordering::Relaxed);
         s.rq_psn.store(a.rq_psn, Ordering::Relaxed);
-        s.access.store(a.qp_access_flags, Ordering::Relaxed);
+        if s.access.swap(a.qp_access_flags, Ordering::SeqCst) & !a.qp_access_flags & access::REMOTE_WRITE != 0 {
+            self.process.take_back_grants(|_, qpn| qpn == self.qp_num(), PATIENCE_NS);
+        }
         s.min_rnr_timer.store(u32::from(a.min_rnr_timer), Ordering::Relaxed);
         s.max_dest_rd_atomic.store(u32::from(a.max_dest_rd_atomic), Ordering::Relaxed);
         s.port.store(self.device_index() << 8 | u32::from(a.port_num), Ordering::Release);

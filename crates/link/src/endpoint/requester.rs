@@ -74,14 +74,38 @@ impl RequesterEnd {
     /// Carries out a bind or an invalidation at the head, which waits for everything before it, and which everything after it
     /// waits for; whether there was one.
     pub fn do_local(&mut self, sends: &mut Sends<'_>) -> bool {
-        let is_idle = self.requester.as_ref().is_some_and(Requester::is_idle);
-        if sends.head() == sends.tail() || !sends.is_local(sends.head()) || !is_idle || !sends.may_begin() {
+        self.has_turn(sends) && sends.is_local(sends.head()) && {
+            sends.do_local();
+            self.skip(sends);
+            true
+        }
+    }
+
+    /// Has `execute` carry out the request at the head, before which nothing is under way, without the requester; whether it did,
+    /// and said with which status.
+    #[inline]
+    pub fn do_alone(&mut self, sends: &mut Sends<'_>, execute: impl FnOnce(&Sends<'_>, u32) -> Option<u32>) -> bool {
+        if !self.has_turn(sends) {
             return false;
         }
-        sends.do_local();
+        let Some(status) = execute(sends, sends.head()) else { return false };
+        sends.finish(status);
+        self.skip(sends);
+        true
+    }
+
+    /// Whether there is a request at the head that may begin, and nothing is under way.
+    #[inline]
+    fn has_turn(&self, sends: &Sends<'_>) -> bool {
+        let is_idle = || self.requester.as_ref().is_some_and(Requester::is_idle);
+        sends.head() != sends.tail() && is_idle() && sends.may_begin()
+    }
+
+    /// The requester does not get to see what has just been done.
+    #[inline]
+    fn skip(&mut self, sends: &Sends<'_>) {
         self.skipped = self.skipped.wrapping_add(1);
         self.begun.set(sends.head());
-        true
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::datagrams::Patience;
+use super::direct::Granted;
 use super::pair::{Pair, encode};
 use super::path_psns::PathPsns;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
@@ -30,6 +31,8 @@ const ANSWERS: u32 = 16;
 const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
 /// Packets that one call sends at most, so that posting stays asynchronous.
 const BUDGET: u32 = 64;
+/// Writes that one call carries out itself at most.
+const DIRECT: u32 = 64;
 
 /// A connected QP.
 pub struct Connection {
@@ -56,6 +59,9 @@ pub struct Connection {
     /// Over UC, for messages that come before a receive.
     pub patience: Patience,
     closed: AtomicBool,
+    /// What the peer has granted it.
+    pub granted: OwnerLock<Granted>,
+    qpn: u32,
 }
 
 /// Where the packets of a connection leave.
@@ -121,6 +127,8 @@ impl Connection {
             received: PathPsns::new(128 << attr.path_mtu, attr.rq_psn),
             patience: Patience::default(),
             closed: AtomicBool::new(false),
+            granted: OwnerLock::default(),
+            qpn: qp.qp_num(),
         })
     }
 
@@ -131,6 +139,16 @@ impl Connection {
             let _ = self.pair.set(pair);
         }
         self.pair.get()
+    }
+
+    /// The peer's QP.
+    pub fn peer_qpn(&self) -> u32 {
+        self.peer_qpn
+    }
+
+    /// The QP.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
     }
 
     fn out(&self, class: Class) -> SlotOut<'_> {
@@ -169,12 +187,18 @@ impl Connection {
         if end.start(sends, config).is_none() {
             return Progress::Idle;
         }
-        let mut f = Some(f);
+        if let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) {
+            f(requester, window, &mut host);
+        }
+        let mut budget = DIRECT;
         let (sent, left) = loop {
-            let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) else { return Progress::Idle };
-            if let Some(f) = f.take() {
-                f(requester, window, &mut host);
+            while budget != 0 && end.do_alone(sends, |sends, n| self.write_directly(sends, n)) {
+                budget -= 1;
             }
+            if budget == 0 {
+                break (Sent::HostFull, 0);
+            }
+            let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) else { return Progress::Idle };
             let sent = requester.poll_transmit(now_ns(), window, &mut host);
             let left = host.out.left;
             if !end.do_local(sends) {
@@ -297,5 +321,6 @@ impl carrier::Connection for Connection {
             requester.abandon(window);
         }
         self.deadline.store(NEVER, Ordering::SeqCst);
+        self.granted.lock().forget();
     }
 }

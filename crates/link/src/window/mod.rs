@@ -5,6 +5,8 @@
 mod address;
 mod connection;
 mod datagrams;
+mod direct;
+mod grants;
 mod memory;
 mod pair;
 mod path_psns;
@@ -18,8 +20,8 @@ use pair::Pair;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
 use vervain_hca::device::{Device, is_multicast};
@@ -86,6 +88,7 @@ pub struct Window(Arc<Engine>);
 
 /// What a process has of a window.
 struct Engine {
+    me: Weak<Engine>,
     device: Arc<dyn PutDevice>,
     process: Arc<vervain_window::Process>,
     meeting: OwnerLock<Meeting>,
@@ -140,7 +143,8 @@ impl Window {
         let me = PeerId { node: device.facts().node, process: process.number() };
         let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
         let memory = Memory::new(Arc::clone(&device), Arc::clone(&process));
-        let engine = Engine {
+        let engine = Arc::new_cyclic(|me| Engine {
+            me: Weak::clone(me),
             device,
             process,
             meeting: OwnerLock::new(Meeting { rendezvous, memory }),
@@ -156,8 +160,8 @@ impl Window {
             next_beat: AtomicU64::new(0),
             patience: OwnerLock::new((Patience::for_requests(), 0)),
             looks: AtomicU32::new(0),
-        };
-        Ok(Window(Arc::new(engine)))
+        });
+        Ok(Window(engine))
     }
 
     /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number says
@@ -230,7 +234,7 @@ impl Engine {
         match (used, channel) {
             (Ok(used), Ok(channel)) => {
                 let outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
-                let pair = Arc::new(Pair::new(peer, outgoing));
+                let pair = Arc::new(Pair::new((peer, incarnation), outgoing, self.region().clone(), own));
                 log::info!("process {} of node {} is reached through the window", peer.process, peer.node);
                 self.pairs.lock().insert(peer, (Arc::clone(&pair), used));
                 Some(pair)

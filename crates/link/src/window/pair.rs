@@ -2,11 +2,13 @@
 
 use super::connection::Connection;
 use super::payload::PiecesSource;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
+use vervain_window::Region;
+use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS, Outgoing, Unsent};
 use vervain_wire::{Headers, MAX_HEADERS};
@@ -15,7 +17,19 @@ use vervain_wire::{Headers, MAX_HEADERS};
 pub struct Pair {
     /// The peer.
     pub peer: PeerId,
+    /// Which process of that number.
+    pub incarnation: u64,
+    /// A number that no other pair of this process has or had.
+    pub id: u64,
     pub outgoing: OwnerLock<Outgoing>,
+    /// The block that this process has for the peer.
+    region: Region,
+    own: u64,
+    /// How often this process has taken back what it had granted; and how often the peer has, as far as this process has followed.
+    taken_back: AtomicU32,
+    followed: AtomicU32,
+    /// Bytes of Writes that were put where they belong.
+    direct: AtomicU64,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
@@ -25,9 +39,60 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(peer: PeerId, outgoing: Outgoing) -> Self {
-        let (outgoing, waiting) = (OwnerLock::new(outgoing), OwnerLock::default());
-        Pair { peer, outgoing, over: AtomicBool::new(false), stalled: AtomicU64::new(u64::MAX), waiting }
+    /// A pair with the process of `peer` that has this `incarnation`, whose messages come into block `own` of `region`.
+    pub fn new((peer, incarnation): (PeerId, u64), outgoing: Outgoing, region: Region, own: u64) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Pair {
+            peer,
+            incarnation,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            outgoing: OwnerLock::new(outgoing),
+            region,
+            own,
+            taken_back: AtomicU32::new(0),
+            followed: AtomicU32::new(0),
+            direct: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            stalled: AtomicU64::new(u64::MAX),
+            waiting: OwnerLock::default(),
+        }
+    }
+
+    /// A word of the block, as the peer has put it; the lower half, which is put whole.
+    #[inline]
+    pub fn told(&self, word: u64) -> u32 {
+        self.region.word(self.own + word).load(Ordering::Acquire) as u32
+    }
+
+    /// Asks the peer for all that it was granted.
+    pub fn take_back(&self) {
+        let mut outgoing = self.outgoing.lock();
+        let count = self.taken_back.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        outgoing.tell(block::TAKEN_BACK, count.into());
+    }
+
+    /// How often that was.
+    pub fn taken_back(&self) -> u32 {
+        self.taken_back.load(Ordering::SeqCst)
+    }
+
+    /// How often the peer has, as far as this process has followed.
+    #[inline]
+    pub fn followed(&self) -> u32 {
+        self.followed.load(Ordering::Relaxed)
+    }
+
+    /// Nothing more goes to the peer by what it has taken back so often.
+    pub fn follow(&self, count: u32) {
+        let mut outgoing = self.outgoing.lock();
+        self.followed.store(count, Ordering::Relaxed);
+        outgoing.tell(block::GIVEN_BACK, count.into());
+    }
+
+    /// So many bytes were put where they belong.
+    #[inline]
+    pub fn count_direct(&self, bytes: u64) {
+        self.direct.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Nothing goes there any more.
@@ -71,7 +136,7 @@ impl Pair {
             return Ok(u64::MAX);
         }
         let mut outgoing = self.outgoing.lock();
-        match outgoing.packet(class, headers, &PiecesSource::new(from)) {
+        match outgoing.packet(class, headers, &PiecesSource::new(from, false)) {
             Ok(()) => Ok(outgoing.sent()),
             Err(Unsent::Full) => Err(Refused::Full),
             Err(Unsent::Memory) => Err(Refused::Memory),

@@ -4,11 +4,15 @@ use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_window::{Faulted, Source};
 
 /// Pieces that were checked against their keys, in a mark that does not end before the put.
-pub struct PiecesSource<'a>(&'a Pieces);
+pub struct PiecesSource<'a> {
+    pieces: &'a Pieces,
+    ends: bool,
+}
 
 impl<'a> PiecesSource<'a> {
-    pub fn new(pieces: &'a Pieces) -> Self {
-        PiecesSource(pieces)
+    /// `ends`: the last of the bytes end a message, and are seen after all others.
+    pub fn new(pieces: &'a Pieces, ends: bool) -> Self {
+        PiecesSource { pieces, ends }
     }
 }
 
@@ -16,12 +20,13 @@ impl<'a> PiecesSource<'a> {
 unsafe impl Source for PiecesSource<'_> {
     #[inline]
     fn len(&self) -> usize {
-        self.0.len() as usize
+        self.pieces.len() as usize
     }
 
     #[inline]
     unsafe fn store_to(&self, to: *mut u8) -> Result<(), Faulted> {
         // SAFETY: the caller has room for so many bytes there; the pieces were checked.
-        unsafe { transfer::copy_direct(Direction::Write, to, self.0, false) }.map_err(|_| Faulted { address: 0 })
+        unsafe { transfer::copy_direct(Direction::Write, to, self.pieces, self.ends) }
+            .map_err(|_| Faulted { address: 0 })
     }
 }

@@ -13,6 +13,7 @@ use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_window::pairs::block;
+use vervain_window::pairs::grant::Want;
 use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES};
 use vervain_window::pairs::slot::Kind;
@@ -156,6 +157,7 @@ impl Engine {
     /// Takes from pair `i`.
     fn take_from(&self, rx: &mut Receiving, i: usize) -> bool {
         let mut any = false;
+        self.follow(&rx.pairs[i].pair);
         for _ in 0..BATCH {
             let inflow = &mut rx.pairs[i];
             let message = match inflow.incoming.next(self.region()) {
@@ -232,6 +234,8 @@ impl Engine {
                     self.distrust(&pair);
                 }
             }
+            Kind::WantGrant => self.wants_grant(&pair, Want::decode(&message.headers)),
+            Kind::Grant | Kind::NoGrant => self.granted(&pair, message.kind, &message.headers),
             Kind::Join => self.enter(pair.peer, group(), true),
             Kind::Leave => self.enter(pair.peer, group(), false),
         }

@@ -2,11 +2,13 @@
 //! lost. It knows no QP, no clock and no thread.
 //!
 //! * [`door`], [`rendezvous`]: how processes find each other, and notice that one has been replaced;
+//! * [`grant`]: which memory a peer may write without asking, and how that is taken back;
 //! * [`block`], [`slot`], [`byte_ring`], [`ring`]: the memory that a process has for one peer, and the messages in it.
 
 pub mod block;
 pub mod byte_ring;
 pub mod door;
+pub mod grant;
 pub mod rendezvous;
 pub mod ring;
 pub mod slot;

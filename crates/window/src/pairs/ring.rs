@@ -1,7 +1,7 @@
 //! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of the word of its
 //! slot. The receiver looks at one word; it takes a message without having to send anything.
 
-use super::block::{self, BEAT, TAKEN};
+use super::block::{self, TAKEN};
 use super::byte_ring::ByteRing;
 use super::slot::{self, Kind, Meaning, Place};
 use crate::device::{Channel, Origin, Put, Refused, Region, Source};
@@ -190,16 +190,23 @@ impl Outgoing {
         Err(Unsent::Full)
     }
 
-    /// Puts a heartbeat.
-    pub fn beat(&mut self, count: u64) {
-        // Where that is refused, so is all else.
-        let _ = self.channel.put(&[Put { to: self.to + BEAT, from: Origin::Words(&[count]) }]);
-    }
-
     /// Tells the peer that so many of its slots were taken.
     #[inline]
     pub fn tell_taken(&mut self, taken: u64) {
-        let _ = self.channel.put(&[Put { to: self.to + TAKEN, from: Origin::Words(&[taken]) }]);
+        self.tell(TAKEN, taken);
+    }
+
+    /// Puts a word of the peer's block.
+    #[inline]
+    pub fn tell(&mut self, word: u64, value: u64) {
+        // Where that is refused, so is all else.
+        let _ = self.channel.put(&[Put { to: self.to + word, from: Origin::Words(&[value]) }]);
+    }
+
+    /// A word of the own block, as the peer has put it; the lower half, which is put whole.
+    #[inline]
+    pub fn told(&self, word: u64) -> u32 {
+        self.region.word(self.own + word).load(Ordering::Acquire) as u32
     }
 }
 

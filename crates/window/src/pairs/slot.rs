@@ -14,6 +14,12 @@ pub enum Kind {
     Join = 4,
     /// The sender has left a multicast group.
     Leave = 5,
+    /// The sender would write memory of the receiver directly ([`super::grant`]).
+    WantGrant = 6,
+    /// It may.
+    Grant = 7,
+    /// It may not.
+    NoGrant = 8,
 }
 
 /// Where the payload of a message is.
@@ -55,6 +61,9 @@ impl Meaning {
             3 => Kind::LongRing,
             4 => Kind::Join,
             5 => Kind::Leave,
+            6 => Kind::WantGrant,
+            7 => Kind::Grant,
+            8 => Kind::NoGrant,
             _ => return None,
         };
         let place = match place {

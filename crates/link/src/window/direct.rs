@@ -1,0 +1,139 @@
+//! Writes that this process carries out itself, in memory that the peer has granted it ([`vervain_window::pairs::grant`]): RDMA Writes
+//! without immediate data, where nothing of the connection is under way before them. All others go through the ring, as do those
+//! to memory that is not granted.
+
+use super::connection::Connection;
+use super::pair::Pair;
+use super::payload::PiecesSource;
+use std::collections::HashMap;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::qp::remote::Sends;
+use vervain_hca::{Opcode, wc};
+use vervain_window::pairs::block;
+use vervain_window::pairs::grant::{Grant, Want};
+use vervain_window::pairs::ring::{Class, NO_BYTES};
+use vervain_window::pairs::slot::Kind;
+use vervain_window::{Channel, Origin, Put, UseGuard};
+
+/// Bytes that are put before whoever takes a grant back gets its turn.
+const CHUNK: u64 = 1 << 20;
+/// Keys of one connection that are kept.
+const KEYS: usize = 1024;
+/// A grant that was refused, or not answered, is asked for again after so many Writes.
+const ASK_AGAIN: u32 = 1024;
+
+/// What a connection was granted. Whoever puts there holds the lock around it, so that who has it finds nothing under way.
+#[derive(Default)]
+pub struct Granted {
+    channel: Option<Box<dyn Channel>>,
+    keys: HashMap<u32, Key>,
+    /// The grant that was used last.
+    last: Option<Grant>,
+}
+
+enum Key {
+    /// Asked for, and not granted so far: Writes since then.
+    Asked(u32),
+    /// Its memory is not claimed by another process while this is kept.
+    Granted(Grant, #[allow(dead_code)] UseGuard),
+}
+
+impl Granted {
+    /// Takes a grant in, whose memory is reached by `channel`.
+    pub fn add(&mut self, grant: Grant, used: UseGuard, channel: Box<dyn Channel>) {
+        if self.keys.len() >= KEYS {
+            self.forget();
+        }
+        self.channel.get_or_insert(channel);
+        self.keys.insert(grant.rkey, Key::Granted(grant, used));
+    }
+
+    /// A grant is refused.
+    pub fn refuse(&mut self, rkey: u32) {
+        self.keys.insert(rkey, Key::Asked(0));
+    }
+
+    /// Forgets all grants.
+    pub fn forget(&mut self) {
+        self.keys.clear();
+        self.last = None;
+    }
+
+    /// Whether `rkey` is to be asked for.
+    fn asks(&mut self, rkey: u32) -> bool {
+        if self.keys.len() >= KEYS && !self.keys.contains_key(&rkey) {
+            self.forget();
+        }
+        match self.keys.entry(rkey).or_insert(Key::Asked(ASK_AGAIN)) {
+            Key::Asked(writes) if *writes >= ASK_AGAIN => {
+                *writes = 0;
+                true
+            }
+            Key::Asked(writes) => {
+                *writes += 1;
+                false
+            }
+            // It is there, and does not hold any more, or does not cover what is written.
+            Key::Granted(..) => false,
+        }
+    }
+
+    /// Where in the peer's region `[addr, addr + len)` of `rkey` lies, if that is granted now, `count` being how often the peer has
+    /// taken grants back.
+    #[inline]
+    fn place(&mut self, count: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+        let grant = match self.last {
+            Some(last) if last.rkey == rkey => last,
+            _ => match self.keys.get(&rkey) {
+                Some(Key::Granted(grant, _)) => *self.last.insert(*grant),
+                _ => return None,
+            },
+        };
+        if grant.count != count {
+            self.keys.remove(&rkey);
+            self.last = None;
+            return None;
+        }
+        grant.place(addr, len)
+    }
+}
+
+impl Connection {
+    /// Carries out request `n`, if it is a Write to granted memory: whether it did, and so the request is done. A Write that it
+    /// has begun and does not finish goes through the ring from its beginning, as a packet that is sent again does.
+    pub fn write_directly(&self, sends: &Sends<'_>, n: u32) -> Option<u32> {
+        let request = sends.get(n).filter(|request| request.opcode == Opcode::Write && request.length != 0)?;
+        let pair = self.pair().filter(|pair| !pair.is_over())?;
+        let mut from = 0;
+        while from < request.length {
+            let mut granted = self.granted.lock();
+            let count = pair.told(block::TAKEN_BACK);
+            let Some(to) = granted.place(count, request.rkey, request.remote_addr, request.length) else {
+                if granted.asks(request.rkey) {
+                    self.ask(pair, request.rkey);
+                }
+                return None;
+            };
+            if from == 0 {
+                sends.check(n).ok()?;
+            }
+            let len = CHUNK.min(request.length - from);
+            let mut pieces = Pieces::new();
+            sends.gather(n, from, len, &mut pieces).ok()?;
+            let source = PiecesSource::new(&pieces, from + len == request.length);
+            let put = Put { to: to + from, from: Origin::Source(&source) };
+            granted.channel.as_mut()?.put(&[put]).ok()?;
+            from += len;
+        }
+        pair.count_direct(request.length);
+        Some(wc::SUCCESS)
+    }
+
+    fn ask(&self, pair: &Pair, rkey: u32) {
+        let want = Want { qpn: self.peer_qpn(), from: self.qpn(), rkey };
+        let mut outgoing = pair.outgoing.lock();
+        if outgoing.has_room(Class::Request) {
+            let _ = outgoing.send(Kind::WantGrant, &want.encode(), &NO_BYTES);
+        }
+    }
+}
