@@ -123,6 +123,10 @@ impl Connection {
             let source = PiecesSource::new(&pieces, from + len == request.length);
             let put = Put { to: to + from, from: Origin::Source(&source) };
             granted.channel.as_mut()?.put(&[put]).ok()?;
+            if pair.told(block::TAKEN_BACK) != count {
+                // The owner may not have waited for this one, and have given the memory to something else of its program's.
+                return None;
+            }
             from += len;
         }
         pair.count_direct(request.length);
