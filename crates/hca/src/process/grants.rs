@@ -113,24 +113,60 @@ impl Qp {
     /// Grants `peer` the writing of the region of `rkey` by this QP, if the QP and the region allow it and the region lies in memory
     /// that peers can put to. None otherwise, and while grants are being taken back.
     pub fn grant(&self, rkey: u32, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<Grantable> {
+        self.add_grant(rkey, peer, grantor, || self.grantable(rkey))
+    }
+
+    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found by `key`: where
+    /// in the region of this node that is. Ended by [`Qp::end_grant`] too.
+    pub fn grant_memory(&self, key: u32, memory: &Range<u64>, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<u64> {
+        let find = || {
+            let place = self.process.objects.source()?.find_range(memory.start, memory.end - memory.start);
+            let offset = place.filter(|place| place.kind == KIND_WINDOW)?.offset;
+            self.process.keys.find(key).filter(|_| self.may_grant())?;
+            Some((Grantable { iova: 0, len: memory.end - memory.start, offset }, memory.clone()))
+        };
+        self.add_grant(key, peer, grantor, find).map(|grantable| grantable.offset)
+    }
+
+    /// Ends a grant of [`Qp::grant_memory`] that the peer will not use any more.
+    pub fn end_grant(&self, memory: &Range<u64>, peer: u64) {
+        let grants = &self.process.grants;
+        // If it is being taken back just now, it ends by that.
+        let Some(mut list) = grants.list.try_lock() else { return };
+        if let Some(at) = list.iter().position(|g| g.peer == peer && g.qpn == self.qp_num() && g.memory == *memory) {
+            list.swap_remove(at);
+            grants.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn add_grant(
+        &self,
+        key: u32,
+        peer: u64,
+        grantor: &Arc<dyn Grantor>,
+        find: impl FnOnce() -> Option<(Grantable, Range<u64>)>,
+    ) -> Option<Grantable> {
         let grants = &self.process.grants;
         let mut list = grants.list.try_lock()?;
         grants.count.fetch_add(1, Ordering::SeqCst);
-        let found = self.grantable(rkey);
-        let Some((grantable, memory)) = found else {
+        let Some((grantable, memory)) = find() else {
             grants.count.fetch_sub(1, Ordering::SeqCst);
             return None;
         };
-        list.push(Grant { key: rkey, qpn: self.qp_num(), memory, peer, grantor: Arc::clone(grantor) });
+        list.push(Grant { key, qpn: self.qp_num(), memory, peer, grantor: Arc::clone(grantor) });
         Some(grantable)
+    }
+
+    /// Whether grants are given out now.
+    fn may_grant(&self) -> bool {
+        self.process.own.header.paused.load(Ordering::SeqCst) == 0 && self.receives()
     }
 
     /// What may be granted of `rkey`, and its addresses in this process. Windows are not: they are bound and invalidated by requests.
     fn grantable(&self, rkey: u32) -> Option<(Grantable, Range<u64>)> {
         let process = self.process;
-        let is_open = process.own.header.paused.load(Ordering::SeqCst) == 0;
         let allows = self.shared.access.load(Ordering::SeqCst) & access::REMOTE_WRITE != 0;
-        if !is_open || !allows || !self.receives() || !matches!(self.qp_type(), QpType::Rc | QpType::Uc) {
+        if !allows || !self.may_grant() || !matches!(self.qp_type(), QpType::Rc | QpType::Uc) {
             return None;
         }
         let entry = process.keys.find(rkey)?;

@@ -6,9 +6,10 @@ use crate::cq::completion::watched;
 use crate::cq::recv_ring::Deliveries;
 use crate::host::guarded;
 use crate::mr::transfer::{Direction, Pieces, Policy};
-use crate::process::peer::{PeerProcess, plain_region};
+use crate::process::peer::{Location, PeerProcess, plain_region};
 use crate::responder::{Nak, Responder, Spoilt, write};
 use crate::rq::{Receipt, RqView, prefetch};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{access, wc};
@@ -115,6 +116,25 @@ impl Responder {
             .map_err(|nak| if nak == Nak::RemoteAccess { Nak::RemoteOperation } else { nak })?;
         }
         Ok(())
+    }
+
+    /// [`Responder::fill`] with data that lies there already: its checks.
+    pub fn check_fill(&self, wqe: u32, offset: u64, len: u64) -> Result<(), Nak> {
+        let mut done = 0;
+        while done < len {
+            done += self.reach_receive(wqe, offset + done, len - done)?.ok_or(Nak::RemoteOperation)?.len;
+        }
+        Ok(())
+    }
+
+    /// The memory of claimed receive `wqe` and its key, where it is one piece of this process.
+    pub fn receive_range(&self, wqe: u32) -> Option<(u32, Range<u64>)> {
+        match self.receive_memory(wqe, 0, u64::MAX) {
+            Ok(Some((Location::Mapped(at), len, key, _))) if len == self.receive_room(wqe) => {
+                Some((key, at as u64..at as u64 + len))
+            }
+            _ => None,
+        }
     }
 
     /// Publishes the completion of claimed receive `wqe`, and wakes the owner's channel if it is armed for it.

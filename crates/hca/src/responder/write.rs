@@ -1,7 +1,9 @@
 //! RDMA Write (IBA 9.4.3): into memory that the peer's key names.
 
 use crate::mr::transfer::{Direction, Pieces, Policy};
+use crate::process::peer::Location;
 use crate::responder::{Nak, Reached, Refusal, Responder};
+use std::ops::Range;
 use vervain_iba::access;
 
 impl Responder {
@@ -14,6 +16,14 @@ impl Responder {
     /// Checks a Write before its data is there.
     pub fn check_write(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
         self.reach_write(rkey, addr, len).map(drop)
+    }
+
+    /// The memory that a Write goes to and its key, where it is of this process.
+    pub fn write_range(&self, rkey: u32, addr: u64, len: u64) -> Option<(u32, Range<u64>)> {
+        match self.reach_write(rkey, addr, len).ok()?.location {
+            Location::Mapped(at) => Some((rkey, at as u64..at as u64 + len)),
+            _ => None,
+        }
     }
 
     /// Writes `data`, a piece of a message which ends here if it is the `last`, inside the mark. For what came in packets: the

@@ -13,6 +13,12 @@ use vervain_wire::Headers;
 pub trait AsPieces: Data {
     /// Adds it to `pieces`, which are only read, and no longer than it is there.
     fn add_to(&self, pieces: &mut Pieces);
+
+    /// Whether its sender has put it where it belongs: nothing is to be copied.
+    #[inline(always)]
+    fn has_landed(&self) -> bool {
+        false
+    }
 }
 
 impl AsPieces for [u8] {
@@ -28,6 +34,7 @@ impl AsPieces for [u8] {
 pub struct Foreign {
     at: *const u8,
     len: usize,
+    landed: bool,
 }
 
 impl Foreign {
@@ -37,7 +44,12 @@ impl Foreign {
     /// They are memory of this process, and stay that as long as this value is used. What a page lacks is found by whoever
     /// reads it; that others write to it meanwhile does no harm.
     pub unsafe fn new(at: *const u8, len: usize) -> Foreign {
-        Foreign { at, len }
+        Foreign { at, len, landed: false }
+    }
+
+    /// The bytes are where they belong.
+    pub fn landed(self) -> Foreign {
+        Foreign { landed: true, ..self }
     }
 }
 
@@ -59,12 +71,23 @@ impl AsPieces for Foreign {
     fn add_to(&self, pieces: &mut Pieces) {
         pieces.push(self.at.cast_mut(), self.len as u64);
     }
+
+    #[inline(always)]
+    fn has_landed(&self) -> bool {
+        self.landed
+    }
 }
 
 /// Where the packets of one peer leave.
 pub trait PacketOut {
     /// The payload of the packets that come from there.
     type Data: AsPieces + ?Sized;
+
+    /// Whether it wants to know how long messages are.
+    const ASKS_LENGTH: bool = false;
+
+    /// The next packet begins a message of `length` bytes.
+    fn begins_message(&mut self, _length: u64) {}
 
     /// Whether another packet may be pushed now.
     fn has_room(&self) -> bool;

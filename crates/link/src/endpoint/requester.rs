@@ -167,6 +167,9 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         let mut from = Pieces::new();
         if let Payload::Request { n, offset, len } = packet.payload {
             let at = n.wrapping_add(self.skipped);
+            if O::ASKS_LENGTH && opcode::starts(packet.headers.bth.opcode) {
+                self.out.begins_message(self.sends.get(at).map_or(0, |request| request.length));
+            }
             let first = opcode::starts(packet.headers.bth.opcode) && !packet.again;
             let checked = if first { self.sends.check(at) } else { Ok(()) };
             let gathered = checked.and_then(|()| self.sends.gather(at, offset, len.into(), &mut from));

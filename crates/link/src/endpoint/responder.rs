@@ -3,12 +3,14 @@
 
 use super::{AsPieces, PacketOut, wc_status};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::responder::{self, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, access, wc};
-use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
+use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
+use vervain_wire::Headers;
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
@@ -89,6 +91,8 @@ pub struct Inbound<'a, O> {
     pub lanes: &'a mut Lanes,
     /// Where answers go.
     pub out: O,
+    /// The receive that was claimed last, and its queue.
+    pub claimed: Option<(u32, u32)>,
 }
 
 impl<O> Drop for Inbound<'_, O> {
@@ -98,6 +102,16 @@ impl<O> Drop for Inbound<'_, O> {
 }
 
 impl<O: PacketOut> Inbound<'_, O> {
+    /// The memory of this process that the message belongs to whose first packet, with these headers, was taken just now, and the key that
+    /// leads there; None where that is not one piece.
+    pub fn landing(&mut self, headers: &Headers) -> Option<(u32, Range<u64>)> {
+        match (headers.reth, self.claimed) {
+            (Some(reth), _) => self.inside(0).ok()?.write_range(reth.rkey, reth.addr, reth.length.into()),
+            (None, Some((srqn, wqe))) => self.inside(srqn).ok()?.receive_range(wqe),
+            (None, None) => None,
+        }
+    }
+
     /// In the middle of a packet, which is handled whole or not at all.
     fn inside(&mut self, srqn: u32) -> Result<&Visit, Nak> {
         self.lanes.visit(self.qp, srqn, Visit::enter_in_hand)
@@ -144,6 +158,9 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
+        if data.has_landed() {
+            return self.check(srqn, rkey, addr, data.length() as u64, Access::Write);
+        }
         let mut from = Pieces::new();
         data.add_to(&mut from);
         self.store(srqn, rkey, addr, &from, last)
@@ -162,10 +179,15 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
         let inside = self.inside(srqn)?;
         let wqe = inside.claim().map_err(nak)?;
-        Ok((wqe, inside.receive_room(wqe)))
+        let room = inside.receive_room(wqe);
+        self.claimed = Some((srqn, wqe));
+        Ok((wqe, room))
     }
 
     fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
+        if data.has_landed() {
+            return self.inside(srqn)?.check_fill(receive, offset, data.length() as u64).map_err(nak);
+        }
         let mut from = Pieces::new();
         data.add_to(&mut from);
         self.inside(srqn)?.fill(receive, offset, &from, last).map_err(nak)

@@ -3,11 +3,13 @@
 use super::Engine;
 use super::datagrams::Patience;
 use super::direct::Granted;
+use super::landing::{Landing, Told};
 use super::pair::{Pair, encode};
 use super::path_psns::PathPsns;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
 use crate::endpoint::{Foreign, PacketOut};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use vervain_hca::host::lock::OwnerLock;
@@ -59,6 +61,12 @@ pub struct Connection {
     /// Over UC, for messages that come before a receive.
     pub patience: Patience,
     closed: AtomicBool,
+    /// Where the message under way belongs at the peer, which is asked for long ones; and what the peer was told of its own.
+    pub landing: OwnerLock<Landing>,
+    pub told_landing: OwnerLock<Option<Told>>,
+    pub has_told: AtomicBool,
+    /// Whether the message under way is a long one.
+    pub is_long: AtomicBool,
     /// What the peer has granted it.
     pub granted: OwnerLock<Granted>,
     qpn: u32,
@@ -74,13 +82,25 @@ pub struct SlotOut<'a> {
 impl PacketOut for SlotOut<'_> {
     type Data = Foreign;
 
+    const ASKS_LENGTH: bool = true;
+
+    fn begins_message(&mut self, length: u64) {
+        if self.class == Class::Request {
+            self.connection.begins_message(length);
+        }
+    }
+
     fn has_room(&self) -> bool {
+        if self.class == Class::Request && self.connection.awaits_landing() {
+            return false;
+        }
         self.left > 0 && self.connection.pair().is_some_and(|pair| pair.is_over() || pair.has_room(self.class))
     }
 
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         let pair = self.connection.pair().ok_or(Refused::Full)?;
-        let sent = pair.push(self.class, &encode(headers), from)?;
+        let landed = if self.class == Class::Request { self.connection.push_landed(pair, headers, from) } else { None };
+        let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
         self.left -= 1;
         if self.class == Class::Request {
             self.connection.sent.count(headers, from.len());
@@ -127,6 +147,10 @@ impl Connection {
             received: PathPsns::new(128 << attr.path_mtu, attr.rq_psn),
             patience: Patience::default(),
             closed: AtomicBool::new(false),
+            landing: OwnerLock::default(),
+            told_landing: OwnerLock::default(),
+            has_told: AtomicBool::new(false),
+            is_long: AtomicBool::new(false),
             granted: OwnerLock::default(),
             qpn: qp.qp_num(),
         })
@@ -139,6 +163,11 @@ impl Connection {
             let _ = self.pair.set(pair);
         }
         self.pair.get()
+    }
+
+    /// Whether the peer is asked for where messages belong.
+    pub fn may_land(&self) -> bool {
+        self.engine.upgrade().is_some_and(|engine| engine.facts().coherent)
     }
 
     /// The peer's QP.
@@ -236,20 +265,23 @@ impl Connection {
             return false;
         }
         let out = self.out(Class::Answer);
-        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, lanes, out };
+        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, lanes, out, claimed: None };
         f(responder, &mut host);
         responder.poll_transmit(ANSWERS, &mut host)
     }
 
-    /// A request of the peer; whether there is more to say to it.
-    pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>) -> bool {
-        self.reply(qp, |responder, host| {
+    /// A request of the peer; whether there is more to say to it. The memory that it `begins` to write, where that is asked for.
+    pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>, begins: bool) -> (bool, Option<(u32, Range<u64>)>) {
+        let mut memory = None;
+        let more = self.reply(qp, |responder, host| {
             responder.handle_packet(packet, host);
             if responder.expected_psn() != packet.headers.bth.psn {
                 // It was taken, or had been before.
                 self.received.count(&packet.headers, packet.payload.length() as u64);
+                memory = if begins { host.landing(&packet.headers) } else { None };
             }
-        })
+        });
+        (more, memory)
     }
 
     /// What answers a request of this QP.
@@ -322,5 +354,6 @@ impl carrier::Connection for Connection {
         }
         self.deadline.store(NEVER, Ordering::SeqCst);
         self.granted.lock().forget();
+        self.forget_landing();
     }
 }

@@ -27,8 +27,7 @@ impl Engine {
         let count = pair.taken_back();
         let mut reply = Grant { qpn: want.from, rkey: want.rkey, count, at: 0, len: 0, iova: 0 };
         let qp = self.connection(want.qpn).filter(|c| c.is_with(pair)).and_then(|c| c.qp.upgrade());
-        let is_possible = self.facts().coherent && pair.told(block::GIVEN_BACK) == count;
-        let grantor = self.me.upgrade().filter(|_| is_possible);
+        let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
         let grantable = match (qp, grantor) {
             (Some(qp), Some(me)) => qp.grant(want.rkey, pair.id, &(me as Arc<dyn Grantor>)),
             _ => None,
@@ -44,6 +43,11 @@ impl Engine {
         let _ = pair.outgoing.lock().send(kind, &reply.encode(), &NO_BYTES);
     }
 
+    /// Whether a peer may be granted anything that has followed so many times.
+    pub fn may_grant(&self, pair: &Pair, count: u32) -> bool {
+        self.facts().coherent && pair.told(block::GIVEN_BACK) == count
+    }
+
     /// A peer has answered.
     pub fn granted(&self, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) {
         let grant = Grant::decode(headers);
@@ -57,7 +61,7 @@ impl Engine {
     }
 
     /// The hold on the memory of a grant, and the way there; None where it cannot be.
-    fn take_in_grant(
+    pub fn take_in_grant(
         &self,
         pair: &Pair,
         grant: &Grant,
@@ -81,7 +85,10 @@ impl Engine {
     #[cold]
     fn give_back(&self, pair: &Arc<Pair>, count: u32) {
         // With the lock nothing is under way, and whoever takes it next finds the new count.
-        self.connected_with(pair.peer).iter().filter(|c| c.is_with(pair)).for_each(|c| c.granted.lock().forget());
+        self.connected_with(pair.peer).iter().filter(|c| c.is_with(pair)).for_each(|c| {
+            c.granted.lock().forget();
+            c.forget_landing();
+        });
         pair.follow(count);
     }
 

@@ -7,6 +7,7 @@ mod connection;
 mod datagrams;
 mod direct;
 mod grants;
+mod landing;
 mod memory;
 mod pair;
 mod path_psns;

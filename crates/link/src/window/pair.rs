@@ -11,6 +11,7 @@ use vervain_window::Region;
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS, Outgoing, Unsent};
+use vervain_window::pairs::slot::Kind;
 use vervain_wire::{Headers, MAX_HEADERS};
 
 /// A pair. It lasts until the peer has ended; what is sent then gets nowhere.
@@ -132,11 +133,34 @@ impl Pair {
     /// [`Refused::Full`] while there is no room; [`Refused::Memory`] where the payload is not there.
     #[inline]
     pub fn push(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
+        self.push_as(Kind::Packet, class, headers, from)
+    }
+
+    /// [`Pair::push`] of a packet of another kind.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn push_as(&self, kind: Kind, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
+        self.push_by(|outgoing| outgoing.packet_as(kind, class, headers, &PiecesSource::new(from, false)))
+    }
+
+    /// [`Pair::push`] of a request whose payload was put where it belongs.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn push_landed(&self, headers: &[u8; HEADERS], at: u64, len: u16) -> Result<u64, Refused> {
+        self.count_direct(len.into());
+        self.push_by(|outgoing| outgoing.landed(Class::Request, headers, at, len))
+    }
+
+    #[inline]
+    fn push_by(&self, send: impl FnOnce(&mut Outgoing) -> Result<(), Unsent>) -> Result<u64, Refused> {
         if self.is_over() {
             return Ok(u64::MAX);
         }
         let mut outgoing = self.outgoing.lock();
-        match outgoing.packet(class, headers, &PiecesSource::new(from, false)) {
+        match send(&mut outgoing) {
             Ok(()) => Ok(outgoing.sent()),
             Err(Unsent::Full) => Err(Refused::Full),
             Err(Unsent::Memory) => Err(Refused::Memory),

@@ -224,7 +224,8 @@ impl Engine {
         let pair = Arc::clone(&rx.pairs[i].pair);
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
-            Kind::Packet => return self.packet(rx, &pair, message),
+            Kind::Packet | Kind::Begins => return self.packet(rx, &pair, message),
+            Kind::Landing | Kind::NoLanding => self.landing(&pair, message.kind, &message.headers),
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
             Kind::LongRing => {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
@@ -252,18 +253,32 @@ impl Engine {
         };
         // SAFETY: the message lies in the own region, which stays mapped; it is used in this call only.
         let payload = unsafe { Foreign::new(at, message.len as usize) };
-        if headers.deth.is_some() {
+        if headers.deth.is_some() && !message.has_landed() {
             return self.datagram_of(rx, pair, headers, &payload);
         }
         let bth = &headers.bth;
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        let landed = message.has_landed();
+        if landed && !connection.has_landed(&headers, message) {
+            // Of an earlier connection, say.
+            return Taken::Yes;
+        }
+        let payload = if landed { payload.landed() } else { payload };
         let packet = Packet { headers, payload: &payload };
         if opcode::is_request(bth.opcode) {
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
-            if connection.request(&qp, &packet) {
+            let begins = message.kind == Kind::Begins;
+            let (more, memory) = connection.request(&qp, &packet, begins);
+            if begins || opcode::ends(bth.opcode) {
+                connection.end_landing(&qp, pair);
+            }
+            if begins {
+                self.tell_landing(&connection, &qp, pair, bth.psn, memory);
+            }
+            if more {
                 rx.unanswered.push(connection);
             }
             return Taken::Yes;

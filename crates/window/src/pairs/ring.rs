@@ -84,7 +84,7 @@ impl Outgoing {
         for number in self.taken..taken {
             let (place, mark) = self.marks[(number % block::SLOTS) as usize];
             match place {
-                Place::Slot => {}
+                Place::Slot | Place::Landed => {}
                 Place::Block => self.short.free_up_to(mark),
                 Place::LongRing => self.long.iter_mut().for_each(|ring| ring.free_up_to(mark)),
             }
@@ -120,6 +120,21 @@ impl Outgoing {
     /// As [`Unsent`] says.
     #[inline]
     pub fn packet(&mut self, class: Class, headers: &[u8; HEADERS], payload: &dyn Source) -> Result<(), Unsent> {
+        self.packet_as(Kind::Packet, class, headers, payload)
+    }
+
+    /// [`Outgoing::packet`], of a kind that is one.
+    ///
+    /// # Errors
+    /// As [`Unsent`] says.
+    #[inline]
+    pub fn packet_as(
+        &mut self,
+        kind: Kind,
+        class: Class,
+        headers: &[u8; HEADERS],
+        payload: &dyn Source,
+    ) -> Result<(), Unsent> {
         if !self.has_room(class) {
             self.look()?;
             if !self.has_room(class) {
@@ -131,7 +146,21 @@ impl Outgoing {
             self.wants_long = true;
             self.send(Kind::WantLongRing, &[0; HEADERS], &NO_BYTES)?;
         }
-        self.send(Kind::Packet, headers, payload)
+        self.send(kind, headers, payload)
+    }
+
+    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region.
+    ///
+    /// # Errors
+    /// As [`Unsent`] says.
+    pub fn landed(&mut self, class: Class, headers: &[u8; HEADERS], at: u64, len: u16) -> Result<(), Unsent> {
+        if !self.has_room(class) {
+            self.look()?;
+            if !self.has_room(class) {
+                return Err(Unsent::Full);
+            }
+        }
+        self.put_slot(headers, Meaning { kind: Kind::Packet, place: Place::Landed, len }, at, None, 0)
     }
 
     /// Sends a message, of whatever kind.
@@ -147,9 +176,25 @@ impl Outgoing {
         let slot = self.to + block::slot_at(self.sent);
         let (place, at, mark) =
             if len <= block::INLINE { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
+        let payload = Some(payload).filter(|_| len != 0);
+        self.put_slot(headers, Meaning { kind, place, len: len as u16 }, at, payload, mark)
+    }
+
+    /// Puts a payload, what a slot says of it, and the slot's tag.
+    #[inline]
+    fn put_slot(
+        &mut self,
+        headers: &[u8; HEADERS],
+        meaning: Meaning,
+        at: u64,
+        payload: Option<&dyn Source>,
+        mark: u64,
+    ) -> Result<(), Unsent> {
+        let slot = self.to + block::slot_at(self.sent);
+        let place = meaning.place;
         let mut bytes = [0; HEADERS + 4];
         bytes[..HEADERS].copy_from_slice(headers);
-        bytes[HEADERS..].copy_from_slice(&Meaning { kind, place, len: len as u16 }.encode());
+        bytes[HEADERS..].copy_from_slice(&meaning.encode());
         let mut words = [0; WORDS + 1];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
@@ -158,11 +203,11 @@ impl Outgoing {
         let in_slot = if place == Place::Slot { WORDS } else { WORDS + 1 };
         let tag = [u64::from(slot::tag(self.sent))];
         let chain = [
-            Put { to: at, from: Origin::Source(payload) },
+            Put { to: at, from: Origin::Source(payload.unwrap_or(&NO_BYTES)) },
             Put { to: slot + block::WORD, from: Origin::Words(&words[..in_slot]) },
             Put { to: slot, from: Origin::Words(&tag) },
         ];
-        let chain = if len == 0 { &chain[1..] } else { &chain[..] };
+        let chain = if payload.is_none() { &chain[1..] } else { &chain[..] };
         self.channel.put(chain).map_err(|refused| match refused {
             Refused::Faulted(_) => Unsent::Memory,
             Refused::Outside | Refused::Misaligned | Refused::Device(_) => Unsent::Broken,
@@ -224,6 +269,13 @@ pub struct Message {
     place: Place,
 }
 
+impl Message {
+    /// Whether the payload was put where it belongs.
+    pub fn has_landed(&self) -> bool {
+        self.place == Place::Landed
+    }
+}
+
 /// What a peer has put is no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoMessage;
@@ -278,6 +330,8 @@ impl Incoming {
         let (payload, begin, end) = match place {
             Place::Slot => (at + block::INLINE_AT, at, at + block::SLOT),
             Place::Block => (named(), self.own + block::BYTES_AT, self.own + block::LEN),
+            // Who has told the sender where it belongs knows whether it is there.
+            Place::Landed => (named(), 0, region.size()),
             Place::LongRing => {
                 let begin = self.long.ok_or(NoMessage)?;
                 (named(), begin, begin + block::LONG_BYTES)
@@ -291,7 +345,7 @@ impl Incoming {
     #[inline]
     pub fn took(&mut self, message: &Message) -> Option<u64> {
         self.taken += 1;
-        if message.place != Place::Slot {
+        if !matches!(message.place, Place::Slot | Place::Landed) {
             self.bytes += message.len;
         }
         (self.taken - self.told >= TELL_SLOTS || self.bytes >= TELL_BYTES).then(|| self.tell())

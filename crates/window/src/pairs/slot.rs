@@ -20,6 +20,12 @@ pub enum Kind {
     Grant = 7,
     /// It may not.
     NoGrant = 8,
+    /// [`Kind::Packet`], the first of a long message, whose sender waits to be told where the rest of it belongs.
+    Begins = 9,
+    /// That is there ([`super::grant::Grant`], whose key is the PSN of the first packet).
+    Landing = 10,
+    /// It is nowhere that the sender can put to.
+    NoLanding = 11,
 }
 
 /// Where the payload of a message is.
@@ -31,6 +37,8 @@ pub enum Place {
     Block = 1,
     /// In the high-bandwidth ring.
     LongRing = 2,
+    /// Where it belongs.
+    Landed = 3,
 }
 
 /// What a message is, in four bytes.
@@ -64,12 +72,16 @@ impl Meaning {
             6 => Kind::WantGrant,
             7 => Kind::Grant,
             8 => Kind::NoGrant,
+            9 => Kind::Begins,
+            10 => Kind::Landing,
+            11 => Kind::NoLanding,
             _ => return None,
         };
         let place = match place {
             0 => Place::Slot,
             1 => Place::Block,
             2 => Place::LongRing,
+            3 => Place::Landed,
             _ => return None,
         };
         Some(Meaning { kind, place, len: u16::from_le_bytes([low, high]) })
