@@ -226,7 +226,7 @@ impl Connection {
         if self.closed.load(Ordering::Relaxed) {
             return false;
         }
-        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, lanes, out: self.out() };
+        let mut host = Inbound::new(qp, self.peer_qpn, lanes, self.out());
         f(responder, &mut host);
         responder.poll_transmit(ANSWERS, &mut host)
     }

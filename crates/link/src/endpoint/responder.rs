@@ -92,7 +92,7 @@ pub struct Inbound<'a, O> {
     /// Where answers go.
     pub out: O,
     /// The receive that was claimed last, and its queue.
-    pub claimed: Option<(u32, u32)>,
+    claimed: Option<(u32, u32)>,
 }
 
 impl<O> Drop for Inbound<'_, O> {
@@ -101,7 +101,12 @@ impl<O> Drop for Inbound<'_, O> {
     }
 }
 
-impl<O: PacketOut> Inbound<'_, O> {
+impl<'a, O: PacketOut> Inbound<'a, O> {
+    /// For packets of `peer_qpn` that come into `qp` by `lanes`, and are answered to `out`.
+    pub fn new(qp: &'a Qp, peer_qpn: u32, lanes: &'a mut Lanes, out: O) -> Self {
+        Inbound { qp, peer_qpn, lanes, out, claimed: None }
+    }
+
     /// The memory of this process that the message belongs to whose first packet, with these headers, was taken just now, and the key that
     /// leads there; None where that is not one piece.
     pub fn landing(&mut self, headers: &Headers) -> Option<(u32, Range<u64>)> {

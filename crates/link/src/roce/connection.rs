@@ -248,7 +248,7 @@ impl Connection {
         {
             let Replying { responder, lanes, .. } = &mut *replying;
             let out = PacketSink { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
-            responder.poll_transmit(1, &mut Inbound { qp, peer_qpn: self.peer_qpn, lanes, out, claimed: None });
+            responder.poll_transmit(1, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
             batch.flush();
         }
     }
@@ -273,7 +273,7 @@ impl Connection {
         }
         let Replying { responder, told, lanes } = &mut *replying;
         let out = PacketSink { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
-        let result = f(responder, &mut Inbound { qp, peer_qpn: self.peer_qpn, lanes, out, claimed: None });
+        let result = f(responder, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
         port_counters::of_responder(&qp.tally, responder.counters(), told);
         Some(result)
     }

@@ -265,7 +265,7 @@ impl Connection {
             return false;
         }
         let out = self.out(Class::Answer);
-        let mut host = Inbound { qp, peer_qpn: self.peer_qpn, lanes, out, claimed: None };
+        let mut host = Inbound::new(qp, self.peer_qpn, lanes, out);
         f(responder, &mut host);
         responder.poll_transmit(ANSWERS, &mut host)
     }
