@@ -1,5 +1,5 @@
-// Says where memory lies, by what the device asks. The argument is the size of a request; prints "shared" or "private"
-// for malloc, posix_memalign of 100 bytes at a page, mmap, and shared anonymous memory.
+// Says where memory lies, by what the device asks. The argument is the size of a request; prints "shared", "window" (in
+// the region of node 0) or "private" for malloc, posix_memalign of 100 bytes at a page, mmap, and shared anonymous memory.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 struct place {
     uint32_t kind;
     int32_t fd;
-    uint64_t object, offset, object_len;
+    uint64_t object, offset, object_len, incarnation;
 };
 struct api {
     uint32_t version, size;
@@ -26,10 +26,14 @@ static const char *where(const struct api *api, void *p, size_t n)
     struct place place;
     if (!api || api->find((uintptr_t)p, n, &place))
         return "private";
-    char *peer = mmap(NULL, n + 4096, PROT_READ, MAP_SHARED, place.fd, (off_t)(place.offset & ~4095ull));
+    // A region is behind the header, and its memory has an owner.
+    uint64_t first = place.kind == 3 ? 65536 : 0;
+    if ((place.kind == 3) != (place.incarnation != 0))
+        return "wrong";
+    char *peer = mmap(NULL, n + 4096, PROT_READ, MAP_SHARED, place.fd, (off_t)((first + place.offset) & ~4095ull));
     *(volatile char *)p = 'w';
     int same = peer != MAP_FAILED && peer[place.offset & 4095] == 'w';
-    return same ? "shared" : "wrong";
+    return !same ? "wrong" : place.kind == 3 ? "window" : "shared";
 }
 
 int main(int argc, char **argv)

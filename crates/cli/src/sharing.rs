@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use vervain_share::api::{Entry, KIND_MEMFD, Place, SYMBOL, ShareApi, VERSION};
+use vervain_share::api::{Entry, KIND_MEMFD, KIND_WINDOW, Place, SYMBOL, ShareApi, VERSION};
 
 use crate::output;
 
@@ -16,7 +16,7 @@ const TRIED: usize = 4 << 20;
 /// What a process under the preload finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
-    /// Its large allocations lie in sealed memfds.
+    /// Its large allocations lie in a sealed memfd, or in a window.
     Served,
     /// The preload serves none: sharing is off, or the machine refuses it.
     Off,
@@ -87,7 +87,7 @@ fn found() -> Serving {
     let mut place = Place::default();
     // SAFETY: the function only looks up the range and fills the struct on this stack.
     let rc = unsafe { (api.find)(memory.as_ptr().addr(), TRIED, &raw mut place) };
-    if rc == 0 && place.kind == KIND_MEMFD { Serving::Served } else { Serving::Off }
+    if rc == 0 && [KIND_MEMFD, KIND_WINDOW].contains(&place.kind) { Serving::Served } else { Serving::Off }
 }
 
 #[cfg(test)]

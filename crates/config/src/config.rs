@@ -169,7 +169,7 @@ mod tests {
             ports: 4,
             link_layer: LinkLayer::Infiniband,
             link: LinkChoice::Local,
-            window: Some(WindowSpec { path: "/tmp/w".into(), size: None, node: Some(1) }),
+            window: Some(WindowSpec { path: "/tmp/w".into(), size: None, node: Some(1), heap: false }),
             interfaces: Some(vec!["eth0".into(), "lo".into()]),
             memory: MemoryWay::Owner,
             share: Share::Off,

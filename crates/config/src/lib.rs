@@ -3,7 +3,7 @@
 //! docs/environment.md is held against it by a test.
 //!
 //! The library reads its variables once ([`Config::of_process`]). The preload reads one where it needs it, inside of malloc
-//! too, so nothing here but [`Config`], [`Unknown`] and [`Variable::value`] allocates.
+//! too, so nothing here but [`Config`], [`WindowSpec`], [`Unknown`] and [`Variable::value`] allocates.
 
 mod choices;
 mod config;

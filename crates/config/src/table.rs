@@ -66,9 +66,9 @@ table! {
     }
     WINDOW "VERVAIN_WINDOW" {
         option: "window" "FILE",
-        syntax: Syntax::Text("a file name, and behind it ,size=BYTES or ,node=N if wanted"), default: "none",
+        syntax: Syntax::Text("a file name, and behind it ,size=BYTES, ,node=N or ,heap=on if wanted"), default: "none",
         meaning: "Memory by which nodes that share no kernel reach each other; a file that is not there is made",
-        set by User, read by Library
+        set by User, read by Library Preload
     }
     LOG "VERVAIN_LOG" {
         option: "log" "LEVEL",

@@ -1,5 +1,6 @@
 //! The value of `VERVAIN_WINDOW`: a file, and what of it is to be another way than by default.
 
+use crate::choices::Switch;
 use crate::variable::bytes;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,6 +15,8 @@ pub struct WindowSpec {
     pub size: Option<u64>,
     /// The number of this node, from 0; found if none is said.
     pub node: Option<u32>,
+    /// Whether the shared heap of programs lies in it.
+    pub heap: bool,
 }
 
 impl WindowSpec {
@@ -21,17 +24,18 @@ impl WindowSpec {
     pub fn of(value: &[u8]) -> Option<WindowSpec> {
         let mut items = value.split(|byte| *byte == b',');
         let path = items.next().filter(|path| !path.is_empty())?;
-        let mut spec = WindowSpec { path: PathBuf::from(OsStr::from_bytes(path)), size: None, node: None };
+        let (mut size, mut node, mut heap) = (None, None, None);
         for item in items {
             let at = item.iter().position(|byte| *byte == b'=')?;
             let (name, value) = (&item[..at], &item[at + 1..]);
             match name {
-                b"size" if spec.size.is_none() => spec.size = Some(bytes(value)? as u64),
-                b"node" if spec.node.is_none() => spec.node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
+                b"size" if size.is_none() => size = Some(bytes(value)? as u64),
+                b"node" if node.is_none() => node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
+                b"heap" if heap.is_none() => heap = Some(Switch::of(value)? == Switch::On),
                 _ => return None,
             }
         }
-        Some(spec)
+        Some(WindowSpec { path: PathBuf::from(OsStr::from_bytes(path)), size, node, heap: heap.unwrap_or(false) })
     }
 }
 
@@ -41,13 +45,26 @@ mod tests {
 
     #[test]
     fn a_window_is_a_file_and_what_is_said_of_it() {
-        let plain = WindowSpec { path: "/dev/shm/w".into(), size: None, node: None };
+        let plain = WindowSpec { path: "/dev/shm/w".into(), size: None, node: None, heap: false };
         assert_eq!(WindowSpec::of(b"/dev/shm/w").as_ref(), Some(&plain));
-        let all = WindowSpec { size: Some(1 << 30), node: Some(3), ..plain };
-        assert_eq!(WindowSpec::of(b"/dev/shm/w,node=3,size=1G"), Some(all));
-        for wrong in
-            ["", ",node=1", "f,node", "f,node=", "f,node=-1", "f,size=1x", "f,nodes=2", "f,node=1,node=1", "f,"]
-        {
+        assert_eq!(WindowSpec::of(b"/dev/shm/w,heap=off"), Some(plain.clone()));
+        let all = WindowSpec { size: Some(1 << 30), node: Some(3), heap: true, ..plain };
+        assert_eq!(WindowSpec::of(b"/dev/shm/w,node=3,heap=on,size=1G"), Some(all));
+        for wrong in [
+            "",
+            ",node=1",
+            "f,node",
+            "f,node=",
+            "f,node=-1",
+            "f,size=1x",
+            "f,nodes=2",
+            "f,node=1,node=1",
+            "f,heap",
+            "f,heap=",
+            "f,heap=2",
+            "f,heap=on,heap=on",
+            "f,",
+        ] {
             assert_eq!(WindowSpec::of(wrong.as_bytes()), None, "{wrong}");
         }
     }

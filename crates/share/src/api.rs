@@ -14,29 +14,32 @@ pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 pub const WAKE_SYMBOL: &CStr = c"vervain_share_wake_v1";
 
 /// What [`ShareApi::version`] says.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// [`Place::kind`]: a memfd that is sealed against shrinking.
 pub const KIND_MEMFD: u32 = 1;
 /// [`Place::kind`]: a SysV segment.
 pub const KIND_SYSV: u32 = 2;
-/// [`Place::kind`]: the region of this process's node in the window (`VERVAIN_WINDOW`).
+/// [`Place::kind`]: the region of this process's node in the window that `VERVAIN_WINDOW` names.
 pub const KIND_WINDOW: u32 = 3;
 
 /// Where memory of this process lies in an object that other processes can map.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// [`KIND_MEMFD`] or [`KIND_SYSV`].
+    /// [`KIND_MEMFD`], [`KIND_SYSV`] or [`KIND_WINDOW`].
     pub kind: u32,
-    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid.
+    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid. Kind 3: a descriptor of the window's file, by which
+    /// no locks are taken.
     pub fd: i32,
     /// Identity of the object, never used again in this process image.
     pub object: u64,
-    /// Of the address, in the object; bytes.
+    /// Of the address, in the object; bytes. Kind 3: in the region.
     pub offset: u64,
-    /// Length of the object in bytes.
+    /// Length of the object in bytes. Kind 3: of the region.
     pub object_len: u64,
+    /// Kind 3: the incarnation that owns the memory in the window (`vervain_window::HeapOwner`). Else 0.
+    pub incarnation: u64,
 }
 
 /// What the device asks of the preload library. The functions are safe from any thread, not from signal handlers.

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use crate::api::{KIND_MEMFD, Place, ShareApi, VERSION};
+use crate::api::{KIND_MEMFD, KIND_WINDOW, Place, ShareApi, VERSION};
 use crate::heap::{owns, release};
 use crate::program;
+use crate::room::Room;
 use crate::state::{Heap, Locked, State, exists, lock, possible};
 use crate::sys::{self, page, round_up};
 
@@ -31,12 +32,17 @@ pub fn api() -> *const ShareApi {
 }
 
 fn place_of(heap: &Heap, addr: usize) -> Place {
+    let (kind, incarnation) = match &heap.room {
+        Room::Own(_) => (KIND_MEMFD, 0),
+        Room::Window(room) => (KIND_WINDOW, room.incarnation()),
+    };
     Place {
-        kind: KIND_MEMFD,
+        kind,
         fd: heap.object.fd,
         object: heap.object.id,
         offset: (addr - heap.base) as u64,
         object_len: heap.object.len as u64,
+        incarnation,
     }
 }
 

@@ -20,8 +20,9 @@ use crate::marks::{Mark, There};
 use crate::object::{Object, raise};
 use crate::program;
 use crate::reaper;
+use crate::room::Room;
 use crate::settings::say;
-use crate::state::{DESCRIPTOR, Heap, Locked, State, hold, stopped};
+use crate::state::{Heap, Locked, State, hold, stopped};
 use crate::sys;
 
 /// The device's functions, as addresses; 0: none.
@@ -74,6 +75,7 @@ pub fn register() {
     if DONE.swap(true, Ordering::AcqRel) {
         return;
     }
+    vervain_window::forks_are_handled();
     let real = REGISTER.load(Ordering::Acquire);
     // SAFETY: functions without arguments, which stay loaded: no library is named that could be unloaded.
     unsafe {
@@ -133,6 +135,8 @@ pub unsafe extern "C" fn parent() {
 /// # Safety
 /// After `prepare` in the thread that became the child.
 pub unsafe extern "C" fn child() {
+    // Before anything of the parent's room is dropped here.
+    vervain_window::in_forked_child();
     set_gate(None, None);
     reaper::set(None);
     // SAFETY: this is the only thread, and it inherited the lock.
@@ -203,10 +207,10 @@ impl Packed {
         let packed = Packed { at, len, data };
         let mut to = at;
         for &(offset, n) in &packed.data {
-            let copied = windows(offset, n, |from, n| {
-                let window = Window::of(&heap.object, from, n)?;
+            let copied = pieces(offset, n, |from, n| {
+                let view = View::of(&heap.object, from, n)?;
                 // SAFETY: room for the sum of all.
-                unsafe { std::ptr::copy_nonoverlapping(window.0.start as *const u8, to as *mut u8, n) };
+                unsafe { std::ptr::copy_nonoverlapping(view.0.start as *const u8, to as *mut u8, n) };
                 to += n;
                 Some(())
             });
@@ -268,8 +272,8 @@ impl Snapshot {
             }
             for both in self.data.overlapping(range.clone()) {
                 let (start, end) = (both.start.max(range.start), both.end.min(range.end));
-                windows(start, end - start, |from, n| {
-                    let (ours, theirs) = (Window::of(&heap.object, from, n)?, Window::of(&self.object, from, n)?);
+                pieces(start, end - start, |from, n| {
+                    let (ours, theirs) = (View::of(&heap.object, from, n)?, View::of(&self.object, from, n)?);
                     let pages = ours.bytes().chunks(sys::page()).zip(theirs.bytes().chunks(sys::page()));
                     for (i, _) in pages.enumerate().filter(|(_, (a, b))| a != b) {
                         total += sys::page();
@@ -376,13 +380,13 @@ const CHANGED: usize = 4;
 const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// A part of an object, readable past the protections that the program has set.
-struct Window(Range<usize>);
+struct View(Range<usize>);
 
-impl Window {
-    fn of(object: &Object, offset: usize, len: usize) -> Option<Window> {
+impl View {
+    fn of(object: &Object, offset: usize, len: usize) -> Option<View> {
         // SAFETY: a place of the kernel's choice.
-        let at = unsafe { sys::mmap(0, len, libc::PROT_READ, libc::MAP_SHARED, object.fd, offset as u64) }.ok()?;
-        Some(Window(at..at + len))
+        let at = unsafe { object.show(0, offset, len, libc::PROT_READ, libc::MAP_SHARED) }.ok()?;
+        Some(View(at..at + len))
     }
 
     /// Nobody stores there meanwhile whose stores the child is to have: peers are held off, other threads race with the
@@ -393,26 +397,26 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: mapped by `of`.
         let _ = unsafe { sys::munmap(self.0.start, self.0.len()) };
     }
 }
 
-/// Calls `f` with offset and length of each piece of a range that is small enough for a window; until it says None.
-fn windows(offset: usize, len: usize, mut f: impl FnMut(usize, usize) -> Option<()>) -> Option<()> {
-    const WINDOW: usize = 64 << 20;
-    (offset..offset + len).step_by(WINDOW).try_for_each(|at| f(at, (offset + len - at).min(WINDOW)))
+/// Calls `f` with offset and length of each piece of a range that is small enough for a view; until it says None.
+fn pieces(offset: usize, len: usize, mut f: impl FnMut(usize, usize) -> Option<()>) -> Option<()> {
+    const VIEW: usize = 64 << 20;
+    (offset..offset + len).step_by(VIEW).try_for_each(|at| f(at, (offset + len - at).min(VIEW)))
 }
 
 /// Copies a part of an object.
 fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
     let copy = |at: usize, n: usize| {
-        let window = Window::of(from, at, n)?;
+        let view = View::of(from, at, n)?;
         let mut done = 0;
         while done < n {
-            let rest = (window.0.start + done) as *const _;
+            let rest = (view.0.start + done) as *const _;
             // SAFETY: `n` readable bytes.
             let wrote = unsafe { libc::pwrite(to.fd, rest, n - done, (at + done) as i64) };
             if wrote <= 0 {
@@ -422,7 +426,7 @@ fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
         }
         Some(())
     };
-    windows(offset, len, copy).is_some()
+    pieces(offset, len, copy).is_some()
 }
 
 impl Heap {
@@ -434,10 +438,11 @@ impl Heap {
         let keep = self.blocks.iter().filter(|(_, b)| matches!(b.state, State::Live(_))).map(|(&s, &b)| (s, b));
         let live: Vec<_> = keep.collect();
         let parts = parts(self);
-        let len = self.object.len;
         let snapshots = std::mem::take(&mut self.snapshots);
         // New blocks need an object of this process.
-        self.object = Object::create(len, self.settings.huge).unwrap_or_else(|_| Object::none(len));
+        self.object = Object::create(self.len, self.settings.huge).unwrap_or_else(|_| Object::none(self.len));
+        let taken = self.blocks.iter().map(|(start, block)| start - self.base..start - self.base + block.room);
+        self.room = Room::beside(self.len, taken);
         match &copy {
             Inherited::Snapshot { changes, cleared, .. } => {
                 if let Some(snapshot) = snapshots.last() {
@@ -466,7 +471,7 @@ impl Heap {
                 let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
             }
         }
-        DESCRIPTOR.store(self.object.fd, Ordering::Relaxed);
+        self.note_descriptors();
         for (start, block) in &live {
             for (part, mark) in self.marks.pieces(*start..start + block.mapped) {
                 if matches!(mark.there, There::Object | There::Copy) && mark.dont_fork {
@@ -492,12 +497,12 @@ impl Heap {
     fn show(&mut self, parts: &[(Range<usize>, Mark)], object: Option<&Object>) {
         for (part, mark) in parts {
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
-            let (range, offset) = ((part.start, part.len()), (part.start - self.base) as u64);
+            let (range, offset) = ((part.start, part.len()), part.start - self.base);
             // What is wiped has no contents, and WIPEONFORK is for anonymous memory only.
             let file = object.filter(|_| !mark.wipe);
             let made = match file {
                 // SAFETY: NOREPLACE takes no range that somebody owns.
-                Some(object) => unsafe { sys::mmap(range.0, range.1, PROT_RW, flags, object.fd, offset) },
+                Some(object) => unsafe { object.show(range.0, offset, range.1, PROT_RW, flags) },
                 // SAFETY: as above.
                 None => unsafe { sys::mmap(range.0, range.1, PROT_RW, flags | libc::MAP_ANONYMOUS, -1, 0) },
             };

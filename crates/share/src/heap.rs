@@ -31,10 +31,10 @@ pub fn owns(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
 }
 
-/// The heap's descriptor, which is none of the program's; negative: there is none.
+/// The heap's descriptors, which are none of the program's; negative: there is none.
 #[inline]
-pub fn own_descriptor() -> i32 {
-    state::DESCRIPTOR.load(Ordering::Relaxed)
+pub fn own_descriptors() -> [i32; 2] {
+    [0, 1].map(|i: usize| state::DESCRIPTORS[i].load(Ordering::Relaxed))
 }
 
 /// A block on its way out: address, bytes mapped, bytes that may have pages, room.
@@ -216,16 +216,29 @@ impl Handle {
     }
 }
 
+impl Heap {
+    /// A block that has nothing yet.
+    fn new_block(&mut self, want: &Want) -> Option<(usize, Block)> {
+        if self.blocks.len() >= self.settings.most_blocks {
+            return None;
+        }
+        let start = self.take_room(want.room, want.align)?;
+        let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, state: State::Busy };
+        self.blocks.insert(start, block);
+        Some((start, block))
+    }
+}
+
 /// Takes a block, maps it and hands it to the program. `None`: somebody else has to serve the request.
 pub(crate) fn serve(want: Want) -> Option<usize> {
-    let (start, block, handle, expired) = {
+    let (mut found, handle, expired) = {
         let mut heap = lock()?;
-        if want.room > heap.object.len / 2 || want.len > heap.settings.largest {
+        if want.room > heap.len / 2 || want.len > heap.settings.largest {
             return None;
         }
         let limit = heap.settings.cache_limit;
-        let expired = heap.expired(limit);
-        let (start, block) = match heap.reuse(&want) {
+        let mut expired = heap.expired(limit);
+        let found = match heap.reuse(&want) {
             // Warm, mapped and nothing to do: one visit to the lock.
             Some((start, block)) if want.kind == Kind::Allocation && !want.zero && block.mapped >= want.len => {
                 heap.blocks.insert(start, Block { state: State::Live(want.kind), ..block });
@@ -233,18 +246,21 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
                 release(expired);
                 return Some(start);
             }
-            Some(found) => found,
-            None if heap.blocks.len() >= heap.settings.most_blocks => return None,
-            None => {
-                let start = heap.take_room(want.room, want.align)?;
-                let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, state: State::Busy };
-                heap.blocks.insert(start, block);
-                (start, block)
-            }
+            Some(found) => Some(found),
+            None => heap.new_block(&want),
         };
-        (start, block, heap.handle(), expired)
+        if found.is_none() && heap.room_is_scarce() {
+            expired.extend(heap.expired(0));
+        }
+        (found, heap.handle(), expired)
     };
+    let has_room = found.is_some() || expired.is_empty();
     release(expired);
+    if !has_room {
+        // There was none but what had been kept.
+        found = lock()?.new_block(&want);
+    }
+    let (start, block) = found?;
     let mapped = match fit(&handle, start, &block, &want) {
         Ok(mapped) => mapped,
         Err(code) => {
@@ -370,12 +386,13 @@ pub fn usable(addr: usize) -> usize {
 /// realloc(3) of an address in the heap; null: the C library has to serve it (the old block is still there).
 pub fn resize(addr: usize, size: usize) -> *mut u8 {
     let before = sys::errno();
-    let (block, handle, plain) = {
+    let (block, handle, plain, growth) = {
         let Some(mut heap) = lock() else { return ptr::null_mut() };
         match heap.blocks.get(&addr) {
             Some(&block) if block.state == State::Live(Kind::Allocation) => {
                 let range = addr..addr + block.mapped;
-                (block, heap.handle(), !heap.marks.any(&range) && !heap.pins.any(&range))
+                let plain = !heap.marks.any(&range) && !heap.pins.any(&range);
+                (block, heap.handle(), plain, heap.growth())
             }
             _ => {
                 let slot = heap.live_slot(addr);
@@ -405,7 +422,7 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
         return addr as *mut u8;
     }
     // What grows once will grow again: room costs nothing, moving does.
-    let room = (GROWTH * class(len)).min(LEN.load(Ordering::Relaxed) / 16);
+    let room = (growth * class(len)).min(LEN.load(Ordering::Relaxed) / 16);
     let mut to = alloc_in(size, room, 1, false);
     if to.is_null() {
         to = alloc_in(size, 0, 1, false);

@@ -3,7 +3,7 @@
 //! library's functions and calls this crate; the device asks it where memory lies (`api`, `device`). It knows nothing
 //! of verbs.
 //!
-//! - `settings` decides whether there is a heap, `object` is its memfd, `state` its table and lock.
+//! - `settings` decides whether there is a heap, `object` is its memfd or window, `room` what is free there, `state` its table and lock.
 //! - `heap` serves malloc and its kin, with `slab` for small blocks at page boundaries, `maps` mmap and its kin; `marks` remembers what the program did to ranges.
 //! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps,
 //!   `program` knows the program's own shared memory, `reaper` gives back what is kept too long.
@@ -24,6 +24,7 @@ mod object;
 mod pins;
 pub mod program;
 mod reaper;
+mod room;
 pub mod settings;
 mod slab;
 mod state;

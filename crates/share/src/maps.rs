@@ -522,9 +522,9 @@ impl Heap {
             // Nothing is there to be read.
             return self.part_from_device(range, mark);
         }
-        let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, (range.start - self.base) as u64);
+        let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, range.start - self.base);
         // SAFETY: shows what the range shows now.
-        if unsafe { sys::mmap(range.start, range.len(), RW, flags, self.object.fd, offset) }.is_err() {
+        if unsafe { self.object.show(range.start, offset, range.len(), RW, flags) }.is_err() {
             say(&[b"vervain: memory that a stopped peer may still write to cannot be replaced"]);
             return;
         }
@@ -790,7 +790,8 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
     }
     // What grows once will grow again.
     let least = round_up(call.new_len, GRANULE);
-    for room in [heap::GROWTH * least, least] {
+    let growth = lock().map_or(1, |heap| heap.growth());
+    for room in [growth * least, least] {
         let want = Want { len: call.new_len, room, align: page(), zero: true, kind: Kind::Mapping };
         if let Some(start) = heap::serve(want) {
             return Ok(start);

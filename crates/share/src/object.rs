@@ -1,9 +1,12 @@
-//! The object behind the heap: a sealed, sparse memfd, at a fixed distance from the addresses that show it. Only what
-//! is in use is mapped; there is no reservation, so limits on address space and core dumps see what the program has.
+//! The object behind the heap: a sealed, sparse memfd, or this node's region of a window, at a fixed distance from the addresses
+//! that show it. Only what is in use is mapped; there is no reservation, so limits on address space and core dumps see what the
+//! program has.
 
 use std::ffi::c_int;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use vervain_window::Region;
 
 use crate::settings::{Off, Settings};
 use crate::sys;
@@ -19,7 +22,7 @@ pub fn identity() -> u64 {
 /// The descriptor is put above those that programs use: some close or replace all up to a small number.
 const HIGH_FD: c_int = 700;
 
-/// An open memfd.
+/// An open memfd, or a region of a window.
 #[derive(Debug)]
 pub struct Object {
     /// The descriptor.
@@ -28,6 +31,11 @@ pub struct Object {
     pub id: u64,
     /// Bytes.
     pub len: usize,
+    /// Where it begins in the file.
+    first: u64,
+    /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again might find the
+    /// file system full.
+    region: Option<Region>,
     /// Device and inode: a program may close descriptors that are not its own.
     file: (u64, u64),
     /// Ask for huge pages.
@@ -60,12 +68,28 @@ impl Object {
             sys::close(fd);
             return Err(why);
         };
-        Ok(Object { fd, id: identity(), len, file, huge })
+        Ok(Object { fd, id: identity(), len, first: 0, region: None, file, huge })
     }
 
     /// An object that nothing can be mapped of.
     pub fn none(len: usize) -> Object {
-        Object { fd: -1, id: identity(), len, file: (0, 0), huge: false }
+        Object { fd: -1, id: identity(), len, first: 0, region: None, file: (0, 0), huge: false }
+    }
+
+    /// The region of a window that begins at `first` of the file of `fd`, which is taken over.
+    pub fn of_window(fd: c_int, first: u64, region: Region) -> Object {
+        let fd = raise(fd);
+        let (len, file) = (region.size() as usize, file_of(fd).unwrap_or((0, 0)));
+        Object { fd, id: identity(), len, first, region: Some(region), file, huge: false }
+    }
+
+    /// Maps a part of the object as `flags` say.
+    ///
+    /// # Safety
+    /// With MAP_FIXED nobody else may own the range.
+    pub unsafe fn show(&self, addr: usize, offset: usize, len: usize, prot: c_int, flags: c_int) -> io::Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { sys::mmap(addr, len, prot, flags, self.fd, self.first + offset as u64) }
     }
 
     /// Whether the descriptor still is this object.
@@ -83,7 +107,7 @@ impl Object {
         }
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: NOREPLACE takes no range that somebody owns.
-        let got = unsafe { sys::mmap(addr, len, prot, flags, self.fd, offset as u64) }?;
+        let got = unsafe { self.show(addr, offset, len, prot, flags) }?;
         if got != addr {
             // An old kernel takes the address as a hint.
             // SAFETY: mapped just now.
@@ -106,8 +130,16 @@ impl Object {
         self.map(addr, offset, len, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// Gives the pages of a range back to the machine; they read as zeros from now on.
+    /// Makes a range read as zeros, and gives its pages back to the machine.
     pub fn punch(&self, offset: usize, len: usize) {
+        if let Some(region) = &self.region {
+            let range = offset as u64..(offset + len) as u64;
+            if let Some(at) = region.bytes(range) {
+                // SAFETY: in the region, of a block that is nobody's but this process's.
+                unsafe { std::ptr::write_bytes(at, 0, len) };
+            }
+            return;
+        }
         if crate::state::stopped() {
             return;
         }
@@ -166,8 +198,9 @@ impl Iterator for Resident<'_> {
         if self.at >= self.end {
             return None;
         }
+        let first = self.object.first as i64;
         // SAFETY: plain numbers; nobody uses the file position.
-        let seek = |from: usize, whence| unsafe { libc::lseek(self.object.fd, from as i64, whence) };
+        let seek = |from: usize, whence| unsafe { libc::lseek(self.object.fd, from as i64 + first, whence) - first };
         let start = usize::try_from(seek(self.at, libc::SEEK_DATA)).ok().filter(|&s| s < self.end)?;
         let stop = usize::try_from(seek(start, libc::SEEK_HOLE)).map_or(self.end, |s| s.min(self.end));
         self.at = stop;

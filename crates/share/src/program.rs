@@ -201,7 +201,7 @@ pub(crate) fn find(addr: usize, len: usize, pin: bool) -> Option<Place> {
         return None;
     }
     object.pins += usize::from(pin);
-    Some(Place { kind: object.kind, fd: object.fd, object: id, offset, object_len })
+    Some(Place { kind: object.kind, fd: object.fd, object: id, offset, object_len, incarnation: 0 })
 }
 
 /// Ends a pin.

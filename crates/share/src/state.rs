@@ -8,13 +8,13 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use range_alloc::RangeAllocator;
 use rangemap::RangeSet;
 
 use crate::fork::Snapshot;
 use crate::marks::{Marks, There};
-use crate::object::{self, HUGE, Object};
+use crate::object::{self, Object};
 use crate::pins::Pins;
+use crate::room::{self, Room};
 use crate::settings::{Off, Settings};
 use crate::slab::Slab;
 use crate::sys;
@@ -27,8 +27,8 @@ pub static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Its length.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// The object's descriptor; -1: there is none.
-pub static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+/// The object's descriptor, and that of the locks of a window; -1: there is none.
+pub static DESCRIPTORS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
 /// Who made a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,12 +74,14 @@ pub struct Block {
 pub struct Heap {
     /// Address of the object's first byte.
     pub base: usize,
+    /// Bytes of addresses from there: as many as the object has, or more.
+    pub len: usize,
     /// The pages.
     pub object: Object,
     /// See [`Settings`].
     pub settings: Settings,
-    /// Unused room, in granules from the base.
-    pub room: RangeAllocator<usize>,
+    /// Unused room.
+    pub room: Room,
     /// All blocks by address.
     pub blocks: BTreeMap<usize, Block>,
     /// Cached blocks: room and address.
@@ -214,8 +216,8 @@ pub fn lock() -> Option<Locked> {
     if MODE.load(Ordering::Relaxed) == AWAKE {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
-            LEN.store(heap.object.len, Ordering::Relaxed);
-            DESCRIPTOR.store(heap.object.fd, Ordering::Relaxed);
+            LEN.store(heap.len, Ordering::Relaxed);
+            heap.note_descriptors();
             BASE.store(heap.base, Ordering::Release);
         }
         MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
@@ -233,11 +235,22 @@ pub fn lock() -> Option<Locked> {
 
 impl Heap {
     fn create() -> Result<Heap, Off> {
-        let settings = Settings::read()?;
-        let object = Object::create(settings.heap_len, settings.huge)?;
+        let mut settings = Settings::read()?;
+        let (object, room) = match room::of_window() {
+            Some((object, room)) => {
+                // What this process keeps the others of its node lack.
+                settings.cache_limit = settings.cache_limit.min(room.len() / 4);
+                (object, Room::Window(room))
+            }
+            None => {
+                let object = Object::create(settings.heap_len, settings.huge)?;
+                (object, Room::beside(settings.heap_len, std::iter::empty()))
+            }
+        };
         Ok(Heap {
             base: object::place(&settings),
-            room: RangeAllocator::new(0..settings.heap_len / GRANULE),
+            len: settings.heap_len,
+            room,
             object,
             settings,
             blocks: BTreeMap::new(),
@@ -263,7 +276,7 @@ impl Heap {
 
     /// The addresses of the heap.
     pub fn span(&self) -> Range<usize> {
-        self.base..self.base + self.object.len
+        self.base..self.base + self.len
     }
 
     /// The block that has `addr` in its room.
@@ -289,7 +302,7 @@ impl Heap {
 
     /// Whether all of `range` is live memory that shows the object's own pages.
     pub fn shared(&self, range: &Range<usize>) -> bool {
-        if range.is_empty() || range.start < self.base || range.end > self.base + self.object.len {
+        if range.is_empty() || range.start < self.base || range.end > self.base + self.len {
             return false;
         }
         let mut at = range.start;
@@ -302,23 +315,5 @@ impl Heap {
         let ours = |there| there == There::Object;
         at == range.end
             && (!self.marks.any(range) || self.marks.pieces(range.clone()).iter().all(|(_, m)| ours(m.there)))
-    }
-
-    /// Room for a new block, in bytes from the base.
-    pub fn take_room(&mut self, bytes: usize, align: usize) -> Option<usize> {
-        let huge = if self.settings.huge && bytes >= HUGE { HUGE } else { GRANULE };
-        let align = align.max(huge);
-        // The base is a multiple of 1 GiB.
-        if align > 1 << 30 {
-            return None;
-        }
-        let range = self.room.allocate_range_aligned(bytes / GRANULE, align / GRANULE).ok()?;
-        Some(self.base + range.start * GRANULE)
-    }
-
-    /// Gives room back.
-    pub fn give_room(&mut self, start: usize, bytes: usize) {
-        let first = (start - self.base) / GRANULE;
-        self.room.free_range(first..first + bytes / GRANULE);
     }
 }

@@ -5,6 +5,9 @@
 //! Of peers on another kernel locks tell nothing. Where there are any, memory rests for [`REST_MS`] after the last sign of life of
 //! its owner, or after it was given back. That is what the table at the beginning of a region is for: for each process the
 //! time at which it was last alive, for each granule its owner or the time from which on it may be claimed.
+//!
+//! The heap of a process is an owner without a number ([`HeapOwner`]): nobody calls on it, so it has no doors, and no time at which
+//! it was last alive. What it leaves behind when it dies rests from the moment at which somebody finds it.
 
 use crate::device::Region;
 use crate::error::{Error, Result};
@@ -14,12 +17,18 @@ use crate::nodes::{self, Identity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Milliseconds for which memory rests that a peer on another kernel may still put to.
 pub const REST_MS: u64 = 10_000;
+/// In place of a number in the words of owners: the heap of some process.
+const HEAP: u32 = PROCESSES;
+/// Bytes of a region that heaps leave to what processes claim by their numbers, at least; and which part of it.
+const LEFT: u64 = 8 << 20;
+const LEFT_PART: u32 = 8;
 /// How long a process waits for another that looks for memory, before it looks at the same time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -39,9 +48,18 @@ pub struct Claims {
 struct Held {
     /// Numbers with their incarnations.
     processes: BTreeMap<u32, u64>,
+    /// Incarnations of heaps.
+    heaps: BTreeSet<u64>,
     granules: BTreeSet<u32>,
     /// How often each granule of a node is used.
     uses: BTreeMap<(u32, u32), usize>,
+}
+
+impl Held {
+    /// Whether the process or the heap with this incarnation is held here.
+    fn has(&self, incarnation: u64) -> bool {
+        self.heaps.contains(&incarnation) || self.processes.values().any(|own| *own == incarnation)
+    }
 }
 
 impl fmt::Debug for Claims {
@@ -88,11 +106,34 @@ impl Claims {
             self.release_memory_of_dead(number);
             held.processes.insert(number, incarnation);
             drop(held);
-            let process = Process(Arc::new(Number { claims: self.clone(), number, incarnation }));
+            let process = Process(Arc::new(Owner { claims: self.clone(), number, incarnation }));
             process.beat();
             return Ok(process);
         }
         Err(Error::new(libc::ENOSPC, format!("node {} of the window has {PROCESSES} processes already", self.node)))
+    }
+
+    /// An owner of memory without a number, for the heap of this process.
+    ///
+    /// # Errors
+    /// ENOMEM: the region is too small to have one. ESRCH: this is a forked child.
+    pub fn heap(self: &Arc<Self>) -> Result<HeapOwner> {
+        let mut held = self.held()?;
+        let incarnation = self.incarnation()?;
+        held.heaps.insert(incarnation);
+        drop(held);
+        let owner = HeapOwner(Arc::new(Owner { claims: self.clone(), number: HEAP, incarnation }));
+        if owner.granules().is_empty() {
+            let all = self.layout.granules().len() as u64 * GRANULE >> 20;
+            let what = "too small for a heap beside what messages need";
+            return Err(Error::new(libc::ENOMEM, format!("the region of node {}, {all} MiB, is {what}", self.node)));
+        }
+        Ok(owner)
+    }
+
+    /// The number of the descriptor that the locks are taken by. Whoever closes it gives up all that is claimed.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.kernel.descriptor()
     }
 
     /// An incarnation that nobody else has, locked.
@@ -126,6 +167,8 @@ impl Claims {
         let word = self.own.word(Layout::owner(granule)).load(Ordering::Acquire);
         let until = match (word & 0xff) as u32 {
             0 => word >> 8,
+            // Not before it is known by its locks that it is dead ([`Claims::let_rest`]).
+            heap if heap == HEAP + 1 => return false,
             process => self.alive((process - 1) % PROCESSES) + REST_MS,
         };
         let now = self.kernel.now_ms();
@@ -133,17 +176,26 @@ impl Claims {
         now < until && until <= now + REST_MS
     }
 
-    fn claim(&self, count: u32, process: u32) -> Result<Range<u32>> {
+    /// What heaps that are dead had among these granules rests from now on; by now with both locks.
+    fn let_rest(&self, granules: &Range<u32>) {
+        let rested = (self.kernel.now_ms() + REST_MS) << 8;
+        for granule in granules.clone() {
+            let word = self.own.word(Layout::owner(granule));
+            let _ = word.compare_exchange(owned_by(HEAP), rested, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// `count` granules of `all` in a row, from a multiple of `align` on.
+    fn claim(&self, count: u32, all: &Range<u32>, align: u32, owner: u32) -> Result<Range<u32>> {
         let mut held = self.held()?;
         let claiming = locks::claiming(self.node);
         // Whoever is stopped there only makes others pass over what it has just locked.
         let alone = locks::lock_soon(&*self.kernel, claiming, PATIENCE)?;
         let alone = alone.then(|| Locked::of(&*self.kernel, claiming));
-        let found = self.find(&held, count)?;
+        let found = self.find(&held, count, all, align)?;
         drop(alone);
         let granules = found.ok_or_else(|| {
-            let all = self.layout.granules().len();
-            let what = "has no room for";
+            let (all, what) = (all.len(), "has no room for");
             Error::new(
                 libc::ENOMEM,
                 format!("the region of node {}, {all} granules of 64 KiB, {what} {count}", self.node),
@@ -154,7 +206,7 @@ impl Claims {
         // SAFETY: inside of the region; by both locks nobody else owns or uses it.
         unsafe { std::ptr::write_bytes(at, 0, (bytes.end - bytes.start) as usize) };
         for granule in granules.clone() {
-            self.own.word(Layout::owner(granule)).store(owned_by(process), Ordering::Release);
+            self.own.word(Layout::owner(granule)).store(owned_by(owner), Ordering::Release);
         }
         held.granules.extend(granules.clone());
         self.kernel.unlock(locks::users(self.node, &granules));
@@ -162,11 +214,14 @@ impl Claims {
     }
 
     /// So many granules in a row that nobody owns or uses, by now with both locks.
-    fn find(&self, held: &Held, count: u32) -> Result<Option<Range<u32>>> {
-        let all = self.layout.granules();
+    fn find(&self, held: &Held, count: u32, all: &Range<u32>, align: u32) -> Result<Option<Range<u32>>> {
         let foreign = nodes::has_other_kernels(self.header(), self.layout, self.identity);
         let mut first = all.start;
-        while count > 0 && all.end - first >= count {
+        loop {
+            first = first.next_multiple_of(align);
+            if count == 0 || all.end.saturating_sub(first) < count {
+                return Ok(None);
+            }
             let run = first..first + count;
             let (owner, users) = (locks::owner(self.node, &run), locks::users(self.node, &run));
             let is_taken = |g: &u32| held.granules.contains(g) || held.uses.contains_key(&(self.node, *g));
@@ -177,15 +232,18 @@ impl Claims {
             } else if !self.kernel.try_lock(users.clone(), Kind::Alone)? {
                 self.kernel.unlock(owner);
                 first = self.behind_others(users, &run)?;
-            } else if foreign && run.clone().any(|g| self.rests(g)) {
-                // It was given back between the look and the lock.
+            } else {
+                if foreign {
+                    self.let_rest(&run);
+                }
+                if !foreign || !run.clone().any(|g| self.rests(g)) {
+                    return Ok(Some(run));
+                }
+                // A dead heap's, or given back between the look and the lock.
                 self.kernel.unlock(users);
                 self.kernel.unlock(owner);
-            } else {
-                return Ok(Some(run));
             }
         }
-        Ok(None)
     }
 
     /// The granule behind those of a run whose `locks` others hold; its first when they hold none any more.
@@ -263,7 +321,7 @@ impl Claims {
     fn lives(&self, held: &Held, node: u32, incarnation: u64) -> Result<bool> {
         let there = Identity::of_entry(&self.header().table[node as usize]);
         Ok(there.is_some_and(|there| there.kernel != self.identity.kernel)
-            || held.processes.values().any(|own| *own == incarnation)
+            || held.has(incarnation)
             || self.kernel.others(one(locks::incarnation(incarnation)))?.is_some())
     }
 
@@ -290,11 +348,13 @@ fn bytes(granules: &Range<u32>) -> Range<u64> {
 
 /// A process of a node. When this and all its [`Claim`]s are dropped, the number is free again.
 #[derive(Debug)]
-pub struct Process(Arc<Number>);
+pub struct Process(Arc<Owner>);
 
+/// Whose memory is.
 #[derive(Debug)]
-struct Number {
+struct Owner {
     claims: Arc<Claims>,
+    /// Or [`HEAP`].
     number: u32,
     incarnation: u64,
 }
@@ -325,24 +385,60 @@ impl Process {
     /// # Errors
     /// ENOMEM: there are not so many. ESRCH: this is a forked child.
     pub fn claim(&self, count: u32) -> Result<Claim> {
-        let granules = self.0.claims.claim(count, self.number())?;
-        Ok(Claim { process: self.0.clone(), granules })
+        let claims = &self.0.claims;
+        let granules = claims.claim(count, &claims.layout.granules(), 1, self.number())?;
+        Ok(Claim { owner: self.0.clone(), granules })
     }
 }
 
-impl Drop for Number {
+/// The heap of a process. Its memory is its own by locks of its own, beside those of the process's device.
+#[derive(Debug)]
+pub struct HeapOwner(Arc<Owner>);
+
+impl HeapOwner {
+    /// As [`Process::incarnation`], of the heap: by it peers use memory that the process has shown them.
+    pub fn incarnation(&self) -> u64 {
+        self.0.incarnation
+    }
+
+    /// The granules that heaps claim: all but the first 8 MiB of the region, or the first eighth, where processes look first for what
+    /// messages need.
+    pub fn granules(&self) -> Range<u32> {
+        let all = self.0.claims.layout.granules();
+        let left = (all.len() as u32 / LEFT_PART).max((LEFT / GRANULE) as u32);
+        all.start.saturating_add(left).min(all.end)..all.end
+    }
+
+    /// So many granules of the node's region in a row, the first of them a multiple of `align`, filled with zeros.
+    ///
+    /// # Errors
+    /// ENOMEM: there are not so many among those for heaps. ESRCH: this is a forked child.
+    ///
+    /// # Panics
+    /// `align` is 0.
+    pub fn claim(&self, count: u32, align: u32) -> Result<Claim> {
+        let granules = self.0.claims.claim(count, &self.granules(), align, HEAP)?;
+        Ok(Claim { owner: self.0.clone(), granules })
+    }
+}
+
+impl Drop for Owner {
     fn drop(&mut self) {
         let Ok(mut held) = self.claims.held() else { return };
-        held.processes.remove(&self.number);
         self.claims.kernel.unlock(one(locks::incarnation(self.incarnation)));
-        self.claims.kernel.unlock(one(locks::process(self.claims.node, self.number)));
+        if self.number == HEAP {
+            held.heaps.remove(&self.incarnation);
+        } else {
+            held.processes.remove(&self.number);
+            self.claims.kernel.unlock(one(locks::process(self.claims.node, self.number)));
+        }
     }
 }
 
 /// Memory of the node's region that is this process's until this is dropped.
 #[derive(Debug)]
 pub struct Claim {
-    process: Arc<Number>,
+    owner: Arc<Owner>,
     granules: Range<u32>,
 }
 
@@ -360,7 +456,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.process.claims.give_back(&self.granules);
+        self.owner.claims.give_back(&self.granules);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::nodes::{self, Identity, PATIENCE};
 use crate::ofd::Ofd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -78,6 +79,16 @@ impl FileDevice {
         let own = mapping.region(layout.region(node), layout.region_len());
         let claims = Claims::new((node, identity), layout, (header, own.clone()), kernel);
         Ok(FileDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, mapping })
+    }
+
+    /// The file, by an open file description of its own, and the offset at which the region of this node begins there: for
+    /// mappings beside those of the device.
+    ///
+    /// # Errors
+    /// What open(2) says. ESRCH: this is a forked child.
+    pub fn file(&self) -> Result<(OwnedFd, u64)> {
+        let own = self.claims.descriptor().ok_or_else(|| Error::new(libc::ESRCH, "the window is another process's"))?;
+        Ok((reopen(&own, OFlags::RDWR)?, self.facts.layout.region(self.facts.node)))
     }
 }
 

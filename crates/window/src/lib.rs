@@ -26,7 +26,7 @@ pub mod pairs;
 mod simulated;
 mod write_only;
 
-pub use claims::{Claim, Claims, Process, REST_MS, UseGuard};
+pub use claims::{Claim, Claims, HeapOwner, Process, REST_MS, UseGuard};
 pub use device::{Channel, Facts, Faulted, Origin, Put, PutDevice, Refused, Region, Source};
 pub use error::{Error, Result};
 pub use faults::Plan;
@@ -34,4 +34,5 @@ pub use file::FileDevice;
 pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
 pub use memory::{MemoryDevice, World};
+pub use ofd::{forks_are_handled, in_forked_child};
 pub use write_only::WriteOnlyDevice;

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::layout::{MAX_NODES, MAX_SIZE, PROCESSES};
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// A kernel, as one holder of locks sees it: an open file description, or what takes its place in a simulation. Locks are of bytes
@@ -29,6 +30,11 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// ESRCH in a forked child, whose parent's all of this is.
     fn check(&self) -> Result<()>;
+
+    /// The descriptor by which locks are taken, if there is one.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

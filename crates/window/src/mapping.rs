@@ -69,7 +69,7 @@ impl Drop for Mapping {
 }
 
 /// Opens the file of a descriptor once more, with an open file description of its own.
-pub(crate) fn reopen(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
+pub(crate) fn reopen(fd: &impl AsRawFd, flags: OFlags) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| Error::of(format_args!("the window's file cannot be opened a second time ({path})"), e))

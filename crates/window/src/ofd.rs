@@ -4,7 +4,7 @@
 //! mappings made by it. So locks are taken by a description of their own, by which nothing is mapped; and a forked child closes
 //! its descriptor at once (pthread_atfork(3)). In it all of this fails with ESRCH and changes nothing, for the locks are the
 //! parent's. A child that is made by a bare clone(2) or vfork(2) runs no such handler: it holds the parent's locks until it calls
-//! exec, or ends.
+//! exec, or ends. Who has handlers of its own calls [`in_forked_child`] there.
 
 use crate::error::{Error, Result};
 use crate::locks::{Kernel, Kind};
@@ -21,6 +21,23 @@ static DESCRIPTORS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 const NONE: i32 = -1;
 /// A place whose owner lives in the parent.
 const FORKED: i32 = -2;
+/// Descriptors are put above those that programs use: some close or replace all up to a small number.
+const HIGH: i32 = 700;
+
+/// Whether somebody sees to forked children.
+static INSTALLED: Once = Once::new();
+
+/// To be said before a window is opened where every fork of this process calls [`in_forked_child`] in the child: no handler is
+/// registered then, which takes a lock of the C library's that a thread in fork(3) may hold.
+pub fn forks_are_handled() {
+    INSTALLED.call_once(|| {});
+}
+
+/// In a forked child: gives up the parent's locks, and with them what the parent has claimed. Claims and uses that are dropped from
+/// now on leave the window as it is.
+pub fn in_forked_child() {
+    after_fork_in_child();
+}
 
 /// An open file description, of the process that made this only.
 #[derive(Debug)]
@@ -31,12 +48,11 @@ pub(crate) struct Ofd {
 impl Ofd {
     /// Takes a descriptor over: the only one of its description, which is open to be read and written.
     pub(crate) fn new(fd: OwnedFd) -> Result<Ofd> {
-        static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| {
             // SAFETY: the handler only exchanges atomics and closes descriptors.
             unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         });
-        let raw = fd.into_raw_fd();
+        let raw = rustix::io::fcntl_dupfd_cloexec(&fd, HIGH).unwrap_or(fd).into_raw_fd();
         let is_free = |p: &&AtomicI32| p.compare_exchange(NONE, raw, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if let Some(place) = DESCRIPTORS.iter().find(is_free) {
             return Ok(Ofd { place });
@@ -112,6 +128,10 @@ impl Kernel for Ofd {
     fn check(&self) -> Result<()> {
         self.fd().map(drop)
     }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.fd().ok()
+    }
 }
 
 impl Drop for Ofd {
@@ -127,9 +147,10 @@ fn refused(error: io::Error) -> Error {
     Error::of("the file system of the window has no locks of open file descriptions (F_OFD_SETLK)", error)
 }
 
+/// Past the C library, whose function a preload may keep from closing this.
 fn close(fd: RawFd) {
     // SAFETY: a descriptor that only this module has.
-    unsafe { libc::close(fd) };
+    unsafe { rustix::io::close(fd) };
 }
 
 extern "C" fn after_fork_in_child() {

@@ -95,6 +95,7 @@ impl Process {
             object: IDENTITY | object.identity(),
             offset: adopted.offset,
             object_len: object.object_len(),
+            incarnation: 0,
         };
         self.keep_object(adopting, object, &place);
         self.objects.hold(&self.arena, &place, length, adopted).unwrap_or_else(|adopted| {

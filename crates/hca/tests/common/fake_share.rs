@@ -175,7 +175,7 @@ pub fn segment(len: u64) -> usize {
 
 fn add(kind: u32, raw: i32, fd: Option<OwnedFd>, addr: usize, len: u64) -> usize {
     let object = NEXT.fetch_add(1, Ordering::Relaxed);
-    let place = Place { kind, fd: raw, object, offset: 0, object_len: len };
+    let place = Place { kind, fd: raw, object, offset: 0, object_len: len, incarnation: 0 };
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).push(Object { place, addr, fd, unit: u64::MAX });
     addr
 }

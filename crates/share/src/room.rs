@@ -1,0 +1,154 @@
+//! Where blocks lie in the heap's object: of a memfd of this process found by a table, of a window claimed from the region of this
+//! process's node, which it shares with the node's other processes.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::Ordering;
+
+use range_alloc::RangeAllocator;
+use vervain_config::{WINDOW, WindowSpec};
+use vervain_window::{Claim, FileDevice, HeapOwner, Options, PutDevice};
+
+use crate::heap;
+use crate::object::{HUGE, Object};
+use crate::settings::say;
+use crate::state::{DESCRIPTORS, GRANULE, Heap};
+
+const _: () = assert!(GRANULE as u64 == vervain_window::GRANULE);
+
+/// The room of an object that blocks do not have.
+#[derive(Debug)]
+pub enum Room {
+    /// Of an object of this process: granules from its begin.
+    Own(RangeAllocator<usize>),
+    /// Of a window.
+    Window(WindowRoom),
+}
+
+impl Room {
+    /// All of an object of `len` bytes but these ranges of it, in ascending order.
+    pub fn beside(len: usize, taken: impl Iterator<Item = Range<usize>>) -> Room {
+        let granules = 0..len / GRANULE;
+        let mut room = RangeAllocator::new(granules.clone());
+        let _ = room.allocate_range(granules.end);
+        let mut free = 0;
+        for block in taken.chain([len..len]) {
+            if free < block.start {
+                room.free_range(free / GRANULE..block.start / GRANULE);
+            }
+            free = block.end;
+        }
+        Room::Own(room)
+    }
+}
+
+/// What the heap of this process has of its node's region.
+#[derive(Debug)]
+pub struct WindowRoom {
+    /// By offset in the region.
+    claims: BTreeMap<usize, Claim>,
+    owner: HeapOwner,
+    device: FileDevice,
+}
+
+impl WindowRoom {
+    /// Bytes that heaps may have of the region.
+    pub fn len(&self) -> usize {
+        self.owner.granules().len() * GRANULE
+    }
+
+    /// The node of this process.
+    pub fn node(&self) -> u32 {
+        self.device.facts().node
+    }
+
+    /// See [`HeapOwner::incarnation`].
+    pub fn incarnation(&self) -> u64 {
+        self.owner.incarnation()
+    }
+
+    /// The descriptor that the locks are taken by.
+    pub fn locks(&self) -> c_int {
+        self.device.claims().descriptor().unwrap_or(-1)
+    }
+
+    fn take(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        let count = u32::try_from(bytes / GRANULE).ok()?;
+        let claim = self.owner.claim(count, (align / GRANULE) as u32).ok()?;
+        let offset = claim.bytes().start as usize;
+        self.claims.insert(offset, claim);
+        Some(offset)
+    }
+}
+
+/// The window that `VERVAIN_WINDOW` names for heaps.
+pub fn wanted() -> Option<WindowSpec> {
+    // A value that is wrong is told by the library.
+    WINDOW.look(|value| WindowSpec::of(value?)).filter(|spec| spec.heap)
+}
+
+/// The region of this node in a window, as the heap's object.
+pub fn open(spec: &WindowSpec) -> vervain_window::Result<(Object, WindowRoom)> {
+    let options = Options { size: spec.size, nodes: None, node: spec.node };
+    let device = FileDevice::open(&spec.path, &options)?;
+    let owner = device.claims().heap()?;
+    let (file, first) = device.file()?;
+    let object = Object::of_window(file.into_raw_fd(), first, device.own().clone());
+    Ok((object, WindowRoom { claims: BTreeMap::new(), owner, device }))
+}
+
+/// As [`open`], where a window is wanted and there; why it is not there is told.
+pub(crate) fn of_window() -> Option<(Object, WindowRoom)> {
+    let spec = wanted()?;
+    let told = |e: vervain_window::Error| {
+        say(&[b"vervain: ", WINDOW.name().as_bytes(), b": ", e.to_string().as_bytes(), b"; the heap is not in it"]);
+    };
+    open(&spec).map_err(told).ok()
+}
+
+impl Heap {
+    /// Room for a new block, in bytes from the base.
+    pub fn take_room(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        // The base is a multiple of 1 GiB.
+        if align > 1 << 30 {
+            return None;
+        }
+        let offset = match &mut self.room {
+            Room::Own(room) => {
+                let huge = if self.settings.huge && bytes >= HUGE { HUGE } else { GRANULE };
+                room.allocate_range_aligned(bytes / GRANULE, align.max(huge) / GRANULE).ok()?.start * GRANULE
+            }
+            Room::Window(room) => room.take(bytes, align.max(GRANULE))?,
+        };
+        Some(self.base + offset)
+    }
+
+    /// Gives room back.
+    pub fn give_room(&mut self, start: usize, bytes: usize) {
+        let offset = start - self.base;
+        match &mut self.room {
+            Room::Own(room) => room.free_range(offset / GRANULE..(offset + bytes) / GRANULE),
+            Room::Window(room) => drop(room.claims.remove(&offset)),
+        }
+    }
+
+    /// Whether room is memory, which this process shares with others.
+    pub(crate) fn room_is_scarce(&self) -> bool {
+        matches!(self.room, Room::Window(_))
+    }
+
+    /// How many times the room that it needs a block gets that had to move because it grew.
+    pub(crate) fn growth(&self) -> usize {
+        if self.room_is_scarce() { 1 } else { heap::GROWTH }
+    }
+
+    /// Says which descriptors are the heap's own.
+    pub(crate) fn note_descriptors(&self) {
+        let locks = if let Room::Window(room) = &self.room { room.locks() } else { -1 };
+        for (place, fd) in DESCRIPTORS.iter().zip([self.object.fd, locks]) {
+            place.store(fd, Ordering::Relaxed);
+        }
+    }
+}
