@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use vervain_window::{
-    Claim, FileDevice, GRANULE, Layout, MemoryDevice, Options, Plan, Process, PutDevice, UseGuard, World,
+    Claim, FileDevice, GRANULE, HeapOwner, Layout, MemoryDevice, Options, Plan, Process, PutDevice, UseGuard, World,
 };
 
 #[derive(Debug, Clone)]
 enum Act {
     /// A process claims so many granules.
     Claim(usize, u32),
+    /// So many for its heap, aligned.
+    ClaimHeap(usize, u32, u32),
     /// It gives back one of its claims.
     GiveBack(usize, usize),
     /// One uses a part of what another has: begin and end in 16ths of it.
@@ -26,7 +28,8 @@ const PROCESSES: usize = 4;
 fn act() -> impl Strategy<Value = Act> {
     let who = || 0..PROCESSES;
     prop_oneof![
-        4 => (who(), 1..12_u32).prop_map(|(who, count)| Act::Claim(who, count)),
+        4 => (who(), 1..40_u32).prop_map(|(who, count)| Act::Claim(who, count)),
+        2 => (who(), 1..12_u32, 1..6_u32).prop_map(|(who, count, align)| Act::ClaimHeap(who, count, align)),
         3 => (who(), any::<usize>()).prop_map(|(who, which)| Act::GiveBack(who, which)),
         3 => (who(), who(), any::<usize>(), 0..16_u32, 1..17_u32)
             .prop_map(|(who, whose, which, from, to)| Act::Use(who, whose, which, from, to)),
@@ -56,24 +59,25 @@ struct Player {
     /// With the node's granules that they are of.
     uses: Vec<(UseGuard, BTreeSet<u32>)>,
     process: Process,
+    heap: HeapOwner,
     device: Device,
 }
 
 impl Player {
     fn new(device: Device) -> Player {
-        let process = device.get().claims().process().unwrap();
-        Player { claims: vec![], uses: vec![], process, device }
+        let (process, heap) = (device.get().claims().process().unwrap(), device.get().claims().heap().unwrap());
+        Player { claims: vec![], uses: vec![], process, heap, device }
     }
 }
 
 /// The first place for so many granules among those that nobody has or uses.
-fn first_fit(players: &[Player], layout: Layout, count: u32) -> Option<Range<u32>> {
+fn first_fit(players: &[Player], all: Range<u32>, count: u32, align: u32) -> Option<Range<u32>> {
     let owned = players[..PROCESSES - 1].iter().flat_map(|p| &p.claims).flat_map(Claim::granules);
     let used = players.iter().flat_map(|p| &p.uses).flat_map(|(_, granules)| granules.iter().copied());
     let taken: BTreeSet<u32> = owned.chain(used).collect();
-    let all = layout.granules();
-    let runs = all.clone().filter(|first| all.end - first >= count).map(|first| first..first + count);
-    runs.into_iter().find(|run| run.clone().all(|g| !taken.contains(&g)))
+    let first = all.clone().filter(|first| first.is_multiple_of(align) && all.end - first >= count);
+    let mut runs = first.map(|first| first..first + count);
+    runs.find(|run| run.clone().all(|g| !taken.contains(&g)))
 }
 
 /// Processes of node 0, and a last one of node 1, which only uses what is theirs.
@@ -84,9 +88,18 @@ fn play(acts: Vec<Act>, device: impl Fn(u32) -> Device) -> Result<(), TestCaseEr
     let mut last_of: BTreeMap<u64, u64> = BTreeMap::new();
     for act in acts {
         match act {
-            Act::Claim(who, count) if node(who) == 0 => {
-                let expected = first_fit(&players, layout, count);
-                let claim = players[who].process.claim(count);
+            Act::Claim(who, count) | Act::ClaimHeap(who, count, _) if node(who) == 0 => {
+                let player = &players[who];
+                let (claim, expected) = match act {
+                    Act::ClaimHeap(.., align) => {
+                        let expected = first_fit(&players, player.heap.granules(), count, align);
+                        (player.heap.claim(count, align), expected)
+                    }
+                    _ => {
+                        let expected = first_fit(&players, layout.granules(), count, 1);
+                        (player.process.claim(count), expected)
+                    }
+                };
                 prop_assert_eq!(claim.as_ref().ok().map(Claim::granules), expected);
                 let Ok(claim) = claim else { continue };
                 let own = players[who].device.get().own();
@@ -98,7 +111,7 @@ fn play(acts: Vec<Act>, device: impl Fn(u32) -> Device) -> Result<(), TestCaseEr
                 }
                 players[who].claims.push(claim);
             }
-            Act::Claim(..) => {}
+            Act::Claim(..) | Act::ClaimHeap(..) => {}
             Act::GiveBack(who, which) => {
                 let claims = &mut players[who].claims;
                 if !claims.is_empty() {
@@ -146,14 +159,14 @@ proptest! {
 
     #[test]
     fn memory_has_one_owner_in_a_simulation(acts in prop::collection::vec(act(), 1..80)) {
-        let world = World::new(Layout::new(2, 4 << 20).unwrap(), Plan::default(), 0);
+        let world = World::new(Layout::new(2, 20 << 20).unwrap(), Plan::default(), 0);
         play(acts, |node| Device::Memory(world.device(node).unwrap()))?;
     }
 
     #[test]
     fn memory_has_one_owner_in_a_file(acts in prop::collection::vec(act(), 1..80)) {
         let folder = tempfile::tempdir().unwrap();
-        let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node) };
+        let options = |node| Options { size: Some(20 << 20), nodes: Some(2), node: Some(node) };
         let path = folder.path().join("window");
         play(acts, |node| Device::File(FileDevice::open(&path, &options(node)).unwrap()))?;
     }

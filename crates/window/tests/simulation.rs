@@ -295,6 +295,36 @@ fn memory_rests_where_a_peer_has_another_kernel() {
 }
 
 #[test]
+fn memory_of_a_dead_heap_rests_from_when_it_is_found() {
+    for (kernel_each, rests) in [(false, false), (true, true)] {
+        let plan = Plan { kernel_each, steps_per_ms: 1, ..Plan::default() };
+        let world = World::new(Layout::new(2, 24 << 20).unwrap(), plan, 0);
+        let [dead, heir, _other] = [0, 0, 1].map(|node| world.device(node).unwrap());
+        let pass = |ms| (0..ms).for_each(|_| world.step());
+        pass(20_000);
+        let heap = dead.claims().heap().unwrap();
+        let all = heap.granules().len() as u32;
+        let claim = heap.claim(all, 1).unwrap();
+        let next = heir.claims().heap().unwrap();
+        assert!(next.claim(1, 1).is_err());
+        pass(60_000);
+        dead.kill();
+        drop((claim, heap));
+        pass(60_000);
+        // Nobody knows when it died.
+        assert_eq!(next.claim(1, 1).is_err(), rests);
+        pass(REST_MS - 1);
+        assert_eq!(next.claim(1, 1).is_err(), rests, "nothing before its time");
+        pass(REST_MS);
+        let claim = next.claim(all, 1).unwrap();
+        drop(claim);
+        assert_eq!(next.claim(1, 1).is_err(), rests);
+        pass(REST_MS);
+        next.claim(all, 1).unwrap();
+    }
+}
+
+#[test]
 fn a_claim_is_where_its_granules_are() {
     let (_world, [a, ..]) = world(Plan::default(), 0);
     let process = a.claims().process().unwrap();

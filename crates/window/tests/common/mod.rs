@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use vervain_window::{Claim, FileDevice, Options, Origin, Process, Put, PutDevice, UseGuard, WriteOnlyDevice};
+use vervain_window::{
+    Claim, FileDevice, HeapOwner, Options, Origin, Process, Put, PutDevice, UseGuard, WriteOnlyDevice, in_forked_child,
+};
 
 /// A process of its own, killed when dropped.
 pub struct Agent {
@@ -108,6 +110,7 @@ impl ResultOf for std::io::Error {
 struct Hand {
     device: Option<Box<dyn PutDevice>>,
     process: Option<Process>,
+    heap: Option<HeapOwner>,
     claims: Vec<Claim>,
     uses: Vec<UseGuard>,
 }
@@ -186,6 +189,20 @@ impl Hand {
                 self.claims.push(claim);
                 Ok(vec![granules.start.into(), granules.end.into()])
             }
+            ["heap"] => {
+                let heap = self.device().claims().heap().map_err(error)?;
+                let granules = heap.granules();
+                let answer = vec![heap.incarnation(), granules.start.into(), granules.end.into()];
+                self.heap = Some(heap);
+                Ok(answer)
+            }
+            ["claim_heap", count, align] => {
+                let (count, align) = (number(count) as u32, number(align) as u32);
+                let claim = self.heap.as_ref().unwrap().claim(count, align).map_err(error)?;
+                let granules = claim.granules();
+                self.claims.push(claim);
+                Ok(vec![granules.start.into(), granules.end.into()])
+            }
             ["give_back", n] => {
                 self.claims.remove(number(n) as usize);
                 Ok(vec![])
@@ -248,6 +265,28 @@ impl Hand {
                 // SAFETY: waits for the child just made.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
                 Ok(vec![status as u64])
+            }
+            // A child of which the C library knows nothing; whether it gives the parent's locks up.
+            ["clone", gives_up] => {
+                let no = 0_usize;
+                // SAFETY: as fork, without its handlers; the child only makes system calls.
+                let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, no, no, no, no) } as i32;
+                if child == 0 {
+                    if *gives_up == "gives_up" {
+                        in_forked_child();
+                    }
+                    // SAFETY: system calls.
+                    unsafe {
+                        libc::close(0);
+                        libc::close(1);
+                        libc::kill(libc::syscall(libc::SYS_getpid) as i32, libc::SIGSTOP);
+                        libc::sleep(60);
+                        libc::_exit(0);
+                    }
+                }
+                // SAFETY: waits for the child just made.
+                unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED) };
+                Ok(vec![child as u64])
             }
             ["unshare"] => {
                 // SAFETY: this thread's network namespace only.
