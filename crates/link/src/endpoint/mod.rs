@@ -5,6 +5,7 @@ pub mod requester;
 pub mod responder;
 
 use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::qp::remote::RemoteRequest;
 use vervain_hca::wc;
 use vervain_transport::{Data, Refused, Status};
 use vervain_wire::Headers;
@@ -83,8 +84,13 @@ pub trait PacketOut {
     /// The payload of the packets that come from there.
     type Data: AsPieces + ?Sized;
 
-    /// Whether it wants to know how long messages are.
-    const ASKS_LENGTH: bool = false;
+    /// Whether it carries out requests by other means than packets, and so has its say at their beginning.
+    const HAS_SHORTCUTS: bool = false;
+
+    /// Whether `request` is not to begin while another is under way, because it is better carried out alone then.
+    fn holds(&self, _request: &RemoteRequest) -> bool {
+        false
+    }
 
     /// The next packet begins a message of `length` bytes.
     fn begins_message(&mut self, _length: u64) {}

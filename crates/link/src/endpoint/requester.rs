@@ -139,7 +139,7 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         let operation = operation(posted.opcode)?;
         let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
         if is_new {
-            if !self.sends.may_begin() {
+            if !self.sends.may_begin() || O::HAS_SHORTCUTS && self.out.holds(&posted) {
                 return None;
             }
             self.begun.set(at.wrapping_add(1));
@@ -167,7 +167,7 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         let mut from = Pieces::new();
         if let Payload::Request { n, offset, len } = packet.payload {
             let at = n.wrapping_add(self.skipped);
-            if O::ASKS_LENGTH && opcode::starts(packet.headers.bth.opcode) {
+            if O::HAS_SHORTCUTS && opcode::starts(packet.headers.bth.opcode) {
                 self.out.begins_message(self.sends.get(at).map_or(0, |request| request.length));
             }
             let first = opcode::starts(packet.headers.bth.opcode) && !packet.again;

@@ -10,14 +10,14 @@ use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
 use crate::endpoint::{Foreign, PacketOut};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
-use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns};
+use vervain_hca::qp::remote::{RemoteRequest, SenderAccess, Sends};
+use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns, wc};
 use vervain_transport::{Data, Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
@@ -33,8 +33,9 @@ const ANSWERS: u32 = 16;
 const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
 /// Packets that one call sends at most, so that posting stays asynchronous.
 const BUDGET: u32 = 64;
-/// Writes that one call carries out itself at most.
-const DIRECT: u32 = 64;
+/// Bytes that one call puts directly before others get their turn, and what a Write counts besides.
+const DIRECT: u64 = 1 << 20;
+const WRITE: u64 = 8 << 10;
 
 /// A connected QP.
 pub struct Connection {
@@ -70,6 +71,8 @@ pub struct Connection {
     /// What the peer has granted it.
     pub granted: OwnerLock<Granted>,
     qpn: u32,
+    /// Writes in a row that could have been put, and went through the ring behind others.
+    pub behind_others: AtomicU32,
 }
 
 /// Where the packets of a connection leave.
@@ -77,12 +80,18 @@ pub struct SlotOut<'a> {
     connection: &'a Connection,
     class: Class,
     left: u32,
+    /// Requests are under way.
+    is_busy: bool,
 }
 
 impl PacketOut for SlotOut<'_> {
     type Data = Foreign;
 
-    const ASKS_LENGTH: bool = true;
+    const HAS_SHORTCUTS: bool = true;
+
+    fn holds(&self, request: &RemoteRequest) -> bool {
+        self.is_busy && self.connection.waits_for_turn(request)
+    }
 
     fn begins_message(&mut self, length: u64) {
         if self.class == Class::Request {
@@ -102,6 +111,7 @@ impl PacketOut for SlotOut<'_> {
         let landed = if self.class == Class::Request { self.connection.push_landed(pair, headers, from) } else { None };
         let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
         self.left -= 1;
+        self.is_busy = true;
         if self.class == Class::Request {
             self.connection.sent.count(headers, from.len());
         }
@@ -153,6 +163,7 @@ impl Connection {
             is_long: AtomicBool::new(false),
             granted: OwnerLock::default(),
             qpn: qp.qp_num(),
+            behind_others: AtomicU32::new(0),
         })
     }
 
@@ -181,7 +192,7 @@ impl Connection {
     }
 
     fn out(&self, class: Class) -> SlotOut<'_> {
-        SlotOut { connection: self, class, left: BUDGET }
+        SlotOut { connection: self, class, left: BUDGET, is_busy: false }
     }
 
     fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
@@ -221,13 +232,18 @@ impl Connection {
         }
         let mut budget = DIRECT;
         let (sent, left) = loop {
-            while budget != 0 && end.do_alone(sends, |sends, n| self.write_directly(sends, n)) {
-                budget -= 1;
-            }
+            while budget != 0
+                && end.do_alone(sends, |sends, n| {
+                    let len = self.write_directly(sends, n)?;
+                    budget = budget.saturating_sub(len + WRITE);
+                    Some(wc::SUCCESS)
+                })
+            {}
             if budget == 0 {
                 break (Sent::HostFull, 0);
             }
             let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) else { return Progress::Idle };
+            host.out.is_busy = !requester.is_idle();
             let sent = requester.poll_transmit(now_ns(), window, &mut host);
             let left = host.out.left;
             if !end.do_local(sends) {

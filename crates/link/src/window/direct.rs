@@ -6,9 +6,10 @@ use super::connection::Connection;
 use super::pair::Pair;
 use super::payload::PiecesSource;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::Sends;
-use vervain_hca::{Opcode, wc};
+use vervain_hca::qp::remote::{RemoteRequest, Sends};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::{Class, NO_BYTES};
@@ -17,6 +18,9 @@ use vervain_window::{Channel, Origin, Put, UseGuard};
 
 /// Bytes that are put before whoever takes a grant back gets its turn.
 const CHUNK: u64 = 1 << 20;
+/// Shorter Writes go through the ring behind others, up to so many in a row.
+const SHORT: u64 = 4096;
+const FEW: u32 = 16;
 /// Keys of one connection that are kept.
 const KEYS: usize = 1024;
 /// A grant that was refused, or not answered, is asked for again after so many Writes.
@@ -99,9 +103,9 @@ impl Granted {
 }
 
 impl Connection {
-    /// Carries out request `n`, if it is a Write to granted memory: whether it did, and so the request is done. A Write that it
+    /// Carries out request `n`, if it is a Write to granted memory: how many bytes it has, where it is done so. A Write that it
     /// has begun and does not finish goes through the ring from its beginning, as a packet that is sent again does.
-    pub fn write_directly(&self, sends: &Sends<'_>, n: u32) -> Option<u32> {
+    pub fn write_directly(&self, sends: &Sends<'_>, n: u32) -> Option<u64> {
         let request = sends.get(n).filter(|request| request.opcode == Opcode::Write && request.length != 0)?;
         let pair = self.pair().filter(|pair| !pair.is_over())?;
         let mut from = 0;
@@ -129,8 +133,30 @@ impl Connection {
             }
             from += len;
         }
+        self.behind_others.store(0, Ordering::Relaxed);
         pair.count_direct(request.length);
-        Some(wc::SUCCESS)
+        Some(request.length)
+    }
+
+    /// Whether a Write waits until nothing is under way, and is put then. A short one behind few others does not: through the ring it
+    /// is there sooner.
+    pub fn waits_for_turn(&self, request: &RemoteRequest) -> bool {
+        if request.opcode != Opcode::Write || request.length == 0 {
+            self.behind_others.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let Some(pair) = self.pair().filter(|pair| !pair.is_over()) else { return false };
+        let count = pair.told(block::TAKEN_BACK);
+        let place = self.granted.lock().place(count, request.rkey, request.remote_addr, request.length);
+        if place.is_none() {
+            return false;
+        }
+        let behind = self.behind_others.load(Ordering::Relaxed);
+        if request.length < SHORT && behind < FEW {
+            self.behind_others.store(behind + 1, Ordering::Relaxed);
+            return false;
+        }
+        true
     }
 
     fn ask(&self, pair: &Pair, rkey: u32) {
