@@ -98,6 +98,8 @@ pub fn way(name: &str) -> Vec<(&'static str, &str)> {
         // No memory at all: packets, over the loopback interface.
         "roce" => vec![("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")],
         "window" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window())],
+        // With the program's memory in it, so that others put where it belongs.
+        "window-heap" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window_with_heap())],
         other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
     }
 }
@@ -114,6 +116,15 @@ pub fn window() -> &'static str {
         (memory, name)
     });
     &made.1
+}
+
+/// The same window, for programs whose memory lies in it.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn window_with_heap() -> &'static str {
+    static WITH_HEAP: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    WITH_HEAP.get_or_init(|| format!("{},heap=on", window()))
 }
 
 /// The path of a tool, found in `$PATH` and the directories of administrators' tools.

@@ -32,10 +32,10 @@ pub struct Grantable {
 }
 
 /// A grant that stands.
-struct Grant {
-    key: u32,
-    qpn: u32,
-    memory: Range<u64>,
+pub(super) struct Grant {
+    pub(super) key: u32,
+    pub(super) qpn: u32,
+    pub(super) memory: Range<u64>,
     peer: u64,
     grantor: Arc<dyn Grantor>,
 }
@@ -65,9 +65,9 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Takes back the grants of keys and QPs for which `which` is true, and with them all others of the same peers. What peers that
-    /// do not answer within `patience` nanoseconds may still write; of others everything has landed.
-    pub(super) fn take_back(&self, which: impl Fn(u32, u32) -> bool, patience: u64) -> Vec<Silent> {
+    /// Takes back the grants for which `which` is true, and with them all others of the same peers. What peers that do not answer
+    /// within `patience` nanoseconds may still write; of others everything has landed.
+    pub(super) fn take_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> Vec<Silent> {
         self.take(which, patience, |_| true)
             .into_iter()
             .filter_map(|(silent, is_silent)| is_silent.then_some(silent))
@@ -76,22 +76,17 @@ impl Grants {
 
     /// Asks for all grants, and waits for `patience` nanoseconds. Those of peers that do not answer stand.
     pub(super) fn ask_back(&self, patience: u64) {
-        drop(self.take(|_, _| true, patience, |is_silent| !is_silent));
+        drop(self.take(|_| true, patience, |is_silent| !is_silent));
     }
 
     /// Grants that were taken from the list, where `ends` is true of whether the peer was silent.
-    fn take(
-        &self,
-        which: impl Fn(u32, u32) -> bool,
-        patience: u64,
-        ends: impl Fn(bool) -> bool,
-    ) -> Vec<(Silent, bool)> {
+    fn take(&self, which: impl Fn(&Grant) -> bool, patience: u64, ends: impl Fn(bool) -> bool) -> Vec<(Silent, bool)> {
         // What makes `which` true was stored before; whoever grants counts before it looks at that.
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
         }
         let mut list = self.list.lock();
-        let mut peers: Vec<u64> = list.iter().filter(|g| which(g.key, g.qpn)).map(|g| g.peer).collect();
+        let mut peers: Vec<u64> = list.iter().filter(|g| which(g)).map(|g| g.peer).collect();
         peers.sort_unstable();
         peers.dedup();
         let Some(grantor) = list.first().map(|grant| Arc::clone(&grant.grantor)).filter(|_| !peers.is_empty()) else {

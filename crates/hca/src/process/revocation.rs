@@ -12,7 +12,7 @@ use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::exports::Pin;
 use crate::process::gate::{self, LaneGate, Standing, in_flight};
-use crate::process::grants::Silent;
+use crate::process::grants::{Grant, Silent};
 use crate::process::key_table::Named;
 use std::ops::Range;
 use std::sync::Arc;
@@ -244,15 +244,22 @@ impl Process {
     /// away. Nothing more comes by them afterwards, but from peers that do not answer within `patience` nanoseconds: the program's
     /// memory is parted from what these may still write.
     pub(crate) fn take_back_grants(&self, which: impl Fn(u32, u32) -> bool, patience: u64) {
-        let silent = self.grants.take_back(which, patience);
+        let mut silent = self.grants.take_back(|grant| which(grant.key, grant.qpn), patience);
         if silent.is_empty() {
             return;
         }
         log::warn!("a peer does not answer: the memory that it was granted is taken from it");
         let _one_at_a_time = self.revocation.cutting.lock();
-        let pages: Vec<_> = silent.iter().map(|silent| whole_pages(silent.memory.clone())).collect();
-        self.revocation.suspects.lock().silent.extend(silent);
-        pages.iter().for_each(|pages| self.objects.part(pages));
+        let mut parted: Vec<Range<u64>> = Vec::new();
+        while !silent.is_empty() {
+            let pages: Vec<_> = silent.iter().map(|silent| whole_pages(silent.memory.clone())).collect();
+            self.revocation.suspects.lock().silent.extend(silent);
+            // What others put there rightfully is to come by the ring.
+            let is_there = |grant: &Grant| pages.iter().any(|pages| overlap(pages, &grant.memory));
+            silent = self.grants.take_back(is_there, patience);
+            parted.extend(pages);
+        }
+        parted.iter().for_each(|pages| self.objects.part(pages));
         self.revocation.partings.fetch_add(1, Ordering::SeqCst);
     }
 
