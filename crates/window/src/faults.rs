@@ -179,6 +179,11 @@ impl Way {
         self.puts.clear();
     }
 
+    /// Those at its ends.
+    pub(crate) fn nodes(&self) -> [u32; 2] {
+        [self.from, self.to]
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.puts.is_empty()
     }

@@ -4,7 +4,7 @@ use crate::device::Region;
 use crate::error::{Error, Result};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -38,6 +38,16 @@ impl Mapping {
         // SAFETY: the mapping is ours, and its contents stay.
         let _ = unsafe { madvise(base.as_ptr().cast::<c_void>(), len, Advice::LinuxDontDump) };
         Ok(Arc::new(Mapping { base, len }))
+    }
+
+    /// Zeros of this process, which take memory where they are written.
+    pub(crate) fn anonymous(len: u64) -> Result<Arc<Mapping>> {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: at a place of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len as usize, rights, MapFlags::PRIVATE) }
+            .map_err(|e| Error::of(format_args!("there are no {len} bytes for a window"), e))?;
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null");
+        Ok(Arc::new(Mapping { base, len: len as usize }))
     }
 
     /// The address of `len` bytes from `offset`.

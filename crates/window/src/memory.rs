@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::faults::{Chance, Plan, Way};
 use crate::file::{check_node, join};
 use crate::layout::{HEADER, Layout, first_words};
+use crate::mapping::Mapping;
 use crate::nodes::Identity;
 use crate::simulated::{Simulated, Table};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The window of a simulation, with all its nodes.
@@ -43,12 +43,9 @@ struct Moving {
     lost: Vec<bool>,
 }
 
-/// Zeros, shared.
+/// Zeros.
 pub(crate) fn memory(len: u64) -> Region {
-    let words: Arc<[AtomicU64]> = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
-    let base = NonNull::from(&*words).cast();
-    // SAFETY: the words, which the region keeps; they are atomics, so that they may be written through a shared reference.
-    unsafe { Region::new(base, len as usize, Arc::new(words)) }
+    Mapping::anonymous(len).expect("memory for a simulated window").region(0, len)
 }
 
 impl World {
@@ -60,7 +57,7 @@ impl World {
         }
         let one_kernel: Arc<Mutex<Table>> = Arc::default();
         let nodes = 0..layout.nodes();
-        let kernel = |_| if plan.kernel_each { Arc::default() } else { one_kernel.clone() };
+        let kernel = |node| if plan.kernel_each { Table::new(node) } else { one_kernel.clone() };
         let moving = Moving {
             now: 0,
             chance: Chance::new(seed),
@@ -110,16 +107,23 @@ impl World {
         for kernel in &self.0.kernels {
             kernel.lock().unwrap_or_else(PoisonError::into_inner).now_ms = ms;
         }
-        for way in moving.ways.keys().copied().collect::<Vec<_>>() {
-            self.go_on(&mut moving, way);
+        let Moving { now, chance, ways, stalled, .. } = &mut *moving;
+        let mut is_over = false;
+        for way in ways.values_mut() {
+            if !way.is_empty() && way.nodes().iter().all(|node| stalled[*node as usize] <= *now) {
+                way.go_on(*now, &self.0.plan, &self.0.regions[way.to as usize], chance);
+            }
+            is_over |= way.is_over();
         }
-        moving.ways.retain(|_, way| !way.is_over());
+        if is_over {
+            ways.retain(|_, way| !way.is_over());
+        }
     }
 
     fn go_on(&self, moving: &mut Moving, number: u64) {
         let Moving { now, chance, ways, stalled, .. } = moving;
         let way = ways.get_mut(&number).expect("a way");
-        if [way.from, way.to].iter().all(|node| stalled[*node as usize] <= *now) {
+        if way.nodes().iter().all(|node| stalled[*node as usize] <= *now) {
             way.go_on(*now, &self.0.plan, &self.0.regions[way.to as usize], chance);
         }
     }
@@ -145,7 +149,7 @@ impl World {
     pub fn lose(&self, node: u32) {
         let mut moving = self.moving();
         moving.lost[node as usize] = true;
-        moving.ways.values_mut().filter(|way| [way.from, way.to].contains(&node)).for_each(Way::lose);
+        moving.ways.values_mut().filter(|way| way.nodes().contains(&node)).for_each(Way::lose);
     }
 
     /// The node is there again, with its memory as it was.
@@ -220,7 +224,7 @@ impl Channel for Delayed {
         self.bounds.check(chain)?;
         let mut moving = self.world.moving();
         let way = moving.ways.get_mut(&self.number).expect("an open way");
-        let nodes = [way.from, way.to];
+        let nodes = way.nodes();
         way.push(chain, &self.world.0.plan)?;
         if nodes.iter().any(|node| moving.lost[*node as usize]) {
             moving.ways.get_mut(&self.number).expect("an open way").lose();

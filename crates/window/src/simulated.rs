@@ -55,6 +55,11 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Table {
+    /// That of the kernel with this number, whose random numbers are none of another kernel's.
+    pub(crate) fn new(kernel: u32) -> Arc<Mutex<Table>> {
+        Arc::new(Mutex::new(Table { randoms: u64::from(kernel) << 32, ..Table::default() }))
+    }
+
     /// What of the locks of others is in the way of one of these bytes.
     fn blocker(&self, holder: u64, bytes: &Range<u64>, kind: Kind) -> Option<Range<u64>> {
         let blocks = |(by, range, of): &&(u64, Range<u64>, Kind)| {

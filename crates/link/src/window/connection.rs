@@ -191,6 +191,11 @@ impl Connection {
         self.qpn
     }
 
+    /// Whether it has a pair, and so one process that is its peer.
+    pub fn has_pair(&self) -> bool {
+        self.pair.get().is_some()
+    }
+
     fn out(&self, class: Class) -> SlotOut<'_> {
         SlotOut { connection: self, class, left: BUDGET, is_busy: false }
     }

@@ -12,7 +12,7 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::{RemoteRequest, Sends};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
-use vervain_window::pairs::ring::{Class, NO_BYTES};
+use vervain_window::pairs::ring::Class;
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Channel, Origin, Put, UseGuard};
 
@@ -127,7 +127,7 @@ impl Connection {
             let source = PiecesSource::new(&pieces, from + len == request.length);
             let put = Put { to: to + from, from: Origin::Source(&source) };
             granted.channel.as_mut()?.put(&[put]).ok()?;
-            if pair.told(block::TAKEN_BACK) != count {
+            if pair.is_over() || pair.told(block::TAKEN_BACK) != count {
                 // The owner may not have waited for this one, and have given the memory to something else of its program's.
                 return None;
             }
@@ -161,9 +161,7 @@ impl Connection {
 
     fn ask(&self, pair: &Pair, rkey: u32) {
         let want = Want { qpn: self.peer_qpn(), from: self.qpn(), rkey };
-        let mut outgoing = pair.outgoing.lock();
-        if outgoing.has_room(Class::Request) {
-            let _ = outgoing.send(Kind::WantGrant, &want.encode(), &NO_BYTES);
-        }
+        // Where there is no room it is asked for some other time.
+        pair.say(Class::Request, Kind::WantGrant, &want.encode());
     }
 }

@@ -9,7 +9,7 @@ use vervain_hca::process::grants::Grantor;
 use vervain_window::GRANULE;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
-use vervain_window::pairs::ring::{HEADERS, NO_BYTES};
+use vervain_window::pairs::ring::{Class, HEADERS};
 use vervain_window::pairs::slot::Kind;
 
 /// Looks for an answer before the clock is asked, and then the time between two.
@@ -34,13 +34,14 @@ impl Engine {
         };
         let kind = match grantable {
             Some(grantable) => {
+                self.note_grantee(pair);
                 (reply.at, reply.len, reply.iova) = (grantable.offset, grantable.len, grantable.iova);
                 Kind::Grant
             }
             None => Kind::NoGrant,
         };
         // Where there is no room the peer asks again some time.
-        let _ = pair.outgoing.lock().send(kind, &reply.encode(), &NO_BYTES);
+        pair.say(Class::Control, kind, &reply.encode());
     }
 
     /// Whether a peer may be granted anything that has followed so many times.
@@ -92,8 +93,18 @@ impl Engine {
         pair.follow(count);
     }
 
-    fn all_pairs(&self) -> Vec<Arc<Pair>> {
-        self.pairs.lock().values().map(|(pair, _)| Arc::clone(pair)).collect()
+    /// Notes that a peer was granted something: what is taken back from it is waited for even when the pair is over, as long as it lives.
+    pub fn note_grantee(&self, pair: &Arc<Pair>) {
+        let mut grantees = self.grantees.lock();
+        if !grantees.iter().any(|known| known.id == pair.id) {
+            grantees.retain(|known| !known.is_over() || self.lives(known));
+            grantees.push(Arc::clone(pair));
+        }
+    }
+
+    /// Whether a peer may still put by what it was granted. What it tells of a pair that is over is not seen any more.
+    fn may_put(&self, pair: &Pair) -> bool {
+        pair.is_over() || pair.told(block::GIVEN_BACK) != pair.taken_back()
     }
 
     fn lives(&self, pair: &Pair) -> bool {
@@ -103,13 +114,13 @@ impl Engine {
 
 impl Grantor for Engine {
     fn take_back(&self, peers: &[u64], patience: u64) -> Vec<u64> {
-        let pairs = self.all_pairs();
-        let mut waited: Vec<_> = pairs.iter().filter(|pair| peers.contains(&pair.id)).cloned().collect();
+        let pairs: Vec<_> = self.pairs.lock().values().cloned().collect();
+        let mut waited: Vec<_> = self.grantees.lock().iter().filter(|pair| peers.contains(&pair.id)).cloned().collect();
         waited.iter().for_each(|pair| pair.take_back());
         let mut last = now_ns();
         let (mut limit, mut next_life, mut spins) = (last + patience, last + LIFE_NS, 0);
         loop {
-            waited.retain(|pair| !pair.is_over() && pair.told(block::GIVEN_BACK) != pair.taken_back());
+            waited.retain(|pair| self.may_put(pair));
             if waited.is_empty() {
                 return Vec::new();
             }
@@ -137,9 +148,7 @@ impl Grantor for Engine {
     }
 
     fn is_silent(&self, peer: u64) -> bool {
-        let pair = self.all_pairs().into_iter().find(|pair| pair.id == peer);
-        pair.is_some_and(|pair| {
-            !pair.is_over() && pair.told(block::GIVEN_BACK) != pair.taken_back() && self.lives(&pair)
-        })
+        let pair = self.grantees.lock().iter().find(|pair| pair.id == peer).cloned();
+        pair.is_some_and(|pair| self.may_put(&pair) && self.lives(&pair))
     }
 }

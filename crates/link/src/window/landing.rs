@@ -15,7 +15,7 @@ use vervain_hca::{Qp, now_ns};
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::Grant;
-use vervain_window::pairs::ring::{Class, HEADERS, Message, NO_BYTES};
+use vervain_window::pairs::ring::{Class, HEADERS, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Channel, Origin, Put, UseGuard};
 use vervain_wire::{Headers, opcode};
@@ -114,7 +114,7 @@ impl Connection {
                 }
                 let source = PiecesSource::new(from, opcode::ends(headers.bth.opcode));
                 place.channel.put(&[Put { to, from: Origin::Source(&source) }]).ok()?;
-                if pair.told(block::TAKEN_BACK) != place.grant.count {
+                if pair.is_over() || pair.told(block::TAKEN_BACK) != place.grant.count {
                     return None;
                 }
                 Some(pair.push_landed(&encode(headers), to, len as u16))
@@ -173,7 +173,7 @@ impl Engine {
         &self,
         connection: &Connection,
         qp: &Qp,
-        pair: &Pair,
+        pair: &Arc<Pair>,
         psn: u32,
         memory: Option<(u32, Range<u64>)>,
     ) {
@@ -186,6 +186,7 @@ impl Engine {
         });
         let kind = match &landing {
             Some(told) => {
+                self.note_grantee(pair);
                 (reply.at, reply.len) = (told.at, told.memory.end - told.memory.start);
                 Kind::Landing
             }
@@ -193,7 +194,7 @@ impl Engine {
         };
         connection.has_told.store(landing.is_some(), Ordering::Relaxed);
         *connection.told_landing.lock() = landing;
-        if pair.outgoing.lock().send(kind, &reply.encode(), &NO_BYTES).is_err() {
+        if !pair.say(Class::Control, kind, &reply.encode()) {
             connection.end_landing(qp, pair);
         }
     }

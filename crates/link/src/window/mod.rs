@@ -8,7 +8,6 @@ mod datagrams;
 mod direct;
 mod grants;
 mod landing;
-mod memory;
 mod pair;
 mod path_psns;
 mod payload;
@@ -16,7 +15,6 @@ mod receive;
 
 use connection::{Connection, NEVER};
 use datagrams::Datagrams;
-use memory::Memory;
 use pair::Pair;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
@@ -32,10 +30,11 @@ use vervain_hca::process::Process;
 use vervain_hca::process::poller::Poller;
 use vervain_hca::qp::carrier::{self, Carrier, Datagram};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
-use vervain_window::pairs::rendezvous::{Event, PeerId, Rendezvous};
+use vervain_window::pairs::memory::Memory;
+use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::Outgoing;
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{Facts, FileDevice, GRANULE, Options, PROCESSES, PutDevice, Region, UseGuard};
+use vervain_window::{Facts, FileDevice, GRANULE, Options, PROCESSES, PutDevice, Region};
 
 /// How soon the progress thread looks again: while something comes, and at last.
 const FIRST_LOOK_NS: u64 = 20_000;
@@ -93,9 +92,13 @@ struct Engine {
     device: Arc<dyn PutDevice>,
     process: Arc<vervain_window::Process>,
     meeting: OwnerLock<Meeting>,
-    pairs: OwnerLock<HashMap<PeerId, (Arc<Pair>, UseGuard)>>,
+    /// Rung when there is something to see at the doors.
+    bell: Bell,
+    pairs: OwnerLock<HashMap<PeerId, Arc<Pair>>>,
     connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
     datagrams: Datagrams,
+    /// Peers that were granted memory of this process.
+    grantees: OwnerLock<Vec<Arc<Pair>>>,
     /// Which peers are in which group.
     groups: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
     receiving: OwnerLock<Receiving>,
@@ -118,24 +121,6 @@ struct Meeting {
     memory: Memory,
 }
 
-impl Meeting {
-    fn is_rung(&self) -> bool {
-        self.rendezvous.is_rung()
-    }
-
-    fn look(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        if self.rendezvous.is_rung() {
-            self.rendezvous.look(&mut self.memory, &mut |event| events.push(event));
-        }
-        events
-    }
-
-    fn long_ring(&mut self, peer: PeerId) -> Option<u64> {
-        self.memory.long_ring(peer)
-    }
-}
-
 impl Window {
     /// Makes it for the calling process, which gets a number among those of its node.
     pub fn new(device: Arc<dyn PutDevice>) -> Result<Window> {
@@ -143,15 +128,18 @@ impl Window {
         let process = Arc::new(device.claims().process().map_err(failed)?);
         let me = PeerId { node: device.facts().node, process: process.number() };
         let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
-        let memory = Memory::new(Arc::clone(&device), Arc::clone(&process));
+        let memory = Memory::new(Arc::clone(&device), Arc::clone(&process), Box::new(now_ns));
+        let bell = rendezvous.bell();
         let engine = Arc::new_cyclic(|me| Engine {
             me: Weak::clone(me),
             device,
             process,
+            bell,
             meeting: OwnerLock::new(Meeting { rendezvous, memory }),
             pairs: OwnerLock::default(),
             connections: OwnerLock::default(),
             datagrams: Datagrams::default(),
+            grantees: OwnerLock::default(),
             groups: OwnerLock::default(),
             receiving: OwnerLock::default(),
             news: OwnerLock::default(),
@@ -193,7 +181,7 @@ impl Engine {
 
     /// The pair with a process, if there is one.
     fn pair(&self, peer: PeerId) -> Option<Arc<Pair>> {
-        self.pairs.lock().get(&peer).map(|(pair, _)| Arc::clone(pair))
+        self.pairs.lock().get(&peer).cloned()
     }
 
     /// Has a pair made with a process; false where there is no room for it.
@@ -201,16 +189,16 @@ impl Engine {
         let mut meeting = self.meeting.lock();
         let Meeting { rendezvous, memory } = &mut *meeting;
         let mut events = Vec::new();
-        // Somebody else may have its number by now.
-        let up = rendezvous.up().into_iter().find(|(up, _)| *up == peer);
-        if let Some((peer, incarnation)) = up
-            && self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false))
-        {
-            rendezvous.ended(peer, memory, &mut |event| events.push(event));
-        }
         let wanted = rendezvous.want(now_ns(), peer, memory, &mut |event| events.push(event));
         self.note(events);
         wanted
+    }
+
+    /// There is no pair with a process any more. Who has not used it, and so may mean the next process of that number, wants another.
+    fn want_again(&self, peer: PeerId) {
+        if self.connected_with(peer).iter().any(|connection| !connection.has_pair()) {
+            self.want(peer);
+        }
     }
 
     /// The next look handles these, in the order in which they have happened. Called under the lock of the meeting: whoever
@@ -220,7 +208,7 @@ impl Engine {
             return;
         }
         for event in &events {
-            if let Event::Down(peer) = event {
+            if let Event::Down { peer, .. } = event {
                 self.forget_pair(*peer);
             }
         }
@@ -235,9 +223,10 @@ impl Engine {
         match (used, channel) {
             (Ok(used), Ok(channel)) => {
                 let outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
-                let pair = Arc::new(Pair::new((peer, incarnation), outgoing, self.region().clone(), own));
+                let words = (self.region().clone(), own);
+                let pair = Arc::new(Pair::new((peer, incarnation), outgoing, words, used));
                 log::info!("process {} of node {} is reached through the window", peer.process, peer.node);
-                self.pairs.lock().insert(peer, (Arc::clone(&pair), used));
+                self.pairs.lock().insert(peer, Arc::clone(&pair));
                 Some(pair)
             }
             (Err(e), _) | (_, Err(e)) => {
@@ -248,7 +237,7 @@ impl Engine {
     }
 
     fn forget_pair(&self, peer: PeerId) {
-        if let Some((pair, _)) = self.pairs.lock().remove(&peer) {
+        if let Some(pair) = self.pairs.lock().remove(&peer) {
             pair.end();
         }
     }
@@ -257,7 +246,7 @@ impl Engine {
     fn end_pair(&self, pair: &Arc<Pair>) {
         pair.end();
         let mut pairs = self.pairs.lock();
-        if pairs.get(&pair.peer).is_some_and(|(known, _)| Arc::ptr_eq(known, pair)) {
+        if pairs.get(&pair.peer).is_some_and(|known| Arc::ptr_eq(known, pair)) {
             pairs.remove(&pair.peer);
         }
         drop(pairs);
@@ -328,11 +317,7 @@ impl Engine {
                 self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
                 self.process.beat();
                 let mut events = Vec::new();
-                for (peer, incarnation) in rendezvous.up() {
-                    if self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
-                        rendezvous.ended(peer, memory, &mut |event| events.push(event));
-                    }
-                }
+                rendezvous.look_for_dead(memory, &mut |event| events.push(event));
                 self.note(events);
             }
             next = next.min(rendezvous.tell_again(now).unwrap_or(NEVER));

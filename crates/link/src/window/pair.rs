@@ -7,30 +7,32 @@ use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
-use vervain_window::Region;
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
-use vervain_window::pairs::ring::{Class, HEADERS, Outgoing, Unsent};
+use vervain_window::pairs::ring::{Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
+use vervain_window::{Region, UseGuard};
 use vervain_wire::{Headers, MAX_HEADERS};
 
 /// A pair. It lasts until the peer has ended; what is sent then gets nowhere.
 pub struct Pair {
     /// The peer.
     pub peer: PeerId,
-    /// Which process of that number.
+    /// Which process of this number that is.
     pub incarnation: u64,
     /// A number that no other pair of this process has or had.
     pub id: u64,
-    pub outgoing: OwnerLock<Outgoing>,
+    outgoing: OwnerLock<Outgoing>,
     /// The block that this process has for the peer.
     region: Region,
     own: u64,
     /// How often this process has taken back what it had granted; and how often the peer has, as far as this process has followed.
     taken_back: AtomicU32,
     followed: AtomicU32,
-    /// Bytes of Writes that were put where they belong.
+    /// Bytes that were put where they belong.
     direct: AtomicU64,
+    /// While these are there, nobody else gets the memory that is put to.
+    uses: OwnerLock<Vec<UseGuard>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
@@ -40,8 +42,13 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A pair with the process of `peer` that has this `incarnation`, whose messages come into block `own` of `region`.
-    pub fn new((peer, incarnation): (PeerId, u64), outgoing: Outgoing, region: Region, own: u64) -> Self {
+    /// With the process of that incarnation, whose block `used` keeps, and whose messages come into block `own` of `region`.
+    pub fn new(
+        (peer, incarnation): (PeerId, u64),
+        outgoing: Outgoing,
+        (region, own): (Region, u64),
+        used: UseGuard,
+    ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Pair {
             peer,
@@ -53,6 +60,7 @@ impl Pair {
             taken_back: AtomicU32::new(0),
             followed: AtomicU32::new(0),
             direct: AtomicU64::new(0),
+            uses: OwnerLock::new(vec![used]),
             over: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
             waiting: OwnerLock::default(),
@@ -67,9 +75,10 @@ impl Pair {
 
     /// Asks the peer for all that it was granted.
     pub fn take_back(&self) {
-        let mut outgoing = self.outgoing.lock();
-        let count = self.taken_back.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-        outgoing.tell(block::TAKEN_BACK, count.into());
+        self.put(|outgoing| {
+            let count = self.taken_back.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+            outgoing.tell(block::TAKEN_BACK, count.into());
+        });
     }
 
     /// How often that was.
@@ -85,9 +94,10 @@ impl Pair {
 
     /// Nothing more goes to the peer by what it has taken back so often.
     pub fn follow(&self, count: u32) {
-        let mut outgoing = self.outgoing.lock();
-        self.followed.store(count, Ordering::Relaxed);
-        outgoing.tell(block::GIVEN_BACK, count.into());
+        self.put(|outgoing| {
+            self.followed.store(count, Ordering::Relaxed);
+            outgoing.tell(block::GIVEN_BACK, count.into());
+        });
     }
 
     /// So many bytes were put where they belong.
@@ -98,11 +108,59 @@ impl Pair {
 
     /// Nothing goes there any more.
     pub fn end(&self) {
-        self.over.store(true, Ordering::Release);
+        self.over.store(true, Ordering::SeqCst);
+        self.let_go();
+    }
+
+    /// Others may have the memory that was put to, unless a thread is in the midst of a put: then that one lets go of it.
+    fn let_go(&self) {
+        if let Some(_outgoing) = self.outgoing.try_lock() {
+            self.uses.lock().clear();
+        }
+    }
+
+    /// Puts something, unless the pair is over: then the memory may be another's.
+    #[inline]
+    fn put<T>(&self, f: impl FnOnce(&mut Outgoing) -> T) -> Option<T> {
+        let mut outgoing = self.outgoing.lock();
+        if self.is_over() {
+            return None;
+        }
+        let done = f(&mut outgoing);
+        drop(outgoing);
+        if self.is_over() {
+            self.let_go();
+        }
+        Some(done)
+    }
+
+    /// Tells the peer that so many of its messages were taken.
+    #[inline]
+    pub fn tell_taken(&self, taken: u64) {
+        self.put(|outgoing| outgoing.tell_taken(taken));
+    }
+
+    /// Says something to the peer besides packets, if there is room for it beside what is of `class`; whether there was.
+    pub fn say(&self, class: Class, kind: Kind, headers: &[u8; HEADERS]) -> bool {
+        let say = |outgoing: &mut Outgoing| {
+            let has_room = outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class);
+            has_room && outgoing.send(kind, headers, &NO_BYTES).is_ok()
+        };
+        // Nothing is owed to one that is gone.
+        self.put(say).unwrap_or(true)
+    }
+
+    /// The peer has a high-bandwidth ring at `at`, kept by `used`.
+    pub fn got_long(&self, at: u64, used: UseGuard) {
+        self.put(|outgoing| {
+            if outgoing.got_long(at) {
+                self.uses.lock().push(used);
+            }
+        });
     }
 
     pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.over.load(Ordering::SeqCst)
     }
 
     /// A datagram has waited in vain.
@@ -156,12 +214,9 @@ impl Pair {
 
     #[inline]
     fn push_by(&self, send: impl FnOnce(&mut Outgoing) -> Result<(), Unsent>) -> Result<u64, Refused> {
-        if self.is_over() {
-            return Ok(u64::MAX);
-        }
-        let mut outgoing = self.outgoing.lock();
-        match send(&mut outgoing) {
-            Ok(()) => Ok(outgoing.sent()),
+        let push = |outgoing: &mut Outgoing| send(outgoing).map(|()| outgoing.sent());
+        match self.put(push).unwrap_or(Ok(u64::MAX)) {
+            Ok(sent) => Ok(sent),
             Err(Unsent::Full) => Err(Refused::Full),
             Err(Unsent::Memory) => Err(Refused::Memory),
             Err(Unsent::Broken) => {

@@ -1,9 +1,9 @@
 //! What comes from the pairs of this process: taken from their rings by whoever polls, or by the progress thread, and given to the QP
 //! that it is for.
 
-use super::Engine;
 use super::connection::Connection;
 use super::pair::Pair;
+use super::{Engine, Meeting};
 use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
+use vervain_window::GRANULE;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::Want;
 use vervain_window::pairs::rendezvous::{Event, PeerId};
-use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES};
+use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_wire::{Headers, Packet, opcode, parse_headers};
 
@@ -23,6 +24,8 @@ use vervain_wire::{Headers, Packet, opcode, parse_headers};
 const BATCH: usize = 32;
 /// Answers that are set aside at most while their QPs are busy.
 const MOST_DEFERRED: usize = 1024;
+/// Granules of a ring for long messages.
+const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
 /// What whoever receives has in hand.
 #[derive(Default)]
@@ -91,7 +94,7 @@ impl Receiving {
     pub fn tell_taken(&mut self) {
         for Inflow { pair, incoming, .. } in &mut self.pairs {
             if let Some(taken) = incoming.untold(true) {
-                pair.outgoing.lock().tell_taken(taken);
+                pair.tell_taken(taken);
             }
         }
     }
@@ -123,11 +126,13 @@ impl Engine {
 
     /// Sees who has come and gone.
     fn meet(&self, rx: &mut Receiving) {
-        let mut meeting = self.meeting.lock();
-        if !meeting.is_rung() && !self.has_news.load(Ordering::Acquire) {
+        if !self.bell.is_rung() && !self.has_news.load(Ordering::Acquire) {
             return;
         }
-        let events = meeting.look();
+        let mut meeting = self.meeting.lock();
+        let Meeting { rendezvous, memory } = &mut *meeting;
+        let mut events = Vec::new();
+        rendezvous.look(memory, &mut |event| events.push(event));
         self.note(events);
         self.has_news.store(false, Ordering::Release);
         let news = std::mem::take(&mut *self.news.lock());
@@ -140,11 +145,18 @@ impl Engine {
         for event in events {
             match *event {
                 Event::Up { peer, incarnation, theirs, own } => {
-                    let Some(pair) = self.begin_pair(peer, incarnation, theirs, own) else { continue };
+                    let Some(pair) = self.begin_pair(peer, incarnation, theirs, own) else {
+                        self.give_up(peer, own);
+                        continue;
+                    };
                     rx.begin(&pair, own, self.datagrams.groups());
                     self.connected_with(peer).iter().filter_map(|c| c.qp.upgrade()).for_each(|qp| qp.go_on());
                 }
-                Event::Down(peer) => rx.end(peer).iter().for_each(|pair| self.end_pair(pair)),
+                Event::Down { peer, incarnation, own } => {
+                    rx.end(peer).iter().for_each(|pair| self.end_pair(pair));
+                    self.meeting.lock().memory.give_back(own, peer, incarnation);
+                    self.want_again(peer);
+                }
                 Event::NoRoom(peer) => log::warn!(
                     "process {} of node {} has no room in the window for this one: a larger window has",
                     peer.process,
@@ -152,6 +164,15 @@ impl Engine {
                 ),
             }
         }
+    }
+
+    /// A pair that has come up cannot be used, so it has to become another one.
+    fn give_up(&self, peer: PeerId, own: u64) {
+        let mut meeting = self.meeting.lock();
+        let Meeting { rendezvous, memory } = &mut *meeting;
+        let mut events = Vec::new();
+        rendezvous.ended(peer, own, memory, &mut |event| events.push(event));
+        self.note(events);
     }
 
     /// Takes from pair `i`.
@@ -164,7 +185,7 @@ impl Engine {
                 Ok(Some(message)) => message,
                 Ok(None) => {
                     if let Some(taken) = inflow.incoming.untold(false) {
-                        inflow.pair.outgoing.lock().tell_taken(taken);
+                        inflow.pair.tell_taken(taken);
                     }
                     break;
                 }
@@ -179,7 +200,7 @@ impl Engine {
             any = true;
             let inflow = &mut rx.pairs[i];
             if let Some(taken) = inflow.incoming.took(&message) {
-                inflow.pair.outgoing.lock().tell_taken(taken);
+                inflow.pair.tell_taken(taken);
             }
         }
         self.tell_pair(&mut rx.pairs[i]);
@@ -191,21 +212,19 @@ impl Engine {
         let peer = inflow.pair.peer;
         if inflow.owes_ring {
             inflow.owes_ring = false;
-            if let Some(at) = self.meeting.lock().long_ring(peer) {
+            if let Some(at) = self.meeting.lock().memory.long_ring(peer) {
                 inflow.incoming.has_long(at);
                 let mut headers = [0; HEADERS];
                 headers[..8].copy_from_slice(&at.to_le_bytes());
-                inflow.owes_ring = inflow.pair.outgoing.lock().send(Kind::LongRing, &headers, &NO_BYTES).is_err();
+                inflow.owes_ring = !inflow.pair.say(Class::Control, Kind::LongRing, &headers);
             }
         }
         while let Some((kind, group)) = inflow.groups.first() {
             let mut headers = [0; HEADERS];
             headers[..16].copy_from_slice(group);
-            let mut outgoing = inflow.pair.outgoing.lock();
-            if !outgoing.has_room(Class::Answer) || outgoing.send(*kind, &headers, &NO_BYTES).is_err() {
+            if !inflow.pair.say(Class::Answer, *kind, &headers) {
                 break;
             }
-            drop(outgoing);
             inflow.groups.remove(0);
         }
     }
@@ -229,10 +248,13 @@ impl Engine {
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
             Kind::LongRing => {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
-                if at.is_multiple_of(64) && at <= self.region().size() - block::LONG_BYTES {
-                    pair.outgoing.lock().got_long(at);
-                } else {
-                    self.distrust(&pair);
+                let granule = u32::try_from(at / GRANULE).unwrap_or(u32::MAX - LONG_GRANULES);
+                let granules = granule..granule + LONG_GRANULES;
+                match self.device.claims().use_of(pair.peer.node, granules, pair.incarnation) {
+                    Ok(used) if at.is_multiple_of(GRANULE) => pair.got_long(at, used),
+                    // It has died in the meantime.
+                    Err(e) if e.errno() == libc::ESTALE => {}
+                    _ => self.distrust(&pair),
                 }
             }
             Kind::WantGrant => self.wants_grant(&pair, Want::decode(&message.headers)),

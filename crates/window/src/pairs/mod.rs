@@ -1,7 +1,7 @@
 //! Pairs: what two processes of a window put into each other's memory, so that messages go from one to the other in order and none is
 //! lost. It knows no QP, no clock and no thread.
 //!
-//! * [`door`], [`rendezvous`]: how processes find each other, and notice that one has been replaced;
+//! * [`door`], [`rendezvous`], [`memory`]: how processes find each other, and notice that one has been replaced;
 //! * [`grant`]: which memory a peer may write without asking, and how that is taken back;
 //! * [`block`], [`slot`], [`byte_ring`], [`ring`]: the memory that a process has for one peer, and the messages in it.
 
@@ -9,6 +9,7 @@ pub mod block;
 pub mod byte_ring;
 pub mod door;
 pub mod grant;
+pub mod memory;
 pub mod rendezvous;
 pub mod ring;
 pub mod slot;

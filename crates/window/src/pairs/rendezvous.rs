@@ -1,18 +1,21 @@
-//! How the processes of a window find each other: by their doors ([`super::door`]). Who wants a pair makes a block for the peer and puts
-//! its state into the peer's door, again and again until the peer answers with a state that means it. Whoever finds a state with an
-//! incarnation that it does not know makes a block and answers. Both know each other's block then, and the pair is up.
+//! How the processes of a window find each other: by their doors ([`super::door`]). Who wants a pair puts its state into the peer's
+//! door, again and again until the peer has answered. The peer makes a block for that end of a pair and no other, and says so; then the
+//! first one does the same. Whoever knows the block that the other has for it can send: the pair is up.
 //!
-//! A process that comes after another one of the same number has another incarnation: what was with the other one is over.
+//! A process that comes after another one of the same number has another incarnation: what was with the other one is over. So is
+//! a pair of which one side says that it has another one now. No block serves two pairs before it has rested.
 
 use super::block;
-use super::door::{self, State};
-use crate::device::{Channel, Origin, Put, PutDevice};
+use super::door::{self, End, State};
+use super::memory::Memory;
+use crate::device::{Channel, Origin, Put, PutDevice, Region};
 use crate::error::Result;
 use crate::layout::{CELL, Layout, PROCESSES};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A process of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,15 +37,6 @@ impl PeerId {
 const FIRST_NS: u64 = 200_000;
 const LONGEST_NS: u64 = 100_000_000;
 
-/// Memory for blocks.
-pub trait Blocks {
-    /// A block of zeros: its place in the region of this node. None where there is no room.
-    fn take(&mut self) -> Option<u64>;
-    /// The process of `node` with this incarnation, for which the block was, has ended, or is thought to have: when nothing can be
-    /// put there any more, the block may be taken again. Zero for one that was never heard of.
-    fn give_back(&mut self, block: u64, peer: PeerId, incarnation: u64);
-}
-
 /// What has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -57,35 +51,115 @@ pub enum Event {
         /// See there.
         own: u64,
     },
-    /// A pair is over: the process has ended, or another one has its number.
-    Down(PeerId),
+    /// A pair is over: the process has ended, or it has another pair, or another process has its number. When nobody looks at the
+    /// block any more it is to be given back ([`Memory::give_back`]).
+    Down {
+        /// With whom it was.
+        peer: PeerId,
+        /// Which process that is or was.
+        incarnation: u64,
+        /// The block that this process had for it.
+        own: u64,
+    },
     /// A peer has no room for a block.
     NoRoom(PeerId),
 }
 
-/// What is known of a process.
+/// What is known of the processes of one number.
+#[derive(Default, Debug)]
 struct Peer {
-    /// The block that it is told of.
-    own: u64,
     /// The count and the incarnation of what it said last.
     said: Option<(u64, u64)>,
-    is_up: bool,
-    /// When it is to be told again, and how long after that.
-    next: Option<u64>,
+    pair: Option<Pair>,
+}
+
+/// A pair, or what is to become one.
+#[derive(Debug)]
+struct Pair {
+    number: u64,
+    /// The block for it.
+    own: u64,
+    /// Its other end, once that is known. Another one gets another block; and, once it is up, another pair.
+    with: Option<End>,
+    /// The block of the other end. Once that is known it is up.
+    theirs: Option<u64>,
+    /// Whether the other end knows its block too.
+    is_answered: bool,
+    /// Whether this side sees to it that it comes up.
+    is_wanted: bool,
+    has_no_room: bool,
+    /// When the peer is to be told again, and how long after that.
+    next: u64,
     pause: u64,
 }
 
-/// The doors of a process, and what it knows of its peers by them.
-pub struct Rendezvous {
+impl Pair {
+    fn new(number: u64, own: u64, is_wanted: bool) -> Pair {
+        let (with, theirs, is_answered, has_no_room) = (None, None, false, false);
+        Pair { number, own, with, theirs, is_answered, is_wanted, has_no_room, next: 0, pause: FIRST_NS }
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_wanted && !(self.theirs.is_some() && self.is_answered)
+    }
+
+    /// Whether the other end, as far as it is known, is the one that says this.
+    fn is_with(&self, state: &State) -> bool {
+        let is_same = |with| with == state.from && (self.theirs.is_none() || self.theirs == state.block);
+        self.with.is_none_or(is_same)
+    }
+}
+
+/// Who says what, and to whom.
+struct Voice {
     device: Arc<dyn PutDevice>,
     me: PeerId,
     incarnation: u64,
     /// States told so far.
     count: u64,
-    /// What the bell was last.
-    bell: u64,
     channels: HashMap<u32, Box<dyn Channel>>,
-    peers: HashMap<PeerId, Peer>,
+}
+
+/// Where everybody rings who has told a process something.
+#[derive(Clone, Debug)]
+pub struct Bell {
+    region: Region,
+    at: u64,
+    /// What was there at the last look at the doors.
+    seen: Arc<AtomicU64>,
+}
+
+impl Bell {
+    /// Whether somebody may have told something since the last look.
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.rung() != self.seen.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn rung(&self) -> u64 {
+        self.region.word(self.at).load(Ordering::Acquire)
+    }
+
+    /// In the cell that a process would have for itself.
+    fn place(layout: Layout, of: PeerId) -> u64 {
+        layout.door(of.process) + of.cell()
+    }
+}
+
+/// The doors of a process, and what it knows of its peers by them.
+pub struct Rendezvous {
+    voice: Voice,
+    bell: Bell,
+    /// Pairs so far.
+    pairs: u64,
+    peers: BTreeMap<PeerId, Peer>,
+}
+
+impl fmt::Debug for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rendezvous").field("me", &self.voice.me).field("peers", &self.peers).finish_non_exhaustive()
+    }
 }
 
 impl Rendezvous {
@@ -97,92 +171,232 @@ impl Rendezvous {
         for word in &device.own().words()[begin as usize..(begin + words) as usize] {
             word.store(0, Ordering::Release);
         }
-        let (channels, peers) = (HashMap::new(), HashMap::new());
-        let mut new = Rendezvous { device, me, incarnation, count: 0, bell: 0, channels, peers };
-        for node in 0..layout.nodes() {
-            for process in 0..PROCESSES {
-                let peer = PeerId { node, process };
-                if peer != me {
-                    new.tell(peer, State { incarnation, ..State::default() });
-                }
-            }
+        let bell = Bell { region: device.own().clone(), at: Bell::place(layout, me), seen: Arc::default() };
+        let mut voice = Voice { device, me, incarnation, count: 0, channels: HashMap::new() };
+        for peer in all(layout).filter(|peer| *peer != me) {
+            voice.tell(peer, voice.nothing());
         }
-        new
+        Rendezvous { voice, bell, pairs: 0, peers: BTreeMap::new() }
+    }
+
+    /// The bell, which can be looked at without the doors.
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
     }
 
     /// Makes a pair with `peer`, if there is none; false where there is no room for a block.
-    pub fn want(&mut self, now: u64, peer: PeerId, blocks: &mut impl Blocks, event: &mut impl FnMut(Event)) -> bool {
-        let (me, incarnation) = (self.me, self.incarnation);
-        let Some(known) = self.peer(peer, blocks) else { return false };
-        if known.is_up || known.next.is_some() {
-            return true;
+    pub fn want(&mut self, now: u64, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> bool {
+        if peer != self.voice.me {
+            // Another process may have the number by now.
+            self.hear(peer, memory, event);
+            self.bury(peer, memory, event);
         }
+        if self.pair(peer).is_none() && !self.begin(peer, false, memory) {
+            return false;
+        }
+        let (me, incarnation) = (self.voice.me, self.voice.incarnation);
+        let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return false };
         if peer == me {
             // One block is all that a process needs for itself.
-            known.is_up = true;
-            let own = known.own;
-            event(Event::Up { peer, incarnation, theirs: own, own });
+            if pair.theirs.is_none() {
+                let own = pair.own;
+                (pair.theirs, pair.is_answered) = (Some(own), true);
+                event(Event::Up { peer, incarnation, theirs: own, own });
+            }
             return true;
         }
-        (known.next, known.pause) = (Some(now), FIRST_NS);
+        if pair.is_due() {
+            return true;
+        }
+        pair.is_wanted = true;
+        let with = pair.with.map(|with| with.incarnation);
+        if let Some(with) = with.filter(|_| !pair.is_due())
+            && self.voice.device.claims().is_alive(peer.node, with) != Ok(Some(true))
+        {
+            // Whether it is there nobody knows: where another one is, that answers.
+            pair.is_answered = false;
+        }
+        (pair.next, pair.pause) = (now, FIRST_NS);
         self.tell_again(now);
         true
     }
 
-    /// The peer, with a block for it. None where there is no room.
-    fn peer(&mut self, peer: PeerId, blocks: &mut impl Blocks) -> Option<&mut Peer> {
-        Some(match self.peers.entry(peer) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let own = blocks.take()?;
-                new.insert(Peer { own, said: None, is_up: false, next: None, pause: FIRST_NS })
-            }
-        })
+    fn pair(&self, peer: PeerId) -> Option<&Pair> {
+        self.peers.get(&peer)?.pair.as_ref()
     }
 
-    /// Where the bell of a process is, which everybody rings who has told it something: in the cell that it would have for itself.
-    fn bell(layout: Layout, node: u32, process: u32) -> u64 {
-        layout.door(process) + PeerId { node, process }.cell()
+    /// A new pair; false where there is no room.
+    fn begin(&mut self, peer: PeerId, is_wanted: bool, memory: &mut Memory) -> bool {
+        let Some(own) = memory.take(peer) else { return false };
+        self.pairs += 1;
+        self.peers.entry(peer).or_default().pair = Some(Pair::new(self.pairs, own, is_wanted));
+        true
     }
 
-    /// Whether somebody may have told something since the last look.
-    #[inline]
-    pub fn is_rung(&self) -> bool {
-        self.rung() != self.bell
+    /// The end of pairs whose processes are known to be dead.
+    pub fn look_for_dead(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        let peers: Vec<_> = self.peers.keys().copied().filter(|peer| *peer != self.voice.me).collect();
+        peers.into_iter().for_each(|peer| self.bury(peer, memory, event));
     }
 
-    #[inline]
-    fn rung(&self) -> u64 {
-        let at = Self::bell(self.device.facts().layout, self.me.node, self.me.process);
-        self.device.own().word(at).load(Ordering::Acquire)
-    }
-
-    /// Who there is a pair with, and which process of that number.
-    pub fn up(&self) -> Vec<(PeerId, u64)> {
-        let is_other = |peer: &PeerId| *peer != self.me;
-        let up = self.peers.iter().filter(|(peer, known)| known.is_up && is_other(peer));
-        up.filter_map(|(peer, known)| Some((*peer, known.said?.1))).collect()
+    fn bury(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        if let Some(with) = self.pair(peer).and_then(|pair| pair.with)
+            && self.voice.device.claims().is_alive(peer.node, with.incarnation) == Ok(Some(false))
+        {
+            self.over(peer, memory, event);
+        }
     }
 
     /// Reads all doors, and says what has changed.
-    pub fn look(&mut self, blocks: &mut impl Blocks, event: &mut impl FnMut(Event)) {
+    pub fn look(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         // Before the doors: who rings later is found later.
-        self.bell = self.rung();
-        for node in 0..self.device.facts().layout.nodes() {
-            for process in 0..PROCESSES {
-                let peer = PeerId { node, process };
-                if peer != self.me
-                    && let Some((count, state)) = self.read(peer)
-                {
-                    self.heard(peer, count, state, blocks, event);
-                }
-            }
+        self.bell.seen.store(self.bell.rung(), Ordering::Relaxed);
+        let me = self.voice.me;
+        for peer in all(self.voice.layout()).filter(|peer| *peer != me) {
+            self.hear(peer, memory, event);
         }
+    }
+
+    /// Reads what one peer says.
+    #[inline]
+    fn hear(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        if let Some((count, state)) = self.voice.read(peer) {
+            self.heard(peer, count, state, memory, event);
+        }
+    }
+
+    fn heard(&mut self, peer: PeerId, count: u64, state: State, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        let known = self.peers.entry(peer).or_default();
+        let incarnation = state.from.incarnation;
+        if known.said.replace((count, incarnation)) == Some((count, incarnation)) {
+            return;
+        }
+        if known.pair.as_ref().is_some_and(|pair| !pair.is_with(&state)) {
+            self.over(peer, memory, event);
+        }
+        if state.from.pair == 0 {
+            return self.heard_of_none(peer, state, event);
+        }
+        let mine = |pair: &Pair| End { incarnation: self.voice.incarnation, pair: pair.number };
+        let means_mine = self.pair(peer).is_some_and(|pair| state.to == mine(pair));
+        if !means_mine && state.to != End::default() {
+            // It goes on with a pair that is over, and does not know. Only who asks is answered, so that two do not go on for ever.
+            if state.asks {
+                self.tell(peer, false);
+            }
+            return;
+        }
+        let is_known = self.pair(peer).is_some_and(|pair| pair.with.is_some());
+        if !is_known && self.voice.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
+            // Nobody is there who says so. A block for it would be free again while the one who does can put there.
+            return;
+        }
+        if self.pair(peer).is_none() && !self.begin(peer, false, memory) {
+            return self.voice.tell(peer, State { to: state.from, ..self.voice.nothing() });
+        }
+        let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return };
+        pair.with = Some(state.from);
+        let mut has_changed = !means_mine;
+        if let Some(theirs) = state.block.filter(|_| means_mine) {
+            if pair.theirs.replace(theirs).is_none() {
+                has_changed = true;
+                event(Event::Up { peer, incarnation, theirs, own: pair.own });
+            }
+            pair.is_answered |= state.is_up;
+        }
+        if has_changed || state.asks {
+            self.tell(peer, false);
+        }
+    }
+
+    /// The peer has no pair with this process.
+    fn heard_of_none(&mut self, peer: PeerId, state: State, event: &mut impl FnMut(Event)) {
+        let incarnation = self.voice.incarnation;
+        let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return };
+        if (state.to == End { incarnation, pair: pair.number }) {
+            if !std::mem::replace(&mut pair.has_no_room, true) {
+                event(Event::NoRoom(peer));
+            }
+        } else if pair.is_due() {
+            // It has just come, and cannot have heard what it was told before.
+            pair.pause = FIRST_NS;
+            self.tell(peer, true);
+        }
+    }
+
+    /// The pair that has the block `own` cannot be used: it is over, and the peer is told.
+    pub fn ended(&mut self, peer: PeerId, own: u64, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        if self.pair(peer).is_some_and(|pair| pair.own == own) {
+            self.over(peer, memory, event);
+        }
+    }
+
+    /// What there is with a peer is over.
+    fn over(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        let Some(mut pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.take()) else { return };
+        let incarnation = pair.with.take().map_or(0, |with| with.incarnation);
+        if pair.theirs.is_some() {
+            event(Event::Down { peer, incarnation, own: pair.own });
+            // Should that be because of what a dead process has put, the living one is to know.
+            return self.tell(peer, false);
+        }
+        memory.give_back(pair.own, peer, incarnation);
+        // Who has not had it still wants it.
+        if pair.is_wanted
+            && let Some(own) = memory.take(peer)
+        {
+            pair.own = own;
+            self.peers.entry(peer).or_default().pair = Some(pair);
+        }
+    }
+
+    /// Tells those again who have not answered. When the next is to be told.
+    pub fn tell_again(&mut self, now: u64) -> Option<u64> {
+        let (mut due, mut next) = (Vec::new(), None);
+        for (peer, known) in &mut self.peers {
+            let Some(pair) = known.pair.as_mut().filter(|pair| pair.is_due()) else { continue };
+            if pair.next <= now {
+                due.push(*peer);
+                pair.next = now + pair.pause;
+                pair.pause = (pair.pause * 2).min(LONGEST_NS);
+            }
+            next = next.into_iter().chain([pair.next]).min();
+        }
+        due.into_iter().for_each(|peer| self.tell(peer, true));
+        next
+    }
+
+    /// Tells a peer how things are between the two.
+    fn tell(&mut self, peer: PeerId, asks: bool) {
+        let state = self.pair(peer).map(|pair| State {
+            from: End { incarnation: self.voice.incarnation, pair: pair.number },
+            to: pair.with.unwrap_or_default(),
+            block: pair.with.map(|_| pair.own),
+            is_up: pair.theirs.is_some(),
+            asks,
+        });
+        self.voice.tell(peer, state.unwrap_or(self.voice.nothing()));
+    }
+}
+
+/// All processes that there can be.
+fn all(layout: Layout) -> impl Iterator<Item = PeerId> {
+    (0..layout.nodes()).flat_map(|node| (0..PROCESSES).map(move |process| PeerId { node, process }))
+}
+
+impl Voice {
+    fn layout(&self) -> Layout {
+        self.device.facts().layout
+    }
+
+    /// The state of who has no pair.
+    fn nothing(&self) -> State {
+        State { from: End { incarnation: self.incarnation, pair: 0 }, ..State::default() }
     }
 
     /// What `from` says; None where that is nothing.
     fn read(&self, from: PeerId) -> Option<(u64, State)> {
-        let layout = self.device.facts().layout;
+        let layout = self.layout();
         let at = layout.door(self.me.process) + from.cell();
         let region = self.device.own();
         let mut words = [0; door::WORDS];
@@ -192,101 +406,20 @@ impl Rendezvous {
                 return None;
             }
         }
-        fence(Ordering::Acquire);
-        let fits = |block: u64| {
-            block.is_multiple_of(CELL) && block >= layout.door(PROCESSES) && block <= layout.region_len() - block::LEN
-        };
+        let last = layout.region_len() - block::LEN;
+        let fits = |block: u64| block.is_multiple_of(block::LEN) && (layout.door(PROCESSES)..=last).contains(&block);
         State::decode(&words).filter(|(_, state)| state.block.is_none_or(fits))
-    }
-
-    fn heard(
-        &mut self,
-        peer: PeerId,
-        count: u64,
-        state: State,
-        blocks: &mut impl Blocks,
-        event: &mut impl FnMut(Event),
-    ) {
-        let said = (count, state.incarnation);
-        let before = self.peers.get(&peer).and_then(|known| known.said);
-        if before == Some(said) {
-            return;
-        }
-        if before.is_some_and(|(_, incarnation)| incarnation != state.incarnation) {
-            self.over(peer, blocks, event);
-        }
-        if state.meant == 0 && state.block.is_none() {
-            // It is new, and wants nothing yet.
-            return;
-        }
-        let means_me = state.meant == self.incarnation;
-        let answer = |incarnation, block| State { incarnation, meant: state.incarnation, block };
-        let incarnation = self.incarnation;
-        let Some(known) = self.peer(peer, blocks) else {
-            return self.tell(peer, answer(incarnation, None));
-        };
-        known.said = Some(said);
-        let own = known.own;
-        match state.block {
-            Some(theirs) if !known.is_up => {
-                known.is_up = true;
-                event(Event::Up { peer, incarnation: state.incarnation, theirs, own });
-            }
-            None if means_me => event(Event::NoRoom(peer)),
-            _ => {}
-        }
-        // Who does not mean this process yet tells again until it is answered.
-        known.next = None;
-        if !means_me {
-            self.tell(peer, answer(incarnation, Some(own)));
-        }
-    }
-
-    /// The process of this number has ended.
-    pub fn ended(&mut self, peer: PeerId, blocks: &mut impl Blocks, event: &mut impl FnMut(Event)) {
-        self.over(peer, blocks, event);
-    }
-
-    fn over(&mut self, peer: PeerId, blocks: &mut impl Blocks, event: &mut impl FnMut(Event)) {
-        if let Some(known) = self.peers.remove(&peer) {
-            if known.is_up {
-                event(Event::Down(peer));
-            }
-            blocks.give_back(known.own, peer, known.said.map_or(0, |(_, incarnation)| incarnation));
-        }
-    }
-
-    /// Tells those again who have not answered. When the next is to be told.
-    pub fn tell_again(&mut self, now: u64) -> Option<u64> {
-        let mut due = Vec::new();
-        let mut next = None;
-        for (peer, known) in &mut self.peers {
-            if known.next.is_some_and(|at| at <= now) {
-                due.push((*peer, known.said.map_or(0, |(_, incarnation)| incarnation), known.own));
-                known.next = Some(now + known.pause);
-                known.pause = (known.pause * 2).min(LONGEST_NS);
-            }
-            next = next.into_iter().chain(known.next).min();
-        }
-        for (peer, meant, own) in due {
-            self.tell(peer, State { incarnation: self.incarnation, meant, block: Some(own) });
-        }
-        next
     }
 
     fn tell(&mut self, peer: PeerId, state: State) {
         self.count += 1;
         let words = state.encode(self.count);
-        let layout = self.device.facts().layout;
-        let at = layout.door(peer.process) + self.me.cell();
-        // Another one each time, and no other process's.
-        let ring = [self.me.cell() << 32 | self.count & 0xffff_ffff];
-        let last = door::WORDS - 1;
+        let layout = self.layout();
+        // Another one each time in each half, and no other process's, as those of several may come in halves.
+        let ring = [door::check(&[self.incarnation, self.count])];
         let chain = [
-            Put { to: at + 8 * last as u64, from: Origin::Words(&words[last..]) },
-            Put { to: at + 8, from: Origin::Words(&words[1..last]) },
-            Put { to: at, from: Origin::Words(&words[..1]) },
-            Put { to: Self::bell(layout, peer.node, peer.process), from: Origin::Words(&ring) },
+            Put { to: layout.door(peer.process) + self.me.cell(), from: Origin::Words(&words) },
+            Put { to: Bell::place(layout, peer), from: Origin::Words(&ring) },
         ];
         if let Ok(channel) = self.channel(peer.node) {
             // Who cannot be reached does not answer.

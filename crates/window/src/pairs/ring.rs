@@ -109,9 +109,11 @@ impl Outgoing {
         self.sent - self.taken < block::SLOTS - class as u64
     }
 
-    /// The peer has a high-bandwidth ring at `at`.
-    pub fn got_long(&mut self, at: u64) {
+    /// The peer has a high-bandwidth ring at `at`; whether that is the one that is used, the first that it has told of.
+    pub fn got_long(&mut self, at: u64) -> bool {
+        let is_first = self.long.is_none();
         self.long.get_or_insert_with(|| ByteRing::new(at, block::LONG_BYTES));
+        is_first
     }
 
     /// Sends a packet.

@@ -1,15 +1,17 @@
 use super::block::{self, INLINE, MTU, SLOTS, TAKEN};
 use super::byte_ring::ByteRing;
-use super::door::{State, WORDS};
-use super::rendezvous::{Blocks, Event, PeerId, Rendezvous};
+use super::door::{End, State, WORDS};
+use super::memory::Memory;
+use super::rendezvous::{Event, PeerId, Rendezvous};
 use super::ring::{Class, HEADERS, Incoming, NO_BYTES, Outgoing, Unsent};
 use super::slot::{Kind, Meaning, Place};
-use crate::{FileDevice, Options, PutDevice};
+use crate::{Claim, FileDevice, GRANULE, Options, Process, PutDevice, REST_MS};
 use proptest::prelude::*;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Two nodes of a window, and the memory that they are.
 struct Two {
@@ -172,7 +174,7 @@ fn a_long_ring_is_used_once_it_is_there() {
     assert_eq!((first.kind, first.len), (Kind::Packet, MTU.into()));
     incoming.took(&first);
     let at = two.block(2);
-    out.got_long(at);
+    assert!(out.got_long(at) && !out.got_long(at + block::LONG_BYTES), "one is enough");
     assert_eq!(out.packet(Class::Request, &headers(2), &&long[..]), Ok(()));
     assert!(incoming.next(to.own()).is_err(), "it has told of none");
     incoming.has_long(at);
@@ -196,123 +198,344 @@ fn what_a_slot_means_is_what_was_meant() {
 
 #[test]
 fn a_state_that_is_read_in_the_midst_of_a_put_is_none() {
-    let old = State { incarnation: 7, meant: 0, block: Some(64) }.encode(1);
-    let new = State { incarnation: 8, meant: 3, block: None }.encode(2);
-    assert_eq!(State::decode(&new), Some((2, State { incarnation: 8, meant: 3, block: None })));
-    // The last word is put first, the first last.
-    for done in 1..WORDS {
-        let mut torn = old;
-        torn[WORDS - done..].copy_from_slice(&new[WORDS - done..]);
-        assert_eq!(State::decode(&torn), None, "{done} words");
+    let (from, to) = (End { incarnation: 7, pair: 1 }, End { incarnation: 9, pair: 3 });
+    let old = State { from, to, block: Some(64), is_up: false, asks: true };
+    // The next one of this process, and the first one of the next process, which counts from the same number.
+    let next = State { is_up: true, asks: false, ..old };
+    let other = State { from: End { incarnation: 8, pair: 1 }, to: End::default(), block: None, ..old };
+    for (count, new) in [(2, next), (1, other)] {
+        let (before, after) = (old.encode(1), new.encode(count));
+        assert_eq!(State::decode(&after), Some((count, new)));
+        // Half-words of it, in any order.
+        let changed: Vec<_> = (0..2 * WORDS).filter(|half| half_of(&before, *half) != half_of(&after, *half)).collect();
+        for done in 1..(1_u32 << changed.len()) - 1 {
+            let mut torn = before;
+            for (_, half) in changed.iter().enumerate().filter(|(bit, _)| done >> bit & 1 != 0) {
+                let mask = 0xffff_ffff << (32 * (half % 2));
+                torn[half / 2] = torn[half / 2] & !mask | after[half / 2] & mask;
+            }
+            assert_eq!(State::decode(&torn), None, "{done:#x} of {changed:?}");
+        }
     }
     assert_eq!(State::decode(&[0; WORDS]), None);
 }
 
-/// Blocks from the first granule on.
-struct Many {
-    next: u64,
-    end: u64,
-    back: Vec<u64>,
-}
-
-impl Blocks for Many {
-    fn take(&mut self) -> Option<u64> {
-        let block = self.next;
-        (block < self.end).then(|| {
-            self.next += block::LEN;
-            block
-        })
-    }
-
-    fn give_back(&mut self, block: u64, _peer: PeerId, _incarnation: u64) {
-        self.back.push(block);
-    }
+fn half_of(words: &[u64; WORDS], half: usize) -> u32 {
+    (words[half / 2] >> (32 * (half % 2))) as u32
 }
 
 /// A process, and what has happened to it.
 struct Side {
+    process: Arc<Process>,
+    clock: Arc<AtomicU64>,
     rendezvous: Rendezvous,
-    blocks: Many,
+    memory: Memory,
     events: Vec<Event>,
 }
 
 impl Side {
-    fn new(two: &Two, node: u32, incarnation: u64) -> Side {
+    /// The next process of a node.
+    fn new(two: &Two, node: u32) -> Side {
         let device = Arc::clone(&two.devices[node as usize]);
-        let rendezvous = Rendezvous::new(device, PeerId { node, process: 0 }, incarnation);
-        let next = two.block(0);
-        Side { rendezvous, blocks: Many { next, end: next + 4 * block::LEN, back: Vec::new() }, events: Vec::new() }
+        let process = Arc::new(device.claims().process().unwrap());
+        let clock = Arc::new(AtomicU64::new(0));
+        let time = Arc::clone(&clock);
+        let now = Box::new(move || time.load(Ordering::Relaxed));
+        let memory = Memory::new(Arc::clone(&device), Arc::clone(&process), now);
+        let rendezvous = Rendezvous::new(device, PeerId { node, process: process.number() }, process.incarnation());
+        Side { process, clock, rendezvous, memory, events: Vec::new() }
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.process.incarnation()
     }
 
     fn want(&mut self, peer: PeerId) -> bool {
-        let Side { rendezvous, blocks, events } = self;
-        rendezvous.want(0, peer, blocks, &mut |event| events.push(event))
+        let Side { rendezvous, memory, events, .. } = self;
+        rendezvous.want(0, peer, memory, &mut |event| events.push(event))
     }
 
     fn look(&mut self) -> Vec<Event> {
-        let Side { rendezvous, blocks, events } = self;
-        if rendezvous.is_rung() {
-            rendezvous.look(blocks, &mut |event| events.push(event));
+        let Side { rendezvous, memory, events, .. } = self;
+        if rendezvous.bell().is_rung() {
+            rendezvous.look(memory, &mut |event| events.push(event));
         }
         std::mem::take(events)
     }
+
+    fn ended(&mut self, peer: PeerId, own: u64) -> Vec<Event> {
+        let Side { rendezvous, memory, events, .. } = self;
+        rendezvous.ended(peer, own, memory, &mut |event| events.push(event));
+        std::mem::take(events)
+    }
+
+    /// All memory that is left of its node.
+    fn rest(&self) -> Vec<Claim> {
+        std::iter::from_fn(|| self.process.claim(1).ok()).collect()
+    }
+}
+
+/// Both look until nothing is new.
+fn settle(a: &mut Side, b: &mut Side) -> [Vec<Event>; 2] {
+    let mut all = [Vec::new(), Vec::new()];
+    for _ in 0..8 {
+        all[0].extend(a.look());
+        all[1].extend(b.look());
+    }
+    assert!(!a.rendezvous.bell().is_rung() && !b.rendezvous.bell().is_rung(), "they go on telling each other");
+    all
 }
 
 const FIRST: PeerId = PeerId { node: 0, process: 0 };
 const SECOND: PeerId = PeerId { node: 1, process: 0 };
 
+/// The blocks of a pair, that of each side, where it has come up and nothing else has happened.
+fn blocks(events: &[Vec<Event>; 2], incarnations: [u64; 2]) -> [u64; 2] {
+    let [[Event::Up { peer: SECOND, incarnation: to, theirs: there, own: here }], [back]] =
+        events.each_ref().map(|e| e.as_slice())
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(*to, incarnations[1]);
+    assert_eq!(*back, Event::Up { peer: FIRST, incarnation: incarnations[0], theirs: *here, own: *there });
+    [*here, *there]
+}
+
 #[test]
 fn two_that_want_each_other_find_each_other_whoever_comes_first() {
     for both in [false, true] {
         let two = Two::new();
-        let mut a = Side::new(&two, 0, 5);
+        let mut a = Side::new(&two, 0);
         assert!(a.want(SECOND));
-        // It was not there yet; what is told again is heard.
-        let mut b = Side::new(&two, 1, 6);
+        // It was not there yet; as it comes, it is told again.
+        let mut b = Side::new(&two, 1);
         if both {
             assert!(b.want(FIRST));
         }
-        assert!(a.rendezvous.tell_again(1 << 40).is_some());
-        let at = two.block(0);
-        let up = |peer, incarnation| Event::Up { peer, incarnation, theirs: at, own: at };
-        assert_eq!(b.look(), [up(FIRST, 5)]);
-        assert_eq!(a.look(), [up(SECOND, 6)]);
-        let _ = (b.look(), a.look());
+        let incarnations = [a.incarnation(), b.incarnation()];
+        blocks(&settle(&mut a, &mut b), incarnations);
         assert_eq!((a.rendezvous.tell_again(1 << 41), b.rendezvous.tell_again(1 << 41)), (None, None), "both know");
-        assert_eq!((a.look(), b.look()), (vec![], vec![]));
+        assert_eq!(settle(&mut a, &mut b), [vec![], vec![]]);
+        // Who wants what is there has it.
+        assert!(a.want(SECOND) && b.want(FIRST));
+        assert_eq!(settle(&mut a, &mut b), [vec![], vec![]]);
     }
+}
+
+#[test]
+fn who_is_not_answered_tells_again_and_ever_more_seldom() {
+    let two = Two::new();
+    let mut a = Side::new(&two, 0);
+    a.want(SECOND);
+    let mut at = Vec::new();
+    let mut now = 0;
+    while let Some(next) = a.rendezvous.tell_again(now)
+        && at.len() < 20
+    {
+        at.push(next - now);
+        now = next;
+    }
+    assert_eq!(&at[..3], [200_000, 400_000, 800_000]);
+    assert_eq!(at[19], 100_000_000);
 }
 
 #[test]
 fn another_process_of_the_same_number_is_another_one() {
     let two = Two::new();
-    let (mut a, mut b) = (Side::new(&two, 0, 5), Side::new(&two, 1, 6));
+    let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
     a.want(SECOND);
-    assert_eq!((b.look().len(), a.look().len()), (1, 1));
-    let mut c = Side::new(&two, 1, 7);
-    assert_eq!(a.look(), [Event::Down(SECOND)], "it tells of itself");
-    assert_eq!(a.blocks.back.len(), 1);
+    let [own, _] = blocks(&settle(&mut a, &mut b), [a.incarnation(), b.incarnation()]);
+    let old = b.incarnation();
+    drop(b);
+    let mut c = Side::new(&two, 1);
+    assert_eq!(a.look(), [Event::Down { peer: SECOND, incarnation: old, own }], "it tells of itself");
+    a.memory.give_back(own, SECOND, old);
     a.want(SECOND);
-    assert!(matches!(c.look()[..], [Event::Up { incarnation: 5, .. }]));
-    assert!(matches!(a.look()[..], [Event::Up { incarnation: 7, .. }]));
+    let incarnations = [a.incarnation(), c.incarnation()];
+    blocks(&settle(&mut a, &mut c), incarnations);
 }
 
 #[test]
-fn who_has_no_room_says_so() {
+fn what_was_meant_for_the_process_before_is_not_for_this_one() {
     let two = Two::new();
-    let (mut a, mut b) = (Side::new(&two, 0, 5), Side::new(&two, 1, 6));
-    b.blocks.end = b.blocks.next;
+    let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
     a.want(SECOND);
-    assert_eq!(b.look(), []);
-    assert_eq!(a.look(), [Event::NoRoom(SECOND)]);
+    let [_, there] = blocks(&settle(&mut a, &mut b), [a.incarnation(), b.incarnation()]);
+    drop(a);
+    let mut c = Side::new(&two, 0);
+    // In time for its doors to be wiped out, not for the second to know.
+    assert!(b.ended(FIRST, there).iter().all(|event| matches!(event, Event::Down { own, .. } if *own == there)));
+    b.want(FIRST);
+    let incarnations = [c.incarnation(), b.incarnation()];
+    blocks(&settle(&mut c, &mut b), incarnations);
+}
+
+#[test]
+fn a_pair_that_one_side_ends_is_over_for_both_and_another_one_has_other_blocks() {
+    let two = Two::new();
+    let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
+    a.want(SECOND);
+    let incarnations = [a.incarnation(), b.incarnation()];
+    let first = blocks(&settle(&mut a, &mut b), incarnations);
+    assert_eq!(a.ended(SECOND, first[0] + block::LEN), [], "another one");
+    assert_eq!(a.ended(SECOND, first[0]), [Event::Down { peer: SECOND, incarnation: incarnations[1], own: first[0] }]);
+    assert_eq!(b.look(), [Event::Down { peer: FIRST, incarnation: incarnations[0], own: first[1] }]);
+    a.memory.give_back(first[0], SECOND, incarnations[1]);
+    b.memory.give_back(first[1], FIRST, incarnations[0]);
+    a.want(SECOND);
+    let second = blocks(&settle(&mut a, &mut b), incarnations);
+    assert!(first.iter().zip(second).all(|(first, second)| *first != second), "the peer may still put there");
+    // Later it cannot any more.
+    let mut others = Vec::new();
+    a.clock.store(REST_MS * 1_000_000, Ordering::Relaxed);
+    others.extend((0..4).map(|_| a.memory.take(PeerId { node: 1, process: 9 }).unwrap()));
+    assert!(others.contains(&first[0]));
+}
+
+#[test]
+fn who_comes_and_goes_gets_no_more_memory_than_others() {
+    let two = Two::new();
+    let a = &mut Side::new(&two, 0);
+    let other = PeerId { node: 1, process: 5 };
+    let living = two.devices[1].claims().process().unwrap();
+    let taken = (0..100).map_while(|_| {
+        let block = a.memory.take(SECOND)?;
+        a.memory.long_ring(SECOND);
+        a.memory.give_back(block, SECOND, living.incarnation());
+        Some(block)
+    });
+    assert_eq!(taken.count(), 8);
+    assert!(a.memory.granules() as u64 <= 8 * block::LEN / GRANULE + 2 * (block::LONG_BYTES / GRANULE));
+    assert!(a.memory.take(other).is_some() && a.memory.long_ring(other).is_some(), "others do not wait");
+    a.clock.store(REST_MS * 1_000_000, Ordering::Relaxed);
+    assert!(a.memory.take(SECOND).is_some());
+    // What nobody was told of, and what was a dead one's, does not rest.
+    let dead = living.incarnation();
+    drop(living);
+    for incarnation in [0, dead] {
+        for _ in 0..100 {
+            let block = a.memory.take(SECOND).unwrap();
+            a.memory.give_back(block, SECOND, incarnation);
+        }
+    }
+}
+
+#[test]
+fn who_has_no_room_says_so_until_there_is_some() {
+    let two = Two::new();
+    let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
+    let rest = b.rest();
+    a.want(SECOND);
+    assert_eq!(settle(&mut a, &mut b), [vec![Event::NoRoom(SECOND)], vec![]]);
     assert!(!b.want(FIRST));
+    a.rendezvous.tell_again(1 << 40);
+    assert_eq!(settle(&mut a, &mut b), [vec![], vec![]], "it is said once");
+    drop(rest);
+    a.rendezvous.tell_again(1 << 41);
+    let incarnations = [a.incarnation(), b.incarnation()];
+    blocks(&settle(&mut a, &mut b), incarnations);
 }
 
 #[test]
 fn a_process_finds_itself_at_once() {
     let two = Two::new();
-    let mut a = Side::new(&two, 0, 5);
-    assert!(a.want(FIRST));
-    let at = two.block(0);
-    assert_eq!(a.events, [Event::Up { peer: FIRST, incarnation: 5, theirs: at, own: at }]);
+    let mut a = Side::new(&two, 0);
+    assert!(a.want(FIRST) && a.want(FIRST));
+    let at = two.block(1);
+    assert_eq!(a.events, [Event::Up { peer: FIRST, incarnation: a.incarnation(), theirs: at, own: at }]);
+}
+
+#[test]
+fn what_is_told_during_a_look_is_found_at_the_next() {
+    let two = Two::new();
+    let (mut a, mut c, mut b) = (Side::new(&two, 0), Side::new(&two, 0), Side::new(&two, 1));
+    let (clock, is_over) = (Arc::clone(&b.clock), AtomicBool::new(false));
+    let mut others = [&mut a, &mut c];
+    // Who wants a pair, and is not woken up by the other side, waits for ever.
+    let pair = |side: &mut Side| {
+        side.want(SECOND);
+        let begin = Instant::now();
+        loop {
+            let events = side.look();
+            if let Some(Event::Up { own, .. }) = events.first() {
+                return *own;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(10), "it was told, and does not look");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for event in b.look() {
+                    if let Event::Down { peer, incarnation, own } = event {
+                        b.memory.give_back(own, peer, incarnation);
+                    }
+                }
+            }
+        });
+        let stop = Stop(&is_over);
+        let mut blocks = others.each_mut().map(|side| pair(side));
+        for round in 0..4000 {
+            clock.fetch_add(REST_MS * 1_000_000, Ordering::Relaxed);
+            let [first, second] = &mut others;
+            let give_up = |side: &mut Side, own: u64| {
+                side.ended(SECOND, own);
+                side.clock.fetch_add(REST_MS * 1_000_000, Ordering::Relaxed);
+                side.memory.give_back(own, SECOND, 0);
+            };
+            give_up(first, blocks[0]);
+            give_up(second, blocks[1]);
+            // The second has the other side look; the first tells meanwhile.
+            (0..round % 500).for_each(|_| std::hint::spin_loop());
+            blocks = [pair(first), pair(second)];
+        }
+        drop(stop);
+    });
+}
+
+/// Has another thread stop, also when this one fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_slot_that_changes_meanwhile_is_read_once() {
+    let two = Two::new();
+    let (_, incoming) = two.ring();
+    let region = two.devices[1].own();
+    let at = two.block(0) + block::slot_at(0);
+    region.word(at).store(1, Ordering::Release);
+    let what = |place: Place, len: u16| {
+        let meaning = Meaning { kind: Kind::Packet, place, len }.encode();
+        u64::from(u32::from_le_bytes(meaning)) << 32
+    };
+    // A message in the slot, one in the block, and what fits neither.
+    let meanings = [what(Place::Slot, 8), what(Place::Block, 16_000), what(Place::Slot, 60_000)];
+    let places = [two.block(0) + block::BYTES_AT, two.block(0) + block::LEN - 1, 0, u64::MAX];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (meaning, place) in (0..).map(|i| (meanings[i % 3], places[i / 3 % 4])) {
+                region.word(at + 48).store(meaning, Ordering::Relaxed);
+                region.word(at + block::INLINE_AT).store(place, Ordering::Relaxed);
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let _stop = Stop(&is_over);
+        let own = two.block(0)..two.block(0) + block::LEN;
+        for _ in 0..3_000_000 {
+            if let Ok(message) = incoming.next(region) {
+                let message = message.expect("its tag is there");
+                assert!(own.contains(&message.payload) && message.payload + message.len <= own.end, "{message:?}");
+                let is_inline = message.payload == at + block::INLINE_AT;
+                assert!(!is_inline || message.len <= INLINE, "{message:?}");
+            }
+        }
+    });
 }
