@@ -1,0 +1,43 @@
+//! A deterministic simulation of pairs: processes of several nodes that meet, talk, stop, die and come again in a simulated window,
+//! beside some that put what they like. One seed decides all of it. What must hold is in `process.rs` (message by message) and
+//! `fabric.rs` (at any time, and at the end).
+
+mod fabric;
+mod message;
+mod process;
+mod random;
+mod runner;
+mod scribbler;
+
+use runner::{Until, run_seed, run_seeds, setting};
+use std::time::Duration;
+
+/// How many seeds an ordinary test run simulates; CI asks for more (`.ci/run`).
+const SEEDS: u64 = 2_000;
+/// The first seed that nobody has run: where CI ends.
+const SOAK_FROM: u64 = 10_000;
+
+#[test]
+fn every_seed_keeps_the_promises_of_pairs() {
+    run_seeds(0, Until::Count(setting("VERVAIN_SEEDS").unwrap_or(SEEDS)));
+}
+
+#[test]
+fn a_seed_gives_the_same_run_each_time() {
+    for seed in 0..50 {
+        assert_eq!(run_seed(seed, false), run_seed(seed, false), "seed {seed}");
+    }
+}
+
+/// `make soak`.
+#[test]
+#[ignore = "runs for long; make soak"]
+fn soak() {
+    match setting("VERVAIN_SEED") {
+        Some(seed) => println!("{:?}", run_seed(seed, true)),
+        None => run_seeds(
+            setting("VERVAIN_SOAK_FROM").unwrap_or(SOAK_FROM),
+            Until::Elapsed(Duration::from_secs(setting("VERVAIN_SOAK_SECONDS").unwrap_or(600))),
+        ),
+    }
+}
