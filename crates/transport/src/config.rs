@@ -91,4 +91,7 @@ pub struct ResponderConfig {
     pub mtu: u32,
     /// READs and atomics that the peer may have outstanding; with 0 they are invalid requests.
     pub max_dest_rd_atomic: u8,
+    /// An acknowledgement leaves before its message completes here, as far as the host has room for it, and not with others at the
+    /// next [`crate::Responder::poll_transmit`]: nothing with which a program answers the message comes before it.
+    pub acks_first: bool,
 }

@@ -37,6 +37,8 @@ pub struct Responder {
     /// The highest PSN that was dropped since then for being beyond `expected`.
     dropped: Option<u32>,
     ack_due: bool,
+    /// The acknowledgement of the packet in hand has left, and with it that of all before.
+    acked_first: bool,
     refusal: Option<Refusal>,
     /// READ responses and atomic answers to be sent, in PSN order.
     answers: VecDeque<Answer>,
@@ -101,6 +103,7 @@ impl Responder {
             beyond: None,
             dropped: None,
             ack_due: false,
+            acked_first: false,
             refusal: None,
             answers: VecDeque::new(),
             resources: VecDeque::new(),
@@ -178,7 +181,11 @@ impl Responder {
                 // The others are answered by themselves.
                 let is_posted =
                     opcode::is_send(packet.headers.bth.opcode) || opcode::is_write(packet.headers.bth.opcode);
-                self.ack_due |= packet.headers.bth.ack_request && is_posted;
+                if std::mem::take(&mut self.acked_first) {
+                    self.ack_due = false;
+                } else {
+                    self.ack_due |= packet.headers.bth.ack_request && is_posted;
+                }
             }
             Err(stop) => self.refuse(stop),
         }

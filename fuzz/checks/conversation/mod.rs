@@ -66,6 +66,7 @@ impl Conversation {
             expected_psn: EXPECTED_PSN,
             mtu,
             max_dest_rd_atomic: reads >> 2 & 3,
+            acks_first: false,
         };
         let most = u64::from(credits >> 1) << 10;
         let is_lossless = retries >> 7 != 0;

@@ -397,6 +397,7 @@ impl Carrier for PutOnly {
             expected_psn: attr.rq_psn,
             mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            acks_first: false,
         });
         let connection = Arc::new(Connection {
             engine: Arc::clone(&self.0),

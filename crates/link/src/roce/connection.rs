@@ -146,6 +146,7 @@ impl Connection {
             expected_psn: attr.rq_psn,
             mtu: 128 << attr.path_mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            acks_first: false,
         });
         let to = Destination::new(remote, &attr.ah.grh);
         let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };

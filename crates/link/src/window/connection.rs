@@ -139,6 +139,7 @@ impl Connection {
             expected_psn: attr.rq_psn,
             mtu: block::MTU,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            acks_first: true,
         });
         Arc::new_cyclic(|me| Connection {
             me: me.clone(),

@@ -162,8 +162,9 @@ impl Responder {
             // The receive was used; it tells what was wrong with the message (IBA 9.9.3, class J).
             return Err(Stop::Spoil { srqn, receive, received, status: Status::RemoteInvalidRequest, nak });
         }
-        host.complete(srqn, receive, &received);
         self.msn = self.msn.wrapping_add(1);
+        self.acknowledge_first(headers, host);
+        host.complete(srqn, receive, &received);
         Ok(())
     }
 
@@ -223,6 +224,7 @@ impl Responder {
                 solicited: headers.bth.solicited,
                 partial: false,
             };
+            self.acknowledge_first(headers, host);
             host.complete(srqn, receive, &received);
         }
         Ok(())

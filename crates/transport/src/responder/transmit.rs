@@ -34,6 +34,16 @@ impl Responder {
         false
     }
 
+    /// Sends the acknowledgement of the message that is about to complete, if that may leave now.
+    #[inline]
+    pub(super) fn acknowledge_first(&mut self, headers: &Headers, host: &mut impl ResponderHost) {
+        let bth = &headers.bth;
+        if self.config.acks_first && bth.ack_request && self.answers.is_empty() && self.refusal.is_none() {
+            let syndrome = self.acknowledge(host);
+            self.acked_first = self.send_aeth(bth.psn, syndrome, self.msn, host).is_ok();
+        }
+    }
+
     /// "Acknowledge", with credits for a requester that is to mind them.
     #[inline]
     fn acknowledge(&self, host: &mut impl ResponderHost) -> Syndrome {

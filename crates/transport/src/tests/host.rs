@@ -44,6 +44,8 @@ pub struct Host {
     pub silent: bool,
     pub tell_credits: bool,
     pub writes: usize,
+    /// Packets that were sent and not looked at when each receive completed.
+    pub sent_before: Vec<usize>,
     pub atomics: usize,
     // Both.
     pub wire: VecDeque<Vec<u8>>,
@@ -73,6 +75,7 @@ impl Host {
             silent: false,
             tell_credits: false,
             writes: 0,
+            sent_before: Vec::new(),
             atomics: 0,
             wire: VecDeque::new(),
             room: usize::MAX,
@@ -248,6 +251,7 @@ impl ResponderHost for Host {
     }
 
     fn complete(&mut self, _srqn: u32, receive: u32, received: &Received) {
+        self.sent_before.push(self.wire.len());
         self.spoil(0, receive, received, Status::Success, Nak::Silence);
         self.failed = None;
     }

@@ -429,3 +429,35 @@ fn long_messages_ask_for_acknowledgements_and_reads_for_pieces() {
     assert_eq!((pair.statuses(), pair.client.again), (vec![Status::Success], 0));
     assert!(pair.client.delivered[0] == pair.server.memory[..packets * 1024]);
 }
+
+#[test]
+fn an_acknowledgement_leaves_before_its_message_completes_where_that_is_wanted() {
+    for acks_first in [false, true] {
+        let responder = ResponderConfig { acks_first, ..responder_config(Service::Rc) };
+        let mut pair = Pair::with(&config(7), &responder);
+        pair.server.posted.extend([1 << 20; 4]);
+        for operation in [Operation::Send, Operation::WriteImm, Operation::Send] {
+            pair.client.post(operation, &pattern(5000, 1), |_| ());
+            for bytes in requests(&mut pair) {
+                pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
+            }
+            let answered = pair.server.wire.len();
+            while pair.responder.poll_transmit(1, &mut pair.server) {}
+            assert_eq!((answered, pair.server.wire.len()), (usize::from(acks_first), 1));
+            pair.take_answers();
+        }
+        assert_eq!(pair.statuses(), [Status::Success; 3]);
+        assert_eq!(pair.server.sent_before, [usize::from(acks_first); 3]);
+        // What finds no room waits as ever.
+        pair.client.post(Operation::Send, b"last", |_| ());
+        let last = requests(&mut pair);
+        pair.server.room = 0;
+        pair.responder.handle_packet(&parsed(&last[0]), &mut pair.server);
+        assert!(pair.responder.poll_transmit(1, &mut pair.server));
+        assert_eq!(pair.server.receives.iter().filter(|receive| receive.done.is_some()).count(), 4);
+        pair.server.room = 1;
+        assert!(!pair.responder.poll_transmit(1, &mut pair.server));
+        pair.take_answers();
+        assert_eq!(pair.statuses(), [Status::Success; 4]);
+    }
+}

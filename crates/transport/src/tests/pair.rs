@@ -56,6 +56,7 @@ pub fn responder_config(service: Service) -> ResponderConfig {
         expected_psn: FIRST_PSN,
         mtu: 1024,
         max_dest_rd_atomic: 16,
+        acks_first: false,
     }
 }
 

@@ -126,6 +126,8 @@ impl End {
             expected_psn: peer.first_psn,
             mtu,
             max_dest_rd_atomic: peer.depth,
+            // Of each pair one.
+            acks_first: side == 1,
         });
         let script = peer.operations.clone().into();
         let limits = (plan.room, plan.rnr_timer, mtu);
