@@ -1,13 +1,13 @@
 //! Datagrams and multicast through a window (IBA 9.8.3, 10.5). In front of the payload stands what a packet of RoCE has in its IP header.
 
-use super::Engine;
 use super::address;
 use super::connection::PKEY;
 use super::pair::{Pair, encode};
+use super::{Engine, JOIN};
 use crate::endpoint::responder::{Lanes, nak};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::Word;
@@ -18,7 +18,8 @@ use vervain_hca::responder::datagram;
 use vervain_hca::rq::Receipt;
 use vervain_hca::{AhAttr, Gid, Qp, QpType, now_ns, wc};
 use vervain_transport::{Nak, Refused};
-use vervain_window::pairs::ring::Class;
+use vervain_window::pairs::rendezvous::PeerId;
+use vervain_window::pairs::ring::{Class, HEADERS};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
 /// How soon a datagram that was not sent is tried again.
@@ -38,6 +39,8 @@ const ROUTE: usize = 24;
 pub struct Datagrams {
     listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
     groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
+    /// From when on this process knows who is in which group; unset while it has sent to none.
+    known_from: OnceLock<u64>,
 }
 
 /// A UD QP.
@@ -47,6 +50,8 @@ struct Listener {
     patience: Patience,
     /// Since when its datagram at the head waits, or zero.
     waits: AtomicU64,
+    /// Members of a group that have that datagram already.
+    served: OwnerLock<Vec<PeerId>>,
     /// Changed under the lock of `lanes`.
     closed: AtomicBool,
 }
@@ -113,6 +118,21 @@ impl Route {
     }
 }
 
+impl Listener {
+    /// When its datagram at the head, which could not be sent, is tried again; None, when it has waited for `limit` nanoseconds.
+    fn tries_again(&self, limit: u64) -> Option<u64> {
+        let (now, since) = (now_ns(), self.waits.load(Ordering::Relaxed));
+        if limit == 0 || since != 0 && now.saturating_sub(since) > limit {
+            self.waits.store(0, Ordering::Relaxed);
+            return None;
+        }
+        if since == 0 {
+            self.waits.store(now, Ordering::Relaxed);
+        }
+        Some(now + SOON_NS)
+    }
+}
+
 impl Datagrams {
     /// `qp` receives from now on.
     pub fn listen(&self, qp: &Arc<Qp>) {
@@ -121,6 +141,7 @@ impl Datagrams {
             lanes: OwnerLock::default(),
             patience: Patience::default(),
             waits: AtomicU64::new(0),
+            served: OwnerLock::default(),
             closed: AtomicBool::new(false),
         };
         self.listeners.lock().insert(qp.qp_num(), Arc::new(listener));
@@ -189,16 +210,11 @@ impl Engine {
         let route = Route::of(datagram.ah).encode();
         let mut pieces = Pieces::of(&route);
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
+        let listener = self.datagrams.listener(qp.qp_num())?;
         if datagram.qpn == MULTICAST_QPN {
-            // Nobody of a group answers for the others.
-            for pair in self.members(&datagram.ah.grh.dgid) {
-                let _ = pair.push(Class::Request, &headers, &pieces);
-            }
-            return None;
+            return self.send_to_group(&listener, &datagram.ah.grh.dgid, &headers, &pieces);
         }
         let peer = address::node(self.facts(), &datagram.ah.grh.dgid).map(|node| address::peer(node, datagram.qpn))?;
-        let listener = self.datagrams.listener(qp.qp_num())?;
-        let now = now_ns();
         let limit = match self.pair(peer) {
             Some(pair) => {
                 if pair.push(Class::Request, &headers, &pieces) != Err(Refused::Full) {
@@ -210,17 +226,45 @@ impl Engine {
             None if self.want(peer) => PAIR_NS,
             None => return None,
         };
-        let since = listener.waits.load(Ordering::Relaxed);
-        if limit == 0 || since != 0 && now.saturating_sub(since) > limit {
-            listener.waits.store(0, Ordering::Relaxed);
+        let again = listener.tries_again(limit);
+        if again.is_none() {
             self.pair(peer).iter().for_each(|pair| pair.stall());
             log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
-            return None;
         }
-        if since == 0 {
-            listener.waits.store(now, Ordering::Relaxed);
+        again
+    }
+
+    /// Sends a datagram to all members of a group, each once. Who takes nothing does not hold up the others for long.
+    fn send_to_group(&self, from: &Listener, group: &Gid, headers: &[u8; HEADERS], pieces: &Pieces) -> Option<u64> {
+        // Who joined before this process was there has told it of nothing.
+        let known_from = *self.datagrams.known_from.get_or_init(|| {
+            self.want_everybody();
+            now_ns() + JOIN.as_nanos() as u64
+        });
+        if now_ns() < known_from {
+            return Some(known_from);
         }
-        Some(now + SOON_NS)
+        let mut served = from.served.lock();
+        let mut left = self.members(group);
+        left.retain(|pair| {
+            if served.contains(&pair.peer) {
+                return false;
+            }
+            let waits = pair.push(Class::Request, headers, pieces) == Err(Refused::Full) && !pair.is_stalled();
+            if !waits {
+                served.push(pair.peer);
+            }
+            waits
+        });
+        if !left.is_empty() {
+            if let Some(again) = from.tries_again(ROOM_NS) {
+                return Some(again);
+            }
+            left.iter().for_each(|pair| pair.stall());
+        }
+        served.clear();
+        from.waits.store(0, Ordering::Relaxed);
+        None
     }
 
     /// A datagram that has come by `pair`. False if it is to be looked at again later.
