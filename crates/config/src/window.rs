@@ -1,4 +1,4 @@
-//! The value of `VERVAIN_WINDOW`: a file, and what of it is to be another way than by default.
+//! The value of `VERVAIN_WINDOW`: a file or a folder, and what of it is to be another way than by default.
 
 use crate::choices::Switch;
 use crate::variable::bytes;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Memory that nodes without a common kernel write to, as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// The file.
+    /// The file, or the folder of a file for each node.
     pub path: PathBuf,
     /// Its bytes when it is made; those that it must have otherwise.
     pub size: Option<u64>,

@@ -5,7 +5,7 @@
 //! back from the dead ([`Claims`]).
 //!
 //! * [`FileDevice`]: a file that all nodes map.
-//! * [`WriteOnlyDevice`]: files that others than the owner can only write, by the kernel's rights.
+//! * [`WriteOnlyDevice`]: a folder of files that others than the owner can only write, by the kernel's rights.
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
@@ -22,6 +22,7 @@ mod mapping;
 mod memory;
 mod nodes;
 mod ofd;
+mod open;
 pub mod pairs;
 mod simulated;
 mod write_only;
@@ -35,4 +36,5 @@ pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
 pub use memory::{MemoryDevice, World};
 pub use ofd::{forks_are_handled, in_forked_child};
+pub use open::open;
 pub use write_only::WriteOnlyDevice;

@@ -34,7 +34,7 @@ use vervain_window::pairs::memory::Memory;
 use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::Outgoing;
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{Facts, FileDevice, GRANULE, Options, PROCESSES, PutDevice, Region};
+use vervain_window::{Facts, GRANULE, Options, PROCESSES, PutDevice, Region};
 
 /// How soon the progress thread looks again: while something comes, and at last.
 const FIRST_LOOK_NS: u64 = 20_000;
@@ -71,8 +71,7 @@ struct Opened {
 
 fn open(spec: &WindowSpec) -> Result<Arc<dyn PutDevice>> {
     let options = Options { size: spec.size, nodes: None, node: spec.node };
-    let opened = FileDevice::open(&spec.path, &options);
-    Ok(Arc::new(opened.map_err(|e| Error::new(e.errno(), format!("{}: {e}", WINDOW.name())))?))
+    vervain_window::open(&spec.path, &options).map_err(|e| Error::new(e.errno(), format!("{}: {e}", WINDOW.name())))
 }
 
 /// The GID of this node in the window of this process, if there is one.
