@@ -4,8 +4,8 @@
 //!
 //! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
 //!   entry, which is its own again when it comes back.
-//! * The GID of this node in a window is the first, and with `VERVAIN_LINK=window` the only one; it counts as one of the
-//!   interface that comes first.
+//! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without one; with
+//!   `VERVAIN_LINK=window` it is the only one. It counts as one of the interface that comes first.
 //! * The port's interface gives state and MTU: the first one that runs, has an address and is no loopback, by name and
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
@@ -90,15 +90,20 @@ impl Table {
             all.iter().filter(|i| wanted.is_none_or(|names| names.contains(&i.name))).collect();
         chosen.sort_by_key(|i| (i.loopback, !i.running, i.index));
         self.slots.iter_mut().for_each(|s| s.present = false);
-        if let (Some((gid, _)), Some(first)) = (window, chosen.first()) {
-            self.enter(first, gid);
-            self.addresses.push(gid);
-        }
         let alone = window.is_some_and(|(_, alone)| alone);
         for interface in chosen.iter().filter(|_| !alone) {
             let mut addresses = interface.addresses.clone();
             addresses.sort_by_key(IpAddr::is_ipv6);
             addresses.iter().for_each(|a| self.enter(interface, gid_of(*a)));
+        }
+        if let (Some((gid, _)), Some(first)) = (window, chosen.first()) {
+            // Which interface comes first may change, and no address goes with it.
+            let known = self.slots.iter().position(|s| s.entry.gid == gid);
+            match known {
+                Some(index) => self.slots[index].present = true,
+                None => self.enter(first, gid),
+            }
+            self.addresses.push(gid);
         }
         let has_address = |i: &&&Interface| !i.addresses.is_empty();
         if self.port.is_none() {
@@ -329,16 +334,23 @@ mod tests {
     }
 
     #[test]
-    fn the_window_s_gid_is_the_first_and_may_be_the_only_one() {
+    fn the_window_s_gid_comes_last_and_may_be_the_only_one() {
         let window = [0xfd; 16];
         let eth = interface(2, "eth0", 1500, &["10.0.0.1"]);
-        for (alone, count) in [(false, 4), (true, 1)] {
+        for (alone, index) in [(false, 3), (true, 0)] {
             let mut table = Table::default();
             table.update(&[lo(), eth.clone()], None, Some((window, alone)));
             let gids: Vec<_> = table.present().map(|e| e.gid).collect();
-            assert_eq!((gids.len(), gids[0]), (count, window));
+            assert_eq!((gids.len(), gids[index]), (index + 1, window));
             assert!(table.addresses.contains(&window), "it leads to this host");
             assert_eq!(table.line, Some(Line { up: true, mtu: 3 }));
+            // It has no address that could go.
+            let more = interface(3, "eth1", 1500, &["10.0.0.2"]);
+            let mut down = eth.clone();
+            down.running = false;
+            table.update(&[lo(), down, more], None, Some((window, alone)));
+            let of_window: Vec<_> = table.present().filter(|e| e.gid == window).map(|e| e.index as usize).collect();
+            assert_eq!(of_window, [index]);
         }
     }
 }

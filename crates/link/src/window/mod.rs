@@ -336,7 +336,14 @@ impl Engine {
 
 impl Carrier for Window {
     fn carries(&self, device: &Device, ah: &AhAttr) -> bool {
-        device.is_ethernet() && (is_multicast(&ah.grh.dgid) || address::node(self.0.facts(), &ah.grh.dgid).is_some())
+        let facts = self.0.facts();
+        // A group has members everywhere: where they are told of it, the source decides.
+        let leaves_here = || {
+            let source = device.source(ah.grh.sgid_index.into());
+            source.is_some_and(|(gid, _)| address::node(facts, &gid) == Some(facts.node))
+        };
+        device.is_ethernet()
+            && if is_multicast(&ah.grh.dgid) { leaves_here() } else { address::node(facts, &ah.grh.dgid).is_some() }
     }
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
