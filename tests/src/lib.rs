@@ -24,6 +24,7 @@ pub mod scarce;
 pub mod sequences_rank;
 pub mod slurm;
 mod venv;
+pub mod windows;
 pub mod wire;
 
 pub use compile::{
@@ -88,7 +89,8 @@ pub fn unswayed(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// The variables that leave one way to a peer's memory: `auto`, the best there is; `vm` and `owner`, that one for all
 /// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
 /// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered; `local`, the best, on ports that
-/// no network stands behind; `roce`, packets; `window`, rings in memory that peers write and do not read.
+/// no network stands behind; `roce`, packets; `window`, rings in memory that peers write and do not read; `write_only`, such
+/// memory that the kernel lets peers write only.
 pub fn way(name: &str) -> Vec<(&'static str, &str)> {
     match name {
         "auto" => vec![("VERVAIN_MEMORY", "auto")],
@@ -97,34 +99,12 @@ pub fn way(name: &str) -> Vec<(&'static str, &str)> {
         "adopt" => vec![("VERVAIN_ADOPT", "on"), ("VERVAIN_SHARE", "off")],
         // No memory at all: packets, over the loopback interface.
         "roce" => vec![("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")],
-        "window" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window())],
+        "window" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::memory())],
         // With the program's memory in it, so that others put where it belongs.
-        "window-heap" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window_with_heap())],
+        "window-heap" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::memory_with_heap())],
+        "write_only" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::folder())],
         other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
     }
-}
-
-/// The value of VERVAIN_WINDOW for a window in memory that goes with this process.
-///
-/// # Panics
-/// When it cannot be made.
-pub fn window() -> &'static str {
-    static WINDOW: std::sync::OnceLock<(std::os::fd::OwnedFd, String)> = std::sync::OnceLock::new();
-    let made = WINDOW.get_or_init(|| {
-        let memory = vervain_window::memfd(&vervain_window::Options::default()).expect("a window");
-        let name = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&memory));
-        (memory, name)
-    });
-    &made.1
-}
-
-/// The same window, for programs whose memory lies in it.
-///
-/// # Panics
-/// When it cannot be made.
-pub fn window_with_heap() -> &'static str {
-    static WITH_HEAP: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    WITH_HEAP.get_or_init(|| format!("{},heap=on", window()))
 }
 
 /// The path of a tool, found in `$PATH` and the directories of administrators' tools.

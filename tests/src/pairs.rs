@@ -106,17 +106,36 @@ const IN_MICROSECONDS: &str = "-n 500";
 /// # Panics
 /// When a run fails.
 pub fn perftest(tool: &str, fits: impl Fn(&str) -> bool) {
-    if !have(&[tool, "ibv_devinfo"]) {
-        return;
+    if have(&[tool, "ibv_devinfo"]) {
+        let gid = loopback_gid();
+        perftest_by(tool, gid, fits, |_, line| line.split_once(": ").map_or("auto", |(name, _)| name));
     }
+}
+
+/// The same by each of these ways in turn, on which there is one GID, an IPv6 one, whatever ways the lines name.
+///
+/// # Panics
+/// When a run fails.
+pub fn perftest_by_turns(tool: &str, ways: &[&'static str], fits: impl Fn(&str) -> bool) {
+    if have(&[tool]) {
+        perftest_by(tool, 0, |line| !line.contains(": ") && fits(line), |i, _| ways[i % ways.len()]);
+    }
+}
+
+fn perftest_by<'a>(
+    tool: &str,
+    gid: u32,
+    fits: impl Fn(&str) -> bool,
+    way_of: impl Fn(usize, &'a str) -> &'a str + Sync,
+) {
     let _turn = alone();
-    let gid = loopback_gid();
     let mut failures = Failures::default();
     let lines: Vec<_> = lines(PERFTEST, tool).iter().copied().filter(|line| fits(line)).collect();
     each_line(tool, &lines, &mut failures, |line| {
-        let name = line.split_once(": ").map_or("auto", |(name, _)| name);
+        let at = lines.iter().position(|other| *other == line).expect("one of them");
+        let name = way_of(at, lines[at]);
         let (server, client) = pair(tool, &perftest_options(tool, line, gid), &way(name), LIMIT);
-        println!("{tool} {line}: {:.2} s", client.took.as_secs_f64());
+        println!("{name} {tool} {line}: {:.2} s", client.took.as_secs_f64());
         complaint(tool, &server, &client)
     });
     failures.assert_none();

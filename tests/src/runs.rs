@@ -37,12 +37,14 @@ impl Runs<'_> {
             return;
         }
         let _turn = alone();
+        // What stands behind a way stays for the next runs.
+        let ways: Vec<_> = self.ways.iter().map(|name| (name, way(name))).collect();
         let before = Leftovers::watch();
-        let all: Vec<_> = self.cases.iter().flat_map(|cases| self.ways.iter().map(move |way| (cases, way))).collect();
+        let all: Vec<_> = self.cases.iter().flat_map(|cases| ways.iter().map(move |way| (cases, way))).collect();
         let failures = Mutex::new(Failures::default());
-        side_by_side(self.at_once, &all, |(cases, name)| {
+        side_by_side(self.at_once, &all, |(cases, (name, vars))| {
             let mut command = under_vervain(c_program(self.program));
-            command.args(**cases).envs(way(name)).envs(self.vars.iter().copied());
+            command.args(**cases).envs(vars.iter().copied()).envs(self.vars.iter().copied());
             let end = Job::start(&mut command).finish(Duration::from_secs(self.seconds));
             if let Some(why) = failure(&end) {
                 let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vervain_tests::{Failures, Job, c_program, failure, have_c, side_by_side, under_vervain, way};
 
-const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt", "roce", "window"];
+const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt", "roce", "window", "write_only"];
 
 /// The runs of a program whose time goes into waiting for what must not come.
 const ALL_AT_ONCE: usize = WAYS.len();
@@ -35,7 +35,7 @@ fn run(at_once: usize, limit: u64, runs: &[Run]) {
 fn in_one_process(program: &str, limit: u64) {
     // Groups reach every process of the host.
     let at_once = if program == "objects_ud" { 1 } else { ALL_AT_ONCE };
-    run(at_once, limit, &["auto", "roce", "window"].map(|name| (program, vec![], way(name))));
+    run(at_once, limit, &["auto", "roce", "window", "write_only"].map(|name| (program, vec![], way(name))));
 }
 
 fn between_two(program: &str, limit: u64) {

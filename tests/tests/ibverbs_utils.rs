@@ -148,7 +148,7 @@ fn several_ports_and_devices_are_told_apart() {
     assert_eq!(guids.len(), 2, "{}", run.describe());
 }
 
-/// One ping-pong program with each of its options, on both link layers.
+/// One ping-pong program with each of its options, on both link layers and through windows.
 fn ping_pong(tool: &str) {
     if !have(&[tool, "ibv_devinfo"]) {
         return;
@@ -156,14 +156,14 @@ fn ping_pong(tool: &str) {
     let gid = loopback_gid();
     let mut failures = Failures::default();
     for option in lines(PING_PONGS, tool) {
-        for layer in [None, Some(INFINIBAND)] {
+        let ways =
+            [(Some(gid), vec![]), (None, INFINIBAND.to_vec()), (Some(0), way("window")), (Some(0), way("write_only"))];
+        for (gid, vars) in ways {
             let mut args = words(option);
-            if layer.is_none() {
-                args.extend(["-g".to_owned(), gid.to_string()]);
-            }
-            let (server, client) = pair(tool, &args, layer.unwrap_or(&[]), LIMIT);
+            args.extend(gid.iter().flat_map(|gid| ["-g".to_owned(), gid.to_string()]));
+            let (server, client) = pair(tool, &args, &vars, LIMIT);
             for why in complaint(tool, &server, &client) {
-                failures.add(option, why);
+                failures.add(&format!("{option} {vars:?}"), why);
             }
         }
     }

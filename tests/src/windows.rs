@@ -1,0 +1,52 @@
+//! Values of VERVAIN_WINDOW, for windows that are gone when this process is.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tempfile::TempDir;
+use vervain_window::Options;
+
+/// A window in memory without a name.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn memory() -> &'static str {
+    static WINDOW: OnceLock<(OwnedFd, String)> = OnceLock::new();
+    let made = WINDOW.get_or_init(|| {
+        let memory = vervain_window::memfd(&Options::default()).expect("a window");
+        let name = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+        (memory, name)
+    });
+    &made.1
+}
+
+/// [`memory`], for programs whose own memory lies in it.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn memory_with_heap() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| format!("{},heap=on", memory()))
+}
+
+/// A window in a folder, whose regions others than their owner open to be written only.
+///
+/// # Panics
+/// When its place cannot be made.
+pub fn folder() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    static PLACE: Mutex<Option<TempDir>> = Mutex::new(None);
+    extern "C" fn remove() {
+        drop(PLACE.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+    NAME.get_or_init(|| {
+        let place =
+            tempfile::Builder::new().prefix("vervain-window.").tempdir_in("/dev/shm").expect("a place in /dev/shm");
+        let name = format!("{}/window/", place.path().display());
+        *PLACE.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        // SAFETY: a function that is called at the end of this process, once.
+        let noted = unsafe { libc::atexit(remove) };
+        assert_eq!(noted, 0, "atexit");
+        name
+    })
+}
