@@ -1,12 +1,15 @@
 //! `vervain devices`: the devices, ports and GIDs that a program under `vervain run` is answered, as lines or as JSON.
 
 use std::net::Ipv6Addr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use vervain_config::Variable;
+use vervain_config::{Variable, WINDOW, WindowSpec};
+use vervain_window::Options;
 
 use crate::cli::DevicesArgs;
+use crate::environment::Variables;
 use crate::inventory::{self, Device};
 use crate::{libs, output, settings};
 
@@ -15,8 +18,9 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
     let variables = settings.in_force(Variable::value)?;
     let dir = libs::directory(args.device.lib_dir.as_deref())?;
     settings::tell_unknown();
-    let devices =
+    let mut devices =
         inventory::query(&dir.join(libs::LIBIBVERBS), &variables, false).map_err(|e| settings.by_option(e))?;
+    name_window(&mut devices, &variables);
     if args.json {
         return output::print(&(serde_json::to_string_pretty(&devices)? + "\n"));
     }
@@ -25,6 +29,23 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     output::print(&table(&devices))
+}
+
+/// Notes of which node of the window a GID is. A window that cannot be opened has been complained of.
+fn name_window(devices: &mut [Device], variables: &Variables) {
+    let value = variables.iter().find(|(name, _)| *name == WINDOW.name()).map(|(_, value)| value);
+    let Some(spec) = value.and_then(|value| WindowSpec::of(value.as_bytes())) else { return };
+    let Ok(window) = vervain_window::open(&spec.path, &Options { size: spec.size, nodes: None, node: spec.node })
+    else {
+        return;
+    };
+    let facts = window.facts();
+    let own = Ipv6Addr::from(facts.gid(facts.node));
+    for gid in devices.iter_mut().flat_map(|device| &mut device.ports).flat_map(|port| &mut port.gids) {
+        if gid.gid.parse() == Ok(own) {
+            gid.window_node = Some(facts.node);
+        }
+    }
 }
 
 /// A line for each port, and below it one for each GID: at most 80 columns, since addresses and names of interfaces have
@@ -38,12 +59,9 @@ fn table(devices: &[Device]) -> String {
         let gids: Vec<_> = port.gids.iter().map(|gid| (gid, short(&gid.gid))).collect();
         let width = gids.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
         for (gid, text) in gids {
-            let line = format!(
-                "  GID {:<2}  {text:width$}  {}  {}",
-                gid.index,
-                gid.gid_type,
-                gid.netdev.as_deref().unwrap_or("")
-            );
+            let window = gid.window_node.map(|node| format!("window, node {node}"));
+            let from = window.as_deref().or(gid.netdev.as_deref()).unwrap_or("");
+            let line = format!("  GID {:<2}  {text:width$}  {}  {from}", gid.index, gid.gid_type);
             out = out + line.trim_end() + "\n";
         }
     }
@@ -79,12 +97,14 @@ mod tests {
             "phys_state":5,"link_layer":"ethernet","active_mtu":4096,"max_mtu":4096,"active_width":2,"active_speed":32,
             "lid":0,"sm_lid":0,"sm_sl":0,"lmc":0,"cap_mask":0,"gid_tbl_len":16,"pkeys":[65535],"gids":[
             {"index":0,"gid":"0000:0000:0000:0000:0000:ffff:7f00:0001","type":"RoCE v2","netdev":"lo"},
+            {"index":7,"gid":"fd00:0000:0000:0000:0000:0000:0000:0001","type":"RoCE v2","netdev":"lo","window_node":63},
             {"index":15,"gid":"2001:1db8:1111:2222:3333:4444:5555:6666","type":"RoCE v2","netdev":"fifteenletters0"}]}]}]"#;
         let text = table(&serde_json::from_str::<Vec<Device>>(json).unwrap());
         assert_eq!(
             text,
             "vervain0 port 1: ethernet, active, MTU 4096\n  \
                GID 0   ::ffff:127.0.0.1                         RoCE v2  lo\n  \
+               GID 7   fd00::1                                  RoCE v2  window, node 63\n  \
                GID 15  2001:1db8:1111:2222:3333:4444:5555:6666  RoCE v2  fifteenletters0\n"
         );
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");

@@ -70,6 +70,9 @@ pub struct Gid {
     pub gid_type: String,
     /// Interface that the GID comes from, if any.
     pub netdev: Option<String>,
+    /// Node of the window that has it; none for a GID of the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_node: Option<u32>,
 }
 
 /// Asks `library` in a child process with `variables` set. What the library says on standard error is passed on unless `quiet`;
@@ -202,6 +205,7 @@ fn describe_gid(entry: &GidEntry) -> Gid {
         // Sysfs has one text for what it cannot tell apart.
         gid_type: if entry.kind == GidType::RoceV2 { "RoCE v2" } else { "IB/RoCE v1" }.to_owned(),
         netdev: interface_name(entry.interface),
+        window_node: None,
     }
 }
 

@@ -322,6 +322,7 @@ mod tests {
             gid: "0000:0000:0000:0000:0000:ffff:7f00:0001".into(),
             gid_type: "RoCE v2".into(),
             netdev: Some("lo".into()),
+            window_node: None,
         };
         let port = Port {
             number: 1,

@@ -53,7 +53,8 @@ pub fn open(device: &Arc<Device>) -> Result<Arc<Context>> {
 /// # Errors
 /// What is wrong with the environment, in a sentence.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
-    if Config::of_process()?.link == LinkChoice::Window && window::of_process()?.is_none() {
+    let config = Config::of_process()?;
+    if config.link == LinkChoice::Window && config.window.is_none() {
         let (link, window) = (LINK.name(), WINDOW.name());
         return Err(Error::invalid(format!("{link} is 'window', which needs {window}=FILE")));
     }

@@ -305,6 +305,38 @@ impl Claims {
         self.lives(&held, node, incarnation).map(Some)
     }
 
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Whether a node is of this kernel; None for one that nobody has been.
+    pub(crate) fn is_here(&self, node: u32) -> Option<bool> {
+        Identity::of_entry(self.header().table.get(node as usize)?).map(|there| there.kernel == self.identity.kernel)
+    }
+
+    /// How many granules of this node nobody has or uses.
+    pub(crate) fn unclaimed(&self) -> Result<usize> {
+        let held = self.held()?;
+        let is_taken = |g: &u32| held.granules.contains(g) || held.uses.contains_key(&(self.node, *g));
+        let mut unclaimed = 0;
+        let mut parts = vec![self.layout.granules()];
+        while let Some(part) = parts.pop() {
+            let mut taken = part.clone().find(is_taken).map(|g| g..g + 1);
+            for locks in [locks::owner(self.node, &part), locks::users(self.node, &part)] {
+                if taken.is_none() && !part.is_empty() {
+                    let others = self.kernel.others(locks.clone())?;
+                    let granule = |byte: u64| part.start + (byte - locks.start) as u32;
+                    taken = others.map(|others| granule(others.start)..granule(others.end));
+                }
+            }
+            match taken {
+                Some(taken) => parts.extend([part.start..taken.start, taken.end..part.end]),
+                None => unclaimed += part.len(),
+            }
+        }
+        Ok(unclaimed)
+    }
+
     /// Whether a process of `node` has this number. On another kernel that is believed of all numbers of a node that there ever was.
     ///
     /// # Errors

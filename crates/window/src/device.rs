@@ -25,6 +25,18 @@ pub struct Facts {
     pub whole: u32,
 }
 
+impl Facts {
+    /// The GID of `node`, which only one window of the world has: a local IPv6 address (RFC 4193), whose global part is 40 bits of
+    /// the window's random number, and whose interface part is the node's number and one.
+    pub fn gid(&self, node: u32) -> [u8; 16] {
+        let mut gid = [0; 16];
+        gid[0] = 0xfd;
+        gid[1..6].copy_from_slice(&self.uuid[..5]);
+        gid[8..].copy_from_slice(&(u64::from(node) + 1).to_be_bytes());
+        gid
+    }
+}
+
 /// A device, as one process has it.
 pub trait PutDevice: Send + Sync {
     /// What it knows of itself.

@@ -1,12 +1,13 @@
 //! `vervain doctor`: what this machine allows, what is lost where it does not, and the remedy. This file owns the form of a
 //! finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between processes),
-//! `memory.rs` (the ways to a peer's memory), `network.rs` (what it needs between hosts) and `machine.rs` (limits and
-//! surroundings).
+//! `memory.rs` (the ways to a peer's memory), `window.rs` (memory that nodes share), `network.rs` (what it needs between hosts)
+//! and `machine.rs` (limits and surroundings).
 
 mod access;
 mod machine;
 mod memory;
 mod network;
+mod window;
 
 use std::process::ExitCode;
 
@@ -82,6 +83,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         memory::owner_copies(),
         access::pidfd(),
         machine::userfaultfd(),
+        window::window(),
         network::port(),
         network::interfaces(),
         network::segmentation(),

@@ -279,7 +279,7 @@ impl Engine {
         } else {
             vec![headers.bth.dest_qpn]
         };
-        let from = address::gid(self.facts(), pair.peer.node);
+        let from = self.facts().gid(pair.peer.node);
         let immediate = headers.imm.map(u32::from_ne_bytes);
         for qpn in qpns {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };

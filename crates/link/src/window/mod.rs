@@ -46,7 +46,7 @@ const BEAT_NS: u64 = 100_000_000;
 /// How long one that joins a group waits until those that are there can know.
 const JOIN: Duration = Duration::from_millis(50);
 
-/// The window of the calling process, opened at the first call; None where the environment names none.
+/// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes that way.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence.
@@ -57,7 +57,7 @@ pub fn of_process() -> Result<Option<Arc<dyn PutDevice>>> {
     if let Some(opened) = opened.as_ref().filter(|opened| opened.pid == pid) {
         return opened.device.clone();
     }
-    let device = Config::of_process()?.window.as_ref().map(self::open).transpose();
+    let device = Config::of_process()?.window_in_use().map(self::open).transpose();
     // What was the parent's is not mapped in a forked child, where its addresses may have become something else's.
     std::mem::forget(opened.replace(Opened { pid, device: device.clone() }));
     device
@@ -79,7 +79,7 @@ fn open(spec: &WindowSpec) -> Result<Arc<dyn PutDevice>> {
 /// # Errors
 /// As [`of_process`].
 pub fn gid() -> Result<Option<Gid>> {
-    Ok(of_process()?.map(|device| address::gid(device.facts(), device.facts().node)))
+    Ok(of_process()?.map(|device| device.facts().gid(device.facts().node)))
 }
 
 /// The carrier, with what is polled for it.
