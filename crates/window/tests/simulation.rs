@@ -307,6 +307,12 @@ fn memory_of_a_dead_heap_rests_from_when_it_is_found() {
         let claim = heap.claim(all, 1).unwrap();
         let next = heir.claims().heap().unwrap();
         assert!(next.claim(1, 1).is_err());
+        // That processes live says nothing of it.
+        let process = heir.claims().process().unwrap();
+        let pass = |ms| {
+            pass(ms);
+            process.beat();
+        };
         pass(60_000);
         dead.kill();
         drop((claim, heap));
