@@ -32,6 +32,7 @@ mod switches;
 mod system_call;
 mod table;
 mod ucx;
+mod window;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -99,6 +100,8 @@ enum Part {
     Acp,
     /// RoCE packets over the loopback interface
     Roce,
+    /// The window link
+    Window,
     /// Registering memory
     Registration,
     /// Registering private memory, which is shared meanwhile
@@ -122,7 +125,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 19] = [
+const PARTS: [(Part, Measure); 20] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -133,6 +136,7 @@ const PARTS: [(Part, Measure); 19] = [
     (Part::Messages, messages::sections),
     (Part::Acp, acp::sections),
     (Part::Roce, roce::sections),
+    (Part::Window, window::sections),
     (Part::Registration, |setup| vec![registration::section(setup)]),
     (Part::Adoption, |setup| vec![adoption::section(setup)]),
     (Part::Owner, |setup| vec![owner::section(setup)]),

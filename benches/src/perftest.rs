@@ -10,7 +10,7 @@ use crate::setup::{LIMIT, Setup};
 
 /// A test of perftest and its options, and how Vervain may reach memory.
 #[derive(Debug, Clone)]
-pub struct Test {
+pub struct Test<'a> {
     /// Program, such as `ib_write_lat`.
     pub program: &'static str,
     /// Bytes of a message; None for atomics, which have but one size.
@@ -22,7 +22,7 @@ pub struct Test {
     /// Options of `vervain run`.
     pub vervain: &'static [&'static str],
     /// Variables that both sides get.
-    pub variables: &'static [(&'static str, &'static str)],
+    pub variables: &'a [(&'a str, &'a str)],
 }
 
 /// How long a test is.
@@ -42,9 +42,9 @@ pub struct Pair {
     pub client: Running,
 }
 
-impl Test {
+impl Test<'_> {
     /// A test of `messages` messages of `size` bytes.
-    pub const fn new(program: &'static str, size: usize, messages: usize) -> Test {
+    pub const fn new(program: &'static str, size: usize, messages: usize) -> Self {
         let length = Length::Messages(messages);
         Test { program, size: Some(size), length, extra: &[], vervain: &[], variables: &[] }
     }

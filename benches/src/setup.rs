@@ -18,7 +18,7 @@ use crate::process::Running;
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 18] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 19] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -28,6 +28,7 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 18] = [
     ("onesided", "onesided", None, VERBS),
     ("register", "register", None, VERBS),
     ("many", "many", None, VERBS),
+    ("paired", "paired", None, VERBS),
     ("rdma", "rdma", None, VERBS),
     ("acp", "acp", None, ACP),
     ("containers", "containers", None, ACP),
