@@ -337,6 +337,11 @@ impl Claims {
         Ok(unclaimed)
     }
 
+    /// Whether anybody has ever been this node.
+    pub fn has_node(&self, node: u32) -> bool {
+        self.header().table.get(node as usize).and_then(Identity::of_entry).is_some()
+    }
+
     /// Whether a process of `node` has this number. On another kernel that is believed of all numbers of a node that there ever was.
     ///
     /// # Errors

@@ -51,6 +51,15 @@ pub trait PutDevice: Send + Sync {
     /// EINVAL: there is no such node; and what the device's own means may lack.
     fn channel(&self, node: u32) -> Result<Box<dyn Channel>>;
 
+    /// Whether [`Channel::wake`] wakes processes of `node`, and those wake processes of this one.
+    fn wakes(&self, _node: u32) -> bool {
+        false
+    }
+
+    /// Sleeps until the lower half of the word at `offset` of the own region is another one than `seen`, or it is woken; it may also
+    /// return for no reason. Only where [`PutDevice::wakes`] says so of the own node.
+    fn sleep(&self, _offset: u64, _seen: u32) {}
+
     /// Numbers and memory for the processes of this node.
     fn claims(&self) -> &Arc<Claims>;
 }
@@ -62,6 +71,9 @@ pub trait Channel: Send {
     /// # Errors
     /// Nothing is done when one of the chain is not allowed; those before one whose source faults are done.
     fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused>;
+
+    /// Wakes who sleeps until the word at `offset` of the region changes, where [`PutDevice::wakes`] says so.
+    fn wake(&mut self, _offset: u64) {}
 }
 
 /// Bytes on their way to another node.

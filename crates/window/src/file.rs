@@ -16,11 +16,12 @@ use crate::nodes::{self, Identity, PATIENCE};
 use crate::ofd::Ofd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::futex;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// How often a file is looked for that comes and goes.
 const TRIES: usize = 16;
@@ -32,6 +33,7 @@ pub struct FileDevice {
     own: Region,
     claims: Arc<Claims>,
     mapping: Arc<Mapping>,
+    header: Region,
 }
 
 impl FileDevice {
@@ -77,8 +79,8 @@ impl FileDevice {
         let header = mapping.region(0, HEADER);
         let node = join(&header, layout, &*kernel, identity, options.node, &file.name)?;
         let own = mapping.region(layout.region(node), layout.region_len());
-        let claims = Claims::new((node, identity), layout, (header, own.clone()), kernel);
-        Ok(FileDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, mapping })
+        let claims = Claims::new((node, identity), layout, (header.clone(), own.clone()), kernel);
+        Ok(FileDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, mapping, header })
     }
 
     /// The file, by an open file description of its own, and the offset at which the region of this node begins there: for
@@ -129,9 +131,33 @@ impl PutDevice for FileDevice {
         Ok(Box::new(Mapped { base, bounds: Bounds::of(layout), _mapping: self.mapping.clone() }))
     }
 
+    fn wakes(&self, node: u32) -> bool {
+        // A futex of shared memory is known by file and place, whoever maps them; another kernel knows nothing of it.
+        let kernel = |node: u32| {
+            Header::of(&self.header)
+                .table
+                .get(node as usize)
+                .and_then(Identity::of_entry)
+                .map(|identity| identity.kernel)
+        };
+        kernel(node).is_some_and(|there| Some(there) == kernel(self.facts.node))
+    }
+
+    fn sleep(&self, offset: u64, seen: u32) {
+        // Whatever it says, who has slept looks again.
+        let _ = futex::wait(half(self.own.word(offset)), futex::Flags::empty(), seen, None);
+    }
+
     fn claims(&self) -> &Arc<Claims> {
         &self.claims
     }
+}
+
+/// The lower half of a word: what a futex is.
+fn half(word: &AtomicU64) -> &AtomicU32 {
+    let halves = std::ptr::from_ref(word).cast::<AtomicU32>();
+    // SAFETY: inside of the word, and aligned; what may be put there at any time are atomics only.
+    unsafe { &*halves.add(usize::from(cfg!(target_endian = "big"))) }
 }
 
 /// Puts by plain stores.
@@ -166,5 +192,14 @@ impl Channel for Mapped {
             }
         }
         Ok(())
+    }
+
+    fn wake(&mut self, offset: u64) {
+        if self.bounds.check(&[Put { to: offset, from: Origin::Words(&[0]) }]).is_ok() {
+            // SAFETY: the bounds have been checked; the kernel takes the address, and nobody reads what is there.
+            let word = unsafe { self.base.add(offset as usize).cast::<AtomicU64>().as_ref() };
+            // At most one thread of the process sleeps there.
+            let _ = futex::wake(half(word), futex::Flags::empty(), 1);
+        }
     }
 }

@@ -16,10 +16,14 @@ pub const MTU: u32 = 16 << 10;
 
 /// Word of a block: the peer has taken so many slots of this process's ring at the peer.
 pub const TAKEN: u64 = 0;
+/// Word of a block: how often the peer has said that it goes to sleep, and is to be woken when something is put there.
+pub const ASLEEP: u64 = 8;
+/// Word of a block: which of these announcements of the owner the peer has answered by waking it.
+pub const WOKEN: u64 = 16;
 /// Word of a block: how often the peer has taken back all that it had granted the owner.
-pub const TAKEN_BACK: u64 = 16;
+pub const TAKEN_BACK: u64 = 24;
 /// Word of a block: up to which of those of the owner the peer has followed; nothing more comes by what was granted before.
-pub const GIVEN_BACK: u64 = 24;
+pub const GIVEN_BACK: u64 = 32;
 /// Where the slots begin.
 pub const SLOTS_AT: u64 = 256;
 /// Where the bytes begin, and how many they are.

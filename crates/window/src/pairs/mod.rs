@@ -3,7 +3,8 @@
 //!
 //! * [`door`], [`rendezvous`], [`memory`]: how processes find each other, and notice that one has been replaced;
 //! * [`grant`]: which memory a peer may write without asking, and how that is taken back;
-//! * [`block`], [`slot`], [`byte_ring`], [`ring`]: the memory that a process has for one peer, and the messages in it.
+//! * [`block`], [`slot`], [`byte_ring`], [`ring`]: the memory that a process has for one peer, and the messages in it;
+//! * [`waking`]: how one that sleeps is woken.
 
 pub mod block;
 pub mod byte_ring;
@@ -13,6 +14,7 @@ pub mod memory;
 pub mod rendezvous;
 pub mod ring;
 pub mod slot;
+pub mod waking;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@
 use super::block;
 use super::door::{self, End, State};
 use super::memory::Memory;
+use super::waking::{Occasion, Waking};
 use crate::device::{Channel, Origin, Put, PutDevice, Region};
 use crate::error::Result;
 use crate::layout::{CELL, Layout, PROCESSES};
@@ -28,7 +29,7 @@ pub struct PeerId {
 
 impl PeerId {
     /// Which of all the cells of a door is this process's.
-    fn cell(self) -> u64 {
+    pub(super) fn cell(self) -> u64 {
         u64::from(self.node * PROCESSES + self.process) * CELL
     }
 }
@@ -233,6 +234,11 @@ impl Rendezvous {
         true
     }
 
+    /// Where the word is by which the process `of` is woken: in the cell of its bell. Everybody puts there what was not there before.
+    pub fn waking_word(layout: Layout, of: PeerId) -> u64 {
+        Bell::place(layout, of) + 8
+    }
+
     /// The end of pairs whose processes are known to be dead.
     pub fn look_for_dead(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         let peers: Vec<_> = self.peers.keys().copied().filter(|peer| *peer != self.voice.me).collect();
@@ -421,9 +427,14 @@ impl Voice {
             Put { to: layout.door(peer.process) + self.me.cell(), from: Origin::Words(&words) },
             Put { to: Bell::place(layout, peer), from: Origin::Words(&ring) },
         ];
+        let wakes = self.device.wakes(peer.node).then(|| Waking::new(layout, peer, self.me, Occasion::Door));
+        let count = self.count;
         if let Ok(channel) = self.channel(peer.node) {
             // Who cannot be reached does not answer.
             let _ = channel.put(&chain);
+            if let Some(waking) = wakes {
+                waking.wake(channel.as_mut(), count);
+            }
         }
     }
 

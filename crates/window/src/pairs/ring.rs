@@ -1,9 +1,10 @@
 //! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of the word of its
 //! slot. The receiver looks at one word; it takes a message without having to send anything.
 
-use super::block::{self, TAKEN};
+use super::block::{self, ASLEEP, TAKEN, WOKEN};
 use super::byte_ring::ByteRing;
 use super::slot::{self, Kind, Meaning, Place};
+use super::waking::{Barrier, Waking};
 use crate::device::{Channel, Origin, Put, Refused, Region, Source};
 use std::sync::atomic::Ordering;
 
@@ -53,6 +54,11 @@ pub struct Outgoing {
     short: ByteRing,
     long: Option<ByteRing>,
     wants_long: bool,
+    /// How the peer is woken, if it can be, and the last of its announcements that was answered so.
+    waking: Option<(Waking, Barrier)>,
+    woken: u32,
+    /// Announcements of this process to the peer.
+    announced: u32,
     /// For each slot that is not taken: in which ring its payload is, and up to where that is free then.
     marks: [(Place, u64); block::SLOTS as usize],
 }
@@ -62,7 +68,50 @@ impl Outgoing {
     pub fn new(channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
         let short = ByteRing::new(to + block::BYTES_AT, block::BYTES);
         let marks = [(Place::Slot, 0); block::SLOTS as usize];
-        Outgoing { channel, region, to, own, sent: 0, taken: 0, short, long: None, wants_long: false, marks }
+        let (long, wants_long, waking) = (None, false, None);
+        let (sent, taken, woken, announced) = (0, 0, 0, 0);
+        Outgoing { channel, region, to, own, sent, taken, short, long, wants_long, waking, woken, announced, marks }
+    }
+
+    /// Peer and process wake each other from now on.
+    pub fn wakes(&mut self, waking: Waking, barrier: Barrier) {
+        self.waking = Some((waking, barrier));
+    }
+
+    /// Wakes the peer if it has announced that it sleeps. Called behind everything that it is to see.
+    #[inline]
+    pub fn rouse(&mut self) {
+        let Some((waking, barrier)) = self.waking else { return };
+        barrier.pass();
+        let asleep = self.region.word(self.own + ASLEEP).load(Ordering::Relaxed) as u32;
+        if asleep != self.woken {
+            self.wake(waking, asleep);
+        }
+    }
+
+    #[cold]
+    fn wake(&mut self, waking: Waking, asleep: u32) {
+        self.woken = asleep;
+        let answer = [u64::from(asleep)];
+        // Where that is refused, so is all else.
+        let _ = self.channel.put(&[Put { to: self.to + WOKEN, from: Origin::Words(&answer) }]);
+        waking.wake(self.channel.as_mut(), asleep.into());
+    }
+
+    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has put one. Who
+    /// announces passes a barrier, looks once more, and then sleeps.
+    pub fn announce_sleep(&mut self) -> bool {
+        if !self.lacks_announcement() {
+            return false;
+        }
+        self.announced = self.announced.wrapping_add(1);
+        let count = [u64::from(self.announced)];
+        self.channel.put(&[Put { to: self.to + ASLEEP, from: Origin::Words(&count) }]).is_ok()
+    }
+
+    /// Whether the peer could wake this process and would not, for it knows of no sleep.
+    pub fn lacks_announcement(&self) -> bool {
+        self.waking.is_some() && self.region.word(self.own + WOKEN).load(Ordering::Acquire) as u32 == self.announced
     }
 
     /// Looks at what the peer has taken: whether that is more than before.
@@ -216,6 +265,7 @@ impl Outgoing {
         })?;
         self.marks[(self.sent % block::SLOTS) as usize] = (place, mark);
         self.sent += 1;
+        self.rouse();
         Ok(())
     }
 
