@@ -36,7 +36,7 @@ pub use file::FileDevice;
 pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
 pub use memory::{MemoryDevice, World};
-pub use ofd::{forks_are_handled, in_forked_child};
 pub use occupancy::{Occupancy, Processes};
+pub use ofd::{forks_are_handled, in_forked_child};
 pub use open::open;
 pub use write_only::WriteOnlyDevice;

@@ -32,7 +32,7 @@ pub(crate) fn forget() {
 
 /// Whether this process takes part.
 #[inline]
-pub(crate) fn is_registered() -> bool {
+pub fn is_registered() -> bool {
     REGISTERED.load(Ordering::Relaxed)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn light(full: bool) {
 }
 
 /// The rare side: after this, whoever did not see what was stored before it has itself stored its mark before it.
-pub(crate) fn heavy() {
+pub fn heavy() {
     fence(Ordering::SeqCst);
     if is_registered() && !membarrier(CMD_GLOBAL_EXPEDITED) {
         // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's store

@@ -2,7 +2,7 @@
 //! barriers, waking and waiting, and what the kernel says of the network.
 
 pub(crate) mod atomic;
-pub(crate) mod barrier;
+pub mod barrier;
 pub(crate) mod bits;
 pub mod clock;
 pub mod copy;

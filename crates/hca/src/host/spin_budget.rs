@@ -10,6 +10,8 @@ pub struct Patience {
     most: u64,
     /// The CPU goes to others now and then.
     yields: bool,
+    /// Moments between two looks of one who does not yield.
+    apart: u32,
     /// Looks in vain since the last that was not, as far as they count, and sleeps to sit out for them before the next try.
     failures: u32,
     rests: u32,
@@ -38,13 +40,19 @@ impl Patience {
         Patience::new(0, 60_000, false)
     }
 
+    /// For what others put into memory, where a look takes nothing away from them: without yielding, as for packets, but for a moment
+    /// each time, for between the messages of one that sends many there is less.
+    pub const fn for_puts() -> Patience {
+        Patience { apart: 4, ..Patience::new(5_000, 30_000, false) }
+    }
+
     /// For packets that are on their way.
     pub const fn for_rest() -> Patience {
         Patience { ns: 60_000, ..Patience::for_packets() }
     }
 
     const fn new(least: u64, most: u64, yields: bool) -> Patience {
-        Patience { ns: least, least, most, yields, failures: 0, rests: 0 }
+        Patience { ns: least, least, most, yields, apart: 64, failures: 0, rests: 0 }
     }
 
     /// Looks out for `found`; whether it came in time.
@@ -62,7 +70,7 @@ impl Patience {
                 rest(gone / 1024);
             } else {
                 // Each look takes the lock of the socket's queue, which its senders need.
-                (0..64).for_each(|_| std::hint::spin_loop());
+                (0..self.apart).for_each(|_| std::hint::spin_loop());
             }
             if found() {
                 (self.ns, self.failures, self.rests) = (self.most, 0, 0);

@@ -197,6 +197,11 @@ impl Connection {
         self.pair.get().is_some()
     }
 
+    /// Messages of the pair when it has sent its last one.
+    pub fn last_sent(&self) -> u64 {
+        self.last_sent.load(Ordering::Relaxed)
+    }
+
     fn out(&self, class: Class) -> SlotOut<'_> {
         SlotOut { connection: self, class, left: BUDGET, is_busy: false }
     }

@@ -12,6 +12,7 @@ mod pair;
 mod path_psns;
 mod payload;
 mod receive;
+mod watch;
 
 use connection::{Connection, NEVER};
 use datagrams::Datagrams;
@@ -35,6 +36,7 @@ use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::Outgoing;
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Facts, GRANULE, Options, PROCESSES, PutDevice, Region};
+use watch::Watch;
 
 /// How soon the progress thread looks again: while something comes, and at last.
 const FIRST_LOOK_NS: u64 = 20_000;
@@ -112,6 +114,7 @@ struct Engine {
     patience: OwnerLock<(Patience, u64)>,
     /// Looks of threads that poll, as they were at the last look of the progress thread.
     looks: AtomicU32,
+    watch: Watch,
 }
 
 /// The doors, and the memory that is given out by them.
@@ -148,6 +151,7 @@ impl Window {
             next_beat: AtomicU64::new(0),
             patience: OwnerLock::new((Patience::for_requests(), 0)),
             looks: AtomicU32::new(0),
+            watch: Watch::default(),
         });
         Ok(Window(engine))
     }
@@ -221,7 +225,8 @@ impl Engine {
         let channel = self.device.channel(peer.node);
         match (used, channel) {
             (Ok(used), Ok(channel)) => {
-                let outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
+                let mut outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
+                self.waking(peer).iter().for_each(|(waking, barrier)| outgoing.wakes(*waking, *barrier));
                 let words = (self.region().clone(), own);
                 let pair = Arc::new(Pair::new((peer, incarnation), outgoing, words, used));
                 log::info!("process {} of node {} is reached through the window", peer.process, peer.node);
@@ -412,13 +417,14 @@ impl Poller for Window {
 
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         let engine = &self.0;
+        engine.set_watch(process);
         let found = engine.look_out(process);
         let now = now_ns();
         let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + FIRST_LOOK_NS);
-        let mut more = false;
+        let (mut more, mut owes) = (false, false);
         if let Some(mut rx) = engine.receiving.try_lock() {
             let _ = process.handle_packets(|| rx.tell_taken());
-            more = rx.has_more();
+            (more, owes) = (rx.has_more(), rx.owes());
         }
         // While threads of the program poll, this one has nothing to do but keep the time.
         let looks = process.packet_looks();
@@ -429,7 +435,8 @@ impl Poller for Window {
         };
         engine.pause.store(pause, Ordering::Relaxed);
         let pause = if polled { LAST_LOOK_NS / 4 } else { pause };
-        let next = due.min(now + pause);
+        let is_done = !found && !more && !owes;
+        let next = if is_done && engine.is_guarded() { due } else { due.min(now + pause) };
         engine.next_look.store(next, Ordering::SeqCst);
         (false, Some(next))
     }

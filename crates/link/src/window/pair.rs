@@ -78,6 +78,7 @@ impl Pair {
         self.put(|outgoing| {
             let count = self.taken_back.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
             outgoing.tell(block::TAKEN_BACK, count.into());
+            outgoing.rouse();
         });
     }
 
@@ -134,10 +135,18 @@ impl Pair {
         Some(done)
     }
 
-    /// Tells the peer that so many of its messages were taken.
+    /// Tells the peer, which may wait for it, that so many of its messages were taken.
     #[inline]
     pub fn tell_taken(&self, taken: u64) {
-        self.put(|outgoing| outgoing.tell_taken(taken));
+        self.put(|outgoing| {
+            outgoing.tell_taken(taken);
+            outgoing.rouse();
+        });
+    }
+
+    /// Announces to the peer that this process goes to sleep; whether it did not know.
+    pub fn announce_sleep(&self) -> bool {
+        self.put(Outgoing::announce_sleep).unwrap_or(false)
     }
 
     /// Says something to the peer besides packets, if there is room for it beside what is of `class`; whether there was.

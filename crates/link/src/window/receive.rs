@@ -3,11 +3,12 @@
 
 use super::connection::Connection;
 use super::pair::Pair;
-use super::{Engine, Meeting};
+use super::{Engine, FIRST_LOOK_NS, Meeting};
 use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_hca::host::barrier;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
@@ -35,6 +36,8 @@ pub struct Receiving {
     unanswered: Vec<Arc<Connection>>,
     /// Answers to QPs that another thread had, in their order.
     deferred: VecDeque<Deferred>,
+    /// The next message of a pair is to be looked at again.
+    later: bool,
     /// That of the datagram in hand, out of reach of who has put it.
     payload: Vec<u8>,
 }
@@ -73,6 +76,16 @@ impl Receiving {
                 .any(|inflow| inflow.owes_ring || !inflow.groups.is_empty() || inflow.pair.is_waited_for())
     }
 
+    /// Whether there is something to go on with that nobody rings for, in whatever thread.
+    pub fn owes(&self) -> bool {
+        self.later || !self.unanswered.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// Announces to all peers that this process goes to sleep; whether one did not know.
+    fn announce_sleep(&mut self) -> bool {
+        self.pairs.iter().fold(false, |any, inflow| inflow.pair.announce_sleep() | any)
+    }
+
     pub fn begin(&mut self, pair: &Arc<Pair>, own: u64, groups: Vec<[u8; 16]>) {
         let groups = groups.into_iter().map(|group| (Kind::Join, group)).collect();
         let (pair, incoming) = (Arc::clone(pair), Incoming::new(own));
@@ -104,17 +117,47 @@ impl Engine {
     /// Takes in what has come; whether there was anything.
     pub fn look(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
-        process.handle_packets(|| self.take_in(&mut rx)).unwrap_or(false)
+        let any = process.handle_packets(|| self.take_in(&mut rx)).unwrap_or(false);
+        if rx.owes() {
+            self.hand_over(process);
+        }
+        any
+    }
+
+    /// The look before a sleep, behind which whoever puts something finds that this process sleeps. None while it is paused.
+    pub fn last_look(&self, process: &'static Process) -> Option<bool> {
+        let mut rx = self.receiving.lock();
+        let any = process.handle_packets(|| {
+            rx.tell_taken();
+            if rx.announce_sleep() {
+                barrier::heavy();
+            }
+            self.take_in(&mut rx)
+        });
+        if rx.owes() {
+            self.hand_over(process);
+        }
+        any
+    }
+
+    /// What is left to do may be done when nothing comes any more: the progress thread sees to it.
+    #[cold]
+    fn hand_over(&self, process: &'static Process) {
+        if self.next_look() > now_ns() + FIRST_LOOK_NS {
+            self.next_look.store(0, Ordering::SeqCst);
+            process.wake_for_packets();
+        }
     }
 
     fn take_in(&self, rx: &mut Receiving) -> bool {
         self.meet(rx);
         self.retry_deferred(rx);
+        rx.later = false;
         let mut any = false;
         for i in 0..rx.pairs.len() {
             any |= self.take_from(rx, i);
         }
-        self.answer(rx);
+        any |= self.answer(rx);
         for i in 0..rx.pairs.len() {
             let pair = Arc::clone(&rx.pairs[i].pair);
             for connection in pair.take_waiting() {
@@ -150,6 +193,8 @@ impl Engine {
                         continue;
                     };
                     rx.begin(&pair, own, self.datagrams.groups());
+                    // It has announced nothing there yet.
+                    self.stir();
                     self.connected_with(peer).iter().filter_map(|c| c.qp.upgrade()).for_each(|qp| qp.go_on());
                 }
                 Event::Down { peer, incarnation, own } => {
@@ -194,7 +239,11 @@ impl Engine {
                     break;
                 }
             };
-            if inflow.pair.is_over() || self.handle(rx, i, &message) == Taken::Later {
+            if inflow.pair.is_over() {
+                break;
+            }
+            if self.handle(rx, i, &message) == Taken::Later {
+                rx.later = true;
                 break;
             }
             any = true;
@@ -365,9 +414,16 @@ impl Engine {
         });
     }
 
-    /// Says what the responders have to say.
-    fn answer(&self, rx: &mut Receiving) {
-        rx.unanswered.retain(|connection| connection.qp.upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ())));
+    /// Says what the responders have to say; whether any could.
+    fn answer(&self, rx: &mut Receiving) -> bool {
+        let mut any = false;
+        rx.unanswered.retain(|connection| {
+            let before = connection.last_sent();
+            let more = connection.qp.upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ()));
+            any |= connection.last_sent() != before;
+            more
+        });
+        any
     }
 }
 

@@ -1,0 +1,115 @@
+//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls. It asks to be
+//! woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken everything before it was there,
+//! it does not ask again for a while.
+
+use super::Engine;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use vervain_hca::host::barrier;
+use vervain_hca::host::spin_budget::Patience;
+use vervain_hca::now_ns;
+use vervain_hca::process::Process;
+use vervain_window::pairs::rendezvous::{PeerId, Rendezvous};
+use vervain_window::pairs::waking::{Barrier, Occasion, Waking};
+
+/// How long it stays away after it was woken in vain, at first and at last.
+const FIRST_REST: Duration = Duration::from_micros(20);
+const LAST_REST: Duration = Duration::from_millis(4);
+const STACK: usize = 256 << 10;
+
+/// What there is of it besides the thread.
+#[derive(Default)]
+pub struct Watch {
+    begun: AtomicBool,
+    stands: AtomicBool,
+    /// How often the own process has woken it.
+    stirred: AtomicU64,
+}
+
+impl Watch {
+    /// Whether somebody sleeps who is woken.
+    pub fn stands(&self) -> bool {
+        self.stands.load(Ordering::Relaxed)
+    }
+}
+
+impl Engine {
+    fn me(&self) -> PeerId {
+        PeerId { node: self.facts().node, process: self.process.number() }
+    }
+
+    /// Starts the watch, where there can be one. Called by the progress thread, whose signal mask the new one has too.
+    pub fn set_watch(self: &Arc<Self>, process: &'static Process) {
+        if self.watch.begun.swap(true, Ordering::Relaxed)
+            || !self.device.wakes(self.facts().node)
+            || !barrier::is_registered()
+        {
+            return;
+        }
+        let engine = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("vervain-watch".into()).stack_size(STACK);
+        match thread.spawn(move || engine.stand_watch(process)) {
+            Ok(_) => self.watch.stands.store(true, Ordering::Relaxed),
+            Err(e) => {
+                log::info!("what comes through the window is looked for now and then, as nobody can be woken: {e}")
+            }
+        }
+    }
+
+    /// Whether nothing comes to this process of which the watch is not told.
+    pub fn is_guarded(&self) -> bool {
+        let claims = self.device.claims();
+        let is_known = |node| self.device.wakes(node) || !claims.has_node(node);
+        self.watch.stands() && (0..self.facts().layout.nodes()).all(is_known)
+    }
+
+    /// How a peer is woken, if it can be.
+    pub fn waking(&self, peer: PeerId) -> Option<(Waking, Barrier)> {
+        let barrier = if barrier::is_registered() { Barrier::Compiler } else { Barrier::Full };
+        let waking = || Waking::new(self.facts().layout, peer, self.me(), Occasion::Pair);
+        self.device.wakes(peer.node).then(|| (waking(), barrier))
+    }
+
+    /// Has the watch come by.
+    pub fn stir(&self) {
+        if self.watch.stands()
+            && let Ok(mut channel) = self.device.channel(self.facts().node)
+        {
+            let count = self.watch.stirred.fetch_add(1, Ordering::Relaxed) + 1;
+            Waking::new(self.facts().layout, self.me(), self.me(), Occasion::Door).wake(channel.as_mut(), count);
+        }
+    }
+
+    fn stand_watch(&self, process: &'static Process) {
+        let waking_word = Rendezvous::waking_word(self.facts().layout, self.me());
+        vervain_scheduler::shorten_slice();
+        // Rests as short as they are meant.
+        // SAFETY: of the calling thread, by a plain number.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        let mut patience = Patience::for_puts();
+        let mut rest = Duration::ZERO;
+        loop {
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+            if process.is_paused() {
+                rest = LAST_REST;
+                continue;
+            }
+            let seen = self.region().word(waking_word).load(Ordering::Acquire) as u32;
+            let looks = process.packet_looks();
+            let Some(mut found) = self.last_look(process) else { continue };
+            if !found {
+                let begin = now_ns();
+                self.device.sleep(waking_word, seen);
+                patience.slept(now_ns() - begin);
+            }
+            while patience.look_out(|| self.look(process)) {
+                found = true;
+            }
+            let polled = process.packet_looks() != looks;
+            rest = if found || !polled { Duration::ZERO } else { (rest * 2).clamp(FIRST_REST, LAST_REST) };
+        }
+    }
+}
