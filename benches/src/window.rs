@@ -8,7 +8,7 @@ use crate::between::raw;
 use crate::perftest::Test;
 use crate::process::numbers;
 use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::{Measure, single, together};
+use crate::rounds::{Measure, interleaved, single, together};
 use crate::setup::{LIMIT, Setup};
 
 /// Promises: ns over the ping-pong of stores, parts of memcpy, ms of processor time.
@@ -37,17 +37,6 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 }
 
 fn latency(setup: &Setup) -> Section {
-    Section::new(
-        "Through a window: latency of 8 bytes",
-        "VERVAIN_LINK=window, a file in memory. perftest's typical time, and where it has no test the median of a ping-pong\n\
-         of inline requests: half a round trip of Writes and Sends, the whole operation of Reads and atomics, for whose\n\
-         target nobody polls. Beside it: half a round trip of plain stores into memory that both map, for Reads and\n\
-         atomics a whole one.",
-        latency_rows(setup),
-    )
-}
-
-fn latency_rows(setup: &Setup) -> Result<Vec<Row>> {
     let tests = [
         ("ib_write_lat 8 B", &WRITE_LAT, 1.0, Some(WRITE_OVER_BY)),
         ("ib_send_lat 8 B", &SEND_LAT, 1.0, Some(MESSAGE_OVER_BY)),
@@ -61,19 +50,32 @@ fn latency_rows(setup: &Setup) -> Result<Vec<Row>> {
     let mut measures: Vec<Measure> = vec![single(|| raw(setup, "raw", &["shared", "20000"]))];
     measures.extend(tests.map(|(_, test, ..)| single(move || through_window(test, |test| test.typical_ns(setup)))));
     measures.extend(pairs.map(|(_, mode)| single(move || paired(setup, mode, "20000"))));
-    let columns = together(setup.rounds, measures)?;
-    let (stores, ours) = (&columns[0], &columns[1..]);
+    let mut measured = interleaved(setup.rounds, measures).into_iter().map(|result| result.map(|mut c| c.remove(0)));
+    let stores = measured.next().and_then(Result::ok).unwrap_or_default();
     let twice: Vec<f64> = stores.iter().map(|ns| 2.0 * ns).collect();
     let names = tests.map(|(what, _, trips, over)| (what, trips, over)).into_iter();
     let names = names.chain(pairs.map(|(what, _)| (what, 1.0, Some(MESSAGE_OVER_BY))));
-    let rows = names.zip(ours).filter_map(|((what, trips, over), ours)| {
-        let row = match trips {
-            1.0 => Row::beside(what, Unit::Ns, ours, "ping-pong of stores", stores),
-            _ => Row::beside(what, Unit::Ns, ours, "ping-pong of stores, there and back", &twice),
+    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
+    for ((what, trips, over), ours) in names.zip(measured) {
+        let row = match ours {
+            Ok(ours) if trips == 1.0 => Row::beside(what, Unit::Ns, &ours, "ping-pong of stores", &stores),
+            Ok(ours) => Row::beside(what, Unit::Ns, &ours, "ping-pong of stores, there and back", &twice),
+            Err(e) => {
+                skipped.push(format!("{e:#}"));
+                None
+            }
         };
-        row.map(|row| over.into_iter().fold(row, |row, over| row.target(Target::OverByAtMost(over))))
-    });
-    Ok(rows.collect())
+        rows.extend(row.map(|row| over.into_iter().fold(row, |row, over| row.target(Target::OverByAtMost(over)))));
+    }
+    let section = Section::new(
+        "Through a window: latency of 8 bytes",
+        "VERVAIN_LINK=window, a file in memory. perftest's typical time, and where it has no test the median of a ping-pong\n\
+         of inline requests: half a round trip of Writes and Sends, the whole operation of Reads and atomics, for whose\n\
+         target nobody polls. Beside it: half a round trip of plain stores into memory that both map, for Reads and\n\
+         atomics a whole one.",
+        Ok(rows),
+    );
+    Section { skipped, ..section }
 }
 
 fn bandwidth(setup: &Setup) -> Section {
