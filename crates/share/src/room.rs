@@ -34,7 +34,7 @@ impl Room {
         let mut room = RangeAllocator::new(granules.clone());
         let _ = room.allocate_range(granules.end);
         let mut free = 0;
-        for block in taken.chain([len..len]) {
+        for block in taken.chain(std::iter::once(len..len)) {
             if free < block.start {
                 room.free_range(free / GRANULE..block.start / GRANULE);
             }

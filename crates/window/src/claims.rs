@@ -124,7 +124,7 @@ impl Claims {
         drop(held);
         let owner = HeapOwner(Arc::new(Owner { claims: self.clone(), number: HEAP, incarnation }));
         if owner.granules().is_empty() {
-            let all = self.layout.granules().len() as u64 * GRANULE >> 20;
+            let all = (self.layout.granules().len() as u64 * GRANULE) >> 20;
             let what = "too small for a heap beside what messages need";
             return Err(Error::new(libc::ENOMEM, format!("the region of node {}, {all} MiB, is {what}", self.node)));
         }

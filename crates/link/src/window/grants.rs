@@ -77,9 +77,8 @@ impl Engine {
     /// Follows a peer that has taken its grants back: nothing more goes there by them.
     #[inline]
     pub fn follow(&self, pair: &Arc<Pair>) {
-        let count = pair.told(block::TAKEN_BACK);
-        if count != pair.followed() {
-            self.give_back(pair, count);
+        if pair.is_asked_back() {
+            self.give_back(pair, pair.told(block::TAKEN_BACK));
         }
     }
 

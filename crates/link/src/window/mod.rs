@@ -8,6 +8,7 @@ mod datagrams;
 mod direct;
 mod grants;
 mod landing;
+mod numbers;
 mod pair;
 mod path_psns;
 mod payload;
@@ -16,6 +17,7 @@ mod watch;
 
 use connection::{Connection, NEVER};
 use datagrams::Datagrams;
+use numbers::ByNumber;
 use pair::Pair;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
@@ -96,7 +98,7 @@ struct Engine {
     /// Rung when there is something to see at the doors.
     bell: Bell,
     pairs: OwnerLock<HashMap<PeerId, Arc<Pair>>>,
-    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
+    connections: OwnerLock<ByNumber<Arc<Connection>>>,
     datagrams: Datagrams,
     /// Peers that were granted memory of this process.
     grantees: OwnerLock<Vec<Arc<Pair>>>,

@@ -37,8 +37,9 @@ pub struct Pair {
     over: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
     stalled: AtomicU64,
-    /// Who found no room.
+    /// Who found no room, and whether that is anybody.
     waiting: OwnerLock<Vec<Weak<Connection>>>,
+    is_waited_for: AtomicBool,
 }
 
 impl Pair {
@@ -64,6 +65,7 @@ impl Pair {
             over: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
             waiting: OwnerLock::default(),
+            is_waited_for: AtomicBool::new(false),
         }
     }
 
@@ -80,6 +82,12 @@ impl Pair {
             outgoing.tell(block::TAKEN_BACK, count.into());
             outgoing.rouse();
         });
+    }
+
+    /// Whether the peer has taken back what it had granted, and this process has not followed.
+    #[inline]
+    pub fn is_asked_back(&self) -> bool {
+        self.told(block::TAKEN_BACK) != self.followed()
     }
 
     /// How often that was.
@@ -242,15 +250,19 @@ impl Pair {
 
     /// `connection` goes on when there is room.
     pub fn wait_for_room(&self, connection: &Arc<Connection>) {
-        self.waiting.lock().push(Arc::downgrade(connection));
+        let mut waiting = self.waiting.lock();
+        waiting.push(Arc::downgrade(connection));
+        self.is_waited_for.store(true, Ordering::Release);
     }
 
     /// Those who wait, if there is room for them now.
     pub fn take_waiting(&self) -> Vec<Arc<Connection>> {
-        if self.waiting.lock().is_empty() || !self.is_over() && !self.has_room(Class::Request) {
+        if !self.is_waited_for() || !self.is_over() && !self.has_room(Class::Request) {
             return Vec::new();
         }
-        let mut waiting: Vec<_> = std::mem::take(&mut *self.waiting.lock()).iter().filter_map(Weak::upgrade).collect();
+        let mut waiting = self.waiting.lock();
+        self.is_waited_for.store(false, Ordering::Relaxed);
+        let mut waiting: Vec<_> = std::mem::take(&mut *waiting).iter().filter_map(Weak::upgrade).collect();
         // One may have noted itself more than once.
         waiting.dedup_by(|a, b| Arc::ptr_eq(a, b));
         waiting
@@ -258,17 +270,15 @@ impl Pair {
 
     /// Whether anybody waits.
     pub fn is_waited_for(&self) -> bool {
-        !self.waiting.lock().is_empty()
+        self.is_waited_for.load(Ordering::Acquire)
     }
 }
 
 /// The headers of a packet as they lie in a slot.
 #[inline]
 pub fn encode(headers: &Headers) -> [u8; HEADERS] {
-    const _: () = assert!(MAX_HEADERS <= HEADERS);
-    let mut emitted = [0; MAX_HEADERS];
-    let len = headers.emit(&mut emitted);
+    const _: () = assert!(MAX_HEADERS == HEADERS);
     let mut bytes = [0; HEADERS];
-    bytes[..len].copy_from_slice(&emitted[..len]);
+    headers.emit(&mut bytes);
     bytes
 }

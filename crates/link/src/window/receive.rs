@@ -13,12 +13,12 @@ use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
-use vervain_window::GRANULE;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::Want;
 use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
+use vervain_window::{GRANULE, Region};
 use vervain_wire::{Headers, Packet, opcode, parse_headers};
 
 /// Messages of one pair before others get their turn: as many as there are slots for requests.
@@ -55,6 +55,18 @@ struct Deferred {
     connection: Arc<Connection>,
     headers: [u8; HEADERS],
     payload: Vec<u8>,
+}
+
+impl Inflow {
+    /// Whether there is anything to take from it, to tell the peer, or to go on with.
+    #[inline]
+    fn has_news(&self, region: &Region) -> bool {
+        self.incoming.has_news(region)
+            || self.pair.is_asked_back()
+            || self.owes_ring
+            || !self.groups.is_empty()
+            || self.pair.is_waited_for()
+    }
 }
 
 /// What became of a message.
@@ -117,11 +129,26 @@ impl Engine {
     /// Takes in what has come; whether there was anything.
     pub fn look(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
+        if !self.has_news(&rx) {
+            return false;
+        }
         let any = process.handle_packets(|| self.take_in(&mut rx)).unwrap_or(false);
         if rx.owes() {
             self.hand_over(process);
         }
         any
+    }
+
+    /// Whether a look would find anything to do.
+    #[inline]
+    fn has_news(&self, rx: &Receiving) -> bool {
+        rx.pairs.iter().any(|inflow| inflow.has_news(self.region())) || rx.owes() || self.is_rung()
+    }
+
+    /// Whether a process may have told something by its door, or an event waits.
+    #[inline]
+    fn is_rung(&self) -> bool {
+        self.bell.is_rung() || self.has_news.load(Ordering::Acquire)
     }
 
     /// The look before a sleep, behind which whoever puts something finds that this process sleeps. None while it is paused.
@@ -155,12 +182,13 @@ impl Engine {
         rx.later = false;
         let mut any = false;
         for i in 0..rx.pairs.len() {
-            any |= self.take_from(rx, i);
+            if rx.pairs[i].has_news(self.region()) {
+                any |= self.take_from(rx, i);
+            }
         }
         any |= self.answer(rx);
         for i in 0..rx.pairs.len() {
-            let pair = Arc::clone(&rx.pairs[i].pair);
-            for connection in pair.take_waiting() {
+            for connection in rx.pairs[i].pair.take_waiting() {
                 connection.qp.upgrade().iter().for_each(|qp| qp.go_on());
             }
         }
@@ -169,7 +197,7 @@ impl Engine {
 
     /// Sees who has come and gone.
     fn meet(&self, rx: &mut Receiving) {
-        if !self.bell.is_rung() && !self.has_news.load(Ordering::Acquire) {
+        if !self.is_rung() {
             return;
         }
         let mut meeting = self.meeting.lock();
@@ -222,34 +250,35 @@ impl Engine {
 
     /// Takes from pair `i`.
     fn take_from(&self, rx: &mut Receiving, i: usize) -> bool {
+        let region = self.region();
+        let pair = Arc::clone(&rx.pairs[i].pair);
         let mut any = false;
-        self.follow(&rx.pairs[i].pair);
+        self.follow(&pair);
         for _ in 0..BATCH {
-            let inflow = &mut rx.pairs[i];
-            let message = match inflow.incoming.next(self.region()) {
+            let incoming = &mut rx.pairs[i].incoming;
+            let message = match incoming.next(region) {
                 Ok(Some(message)) => message,
                 Ok(None) => {
-                    if let Some(taken) = inflow.incoming.untold(false) {
-                        inflow.pair.tell_taken(taken);
+                    if let Some(taken) = incoming.untold(false) {
+                        pair.tell_taken(taken);
                     }
                     break;
                 }
                 Err(_) => {
-                    self.distrust(&inflow.pair);
+                    self.distrust(&pair);
                     break;
                 }
             };
-            if inflow.pair.is_over() {
+            if pair.is_over() {
                 break;
             }
-            if self.handle(rx, i, &message) == Taken::Later {
+            if self.handle(rx, i, &pair, &message) == Taken::Later {
                 rx.later = true;
                 break;
             }
             any = true;
-            let inflow = &mut rx.pairs[i];
-            if let Some(taken) = inflow.incoming.took(&message) {
-                inflow.pair.tell_taken(taken);
+            if let Some(taken) = rx.pairs[i].incoming.took(&message) {
+                pair.tell_taken(taken);
             }
         }
         self.tell_pair(&mut rx.pairs[i]);
@@ -288,12 +317,11 @@ impl Engine {
         }
     }
 
-    fn handle(&self, rx: &mut Receiving, i: usize, message: &Message) -> Taken {
-        let pair = Arc::clone(&rx.pairs[i].pair);
+    fn handle(&self, rx: &mut Receiving, i: usize, pair: &Arc<Pair>, message: &Message) -> Taken {
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
-            Kind::Packet | Kind::Begins => return self.packet(rx, &pair, message),
-            Kind::Landing | Kind::NoLanding => self.landing(&pair, message.kind, &message.headers),
+            Kind::Packet | Kind::Begins => return self.packet(rx, pair, message),
+            Kind::Landing | Kind::NoLanding => self.landing(pair, message.kind, &message.headers),
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
             Kind::LongRing => {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
@@ -303,11 +331,11 @@ impl Engine {
                     Ok(used) if at.is_multiple_of(GRANULE) => pair.got_long(at, used),
                     // It has died in the meantime.
                     Err(e) if e.errno() == libc::ESTALE => {}
-                    _ => self.distrust(&pair),
+                    _ => self.distrust(pair),
                 }
             }
-            Kind::WantGrant => self.wants_grant(&pair, Want::decode(&message.headers)),
-            Kind::Grant | Kind::NoGrant => self.granted(&pair, message.kind, &message.headers),
+            Kind::WantGrant => self.wants_grant(pair, Want::decode(&message.headers)),
+            Kind::Grant | Kind::NoGrant => self.granted(pair, message.kind, &message.headers),
             Kind::Join => self.enter(pair.peer, group(), true),
             Kind::Leave => self.enter(pair.peer, group(), false),
         }

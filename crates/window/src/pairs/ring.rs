@@ -368,6 +368,12 @@ impl Incoming {
         self.read(region, at).map(Some)
     }
 
+    /// Whether a look at this end would find a message, or have something to tell.
+    #[inline]
+    pub fn has_news(&self, region: &Region) -> bool {
+        self.bytes > 0 || region.word(self.next_at()).load(Ordering::Acquire) as u32 == slot::tag(self.taken)
+    }
+
     #[inline]
     fn read(&self, region: &Region, at: u64) -> Result<Message, NoMessage> {
         let mut bytes = [0; HEADERS + 4];
