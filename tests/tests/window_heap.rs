@@ -115,7 +115,7 @@ fn programs_see_what_they_would_see_on_private_memory() {
         return;
     }
     // One that has room for everything, and one that soon has not.
-    for mib in [1024, 24] {
+    for mib in [512, 24] {
         let window = Window::new(mib);
         for name in ["share_maps", "share_fork"] {
             let program = c_program(name);
@@ -133,7 +133,7 @@ fn random_memory_calls_do_what_the_model_says() {
     if !can_share() {
         return;
     }
-    let window = Window::new(1024);
+    let window = Window::new(512);
     let arguments = ["--seeds", "100", "50", "--calls", "100", "--without", "huge-in-part"];
     let got = end(window.program(c_program("memory_model")).args(arguments));
     assert!(got.success() && got.output.contains("50 seeds, 0 failed"), "{}", got.describe());

@@ -16,8 +16,10 @@ const TRIED: usize = 4 << 20;
 /// What a process under the preload finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
-    /// Its large allocations lie in a sealed memfd, or in a window.
+    /// Its large allocations lie in a sealed memfd.
     Served,
+    /// They lie in a window.
+    InWindow,
     /// The preload serves none: sharing is off, or the machine refuses it.
     Off,
     /// The preload knows nothing of sharing, or was not loaded.
@@ -27,11 +29,13 @@ pub enum Serving {
 }
 
 impl Serving {
-    const ALL: [Serving; 4] = [Serving::Served, Serving::Off, Serving::Absent, Serving::OtherVersion];
+    const ALL: [Serving; 5] =
+        [Serving::Served, Serving::InWindow, Serving::Off, Serving::Absent, Serving::OtherVersion];
 
     fn word(self) -> &'static str {
         match self {
             Serving::Served => "served",
+            Serving::InWindow => "in-window",
             Serving::Off => "off",
             Serving::Absent => "absent",
             Serving::OtherVersion => "other-version",
@@ -87,7 +91,11 @@ fn found() -> Serving {
     let mut place = Place::default();
     // SAFETY: the function only looks up the range and fills the struct on this stack.
     let rc = unsafe { (api.find)(memory.as_ptr().addr(), TRIED, &raw mut place) };
-    if rc == 0 && [KIND_MEMFD, KIND_WINDOW].contains(&place.kind) { Serving::Served } else { Serving::Off }
+    match place.kind {
+        KIND_MEMFD if rc == 0 => Serving::Served,
+        KIND_WINDOW if rc == 0 => Serving::InWindow,
+        _ => Serving::Off,
+    }
 }
 
 #[cfg(test)]

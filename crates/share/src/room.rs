@@ -152,3 +152,24 @@ impl Heap {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_what_blocks_do_not_have() {
+        const G: usize = GRANULE;
+        let Room::Own(mut room) = Room::beside(10 * G, [0..G, 3 * G..5 * G, 5 * G..6 * G].into_iter()) else {
+            panic!()
+        };
+        assert_eq!(room.allocate_range(5), Err(range_alloc::RangeAllocationError { fragmented_free_length: 6 }));
+        assert_eq!(room.allocate_range(4), Ok(6..10));
+        assert_eq!(room.allocate_range(2), Ok(1..3));
+        assert!(room.allocate_range(1).is_err());
+        for (taken, len) in [(vec![], 4), (vec![0..4 * G], 0), (vec![G..4 * G], 1)] {
+            let Room::Own(mut room) = Room::beside(4 * G, taken.into_iter()) else { panic!() };
+            assert_eq!((room.allocate_range(len + 1).is_err(), len == 0 || room.allocate_range(len).is_ok()), (true, true));
+        }
+    }
+}

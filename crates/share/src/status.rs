@@ -1,4 +1,4 @@
-//! One sentence for `vervain doctor`: whether programs allocate from shared memory here, and why not.
+//! Sentences for `vervain doctor` and for tests: whether programs allocate from shared memory here, where, and why not.
 
 use crate::heap::THRESHOLD;
 use crate::object::Object;
@@ -15,20 +15,22 @@ pub fn sentence() -> String {
     let from = THRESHOLD >> 10;
     let what =
         format!("allocated from shared memory: blocks and anonymous mappings from {from} KiB, and page-aligned ones");
-    let window = room::wanted().map(|spec| (room::open(&spec), spec));
-    let beside = match window {
-        Some((Ok((_, room)), spec)) => {
-            let (len, node, file) = (room.len() >> 20, room.node(), spec.path.display());
-            return format!(
-                "{what}, in up to {len} MiB of node {node} of the window {file}, which the node's processes share"
-            );
-        }
-        Some((Err(why), _)) => format!(". The heap is not in the window: {why}"),
-        None => String::new(),
-    };
+    if let Some(Ok(place)) = window() {
+        return format!("{what}, {place}");
+    }
     if let Err(why) = Object::create(settings.heap_len, settings.huge) {
-        return off(why) + &beside;
+        return off(why);
     }
     let pages = if settings.huge { "huge pages where a block has room for them" } else { "small pages only" };
-    format!("{what}, in a sealed memfd of up to {} GiB, {pages}{beside}", settings.heap_len >> 30)
+    format!("{what}, in a sealed memfd of up to {} GiB, {pages}", settings.heap_len >> 30)
+}
+
+/// Where in the window that `VERVAIN_WINDOW` names for heaps they lie, or why they do not; None where it names none.
+pub fn window() -> Option<Result<String, String>> {
+    let spec = room::wanted()?;
+    let place = |room: room::WindowRoom| {
+        let (len, node, file) = (room.len() >> 20, room.node(), spec.path.display());
+        format!("in the window {file}, where the programs of node {node} share {len} MiB")
+    };
+    Some(room::open(&spec).map(|(_, room)| place(room)).map_err(|e| e.to_string()))
 }

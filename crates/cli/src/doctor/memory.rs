@@ -10,21 +10,32 @@ use super::{Finding, Status};
 use crate::libs;
 use crate::sharing::{self, Serving};
 
-/// Memory that the preload serves from sealed memfds.
+/// Memory that the preload serves from sealed memfds, or from a window.
 pub fn allocated_shared(lib_dir: Option<&Path>) -> Finding {
     let share = Config::of_process().map_or(Share::Auto, |config| config.share);
     let preload = libs::directory(lib_dir).map(|dir| dir.join(libs::PRELOAD));
-    judge_allocated_shared(share, preload.and_then(|p| sharing::under(&p)))
+    judge_allocated_shared(share, preload.and_then(|p| sharing::under(&p)), vervain_share::status::window())
 }
 
 const ALLOCATED_SHARED: &str = "allocated from shared memory";
 const ALLOCATED_SHARED_COST: &str = "memory that programs allocate is not mapped by peers: each operation between \
                                      processes costs a system call, or waits for a thread of the owner";
 
-fn judge_allocated_shared(share: Share, serving: Result<Serving>) -> Finding {
+fn judge_allocated_shared(share: Share, serving: Result<Serving>, window: Option<Result<String, String>>) -> Finding {
     let lack =
         |found: &str, remedy| Finding::with(Status::Slower, ALLOCATED_SHARED, found, ALLOCATED_SHARED_COST, remedy);
     match serving {
+        Ok(Serving::InWindow) => {
+            let place = window.and_then(Result::ok).unwrap_or_else(|| "in a window".to_owned());
+            Finding::ok(ALLOCATED_SHARED, format!("in force: {place}, and get the rest from the C library"))
+        }
+        Ok(Serving::Served) if let Some(Err(why)) = window => Finding::with(
+            Status::Slower,
+            ALLOCATED_SHARED,
+            format!("in a memfd and not in the window: {why}"),
+            "peers of other nodes reach it through rings only",
+            "what VERVAIN_WINDOW can be is in docs/environment.md",
+        ),
         Ok(Serving::Served) => {
             Finding::ok(ALLOCATED_SHARED, "in force: peers map large allocations of programs under `vervain run`")
         }
@@ -106,12 +117,19 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_says_by_what() {
-        let f = judge_allocated_shared(Share::Off, Ok(Serving::Off));
+        let f = judge_allocated_shared(Share::Off, Ok(Serving::Off), None);
         assert_eq!(f.status, Status::Slower);
         assert!(f.found.contains("VERVAIN_SHARE"), "{}", f.found);
-        assert_eq!(judge_allocated_shared(Share::Auto, Ok(Serving::Served)).status, Status::Ok);
-        assert!(judge_allocated_shared(Share::Auto, Ok(Serving::Absent)).found.contains("does not share"));
-        assert!(judge_allocated_shared(Share::Auto, Err(anyhow::anyhow!("no preload"))).found.contains("no preload"));
+        assert_eq!(judge_allocated_shared(Share::Auto, Ok(Serving::Served), None).status, Status::Ok);
+        assert!(judge_allocated_shared(Share::Auto, Ok(Serving::Absent), None).found.contains("does not share"));
+        assert!(
+            judge_allocated_shared(Share::Auto, Err(anyhow::anyhow!("no preload")), None).found.contains("no preload")
+        );
+        let place = Some(Ok("in the window w".to_owned()));
+        let f = judge_allocated_shared(Share::Auto, Ok(Serving::InWindow), place);
+        assert!(f.status == Status::Ok && f.found.contains("in the window w"), "{}", f.found);
+        let f = judge_allocated_shared(Share::Auto, Ok(Serving::Served), Some(Err("too small".to_owned())));
+        assert!(f.status == Status::Slower && f.found.contains("not in the window: too small"), "{}", f.found);
     }
 
     #[test]
