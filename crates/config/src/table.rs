@@ -149,12 +149,12 @@ table! {
     }
     SEED "VERVAIN_SEED" {
         syntax: Syntax::Text("a number"), default: "each test's own",
-        meaning: "Seed of random tests; the simulation makes that run alone and prints its packets",
+        meaning: "Seed of random tests; the simulations make that run alone and print what happens",
         set by Tester, read by Tests
     }
     SEEDS "VERVAIN_SEEDS" {
         syntax: Syntax::Text("a number"), default: "each one's own",
-        meaning: "Runs that each simulation makes, of the transport and of the mesh",
+        meaning: "Runs that each simulation makes, of the transport, of pairs and of the mesh",
         set by Tester, read by Tests
     }
     SOAK_FROM "VERVAIN_SOAK_FROM" {

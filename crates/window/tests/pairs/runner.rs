@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// So many failures are told; then it is enough.
-const ENOUGH: usize = 5;
+const ENOUGH: usize = 2;
 
 /// Held while seeds are run: there is one panic hook.
 static ALONE: Mutex<()> = Mutex::new(());
