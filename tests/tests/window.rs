@@ -1,11 +1,15 @@
 //! Programs whose processes reach each other through a window, in which they write and do not read: in a file, and where the kernel
 //! lets them write only. Under load, beside the dead and the stopped; unchanged clients.
 
-use std::time::Duration;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use vervain_tests::matrix::PERFTEST;
 use vervain_tests::pairs::{complaint, has_all_sizes, pair, perftest_by_turns, words};
-use vervain_tests::{Failures, Runs, have, way};
+use vervain_tests::{Failures, Job, Runs, alone, c_program, failure, have, have_c, under_vervain, way};
+use vervain_window::Options;
 
 const WINDOWS: &[&str] = &["window", "write_only"];
 
@@ -77,4 +81,79 @@ fn every_tool_of_perftest_runs() {
         }
         failures.assert_none();
     }
+}
+/// Two programs talk through a window into which somebody writes what he likes, time and again with another window, for so many seconds:
+/// they end by themselves. Programs in a window of their own do not notice.
+fn ravage(seconds: u64) {
+    if !have_c() {
+        return;
+    }
+    let _turn = alone();
+    let seed =
+        std::env::var("VERVAIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("VERVAIN_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut failures = Failures::default();
+    while Instant::now() < end {
+        let mut others = under_vervain(c_program("data"));
+        let others = Job::start(others.arg("random_ops").envs(way("window")).env("VT_ROUNDS", "100"));
+        ravage_once(&mut random, &mut failures);
+        failure(&others.finish(Duration::from_secs(120))).into_iter().for_each(|why| failures.add("others", why));
+    }
+    failures.assert_none();
+}
+
+fn ravage_once(random: &mut fastrand::Rng, failures: &mut Failures) {
+    let options = Options { size: Some(64 << 20), ..Options::default() };
+    let memory = File::from(vervain_window::memfd(&options).expect("a window"));
+    let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+    let mut programs = under_vervain(c_program("ravaged"));
+    programs.envs([("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", &*path), ("VT_ROUNDS", "20")]);
+    let mut programs = Job::start(&mut programs);
+    let talk = programs.wait_output("they talk", Duration::from_secs(60));
+    // Much, which ends all at once, or little, which ends one thing after the other.
+    let pause = Duration::from_micros([0, 10, 100, 1000][random.usize(..4)]);
+    let end = Instant::now() + Duration::from_millis(1500);
+    let len = memory.metadata().expect("its length").len();
+    let mut bytes = [0; 256];
+    while Instant::now() < end {
+        // Most of what is used lies at the beginning of the first region.
+        let place = |random: &mut fastrand::Rng| {
+            let end = if random.u8(..8) == 0 { len - 256 } else { 4 << 20 };
+            random.u64(..end)
+        };
+        let most = if random.bool() { 8 } else { 256 };
+        let n = random.usize(1..=most);
+        match random.u8(..4) {
+            0 => random.fill(&mut bytes[..n]),
+            1 => bytes[..8].copy_from_slice(&random.u64(..1000).to_le_bytes()),
+            // What was put before, there or elsewhere.
+            _ => drop(memory.read_at(&mut bytes[..n], place(random))),
+        }
+        let at = place(random);
+        let at = if random.bool() { at / 8 * 8 } else { at };
+        memory.write_at(&bytes[..n], at).expect("it can be written");
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+    }
+    let end = programs.finish(Duration::from_secs(120));
+    failure(&end).into_iter().for_each(|why| failures.add("ravaged", why));
+    if !talk {
+        failures.add("ravaged", format!("they do not talk: {}", end.describe()));
+    }
+}
+
+#[test]
+fn whoever_writes_all_over_a_window_makes_no_program_crash_or_hang() {
+    ravage(5);
+}
+
+/// `make soak`.
+#[test]
+#[ignore = "runs for VERVAIN_SOAK_SECONDS: make soak"]
+fn soak() {
+    let seconds = std::env::var("VERVAIN_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    ravage(seconds.unwrap_or(60));
 }
