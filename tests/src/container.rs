@@ -15,6 +15,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub const VERVAIN: &str = "/mnt/bin/vervain";
 /// Where it has the compiled programs of `tests/c`.
 pub const PROGRAMS: &str = "/mnt/c";
+/// Where it has what it shares with others.
+pub const VOLUME: &str = "/mnt/volume";
 
 /// What a container's engine restricts.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +47,14 @@ impl Container {
     /// # Panics
     /// When it cannot be made.
     pub fn start(host: &Host, limits: &Limits) -> Container {
+        Container::with_volume(host, limits, Path::new(""))
+    }
+
+    /// The same, with a file or folder of this machine at [`VOLUME`].
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn with_volume(host: &Host, limits: &Limits, volume: &Path) -> Container {
         let command = vervain();
         let directory = library(&command).expect("the libraries beside the command");
         let programs = c_program("refuse");
@@ -56,6 +66,10 @@ impl Container {
         unshare.arg(
             "mount -t tmpfs -o size=1m tmpfs /mnt; mkdir -p /mnt/bin /mnt/lib/vervain /mnt/c
              for d in bin lib/vervain c; do mount --bind \"$1\" /mnt/$d; shift; done
+             if [ -n \"$3\" ]; then
+                 if [ -d \"$3\" ]; then mkdir /mnt/volume; else : > /mnt/volume; fi
+                 mount --bind \"$3\" /mnt/volume
+             fi
              mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
              mount -t proc -o \"hidepid=$1\" proc /proc
              if [ \"$2\" = true ]; then mount -o remount,bind,ro /; else mount -t tmpfs -o mode=1777 tmpfs /tmp; fi
@@ -63,7 +77,7 @@ impl Container {
         );
         let parent = |file: &Path| file.parent().expect("a file is in a directory").to_owned();
         unshare.arg("sh").args([parent(&command), directory, parent(&programs)]);
-        unshare.arg(if limits.hidden_processes { "4" } else { "0" }).arg(limits.read_only_root.to_string());
+        unshare.arg(if limits.hidden_processes { "4" } else { "0" }).arg(limits.read_only_root.to_string()).arg(volume);
         let mut start = host.enter(&unshare);
         let mut holder =
             start.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|e| panic!("{start:?}: {e}"));

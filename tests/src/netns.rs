@@ -210,6 +210,18 @@ impl Host {
         sent.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no OutDatagrams in {tables}"))
     }
 
+    /// How many bytes have passed its cable, both ways together.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    pub fn bytes_on_cable(&self) -> u64 {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/dev", self.pid())).expect("/proc/PID/net/dev");
+        let row = table.lines().find_map(|line| line.trim().strip_prefix("eth0:"));
+        let numbers = row.unwrap_or_else(|| panic!("no eth0 in {table}")).split_whitespace().map(|n| n.parse::<u64>());
+        // Received comes first, sent ninth.
+        numbers.enumerate().filter(|(i, _)| [0, 8].contains(i)).map(|(_, n)| n.expect("a number")).sum()
+    }
+
     /// Kills what runs in the namespace: a launcher's daemon, say, that has left the group of the test's job.
     fn kill_all(&self) {
         let Ok(ours) = std::fs::read_link(self.path()) else { return };

@@ -65,6 +65,12 @@ fn kernels_over_open_mpi_get_the_serial_result_in_packets() {
 }
 
 #[test]
+fn kernels_get_the_serial_result_through_windows() {
+    kernels(&OPEN_MPI, "window", IN_PACKETS);
+    kernels(&MPICH, "write_only", IN_PACKETS);
+}
+
+#[test]
 fn kernels_over_mpich_get_the_serial_result_in_packets() {
     kernels(&MPICH, "roce", IN_PACKETS);
 }

@@ -1,5 +1,5 @@
-//! Open MPI and MPICH, as Debian ships them, over UCX over Vervain: `tests/mpi/check.c` in all its parts, by memory and in
-//! packets. UCX uses nothing but verbs (`tests/src/mpi.rs`).
+//! Open MPI and MPICH, as Debian ships them, over UCX over Vervain: `tests/mpi/check.c` in all its parts, by memory, in
+//! packets and through windows. UCX uses nothing but verbs (`tests/src/mpi.rs`).
 
 use std::time::Duration;
 
@@ -24,7 +24,12 @@ fn run(mpi: &Mpi, link: &str, parts: &[&str], ranks: &[u32]) {
         // The least that any of the parts sends.
         let [memory, packets] = ["memory_bytes", "sent_pkts"].map(|name| counters.read(name));
         println!("{what}: {memory} bytes by memory, {packets} packets");
-        if if link == "roce" { memory > 0 || packets < 1000 } else { memory < 1 << 20 || packets > 0 } {
+        let wrong = match link {
+            "roce" => memory > 0 || packets < 1000,
+            "window" | "write_only" => memory > 0 || packets > 0,
+            _ => memory < 1 << 20 || packets > 0,
+        };
+        if wrong {
             failures.add(&what, format!("{memory} bytes went by memory, and {packets} packets"));
         }
     }
@@ -58,6 +63,18 @@ fn open_mpi_in_packets() {
 #[test]
 fn mpich_in_packets() {
     run(&MPICH, "roce", SINGLE, &[2, 4]);
+}
+
+#[test]
+fn open_mpi_through_windows() {
+    run(&OPEN_MPI, "window", SINGLE, &[2, 4]);
+    run(&OPEN_MPI, "write_only", SINGLE, &[3]);
+}
+
+#[test]
+fn mpich_through_windows() {
+    run(&MPICH, "window", ALL, &[2]);
+    run(&MPICH, "write_only", SINGLE, &[4]);
 }
 
 /// Open MPI's own transport over verbs, without UCX. On windows of malloc'd memory it has the device's atomics (osc/rdma); the part

@@ -1,5 +1,5 @@
-//! UCX over Vervain: `ucx_info` finds the device, and `ucx_perftest` does everything that UCX can do over verbs, by memory
-//! and in packets.
+//! UCX over Vervain: `ucx_info` finds the device, and `ucx_perftest` does everything that UCX can do over verbs, by memory,
+//! in packets and through windows.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn ucx_info_lists_the_transports_of_the_device() {
     if !have(&["ucx_info"]) {
         return;
     }
-    for (name, device) in [("auto", "vervain0:1"), ("roce", "vervain0:1")] {
+    for (name, device) in [("auto", "vervain0:1"), ("roce", "vervain0:1"), ("window", "vervain0:1")] {
         let mut info = under_vervain("ucx_info");
         let end = Job::start(info.arg("-d").envs(way(name))).finish(LIMIT);
         assert!(end.success(), "{}", end.describe());
@@ -45,6 +45,19 @@ fn every_operation_over_rc_by_memory() {
 fn every_operation_over_rc_in_packets() {
     perftest("roce", RC, &[MESSAGES, MEMORY], SIZES, "100");
     perftest("roce", RC, &[ATOMICS], &["8"], "300");
+}
+
+#[test]
+fn every_operation_over_rc_through_windows() {
+    perftest("window", RC, &[MESSAGES, MEMORY], SIZES, "100");
+    perftest("window", RC, &[ATOMICS], &["8"], "300");
+    perftest("write_only", RC, &[MESSAGES, MEMORY], &["8192"], "100");
+}
+
+#[test]
+fn every_operation_over_ud_through_windows() {
+    perftest("window", UD, &[MESSAGES], &["8", "65536"], "50");
+    perftest("write_only", UD, &[MESSAGES], &["8192"], "50");
 }
 
 #[test]
@@ -71,7 +84,7 @@ fn workers_that_sleep_are_woken() {
     }
     let _turn = alone();
     let mut failures = Failures::default();
-    for (link, tls) in [("auto", RC), ("auto", UD), ("roce", RC), ("roce", UD)] {
+    for (link, tls) in [("auto", RC), ("auto", UD), ("roce", RC), ("roce", UD), ("window", RC), ("write_only", UD)] {
         let variables = [way(link), vec![("UCX_TLS", tls)]].concat();
         let words = ["-t", "tag_lat", "-s", "8", "-n", "2000", "-E", "sleep", "-f"];
         let (server, client) = pair("ucx_perftest", &words.map(str::to_owned), &variables, LIMIT);
