@@ -146,7 +146,7 @@ fn each_test_of_pyverbs_does_what_is_listed() {
         return;
     }
     let mut failures = Failures::default();
-    for name in ["auto", "owner", "roce"] {
+    for name in ["auto", "owner", "roce", "window", "write_only"] {
         as_listed(&mut failures, &way(name), &format!("pyverbs-{name}"));
     }
     failures.assert_none();
