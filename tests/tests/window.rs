@@ -36,6 +36,12 @@ fn eight_processes_share_one_receive_queue_and_one_completion_queue() {
 }
 
 #[test]
+fn requests_to_one_who_has_gone_end() {
+    let ways = &["auto", "roce", "window", "write_only"];
+    Runs { program: "absent", ways, vars: &[], at_once: 4, ..RUNS }.must_hold();
+}
+
+#[test]
 fn atomics_of_peers_and_of_the_owners_threads_add_up() {
     run("owner_atomics", &[]);
 }

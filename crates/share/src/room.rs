@@ -169,7 +169,10 @@ mod tests {
         assert!(room.allocate_range(1).is_err());
         for (taken, len) in [(vec![], 4), (vec![0..4 * G], 0), (vec![G..4 * G], 1)] {
             let Room::Own(mut room) = Room::beside(4 * G, taken.into_iter()) else { panic!() };
-            assert_eq!((room.allocate_range(len + 1).is_err(), len == 0 || room.allocate_range(len).is_ok()), (true, true));
+            assert_eq!(
+                (room.allocate_range(len + 1).is_err(), len == 0 || room.allocate_range(len).is_ok()),
+                (true, true)
+            );
         }
     }
 }

@@ -56,11 +56,15 @@ impl Router {
 
     /// Receives datagrams for `qp`, which goes to RTR. An error where no other way is left; else it stands in the log.
     pub(crate) fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        let register = || self.carriers.iter().try_for_each(|carrier| carrier.register_qp(qp));
+        let mut registered = self.carriers.iter().map(|carrier| carrier.register_qp(qp));
         match self.choice {
             LinkChoice::Local => Ok(()),
-            LinkChoice::Auto => register().or(Ok(())),
-            LinkChoice::Roce | LinkChoice::Window => register(),
+            LinkChoice::Auto => {
+                // Each that can.
+                registered.for_each(drop);
+                Ok(())
+            }
+            LinkChoice::Roce | LinkChoice::Window => registered.try_for_each(|registered| registered),
         }
     }
 

@@ -29,6 +29,8 @@ pub const PKEY: u16 = 0xffff;
 pub const NEVER: u64 = u64::MAX;
 /// Packets of a READ's answer before others get their turn.
 const ANSWERS: u32 = 16;
+/// How long a message over UC waits for a peer that is not there: then it is lost, as on a network.
+const ABSENT_NS: u64 = 1_000_000_000;
 /// Bytes that one QP has under way at most: more than a ring holds, which alone holds back.
 const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
 /// Packets that one call sends at most, so that posting stays asynchronous.
@@ -47,6 +49,8 @@ pub struct Connection {
     service: Service,
     /// The pair by which it goes on, once there is one: it is never with another process of that number.
     pair: OnceLock<Arc<Pair>>,
+    /// Since when messages wait for a pair; 0 while none does.
+    waits_since: AtomicU64,
     /// Messages of the pair when this connection has sent its last one.
     last_sent: AtomicU64,
     /// Taken under the lock of the QP's send queue only.
@@ -103,11 +107,18 @@ impl PacketOut for SlotOut<'_> {
         if self.class == Class::Request && self.connection.awaits_landing() {
             return false;
         }
-        self.left > 0 && self.connection.pair().is_some_and(|pair| pair.is_over() || pair.has_room(self.class))
+        let has_room = |pair: &Arc<Pair>| pair.is_over() || pair.has_room(self.class);
+        self.left > 0 && self.connection.pair().map_or_else(|| self.connection.waits_no_more(), has_room)
     }
 
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
-        let pair = self.connection.pair().ok_or(Refused::Full)?;
+        let Some(pair) = self.connection.pair() else {
+            if !self.connection.waits_no_more() {
+                return Err(Refused::Full);
+            }
+            self.left -= 1;
+            return Ok(());
+        };
         let landed = if self.class == Class::Request { self.connection.push_landed(pair, headers, from) } else { None };
         let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
         self.left -= 1;
@@ -149,6 +160,7 @@ impl Connection {
             peer_qpn: attr.dest_qp_num,
             service,
             pair: OnceLock::new(),
+            waits_since: AtomicU64::new(0),
             last_sent: AtomicU64::new(0),
             sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(block::MTU, UNDER_WAY))),
             replying: OwnerLock::new((responder, Lanes::default())),
@@ -277,8 +289,20 @@ impl Connection {
         // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
         if let Some(pair) = self.pair() {
             pair.wait_for_room(self);
+        } else if self.service == Service::Uc {
+            // There is no timer of the protocol's.
+            let now = now_ns();
+            let since = self.waits_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+            self.deadline.store(since.err().unwrap_or(now) + ABSENT_NS, Ordering::SeqCst);
+            sends.qp().process().wake_for_packets();
         }
         Progress::Idle
+    }
+
+    /// Whether nobody answers, and the peer has been waited for.
+    fn waits_no_more(&self) -> bool {
+        let since = self.waits_since.load(Ordering::Relaxed);
+        self.service == Service::Uc && since != 0 && now_ns() >= since + ABSENT_NS
     }
 
     /// Has the responder do `f`, and say what it has to say; whether there is more.
