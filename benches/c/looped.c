@@ -6,7 +6,8 @@
  * prints the median over the batches of ns per operation. The batch has one reading of the clock at either end, so the
  * clock costs nothing. Messages are 8 bytes; each is posted signalled and polled for before the next.
  *
- * The operation `packet` is for VERVAIN_LINK=roce: send_packet and receive_packet are one packet each, to be counted alone.
+ * The operation `packet` is for VERVAIN_LINK=roce: send_packet and receive_packet are one packet each, to be counted alone; and
+ * `message` for VERVAIN_LINK=window, with send_packet and receive_message.
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -135,6 +136,27 @@ static void packet(void)
 		die("completion");
 }
 
+/* The same of a Send, which takes a receive. The poll takes the acknowledgement in too: a window has both by then. */
+static __attribute__((noinline)) int receive_message(void)
+{
+	return ibv_poll_cq(recv_cq, 1, &packet_wc);
+}
+
+static void message(void)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, LENGTH, mr->lkey };
+	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	need("ibv_post_recv", ibv_post_recv(qp, &receive, &bad));
+	packet_wr = (struct ibv_send_wr){ .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+					  .send_flags = IBV_SEND_SIGNALED };
+	need("ibv_post_send", send_packet());
+	if (!receive_message())
+		await(recv_cq, 1);
+	else if (packet_wc.status != IBV_WC_SUCCESS)
+		die("completion");
+	await(send_cq, 1);
+}
+
 static const struct operation {
 	const char *name;
 	void (*run)(void);
@@ -149,6 +171,7 @@ static const struct operation {
 	{ "compare-swap", compare_swap },
 	{ "poll-empty", poll_empty },
 	{ "packet", packet },
+	{ "message", message },
 };
 
 static void open_looped_qp(void)

@@ -30,9 +30,10 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
             row.map(|row| row.note(format!("the program around it: {program:.0}; the test fails above the bound"))),
         );
     }
-    for (function, what, at_most) in PACKET_INSTRUCTIONS_AT_MOST {
-        let count = per_packet(|| setup.under_vervain(&[], "valgrind"), &looped, function).map_err(Error::msg)?;
-        let row = Row::new(what, Unit::Instructions, &[count]).map(|row| row.target(Target::AtMost(at_most)));
+    for packet in &PACKET_INSTRUCTIONS_AT_MOST {
+        let count = per_packet(|| setup.under_vervain(&[], "valgrind"), &looped, packet).map_err(Error::msg)?;
+        let row =
+            Row::new(packet.what, Unit::Instructions, &[count]).map(|row| row.target(Target::AtMost(packet.at_most)));
         rows.extend(row.map(|row| row.note("the test fails above the bound")));
     }
     Ok(rows)

@@ -19,11 +19,50 @@ pub const INSTRUCTIONS_AT_MOST: [(&str, f64); 6] = [
     ("poll-empty", 145.0),
 ];
 
-/// Functions of `benches/c/looped.c` that post an 8-byte RDMA Write over packets and take its packet in, what each is, and the
-/// most instructions that it may take; what the kernel does is not counted.
-pub const PACKET_INSTRUCTIONS_AT_MOST: [(&str, &str, f64); 2] = [
-    ("send_packet", "packet sent: ibv_post_send of a write", 2_731.0),
-    ("receive_packet", "packet received: ibv_poll_cq that takes it in", 3_060.0),
+/// A function of `benches/c/looped.c` that sends or takes in one packet.
+pub struct Packet {
+    /// Its name.
+    pub function: &'static str,
+    /// The operation of the program that calls it.
+    pub operation: &'static str,
+    /// The link that it goes by (see [`way`]).
+    pub link: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// The most instructions that it may take; what the kernel does is not counted.
+    pub at_most: f64,
+}
+
+/// Of 8 bytes each: an RDMA Write over packets, and a Send through a window.
+pub const PACKET_INSTRUCTIONS_AT_MOST: [Packet; 4] = [
+    Packet {
+        function: "send_packet",
+        operation: "packet",
+        link: "roce",
+        what: "packet sent: ibv_post_send of a write",
+        at_most: 2_731.0,
+    },
+    Packet {
+        function: "receive_packet",
+        operation: "packet",
+        link: "roce",
+        what: "packet received: ibv_poll_cq that takes it in",
+        at_most: 3_060.0,
+    },
+    Packet {
+        function: "send_packet",
+        operation: "message",
+        link: "window",
+        what: "window: ibv_post_send of a send",
+        at_most: 2_100.0,
+    },
+    Packet {
+        function: "receive_message",
+        operation: "message",
+        link: "window",
+        what: "window: ibv_poll_cq that takes it in, acknowledges it and takes that in",
+        at_most: 4_300.0,
+    },
 ];
 
 /// The operation of `benches/c/looped.c` that does what the program does for a write, and calls nothing of the library.
@@ -61,20 +100,21 @@ pub fn per_operation(
     Ok((each(operation)? - program, program))
 }
 
-/// Instructions of one call of `function`, which sends or receives one packet (see [`PACKET_INSTRUCTIONS_AT_MOST`]): the median
+/// Instructions of one call of a function which sends or receives one packet (see [`PACKET_INSTRUCTIONS_AT_MOST`]): the median
 /// of many calls, each counted alone. A mean would count the progress thread's turns too: when a call meets one, it wakes that
 /// thread, or finds its packet taken.
 ///
 /// # Errors
 /// What the program or callgrind said when there is no count.
-pub fn per_packet(under_vervain: impl Fn() -> Command, looped: &Path, function: &str) -> Result<f64, String> {
+pub fn per_packet(under_vervain: impl Fn() -> Command, looped: &Path, packet: &Packet) -> Result<f64, String> {
+    let Packet { function, operation, link, .. } = packet;
     let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
     let counts = directory.path().join("callgrind.out");
     let mut command = under_vervain();
-    command.envs(way("roce")).args(["--tool=callgrind", "--combine-dumps=yes"]);
+    command.envs(way(link)).args(["--tool=callgrind", "--combine-dumps=yes"]);
     command.arg(format!("--callgrind-out-file={}", counts.display()));
     command.args([format!("--toggle-collect={function}"), format!("--dump-after={function}")]);
-    command.arg(looped).args(["packet", "1", &PACKETS.to_string()]);
+    command.arg(looped).args([*operation, "1", &PACKETS.to_string()]);
     let run = Job::start(&mut command).finish(LIMIT);
     let calls = if run.success() { std::fs::read_to_string(counts).unwrap_or_default() } else { String::new() };
     // A few come without a call: of the time before the first and after the last.

@@ -46,8 +46,9 @@ fn packets_take_no_more_instructions_than_their_bounds() {
         return;
     }
     let (_alone, looped) = (ALONE.lock().unwrap_or_else(PoisonError::into_inner), looped());
-    for (function, what, at_most) in PACKET_INSTRUCTIONS_AT_MOST {
-        let count = within(at_most, || per_packet(|| under_vervain("valgrind"), looped, function), |count| *count);
+    for packet in &PACKET_INSTRUCTIONS_AT_MOST {
+        let (what, at_most) = (packet.what, packet.at_most);
+        let count = within(at_most, || per_packet(|| under_vervain("valgrind"), looped, packet), |count| *count);
         assert!(count <= at_most, "{what}: {count} instructions, more than {at_most}");
         // A call that moves no packet takes a few hundred.
         assert!(count > 1000.0, "{what}: {count} instructions cannot be all");
