@@ -151,6 +151,36 @@ fn ravage_once(random: &mut fastrand::Rng, failures: &mut Failures) {
     }
 }
 
+/// The program's memory lies in the window, and what is written there is put there.
+const HEAP: Runs<'_> = Runs { ways: &["window-heap"], ..RUNS };
+
+#[test]
+fn what_is_put_where_it_belongs_is_as_what_is_sent() {
+    for (program, cases) in [
+        ("conformance", &["--two"][..]),
+        ("withdrawn", &["--two"]),
+        ("torn_tail", &[]),
+        ("fork_traffic", &[]),
+        ("crowd", &["all_to_all"]),
+        ("kill", &["kill_under_load"]),
+        ("kill", &["stop_and_continue"]),
+    ] {
+        Runs { program, cases: &[cases], ..HEAP }.must_hold();
+    }
+}
+
+/// Of a peer that stands still in the midst of a put. Where the key stays good, what it has begun comes through the ring when it goes
+/// on, as a packet that was late.
+#[test]
+fn memory_is_taken_back_from_who_puts_there() {
+    let cases: &[&[&str]] = &[
+        &["memory_in_use_is_taken_from_one_alone"],
+        &["what_is_elsewhere_is_left_alone"],
+        &["what_was_seen_has_arrived"],
+    ];
+    Runs { program: "stands_still", cases, at_once: 3, ..HEAP }.must_hold();
+}
+
 #[test]
 fn whoever_writes_all_over_a_window_makes_no_program_crash_or_hang() {
     ravage(5);

@@ -175,7 +175,7 @@ mod tests {
             ports: 4,
             link_layer: LinkLayer::Infiniband,
             link: LinkChoice::Local,
-            window: Some(WindowSpec { path: "/tmp/w".into(), size: None, node: Some(1), heap: false }),
+            window: Some(WindowSpec { path: "/tmp/w".into(), size: None, node: Some(1), heap: false, direct: true }),
             interfaces: Some(vec!["eth0".into(), "lo".into()]),
             memory: MemoryWay::Owner,
             share: Share::Off,

@@ -17,6 +17,8 @@ pub struct WindowSpec {
     pub node: Option<u32>,
     /// Whether the shared heap of programs lies in it.
     pub heap: bool,
+    /// Whether peers may put where data belongs, unasked.
+    pub direct: bool,
 }
 
 impl WindowSpec {
@@ -24,7 +26,7 @@ impl WindowSpec {
     pub fn of(value: &[u8]) -> Option<WindowSpec> {
         let mut items = value.split(|byte| *byte == b',');
         let path = items.next().filter(|path| !path.is_empty())?;
-        let (mut size, mut node, mut heap) = (None, None, None);
+        let (mut size, mut node, mut heap, mut direct) = (None, None, None, None);
         for item in items {
             let at = item.iter().position(|byte| *byte == b'=')?;
             let (name, value) = (&item[..at], &item[at + 1..]);
@@ -32,10 +34,12 @@ impl WindowSpec {
                 b"size" if size.is_none() => size = Some(bytes(value)? as u64),
                 b"node" if node.is_none() => node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
                 b"heap" if heap.is_none() => heap = Some(Switch::of(value)? == Switch::On),
+                b"direct" if direct.is_none() => direct = Some(Switch::of(value)? == Switch::On),
                 _ => return None,
             }
         }
-        Some(WindowSpec { path: PathBuf::from(OsStr::from_bytes(path)), size, node, heap: heap.unwrap_or(false) })
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        Some(WindowSpec { path, size, node, heap: heap.unwrap_or(false), direct: direct.unwrap_or(true) })
     }
 }
 
@@ -45,11 +49,11 @@ mod tests {
 
     #[test]
     fn a_window_is_a_file_and_what_is_said_of_it() {
-        let plain = WindowSpec { path: "/dev/shm/w".into(), size: None, node: None, heap: false };
+        let plain = WindowSpec { path: "/dev/shm/w".into(), size: None, node: None, heap: false, direct: true };
         assert_eq!(WindowSpec::of(b"/dev/shm/w").as_ref(), Some(&plain));
         assert_eq!(WindowSpec::of(b"/dev/shm/w,heap=off"), Some(plain.clone()));
-        let all = WindowSpec { size: Some(1 << 30), node: Some(3), heap: true, ..plain };
-        assert_eq!(WindowSpec::of(b"/dev/shm/w,node=3,heap=on,size=1G"), Some(all));
+        let all = WindowSpec { size: Some(1 << 30), node: Some(3), heap: true, direct: false, ..plain };
+        assert_eq!(WindowSpec::of(b"/dev/shm/w,node=3,heap=on,direct=off,size=1G"), Some(all));
         for wrong in [
             "",
             ",node=1",

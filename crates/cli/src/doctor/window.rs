@@ -95,7 +95,8 @@ mod tests {
         for (name, says) in
             [("file", "a file, 7.9 MiB, 2 nodes"), ("folder/", "a folder of files that others only write, 7.9 MiB")]
         {
-            let spec = WindowSpec { path: folder.path().join(name), size: None, node: Some(1) };
+            let spec =
+                WindowSpec { path: folder.path().join(name), size: None, node: Some(1), heap: false, direct: true };
             let device = vervain_window::open(&spec.path, &options).unwrap();
             let process = device.claims().process().unwrap();
             let looked = |device: &dyn vervain_window::PutDevice| {

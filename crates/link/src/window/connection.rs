@@ -189,9 +189,9 @@ impl Connection {
         self.pair.get()
     }
 
-    /// Whether the peer is asked for where messages belong.
-    pub fn may_land(&self) -> bool {
-        self.engine.upgrade().is_some_and(|engine| engine.facts().coherent)
+    /// Whether the peer is asked where data belongs.
+    pub fn may_put(&self) -> bool {
+        self.engine.upgrade().is_some_and(|engine| engine.direct)
     }
 
     /// The peer's QP.

@@ -160,6 +160,9 @@ impl Connection {
     }
 
     fn ask(&self, pair: &Pair, rkey: u32) {
+        if !self.may_put() {
+            return;
+        }
         let want = Want { qpn: self.peer_qpn(), from: self.qpn(), rkey };
         // Where there is no room it is asked for some other time.
         pair.say(Class::Request, Kind::WantGrant, &want.encode());

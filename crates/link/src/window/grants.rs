@@ -46,7 +46,7 @@ impl Engine {
 
     /// Whether a peer may be granted anything that has followed so many times.
     pub fn may_grant(&self, pair: &Pair, count: u32) -> bool {
-        self.facts().coherent && pair.told(block::GIVEN_BACK) == count
+        self.direct && pair.told(block::GIVEN_BACK) == count
     }
 
     /// A peer has answered.

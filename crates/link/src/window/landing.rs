@@ -63,7 +63,7 @@ fn offset(first: u32, psn: u32) -> u64 {
 impl Connection {
     /// A message of so many bytes begins with the next packet.
     pub fn begins_message(&self, length: u64) {
-        let asks = length >= LONG && self.may_land();
+        let asks = length >= LONG && self.may_put();
         if !asks && !self.is_long.load(Ordering::Relaxed) {
             return;
         }

@@ -100,6 +100,8 @@ struct Engine {
     pairs: OwnerLock<HashMap<PeerId, Arc<Pair>>>,
     connections: OwnerLock<ByNumber<Arc<Connection>>>,
     datagrams: Datagrams,
+    /// Whether peers may put where data belongs, and this process at theirs.
+    direct: bool,
     /// Peers that were granted memory of this process.
     grantees: OwnerLock<Vec<Arc<Pair>>>,
     /// Which peers are in which group.
@@ -134,6 +136,8 @@ impl Window {
         let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
         let memory = Memory::new(Arc::clone(&device), Arc::clone(&process), Box::new(now_ns));
         let bell = rendezvous.bell();
+        let is_wanted = Config::of_process()?.window.as_ref().is_none_or(|window| window.direct);
+        let direct = is_wanted && device.facts().coherent;
         let engine = Arc::new_cyclic(|me| Engine {
             me: Weak::clone(me),
             device,
@@ -143,6 +147,7 @@ impl Window {
             pairs: OwnerLock::default(),
             connections: OwnerLock::default(),
             datagrams: Datagrams::default(),
+            direct,
             grantees: OwnerLock::default(),
             groups: OwnerLock::default(),
             receiving: OwnerLock::default(),
