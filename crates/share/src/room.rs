@@ -167,7 +167,8 @@ mod tests {
         assert_eq!(room.allocate_range(4), Ok(6..10));
         assert_eq!(room.allocate_range(2), Ok(1..3));
         assert!(room.allocate_range(1).is_err());
-        for (taken, len) in [(vec![], 4), (vec![0..4 * G], 0), (vec![G..4 * G], 1)] {
+        let one = |taken| std::iter::once(taken).collect();
+        for (taken, len) in [(vec![], 4), (one(0..4 * G), 0), (one(G..4 * G), 1)] {
             let Room::Own(mut room) = Room::beside(4 * G, taken.into_iter()) else { panic!() };
             assert_eq!(
                 (room.allocate_range(len + 1).is_err(), len == 0 || room.allocate_range(len).is_ok()),
