@@ -1,6 +1,7 @@
 //! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and never reads. The
 //! protocol is that of `vervain-transport`; its packets go into the rings of pairs ([`vervain_window::pairs`]), which lose nothing. What
-//! comes is taken by whoever polls, or by the progress thread, which looks ever more seldom while nothing comes.
+//! comes is taken by whoever polls, by the watch, whom peers of this kernel wake, or by the progress thread, which looks ever more
+//! seldom while nothing comes.
 
 mod address;
 mod connection;

@@ -49,11 +49,11 @@ impl Engine {
         }
         let engine = Arc::clone(self);
         let thread = std::thread::Builder::new().name("vervain-watch".into()).stack_size(STACK);
-        match thread.spawn(move || engine.stand_watch(process)) {
-            Ok(_) => self.watch.stands.store(true, Ordering::Relaxed),
-            Err(e) => {
-                log::info!("what comes through the window is looked for now and then, as nobody can be woken: {e}")
-            }
+        // Before it begins: it sleeps once it has looked, and a pair that begins meanwhile stirs it.
+        self.watch.stands.store(true, Ordering::SeqCst);
+        if let Err(e) = thread.spawn(move || engine.stand_watch(process)) {
+            self.watch.stands.store(false, Ordering::SeqCst);
+            log::info!("what comes through the window is looked for now and then, as nobody can be woken: {e}");
         }
     }
 
