@@ -73,6 +73,8 @@ const SHORT: u32 = 1_000;
 const LONG: u32 = 6_000;
 /// Packets of a run.
 const PACKETS: u32 = 250;
+/// A call that moves no packet takes fewer instructions: a few hundred.
+const NO_PACKET: u64 = 1_000;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Instructions of the library in one `operation` of `benches/c/looped.c`, compiled as `looped`, under `vervain run`, and
@@ -117,10 +119,11 @@ pub fn per_packet(under_vervain: impl Fn() -> Command, looped: &Path, packet: &P
     command.arg(looped).args([*operation, "1", &PACKETS.to_string()]);
     let run = Job::start(&mut command).finish(LIMIT);
     let calls = if run.success() { std::fs::read_to_string(counts).unwrap_or_default() } else { String::new() };
-    // A few come without a call: of the time before the first and after the last.
-    let mut each: Vec<u64> = totals(&calls).filter(|count| *count > 0).collect();
+    // A few come without a call: of the time before the first and after the last. Of others a thread of the library has taken the
+    // packet before: through a window the one that is woken for it, which valgrind may well run first.
+    let mut each: Vec<u64> = totals(&calls).filter(|count| *count > NO_PACKET).collect();
     each.sort_unstable();
-    if each.len() < PACKETS as usize / 2 {
+    if each.len() < PACKETS as usize / 10 {
         return Err(format!("{} calls of {function} were counted\n{}", each.len(), run.describe()));
     }
     Ok(each[each.len() / 2] as f64)

@@ -3,12 +3,9 @@
 //! One that does not answer is waited for [`crate::process::revocation`]'s patience, as an initiator that stands still is.
 
 use crate::host::lock::OwnerLock;
-use crate::qp::Qp;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vervain_iba::{QpType, access};
-use vervain_share::api::KIND_WINDOW;
 
 /// A carrier whose peers write granted memory unasked. Peers are named by numbers that are never used again.
 pub trait Grantor: Send + Sync {
@@ -102,78 +99,33 @@ impl Grants {
         self.count.fetch_sub(taken.len(), Ordering::SeqCst);
         taken
     }
-}
 
-impl Qp {
-    /// Grants `peer` the writing of the region of `rkey` by this QP, if the QP and the region allow it and the region lies in memory
-    /// that peers can put to. None otherwise, and while grants are being taken back.
-    pub fn grant(&self, rkey: u32, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<Grantable> {
-        self.add_grant(rkey, peer, grantor, || self.grantable(rkey))
-    }
-
-    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found by `key`: where
-    /// in the region of this node that is. Ended by [`Qp::end_grant`] too.
-    pub fn grant_memory(&self, key: u32, memory: &Range<u64>, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<u64> {
-        let find = || {
-            let place = self.process.objects.source()?.find_range(memory.start, memory.end - memory.start);
-            let offset = place.filter(|place| place.kind == KIND_WINDOW)?.offset;
-            self.process.keys.find(key).filter(|_| self.may_grant())?;
-            Some((Grantable { iova: 0, len: memory.end - memory.start, offset }, memory.clone()))
-        };
-        self.add_grant(key, peer, grantor, find).map(|grantable| grantable.offset)
-    }
-
-    /// Ends a grant of [`Qp::grant_memory`] that the peer will not use any more.
-    pub fn end_grant(&self, memory: &Range<u64>, peer: u64) {
-        let grants = &self.process.grants;
-        // If it is being taken back just now, it ends by that.
-        let Some(mut list) = grants.list.try_lock() else { return };
-        if let Some(at) = list.iter().position(|g| g.peer == peer && g.qpn == self.qp_num() && g.memory == *memory) {
-            list.swap_remove(at);
-            grants.count.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    fn add_grant(
+    /// Adds a grant of what `find` finds, if it does; none while grants are being taken back.
+    pub(crate) fn add(
         &self,
-        key: u32,
+        (key, qpn): (u32, u32),
         peer: u64,
         grantor: &Arc<dyn Grantor>,
         find: impl FnOnce() -> Option<(Grantable, Range<u64>)>,
     ) -> Option<Grantable> {
-        let grants = &self.process.grants;
-        let mut list = grants.list.try_lock()?;
-        grants.count.fetch_add(1, Ordering::SeqCst);
+        let mut list = self.list.try_lock()?;
+        // Before `find` looks whether the key is good and the QP receives: see `take`.
+        self.count.fetch_add(1, Ordering::SeqCst);
         let Some((grantable, memory)) = find() else {
-            grants.count.fetch_sub(1, Ordering::SeqCst);
+            self.count.fetch_sub(1, Ordering::SeqCst);
             return None;
         };
-        list.push(Grant { key, qpn: self.qp_num(), memory, peer, grantor: Arc::clone(grantor) });
+        list.push(Grant { key, qpn, memory, peer, grantor: Arc::clone(grantor) });
         Some(grantable)
     }
 
-    /// Whether grants are given out now.
-    fn may_grant(&self) -> bool {
-        self.process.own.header.paused.load(Ordering::SeqCst) == 0 && self.receives()
-    }
-
-    /// What may be granted of `rkey`, and its addresses in this process. Windows are not: they are bound and invalidated by requests.
-    fn grantable(&self, rkey: u32) -> Option<(Grantable, Range<u64>)> {
-        let process = self.process;
-        let allows = self.shared.access.load(Ordering::SeqCst) & access::REMOTE_WRITE != 0;
-        if !allows || !self.may_grant() || !matches!(self.qp_type(), QpType::Rc | QpType::Uc) {
-            return None;
+    /// Ends the grant of `memory` by a QP to a peer that does not use it any more.
+    pub(crate) fn end(&self, qpn: u32, memory: &Range<u64>, peer: u64) {
+        // If it is being taken back just now, it ends by that.
+        let Some(mut list) = self.list.try_lock() else { return };
+        if let Some(at) = list.iter().position(|g| g.peer == peer && g.qpn == qpn && g.memory == *memory) {
+            list.swap_remove(at);
+            self.count.fetch_sub(1, Ordering::SeqCst);
         }
-        let entry = process.keys.find(rkey)?;
-        let (pd, rights) = (entry.pd(), entry.access.load(Ordering::Relaxed));
-        if entry.flags() != 0 || pd != self.shared.pd.load(Ordering::Relaxed) || rights & access::REMOTE_WRITE == 0 {
-            return None;
-        }
-        let (iova, len) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
-        let host = entry.host.load(Ordering::Relaxed);
-        let place = process.objects.source()?.find_range(host, len).filter(|place| place.kind == KIND_WINDOW)?;
-        // Revoked meanwhile, the entry may be another region's.
-        process.keys.find(rkey)?;
-        Some((Grantable { iova, len, offset: place.offset }, host..host + len))
     }
 }

@@ -106,7 +106,7 @@ pub struct Process {
     next_pd: AtomicU32,
     urgent: AtomicBool,
     revocation: Revocation,
-    grants: Grants,
+    pub(crate) grants: Grants,
     /// Memory of lanes that are gone, for new ones; and of CQs.
     lane_blocks: OwnerLock<Vec<Block>>,
     cq_blocks: OwnerLock<Vec<Block>>,

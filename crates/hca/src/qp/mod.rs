@@ -4,6 +4,7 @@
 pub mod ah;
 pub mod base;
 pub mod carrier;
+mod granting;
 pub(crate) mod life;
 pub(crate) mod modify;
 pub mod remote;

@@ -1,0 +1,60 @@
+//! What of a QP's memory a carrier may let its peer write unasked ([`crate::process::grants`]): the region of a key, or that of a message
+//! in hand.
+
+use crate::process::grants::{Grantable, Grantor};
+use crate::qp::Qp;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_iba::{QpType, access};
+use vervain_share::api::KIND_WINDOW;
+
+impl Qp {
+    /// Grants `peer` the writing of the region of `rkey` by this QP, if the QP and the region allow it and the region lies in memory
+    /// that peers can put to. None otherwise, and while grants are being taken back.
+    pub fn grant(&self, rkey: u32, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<Grantable> {
+        self.process.grants.add((rkey, self.qp_num()), peer, grantor, || self.grantable(rkey))
+    }
+
+    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found by `key`: where
+    /// in the region of this node that is. Ended by [`Qp::end_grant`] too.
+    pub fn grant_memory(&self, key: u32, memory: &Range<u64>, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<u64> {
+        let find = || {
+            let place = self.process.objects.source()?.find_range(memory.start, memory.end - memory.start);
+            let offset = place.filter(|place| place.kind == KIND_WINDOW)?.offset;
+            self.process.keys.find(key).filter(|_| self.may_grant())?;
+            Some((Grantable { iova: 0, len: memory.end - memory.start, offset }, memory.clone()))
+        };
+        self.process.grants.add((key, self.qp_num()), peer, grantor, find).map(|grantable| grantable.offset)
+    }
+
+    /// Ends a grant of [`Qp::grant_memory`] that the peer will not use any more.
+    pub fn end_grant(&self, memory: &Range<u64>, peer: u64) {
+        self.process.grants.end(self.qp_num(), memory, peer);
+    }
+
+    /// Whether grants are given out now.
+    fn may_grant(&self) -> bool {
+        self.process.own.header.paused.load(Ordering::SeqCst) == 0 && self.receives()
+    }
+
+    /// What may be granted of `rkey`, and its addresses in this process. Windows are not: they are bound and invalidated by requests.
+    fn grantable(&self, rkey: u32) -> Option<(Grantable, Range<u64>)> {
+        let process = self.process;
+        let allows = self.shared.access.load(Ordering::SeqCst) & access::REMOTE_WRITE != 0;
+        if !allows || !self.may_grant() || !matches!(self.qp_type(), QpType::Rc | QpType::Uc) {
+            return None;
+        }
+        let entry = process.keys.find(rkey)?;
+        let (pd, rights) = (entry.pd(), entry.access.load(Ordering::Relaxed));
+        if entry.flags() != 0 || pd != self.shared.pd.load(Ordering::Relaxed) || rights & access::REMOTE_WRITE == 0 {
+            return None;
+        }
+        let (iova, len) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
+        let host = entry.host.load(Ordering::Relaxed);
+        let place = process.objects.source()?.find_range(host, len).filter(|place| place.kind == KIND_WINDOW)?;
+        // Revoked meanwhile, the entry may be another region's.
+        process.keys.find(rkey)?;
+        Some((Grantable { iova, len, offset: place.offset }, host..host + len))
+    }
+}
