@@ -29,25 +29,25 @@ pub struct Grantable {
 }
 
 /// A grant that stands.
-pub(super) struct Grant {
-    pub(super) key: u32,
-    pub(super) qpn: u32,
-    pub(super) memory: Range<u64>,
+pub(crate) struct Grant {
+    pub(crate) key: u32,
+    pub(crate) qpn: u32,
+    pub(crate) memory: Range<u64>,
     peer: u64,
     grantor: Arc<dyn Grantor>,
 }
 
 /// A peer that did not answer when its grants were taken back.
-pub(super) struct Silent {
+pub(crate) struct Silent {
     peer: u64,
     grantor: Arc<dyn Grantor>,
     /// What it may still write.
-    pub(super) memory: Range<u64>,
+    pub(crate) memory: Range<u64>,
 }
 
 impl Silent {
     /// Whether it may still put there.
-    pub(super) fn remains(&self) -> bool {
+    pub(crate) fn remains(&self) -> bool {
         self.grantor.is_silent(self.peer)
     }
 }
@@ -64,7 +64,7 @@ pub(crate) struct Grants {
 impl Grants {
     /// Takes back the grants for which `which` is true, and with them all others of the same peers. What peers that do not answer
     /// within `patience` nanoseconds may still write; of others everything has landed.
-    pub(super) fn take_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> Vec<Silent> {
+    pub(crate) fn take_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> Vec<Silent> {
         self.take(which, patience, |_| true)
             .into_iter()
             .filter_map(|(silent, is_silent)| is_silent.then_some(silent))
@@ -72,7 +72,7 @@ impl Grants {
     }
 
     /// Asks for all grants, and waits for `patience` nanoseconds. Those of peers that do not answer stand.
-    pub(super) fn ask_back(&self, patience: u64) {
+    pub(crate) fn ask_back(&self, patience: u64) {
         drop(self.take(|_| true, patience, |is_silent| !is_silent));
     }
 
