@@ -40,8 +40,8 @@ int main(int argc, char **argv)
 {
     size_t n = argc > 1 ? strtoul(argv[1], NULL, 0) : 1 << 20;
     if (argc > 2 && !strcmp(argv[2], "close")) {
-        // As a daemon does, when the heap is there.
-        char *p = malloc(n);
+        // As a daemon does, when the heap is there. The compiler must not leave the block out.
+        char *volatile p = malloc(n);
         memset(p, 1, n);
         free(p);
         for (int fd = 3; fd < 2000; fd++)
