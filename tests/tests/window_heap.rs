@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use vervain_tests::{Finished, Job, c_program, have_c, skip, under_vervain};
+use vervain_tests::{Finished, Job, c_program, have_c, must_hold, skip, under_vervain};
 
 const MIB: u64 = 1 << 20;
 
@@ -229,5 +229,20 @@ fn children_leave_their_parents_memory_to_others_when_it_dies() {
         parent.kill();
         assert!(child.lives(), "{way}");
         assert_eq!(window.filler().ask("fill"), window.heap as i64, "{way}");
+    }
+}
+
+#[test]
+fn programs_with_devices_have_their_heaps_beside_what_messages_need() {
+    if !can_share() {
+        return;
+    }
+    // The second has no room for what sixteen processes allocate.
+    for mib in [256, 24] {
+        let window = Window::new(mib);
+        for (program, case) in [("crowd", &["all_to_all"][..]), ("fork_traffic", &[])] {
+            let mut command = window.program(c_program(program));
+            must_hold(&end(command.args(case).envs([("VERVAIN_LINK", "window"), ("VT_ROUNDS", "5")])));
+        }
     }
 }
