@@ -1,6 +1,6 @@
 //! Grants: registered memory that a peer may write without asking each time, because the carrier's device puts there by itself.
 //! Who takes a right away, a key or the state of a QP, has them taken back first, and waits until nothing more can come by them.
-//! One that does not answer is waited for [`crate::process::revocation`]'s patience, as an initiator that stands still is.
+//! One that does not answer is waited for the patience of a revocation, as an initiator that stands still is.
 
 use crate::host::lock::OwnerLock;
 use std::ops::Range;
