@@ -47,7 +47,7 @@ run() {
         if [ $status = 124 ]; then
             echo "unit tests: do not end"
         elif [ $status != 0 ]; then
-            sed -n 's/^test pairs::tests::\(.*\) \.\.\. FAILED/`\1`/p' <<< "$out" | head -1
+            sed -n 's/^test pairs::tests::[a-z]*::\(.*\) \.\.\. FAILED/`\1`/p' <<< "$out" | head -1
         else
             echo "**not seen**"
         fi

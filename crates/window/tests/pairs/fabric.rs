@@ -77,6 +77,8 @@ impl Fabric {
         let rest_steps = 500 + 400 * delay + 4 * STALL;
         let rules = Rules {
             hostile,
+            // Fewer than a ring has slots, or several laps.
+            packets: random.one_of(&[40, 40, 40, 250]),
             usual: random.one_of(&[8, 300, 1000]),
             seldom: random.one_of(&[100, 4096, MTU.into(), 2000]),
             ns: random.one_of(&[50_000, 500_000, 2_000_000]),

@@ -15,6 +15,8 @@ use vervain_window::{GRANULE, MemoryDevice, Process as Claimed, PutDevice, UseGu
 pub struct Rules {
     /// Those of which nothing is believed.
     pub hostile: BTreeSet<PeerId>,
+    /// Packets of a pair, before nothing goes wrong any more.
+    pub packets: u64,
     /// The most bytes of a usual payload, and of one in `seldom`.
     pub usual: u64,
     pub seldom: u64,
@@ -65,6 +67,8 @@ pub struct Process {
     news: Vec<Event>,
     serials: u64,
     is_hostile: bool,
+    /// Packets for each of its pairs.
+    budget: u64,
     pub tally: Tally,
 }
 
@@ -150,6 +154,7 @@ impl Process {
             news: Vec::new(),
             serials: 0,
             is_hostile: rules.hostile.contains(&id),
+            budget: rules.packets,
             tally: Tally::default(),
         }
     }
@@ -258,7 +263,7 @@ impl Process {
             long: None,
             used: VecDeque::new(),
             over: false,
-            budget: 40,
+            budget: self.budget,
         };
         let before = self.links.insert(peer, link);
         assert!(before.is_none(), "two pairs with {peer:?}");
