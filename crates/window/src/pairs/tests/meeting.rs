@@ -356,6 +356,9 @@ fn who_comes_and_goes_gets_no_more_memory_than_others() {
     assert!(a.memory.take(other).is_some() && a.memory.long_ring(other).is_some(), "others do not wait");
     a.clock.store(REST_MS * 1_000_000, Ordering::Relaxed);
     assert!(a.memory.take(SECOND).is_some());
+    let ring = a.memory.long_ring(other).unwrap();
+    a.memory.give_back(0, other, living.incarnation());
+    assert_ne!(a.memory.long_ring(other), Some(ring), "the one before may still put there");
     // What nobody was told of, and what was a dead one's, does not rest.
     let dead = living.incarnation();
     drop(living);
