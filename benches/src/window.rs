@@ -16,7 +16,10 @@ const WRITE_OVER_BY: f64 = 100.0;
 const MESSAGE_OVER_BY: f64 = 300.0;
 const ROUND_TRIP_OVER_BY: f64 = 500.0;
 const COPY_AT_LEAST: f64 = 0.45;
+const DIRECT_COPY_AT_LEAST: f64 = 0.85;
 const IDLE_AT_MOST: f64 = 10.0;
+/// Has the memory of programs in the window.
+const HEAP: &str = ",heap=on";
 /// What is idle for so long.
 const IDLE_SECONDS: &str = "2";
 
@@ -38,22 +41,25 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 
 fn latency(setup: &Setup) -> Section {
     let tests = [
-        ("ib_write_lat 8 B", &WRITE_LAT, 1.0, Some(WRITE_OVER_BY)),
-        ("ib_send_lat 8 B", &SEND_LAT, 1.0, Some(MESSAGE_OVER_BY)),
-        ("ib_send_lat 8 B -c UD", &DATAGRAM_LAT, 1.0, None),
-        ("ib_send_lat 8 B -e (both sleep)", &SLEEPING_SEND_LAT, 1.0, None),
-        ("ib_read_lat 8 B", &READ_LAT, 2.0, Some(ROUND_TRIP_OVER_BY)),
-        ("ib_atomic_lat, fetch and add", &FETCH_ADD_LAT, 2.0, Some(ROUND_TRIP_OVER_BY)),
-        ("ib_atomic_lat, compare and swap", &SWAP_LAT, 2.0, Some(ROUND_TRIP_OVER_BY)),
+        ("ib_write_lat 8 B, heap=on", &WRITE_LAT, HEAP, 1.0, Some(WRITE_OVER_BY)),
+        ("ib_write_lat 8 B", &WRITE_LAT, "", 1.0, None),
+        ("ib_send_lat 8 B", &SEND_LAT, "", 1.0, Some(MESSAGE_OVER_BY)),
+        ("ib_send_lat 8 B -c UD", &DATAGRAM_LAT, "", 1.0, None),
+        ("ib_send_lat 8 B -e (both sleep)", &SLEEPING_SEND_LAT, "", 1.0, None),
+        ("ib_read_lat 8 B", &READ_LAT, "", 2.0, Some(ROUND_TRIP_OVER_BY)),
+        ("ib_atomic_lat, fetch and add", &FETCH_ADD_LAT, "", 2.0, Some(ROUND_TRIP_OVER_BY)),
+        ("ib_atomic_lat, compare and swap", &SWAP_LAT, "", 2.0, Some(ROUND_TRIP_OVER_BY)),
     ];
     let pairs = [("Send 8 B, inline", "send"), ("Write with immediate 8 B, inline", "write-imm")];
     let mut measures: Vec<Measure> = vec![single(|| raw(setup, "raw", &["shared", "20000"]))];
-    measures.extend(tests.map(|(_, test, ..)| single(move || through_window(test, |test| test.typical_ns(setup)))));
+    measures.extend(
+        tests.map(|(_, test, heap, ..)| single(move || through_window(test, heap, |test| test.typical_ns(setup)))),
+    );
     measures.extend(pairs.map(|(_, mode)| single(move || paired(setup, mode, "20000"))));
     let mut measured = interleaved(setup.rounds, measures).into_iter().map(|result| result.map(|mut c| c.remove(0)));
     let stores = measured.next().and_then(Result::ok).unwrap_or_default();
     let twice: Vec<f64> = stores.iter().map(|ns| 2.0 * ns).collect();
-    let names = tests.map(|(what, _, trips, over)| (what, trips, over)).into_iter();
+    let names = tests.map(|(what, _, _, trips, over)| (what, trips, over)).into_iter();
     let names = names.chain(pairs.map(|(what, _)| (what, 1.0, Some(MESSAGE_OVER_BY))));
     let (mut rows, mut skipped) = (Vec::new(), Vec::new());
     for ((what, trips, over), ours) in names.zip(measured) {
@@ -82,23 +88,30 @@ fn bandwidth(setup: &Setup) -> Section {
     Section::new(
         "Through a window: bandwidth against memcpy",
         "perftest's average. Beside it: a loop of memcpy from a process's own memory into a memfd that both map. What goes through a\n\
-         ring is copied twice, by one processor each.",
+         ring is copied twice, by one processor each; with heap=on, once, by who sends it.",
         bandwidth_rows(setup),
     )
 }
 
 fn bandwidth_rows(setup: &Setup) -> Result<Vec<Row>> {
     let [bytes, copies] = [BYTES, COPIES].map(|n| n.to_string());
-    let programs = ["ib_write_bw", "ib_send_bw", "ib_read_bw"];
+    let programs = [
+        ("ib_write_bw", HEAP, DIRECT_COPY_AT_LEAST),
+        ("ib_send_bw", HEAP, DIRECT_COPY_AT_LEAST),
+        ("ib_write_bw", "", COPY_AT_LEAST),
+        ("ib_send_bw", "", COPY_AT_LEAST),
+        ("ib_read_bw", "", COPY_AT_LEAST),
+    ];
     let mut measures: Vec<Measure> = vec![single(|| raw(setup, "memory", &["copy-out", &bytes, &copies]))];
-    measures.extend(programs.map(|program| {
+    measures.extend(programs.map(|(program, heap, _)| {
         let test = Test::new(program, BYTES, COPIES);
-        single(move || through_window(&test, |test| test.bandwidth(setup)))
+        single(move || through_window(&test, heap, |test| test.bandwidth(setup)))
     }));
     let columns = together(setup.rounds, measures)?;
-    let rows = programs.iter().zip(&columns[1..]).filter_map(|(program, ours)| {
-        let row = Row::beside(format!("{program} 1 MiB"), Unit::MibPerS, ours, "memcpy to shared memory", &columns[0])?;
-        Some(row.target(Target::RatioAtLeast(COPY_AT_LEAST)))
+    let rows = programs.iter().zip(&columns[1..]).filter_map(|((program, heap, at_least), ours)| {
+        let what = format!("{program} 1 MiB{}", heap.replace(',', ", "));
+        let row = Row::beside(what, Unit::MibPerS, ours, "memcpy to shared memory", &columns[0])?;
+        Some(row.target(Target::RatioAtLeast(*at_least)))
     });
     Ok(rows.collect())
 }
@@ -122,10 +135,11 @@ fn new_window() -> Result<(TempDir, String)> {
     Ok((folder, file))
 }
 
-/// Measures a test of perftest whose two sides are processes of one window.
-fn through_window<T>(test: &Test<'_>, measure: impl FnOnce(&Test<'_>) -> Result<T>) -> Result<T> {
+/// Measures a test of perftest whose two sides are processes of one window, their memory in it where `heap` says so.
+fn through_window<T>(test: &Test<'_>, heap: &str, measure: impl FnOnce(&Test<'_>) -> Result<T>) -> Result<T> {
     let (_folder, file) = new_window()?;
-    measure(&Test { variables: &[("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", &file)], ..test.clone() })
+    let window = file + heap;
+    measure(&Test { variables: &[("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", &window)], ..test.clone() })
 }
 
 /// A mode of `paired.c`.
