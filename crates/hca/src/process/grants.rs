@@ -129,3 +129,65 @@ impl Grants {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of whose peers those with even numbers answer.
+    #[derive(Default)]
+    struct Fake(OwnerLock<Vec<u64>>);
+
+    impl Grantor for Fake {
+        fn take_back(&self, peers: &[u64], _patience: u64) -> Vec<u64> {
+            self.0.lock().extend(peers);
+            peers.iter().copied().filter(|peer| peer % 2 == 1).collect()
+        }
+
+        fn is_silent(&self, peer: u64) -> bool {
+            peer % 2 == 1
+        }
+    }
+
+    #[test]
+    fn what_is_taken_back_is_all_of_the_peers_that_have_some_of_it() {
+        let (grants, fake) = (Grants::default(), Arc::new(Fake::default()));
+        let grantor: Arc<dyn Grantor> = Arc::clone(&fake) as _;
+        let add = |key: u32, qpn: u32, peer: u64| {
+            let memory = u64::from(key) << 12..(u64::from(key) << 12) + 64;
+            grants.add((key, qpn), peer, &grantor, || Some((Grantable { iova: 0, len: 64, offset: 0 }, memory)))
+        };
+        let left = || grants.list.lock().iter().map(|g| (g.key, g.peer)).collect::<Vec<_>>();
+        for (key, qpn, peer) in [(1, 7, 2), (2, 7, 2), (1, 8, 3), (3, 9, 4)] {
+            assert!(add(key, qpn, peer).is_some());
+        }
+        assert!(grants.add((5, 5), 4, &grantor, || None).is_none());
+        // Nobody is asked for what nobody has.
+        assert!(grants.take_back(|g| g.key == 9, 0).is_empty());
+        assert!(fake.0.lock().is_empty());
+        // Those that do not answer keep theirs when they were only asked.
+        grants.ask_back(0);
+        assert_eq!((left(), std::mem::take(&mut *fake.0.lock())), (vec![(1, 3)], vec![2, 3, 4]));
+        for (key, qpn, peer) in [(1, 7, 2), (2, 7, 2), (3, 9, 4)] {
+            assert!(add(key, qpn, peer).is_some());
+        }
+        let silent = grants.take_back(|g| g.key == 1, 0);
+        assert_eq!(silent.iter().map(|s| (s.peer, s.memory.start)).collect::<Vec<_>>(), [(3, 1 << 12)]);
+        assert!(silent.iter().all(Silent::remains));
+        assert_eq!(left(), [(3, 4)], "with the key of another region of the same peer");
+        grants.end(9, &(3 << 12..(3 << 12) + 64), 4);
+        assert_eq!((left(), grants.count.load(Ordering::SeqCst)), (vec![], 0));
+    }
+
+    #[test]
+    fn nothing_is_granted_while_grants_are_taken_back() {
+        let grants = Grants::default();
+        let grantor: Arc<dyn Grantor> = Arc::new(Fake::default());
+        let _taking = grants.list.lock();
+        let found = || Some((Grantable { iova: 0, len: 8, offset: 0 }, 0..8));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| grants.add((1, 1), 2, &grantor, found));
+            assert!(other.join().unwrap().is_none());
+        });
+    }
+}

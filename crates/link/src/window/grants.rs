@@ -28,13 +28,13 @@ impl Engine {
         let mut reply = Grant { qpn: want.from, rkey: want.rkey, count, at: 0, len: 0, iova: 0 };
         let qp = self.connection(want.qpn).filter(|c| c.is_with(pair)).and_then(|c| c.qp.upgrade());
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
+        self.note_grantee(pair);
         let grantable = match (qp, grantor) {
             (Some(qp), Some(me)) => qp.grant(want.rkey, pair.id, &(me as Arc<dyn Grantor>)),
             _ => None,
         };
         let kind = match grantable {
             Some(grantable) => {
-                self.note_grantee(pair);
                 (reply.at, reply.len, reply.iova) = (grantable.offset, grantable.len, grantable.iova);
                 Kind::Grant
             }
@@ -92,7 +92,8 @@ impl Engine {
         pair.follow(count);
     }
 
-    /// Notes that a peer was granted something: what is taken back from it is waited for even when the pair is over, as long as it lives.
+    /// Notes that a peer is granted something, before it is: what is taken back from it is waited for even when the pair is over, as long
+    /// as it lives.
     pub fn note_grantee(&self, pair: &Arc<Pair>) {
         let mut grantees = self.grantees.lock();
         if !grantees.iter().any(|known| known.id == pair.id) {

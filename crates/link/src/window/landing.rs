@@ -180,13 +180,13 @@ impl Engine {
         let count = pair.taken_back();
         let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: 0 };
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
+        self.note_grantee(pair);
         let landing = grantor.zip(memory).and_then(|(me, (key, memory))| {
             let at = qp.grant_memory(key, &memory, pair.id, &(me as Arc<dyn Grantor>))?;
             Some(Told { psn, at, memory })
         });
         let kind = match &landing {
             Some(told) => {
-                self.note_grantee(pair);
                 (reply.at, reply.len) = (told.at, told.memory.end - told.memory.start);
                 Kind::Landing
             }
