@@ -92,6 +92,12 @@ pub trait Data {
     fn length(&self) -> usize;
     /// The bytes, read once, if there are eight.
     fn word(&self) -> Option<[u8; 8]>;
+    /// Whether the sender has put them where they belong ([`RequesterHost::landing`]): nothing is to be copied, and there may be
+    /// more of them than a packet has. The packet then stands for as many as they would have taken, of which it is the first.
+    #[inline(always)]
+    fn has_landed(&self) -> bool {
+        false
+    }
 }
 
 impl Data for [u8] {
@@ -114,6 +120,13 @@ pub trait RequesterHost {
     fn request(&self, n: u32) -> Option<Request>;
     /// Sends a packet.
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;
+    /// How many of the `left` packets that are left of the message under way go as one, at least 1: more than one where the host puts
+    /// their data where it belongs ([`crate::Responder::announce`]), and the peer's [`Data::has_landed`] says so. What is transmitted
+    /// next is that many.
+    #[inline(always)]
+    fn landing(&self, _left: u32) -> u32 {
+        1
+    }
     /// Data that a Read has fetched, for bytes `[offset, ...)` of request `n`. `Refused::Memory` ends the request with a local
     /// protection error.
     fn deliver(&mut self, n: u32, offset: u64, data: &Self::Data) -> Result<(), Refused>;
@@ -169,6 +182,17 @@ pub enum Access {
     Atomic,
     /// To this placement: bit 0 global visibility, bit 1 persistence.
     Flush(u32),
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A SEND: the receive that was claimed for it, and its room.
+    #[allow(missing_docs)]
+    Receive { receive: u32, room: u64 },
+    /// A WRITE.
+    #[allow(missing_docs)]
+    Memory { rkey: u32, addr: u64, length: u32 },
 }
 
 /// What a receive completion tells (IBA 11.4.2.1).

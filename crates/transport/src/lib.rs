@@ -23,7 +23,7 @@ pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{
     Access, Data, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status,
-    Transmit,
+    Target, Transmit,
 };
 pub use pacer::Pacer;
 pub use requester::{Requester, Sent};

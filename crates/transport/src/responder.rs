@@ -29,6 +29,8 @@ pub struct Responder {
     msn: u32,
     /// The message of several packets that is coming in.
     message: Option<Message>,
+    /// A SEND whose receive was taken before it comes.
+    announced: Option<Message>,
     /// The requester has been told, or shall not be told, that `expected` is missing (IBA 9.7.5.2.8: one NAK).
     quiet: bool,
     /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected` was lost
@@ -99,6 +101,7 @@ impl Responder {
             expected: config.expected_psn & psn::MASK,
             msn: 0,
             message: None,
+            announced: None,
             quiet: false,
             beyond: None,
             dropped: None,

@@ -200,12 +200,11 @@ impl Qp {
         }
     }
 
-    /// Goes on with send work that the carrier has held back. Where another thread has the send queue just now, the next poll
-    /// does, or the progress thread.
-    pub fn go_on(&self) {
-        if let Some(mut sends) = self.lock_sends_soon() {
-            self.start(&mut sends, LOOK_BUDGET);
-        }
+    /// Goes on with send work that the carrier has held back, unless another thread has the send queue just now: whether it could. That
+    /// thread may have done what it does there already, so who gets false here tries again.
+    pub fn go_on(&self) -> bool {
+        let sends = self.lock_sends_soon();
+        sends.map(|mut sends| self.start(&mut sends, LOOK_BUDGET)).is_some()
     }
 
     /// The send queue, if it can be had soon: whoever has packets in hand does not wait for a program that has begun a

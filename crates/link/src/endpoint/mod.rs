@@ -14,12 +14,6 @@ use vervain_wire::Headers;
 pub trait AsPieces: Data {
     /// Adds it to `pieces`, which are only read, and no longer than it is there.
     fn add_to(&self, pieces: &mut Pieces);
-
-    /// Whether its sender has put it where it belongs: nothing is to be copied.
-    #[inline(always)]
-    fn has_landed(&self) -> bool {
-        false
-    }
 }
 
 impl AsPieces for [u8] {
@@ -65,17 +59,17 @@ impl Data for Foreign {
         self.add_to(&mut pieces);
         pieces.word()
     }
+
+    #[inline(always)]
+    fn has_landed(&self) -> bool {
+        self.landed
+    }
 }
 
 impl AsPieces for Foreign {
     #[inline(always)]
     fn add_to(&self, pieces: &mut Pieces) {
         pieces.push(self.at.cast_mut(), self.len as u64);
-    }
-
-    #[inline(always)]
-    fn has_landed(&self) -> bool {
-        self.landed
     }
 }
 
@@ -90,6 +84,11 @@ pub trait PacketOut {
     /// Whether `request` is not to begin while another is under way, because it is better carried out alone then.
     fn holds(&self, _request: &RemoteRequest) -> bool {
         false
+    }
+
+    /// See [`vervain_transport::RequesterHost::landing`].
+    fn landing(&self, _left: u32) -> u32 {
+        1
     }
 
     /// The next packet begins a message of `length` bytes.

@@ -181,6 +181,11 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         self.out.push(packet.headers, &from)
     }
 
+    #[inline]
+    fn landing(&self, left: u32) -> u32 {
+        self.out.landing(left)
+    }
+
     fn deliver(&mut self, n: u32, offset: u64, data: &O::Data) -> Result<(), Refused> {
         let mut from = Pieces::new();
         data.add_to(&mut from);

@@ -9,8 +9,7 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::responder::{self, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, access, wc};
-use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
-use vervain_wire::Headers;
+use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Status, Target, Transmit};
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
@@ -91,8 +90,6 @@ pub struct Inbound<'a, O> {
     pub lanes: &'a mut Lanes,
     /// Where answers go.
     pub out: O,
-    /// The receive that was claimed last, and its queue.
-    claimed: Option<(u32, u32)>,
 }
 
 impl<O> Drop for Inbound<'_, O> {
@@ -104,16 +101,15 @@ impl<O> Drop for Inbound<'_, O> {
 impl<'a, O: PacketOut> Inbound<'a, O> {
     /// For packets of `peer_qpn` that come into `qp` by `lanes`, and are answered to `out`.
     pub fn new(qp: &'a Qp, peer_qpn: u32, lanes: &'a mut Lanes, out: O) -> Self {
-        Inbound { qp, peer_qpn, lanes, out, claimed: None }
+        Inbound { qp, peer_qpn, lanes, out }
     }
 
-    /// The memory of this process that the message belongs to whose first packet, with these headers, was taken just now, and the key that
-    /// leads there; None where that is not one piece.
-    pub fn landing(&mut self, headers: &Headers) -> Option<(u32, Range<u64>)> {
-        match (headers.reth, self.claimed) {
-            (Some(reth), _) => self.inside(0).ok()?.write_range(reth.rkey, reth.addr, reth.length.into()),
-            (None, Some((srqn, wqe))) => self.inside(srqn).ok()?.receive_range(wqe),
-            (None, None) => None,
+    /// The memory of this process that a message belongs to, and the key that leads there; None where that is not one piece.
+    pub fn landing(&mut self, (srqn, target): (u32, Target)) -> Option<(u32, Range<u64>)> {
+        let inside = self.inside(srqn).ok()?;
+        match target {
+            Target::Memory { rkey, addr, length } => inside.write_range(rkey, addr, length.into()),
+            Target::Receive { receive, .. } => inside.receive_range(receive),
         }
     }
 
@@ -185,7 +181,6 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         let inside = self.inside(srqn)?;
         let wqe = inside.claim().map_err(nak)?;
         let room = inside.receive_room(wqe);
-        self.claimed = Some((srqn, wqe));
         Ok((wqe, room))
     }
 

@@ -94,7 +94,8 @@ impl Pace {
             // Who comes first may take all there is.
             let first = turn % waiting.len();
             waiting.rotate_left(first);
-            waiting.iter().filter_map(Weak::upgrade).for_each(|qp| qp.go_on());
+            // Those that cannot now are looked at again when their time has come.
+            waiting.iter().filter_map(Weak::upgrade).for_each(|qp| _ = qp.go_on());
         }
         true
     }

@@ -70,8 +70,8 @@ pub struct Connection {
     pub landing: OwnerLock<Landing>,
     pub told_landing: OwnerLock<Option<Told>>,
     pub has_told: AtomicBool,
-    /// Whether the message under way is a long one.
-    pub is_long: AtomicBool,
+    /// Bytes of the message under way, if it is a long one.
+    pub long: AtomicU64,
     /// What the peer has granted it.
     pub granted: OwnerLock<Granted>,
     qpn: u32,
@@ -103,6 +103,11 @@ impl PacketOut for SlotOut<'_> {
         }
     }
 
+    #[inline]
+    fn landing(&self, left: u32) -> u32 {
+        if self.class == Class::Request { self.connection.landing_packets(left) } else { 1 }
+    }
+
     fn has_room(&self) -> bool {
         if self.class == Class::Request && self.connection.awaits_landing() {
             return false;
@@ -121,7 +126,7 @@ impl PacketOut for SlotOut<'_> {
         };
         let landed = if self.class == Class::Request { self.connection.push_landed(pair, headers, from) } else { None };
         let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
-        self.left -= 1;
+        self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
         self.is_busy = true;
         if self.class == Class::Request {
             self.connection.sent.count(headers, from.len());
@@ -173,7 +178,7 @@ impl Connection {
             landing: OwnerLock::default(),
             told_landing: OwnerLock::default(),
             has_told: AtomicBool::new(false),
-            is_long: AtomicBool::new(false),
+            long: AtomicU64::new(0),
             granted: OwnerLock::default(),
             qpn: qp.qp_num(),
             behind_others: AtomicU32::new(0),
@@ -321,18 +326,24 @@ impl Connection {
         responder.poll_transmit(ANSWERS, &mut host)
     }
 
-    /// A request of the peer; whether there is more to say to it. The memory that it `begins` to write, where that is asked for.
-    pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>, begins: bool) -> (bool, Option<(u32, Range<u64>)>) {
+    /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the key of that.
+    pub fn announced(&self, qp: &Qp, headers: &Headers, length: u64) -> Option<(u32, Range<u64>)> {
         let mut memory = None;
-        let more = self.reply(qp, |responder, host| {
+        self.reply(qp, |responder, host| {
+            memory = responder.announce(headers, length, host).and_then(|target| host.landing(target));
+        });
+        memory
+    }
+
+    /// A request of the peer; whether there is more to say to it.
+    pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>) -> bool {
+        self.reply(qp, |responder, host| {
             responder.handle_packet(packet, host);
             if responder.expected_psn() != packet.headers.bth.psn {
                 // It was taken, or had been before.
                 self.received.count(&packet.headers, packet.payload.length() as u64);
-                memory = if begins { host.landing(&packet.headers) } else { None };
             }
-        });
-        (more, memory)
+        })
     }
 
     /// What answers a request of this QP.
@@ -405,6 +416,6 @@ impl carrier::Connection for Connection {
         }
         self.deadline.store(NEVER, Ordering::SeqCst);
         self.granted.lock().forget();
-        self.forget_landing();
+        self.end_message();
     }
 }

@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::pair::Pair;
 use super::payload::PiecesSource;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
@@ -39,12 +40,12 @@ enum Key {
     /// Asked for, and not granted so far: Writes since then.
     Asked(u32),
     /// Its memory is not claimed by another process while this is kept.
-    Granted(Grant, #[allow(dead_code)] UseGuard),
+    Granted(Grant, #[allow(dead_code)] Arc<UseGuard>),
 }
 
 impl Granted {
     /// Takes a grant in, whose memory is reached by `channel`.
-    pub fn add(&mut self, grant: Grant, used: UseGuard, channel: Box<dyn Channel>) {
+    pub fn add(&mut self, grant: Grant, used: Arc<UseGuard>, channel: Box<dyn Channel>) {
         if self.keys.len() >= KEYS {
             self.forget();
         }

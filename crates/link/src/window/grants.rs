@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vervain_hca::now_ns;
 use vervain_hca::process::grants::Grantor;
-use vervain_window::GRANULE;
+use vervain_window::{Channel, GRANULE, UseGuard};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::{Class, HEADERS};
@@ -66,10 +66,12 @@ impl Engine {
         &self,
         pair: &Pair,
         grant: &Grant,
-    ) -> Option<(vervain_window::UseGuard, Box<dyn vervain_window::Channel>)> {
+    ) -> Option<(Arc<UseGuard>, Box<dyn Channel>)> {
         let end = grant.at.checked_add(grant.len).filter(|end| *end <= self.facts().layout.region_len())?;
         let granules = (grant.at / GRANULE) as u32..end.div_ceil(GRANULE) as u32;
-        let used = self.device.claims().use_of(pair.peer.node, granules, pair.incarnation);
+        let used = pair.hold(granules, pair.incarnation, |granules| {
+            self.device.claims().use_of(pair.peer.node, granules, pair.incarnation)
+        });
         let used = used.inspect_err(|e| log::info!("a grant is not taken: {e}")).ok()?;
         Some((used, self.device.channel(pair.peer.node).ok()?))
     }

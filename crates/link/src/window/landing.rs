@@ -1,11 +1,12 @@
-//! Where the rest of a long message belongs: its receiver tells the sender when the first packet has come, the memory of the receive or
-//! that of the Write, and the sender puts the rest there. The packets are the same, without their bytes. Where that memory is none
-//! that can be put to, the bytes go through the ring.
+//! Where a long message belongs: its sender asks before the first packet, its receiver tells the memory of the receive, which it claims
+//! for that, or that of the Write, and the sender puts the message there. One packet then stands for many, without their bytes. Where
+//! that memory is none that can be put to, the bytes go through the ring.
 
 use super::Engine;
 use super::connection::Connection;
 use super::pair::{Pair, encode};
 use super::payload::PiecesSource;
+use super::receive::Receiving;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,23 +19,25 @@ use vervain_window::pairs::grant::Grant;
 use vervain_window::pairs::ring::{Class, HEADERS, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Channel, Origin, Put, UseGuard};
-use vervain_wire::{Headers, opcode};
+use vervain_wire::{Headers, opcode, parse_headers};
 
 /// Messages from so many bytes on are worth the question, which takes a round trip.
 pub const LONG: u64 = 64 << 10;
+/// Packets that are put at once, before others and whoever takes a grant back get their turn: 1 MiB.
+const AT_ONCE: u32 = (1 << 20) / block::MTU;
 /// How long a sender waits for the answer: one that has no CPU just now takes nothing from the ring either.
 const ANSWER_NS: u64 = 1_000_000;
 
 /// What a sender knows of the message under way.
 #[derive(Default)]
 pub enum Landing {
-    /// It goes through the ring.
+    /// Nothing.
     #[default]
-    Nowhere,
-    /// The next packet asks.
-    Begins,
-    /// Asked by the packet with this PSN, at that time.
+    Unknown,
+    /// It has asked for that of the message whose first packet has this PSN, at that time.
     Asked(u32, u64),
+    /// There is none: its next packet goes through the ring.
+    Nowhere,
     /// There.
     Here(Place),
 }
@@ -43,7 +46,7 @@ pub enum Landing {
 pub struct Place {
     grant: Grant,
     channel: Box<dyn Channel>,
-    _used: UseGuard,
+    _used: Arc<UseGuard>,
 }
 
 /// What a receiver has told of the message under way.
@@ -63,18 +66,22 @@ fn offset(first: u32, psn: u32) -> u64 {
 impl Connection {
     /// A message of so many bytes begins with the next packet.
     pub fn begins_message(&self, length: u64) {
-        let asks = length >= LONG && self.may_put();
-        if !asks && !self.is_long.load(Ordering::Relaxed) {
-            return;
+        let long = if length >= LONG && self.may_put() { length } else { 0 };
+        if self.long.load(Ordering::Relaxed) != long {
+            self.long.store(long, Ordering::Relaxed);
         }
-        self.is_long.store(asks, Ordering::Relaxed);
-        *self.landing.lock() = if asks { Landing::Begins } else { Landing::Nowhere };
     }
 
-    /// Whether the sender waits to be told where the rest of its message belongs.
+    /// Whether the message under way is a long one.
+    #[inline]
+    fn is_long(&self) -> bool {
+        self.long.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the sender waits to be told where its message belongs.
     #[inline]
     pub fn awaits_landing(&self) -> bool {
-        self.is_long.load(Ordering::Relaxed) && self.awaits_answer()
+        self.is_long() && self.awaits_answer()
     }
 
     fn awaits_answer(&self) -> bool {
@@ -89,42 +96,60 @@ impl Connection {
         }
     }
 
-    /// Sends a packet of a message with a landing. None where the ring has to carry its bytes.
+    /// How many of the packets that are left of the message under way go as one: those of a put, where it has a landing.
+    #[inline]
+    pub fn landing_packets(&self, left: u32) -> u32 {
+        if self.is_long() && matches!(*self.landing.lock(), Landing::Here(_)) { left.min(AT_ONCE) } else { 1 }
+    }
+
+    /// Sends a packet of a long message, or asks before the first one where the message belongs. None where the ring has to carry
+    /// its bytes.
     #[inline]
     pub fn push_landed(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
-        if !self.is_long.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.push_long(pair, headers, from)
+        if self.is_long() { self.push_long(pair, headers, from) } else { None }
     }
 
     fn push_long(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
         let mut landing = self.landing.lock();
-        match &mut *landing {
-            Landing::Begins => {
-                *landing = Landing::Asked(headers.bth.psn, now_ns());
-                Some(pair.push_as(Kind::Begins, Class::Request, &encode(headers), from))
+        let (psn, code, len) = (headers.bth.psn, headers.bth.opcode, from.len());
+        // Several at once, of which no landing is any more, go one by one.
+        let by_ring = || (len > u64::from(block::MTU)).then_some(Err(Refused::Full));
+        let Landing::Here(place) = &mut *landing else {
+            let asks = matches!(*landing, Landing::Unknown) && opcode::starts(code) && !pair.is_over();
+            *landing = if asks { Landing::Asked(psn, now_ns()) } else { Landing::Unknown };
+            if !asks {
+                return by_ring();
             }
-            Landing::Here(place) if !opcode::starts(headers.bth.opcode) => {
-                let (at, len) = (offset(place.grant.rkey, headers.bth.psn), from.len());
-                let to = place.grant.place(at, len).filter(|_| pair.told(block::TAKEN_BACK) == place.grant.count)?;
-                // Room first: what is put twice is put in vain.
-                if !pair.has_room(Class::Request) {
-                    return Some(Err(Refused::Full));
-                }
-                let source = PiecesSource::new(from, opcode::ends(headers.bth.opcode));
-                place.channel.put(&[Put { to, from: Origin::Source(&source) }]).ok()?;
-                if pair.is_over() || pair.told(block::TAKEN_BACK) != place.grant.count {
-                    return None;
-                }
-                Some(pair.push_landed(&encode(headers), to, len as u16))
+            let length = self.long.load(Ordering::Relaxed).to_le_bytes();
+            if !pair.ask(Kind::WantLanding, &encode(headers), &length) {
+                *landing = Landing::Unknown;
             }
-            _ => None,
+            return Some(Err(Refused::Full));
+        };
+        let stands = |place: &Place| !pair.is_over() && pair.told(block::TAKEN_BACK) == place.grant.count;
+        let to = place.grant.place(offset(place.grant.rkey, psn), len).filter(|_| stands(place));
+        // Room first: what is put twice is put in vain.
+        if to.is_some() && !pair.has_room(Class::Request) {
+            return Some(Err(Refused::Full));
         }
+        let source = PiecesSource::new(from, opcode::ends(code));
+        let put = to.filter(|to| {
+            let put = Put { to: *to, from: Origin::Source(&source) };
+            place.channel.put(&[put]).is_ok() && stands(place)
+        });
+        let Some(to) = put else {
+            *landing = Landing::Nowhere;
+            return by_ring();
+        };
+        let pushed = pair.push_landed(&encode(headers), to, len);
+        if pushed.is_ok() && opcode::ends(code) {
+            *landing = Landing::Unknown;
+        }
+        Some(pushed)
     }
 
     /// The peer has answered.
-    pub fn landing_told(&self, kind: Kind, grant: Grant, way: Option<(UseGuard, Box<dyn Channel>)>) {
+    pub fn landing_told(&self, kind: Kind, grant: Grant, way: Option<(Arc<UseGuard>, Box<dyn Channel>)>) {
         let mut landing = self.landing.lock();
         if !matches!(*landing, Landing::Asked(psn, _) if psn == grant.rkey) {
             return;
@@ -143,10 +168,16 @@ impl Connection {
         }
     }
 
+    /// The connection is none any more.
+    pub fn end_message(&self) {
+        *self.landing.lock() = Landing::Unknown;
+        self.long.store(0, Ordering::Relaxed);
+    }
+
     /// Whether a packet's payload lies where this process has told its sender to put it.
     pub fn has_landed(&self, headers: &Headers, message: &Message) -> bool {
         let told = self.told_landing.lock();
-        let is_request = opcode::is_request(headers.bth.opcode) && !opcode::starts(headers.bth.opcode);
+        let is_request = opcode::is_request(headers.bth.opcode);
         told.as_ref().filter(|_| is_request).is_some_and(|told| {
             let offset = offset(told.psn, headers.bth.psn);
             message.payload == told.at.wrapping_add(offset)
@@ -167,9 +198,22 @@ impl Connection {
 }
 
 impl Engine {
-    /// Tells the sender of a long message, whose first packet was taken, where the rest belongs: `memory` of this process, found by a
-    /// key.
-    pub fn tell_landing(
+    /// The sender of a long message asks where it belongs.
+    pub fn wants_landing(&self, pair: &Arc<Pair>, message: &Message) {
+        if message.len != block::WORD || !message.payload.is_multiple_of(block::WORD) {
+            return self.distrust(pair);
+        }
+        let length = self.region().word(message.payload).load(Ordering::Relaxed);
+        let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return self.distrust(pair) };
+        let bth = &headers.bth;
+        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return };
+        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return };
+        let memory = connection.announced(&qp, &headers, length);
+        self.tell_landing(&connection, &qp, pair, bth.psn, memory);
+    }
+
+    /// Tells the sender of a long message where it belongs: `memory` of this process, found by a key.
+    fn tell_landing(
         &self,
         connection: &Connection,
         qp: &Qp,
@@ -177,6 +221,7 @@ impl Engine {
         psn: u32,
         memory: Option<(u32, Range<u64>)>,
     ) {
+        connection.end_landing(qp, pair);
         let count = pair.taken_back();
         let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: 0 };
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
@@ -200,11 +245,11 @@ impl Engine {
     }
 
     /// The answer to that.
-    pub fn landing(&self, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) {
+    pub fn landing(&self, rx: &mut Receiving, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) {
         let grant = Grant::decode(headers);
         let Some(connection) = self.connection(grant.qpn).filter(|c| c.is_with(pair)) else { return };
         let way = (kind == Kind::Landing).then(|| self.take_in_grant(pair, &grant)).flatten();
         connection.landing_told(kind, grant, way);
-        connection.qp.upgrade().iter().for_each(|qp| qp.go_on());
+        rx.go_on([connection]);
     }
 }

@@ -2,6 +2,8 @@
 
 use super::connection::Connection;
 use super::payload::PiecesSource;
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
@@ -13,6 +15,9 @@ use vervain_window::pairs::ring::{Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Region, UseGuard};
 use vervain_wire::{Headers, MAX_HEADERS};
+
+/// Parts of the peer's memory that are held for the next put.
+const HELD: usize = 16;
 
 /// A pair. It lasts until the peer has ended; what is sent then gets nowhere.
 pub struct Pair {
@@ -33,6 +38,8 @@ pub struct Pair {
     direct: AtomicU64,
     /// While these are there, nobody else gets the memory that is put to.
     uses: OwnerLock<Vec<UseGuard>>,
+    /// Memory of the peer's that was put to last, kept for the next time: to take it from the kernel anew costs more than a short put.
+    held: OwnerLock<VecDeque<(Range<u32>, u64, Arc<UseGuard>)>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
@@ -62,6 +69,7 @@ impl Pair {
             followed: AtomicU32::new(0),
             direct: AtomicU64::new(0),
             uses: OwnerLock::new(vec![used]),
+            held: OwnerLock::default(),
             over: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
             waiting: OwnerLock::default(),
@@ -90,6 +98,28 @@ impl Pair {
         self.told(block::TAKEN_BACK) != self.followed()
     }
 
+    /// The hold on these granules of the peer, which `owner` has said to be its own: one that is there, or what `hold` gets.
+    pub fn hold(
+        &self,
+        granules: Range<u32>,
+        owner: u64,
+        hold: impl FnOnce(Range<u32>) -> vervain_window::Result<UseGuard>,
+    ) -> vervain_window::Result<Arc<UseGuard>> {
+        let mut held = self.held.lock();
+        let covers = |(there, of, _): &&(Range<u32>, u64, _)| {
+            *of == owner && there.start <= granules.start && granules.end <= there.end
+        };
+        if let Some((_, _, used)) = held.iter().find(covers) {
+            return Ok(Arc::clone(used));
+        }
+        let used = Arc::new(hold(granules.clone())?);
+        if held.len() >= HELD {
+            held.pop_front();
+        }
+        held.push_back((granules, owner, Arc::clone(&used)));
+        Ok(used)
+    }
+
     /// How often that was.
     pub fn taken_back(&self) -> u32 {
         self.taken_back.load(Ordering::SeqCst)
@@ -107,6 +137,7 @@ impl Pair {
             self.followed.store(count, Ordering::Relaxed);
             outgoing.tell(block::GIVEN_BACK, count.into());
         });
+        self.held.lock().clear();
     }
 
     /// So many bytes were put where they belong.
@@ -125,6 +156,7 @@ impl Pair {
     fn let_go(&self) {
         if let Some(_outgoing) = self.outgoing.try_lock() {
             self.uses.lock().clear();
+            self.held.lock().clear();
         }
     }
 
@@ -165,6 +197,15 @@ impl Pair {
         };
         // Nothing is owed to one that is gone.
         self.put(say).unwrap_or(true)
+    }
+
+    /// Asks the peer something before a request goes, if there is room for both; whether it did. Where the pair is over, nothing is said.
+    pub fn ask(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> bool {
+        let ask = |outgoing: &mut Outgoing| {
+            let has_room = outgoing.has_room(Class::Request) || outgoing.look().is_ok() && outgoing.has_room(Class::Request);
+            has_room && outgoing.send(kind, headers, &more).is_ok()
+        };
+        self.put(ask).unwrap_or(false)
     }
 
     /// The peer has a high-bandwidth ring at `at`, kept by `used`.
@@ -224,8 +265,8 @@ impl Pair {
     ///
     /// # Errors
     /// As there.
-    pub fn push_landed(&self, headers: &[u8; HEADERS], at: u64, len: u16) -> Result<u64, Refused> {
-        self.count_direct(len.into());
+    pub fn push_landed(&self, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<u64, Refused> {
+        self.count_direct(len);
         self.push_by(|outgoing| outgoing.landed(Class::Request, headers, at, len))
     }
 

@@ -41,7 +41,7 @@ impl PathPsns {
             _ => payload,
         };
         let of = |mtu: u64| bytes.div_ceil(mtu).max(1) as u32;
-        let own = if operation == opcode::READ_REQUEST { of(vervain_window::pairs::block::MTU.into()) } else { 1 };
+        let own = of(vervain_window::pairs::block::MTU.into());
         let next = bth.psn.wrapping_add(own) & MASK;
         let more = more.wrapping_add(of(self.path_mtu)).wrapping_sub(own);
         self.state.store(u64::from(more) << 32 | u64::from(next), Ordering::Relaxed);

@@ -36,6 +36,8 @@ pub struct Receiving {
     unanswered: Vec<Arc<Connection>>,
     /// Answers to QPs that another thread had, in their order.
     deferred: VecDeque<Deferred>,
+    /// Connections that may send again, and whose send queue another thread had.
+    held_up: Vec<Arc<Connection>>,
     /// The next message of a pair is to be looked at again.
     later: bool,
     /// That of the datagram in hand, out of reach of who has put it.
@@ -90,7 +92,13 @@ impl Receiving {
 
     /// Whether there is something to go on with that nobody rings for, in whatever thread.
     pub fn owes(&self) -> bool {
-        self.later || !self.unanswered.is_empty() || !self.deferred.is_empty()
+        self.later || !self.unanswered.is_empty() || !self.deferred.is_empty() || !self.held_up.is_empty()
+    }
+
+    /// Has connections send on that may again.
+    pub fn go_on(&mut self, connections: impl IntoIterator<Item = Arc<Connection>>) {
+        let is_held_up = |connection: &Arc<Connection>| connection.qp.upgrade().is_some_and(|qp| !qp.go_on());
+        self.held_up.extend(connections.into_iter().filter(is_held_up));
     }
 
     /// Announces to all peers that this process goes to sleep; whether one did not know.
@@ -179,6 +187,8 @@ impl Engine {
     fn take_in(&self, rx: &mut Receiving) -> bool {
         self.meet(rx);
         self.retry_deferred(rx);
+        let held_up = std::mem::take(&mut rx.held_up);
+        rx.go_on(held_up);
         rx.later = false;
         let mut any = false;
         for i in 0..rx.pairs.len() {
@@ -188,9 +198,8 @@ impl Engine {
         }
         any |= self.answer(rx);
         for i in 0..rx.pairs.len() {
-            for connection in rx.pairs[i].pair.take_waiting() {
-                connection.qp.upgrade().iter().for_each(|qp| qp.go_on());
-            }
+            let waiting = rx.pairs[i].pair.take_waiting();
+            rx.go_on(waiting);
         }
         any
     }
@@ -223,7 +232,7 @@ impl Engine {
                     rx.begin(&pair, own, self.datagrams.groups());
                     // It has announced nothing there yet.
                     self.stir();
-                    self.connected_with(peer).iter().filter_map(|c| c.qp.upgrade()).for_each(|qp| qp.go_on());
+                    rx.go_on(self.connected_with(peer));
                 }
                 Event::Down { peer, incarnation, own } => {
                     rx.end(peer).iter().for_each(|pair| self.end_pair(pair));
@@ -309,7 +318,7 @@ impl Engine {
 
     /// A peer has put what no peer puts.
     #[cold]
-    fn distrust(&self, pair: &Pair) {
+    pub fn distrust(&self, pair: &Pair) {
         if !pair.is_over() {
             let PeerId { node, process } = pair.peer;
             log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
@@ -320,8 +329,9 @@ impl Engine {
     fn handle(&self, rx: &mut Receiving, i: usize, pair: &Arc<Pair>, message: &Message) -> Taken {
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
-            Kind::Packet | Kind::Begins => return self.packet(rx, pair, message),
-            Kind::Landing | Kind::NoLanding => self.landing(pair, message.kind, &message.headers),
+            Kind::Packet => return self.packet(rx, pair, message),
+            Kind::WantLanding => self.wants_landing(pair, message),
+            Kind::Landing | Kind::NoLanding => self.landing(rx, pair, message.kind, &message.headers),
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
             Kind::LongRing => {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
@@ -369,13 +379,9 @@ impl Engine {
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
-            let begins = message.kind == Kind::Begins;
-            let (more, memory) = connection.request(&qp, &packet, begins);
-            if begins || opcode::ends(bth.opcode) {
+            let more = connection.request(&qp, &packet);
+            if opcode::ends(bth.opcode) {
                 connection.end_landing(&qp, pair);
-            }
-            if begins {
-                self.tell_landing(&connection, &qp, pair, bth.psn, memory);
             }
             if more {
                 rx.unanswered.push(connection);

@@ -108,8 +108,13 @@ impl Engine {
             while patience.look_out(|| self.look(process)) {
                 found = true;
             }
+            // Where the program polls, it takes in what comes, unless whoever puts it has this thread woken and run in its stead.
             let polled = process.packet_looks() != looks;
-            rest = if found || !polled { Duration::ZERO } else { (rest * 2).clamp(FIRST_REST, LAST_REST) };
+            rest = match (polled, found) {
+                (false, _) => Duration::ZERO,
+                (true, true) => rest.max(FIRST_REST),
+                (true, false) => (rest * 2).clamp(FIRST_REST, LAST_REST),
+            };
         }
     }
 }

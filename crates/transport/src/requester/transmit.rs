@@ -1,6 +1,8 @@
 //! Which packets go out, and when (IBA 9.7.3): messages cut to the path MTU, READs cut to the window, and the limits: window,
 //! READs and atomics outstanding, fences, credits.
 
+use std::ops::Range;
+
 use vervain_wire::{AtomicEth, Headers, Reth, opcode};
 
 use crate::host::{Nanos, Operation, Payload, Refused, Request, RequesterHost, Status, Transmit};
@@ -82,36 +84,37 @@ impl Requester {
         }
         let mtu = u64::from(self.config.mtu);
         let length = flight.request.length;
-        let last = flight.packets - 1;
         let n = self.first.wrapping_add(self.cursor.index as u32);
         let mut headers = self.headers(&flight.request);
-        while self.cursor.packet <= last {
+        while self.cursor.packet < flight.packets {
             let packet = self.cursor.packet;
+            let packets = at_once(packet, flight, host);
+            let is_last = packet + packets == flight.packets;
             let offset = u64::from(packet) * mtu;
-            let bytes = (length - offset).min(mtu);
-            let cost = bytes + PACKET_OVERHEAD;
+            let bytes = (length - offset).min(u64::from(packets) * mtu);
+            let cost = bytes + u64::from(packets) * PACKET_OVERHEAD;
             if !window.admits(self.in_flight, cost) && self.has_asked(window) {
                 return Err(Sent::WindowClosed);
             }
             let again = self.next != self.highest;
-            let credit = if again { Credit::Enough } else { self.credit(flight, packet == last) };
+            let credit = if again { Credit::Enough } else { self.credit(flight, is_last) };
             if credit == Credit::Awaited && self.has_asked(window) {
                 return Err(Sent::All);
             }
             self.since_request += cost;
             // The responder answers nothing else, and without answers nothing more can be sent.
-            let asks = packet == last
+            let asks = is_last
                 || credit != Credit::Enough
                 || self.since_request * REQUESTS_PER_WINDOW >= window.size()
                 || window.room(self.in_flight) < cost + mtu + PACKET_OVERHEAD;
-            self.posted_packet(flight, packet, asks, &mut headers);
+            self.posted_packet(flight, packet..packet + packets, asks, &mut headers);
             let payload = match bytes {
                 0 => Payload::None,
                 _ => Payload::Request { n, offset, len: bytes as u32 },
             };
-            self.put(now, n, &Transmit { headers: &headers, payload, again }, 1, window, host)?;
-            self.cursor.packet += 1;
-            self.sent(cost, 1, window);
+            self.put(now, n, &Transmit { headers: &headers, payload, again }, packets, window, host)?;
+            self.cursor.packet += packets;
+            self.sent(cost, packets, window);
             if asks {
                 self.since_request = 0;
                 if !again {
@@ -143,11 +146,12 @@ impl Requester {
         headers
     }
 
-    /// Fills in what is particular to one packet of a SEND or WRITE.
+    /// Fills in what is particular to one packet of a SEND or WRITE, or to several that go as one.
     #[inline(always)]
-    fn posted_packet(&self, flight: &Flight, packet: u32, asks: bool, headers: &mut Headers) {
+    fn posted_packet(&self, flight: &Flight, packets: Range<u32>, asks: bool, headers: &mut Headers) {
         let request = &flight.request;
-        let (is_first, is_last) = (packet == 0, packet + 1 == flight.packets);
+        let packet = packets.start;
+        let (is_first, is_last) = (packet == 0, packets.end == flight.packets);
         let code = posted_code(request.operation, is_first, is_last);
         headers.bth.opcode = self.opcode_base | code;
         headers.bth.psn = psn::add(flight.first_psn, packet);
@@ -327,7 +331,7 @@ impl Requester {
         let offset = u64::from(at.packet) * mtu;
         let bytes = (flight.request.length - offset).min(mtu);
         let mut headers = self.headers(&flight.request);
-        self.posted_packet(&flight, at.packet, true, &mut headers);
+        self.posted_packet(&flight, at.packet..at.packet + 1, true, &mut headers);
         let payload = match bytes {
             0 => Payload::None,
             _ => Payload::Request { n, offset, len: bytes as u32 },
@@ -371,9 +375,10 @@ impl Requester {
             let mut headers = self.headers(&flight.request);
             while self.cursor.packet < flight.packets {
                 let packet = self.cursor.packet;
+                let packets = at_once(packet, &flight, host);
                 let offset = u64::from(packet) * mtu;
-                let bytes = (flight.request.length - offset).min(mtu);
-                self.posted_packet(&flight, packet, false, &mut headers);
+                let bytes = (flight.request.length - offset).min(u64::from(packets) * mtu);
+                self.posted_packet(&flight, packet..packet + packets, false, &mut headers);
                 let payload = match bytes {
                     0 => Payload::None,
                     _ => Payload::Request { n: self.first, offset, len: bytes as u32 },
@@ -386,8 +391,8 @@ impl Requester {
                         break;
                     }
                 }
-                self.cursor.packet += 1;
-                self.highest = psn::add(self.highest, 1);
+                self.cursor.packet += packets;
+                self.highest = psn::add(self.highest, packets);
             }
             if self.stopped.is_some() {
                 break;
@@ -405,6 +410,12 @@ impl Requester {
         }
         Sent::All
     }
+}
+
+/// How many packets of a message go as one from `packet` on.
+#[inline(always)]
+fn at_once(packet: u32, flight: &Flight, host: &impl RequesterHost) -> u32 {
+    if flight.packets == 1 { 1 } else { host.landing(flight.packets - packet) }
 }
 
 /// Whether a message may be sent by the credits.

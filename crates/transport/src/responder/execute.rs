@@ -2,7 +2,7 @@
 
 use vervain_wire::{Headers, Packet, opcode};
 
-use crate::host::{Access, Data, Nak, Received, ResponderHost, Status};
+use crate::host::{Access, Data, Nak, Received, ResponderHost, Status, Target};
 
 use super::answer::{Answer, Body, Resource};
 use super::{Responder, Stop};
@@ -22,14 +22,6 @@ pub(super) struct Message {
     pub target: Target,
 }
 
-/// Where a message goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
-    /// A SEND: the claimed receive and its room.
-    Receive { receive: u32, room: u64 },
-    /// A WRITE.
-    Memory { rkey: u32, addr: u64, length: u32 },
-}
 
 impl Responder {
     /// Executes the packet; how many PSNs it takes. Unless it is executed whole, nothing is changed here.
@@ -40,16 +32,20 @@ impl Responder {
         host: &mut H,
     ) -> Result<u32, Stop> {
         let code = packet.headers.bth.opcode;
+        if self.announced.is_some() && !opcode::is_send(code) {
+            // It is another message that comes.
+            self.drop_message(host);
+        }
         if opcode::is_send(code) {
             self.check_place(packet, true, host)?;
             self.send(packet, host)?;
             self.counters.sends += u64::from(opcode::ends(code));
-            Ok(1)
+            Ok(self.packets(packet))
         } else if opcode::is_write(code) {
             self.check_place(packet, false, host)?;
             self.write(packet, host)?;
             self.counters.writes += u64::from(opcode::ends(code));
-            Ok(1)
+            Ok(self.packets(packet))
         } else {
             if self.message.is_some() {
                 return Err(self.invalid(host));
@@ -67,6 +63,12 @@ impl Responder {
         }
     }
 
+    /// How many packets of a message this one stands for.
+    #[inline]
+    pub(super) fn packets<D: Data + ?Sized>(&self, packet: &Packet<'_, D>) -> u32 {
+        if packet.payload.has_landed() { packet.payload.length().div_ceil(self.config.mtu as usize).max(1) as u32 } else { 1 }
+    }
+
     /// The packet does not fit: a receive that was taken goes back, for the QP flushes it.
     #[cold]
     pub(super) fn invalid(&mut self, host: &mut impl ResponderHost) -> Stop {
@@ -74,11 +76,43 @@ impl Responder {
         Nak::InvalidRequest.into()
     }
 
-    /// Forgets the message that is coming in.
+    /// Forgets the message that is coming in, or is announced.
     pub(super) fn drop_message(&mut self, host: &mut impl ResponderHost) {
-        if let Some(Message { srqn, target: Target::Receive { receive, .. }, .. }) = self.message.take() {
+        let message = self.message.take().or(self.announced.take());
+        if let Some(Message { srqn, target: Target::Receive { receive, .. }, .. }) = message {
             host.unclaim(srqn, receive);
         }
+    }
+
+    /// A message of `length` bytes, the headers of whose first packet are these, comes next: where it belongs, so that its sender can
+    /// be told before it sends. For a SEND a receive is taken, which is that of the message then. None where the message cannot be
+    /// taken now; if it comes all the same, it is refused for the reason that there is then.
+    pub fn announce(&mut self, headers: &Headers, length: u64, host: &mut impl ResponderHost) -> Option<(u32, Target)> {
+        let code = headers.bth.opcode;
+        let is_next = headers.bth.psn == self.expected && code == self.opcode_base | opcode::operation(code);
+        let is_busy = self.refusal.is_some() || self.message.is_some() || !self.answers.is_empty();
+        if self.ended || is_busy || !is_next || !opcode::starts(code) {
+            return None;
+        }
+        let srqn = headers.srqn.unwrap_or(0);
+        if let Some(Message { srqn: of, target, .. }) = self.announced.filter(|_| opcode::is_send(code)) {
+            let fits = matches!(target, Target::Receive { room, .. } if length <= room);
+            return (of == srqn && fits).then_some((srqn, target));
+        }
+        self.drop_message(host);
+        if !opcode::is_send(code) {
+            let reth = headers.reth.filter(|reth| opcode::is_write(code) && u64::from(reth.length) == length)?;
+            host.check(srqn, reth.rkey, reth.addr, length, Access::Write).ok()?;
+            return Some((srqn, Target::Memory { rkey: reth.rkey, addr: reth.addr, length: reth.length }));
+        }
+        let (receive, room) = host.claim(srqn).ok()?;
+        if length > room {
+            host.unclaim(srqn, receive);
+            return None;
+        }
+        let target = Target::Receive { receive, room };
+        self.announced = Some(Message { srqn, done: 0, target });
+        Some((srqn, target))
     }
 
     /// Opcode sequence and payload length (IBA 9.7.4.1).
@@ -99,10 +133,12 @@ impl Responder {
             }
         };
         let (length, mtu) = (packet.payload.length(), self.config.mtu as usize);
+        let has_landed = packet.payload.has_landed();
         let length_fits = match (opcode::starts(code), opcode::ends(code)) {
+            (_, false) if has_landed => length.is_multiple_of(mtu) && length != 0,
             (_, false) => length == mtu,
-            (false, true) => (1..=mtu).contains(&length),
-            (true, true) => length <= mtu,
+            (false, true) => length >= 1 && (length <= mtu || has_landed),
+            (true, true) => length <= mtu || has_landed,
         };
         if fits && length_fits { Ok(()) } else { Err(self.invalid(host)) }
     }
@@ -116,8 +152,16 @@ impl Responder {
             Some(message) => message,
             None => {
                 let srqn = headers.srqn.unwrap_or(0);
-                let (receive, room) = host.claim(srqn)?;
-                Message { srqn, done: 0, target: Target::Receive { receive, room } }
+                if self.announced.is_some_and(|announced| announced.srqn != srqn) {
+                    self.drop_message(host);
+                }
+                match self.announced.take() {
+                    Some(announced) => announced,
+                    None => {
+                        let (receive, room) = host.claim(srqn)?;
+                        Message { srqn, done: 0, target: Target::Receive { receive, room } }
+                    }
+                }
             }
         };
         let Target::Receive { receive, room } = message.target else { return Err(self.invalid(host)) };
@@ -163,7 +207,7 @@ impl Responder {
             return Err(Stop::Spoil { srqn, receive, received, status: Status::RemoteInvalidRequest, nak });
         }
         self.msn = self.msn.wrapping_add(1);
-        self.acknowledge_first(headers, host);
+        self.acknowledge_first(packet, host);
         host.complete(srqn, receive, &received);
         Ok(())
     }
@@ -224,7 +268,7 @@ impl Responder {
                 solicited: headers.bth.solicited,
                 partial: false,
             };
-            self.acknowledge_first(headers, host);
+            self.acknowledge_first(packet, host);
             host.complete(srqn, receive, &received);
         }
         Ok(())

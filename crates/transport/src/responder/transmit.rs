@@ -2,7 +2,7 @@
 //! among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for many).
 
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
-use vervain_wire::{Aeth, Headers, opcode};
+use vervain_wire::{Aeth, Headers, Packet, opcode};
 
 use crate::host::{Access, Nak, Payload, Refused, ResponderHost, Transmit};
 use crate::psn;
@@ -36,11 +36,12 @@ impl Responder {
 
     /// Sends the acknowledgement of the message that is about to complete, if that may leave now.
     #[inline]
-    pub(super) fn acknowledge_first(&mut self, headers: &Headers, host: &mut impl ResponderHost) {
-        let bth = &headers.bth;
+    pub(super) fn acknowledge_first<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
+        let bth = &packet.headers.bth;
         if self.config.acks_first && bth.ack_request && self.answers.is_empty() && self.refusal.is_none() {
             let syndrome = self.acknowledge(host);
-            self.acked_first = self.send_aeth(bth.psn, syndrome, self.msn, host).is_ok();
+            let last = psn::add(bth.psn, self.packets(packet) - 1);
+            self.acked_first = self.send_aeth(last, syndrome, self.msn, host).is_ok();
         }
     }
 

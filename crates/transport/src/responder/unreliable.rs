@@ -23,10 +23,12 @@ impl Responder {
             self.counters.out_of_sequence += 1;
             self.drop_message(host);
         }
-        self.expected = psn::add(bth.psn, 1);
+        self.expected = psn::add(bth.psn, self.packets(packet));
         if opcode::starts(bth.opcode) {
             // The one before was not finished.
-            self.drop_message(host);
+            if self.message.is_some() {
+                self.drop_message(host);
+            }
         } else if self.message.is_none() {
             self.counters.dropped += 1;
             return;

@@ -200,18 +200,19 @@ impl Outgoing {
         self.send(kind, headers, payload)
     }
 
-    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region.
+    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region. They may be more
+    /// than a packet has otherwise.
     ///
     /// # Errors
     /// As [`Unsent`] says.
-    pub fn landed(&mut self, class: Class, headers: &[u8; HEADERS], at: u64, len: u16) -> Result<(), Unsent> {
+    pub fn landed(&mut self, class: Class, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<(), Unsent> {
         if !self.has_room(class) {
             self.look()?;
             if !self.has_room(class) {
                 return Err(Unsent::Full);
             }
         }
-        self.put_slot(headers, Meaning { kind: Kind::Packet, place: Place::Landed, len }, at, None, 0)
+        self.put_slot(headers, Meaning { kind: Kind::Packet, place: Place::Landed, len: 0 }, [at, len], None, 0)
     }
 
     /// Sends a message, of whatever kind.
@@ -228,16 +229,16 @@ impl Outgoing {
         let (place, at, mark) =
             if len <= block::INLINE { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
         let payload = Some(payload).filter(|_| len != 0);
-        self.put_slot(headers, Meaning { kind, place, len: len as u16 }, at, payload, mark)
+        self.put_slot(headers, Meaning { kind, place, len: len as u16 }, [at, 0], payload, mark)
     }
 
-    /// Puts a payload, what a slot says of it, and the slot's tag.
+    /// Puts a payload, what a slot says of it and where it lies, with the length that one that has landed has, and the slot's tag.
     #[inline]
     fn put_slot(
         &mut self,
         headers: &[u8; HEADERS],
         meaning: Meaning,
-        at: u64,
+        named: [u64; 2],
         payload: Option<&dyn Source>,
         mark: u64,
     ) -> Result<(), Unsent> {
@@ -246,15 +247,19 @@ impl Outgoing {
         let mut bytes = [0; HEADERS + 4];
         bytes[..HEADERS].copy_from_slice(headers);
         bytes[HEADERS..].copy_from_slice(&meaning.encode());
-        let mut words = [0; WORDS + 1];
+        let mut words = [0; WORDS + 2];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
         }
-        words[WORDS] = at;
-        let in_slot = if place == Place::Slot { WORDS } else { WORDS + 1 };
+        words[WORDS..].copy_from_slice(&named);
+        let in_slot = match place {
+            Place::Slot => WORDS,
+            Place::Block | Place::LongRing => WORDS + 1,
+            Place::Landed => WORDS + 2,
+        };
         let tag = [u64::from(slot::tag(self.sent))];
         let chain = [
-            Put { to: at, from: Origin::Source(payload.unwrap_or(&NO_BYTES)) },
+            Put { to: named[0], from: Origin::Source(payload.unwrap_or(&NO_BYTES)) },
             Put { to: slot + block::WORD, from: Origin::Words(&words[..in_slot]) },
             Put { to: slot, from: Origin::Words(&tag) },
         ];
@@ -384,18 +389,19 @@ impl Incoming {
         let (Some(headers), Some(meaning)) = (bytes.first_chunk(), bytes.last_chunk()) else { return Err(NoMessage) };
         let Meaning { len, kind, place } = Meaning::decode(*meaning).ok_or(NoMessage)?;
         let (headers, len) = (*headers, u64::from(len));
-        let named = || region.word(at + block::INLINE_AT).load(Ordering::Relaxed);
-        let (payload, begin, end) = match place {
-            Place::Slot => (at + block::INLINE_AT, at, at + block::SLOT),
-            Place::Block => (named(), self.own + block::BYTES_AT, self.own + block::LEN),
+        let named = |n: u64| region.word(at + block::INLINE_AT + n * block::WORD).load(Ordering::Relaxed);
+        let most = u64::from(block::MTU);
+        let (payload, len, most, begin, end) = match place {
+            Place::Slot => (at + block::INLINE_AT, len, most, at, at + block::SLOT),
+            Place::Block => (named(0), len, most, self.own + block::BYTES_AT, self.own + block::LEN),
             // Who has told the sender where it belongs knows whether it is there.
-            Place::Landed => (named(), 0, region.size()),
+            Place::Landed => (named(0), named(1), u64::MAX, 0, region.size()),
             Place::LongRing => {
                 let begin = self.long.ok_or(NoMessage)?;
-                (named(), begin, begin + block::LONG_BYTES)
+                (named(0), len, most, begin, begin + block::LONG_BYTES)
             }
         };
-        let fits = payload >= begin && payload <= end && len <= end - payload && len <= u64::from(block::MTU);
+        let fits = payload >= begin && payload <= end && len <= end - payload && len <= most;
         if fits { Ok(Message { kind, headers, payload, len, place }) } else { Err(NoMessage) }
     }
 

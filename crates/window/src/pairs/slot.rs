@@ -20,8 +20,9 @@ pub enum Kind {
     Grant = 7,
     /// It may not.
     NoGrant = 8,
-    /// [`Kind::Packet`], the first of a long message, whose sender waits to be told where the rest of it belongs.
-    Begins = 9,
+    /// The headers of the first packet of a long message that comes next, whose sender waits to be told where it belongs. Its length is
+    /// the payload.
+    WantLanding = 9,
     /// That is there ([`super::grant::Grant`], whose key is the PSN of the first packet).
     Landing = 10,
     /// It is nowhere that the sender can put to.
@@ -48,7 +49,7 @@ pub struct Meaning {
     pub kind: Kind,
     /// Where its payload is.
     pub place: Place,
-    /// Bytes of payload.
+    /// Bytes of payload; 0 where it has landed.
     pub len: u16,
 }
 
@@ -72,7 +73,7 @@ impl Meaning {
             6 => Kind::WantGrant,
             7 => Kind::Grant,
             8 => Kind::NoGrant,
-            9 => Kind::Begins,
+            9 => Kind::WantLanding,
             10 => Kind::Landing,
             11 => Kind::NoLanding,
             _ => return None,
