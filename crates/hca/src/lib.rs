@@ -44,7 +44,7 @@ pub use cq::Cq;
 pub use cq::channel::CompChannel;
 pub use device::{Device, devices};
 pub use error::{Error, Result};
-pub use host::clock::{hca_clock_ns, now_ns};
+pub use host::clock::{hca_clock_ns, now_ns, soon_ns};
 pub use mr::Mr;
 pub use mr::dm::Dm;
 pub use mr::mw::Mw;

@@ -17,11 +17,12 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{RemoteRequest, SenderAccess, Sends};
-use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns, wc};
+use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns, soon_ns, wc};
 use vervain_transport::{Data, Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::Class;
+use vervain_wire::aeth::Syndrome;
 use vervain_wire::{Headers, Packet, opcode};
 
 /// The only P_Key there is.
@@ -260,6 +261,9 @@ impl Connection {
         }
         let mut budget = DIRECT;
         let (sent, left) = loop {
+            if sends.head() == sends.tail() {
+                break (Sent::All, 0);
+            }
             while budget != 0
                 && end.do_alone(sends, |sends, n| {
                     let len = self.write_directly(sends, n)?;
@@ -272,7 +276,8 @@ impl Connection {
             }
             let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) else { return Progress::Idle };
             host.out.is_busy = !requester.is_idle();
-            let sent = requester.poll_transmit(now_ns(), window, &mut host);
+            // What it counts from now on, timeouts, takes longer than that clock is ahead.
+            let sent = requester.poll_transmit(soon_ns(), window, &mut host);
             let left = host.out.left;
             if !end.do_local(sends) {
                 break (sent, left);
@@ -348,8 +353,11 @@ impl Connection {
 
     /// What answers a request of this QP.
     pub fn response(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_, Foreign>) -> SenderAccess {
+        let is_refusal = packet.headers.aeth.is_some_and(|aeth| !matches!(Syndrome::decode(aeth.syndrome), Some(Syndrome::Ack(_))));
+        // What a peer that is not ready asks for is counted from now on.
+        let now = if is_refusal { now_ns() } else { soon_ns() };
         let answer = |sends: &mut Sends<'_>| {
-            self.run(sends, |requester, window, host| requester.handle_packet(now_ns(), packet, window, host))
+            self.run(sends, |requester, window, host| requester.handle_packet(now, packet, window, host))
         };
         qp.with_sends(self, answer)
     }
