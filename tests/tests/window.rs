@@ -169,6 +169,19 @@ fn what_is_put_where_it_belongs_is_as_what_is_sent() {
     }
 }
 
+/// The answers for which long Sends wait are taken by whoever looks, the program or the watch, while another thread may just be posting.
+/// Where one is overlooked, nothing goes on: there is no timeout.
+#[test]
+fn long_sends_go_on_whoever_takes_in_what_they_wait_for() {
+    if have(&["ib_send_bw"]) {
+        let options = "-s 65536 -n 20000 -u 31 -F";
+        let (server, client) = pair("ib_send_bw", &words(options), &way("window-heap"), Duration::from_secs(60));
+        let mut failures = Failures::default();
+        complaint("ib_send_bw", &server, &client).iter().for_each(|why| failures.add(options, why));
+        failures.assert_none();
+    }
+}
+
 /// Of a peer that stands still in the midst of a put. Where the key stays good, what it has begun comes through the ring when it goes
 /// on, as a packet that was late.
 #[test]

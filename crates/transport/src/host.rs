@@ -127,6 +127,8 @@ pub trait RequesterHost {
     fn landing(&self, _left: u32) -> u32 {
         1
     }
+    /// The request that is transmitted next asks for bytes `[offset, offset + len)` of READ `n`, which is many packets.
+    fn asks(&mut self, _n: u32, _offset: u64, _len: u64) {}
     /// Data that a Read has fetched, for bytes `[offset, ...)` of request `n`. `Refused::Memory` ends the request with a local
     /// protection error.
     fn deliver(&mut self, n: u32, offset: u64, data: &Self::Data) -> Result<(), Refused>;
@@ -241,6 +243,11 @@ pub trait ResponderHost {
     fn unclaim(&mut self, srqn: u32, receive: u32);
     /// The request was refused with an error that ends the QP (IBA 9.9.3 class C, asynchronous affiliated error).
     fn fail(&mut self, nak: Nak);
+    /// As [`RequesterHost::landing`], of the `left` packets of the answer to a READ from this PSN on.
+    #[inline(always)]
+    fn landing(&self, _psn: u32, _left: u32) -> u32 {
+        1
+    }
     /// Receives posted now, if the peer is to be told (IBA 9.7.7.2); none for an SRQ.
     fn credits(&mut self) -> Option<u32>;
     /// Sends a packet: acknowledgements and what READs answer.

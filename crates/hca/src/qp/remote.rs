@@ -17,6 +17,7 @@ use crate::qp::sq::wqe::Flush;
 use crate::qp::sq::{LOOK_BUDGET, SendQueue, local_need};
 use crate::qp::{Qp, SendSide};
 use crate::responder::{Nak, QpIncarnation, Responder};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
@@ -143,6 +144,32 @@ impl<'a> Sends<'a> {
             from += len as u64;
         }
         Ok(())
+    }
+
+    /// Where in this process bytes `[from, from + len)` of what request `n` fetches belong, and the key of that. None where it is more than
+    /// one piece, or the key does not allow it.
+    pub fn destination(&self, n: u32, from: u64, len: u64) -> Option<(u32, Range<u64>)> {
+        let i = self.sq.wq.place(n);
+        let mut skip = from;
+        let sge = self.sq.wq.sges(i).iter().find(|sge| {
+            let length = u64::from(sge.length);
+            let is_here = skip < length;
+            skip -= if is_here { 0 } else { length };
+            is_here
+        })?;
+        if len > u64::from(sge.length) - skip {
+            return None;
+        }
+        let need = local_need(self.sq.wq[i].opcode);
+        let addr = sge.addr.wrapping_add(skip);
+        let at = crate::mr::local_memory(self.sq.process, sge.lkey, addr, len, need, self.sq.pd)? as u64;
+        Some((sge.lkey, at..at + len))
+    }
+
+    /// Whether the keys still allow what was put at the [`Sends::destination`] of these bytes.
+    pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), u32> {
+        let i = self.sq.wq.place(n);
+        self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].opcode), |_, _| {})
     }
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.

@@ -4,6 +4,7 @@
 pub mod requester;
 pub mod responder;
 
+use std::ops::Range;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::RemoteRequest;
 use vervain_hca::wc;
@@ -42,9 +43,9 @@ impl Foreign {
         Foreign { at, len, landed: false }
     }
 
-    /// The bytes are where they belong.
-    pub fn landed(self) -> Foreign {
-        Foreign { landed: true, ..self }
+    /// `len` bytes that are where they belong, and are not read.
+    pub fn landed(len: usize) -> Foreign {
+        Foreign { at: std::ptr::null(), len, landed: true }
     }
 }
 
@@ -57,7 +58,7 @@ impl Data for Foreign {
     fn word(&self) -> Option<[u8; 8]> {
         let mut pieces = Pieces::new();
         self.add_to(&mut pieces);
-        pieces.word()
+        pieces.word().filter(|_| !self.landed)
     }
 
     #[inline(always)]
@@ -69,7 +70,9 @@ impl Data for Foreign {
 impl AsPieces for Foreign {
     #[inline(always)]
     fn add_to(&self, pieces: &mut Pieces) {
-        pieces.push(self.at.cast_mut(), self.len as u64);
+        if !self.landed {
+            pieces.push(self.at.cast_mut(), self.len as u64);
+        }
     }
 }
 
@@ -90,6 +93,14 @@ pub trait PacketOut {
     fn landing(&self, _left: u32) -> u32 {
         1
     }
+
+    /// See [`vervain_transport::ResponderHost::landing`].
+    fn answer_landing(&self, _psn: u32, _left: u32) -> u32 {
+        1
+    }
+
+    /// The next packet is a READ request: where in this process its answer belongs, and the key of that, if it is one piece.
+    fn asks(&mut self, _destination: Option<(u32, Range<u64>)>) {}
 
     /// The next packet begins a message of `length` bytes.
     fn begins_message(&mut self, _length: u64) {}

@@ -6,7 +6,7 @@ use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
 use vervain_transport::{
-    Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, Status, Transmit,
+    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, Status, Transmit,
 };
 use vervain_wire::opcode;
 
@@ -186,7 +186,21 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         self.out.landing(left)
     }
 
+    fn asks(&mut self, n: u32, offset: u64, len: u64) {
+        if O::HAS_SHORTCUTS {
+            let destination = self.sends.destination(n.wrapping_add(self.skipped), offset, len);
+            self.out.asks(destination);
+        }
+    }
+
     fn deliver(&mut self, n: u32, offset: u64, data: &O::Data) -> Result<(), Refused> {
+        if data.has_landed() {
+            let checked = self.sends.check_destination(n.wrapping_add(self.skipped), offset, data.length() as u64);
+            return checked.map_err(|status| {
+                self.reason = Some(status);
+                Refused::Memory
+            });
+        }
         let mut from = Pieces::new();
         data.add_to(&mut from);
         self.scatter(n, offset, &from)

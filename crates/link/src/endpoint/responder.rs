@@ -226,6 +226,11 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         });
     }
 
+    #[inline]
+    fn landing(&self, psn: u32, left: u32) -> u32 {
+        self.out.answer_landing(psn, left)
+    }
+
     fn credits(&mut self) -> Option<u32> {
         self.qp.receives_waiting()
     }

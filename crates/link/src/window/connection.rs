@@ -3,12 +3,13 @@
 use super::Engine;
 use super::datagrams::Patience;
 use super::direct::Granted;
-use super::landing::{Landing, Told};
+use super::landing::{Landing, Place, Told};
 use super::pair::{Pair, encode};
 use super::path_psns::PathPsns;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
 use crate::endpoint::{Foreign, PacketOut};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -43,7 +44,7 @@ const WRITE: u64 = 8 << 10;
 /// A connected QP.
 pub struct Connection {
     me: Weak<Connection>,
-    engine: Weak<Engine>,
+    pub engine: Weak<Engine>,
     pub qp: Weak<Qp>,
     pub peer: PeerId,
     peer_qpn: u32,
@@ -71,6 +72,11 @@ pub struct Connection {
     pub landing: OwnerLock<Landing>,
     pub told_landing: OwnerLock<Option<Told>>,
     pub has_told: AtomicBool,
+    /// READs under way whose answers the peer was told where to put; and where it has told this process to put those to its own.
+    pub told_reads: OwnerLock<VecDeque<Told>>,
+    pub has_told_reads: AtomicBool,
+    pub answers: OwnerLock<VecDeque<Place>>,
+    pub has_answers: AtomicBool,
     /// Bytes of the message under way, if it is a long one.
     pub long: AtomicU64,
     /// What the peer has granted it.
@@ -87,6 +93,8 @@ pub struct SlotOut<'a> {
     left: u32,
     /// Requests are under way.
     is_busy: bool,
+    /// Where the answer to the next packet belongs.
+    destination: Option<(u32, Range<u64>)>,
 }
 
 impl PacketOut for SlotOut<'_> {
@@ -109,6 +117,15 @@ impl PacketOut for SlotOut<'_> {
         if self.class == Class::Request { self.connection.landing_packets(left) } else { 1 }
     }
 
+    #[inline]
+    fn answer_landing(&self, psn: u32, left: u32) -> u32 {
+        self.connection.answer_packets(psn, left)
+    }
+
+    fn asks(&mut self, destination: Option<(u32, Range<u64>)>) {
+        self.destination = destination;
+    }
+
     fn has_room(&self) -> bool {
         if self.class == Class::Request && self.connection.awaits_landing() {
             return false;
@@ -125,7 +142,12 @@ impl PacketOut for SlotOut<'_> {
             self.left -= 1;
             return Ok(());
         };
-        let landed = if self.class == Class::Request { self.connection.push_landed(pair, headers, from) } else { None };
+        let connection = self.connection;
+        let landed = match (self.class, self.destination.take()) {
+            (Class::Request, Some(destination)) => connection.push_read(pair, headers, destination),
+            (Class::Request, None) => connection.push_landed(pair, headers, from),
+            _ => connection.push_answer(pair, headers, from),
+        };
         let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
         self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
         self.is_busy = true;
@@ -179,6 +201,10 @@ impl Connection {
             landing: OwnerLock::default(),
             told_landing: OwnerLock::default(),
             has_told: AtomicBool::new(false),
+            told_reads: OwnerLock::default(),
+            has_told_reads: AtomicBool::new(false),
+            answers: OwnerLock::default(),
+            has_answers: AtomicBool::new(false),
             long: AtomicU64::new(0),
             granted: OwnerLock::default(),
             qpn: qp.qp_num(),
@@ -221,7 +247,7 @@ impl Connection {
     }
 
     fn out(&self, class: Class) -> SlotOut<'_> {
-        SlotOut { connection: self, class, left: BUDGET, is_busy: false }
+        SlotOut { connection: self, class, left: BUDGET, is_busy: false, destination: None }
     }
 
     fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
@@ -425,5 +451,7 @@ impl carrier::Connection for Connection {
         self.deadline.store(NEVER, Ordering::SeqCst);
         self.granted.lock().forget();
         self.end_message();
+        self.told_reads.lock().clear();
+        self.forget_answers();
     }
 }

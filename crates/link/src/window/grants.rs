@@ -90,6 +90,7 @@ impl Engine {
         self.connected_with(pair.peer).iter().filter(|c| c.is_with(pair)).for_each(|c| {
             c.granted.lock().forget();
             c.forget_landing();
+            c.forget_answers();
         });
         pair.follow(count);
     }

@@ -24,7 +24,7 @@ use vervain_wire::{Headers, opcode, parse_headers};
 /// Messages from so many bytes on are worth the question, which takes a round trip.
 pub const LONG: u64 = 64 << 10;
 /// Packets that are put at once, before others and whoever takes a grant back get their turn: 1 MiB.
-const AT_ONCE: u32 = (1 << 20) / block::MTU;
+pub const AT_ONCE: u32 = (1 << 20) / block::MTU;
 /// How long a sender waits for the answer: one that has no CPU just now takes nothing from the ring either.
 const ANSWER_NS: u64 = 1_000_000;
 
@@ -49,13 +49,59 @@ pub struct Place {
     _used: Arc<UseGuard>,
 }
 
-/// What a receiver has told of the message under way.
+impl Place {
+    /// That of a grant whose key is the PSN of the first packet.
+    pub fn new(grant: Grant, channel: Box<dyn Channel>, used: Arc<UseGuard>) -> Place {
+        Place { grant, channel, _used: used }
+    }
+
+    /// PSN of the first packet.
+    pub fn first(&self) -> u32 {
+        self.grant.rkey
+    }
+
+    /// Whether the packet with this PSN belongs there.
+    pub fn covers(&self, psn: u32) -> bool {
+        offset(self.first(), psn) < self.grant.len
+    }
+
+    /// Puts a packet's data there, and sends the packet. None where it cannot be put.
+    pub fn push(
+        &mut self,
+        pair: &Pair,
+        class: Class,
+        headers: &Headers,
+        from: &Pieces,
+    ) -> Option<Result<u64, Refused>> {
+        let (len, count) = (from.len(), self.grant.count);
+        let stands = || !pair.is_over() && pair.told(block::TAKEN_BACK) == count;
+        let to = self.grant.place(offset(self.first(), headers.bth.psn), len).filter(|_| stands())?;
+        // Room first: what is put twice is put in vain.
+        if !pair.has_room(class) {
+            return Some(Err(Refused::Full));
+        }
+        let source = PiecesSource::new(from, opcode::ends(headers.bth.opcode));
+        self.channel.put(&[Put { to, from: Origin::Source(&source) }]).ok()?;
+        stands().then(|| pair.push_landed(class, &encode(headers), to, len))
+    }
+}
+
+/// What a receiver has told of the message under way, or of the answer to a READ.
 pub struct Told {
     /// The PSN of its first packet.
-    psn: u32,
+    pub psn: u32,
     /// Where it begins in the own region, and in this process.
-    at: u64,
-    memory: Range<u64>,
+    pub at: u64,
+    /// See there.
+    pub memory: Range<u64>,
+}
+
+impl Told {
+    /// Whether the packet with this PSN has its payload there.
+    pub fn has(&self, psn: u32, message: &Message) -> bool {
+        let offset = offset(self.psn, psn);
+        message.payload == self.at.wrapping_add(offset) && offset + message.len <= self.memory.end - self.memory.start
+    }
 }
 
 /// Where in its message a packet begins.
@@ -126,22 +172,10 @@ impl Connection {
             }
             return Some(Err(Refused::Full));
         };
-        let stands = |place: &Place| !pair.is_over() && pair.told(block::TAKEN_BACK) == place.grant.count;
-        let to = place.grant.place(offset(place.grant.rkey, psn), len).filter(|_| stands(place));
-        // Room first: what is put twice is put in vain.
-        if to.is_some() && !pair.has_room(Class::Request) {
-            return Some(Err(Refused::Full));
-        }
-        let source = PiecesSource::new(from, opcode::ends(code));
-        let put = to.filter(|to| {
-            let put = Put { to: *to, from: Origin::Source(&source) };
-            place.channel.put(&[put]).is_ok() && stands(place)
-        });
-        let Some(to) = put else {
+        let Some(pushed) = place.push(pair, Class::Request, headers, from) else {
             *landing = Landing::Nowhere;
             return by_ring();
         };
-        let pushed = pair.push_landed(&encode(headers), to, len);
         if pushed.is_ok() && opcode::ends(code) {
             *landing = Landing::Unknown;
         }
@@ -155,7 +189,7 @@ impl Connection {
             return;
         }
         *landing = match way {
-            Some((used, channel)) if kind == Kind::Landing => Landing::Here(Place { grant, channel, _used: used }),
+            Some((used, channel)) if kind == Kind::Landing => Landing::Here(Place::new(grant, channel, used)),
             _ => Landing::Nowhere,
         };
     }
@@ -177,12 +211,7 @@ impl Connection {
     /// Whether a packet's payload lies where this process has told its sender to put it.
     pub fn has_landed(&self, headers: &Headers, message: &Message) -> bool {
         let told = self.told_landing.lock();
-        let is_request = opcode::is_request(headers.bth.opcode);
-        told.as_ref().filter(|_| is_request).is_some_and(|told| {
-            let offset = offset(told.psn, headers.bth.psn);
-            message.payload == told.at.wrapping_add(offset)
-                && offset + message.len <= told.memory.end - told.memory.start
-        })
+        opcode::is_request(headers.bth.opcode) && told.as_ref().is_some_and(|told| told.has(headers.bth.psn, message))
     }
 
     /// A message has ended, or another begun: its landing is none any more.

@@ -249,25 +249,24 @@ impl Pair {
     /// [`Refused::Full`] while there is no room; [`Refused::Memory`] where the payload is not there.
     #[inline]
     pub fn push(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
-        self.push_as(Kind::Packet, class, headers, from)
+        self.push_by(|outgoing| outgoing.packet(class, headers, &PiecesSource::new(from, false)))
     }
 
-    /// [`Pair::push`] of a packet of another kind.
+    /// [`Pair::push`] of a request of another kind, with what is said besides.
     ///
     /// # Errors
     /// As there.
-    #[inline]
-    pub fn push_as(&self, kind: Kind, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
-        self.push_by(|outgoing| outgoing.packet_as(kind, class, headers, &PiecesSource::new(from, false)))
+    pub fn push_with(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> Result<u64, Refused> {
+        self.push_by(|outgoing| outgoing.packet_as(kind, Class::Request, headers, &more))
     }
 
-    /// [`Pair::push`] of a request whose payload was put where it belongs.
+    /// [`Pair::push`] of a packet whose payload was put where it belongs.
     ///
     /// # Errors
     /// As there.
-    pub fn push_landed(&self, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<u64, Refused> {
+    pub fn push_landed(&self, class: Class, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<u64, Refused> {
         self.count_direct(len);
-        self.push_by(|outgoing| outgoing.landed(Class::Request, headers, at, len))
+        self.push_by(|outgoing| outgoing.landed(class, headers, at, len))
     }
 
     #[inline]

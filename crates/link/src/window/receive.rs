@@ -13,6 +13,7 @@ use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
+use vervain_transport::Data;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::Want;
 use vervain_window::pairs::rendezvous::{Event, PeerId};
@@ -25,6 +26,8 @@ use vervain_wire::{Headers, Packet, opcode, parse_headers};
 const BATCH: usize = 32;
 /// Answers that are set aside at most while their QPs are busy.
 const MOST_DEFERRED: usize = 1024;
+/// Bytes of what is said with a READ of where its answer belongs.
+const READ_WORDS: u64 = 3 * block::WORD;
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
@@ -57,6 +60,8 @@ struct Deferred {
     connection: Arc<Connection>,
     headers: [u8; HEADERS],
     payload: Vec<u8>,
+    /// Bytes that are where they belong.
+    landed: Option<usize>,
 }
 
 impl Inflow {
@@ -329,7 +334,7 @@ impl Engine {
     fn handle(&self, rx: &mut Receiving, i: usize, pair: &Arc<Pair>, message: &Message) -> Taken {
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
-            Kind::Packet => return self.packet(rx, pair, message),
+            Kind::Packet | Kind::ReadPacket => return self.packet(rx, pair, message),
             Kind::WantLanding => self.wants_landing(pair, message),
             Kind::Landing | Kind::NoLanding => self.landing(rx, pair, message.kind, &message.headers),
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
@@ -354,8 +359,9 @@ impl Engine {
 
     fn packet(&self, rx: &mut Receiving, pair: &Arc<Pair>, message: &Message) -> Taken {
         let range = message.payload..message.payload + message.len;
-        let (Ok(headers), Some(at)) =
-            (parse_headers(&message.headers, message.len as usize), self.region().bytes(range))
+        // What a READ says besides is no payload.
+        let len = if message.kind == Kind::ReadPacket { 0 } else { message.len as usize };
+        let (Ok(headers), Some(at)) = (parse_headers(&message.headers, len), self.region().bytes(range))
         else {
             self.distrust(pair);
             return Taken::Yes;
@@ -369,11 +375,24 @@ impl Engine {
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
         let landed = message.has_landed();
-        if landed && !connection.has_landed(&headers, message) {
+        let is_told = || connection.has_landed(&headers, message) || connection.answer_has_landed(&headers, message);
+        if landed && !is_told() {
             // Of an earlier connection, say.
             return Taken::Yes;
         }
-        let payload = if landed { payload.landed() } else { payload };
+        let payload = match message.kind {
+            Kind::ReadPacket => {
+                if message.len != READ_WORDS || !message.payload.is_multiple_of(block::WORD) {
+                    self.distrust(pair);
+                    return Taken::Yes;
+                }
+                self.read_told(pair, &connection, bth.psn, message);
+                // SAFETY: no bytes.
+                unsafe { Foreign::new(std::ptr::null(), 0) }
+            }
+            _ if landed => Foreign::landed(message.len as usize),
+            _ => payload,
+        };
         let packet = Packet { headers, payload: &payload };
         if opcode::is_request(bth.opcode) {
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
@@ -388,6 +407,7 @@ impl Engine {
             }
             return Taken::Yes;
         }
+        connection.end_reads(&qp, pair, &packet.headers, payload.length() as u64);
         if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(&qp, &packet) != SenderAccess::Busy {
             return Taken::Yes;
         }
@@ -396,9 +416,10 @@ impl Engine {
             return Taken::Later;
         }
         let mut bytes = Vec::new();
-        if copy_out(&payload, &mut bytes) {
+        if landed || copy_out(&payload, &mut bytes) {
             connection.deferred.fetch_add(1, Ordering::Relaxed);
-            rx.deferred.push_back(Deferred { connection, headers: message.headers, payload: bytes });
+            let landed = landed.then_some(payload.length());
+            rx.deferred.push_back(Deferred { connection, headers: message.headers, payload: bytes, landed });
         }
         Taken::Yes
     }
@@ -426,12 +447,12 @@ impl Engine {
 
     fn retry_deferred(&self, rx: &mut Receiving) {
         let mut busy: Vec<u32> = Vec::new();
-        rx.deferred.retain(|Deferred { connection, headers, payload }| {
-            let again = match (connection.qp.upgrade(), parse_headers(headers, payload.len())) {
+        rx.deferred.retain(|Deferred { connection, headers, payload, landed }| {
+            let again = match (connection.qp.upgrade(), parse_headers(headers, landed.unwrap_or(payload.len()))) {
                 (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
                 (Some(qp), Ok(headers)) => {
                     // SAFETY: the bytes are not touched until the call is over.
-                    let payload = unsafe { Foreign::new(payload.as_ptr(), payload.len()) };
+                    let payload = landed.map_or(unsafe { Foreign::new(payload.as_ptr(), payload.len()) }, Foreign::landed);
                     let packet = Packet { headers, payload: &payload };
                     let is_busy = connection.response(&qp, &packet) == SenderAccess::Busy;
                     if is_busy {

@@ -7,7 +7,7 @@ use crate::host::{Data, Nanos, Operation, Refused, RequesterHost, Status};
 use crate::psn;
 use crate::window::Window;
 
-use super::flight::{is_answered, takes_receive};
+use super::flight::{Flight, is_answered, takes_receive};
 use super::{Cursor, Requester};
 
 /// What answers a request, beyond an acknowledgement.
@@ -115,14 +115,20 @@ impl Requester {
         let oldest = &self.flights[0];
         let (operation, length) = (oldest.request.operation, oldest.request.length);
         let offset = u64::from(psn::distance(oldest.first_psn, psn)) * u64::from(self.config.mtu);
+        let mut packets = 1;
         let delivered = match (operation, answer) {
             // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from the
             // middle with MIDDLE and LAST packets. PSN and length say the same.
             (Operation::Read | Operation::Flush | Operation::AtomicWrite, Answer::Data(data)) => {
                 let mtu = u64::from(self.config.mtu);
-                let wanted = if operation == Operation::Read { (length - offset).min(mtu) } else { 0 };
+                if data.has_landed() {
+                    packets = Flight::packets(data.length() as u64, self.config.mtu);
+                }
+                let most = (length - offset).min(u64::from(packets) * mtu);
+                let wanted = if operation == Operation::Read { most } else { 0 };
+                let is_asked_for = packets <= psn::distance(self.unacknowledged, self.highest);
                 match data.length() as u64 {
-                    found if found != wanted => return self.fail(Status::BadResponse, window, host),
+                    found if found != wanted || !is_asked_for => return self.fail(Status::BadResponse, window, host),
                     0 => Ok(()),
                     _ => host.deliver(self.first, offset, data),
                 }
@@ -138,7 +144,7 @@ impl Requester {
             Err(Refused::Full) => return,
             Err(Refused::Memory) => return self.fail(Status::LocalProtection, window, host),
         }
-        let cost = self.move_up(1, host);
+        let cost = self.move_up(packets, host);
         while self.reads.front().is_some_and(|read| !psn::is_before(self.unacknowledged, read.end)) {
             self.reads.pop_front();
             self.reads_sent = self.reads_sent.saturating_sub(1);

@@ -115,7 +115,7 @@ impl Responder {
                     }
                 }
             };
-            budget -= sent;
+            budget = budget.saturating_sub(sent);
             if sent == answer.packets {
                 self.answers.pop_front();
                 continue;
@@ -178,8 +178,10 @@ impl Responder {
         let mut headers = self.headers(0, answer.psn);
         let syndrome = self.acknowledge(host);
         let aeth = Some(Aeth { syndrome: syndrome.encode(), msn: answer.msn & psn::MASK });
-        for packet in 0..answer.packets.min(budget) {
-            let (is_first, is_last) = (packet == 0 && !answer.begun, packet + 1 == answer.packets);
+        let mut packet = 0;
+        while packet < answer.packets.min(budget) {
+            let packets = host.landing(psn::add(answer.psn, packet), answer.packets - packet);
+            let (is_first, is_last) = (packet == 0 && !answer.begun, packet + packets == answer.packets);
             let (code, has_aeth) = match (is_first, is_last) {
                 (true, true) => (opcode::READ_RESPONSE_ONLY, true),
                 (true, false) => (opcode::READ_RESPONSE_FIRST, true),
@@ -187,7 +189,7 @@ impl Responder {
                 (false, false) => (opcode::READ_RESPONSE_MIDDLE, false),
             };
             let offset = packet * mtu;
-            let len = (length - offset).min(mtu);
+            let len = (length - offset).min(packets * mtu);
             headers.bth.opcode = self.opcode_base | code;
             headers.bth.psn = psn::add(answer.psn, packet);
             headers.bth.pad = (len.wrapping_neg() & 3) as u8;
@@ -199,8 +201,9 @@ impl Responder {
             if let Err(refused) = host.transmit(&Transmit { headers: &headers, payload, again: answer.again }) {
                 return (packet, Some(refused));
             }
+            packet += packets;
         }
-        (answer.packets.min(budget), None)
+        (packet, None)
     }
 
     /// The answer to an atomic, FLUSH or ATOMIC WRITE.

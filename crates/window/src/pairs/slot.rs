@@ -27,6 +27,9 @@ pub enum Kind {
     Landing = 10,
     /// It is nowhere that the sender can put to.
     NoLanding = 11,
+    /// [`Kind::Packet`], a READ request, and where its answer belongs: the place, the length, and how often its sender had taken back what
+    /// it had granted, a word each.
+    ReadPacket = 12,
 }
 
 /// Where the payload of a message is.
@@ -76,6 +79,7 @@ impl Meaning {
             9 => Kind::WantLanding,
             10 => Kind::Landing,
             11 => Kind::NoLanding,
+            12 => Kind::ReadPacket,
             _ => return None,
         };
         let place = match place {

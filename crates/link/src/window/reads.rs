@@ -1,0 +1,151 @@
+//! Where the answer of a long READ belongs: who reads tells it with the request, where that is one piece of its memory in the window, and
+//! who answers puts it there. One packet then stands for many, without their bytes, as of a message that has a landing.
+
+use super::Engine;
+use super::connection::Connection;
+use super::landing::{AT_ONCE, LONG, Place, Told};
+use super::pair::{Pair, encode};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_hca::Qp;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::process::grants::Grantor;
+use vervain_transport::{Refused, psn};
+use vervain_window::pairs::block;
+use vervain_window::pairs::grant::Grant;
+use vervain_window::pairs::ring::{Class, Message};
+use vervain_window::pairs::slot::Kind;
+use vervain_wire::{Headers, opcode};
+
+/// READs whose answers a peer has told its memory of at most; a QP's own limit is lower.
+const MOST: usize = 256;
+
+/// PSNs of an answer of so many bytes.
+fn psns(bytes: u64) -> u32 {
+    bytes.div_ceil(u64::from(block::MTU)).max(1) as u32
+}
+
+impl Told {
+    fn end(&self) -> u32 {
+        psn::add(self.psn, psns(self.memory.end - self.memory.start))
+    }
+}
+
+impl Connection {
+    /// Sends a READ request, and with it where the answer belongs: `memory` of this process, found by a key. None where the answer has
+    /// to come through the ring.
+    pub fn push_read(
+        &self,
+        pair: &Arc<Pair>,
+        headers: &Headers,
+        (key, memory): (u32, Range<u64>),
+    ) -> Option<Result<u64, Refused>> {
+        let (engine, qp) = (self.engine.upgrade()?, self.qp.upgrade()?);
+        let (first, len, count) = (headers.bth.psn, memory.end - memory.start, pair.taken_back());
+        if len < LONG || !engine.may_grant(pair, count) {
+            return None;
+        }
+        if !pair.has_room(Class::Request) {
+            return Some(Err(Refused::Full));
+        }
+        engine.note_grantee(pair);
+        let at = qp.grant_memory(key, &memory, pair.id, &(engine as Arc<dyn Grantor>))?;
+        let mut words = [0; 24];
+        for (to, word) in words.chunks_exact_mut(8).zip([at, len, count.into()]) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut told = self.told_reads.lock();
+        // What is asked for anew is not told of twice.
+        while told.back().is_some_and(|told| !psn::is_before(told.psn, first)) {
+            told.pop_back().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
+        }
+        told.push_back(Told { psn: first, at, memory });
+        self.has_told_reads.store(true, Ordering::Relaxed);
+        let pushed = pair.push_with(Kind::ReadPacket, &encode(headers), &words);
+        if pushed.is_err() {
+            told.pop_back().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
+        }
+        Some(pushed)
+    }
+
+    /// Whether the payload of an answer lies where this process has told its peer to put it.
+    pub fn answer_has_landed(&self, headers: &Headers, message: &Message) -> bool {
+        let told = self.told_reads.lock();
+        opcode::is_read_response(opcode::operation(headers.bth.opcode))
+            && told.iter().any(|told| told.has(headers.bth.psn, message))
+    }
+
+    /// An answer has come that has so many bytes: READs that end with it, or before, have no destination any more.
+    #[inline]
+    pub fn end_reads(&self, qp: &Qp, pair: &Pair, headers: &Headers, bytes: u64) {
+        if self.has_told_reads.load(Ordering::Relaxed) {
+            self.end_reads_before(qp, pair, psn::add(headers.bth.psn, psns(bytes)));
+        }
+    }
+
+    #[cold]
+    fn end_reads_before(&self, qp: &Qp, pair: &Pair, end: u32) {
+        let mut told = self.told_reads.lock();
+        while told.front().is_some_and(|told| !psn::is_before(end, told.end())) {
+            told.pop_front().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
+        }
+        self.has_told_reads.store(!told.is_empty(), Ordering::Relaxed);
+    }
+
+    /// A peer has told where the answer of its READ belongs.
+    fn answers_to(&self, place: Place) {
+        let mut answers = self.answers.lock();
+        answers.retain(|known| psn::is_before(known.first(), place.first()));
+        if answers.len() >= MOST {
+            answers.pop_front();
+        }
+        answers.push_back(place);
+        self.has_answers.store(true, Ordering::Relaxed);
+    }
+
+    /// How many packets of an answer that has `left` go as one, from this PSN on.
+    #[inline]
+    pub fn answer_packets(&self, psn: u32, left: u32) -> u32 {
+        let lands = || self.answers.lock().iter().any(|place| place.covers(psn));
+        if self.has_answers.load(Ordering::Relaxed) && lands() { left.min(AT_ONCE) } else { 1 }
+    }
+
+    /// Sends a packet of an answer that is put where it belongs. None where the ring has to carry its bytes.
+    #[inline]
+    pub fn push_answer(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
+        if self.has_answers.load(Ordering::Relaxed) { self.put_answer(pair, headers, from) } else { None }
+    }
+
+    fn put_answer(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
+        let mut answers = self.answers.lock();
+        let is_read = opcode::is_read_response(opcode::operation(headers.bth.opcode)) && from.len() != 0;
+        let n = answers.iter().position(|place| is_read && place.covers(headers.bth.psn))?;
+        let pushed = answers[n].push(pair, Class::Answer, headers, from);
+        // It is sent, or the rest of it goes through the ring.
+        if pushed.is_none() || pushed.is_some_and(|pushed| pushed.is_ok()) && opcode::ends(headers.bth.opcode) {
+            answers.remove(n);
+            self.has_answers.store(!answers.is_empty(), Ordering::Relaxed);
+        }
+        pushed.or_else(|| (from.len() > u64::from(block::MTU)).then_some(Err(Refused::Full)))
+    }
+
+    /// Nothing is put any more where the peer has told it to.
+    pub fn forget_answers(&self) {
+        self.answers.lock().clear();
+        self.has_answers.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Engine {
+    /// A READ has come, with where its answer belongs.
+    pub fn read_told(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
+        let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
+        let grant = Grant { qpn: 0, rkey: first, count: word(2) as u32, at: word(0), len: word(1), iova: 0 };
+        if self.direct
+            && let Some((used, channel)) = self.take_in_grant(pair, &grant)
+        {
+            connection.answers_to(Place::new(grant, channel, used));
+        }
+    }
+}
