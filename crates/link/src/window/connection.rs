@@ -58,6 +58,8 @@ pub struct Connection {
     /// Taken under the lock of the QP's send queue only.
     sending: OwnerLock<(RequesterEnd, Window)>,
     replying: OwnerLock<(Responder, Lanes)>,
+    /// When the progress thread looks.
+    next_look: Arc<AtomicU64>,
     /// When its requester wants to be called.
     pub deadline: AtomicU64,
     /// Answers for it that could not be handled when they came.
@@ -130,7 +132,7 @@ impl PacketOut for SlotOut<'_> {
         if self.class == Class::Request && self.connection.awaits_landing() {
             return false;
         }
-        let has_room = |pair: &Arc<Pair>| pair.is_over() || pair.has_room(self.class);
+        let has_room = |pair: &Arc<Pair>| pair.is_over() || pair.may_have_room(self.class);
         self.left > 0 && self.connection.pair().map_or_else(|| self.connection.waits_no_more(), has_room)
     }
 
@@ -192,6 +194,7 @@ impl Connection {
             last_sent: AtomicU64::new(0),
             sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(block::MTU, UNDER_WAY))),
             replying: OwnerLock::new((responder, Lanes::default())),
+            next_look: Arc::clone(&engine.next_look),
             deadline: AtomicU64::new(NEVER),
             deferred: AtomicU64::new(0),
             sent: PathPsns::new(128 << attr.path_mtu, 0),
@@ -311,9 +314,7 @@ impl Connection {
         };
         let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
         self.deadline.store(deadline, Ordering::SeqCst);
-        if let Some(engine) = self.engine.upgrade()
-            && deadline < engine.next_look()
-        {
+        if deadline < self.next_look.load(Ordering::SeqCst) {
             sends.qp().process().wake_for_packets();
         }
         if sent != Sent::HostFull {
@@ -379,7 +380,8 @@ impl Connection {
 
     /// What answers a request of this QP.
     pub fn response(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_, Foreign>) -> SenderAccess {
-        let is_refusal = packet.headers.aeth.is_some_and(|aeth| !matches!(Syndrome::decode(aeth.syndrome), Some(Syndrome::Ack(_))));
+        let is_refusal =
+            packet.headers.aeth.is_some_and(|aeth| !matches!(Syndrome::decode(aeth.syndrome), Some(Syndrome::Ack(_))));
         // What a peer that is not ready asks for is counted from now on.
         let now = if is_refusal { now_ns() } else { soon_ns() };
         let answer = |sends: &mut Sends<'_>| {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use vervain_hca::now_ns;
 use vervain_hca::process::grants::Grantor;
-use vervain_window::{Channel, GRANULE, UseGuard};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::{Class, HEADERS};
 use vervain_window::pairs::slot::Kind;
+use vervain_window::{Channel, GRANULE, UseGuard};
 
 /// Looks for an answer before the clock is asked, and then the time between two.
 const SPINS: u32 = 2000;
@@ -62,11 +62,7 @@ impl Engine {
     }
 
     /// The hold on the memory of a grant, and the way there; None where it cannot be.
-    pub fn take_in_grant(
-        &self,
-        pair: &Pair,
-        grant: &Grant,
-    ) -> Option<(Arc<UseGuard>, Box<dyn Channel>)> {
+    pub fn take_in_grant(&self, pair: &Pair, grant: &Grant) -> Option<(Arc<UseGuard>, Box<dyn Channel>)> {
         let end = grant.at.checked_add(grant.len).filter(|end| *end <= self.facts().layout.region_len())?;
         let granules = (grant.at / GRANULE) as u32..end.div_ceil(GRANULE) as u32;
         let used = pair.hold(granules, pair.incarnation, |granules| {

@@ -113,7 +113,7 @@ struct Engine {
     news: OwnerLock<Vec<Event>>,
     has_news: AtomicBool,
     /// When the progress thread comes by, and how long it stays away while nothing comes.
-    next_look: AtomicU64,
+    next_look: Arc<AtomicU64>,
     pause: AtomicU64,
     next_beat: AtomicU64,
     /// How long the progress thread looks out for more after something came, and when it looked last.
@@ -155,7 +155,7 @@ impl Window {
             receiving: OwnerLock::default(),
             news: OwnerLock::default(),
             has_news: AtomicBool::new(false),
-            next_look: AtomicU64::new(0),
+            next_look: Arc::default(),
             pause: AtomicU64::new(FIRST_LOOK_NS),
             next_beat: AtomicU64::new(0),
             patience: OwnerLock::new((Patience::for_requests(), 0)),

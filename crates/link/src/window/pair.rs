@@ -44,6 +44,8 @@ pub struct Pair {
     over: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
     stalled: AtomicU64,
+    /// Somebody has found no room, and nobody has since.
+    is_full: AtomicBool,
     /// Who found no room, and whether that is anybody.
     waiting: OwnerLock<Vec<Weak<Connection>>>,
     is_waited_for: AtomicBool,
@@ -72,6 +74,7 @@ impl Pair {
             held: OwnerLock::default(),
             over: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
+            is_full: AtomicBool::new(false),
             waiting: OwnerLock::default(),
             is_waited_for: AtomicBool::new(false),
         }
@@ -202,7 +205,8 @@ impl Pair {
     /// Asks the peer something before a request goes, if there is room for both; whether it did. Where the pair is over, nothing is said.
     pub fn ask(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> bool {
         let ask = |outgoing: &mut Outgoing| {
-            let has_room = outgoing.has_room(Class::Request) || outgoing.look().is_ok() && outgoing.has_room(Class::Request);
+            let has_room =
+                outgoing.has_room(Class::Request) || outgoing.look().is_ok() && outgoing.has_room(Class::Request);
             has_room && outgoing.send(kind, headers, &more).is_ok()
         };
         self.put(ask).unwrap_or(false)
@@ -231,10 +235,18 @@ impl Pair {
         self.outgoing.lock().taken() == self.stalled.load(Ordering::Relaxed)
     }
 
+    /// Whether a packet without payload would find room. It may find none even so, where nobody has met a full ring before.
+    #[inline]
+    pub fn may_have_room(&self, class: Class) -> bool {
+        !self.is_full.load(Ordering::Relaxed) || self.has_room(class)
+    }
+
     /// Whether a packet without payload would find room.
     pub fn has_room(&self, class: Class) -> bool {
         let mut outgoing = self.outgoing.lock();
-        outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class)
+        let has_room = outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class);
+        self.is_full.store(!has_room, Ordering::Relaxed);
+        has_room
     }
 
     /// Whether the peer has taken the first `sent` messages.
@@ -274,7 +286,10 @@ impl Pair {
         let push = |outgoing: &mut Outgoing| send(outgoing).map(|()| outgoing.sent());
         match self.put(push).unwrap_or(Ok(u64::MAX)) {
             Ok(sent) => Ok(sent),
-            Err(Unsent::Full) => Err(Refused::Full),
+            Err(Unsent::Full) => {
+                self.is_full.store(true, Ordering::Relaxed);
+                Err(Refused::Full)
+            }
             Err(Unsent::Memory) => Err(Refused::Memory),
             Err(Unsent::Broken) => {
                 log::warn!(

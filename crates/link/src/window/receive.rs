@@ -361,8 +361,7 @@ impl Engine {
         let range = message.payload..message.payload + message.len;
         // What a READ says besides is no payload.
         let len = if message.kind == Kind::ReadPacket { 0 } else { message.len as usize };
-        let (Ok(headers), Some(at)) = (parse_headers(&message.headers, len), self.region().bytes(range))
-        else {
+        let (Ok(headers), Some(at)) = (parse_headers(&message.headers, len), self.region().bytes(range)) else {
             self.distrust(pair);
             return Taken::Yes;
         };
@@ -452,7 +451,8 @@ impl Engine {
                 (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
                 (Some(qp), Ok(headers)) => {
                     // SAFETY: the bytes are not touched until the call is over.
-                    let payload = landed.map_or(unsafe { Foreign::new(payload.as_ptr(), payload.len()) }, Foreign::landed);
+                    let payload =
+                        landed.map_or(unsafe { Foreign::new(payload.as_ptr(), payload.len()) }, Foreign::landed);
                     let packet = Packet { headers, payload: &payload };
                     let is_busy = connection.response(&qp, &packet) == SenderAccess::Busy;
                     if is_busy {

@@ -209,7 +209,11 @@ impl Requester {
             headers.bth.ack_request = true;
             let payload = self.answered_packet(flight, n, packet, packets, &mut headers);
             if packets > 1 {
-                host.asks(n, u64::from(packet) * u64::from(self.config.mtu), cost - u64::from(packets) * PACKET_OVERHEAD);
+                host.asks(
+                    n,
+                    u64::from(packet) * u64::from(self.config.mtu),
+                    cost - u64::from(packets) * PACKET_OVERHEAD,
+                );
             }
             self.put(now, n, &Transmit { headers: &headers, payload, again }, packets, window, host)?;
             if !again {

@@ -22,7 +22,6 @@ pub(super) struct Message {
     pub target: Target,
 }
 
-
 impl Responder {
     /// Executes the packet; how many PSNs it takes. Unless it is executed whole, nothing is changed here.
     #[inline]
@@ -66,7 +65,11 @@ impl Responder {
     /// How many packets of a message this one stands for.
     #[inline]
     pub(super) fn packets<D: Data + ?Sized>(&self, packet: &Packet<'_, D>) -> u32 {
-        if packet.payload.has_landed() { packet.payload.length().div_ceil(self.config.mtu as usize).max(1) as u32 } else { 1 }
+        if packet.payload.has_landed() {
+            packet.payload.length().div_ceil(self.config.mtu as usize).max(1) as u32
+        } else {
+            1
+        }
     }
 
     /// The packet does not fit: a receive that was taken goes back, for the QP flushes it.

@@ -151,7 +151,8 @@ fn a_long_ring_is_used_once_it_is_there() {
 #[test]
 fn what_a_slot_means_is_what_was_meant() {
     let kinds = [Kind::Packet, Kind::WantLongRing, Kind::LongRing, Kind::Join, Kind::Leave];
-    for kind in kinds.into_iter().chain([Kind::WantGrant, Kind::Grant, Kind::NoGrant, Kind::WantLanding, Kind::Landing]) {
+    for kind in kinds.into_iter().chain([Kind::WantGrant, Kind::Grant, Kind::NoGrant, Kind::WantLanding, Kind::Landing])
+    {
         for place in [Place::Slot, Place::Block, Place::LongRing] {
             let meaning = Meaning { kind, place, len: INLINE as u16 };
             assert_eq!(Meaning::decode(meaning.encode()), Some(meaning));
