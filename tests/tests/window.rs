@@ -159,6 +159,7 @@ fn what_is_put_where_it_belongs_is_as_what_is_sent() {
     for (program, cases) in [
         ("conformance", &["--two"][..]),
         ("withdrawn", &["--two"]),
+        ("data", &["random_ops"]),
         ("torn_tail", &[]),
         ("fork_traffic", &[]),
         ("crowd", &["all_to_all"]),

@@ -5,6 +5,7 @@ mod duplicates;
 mod errors;
 mod golden;
 mod host;
+mod landed;
 mod loss;
 mod lossless;
 mod operations;

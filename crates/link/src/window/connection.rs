@@ -145,9 +145,9 @@ impl PacketOut for SlotOut<'_> {
             return Ok(());
         };
         let connection = self.connection;
-        let landed = match (self.class, self.destination.take()) {
-            (Class::Request, Some(destination)) => connection.push_read(pair, headers, destination),
-            (Class::Request, None) => connection.push_landed(pair, headers, from),
+        let landed = match self.class {
+            Class::Request if self.destination.is_none() => connection.push_landed(pair, headers, from),
+            Class::Request => self.destination.take().and_then(|to| connection.push_read(pair, headers, to)),
             _ => connection.push_answer(pair, headers, from),
         };
         let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
