@@ -77,7 +77,9 @@ static void local_gone(void)
 					int status = request(op, lengths[l], prot, &vt_a);
 					protect(&vt_a, PROT_READ | PROT_WRITE);
 					int want = sends && prot == PROT_READ ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
-					vt_check(status == want, "operation %d of %u bytes, own memory %s: expected %s, got %s", op, lengths[l],
+					/* Whoever answers a long read may put it into the pages themselves, as an HCA does that has them pinned. */
+					bool may = vt_two && op == IBV_WR_RDMA_READ && lengths[l] >= 65536 && status == IBV_WC_SUCCESS;
+					vt_check(status == want || may, "operation %d of %u bytes, own memory %s: expected %s, got %s", op, lengths[l],
 						kind(prot), vt_wc_name(want), vt_wc_name(status));
 					/* An atomic whose answer has no place is not carried out twice. */
 					uint64_t now = is_atomic(op) ? vt_peek(&vt_b, 0) : 0;

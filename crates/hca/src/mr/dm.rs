@@ -1,20 +1,74 @@
-//! Device memory: memory of the arena, which every peer has mapped (`man ibv_alloc_dm`).
+//! Device memory (`man ibv_alloc_dm`): memory of the arena, which every peer of this host has mapped; or of a window, where the
+//! program's heap lies there too, so that peers on other nodes put there.
 
 use crate::arena::Block;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use vervain_config::Config;
+use vervain_share::api::KIND_WINDOW;
 
-/// Device memory: memory of the arena, which every peer has mapped.
+/// Device memory.
 pub struct Dm {
     process: &'static Process,
-    block: OwnerLock<Option<Block>>,
+    memory: OwnerLock<Option<Memory>>,
     host: u64,
     pub(crate) length: u64,
     pub(crate) users: AtomicU32,
+}
+
+/// Where it lies.
+enum Memory {
+    Arena(Block),
+    /// A mapping of so many bytes, which the heap has put into the window.
+    Window(NonNull<libc::c_void>, usize),
+}
+
+// SAFETY: a mapping is nobody's thread's, and is only unmapped.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// In the arena, and its address.
+    fn in_arena(process: &Process, length: u64, log_align: u32) -> Result<(Memory, u64)> {
+        // Blocks of a page or more start on a page.
+        let block = process.arena.alloc(if log_align > 6 { length.max(4096) } else { length })?;
+        let host = process.arena.view().at(block.offset(), length).map_or(0, |p| p as u64);
+        Ok((Memory::Arena(block), host))
+    }
+
+    /// In the window, if this process has a heap there that has room.
+    fn in_window(process: &Process, length: u64) -> Option<(Memory, u64)> {
+        let source = process.objects.source().filter(|_| is_wanted())?;
+        let len = usize::try_from(length).ok()?.next_multiple_of(4096);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // As UCX gets its buffers: the preload gives memory of the heap for that.
+        // SAFETY: a new anonymous mapping overlaps nothing.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        let memory = NonNull::new(at).filter(|_| at != libc::MAP_FAILED).map(|at| Memory::Window(at, len))?;
+        let host = at as u64;
+        if source.find_range(host, len as u64).is_some_and(|place| place.kind == KIND_WINDOW) {
+            return Some((memory, host));
+        }
+        memory.unmap();
+        None
+    }
+
+    /// Where it is a mapping.
+    fn unmap(&self) {
+        if let Memory::Window(at, len) = self {
+            // SAFETY: mapped by `in_window`, and nobody uses it any more.
+            unsafe { libc::munmap(at.as_ptr(), *len) };
+        }
+    }
+}
+
+/// Whether heaps lie in a window.
+fn is_wanted() -> bool {
+    Config::of_process().is_ok_and(|config| config.window.as_ref().is_some_and(|window| window.heap))
 }
 
 impl Dm {
@@ -30,11 +84,9 @@ impl Dm {
         if log_align > 12 {
             return Err(Error::invalid("device memory is aligned to at most 4096 bytes"));
         }
-        // Blocks of a page or more start on a page.
-        let room = if log_align > 6 { length.max(4096) } else { length };
-        let block = process.arena.alloc(room)?;
-        let host = process.arena.view().at(block.offset(), length).map_or(0, |p| p as u64);
-        Ok(Arc::new(Dm { process, block: OwnerLock::new(Some(block)), host, length, users: AtomicU32::new(0) }))
+        let found = Memory::in_window(process, length).map_or_else(|| Memory::in_arena(process, length, log_align), Ok);
+        let (memory, host) = found?;
+        Ok(Arc::new(Dm { process, memory: OwnerLock::new(Some(memory)), host, length, users: AtomicU32::new(0) }))
     }
 
     /// EIO in a forked child that did not make it.
@@ -66,7 +118,7 @@ impl Dm {
     /// Copies `data` to `offset` (`man ibv_memcpy_to_dm`).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let to = self.range(offset, data.len())?;
-        // SAFETY: the range was checked to lie in this block, which lives as long as self.
+        // SAFETY: the range was checked to lie in this memory, which lives as long as self.
         unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
         Ok(())
     }
@@ -85,9 +137,12 @@ impl Dm {
             return Err(Error::busy("memory regions use the device memory"));
         }
         if self.process.is_current()
-            && let Some(block) = self.block.lock().take()
+            && let Some(memory) = self.memory.lock().take()
         {
-            self.process.release(block);
+            memory.unmap();
+            if let Memory::Arena(block) = memory {
+                self.process.release(block);
+            }
         }
         Ok(())
     }

@@ -152,7 +152,9 @@ impl Connection {
     /// its bytes.
     #[inline]
     pub fn push_landed(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
-        if self.is_long() { self.push_long(pair, headers, from) } else { None }
+        // What is read has its own way, and says nothing of the message before.
+        let is_posted = || opcode::is_send(headers.bth.opcode) || opcode::is_write(headers.bth.opcode);
+        if self.is_long() && is_posted() { self.push_long(pair, headers, from) } else { None }
     }
 
     fn push_long(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
