@@ -26,6 +26,8 @@ pub struct Grantable {
     pub len: u64,
     /// Where it lies in the region of this node.
     pub offset: u64,
+    /// The incarnation that has claimed it there, which need not be that of the process (`vervain_share::api::Place`).
+    pub owner: u64,
 }
 
 /// A grant that stands.
@@ -155,7 +157,8 @@ mod tests {
         let grantor: Arc<dyn Grantor> = Arc::clone(&fake) as _;
         let add = |key: u32, qpn: u32, peer: u64| {
             let memory = u64::from(key) << 12..(u64::from(key) << 12) + 64;
-            grants.add((key, qpn), peer, &grantor, || Some((Grantable { iova: 0, len: 64, offset: 0 }, memory)))
+            grants
+                .add((key, qpn), peer, &grantor, || Some((Grantable { iova: 0, len: 64, offset: 0, owner: 0 }, memory)))
         };
         let left = || grants.list.lock().iter().map(|g| (g.key, g.peer)).collect::<Vec<_>>();
         for (key, qpn, peer) in [(1, 7, 2), (2, 7, 2), (1, 8, 3), (3, 9, 4)] {
@@ -184,7 +187,7 @@ mod tests {
         let grants = Grants::default();
         let grantor: Arc<dyn Grantor> = Arc::new(Fake::default());
         let _taking = grants.list.lock();
-        let found = || Some((Grantable { iova: 0, len: 8, offset: 0 }, 0..8));
+        let found = || Some((Grantable { iova: 0, len: 8, offset: 0, owner: 0 }, 0..8));
         std::thread::scope(|scope| {
             let other = scope.spawn(|| grants.add((1, 1), 2, &grantor, found));
             assert!(other.join().unwrap().is_none());

@@ -16,16 +16,23 @@ impl Qp {
         self.process.grants.add((rkey, self.qp_num()), peer, grantor, || self.grantable(rkey))
     }
 
-    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found by `key`: where
-    /// in the region of this node that is. Ended by [`Qp::end_grant`] too.
-    pub fn grant_memory(&self, key: u32, memory: &Range<u64>, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<u64> {
+    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found by `key`. Ended
+    /// by [`Qp::end_grant`] too.
+    pub fn grant_memory(
+        &self,
+        key: u32,
+        memory: &Range<u64>,
+        peer: u64,
+        grantor: &Arc<dyn Grantor>,
+    ) -> Option<Grantable> {
         let find = || {
             let place = self.process.objects.source()?.find_range(memory.start, memory.end - memory.start);
-            let offset = place.filter(|place| place.kind == KIND_WINDOW)?.offset;
+            let place = place.filter(|place| place.kind == KIND_WINDOW)?;
             self.process.keys.find(key).filter(|_| self.may_grant())?;
-            Some((Grantable { iova: 0, len: memory.end - memory.start, offset }, memory.clone()))
+            let (len, offset, owner) = (memory.end - memory.start, place.offset, place.incarnation);
+            Some((Grantable { iova: 0, len, offset, owner }, memory.clone()))
         };
-        self.process.grants.add((key, self.qp_num()), peer, grantor, find).map(|grantable| grantable.offset)
+        self.process.grants.add((key, self.qp_num()), peer, grantor, find)
     }
 
     /// Ends a grant of [`Qp::grant_memory`] that the peer will not use any more.
@@ -55,6 +62,6 @@ impl Qp {
         let place = process.objects.source()?.find_range(host, len).filter(|place| place.kind == KIND_WINDOW)?;
         // Revoked meanwhile, the entry may be another region's.
         process.keys.find(rkey)?;
-        Some((Grantable { iova, len, offset: place.offset }, host..host + len))
+        Some((Grantable { iova, len, offset: place.offset, owner: place.incarnation }, host..host + len))
     }
 }

@@ -31,7 +31,7 @@ pub const PKEY: u16 = 0xffff;
 pub const NEVER: u64 = u64::MAX;
 /// Packets of a READ's answer before others get their turn.
 const ANSWERS: u32 = 16;
-/// How long a message over UC waits for a peer that is not there: then it is lost, as on a network.
+/// How long a message over UC waits for a peer that is not there, or takes nothing: then it is lost, as on a network.
 const ABSENT_NS: u64 = 1_000_000_000;
 /// Bytes that one QP has under way at most: more than a ring holds, which alone holds back.
 const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
@@ -51,8 +51,9 @@ pub struct Connection {
     service: Service,
     /// The pair by which it goes on, once there is one: it is never with another process of that number.
     pair: OnceLock<Arc<Pair>>,
-    /// Since when messages wait for a pair; 0 while none does.
+    /// Since when messages wait for a pair, or for room; 0 while none does. And what the peer had taken then.
     waits_since: AtomicU64,
+    waits_at: AtomicU64,
     /// Messages of the pair when this connection has sent its last one.
     last_sent: AtomicU64,
     /// Taken under the lock of the QP's send queue only.
@@ -132,7 +133,8 @@ impl PacketOut for SlotOut<'_> {
         if self.class == Class::Request && self.connection.awaits_landing() {
             return false;
         }
-        let has_room = |pair: &Arc<Pair>| pair.is_over() || pair.may_have_room(self.class);
+        let has_room =
+            |pair: &Arc<Pair>| pair.is_over() || pair.may_have_room(self.class) || self.connection.waits_in_vain(pair);
         self.left > 0 && self.connection.pair().map_or_else(|| self.connection.waits_no_more(), has_room)
     }
 
@@ -150,7 +152,10 @@ impl PacketOut for SlotOut<'_> {
             Class::Request => self.destination.take().and_then(|to| connection.push_read(pair, headers, to)),
             _ => connection.push_answer(pair, headers, from),
         };
-        let sent = landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from))?;
+        let sent = match landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from)) {
+            Err(Refused::Full) if connection.waits_in_vain(pair) => u64::MAX,
+            sent => sent?,
+        };
         self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
         self.is_busy = true;
         if self.class == Class::Request {
@@ -191,6 +196,7 @@ impl Connection {
             service,
             pair: OnceLock::new(),
             waits_since: AtomicU64::new(0),
+            waits_at: AtomicU64::new(0),
             last_sent: AtomicU64::new(0),
             sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(block::MTU, UNDER_WAY))),
             replying: OwnerLock::new((responder, Lanes::default())),
@@ -324,16 +330,32 @@ impl Connection {
             return Progress::More;
         }
         // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
-        if let Some(pair) = self.pair() {
-            pair.wait_for_room(self);
-        } else if self.service == Service::Uc {
+        let pair = self.pair();
+        pair.iter().for_each(|pair| pair.wait_for_room(self));
+        if self.service == Service::Uc {
             // There is no timer of the protocol's.
-            let now = now_ns();
-            let since = self.waits_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-            self.deadline.store(since.err().unwrap_or(now) + ABSENT_NS, Ordering::SeqCst);
+            self.deadline.store(self.waits(pair) + ABSENT_NS, Ordering::SeqCst);
             sends.qp().process().wake_for_packets();
         }
         Progress::Idle
+    }
+
+    /// Since when messages have waited, while the peer has taken nothing.
+    fn waits(&self, pair: Option<&Arc<Pair>>) -> u64 {
+        let (since, taken) = (self.waits_since.load(Ordering::Relaxed), pair.map_or(0, |pair| pair.taken()));
+        if since != 0 && self.waits_at.load(Ordering::Relaxed) == taken {
+            return since;
+        }
+        let now = now_ns();
+        self.waits_since.store(now, Ordering::Relaxed);
+        self.waits_at.store(taken, Ordering::Relaxed);
+        now
+    }
+
+    /// Whether a peer, over UC, has taken nothing for so long that what does not find room is lost.
+    #[cold]
+    fn waits_in_vain(&self, pair: &Arc<Pair>) -> bool {
+        self.service == Service::Uc && now_ns() >= self.waits(Some(pair)) + ABSENT_NS
     }
 
     /// Whether nobody answers, and the peer has been waited for.

@@ -25,7 +25,7 @@ impl Engine {
     pub fn wants_grant(&self, pair: &Arc<Pair>, want: Want) {
         // Before the grant: if it is taken back at once, the peer does not take it for a new one.
         let count = pair.taken_back();
-        let mut reply = Grant { qpn: want.from, rkey: want.rkey, count, at: 0, len: 0, iova: 0 };
+        let mut reply = Grant { qpn: want.from, rkey: want.rkey, count, at: 0, len: 0, iova: 0, owner: 0 };
         let qp = self.connection(want.qpn).filter(|c| c.is_with(pair)).and_then(|c| c.qp.upgrade());
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
         self.note_grantee(pair);
@@ -36,6 +36,7 @@ impl Engine {
         let kind = match grantable {
             Some(grantable) => {
                 (reply.at, reply.len, reply.iova) = (grantable.offset, grantable.len, grantable.iova);
+                reply.owner = grantable.owner;
                 Kind::Grant
             }
             None => Kind::NoGrant,
@@ -65,9 +66,8 @@ impl Engine {
     pub fn take_in_grant(&self, pair: &Pair, grant: &Grant) -> Option<(Arc<UseGuard>, Box<dyn Channel>)> {
         let end = grant.at.checked_add(grant.len).filter(|end| *end <= self.facts().layout.region_len())?;
         let granules = (grant.at / GRANULE) as u32..end.div_ceil(GRANULE) as u32;
-        let used = pair.hold(granules, pair.incarnation, |granules| {
-            self.device.claims().use_of(pair.peer.node, granules, pair.incarnation)
-        });
+        let used = pair
+            .hold(granules, grant.owner, |granules| self.device.claims().use_of(pair.peer.node, granules, grant.owner));
         let used = used.inspect_err(|e| log::info!("a grant is not taken: {e}")).ok()?;
         Some((used, self.device.channel(pair.peer.node).ok()?))
     }

@@ -254,12 +254,13 @@ impl Engine {
     ) {
         connection.end_landing(qp, pair);
         let count = pair.taken_back();
-        let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: 0 };
+        let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: 0, owner: 0 };
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
         self.note_grantee(pair);
         let landing = grantor.zip(memory).and_then(|(me, (key, memory))| {
-            let at = qp.grant_memory(key, &memory, pair.id, &(me as Arc<dyn Grantor>))?;
-            Some(Told { psn, at, memory })
+            let found = qp.grant_memory(key, &memory, pair.id, &(me as Arc<dyn Grantor>))?;
+            reply.owner = found.owner;
+            Some(Told { psn, at: found.offset, memory })
         });
         let kind = match &landing {
             Some(told) => {

@@ -225,6 +225,13 @@ impl Pair {
         self.over.load(Ordering::SeqCst)
     }
 
+    /// Messages that the peer has taken.
+    pub fn taken(&self) -> u64 {
+        let mut outgoing = self.outgoing.lock();
+        let _ = outgoing.look();
+        outgoing.taken()
+    }
+
     /// A datagram has waited in vain.
     pub fn stall(&self) {
         self.stalled.store(self.outgoing.lock().taken(), Ordering::Relaxed);

@@ -21,6 +21,9 @@ use vervain_wire::{Headers, opcode};
 /// READs whose answers a peer has told its memory of at most; a QP's own limit is lower.
 const MOST: usize = 256;
 
+/// Bytes of what is said with a READ of where its answer belongs: place, length, count, owner.
+pub const READ_WORDS: usize = 32;
+
 /// PSNs of an answer of so many bytes.
 fn psns(bytes: u64) -> u32 {
     bytes.div_ceil(u64::from(block::MTU)).max(1) as u32
@@ -50,9 +53,9 @@ impl Connection {
             return Some(Err(Refused::Full));
         }
         engine.note_grantee(pair);
-        let at = qp.grant_memory(key, &memory, pair.id, &(engine as Arc<dyn Grantor>))?;
-        let mut words = [0; 24];
-        for (to, word) in words.chunks_exact_mut(8).zip([at, len, count.into()]) {
+        let found = qp.grant_memory(key, &memory, pair.id, &(engine as Arc<dyn Grantor>))?;
+        let mut words = [0; READ_WORDS];
+        for (to, word) in words.chunks_exact_mut(8).zip([found.offset, len, count.into(), found.owner]) {
             to.copy_from_slice(&word.to_le_bytes());
         }
         let mut told = self.told_reads.lock();
@@ -60,7 +63,7 @@ impl Connection {
         while told.back().is_some_and(|told| !psn::is_before(told.psn, first)) {
             told.pop_back().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
         }
-        told.push_back(Told { psn: first, at, memory });
+        told.push_back(Told { psn: first, at: found.offset, memory });
         self.has_told_reads.store(true, Ordering::Relaxed);
         let pushed = pair.push_with(Kind::ReadPacket, &encode(headers), &words);
         if pushed.is_err() {
@@ -141,7 +144,8 @@ impl Engine {
     /// A READ has come, with where its answer belongs.
     pub fn read_told(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
         let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
-        let grant = Grant { qpn: 0, rkey: first, count: word(2) as u32, at: word(0), len: word(1), iova: 0 };
+        let (at, len, count, owner) = (word(0), word(1), word(2) as u32, word(3));
+        let grant = Grant { qpn: 0, rkey: first, count, at, len, iova: 0, owner };
         if self.direct
             && let Some((used, channel)) = self.take_in_grant(pair, &grant)
         {

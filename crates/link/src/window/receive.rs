@@ -3,6 +3,7 @@
 
 use super::connection::Connection;
 use super::pair::Pair;
+use super::reads::READ_WORDS;
 use super::{Engine, FIRST_LOOK_NS, Meeting};
 use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
@@ -26,8 +27,6 @@ use vervain_wire::{Headers, Packet, opcode, parse_headers};
 const BATCH: usize = 32;
 /// Answers that are set aside at most while their QPs are busy.
 const MOST_DEFERRED: usize = 1024;
-/// Bytes of what is said with a READ of where its answer belongs.
-const READ_WORDS: u64 = 3 * block::WORD;
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
@@ -381,7 +380,7 @@ impl Engine {
         }
         let payload = match message.kind {
             Kind::ReadPacket => {
-                if message.len != READ_WORDS || !message.payload.is_multiple_of(block::WORD) {
+                if message.len != READ_WORDS as u64 || !message.payload.is_multiple_of(block::WORD) {
                     self.distrust(pair);
                     return Taken::Yes;
                 }

@@ -33,10 +33,15 @@ pub struct Grant {
     pub len: u64,
     /// How its first byte is addressed under the key.
     pub iova: u64,
+    /// The incarnation that has claimed the memory.
+    pub owner: u64,
 }
 
 /// Words of what is sent.
 type Words = [u64; 5];
+/// Where the upper half of an owner's incarnation lies.
+const OWNER_AT: usize = HEADERS - 4;
+const _: () = assert!(size_of::<Words>() == OWNER_AT);
 const _: () = assert!(size_of::<Words>() <= HEADERS && block::GIVEN_BACK < block::SLOTS_AT);
 
 fn encode(words: Words) -> [u8; HEADERS] {
@@ -75,13 +80,18 @@ impl Want {
 impl Grant {
     /// As it is sent, as [`super::slot::Kind::Grant`]; of one that is [`super::slot::Kind::NoGrant`] the QP and the key count.
     pub fn encode(self) -> [u8; HEADERS] {
-        encode([halves(self.qpn, self.rkey), self.count.into(), self.at, self.len, self.iova])
+        let count = halves(self.count, self.owner as u32);
+        let mut headers = encode([halves(self.qpn, self.rkey), count, self.at, self.len, self.iova]);
+        headers[OWNER_AT..].copy_from_slice(&((self.owner >> 32) as u32).to_le_bytes());
+        headers
     }
 
     /// What was sent. None of it is held against anything.
     pub fn decode(headers: &[u8; HEADERS]) -> Grant {
         let [qpn_rkey, count, at, len, iova] = decode(headers);
-        Grant { qpn: qpn_rkey as u32, rkey: (qpn_rkey >> 32) as u32, count: count as u32, at, len, iova }
+        let owner = u32::from_le_bytes(headers[OWNER_AT..].try_into().unwrap_or_default());
+        let owner = halves((count >> 32) as u32, owner);
+        Grant { qpn: qpn_rkey as u32, rkey: (qpn_rkey >> 32) as u32, count: count as u32, at, len, iova, owner }
     }
 
     /// Where in the owner's region bytes `[addr, addr + len)` of the key lie; None where they are not all granted.
@@ -99,15 +109,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_is_what_comes(qpn: u32, from: u32, rkey: u32, count: u32, at: u64, len: u64, iova: u64) {
-            let (want, grant) = (Want { qpn, from, rkey }, Grant { qpn, rkey, count, at, len, iova });
+        fn what_is_sent_is_what_comes(qpn: u32, from: u32, rkey: u32, count: u32, at: u64, len: u64, iova: u64, owner: u64) {
+            let (want, grant) = (Want { qpn, from, rkey }, Grant { qpn, rkey, count, at, len, iova, owner });
             prop_assert_eq!(Want::decode(&want.encode()), want);
             prop_assert_eq!(Grant::decode(&grant.encode()), grant);
         }
 
         #[test]
         fn only_what_was_granted_has_a_place(at in 0..1_u64 << 40, len in 0..5000_u64, iova: u64, from in 0..6000_u64, n in 0..6000_u64) {
-            let grant = Grant { qpn: 1, rkey: 2, count: 0, at, len, iova };
+            let grant = Grant { qpn: 1, rkey: 2, count: 0, at, len, iova, owner: 0 };
             let addr = iova.wrapping_add(from);
             let place = grant.place(addr, n);
             prop_assert_eq!(place.is_some(), addr >= iova && from + n <= len);

@@ -27,8 +27,8 @@ pub enum Kind {
     Landing = 10,
     /// It is nowhere that the sender can put to.
     NoLanding = 11,
-    /// [`Kind::Packet`], a READ request, and where its answer belongs: the place, the length, and how often its sender had taken back what
-    /// it had granted, a word each.
+    /// [`Kind::Packet`], a READ request, and where its answer belongs, a word each: the place, the length, how often its sender had taken
+    /// back what it had granted, and the incarnation that has claimed the memory.
     ReadPacket = 12,
 }
 
