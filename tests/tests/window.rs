@@ -160,6 +160,7 @@ fn what_is_put_where_it_belongs_is_as_what_is_sent() {
         ("conformance", &["--two"][..]),
         ("withdrawn", &["--two"]),
         ("data", &["random_ops"]),
+        ("sequences", &["--two"]),
         ("torn_tail", &[]),
         ("fork_traffic", &[]),
         ("crowd", &["all_to_all"]),

@@ -64,6 +64,9 @@ pub trait Connection: Send + Sync {
     /// Where it is in its packets and those of the peer.
     fn psns(&self) -> Psns;
 
+    /// A program asks for its PSNs next: what the peer alone knows of them is asked for. Called without a lock of the QP.
+    fn ask_psns(&self) {}
+
     /// Whether a request has been begun that has not completed (IBA 10.3.1.5: SQD finishes those).
     fn has_begun(&self) -> bool;
 

@@ -204,6 +204,8 @@ impl Qp {
             Some(connection) => sends.sq.psns_of(&connection.psns()),
             None => sends.sq.psns(),
         };
+        let connection = if self.sends.raw().held_by_me() { None } else { self.lock_sends().connection.clone() };
+        connection.iter().for_each(|connection| connection.ask_psns());
         if self.sends.raw().held_by_me() {
             // In the middle of a batch (`ibv_wr_start`).
             // SAFETY: this thread holds the lock, and no other reference is alive while it is in this call.

@@ -6,6 +6,7 @@ use super::direct::Granted;
 use super::landing::{Landing, Place, Told};
 use super::pair::{Pair, encode};
 use super::path_psns::PathPsns;
+use super::put_psns::PutPsns;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
 use crate::endpoint::{Foreign, PacketOut};
@@ -66,7 +67,7 @@ pub struct Connection {
     /// Answers for it that could not be handled when they came.
     pub deferred: AtomicU64,
     /// What sent and received packets are in the PSNs of a path.
-    sent: PathPsns,
+    pub sent: PathPsns,
     received: PathPsns,
     /// Over UC, for messages that come before a receive.
     pub patience: Patience,
@@ -82,6 +83,8 @@ pub struct Connection {
     pub has_answers: AtomicBool,
     /// Bytes of the message under way, if it is a long one.
     pub long: AtomicU64,
+    /// PSNs of Writes that were put.
+    pub put_psns: PutPsns,
     /// What the peer has granted it.
     pub granted: OwnerLock<Granted>,
     qpn: u32,
@@ -215,6 +218,7 @@ impl Connection {
             answers: OwnerLock::default(),
             has_answers: AtomicBool::new(false),
             long: AtomicU64::new(0),
+            put_psns: PutPsns::default(),
             granted: OwnerLock::default(),
             qpn: qp.qp_num(),
             behind_others: AtomicU32::new(0),
@@ -459,7 +463,12 @@ impl carrier::Connection for Connection {
     fn psns(&self) -> Psns {
         let next = self.sending.lock().0.requester().map(Requester::next_psn);
         let expected = self.replying.lock().0.expected_psn();
-        Psns { next: next.map(|psn| self.sent.of_path(psn)), expected: self.received.of_path(expected) }
+        let expected = self.received.of_path(expected).wrapping_add(self.put_psns.peers());
+        Psns { next: next.map(|psn| self.sent.of_path(psn)), expected: expected & 0x00ff_ffff }
+    }
+
+    fn ask_psns(&self) {
+        self.ask_put_psns();
     }
 
     fn has_begun(&self) -> bool {

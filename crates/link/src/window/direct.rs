@@ -136,6 +136,7 @@ impl Connection {
         }
         self.behind_others.store(0, Ordering::Relaxed);
         pair.count_direct(request.length);
+        self.put_psns.own.fetch_add(self.sent.skip(request.length), Ordering::Relaxed);
         Some(request.length)
     }
 

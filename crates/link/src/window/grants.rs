@@ -3,6 +3,7 @@
 use super::Engine;
 use super::pair::Pair;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_hca::now_ns;
 use vervain_hca::process::grants::Grantor;
@@ -26,9 +27,11 @@ impl Engine {
         // Before the grant: if it is taken back at once, the peer does not take it for a new one.
         let count = pair.taken_back();
         let mut reply = Grant { qpn: want.from, rkey: want.rkey, count, at: 0, len: 0, iova: 0, owner: 0 };
-        let qp = self.connection(want.qpn).filter(|c| c.is_with(pair)).and_then(|c| c.qp.upgrade());
+        let connection = self.connection(want.qpn).filter(|c| c.is_with(pair));
+        let qp = connection.as_ref().and_then(|c| c.qp.upgrade());
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
         self.note_grantee(pair);
+        connection.iter().for_each(|c| c.put_psns.is_granted.store(true, Ordering::Relaxed));
         let grantable = match (qp, grantor) {
             (Some(qp), Some(me)) => qp.grant(want.rkey, pair.id, &(me as Arc<dyn Grantor>)),
             _ => None,

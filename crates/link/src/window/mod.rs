@@ -13,6 +13,7 @@ mod numbers;
 mod pair;
 mod path_psns;
 mod payload;
+mod put_psns;
 mod reads;
 mod receive;
 mod watch;

@@ -47,6 +47,15 @@ impl PathPsns {
         self.state.store(u64::from(more) << 32 | u64::from(next), Ordering::Relaxed);
     }
 
+    /// So many bytes have gone without a packet; the PSNs that they would have taken. Called by one thread at a time, as `count`.
+    pub fn skip(&self, bytes: u64) -> u32 {
+        let psns = bytes.div_ceil(self.path_mtu).max(1) as u32;
+        let state = self.state.load(Ordering::Relaxed);
+        let more = ((state >> 32) as u32).wrapping_add(psns);
+        self.state.store(u64::from(more) << 32 | u64::from(state as u32), Ordering::Relaxed);
+        psns
+    }
+
     /// What the program is told for `psn`, the one behind all that were counted.
     pub fn of_path(&self, psn: u32) -> u32 {
         psn.wrapping_add((self.state.load(Ordering::Relaxed) >> 32) as u32) & MASK
@@ -74,5 +83,9 @@ mod tests {
         assert_eq!(psns.of_path(3), (MASK + 40) & MASK);
         psns.count(&packet(3, opcode::SEND_ONLY, 0), 0);
         assert_eq!(psns.of_path(4), (MASK + 41) & MASK);
+        assert_eq!((psns.skip(8), psns.skip(2049)), (1, 3));
+        assert_eq!(psns.of_path(4), (MASK + 45) & MASK);
+        psns.count(&packet(4, opcode::SEND_ONLY, 0), 0);
+        assert_eq!(psns.of_path(5), (MASK + 46) & MASK);
     }
 }

@@ -16,7 +16,7 @@ use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_transport::Data;
 use vervain_window::pairs::block;
-use vervain_window::pairs::grant::Want;
+use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
@@ -349,6 +349,8 @@ impl Engine {
                 }
             }
             Kind::WantGrant => self.wants_grant(pair, Want::decode(&message.headers)),
+            Kind::WantPsns => self.wants_psns(pair, Want::decode(&message.headers)),
+            Kind::Psns => self.told_psns(pair, &Grant::decode(&message.headers)),
             Kind::Grant | Kind::NoGrant => self.granted(pair, message.kind, &message.headers),
             Kind::Join => self.enter(pair.peer, group(), true),
             Kind::Leave => self.enter(pair.peer, group(), false),

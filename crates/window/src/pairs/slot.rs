@@ -30,6 +30,11 @@ pub enum Kind {
     /// [`Kind::Packet`], a READ request, and where its answer belongs, a word each: the place, the length, how often its sender had taken
     /// back what it had granted, and the incarnation that has claimed the memory.
     ReadPacket = 12,
+    /// The owner of a QP asks how many PSNs the Writes would have taken that its peer has put ([`super::grant::Want`], whose key counts
+    /// the questions).
+    WantPsns = 13,
+    /// So many ([`super::grant::Grant`], whose key is that of the question, and whose length they are).
+    Psns = 14,
 }
 
 /// Where the payload of a message is.
@@ -80,6 +85,8 @@ impl Meaning {
             10 => Kind::Landing,
             11 => Kind::NoLanding,
             12 => Kind::ReadPacket,
+            13 => Kind::WantPsns,
+            14 => Kind::Psns,
             _ => return None,
         };
         let place = match place {
