@@ -38,7 +38,15 @@ fn eight_processes_share_one_receive_queue_and_one_completion_queue() {
 #[test]
 fn requests_to_one_who_has_gone_end() {
     let ways = &["auto", "roce", "window", "write_only"];
-    Runs { program: "absent", ways, vars: &[], at_once: 4, ..RUNS }.must_hold();
+    Runs { program: "absent", cases: &[&["reliable", "unreliable"]], ways, vars: &[], at_once: 4, ..RUNS }.must_hold();
+}
+
+/// Through memory each waits a second for the peer's answer to the first.
+#[test]
+fn unreliable_requests_to_one_who_stands_still_end() {
+    let cases: &[&[&str]] = &[&["unreliable_to_one_who_stands_still"]];
+    Runs { program: "absent", cases, ways: &["roce", "window", "write_only"], vars: &[], at_once: 4, ..RUNS }
+        .must_hold();
 }
 
 #[test]
