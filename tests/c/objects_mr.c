@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "vt.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -188,6 +189,39 @@ static void device_memory(void)
 	da.length = (size_t)x.max_dm_size + 1;
 	errno = 0;
 	vt_check(!ibv_alloc_dm(ctx, &da) && (errno == ENOMEM || errno == EINVAL), "more than max_dm_size: %s", vt_errno_name(errno));
+	vt_teardown();
+}
+
+/* Memory that the library gives out: many writes to each, so that a peer may come to put there by itself. */
+static void given_memory(void)
+{
+	enum { N = 100, LEN = 64 };
+	ready();
+	struct ibv_alloc_dm_attr da = { .length = N * LEN };
+	struct ibv_dm *dm = ibv_alloc_dm(B()->dev.ctx, &da);
+	vt_require(dm, "ibv_alloc_dm: %s", strerror(errno));
+	struct ibv_mr *mr = ibv_reg_dm_mr(B()->pd, dm, 0, N * LEN, VT_ACCESS_ALL | IBV_ACCESS_ZERO_BASED);
+	vt_require(mr, "ibv_reg_dm_mr: %s", strerror(errno));
+	for (uint64_t i = 0; i < N; i++)
+		want_status(remote(IBV_WR_RDMA_WRITE, i * LEN, mr->rkey, LEN), IBV_WC_SUCCESS, "write into device memory");
+	uint8_t out[LEN];
+	vt_check(ibv_memcpy_from_dm(out, dm, (N - 1) * LEN, LEN) == 0 && out[0] == 0xaa && out[LEN - 1] == 0xaa, "the last write");
+	vt_check(ibv_dereg_mr(mr) == 0 && ibv_free_dm(dm) == 0, "freeing device memory");
+	/* Later than the headers of the tests. */
+	void *(*alloc)(struct ibv_pd *, size_t, void **);
+	void (*release)(void *);
+	*(void **)&alloc = dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+	*(void **)&release = dlsym(RTLD_DEFAULT, "ibv_free_buf");
+	vt_require(alloc && release, "no ibv_alloc_buf");
+	void *buf;
+	uint8_t *p = alloc(B()->pd, N * LEN, &buf);
+	vt_require(p && p[0] == 0, "ibv_alloc_buf: %s", strerror(errno));
+	vt_require(mr = ibv_reg_mr(B()->pd, p, N * LEN, VT_ACCESS_ALL), "ibv_reg_mr: %s", strerror(errno));
+	for (uint64_t i = 0; i < N; i++)
+		want_status(remote(IBV_WR_RDMA_WRITE, (uintptr_t)p + i * LEN, mr->rkey, LEN), IBV_WC_SUCCESS, "write into a buffer");
+	vt_check(p[0] == 0xaa && p[N * LEN - 1] == 0xaa, "the writes are not there");
+	vt_check(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+	release(buf);
 	vt_teardown();
 }
 
@@ -447,7 +481,7 @@ int main(int argc, char **argv)
 	static const struct vt_case cases[] = {
 		{ "forks", forks }, { "rereg", rereg }, { "iova", iova }, { "null_mr", null_mr }, { "device_memory", device_memory },
 		{ "domains", domains }, { "unsupported", unsupported }, { "kinds", kinds },
-		{ "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
+		{ "given_memory", given_memory }, { "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -108,6 +108,14 @@ pub enum Word {
     Contexts,
     /// Shared receive queues.
     Srqs,
+    /// RDMA Writes that were put into a peer's memory in a window, and so need no packet.
+    WindowWrites,
+    /// Data put into a window where it belongs: of those Writes, and of long messages.
+    WindowDirectBytes,
+    /// Data of shorter messages, put into rings of a window.
+    WindowRingBytes,
+    /// Data of long messages that was put into rings all the same.
+    WindowStagedBytes,
 }
 
 /// The words that count objects.

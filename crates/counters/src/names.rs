@@ -45,22 +45,29 @@ use Word::*;
 
 /// A message by memory leaves the port and comes back to the host at once, like what an adapter loops: it counts in both
 /// directions, whole, as one packet.
-const SENT: &[Word] = &[SentPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics];
-const RECEIVED: &[Word] = &[ReceivedPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics];
+const SENT: &[Word] = &[SentPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics, WindowWrites];
+const RECEIVED: &[Word] = &[ReceivedPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics, WindowWrites];
+/// What is put where it belongs counts in both directions too, since its receiver does not see it; what rings carry the receiver
+/// takes out of them.
+const SENT_DATA: &[Word] = &[SentBytes, MemoryBytes, WindowDirectBytes, WindowRingBytes, WindowStagedBytes];
+const RECEIVED_DATA: &[Word] = &[ReceivedBytes, MemoryBytes, WindowDirectBytes];
 
 /// All that are shown. Names that mlx5 or rxe have mean here what they mean there.
 pub static REAL: &[Counter] = &[
-    port("port_xmit_data", &[SentBytes, MemoryBytes], 4),
-    port("port_rcv_data", &[ReceivedBytes, MemoryBytes], 4),
+    port("port_xmit_data", SENT_DATA, 4),
+    port("port_rcv_data", RECEIVED_DATA, 4),
     port("port_xmit_packets", SENT, 1),
     port("port_rcv_packets", RECEIVED, 1),
     port("port_rcv_errors", &[BadIcrc, Malformed], 1),
     port("port_xmit_discards", &[Discarded], 1),
     hw("memory_bytes", &[MemoryBytes]),
+    hw("window_direct_bytes", &[WindowDirectBytes]),
+    hw("window_ring_bytes", &[WindowRingBytes]),
+    hw("window_staged_bytes", &[WindowStagedBytes]),
     hw("sent_pkts", &[SentPackets]),
     hw("rcvd_pkts", &[ReceivedPackets]),
     hw("rx_send_requests", &[MemorySends, Sends]),
-    hw("rx_write_requests", &[MemoryWrites, Writes]),
+    hw("rx_write_requests", &[MemoryWrites, WindowWrites, Writes]),
     hw("rx_read_requests", &[MemoryReads, Reads]),
     hw("rx_atomic_requests", &[MemoryAtomics, Atomics]),
     hw("rx_icrc_encapsulated", &[BadIcrc]),
@@ -141,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn data_count_in_units_of_four_bytes_over_both_links() {
+    fn data_count_in_units_of_four_bytes_over_all_links() {
         let mut words = [0; WORDS];
         words[MemoryBytes as usize] = 4096;
         words[SentBytes as usize] = 404;
@@ -151,5 +158,11 @@ mod tests {
         assert_eq!(sum(find("port_xmit_packets").unwrap(), &words), 7);
         assert_eq!(sum(find("port_rcv_packets").unwrap(), &words), 2);
         assert_eq!(sum(find("rx_write_requests").unwrap(), &words), 2);
+        (words[WindowDirectBytes as usize], words[WindowWrites as usize]) = (8, 1);
+        (words[WindowRingBytes as usize], words[WindowStagedBytes as usize]) = (12, 16);
+        assert_eq!(sum(find("port_xmit_data").unwrap(), &words), 1134);
+        assert_eq!(sum(find("port_rcv_data").unwrap(), &words), 1026, "of rings what the receiver has counted");
+        assert_eq!(sum(find("port_xmit_packets").unwrap(), &words), 8);
+        assert_eq!(sum(find("rx_write_requests").unwrap(), &words), 3);
     }
 }

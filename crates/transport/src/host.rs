@@ -14,9 +14,10 @@ pub enum Payload {
     /// Bytes `[offset, offset + len)` of the data of posted request `n`.
     #[allow(missing_docs)]
     Request { n: u32, offset: u64, len: u32 },
-    /// Memory of the responder's process that a READ names; `srqn` as in [`ResponderHost`].
+    /// Memory of the responder's process that a READ names; `srqn` as in [`ResponderHost`]. `left` are the bytes of the answer from
+    /// here to its end.
     #[allow(missing_docs)]
-    Memory { srqn: u32, rkey: u32, addr: u64, len: u32 },
+    Memory { srqn: u32, rkey: u32, addr: u64, len: u32, left: u32 },
 }
 
 /// An outgoing packet.

@@ -46,8 +46,8 @@ fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
     let processes: Vec<_> = processes.collect();
     let (all, free) = occupancy.room;
     let found = format!(
-        "{}: {kind}, {}, {} nodes; this is node {}, {how}; processes with a device: {}; {} of {} for peers free; every message is \
-         copied into a ring there and out of it{}",
+        "{}: {kind}, {}, {} nodes; this is node {}, {how}; processes with a device: {}; {} of {} for peers free; {}{}; \
+         hw_counters/window_*_bytes tell how much goes which way",
         spec.path.display(),
         mib(facts.layout.size()),
         facts.layout.nodes(),
@@ -55,6 +55,7 @@ fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
         processes.join(", "),
         mib(free),
         mib(all),
+        ways(spec, facts.coherent),
         if is_folder { ", by a system call each" } else { "" },
     );
     if free >= LONG_RING {
@@ -67,6 +68,24 @@ fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
         "new peers get no ring for long messages; with less than 64 KiB left, connecting fails (ENOMEM)",
         "a new window with a larger size=, or fewer processes that talk to each other",
     )
+}
+
+/// What is put where it belongs, and why the rest is not.
+fn ways(spec: &WindowSpec, is_coherent: bool) -> &'static str {
+    match (spec.direct && is_coherent, spec.heap) {
+        (true, true) => {
+            "RDMA Writes, and messages and answers to READs of 64 KiB or more, go straight to memory that is allocated in the window \
+             (heap=on); shorter messages, and what goes to other memory, are copied into a ring there and out of it"
+        }
+        (true, false) => {
+            "every message is copied into a ring there and out of it, for programs' memory is not in the window (heap=on puts it \
+             there)"
+        }
+        (false, _) if !spec.direct => "every message is copied into a ring there and out of it (direct=off)",
+        (false, _) => {
+            "every message is copied into a ring there and out of it: stores of other nodes are not seen by themselves"
+        }
+    }
 }
 
 /// What helps against a window that cannot be opened.
@@ -115,6 +134,21 @@ mod tests {
             let claims: Vec<_> = std::iter::from_fn(|| process.claim(1).ok()).collect();
             assert_eq!(looked(&*device).status, Status::Slower);
             drop(claims);
+        }
+    }
+
+    #[test]
+    fn what_is_copied_twice_is_told_with_the_reason() {
+        let spec = |heap, direct| WindowSpec { path: "w".into(), size: None, node: None, heap, direct };
+        for (heap, direct, is_coherent, says) in [
+            (true, true, true, "go straight to memory that is allocated in the window"),
+            (false, true, true, "heap=on puts it there"),
+            (true, false, true, "direct=off"),
+            (true, true, false, "not seen by themselves"),
+        ] {
+            let words = ways(&spec(heap, direct), is_coherent);
+            assert!(words.contains(says), "{words}");
+            assert_eq!(words.contains("every message is copied"), !(heap && direct && is_coherent), "{words}");
         }
     }
 

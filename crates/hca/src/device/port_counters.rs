@@ -47,6 +47,14 @@ impl Tally {
         self.line().add(word, n);
     }
 
+    /// Adds to two of them.
+    #[inline(always)]
+    pub fn add_both(&self, (one, n): (Word, u64), (other, m): (Word, u64)) {
+        let line = self.line();
+        line.add(one, n);
+        line.add(other, m);
+    }
+
     /// The calling thread's line of the port.
     #[inline(always)]
     pub(crate) fn line(&self) -> &'static Line {
@@ -143,11 +151,20 @@ extern "C" fn tell_sums() {
         let of = |words: &[Word]| words.iter().map(|word| sums[*word as usize]).sum::<u64>();
         let by_memory = of(&[Word::MemorySends, Word::MemoryWrites, Word::MemoryReads, Word::MemoryAtomics]);
         let [sent, received] = [Word::SentPackets, Word::ReceivedPackets].map(|word| of(&[word]));
+        let [direct, ring, staged] =
+            [Word::WindowDirectBytes, Word::WindowRingBytes, Word::WindowStagedBytes].map(|word| of(&[word]));
         let ways = [
             (by_memory > 0).then(|| format!("{by_memory} requests with {} bytes by memory", of(&[Word::MemoryBytes]))),
             (sent + received > 0).then(|| {
                 let [sent_bytes, received_bytes] = [Word::SentBytes, Word::ReceivedBytes].map(|word| of(&[word]));
+                let sent_bytes = sent_bytes + ring + staged;
                 format!("{sent} packets with {sent_bytes} bytes sent, {received} with {received_bytes} bytes received")
+            }),
+            (direct + ring + staged > 0).then(|| {
+                format!(
+                    "into the window {direct} bytes where they belong, {ring} of messages below 64 KiB into rings, {staged} of \
+                     longer ones into rings"
+                )
             }),
         ];
         // Who only looks at a device, or is only reached by memory, has moved nothing.

@@ -1,6 +1,7 @@
 //! The two ends of a connection whose messages go as packets, over whatever carries them: the hosts by which the requester and
 //! the responder of `vervain-transport` act on a QP. A carrier adds where packets leave ([`PacketOut`]) and how they come.
 
+pub mod counters;
 pub mod requester;
 pub mod responder;
 
@@ -102,7 +103,7 @@ pub trait PacketOut {
     /// The next packet is a READ request: where in this process its answer belongs, and the key of that, if it is one piece.
     fn asks(&mut self, _destination: Option<(u32, Range<u64>)>) {}
 
-    /// The next packet begins a message of `length` bytes.
+    /// The next packet begins a message, or an answer to a READ, of `length` bytes.
     fn begins_message(&mut self, _length: u64) {}
 
     /// Whether another packet may be pushed now.

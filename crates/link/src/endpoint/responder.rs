@@ -10,6 +10,7 @@ use vervain_hca::responder::{self, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, access, wc};
 use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Status, Target, Transmit};
+use vervain_wire::opcode;
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
@@ -236,12 +237,15 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
-        let Payload::Memory { srqn, rkey, addr, len } = packet.payload else {
+        let Payload::Memory { srqn, rkey, addr, len, left } = packet.payload else {
             return self.out.push(packet.headers, &Pieces::new());
         };
         // Not now: it goes on when the process does, or not at all when the QP is done for.
         let inside = self.lanes.visit(self.qp, srqn, Visit::enter).map_err(|_| Refused::Full)?;
         let from = inside.read(rkey, addr, len.into()).map_err(|_| Refused::Memory)?;
+        if O::HAS_SHORTCUTS && opcode::starts(packet.headers.bth.opcode) {
+            self.out.begins_message(left.into());
+        }
         self.out.push(packet.headers, &from)
     }
 }

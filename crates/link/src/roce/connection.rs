@@ -5,10 +5,10 @@ use super::net::SendBatch;
 use super::outbound::Outbound;
 use super::pacing::Pace;
 use super::packet_sink::{Destination, Lanes, PacketSink};
-use super::port_counters;
 use super::ports::LocalPort;
 use super::rx::Backlog;
 use super::timers::NEVER;
+use crate::endpoint::counters;
 use crate::endpoint::responder::{self, Inbound};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -275,7 +275,7 @@ impl Connection {
         let Replying { responder, told, lanes } = &mut *replying;
         let out = PacketSink { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
         let result = f(responder, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
-        port_counters::of_responder(&qp.tally, responder.counters(), told);
+        counters::of_responder(&qp.tally, responder.counters(), told);
         Some(result)
     }
 

@@ -13,7 +13,6 @@ mod pacing;
 mod packet_sink;
 mod poll;
 mod poll_rate;
-mod port_counters;
 mod ports;
 mod rx;
 mod timers;

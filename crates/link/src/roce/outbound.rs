@@ -4,8 +4,8 @@ use super::connection::{Connection, PKEY};
 use super::net::SendBatch;
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
-use super::port_counters;
 use crate::endpoint::PacketOut;
+use crate::endpoint::counters;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -150,7 +150,7 @@ impl Outbound {
             }
         };
         let Some(requester) = end.requester() else { return Progress::Idle };
-        port_counters::of_requester(&qp.tally, requester.counters(), told);
+        counters::of_requester(&qp.tally, requester.counters(), told);
         connection.engine.sends();
         connection.engine.set_timer(connection, requester.next_timeout());
         match held_back_until {

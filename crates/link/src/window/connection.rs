@@ -3,24 +3,26 @@
 use super::Engine;
 use super::datagrams::Patience;
 use super::direct::Granted;
-use super::landing::{Landing, Place, Told};
+use super::landing::{LONG, Landing, Place, Told};
 use super::pair::{Pair, encode};
 use super::path_psns::PathPsns;
 use super::put_psns::PutPsns;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
-use crate::endpoint::{Foreign, PacketOut};
+use crate::endpoint::{Foreign, PacketOut, counters};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use vervain_hca::device::port_counters::{Tally, Word};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{RemoteRequest, SenderAccess, Sends};
 use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns, soon_ns, wc};
-use vervain_transport::{Data, Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
+use vervain_transport::{Data, Refused, Requester, RequesterConfig, RequesterCounters, Responder, ResponderConfig};
+use vervain_transport::{ResponderCounters, Sent, Service, Window};
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::Class;
@@ -57,15 +59,18 @@ pub struct Connection {
     waits_at: AtomicU64,
     /// Messages of the pair when this connection has sent its last one.
     last_sent: AtomicU64,
-    /// Taken under the lock of the QP's send queue only.
-    sending: OwnerLock<(RequesterEnd, Window)>,
-    replying: OwnerLock<(Responder, Lanes)>,
+    /// Taken under the lock of the QP's send queue only. With what of the requester's counters has been told, and of the responder's.
+    sending: OwnerLock<(RequesterEnd, Window, RequesterCounters)>,
+    replying: OwnerLock<(Responder, Lanes, ResponderCounters)>,
     /// When the progress thread looks.
     next_look: Arc<AtomicU64>,
     /// When its requester wants to be called.
     pub deadline: AtomicU64,
     /// Answers for it that could not be handled when they came.
     pub deferred: AtomicU64,
+    /// Whether the message under way is a long one; and the answer to a READ.
+    sends_long: AtomicBool,
+    answers_long: AtomicBool,
     /// What sent and received packets are in the PSNs of a path.
     pub sent: PathPsns,
     received: PathPsns,
@@ -95,6 +100,7 @@ pub struct Connection {
 /// Where the packets of a connection leave.
 pub struct SlotOut<'a> {
     connection: &'a Connection,
+    tally: &'a Tally,
     class: Class,
     left: u32,
     /// Requests are under way.
@@ -113,6 +119,7 @@ impl PacketOut for SlotOut<'_> {
     }
 
     fn begins_message(&mut self, length: u64) {
+        self.is_long().store(length >= LONG, Ordering::Relaxed);
         if self.class == Class::Request {
             self.connection.begins_message(length);
         }
@@ -155,10 +162,16 @@ impl PacketOut for SlotOut<'_> {
             Class::Request => self.destination.take().and_then(|to| connection.push_read(pair, headers, to)),
             _ => connection.push_answer(pair, headers, from),
         };
+        let way = match landed {
+            Some(_) => Word::WindowDirectBytes,
+            None if self.is_long().load(Ordering::Relaxed) => Word::WindowStagedBytes,
+            None => Word::WindowRingBytes,
+        };
         let sent = match landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from)) {
             Err(Refused::Full) if connection.waits_in_vain(pair) => u64::MAX,
             sent => sent?,
         };
+        self.tally.add_both((Word::SentPackets, 1), (way, from.len()));
         self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
         self.is_busy = true;
         if self.class == Class::Request {
@@ -170,6 +183,13 @@ impl PacketOut for SlotOut<'_> {
 
     fn is_taken(&self) -> bool {
         self.connection.pair().is_some_and(|pair| pair.has_taken(self.connection.last_sent.load(Ordering::Relaxed)))
+    }
+}
+
+impl SlotOut<'_> {
+    /// Whether what is under way is long.
+    fn is_long(&self) -> &AtomicBool {
+        if self.class == Class::Request { &self.connection.sends_long } else { &self.connection.answers_long }
     }
 }
 
@@ -201,11 +221,17 @@ impl Connection {
             waits_since: AtomicU64::new(0),
             waits_at: AtomicU64::new(0),
             last_sent: AtomicU64::new(0),
-            sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(block::MTU, UNDER_WAY))),
-            replying: OwnerLock::new((responder, Lanes::default())),
+            sending: OwnerLock::new((
+                RequesterEnd::default(),
+                Window::lossless(block::MTU, UNDER_WAY),
+                RequesterCounters::default(),
+            )),
+            replying: OwnerLock::new((responder, Lanes::default(), ResponderCounters::default())),
             next_look: Arc::clone(&engine.next_look),
             deadline: AtomicU64::new(NEVER),
             deferred: AtomicU64::new(0),
+            sends_long: AtomicBool::new(false),
+            answers_long: AtomicBool::new(false),
             sent: PathPsns::new(128 << attr.path_mtu, 0),
             received: PathPsns::new(128 << attr.path_mtu, attr.rq_psn),
             patience: Patience::default(),
@@ -259,8 +285,8 @@ impl Connection {
         self.last_sent.load(Ordering::Relaxed)
     }
 
-    fn out(&self, class: Class) -> SlotOut<'_> {
-        SlotOut { connection: self, class, left: BUDGET, is_busy: false, destination: None }
+    fn out<'a>(&'a self, tally: &'a Tally, class: Class) -> SlotOut<'a> {
+        SlotOut { connection: self, tally, class, left: BUDGET, is_busy: false, destination: None }
     }
 
     fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
@@ -287,15 +313,18 @@ impl Connection {
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, SlotOut<'_>>),
     ) -> Progress {
         let mut sending = self.sending.lock();
-        let (end, window) = &mut *sending;
+        let (end, window, told) = &mut *sending;
         let config = |psn, head| {
             self.sent.begin(psn);
             self.config(&sends.path(), psn, head)
         };
-        if end.start(sends, config).is_none() {
-            return Progress::Idle;
+        match end.start(sends, config) {
+            Some(true) => *told = RequesterCounters::default(),
+            Some(false) => {}
+            None => return Progress::Idle,
         }
-        if let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) {
+        let tally = &sends.qp().tally;
+        if let Some((requester, mut host)) = end.host(sends, self.out(tally, Class::Request)) {
             f(requester, window, &mut host);
         }
         let mut budget = DIRECT;
@@ -313,7 +342,9 @@ impl Connection {
             if budget == 0 {
                 break (Sent::HostFull, 0);
             }
-            let Some((requester, mut host)) = end.host(sends, self.out(Class::Request)) else { return Progress::Idle };
+            let Some((requester, mut host)) = end.host(sends, self.out(tally, Class::Request)) else {
+                return Progress::Idle;
+            };
             host.out.is_busy = !requester.is_idle();
             // What it counts from now on, timeouts, takes longer than that clock is ahead.
             let sent = requester.poll_transmit(soon_ns(), window, &mut host);
@@ -322,6 +353,7 @@ impl Connection {
                 break (sent, left);
             }
         };
+        end.requester().iter().for_each(|requester| counters::of_requester(tally, requester.counters(), told));
         let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
         self.deadline.store(deadline, Ordering::SeqCst);
         if deadline < self.next_look.load(Ordering::SeqCst) {
@@ -374,14 +406,16 @@ impl Connection {
         if replying.stolen() {
             replying.1.leave();
         }
-        let (responder, lanes) = &mut *replying;
+        let (responder, lanes, told) = &mut *replying;
         if self.closed.load(Ordering::Relaxed) {
             return false;
         }
-        let out = self.out(Class::Answer);
+        let out = self.out(&qp.tally, Class::Answer);
         let mut host = Inbound::new(qp, self.peer_qpn, lanes, out);
         f(responder, &mut host);
-        responder.poll_transmit(ANSWERS, &mut host)
+        let more = responder.poll_transmit(ANSWERS, &mut host);
+        counters::of_responder(&qp.tally, responder.counters(), told);
+        more
     }
 
     /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the key of that.
@@ -477,7 +511,7 @@ impl carrier::Connection for Connection {
 
     fn disconnected(&self) {
         let mut sending = self.sending.lock();
-        let (end, window) = &mut *sending;
+        let (end, window, _) = &mut *sending;
         if let Some(mut requester) = end.take() {
             requester.abandon(window);
         }

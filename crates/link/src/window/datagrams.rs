@@ -212,12 +212,14 @@ impl Engine {
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
         let listener = self.datagrams.listener(qp.qp_num())?;
         if datagram.qpn == MULTICAST_QPN {
-            return self.send_to_group(&listener, &datagram.ah.grh.dgid, &headers, &pieces);
+            return self.send_to_group(qp, &listener, &datagram.ah.grh.dgid, &headers, &pieces);
         }
         let peer = address::node(self.facts(), &datagram.ah.grh.dgid).map(|node| address::peer(node, datagram.qpn))?;
         let limit = match self.pair(peer) {
             Some(pair) => {
-                if pair.push(Class::Request, &headers, &pieces) != Err(Refused::Full) {
+                let pushed = pair.push(Class::Request, &headers, &pieces);
+                if pushed != Err(Refused::Full) {
+                    count_sent(qp, pushed, datagram.data.len());
                     listener.waits.store(0, Ordering::Relaxed);
                     return None;
                 }
@@ -235,7 +237,14 @@ impl Engine {
     }
 
     /// Sends a datagram to all members of a group, each once. Who takes nothing does not hold up the others for long.
-    fn send_to_group(&self, from: &Listener, group: &Gid, headers: &[u8; HEADERS], pieces: &Pieces) -> Option<u64> {
+    fn send_to_group(
+        &self,
+        qp: &Qp,
+        from: &Listener,
+        group: &Gid,
+        headers: &[u8; HEADERS],
+        pieces: &Pieces,
+    ) -> Option<u64> {
         // Who joined before this process was there has told it of nothing.
         let known_from = *self.datagrams.known_from.get_or_init(|| {
             self.want_everybody();
@@ -250,7 +259,9 @@ impl Engine {
             if served.contains(&pair.peer) {
                 return false;
             }
-            let waits = pair.push(Class::Request, headers, pieces) == Err(Refused::Full) && !pair.is_stalled();
+            let pushed = pair.push(Class::Request, headers, pieces);
+            count_sent(qp, pushed, pieces.len() - ROUTE as u64);
+            let waits = pushed == Err(Refused::Full) && !pair.is_stalled();
             if !waits {
                 served.push(pair.peer);
             }
@@ -287,8 +298,7 @@ impl Engine {
             if !is_for_group && qp.lacks_receive() && listener.patience.waits(now_ns()) {
                 return false;
             }
-            qp.tally.add(Word::ReceivedPackets, 1);
-            qp.tally.add(Word::ReceivedBytes, packet.payload.len() as u64);
+            qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, payload.len() as u64));
             let route = grh::Route {
                 sgid: &from,
                 dgid: &route.dgid,
@@ -333,5 +343,12 @@ impl Engine {
             }
         }
         true
+    }
+}
+
+/// Counts a datagram of `len` bytes that was put into a ring.
+fn count_sent(qp: &Qp, pushed: Result<u64, Refused>, len: u64) {
+    if pushed.is_ok() {
+        qp.tally.add_both((Word::SentPackets, 1), (Word::WindowRingBytes, len));
     }
 }

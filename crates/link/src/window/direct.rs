@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::Opcode;
+use vervain_hca::device::port_counters::Word;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::{RemoteRequest, Sends};
 use vervain_window::pairs::block;
@@ -135,8 +136,9 @@ impl Connection {
             from += len;
         }
         self.behind_others.store(0, Ordering::Relaxed);
-        pair.count_direct(request.length);
         self.put_psns.own.fetch_add(self.sent.skip(request.length), Ordering::Relaxed);
+        let tally = &sends.qp().tally;
+        tally.add_both((Word::WindowWrites, 1), (Word::WindowDirectBytes, request.length));
         Some(request.length)
     }
 

@@ -34,8 +34,6 @@ pub struct Pair {
     /// How often this process has taken back what it had granted; and how often the peer has, as far as this process has followed.
     taken_back: AtomicU32,
     followed: AtomicU32,
-    /// Bytes that were put where they belong.
-    direct: AtomicU64,
     /// While these are there, nobody else gets the memory that is put to.
     uses: OwnerLock<Vec<UseGuard>>,
     /// Memory of the peer's that was put to last, kept for the next time: to take it from the kernel anew costs more than a short put.
@@ -69,7 +67,6 @@ impl Pair {
             own,
             taken_back: AtomicU32::new(0),
             followed: AtomicU32::new(0),
-            direct: AtomicU64::new(0),
             uses: OwnerLock::new(vec![used]),
             held: OwnerLock::default(),
             over: AtomicBool::new(false),
@@ -141,12 +138,6 @@ impl Pair {
             outgoing.tell(block::GIVEN_BACK, count.into());
         });
         self.held.lock().clear();
-    }
-
-    /// So many bytes were put where they belong.
-    #[inline]
-    pub fn count_direct(&self, bytes: u64) {
-        self.direct.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Nothing goes there any more.
@@ -284,7 +275,6 @@ impl Pair {
     /// # Errors
     /// As there.
     pub fn push_landed(&self, class: Class, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<u64, Refused> {
-        self.count_direct(len);
         self.push_by(|outgoing| outgoing.landed(class, headers, at, len))
     }
 

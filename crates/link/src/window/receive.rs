@@ -9,6 +9,7 @@ use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::barrier;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::now_ns;
@@ -375,6 +376,11 @@ impl Engine {
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
         let landed = message.has_landed();
+        // What was put where it belongs its sender counts in both directions.
+        let count = || {
+            let bytes = if landed || message.kind == Kind::ReadPacket { 0 } else { message.len };
+            qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
+        };
         let is_told = || connection.has_landed(&headers, message) || connection.answer_has_landed(&headers, message);
         if landed && !is_told() {
             // Of an earlier connection, say.
@@ -398,6 +404,7 @@ impl Engine {
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
+            count();
             let more = connection.request(&qp, &packet);
             if opcode::ends(bth.opcode) {
                 connection.end_landing(&qp, pair);
@@ -409,12 +416,14 @@ impl Engine {
         }
         connection.end_reads(&qp, pair, &packet.headers, payload.length() as u64);
         if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(&qp, &packet) != SenderAccess::Busy {
+            count();
             return Taken::Yes;
         }
         // A thread may have the QP in the midst of a batch (`ibv_wr_start`) and wait for another QP of this pair.
         if rx.deferred.len() >= MOST_DEFERRED {
             return Taken::Later;
         }
+        count();
         let mut bytes = Vec::new();
         if landed || copy_out(&payload, &mut bytes) {
             connection.deferred.fetch_add(1, Ordering::Relaxed);

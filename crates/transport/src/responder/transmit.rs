@@ -196,7 +196,10 @@ impl Responder {
             headers.aeth = if has_aeth { aeth } else { None };
             let payload = match len {
                 0 => Payload::None,
-                _ => Payload::Memory { srqn, rkey, addr: addr.wrapping_add(u64::from(offset)), len },
+                _ => {
+                    let addr = addr.wrapping_add(u64::from(offset));
+                    Payload::Memory { srqn, rkey, addr, len, left: length - offset }
+                }
             };
             if let Err(refused) = host.transmit(&Transmit { headers: &headers, payload, again: answer.again }) {
                 return (packet, Some(refused));

@@ -434,7 +434,7 @@ impl ResponderHost for TargetHost<'_> {
         let mut data = Vec::new();
         match packet.payload {
             Payload::None => {}
-            Payload::Memory { srqn, rkey, addr, len } => {
+            Payload::Memory { srqn, rkey, addr, len, .. } => {
                 self.check_srqn(srqn);
                 assert!(len <= self.target.mtu, "{len} bytes in a packet of an MTU of {}", self.target.mtu);
                 if len > 0 && self.rights(rkey, addr, u64::from(len), Access::Read).is_err() {

@@ -5,7 +5,7 @@ use vervain_transport::{RequesterCounters, ResponderCounters};
 
 /// Tells what a responder has counted since the last call.
 #[inline]
-pub(super) fn of_responder(tally: &Tally, now: &ResponderCounters, told: &mut ResponderCounters) {
+pub fn of_responder(tally: &Tally, now: &ResponderCounters, told: &mut ResponderCounters) {
     if now != told {
         let words = |c: &ResponderCounters| {
             [
@@ -25,7 +25,7 @@ pub(super) fn of_responder(tally: &Tally, now: &ResponderCounters, told: &mut Re
 
 /// Tells what a requester has counted since the last call.
 #[inline]
-pub(super) fn of_requester(tally: &Tally, now: &RequesterCounters, told: &mut RequesterCounters) {
+pub fn of_requester(tally: &Tally, now: &RequesterCounters, told: &mut RequesterCounters) {
     if now != told {
         let words = |c: &RequesterCounters| {
             [
