@@ -3,25 +3,25 @@
 use super::Engine;
 use super::datagrams::Patience;
 use super::direct::Granted;
-use super::landing::{LONG, Landing, Place, Told};
-use super::pair::{Pair, encode};
+use super::landing::{Landing, Place, Told};
+use super::pair::Pair;
 use super::path_psns::PathPsns;
 use super::put_psns::PutPsns;
+use super::slot_out::SlotOut;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
-use crate::endpoint::{Foreign, PacketOut, counters};
+use crate::endpoint::{Foreign, counters};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use vervain_hca::device::port_counters::{Tally, Word};
+use vervain_hca::device::port_counters::Tally;
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
-use vervain_hca::qp::remote::{RemoteRequest, SenderAccess, Sends};
+use vervain_hca::qp::remote::{SenderAccess, Sends};
 use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns, soon_ns, wc};
-use vervain_transport::{Data, Refused, Requester, RequesterConfig, RequesterCounters, Responder, ResponderConfig};
+use vervain_transport::{Data, Requester, RequesterConfig, RequesterCounters, Responder, ResponderConfig};
 use vervain_transport::{ResponderCounters, Sent, Service, Window};
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
@@ -38,8 +38,6 @@ const ANSWERS: u32 = 16;
 const ABSENT_NS: u64 = 1_000_000_000;
 /// Bytes that one QP has under way at most: more than a ring holds, which alone holds back.
 const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
-/// Packets that one call sends at most, so that posting stays asynchronous.
-const BUDGET: u32 = 64;
 /// Bytes that one call puts directly before others get their turn, and what a Write counts besides.
 const DIRECT: u64 = 1 << 20;
 const WRITE: u64 = 8 << 10;
@@ -58,7 +56,7 @@ pub struct Connection {
     waits_since: AtomicU64,
     waits_at: AtomicU64,
     /// Messages of the pair when this connection has sent its last one.
-    last_sent: AtomicU64,
+    pub last_sent: AtomicU64,
     /// Taken under the lock of the QP's send queue only. With what of the requester's counters has been told, and of the responder's.
     sending: OwnerLock<(RequesterEnd, Window, RequesterCounters)>,
     replying: OwnerLock<(Responder, Lanes, ResponderCounters)>,
@@ -69,8 +67,8 @@ pub struct Connection {
     /// Answers for it that could not be handled when they came.
     pub deferred: AtomicU64,
     /// Whether the message under way is a long one; and the answer to a READ.
-    sends_long: AtomicBool,
-    answers_long: AtomicBool,
+    pub sends_long: AtomicBool,
+    pub answers_long: AtomicBool,
     /// What sent and received packets are in the PSNs of a path.
     pub sent: PathPsns,
     received: PathPsns,
@@ -95,102 +93,6 @@ pub struct Connection {
     qpn: u32,
     /// Writes in a row that could have been put, and went through the ring behind others.
     pub behind_others: AtomicU32,
-}
-
-/// Where the packets of a connection leave.
-pub struct SlotOut<'a> {
-    connection: &'a Connection,
-    tally: &'a Tally,
-    class: Class,
-    left: u32,
-    /// Requests are under way.
-    is_busy: bool,
-    /// Where the answer to the next packet belongs.
-    destination: Option<(u32, Range<u64>)>,
-}
-
-impl PacketOut for SlotOut<'_> {
-    type Data = Foreign;
-
-    const HAS_SHORTCUTS: bool = true;
-
-    fn holds(&self, request: &RemoteRequest) -> bool {
-        self.is_busy && self.connection.waits_for_turn(request)
-    }
-
-    fn begins_message(&mut self, length: u64) {
-        self.is_long().store(length >= LONG, Ordering::Relaxed);
-        if self.class == Class::Request {
-            self.connection.begins_message(length);
-        }
-    }
-
-    #[inline]
-    fn landing(&self, left: u32) -> u32 {
-        if self.class == Class::Request { self.connection.landing_packets(left) } else { 1 }
-    }
-
-    #[inline]
-    fn answer_landing(&self, psn: u32, left: u32) -> u32 {
-        self.connection.answer_packets(psn, left)
-    }
-
-    fn asks(&mut self, destination: Option<(u32, Range<u64>)>) {
-        self.destination = destination;
-    }
-
-    fn has_room(&self) -> bool {
-        if self.class == Class::Request && self.connection.awaits_landing() {
-            return false;
-        }
-        let has_room =
-            |pair: &Arc<Pair>| pair.is_over() || pair.may_have_room(self.class) || self.connection.waits_in_vain(pair);
-        self.left > 0 && self.connection.pair().map_or_else(|| self.connection.waits_no_more(), has_room)
-    }
-
-    fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
-        let Some(pair) = self.connection.pair() else {
-            if !self.connection.waits_no_more() {
-                return Err(Refused::Full);
-            }
-            self.left -= 1;
-            return Ok(());
-        };
-        let connection = self.connection;
-        let landed = match self.class {
-            Class::Request if self.destination.is_none() => connection.push_landed(pair, headers, from),
-            Class::Request => self.destination.take().and_then(|to| connection.push_read(pair, headers, to)),
-            _ => connection.push_answer(pair, headers, from),
-        };
-        let way = match landed {
-            Some(_) => Word::WindowDirectBytes,
-            None if self.is_long().load(Ordering::Relaxed) => Word::WindowStagedBytes,
-            None => Word::WindowRingBytes,
-        };
-        let sent = match landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from)) {
-            Err(Refused::Full) if connection.waits_in_vain(pair) => u64::MAX,
-            sent => sent?,
-        };
-        self.tally.add_both((Word::SentPackets, 1), (way, from.len()));
-        self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
-        self.is_busy = true;
-        if self.class == Class::Request {
-            self.connection.sent.count(headers, from.len());
-        }
-        self.connection.last_sent.store(sent, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn is_taken(&self) -> bool {
-        self.connection.pair().is_some_and(|pair| pair.has_taken(self.connection.last_sent.load(Ordering::Relaxed)))
-    }
-}
-
-impl SlotOut<'_> {
-    /// Whether what is under way is long.
-    fn is_long(&self) -> &AtomicBool {
-        if self.class == Class::Request { &self.connection.sends_long } else { &self.connection.answers_long }
-    }
 }
 
 impl Connection {
@@ -286,7 +188,7 @@ impl Connection {
     }
 
     fn out<'a>(&'a self, tally: &'a Tally, class: Class) -> SlotOut<'a> {
-        SlotOut { connection: self, tally, class, left: BUDGET, is_busy: false, destination: None }
+        SlotOut::new(self, tally, class)
     }
 
     fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
@@ -388,14 +290,22 @@ impl Connection {
         now
     }
 
+    /// Something was sent, if it was not lost: what follows waits anew.
+    #[inline]
+    pub fn waited(&self, sent: u64) {
+        if self.service == Service::Uc && sent != u64::MAX {
+            self.waits_since.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Whether a peer, over UC, has taken nothing for so long that what does not find room is lost.
     #[cold]
-    fn waits_in_vain(&self, pair: &Arc<Pair>) -> bool {
+    pub fn waits_in_vain(&self, pair: &Arc<Pair>) -> bool {
         self.service == Service::Uc && now_ns() >= self.waits(Some(pair)) + ABSENT_NS
     }
 
     /// Whether nobody answers, and the peer has been waited for.
-    fn waits_no_more(&self) -> bool {
+    pub fn waits_no_more(&self) -> bool {
         let since = self.waits_since.load(Ordering::Relaxed);
         self.service == Service::Uc && since != 0 && now_ns() >= since + ABSENT_NS
     }

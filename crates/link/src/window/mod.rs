@@ -16,6 +16,7 @@ mod payload;
 mod put_psns;
 mod reads;
 mod receive;
+mod slot_out;
 mod watch;
 
 use connection::{Connection, NEVER};

@@ -19,6 +19,13 @@ use vervain_wire::{Headers, MAX_HEADERS};
 /// Parts of the peer's memory that are held for the next put.
 const HELD: usize = 16;
 
+/// Memory of the peer that nobody else gets while this is there.
+struct Hold {
+    granules: Range<u32>,
+    owner: u64,
+    used: Arc<UseGuard>,
+}
+
 /// A pair. It lasts until the peer has ended; what is sent then gets nowhere.
 pub struct Pair {
     /// The peer.
@@ -37,7 +44,7 @@ pub struct Pair {
     /// While these are there, nobody else gets the memory that is put to.
     uses: OwnerLock<Vec<UseGuard>>,
     /// Memory of the peer's that was put to last, kept for the next time: to take it from the kernel anew costs more than a short put.
-    held: OwnerLock<VecDeque<(Range<u32>, u64, Arc<UseGuard>)>>,
+    held: OwnerLock<VecDeque<Hold>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
@@ -106,17 +113,17 @@ impl Pair {
         hold: impl FnOnce(Range<u32>) -> vervain_window::Result<UseGuard>,
     ) -> vervain_window::Result<Arc<UseGuard>> {
         let mut held = self.held.lock();
-        let covers = |(there, of, _): &&(Range<u32>, u64, _)| {
-            *of == owner && there.start <= granules.start && granules.end <= there.end
+        let covers = |hold: &&Hold| {
+            hold.owner == owner && hold.granules.start <= granules.start && granules.end <= hold.granules.end
         };
-        if let Some((_, _, used)) = held.iter().find(covers) {
-            return Ok(Arc::clone(used));
+        if let Some(hold) = held.iter().find(covers) {
+            return Ok(Arc::clone(&hold.used));
         }
         let used = Arc::new(hold(granules.clone())?);
         if held.len() >= HELD {
             held.pop_front();
         }
-        held.push_back((granules, owner, Arc::clone(&used)));
+        held.push_back(Hold { granules, owner, used: Arc::clone(&used) });
         Ok(used)
     }
 

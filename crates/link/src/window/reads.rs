@@ -122,7 +122,7 @@ impl Connection {
 
     fn put_answer(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
         let mut answers = self.answers.lock();
-        let is_read = opcode::is_read_response(opcode::operation(headers.bth.opcode)) && from.len() != 0;
+        let is_read = opcode::is_read_response(opcode::operation(headers.bth.opcode)) && !from.is_empty();
         let n = answers.iter().position(|place| is_read && place.covers(headers.bth.psn))?;
         let pushed = answers[n].push(pair, Class::Answer, headers, from);
         // It is sent, or the rest of it goes through the ring.
