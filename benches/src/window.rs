@@ -88,7 +88,7 @@ fn bandwidth(setup: &Setup) -> Section {
     Section::new(
         "Through a window: bandwidth against memcpy",
         "perftest's average. Beside it: a loop of memcpy from a process's own memory into a memfd that both map. What goes through a\n\
-         ring is copied twice, by one processor each; with heap=on, once, by who sends it.",
+         ring is copied twice, by one processor each; with heap=on, once, by who sends or answers.",
         bandwidth_rows(setup),
     )
 }
@@ -98,6 +98,7 @@ fn bandwidth_rows(setup: &Setup) -> Result<Vec<Row>> {
     let programs = [
         ("ib_write_bw", HEAP, DIRECT_COPY_AT_LEAST),
         ("ib_send_bw", HEAP, DIRECT_COPY_AT_LEAST),
+        ("ib_read_bw", HEAP, DIRECT_COPY_AT_LEAST),
         ("ib_write_bw", "", COPY_AT_LEAST),
         ("ib_send_bw", "", COPY_AT_LEAST),
         ("ib_read_bw", "", COPY_AT_LEAST),

@@ -30,6 +30,9 @@ impl Data for Arrived {
     }
 }
 
+/// Operations and PSNs.
+type Codes = Vec<(u8, u32)>;
+
 /// A host whose packets stand for up to so many.
 struct Placing {
     host: Host,
@@ -50,7 +53,7 @@ impl Placing {
     }
 
     /// Operations and first PSNs of what was sent, counted from the first PSN.
-    fn codes(&self) -> Vec<(u8, u32)> {
+    fn codes(&self) -> Codes {
         let of = |(headers, _): &(Headers, Arrived)| {
             (opcode::operation(headers.bth.opcode), psn::distance(FIRST_PSN, headers.bth.psn))
         };
@@ -189,7 +192,7 @@ impl Ends {
     }
 
     /// Gives the responder what was sent, and the requester its answers; what each sent, as [`Placing::codes`].
-    fn exchange(&mut self) -> (Vec<(u8, u32)>, Vec<(u8, u32)>) {
+    fn exchange(&mut self) -> (Codes, Codes) {
         let codes = self.client.codes();
         for (headers, payload) in std::mem::take(&mut self.client.sent) {
             self.responder.handle_packet(&Packet { headers, payload: &payload }, &mut self.server);
