@@ -231,7 +231,8 @@ impl Requester {
     }
 
     /// How many of `left` response packets to ask for at once. At most half a window, so that the next piece is on its way before
-    /// this one has come; less where little is free, but not so little that the requests outnumber the data.
+    /// this one has come; less where little is free, but not so little that the requests outnumber the data. Never less over a lossless
+    /// channel, where answers are soon there, and short ones are not worth putting where they belong.
     fn read_packets(&self, left: u32, window: &Window) -> Option<u32> {
         let packet = u64::from(self.config.mtu) + PACKET_OVERHEAD;
         let fits = window.size() / packet;
@@ -240,7 +241,7 @@ impl Requester {
         let free = (window.room(self.in_flight) / packet) as u32;
         if free >= most {
             Some(most)
-        } else if free > most / 4 {
+        } else if free > most / 4 && !window.is_lossless() {
             Some(free)
         } else if self.in_flight == 0 {
             Some(1)

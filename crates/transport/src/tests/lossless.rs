@@ -53,6 +53,18 @@ fn a_late_answer_is_waited_for_without_probes() {
 }
 
 #[test]
+fn a_read_is_asked_for_whole_however_little_is_free() {
+    let mut pair = lossless(&config(7));
+    pair.server.memory = pattern(1 << 20, 7);
+    for _ in 0..16 {
+        pair.client.post(Operation::Read, &[], |r| r.length = 50 * 1024);
+    }
+    pair.run(all);
+    assert_eq!(pair.statuses(), [Status::Success; 16]);
+    assert_eq!(pair.log.iter().filter(|entry| entry.1 == opcode::READ_REQUEST).count(), 16);
+}
+
+#[test]
 fn what_a_peer_has_not_taken_is_not_sent_again() {
     let mut pair = lossless(&config(2));
     pair.client.taken = false;
