@@ -39,7 +39,7 @@ fn each_byte_that_leaves_is_counted_once() {
         ("ib_write_bw -F -s 4096 -n 500", 500 * 4096, false),
         ("ib_write_bw -F -s 100000 -n 100", 10_000_000, true),
         ("ib_send_bw -F -s 100000 -n 100 -c UC", 10_000_000, true),
-        ("ib_read_bw -F -s 100000 -n 100 -o 4", 10_000_000, true),
+        ("ib_read_bw -F -s 100000 -n 100", 10_000_000, true),
         ("ib_send_bw -F -s 1024 -n 500 -c UD", 500 * 1024, false),
         ("ib_send_bw -F -s 64 -n 500 -I 64", 500 * 64, false),
     ] {
@@ -53,7 +53,7 @@ fn each_byte_that_leaves_is_counted_once() {
         ("ib_write_bw -F -s 100000 -n 200", 20_000_000),
         ("ib_send_bw -F -s 100000 -n 200", 20_000_000),
         ("ib_send_bw -F -s 1000000 -n 20 --use-srq", 20_000_000),
-        ("ib_read_bw -F -s 100000 -n 200 -o 4", 20_000_000),
+        ("ib_read_bw -F -s 100000 -n 200", 20_000_000),
     ] {
         let got = counted("window-heap", "", line);
         assert_eq!(got.iter().sum::<u64>(), bytes, "{line}: {got:?}");
