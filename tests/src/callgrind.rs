@@ -40,28 +40,28 @@ pub const PACKET_INSTRUCTIONS_AT_MOST: [Packet; 4] = [
         operation: "packet",
         link: "roce",
         what: "packet sent: ibv_post_send of a write",
-        at_most: 2_731.0,
+        at_most: 2_690.0,
     },
     Packet {
         function: "receive_packet",
         operation: "packet",
         link: "roce",
         what: "packet received: ibv_poll_cq that takes it in",
-        at_most: 3_060.0,
+        at_most: 3_030.0,
     },
     Packet {
         function: "send_packet",
         operation: "message",
         link: "window",
         what: "window: ibv_post_send of a send",
-        at_most: 2_250.0,
+        at_most: 2_335.0,
     },
     Packet {
         function: "receive_message",
         operation: "message",
         link: "window",
         what: "window: ibv_poll_cq that takes it in, acknowledges it and takes that in",
-        at_most: 4_520.0,
+        at_most: 4_680.0,
     },
 ];
 

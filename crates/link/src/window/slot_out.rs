@@ -107,7 +107,9 @@ impl PacketOut for SlotOut<'_> {
             sent => sent?,
         };
         connection.waited(sent);
-        self.tally.add_both((Word::SentPackets, 1), (way, from.len()));
+        if sent != u64::MAX {
+            self.tally.add_both((Word::SentPackets, 1), (way, from.len()));
+        }
         self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
         self.is_busy = true;
         if self.class == Class::Request {
