@@ -225,6 +225,46 @@ static void given_memory(void)
 	vt_teardown();
 }
 
+/* What a peer has put to by itself stays device memory in every other way, and is taken back with its key. */
+static void device_memory_in_use(void)
+{
+	enum { N = 10, LEN = 64 };
+	ready();
+	struct ibv_alloc_dm_attr da = { .length = 8192 };
+	struct ibv_dm *dm = ibv_alloc_dm(B()->dev.ctx, &da);
+	vt_require(dm, "ibv_alloc_dm: %s", strerror(errno));
+	struct ibv_mr *mr = ibv_reg_dm_mr(B()->pd, dm, 4096, N * LEN, VT_ACCESS_ALL | IBV_ACCESS_ZERO_BASED);
+	vt_require(mr, "ibv_reg_dm_mr: %s", strerror(errno));
+	for (uint64_t i = 0; i < N; i++)
+		want_status(remote(IBV_WR_RDMA_WRITE, i * LEN, mr->rkey, LEN), IBV_WC_SUCCESS, "write into device memory");
+	uint64_t word = 41, now;
+	vt_check(ibv_memcpy_to_dm(dm, 4096 + LEN, &word, sizeof(word)) == 0, "ibv_memcpy_to_dm");
+	want_status(remote(IBV_WR_RDMA_READ, LEN, mr->rkey, 8), IBV_WC_SUCCESS, "read of device memory");
+	vt_check(vt_peek(&vt_a, 0) == 41, "what was read is %" PRIu64, vt_peek(&vt_a, 0));
+	struct vt_wr add = vt_wr_to(&vt_a, &vt_b, IBV_WR_ATOMIC_FETCH_AND_ADD, 8);
+	add.raddr = LEN;
+	add.rkey = mr->rkey;
+	add.compare_add = 1;
+	struct ibv_wc wc;
+	vt_require(!vt_send(&vt_a, &add) && vt_cqes(&vt_a, 0, 1, 3000, &wc) == 1, "posting an atomic");
+	want_status((int)wc.status, IBV_WC_SUCCESS, "an atomic on device memory");
+	vt_check(vt_peek(&vt_a, 0) == 41 && ibv_memcpy_from_dm(&now, dm, 4096 + LEN, 8) == 0 && now == 42,
+		"an atomic on 41 leaves %" PRIu64, now);
+	vt_require(!vt_recv(&vt_a, 1, vt_a.info.addr + VT_RECV_AT, LEN, vt_a.info.lkey), "posting a receive");
+	struct ibv_sge sge = { LEN, LEN, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	vt_require(!ibv_post_send(B()->qp, &wr, &bad) && vt_cqes(&vt_b, 0, 1, 3000, &wc) == 1, "posting a send");
+	want_status((int)wc.status, IBV_WC_SUCCESS, "a send out of device memory");
+	vt_check(vt_cqes(&vt_a, 1, 1, 3000, &wc) == 1 && vt_peek(&vt_a, VT_RECV_AT) == 42, "what the send has brought");
+	/* Who could put there without asking cannot any more. */
+	uint32_t rkey = mr->rkey;
+	vt_check(ibv_free_dm(dm) == EBUSY && ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+	want_status(remote(IBV_WR_RDMA_WRITE, LEN, rkey, LEN), IBV_WC_REM_ACCESS_ERR, "a write by a key that has gone");
+	vt_check(ibv_memcpy_from_dm(&now, dm, 4096 + LEN, 8) == 0 && now == 42, "the write is there");
+	vt_check(ibv_free_dm(dm) == 0, "freeing device memory");
+	vt_teardown();
+}
+
 static void domains(void)
 {
 	ready();
@@ -481,7 +521,8 @@ int main(int argc, char **argv)
 	static const struct vt_case cases[] = {
 		{ "forks", forks }, { "rereg", rereg }, { "iova", iova }, { "null_mr", null_mr }, { "device_memory", device_memory },
 		{ "domains", domains }, { "unsupported", unsupported }, { "kinds", kinds },
-		{ "given_memory", given_memory }, { "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
+		{ "given_memory", given_memory }, { "device_memory_in_use", device_memory_in_use },
+		{ "rights_of_the_mapping", rights_of_the_mapping }, { "keys_by_chance", keys_by_chance },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -169,6 +169,7 @@ fn what_is_put_where_it_belongs_is_as_what_is_sent() {
         ("withdrawn", &["--two"]),
         ("data", &["random_ops"]),
         ("sequences", &["--two"]),
+        ("objects_mr", &[]),
         ("torn_tail", &[]),
         ("fork_traffic", &[]),
         ("crowd", &["all_to_all"]),

@@ -246,3 +246,20 @@ fn programs_with_devices_have_their_heaps_beside_what_messages_need() {
         }
     }
 }
+
+#[test]
+fn device_memory_is_what_it_is_elsewhere_by_each_link_and_in_a_full_window() {
+    if !can_share() {
+        return;
+    }
+    let window = Window::new(64);
+    let mut filler = window.filler();
+    for full in [false, true] {
+        assert!(!full || filler.ask("fill") == window.heap as i64);
+        for link in ["auto", "local", "window"] {
+            let mut program = window.program(c_program("objects_mr"));
+            let cases = ["device_memory", "given_memory", "device_memory_in_use"];
+            must_hold(&end(program.args(cases).env("VERVAIN_LINK", link)));
+        }
+    }
+}

@@ -66,9 +66,9 @@ impl Memory {
     }
 }
 
-/// Whether heaps lie in a window.
+/// Whether heaps lie in a window that peers put to; else the arena is better, which peers of this host have mapped.
 fn is_wanted() -> bool {
-    Config::of_process().is_ok_and(|config| config.window.as_ref().is_some_and(|window| window.heap))
+    Config::of_process().is_ok_and(|config| config.window_in_use().is_some_and(|window| window.heap))
 }
 
 impl Dm {
@@ -103,7 +103,7 @@ impl Dm {
         self.length
     }
 
-    /// Address in this process, for `ibv_alloc_buf` and the like.
+    /// Address in this process.
     pub fn addr(&self) -> *mut u8 {
         self.host as *mut u8
     }
