@@ -10,4 +10,5 @@ mod loss;
 mod lossless;
 mod operations;
 mod pair;
+mod placing;
 mod unreliable;

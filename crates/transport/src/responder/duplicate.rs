@@ -16,7 +16,13 @@ impl Responder {
         let headers = &packet.headers;
         let code = headers.bth.opcode;
         if opcode::is_send(code) || opcode::is_write(code) {
-            return self.acknowledge_again(headers.bth.psn);
+            self.acknowledge_again(headers.bth.psn);
+            // What goes as one may have been cut otherwise before, and only its first packets have been executed.
+            let last = psn::add(headers.bth.psn, self.packets(packet) - 1);
+            if !psn::is_before(last, self.expected) {
+                self.out_of_sequence(last);
+            }
+            return;
         }
         let psn = headers.bth.psn;
         let found =

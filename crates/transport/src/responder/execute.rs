@@ -94,7 +94,7 @@ impl Responder {
         let code = headers.bth.opcode;
         let is_next = headers.bth.psn == self.expected && code == self.opcode_base | opcode::operation(code);
         let is_busy = self.refusal.is_some() || self.message.is_some() || !self.answers.is_empty();
-        if self.ended || is_busy || !is_next || !opcode::starts(code) {
+        if self.ended || is_busy || !is_next || !opcode::starts(code) || length > u64::from(LONGEST) {
             return None;
         }
         let srqn = headers.srqn.unwrap_or(0);
@@ -150,7 +150,6 @@ impl Responder {
     #[inline]
     pub(super) fn send<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) -> Result<(), Stop> {
         let headers = &packet.headers;
-        let begun = self.message.is_some();
         let mut message = match self.message {
             Some(message) => message,
             None => {
@@ -158,7 +157,7 @@ impl Responder {
                 if self.announced.is_some_and(|announced| announced.srqn != srqn) {
                     self.drop_message(host);
                 }
-                match self.announced.take() {
+                match self.announced {
                     Some(announced) => announced,
                     None => {
                         let (receive, room) = host.claim(srqn)?;
@@ -178,22 +177,23 @@ impl Responder {
             Received { length: (message.done + length) as u32, partial: !is_last, ..Received::default() };
         if message.done + length > room {
             // IBA 9.9.3: the receive is too short; a local length error here, an invalid request there.
-            self.message = None;
+            (self.message, self.announced) = (None, None);
             return Err(Stop::Spoil { srqn, receive, received, status: Status::LocalLength, nak: Nak::InvalidRequest });
         }
         if length > 0
             && let Err(nak) = host.fill(srqn, receive, message.done, packet.payload, is_last)
         {
             if matches!(nak, Nak::Silence | Nak::ReceiverNotReady(_)) {
-                // The packet will come again and find things as they were.
-                if !begun {
+                // The packet will come again and find things as they were; what was told of a receive still holds.
+                if self.message.is_none() && self.announced.is_none() {
                     host.unclaim(srqn, receive);
                 }
                 return Err(nak.into());
             }
-            self.message = None;
+            (self.message, self.announced) = (None, None);
             return Err(Stop::Spoil { srqn, receive, received, status: Status::LocalProtection, nak });
         }
+        self.announced = None;
         message.done += length;
         if !is_last {
             self.message = Some(message);

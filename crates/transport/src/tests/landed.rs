@@ -2,230 +2,10 @@
 
 use vervain_wire::{Aeth, Bth, Headers, Packet, aeth, opcode};
 
-use super::host::{BASE, Host, RKEY};
+use super::host::{BASE, RKEY};
 use super::pair::*;
+use super::placing::{Arrived, Ends, LENGTH, MTU};
 use crate::*;
-
-const MTU: usize = 1024;
-/// Ten packets and a part of one.
-const LENGTH: usize = 10 * MTU + 5;
-
-/// Payload as it comes: of what has landed only the length is looked at by the protocol.
-struct Arrived {
-    bytes: Vec<u8>,
-    landed: bool,
-}
-
-impl Data for Arrived {
-    fn length(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn word(&self) -> Option<[u8; 8]> {
-        self.bytes[..].try_into().ok()
-    }
-
-    fn has_landed(&self) -> bool {
-        self.landed
-    }
-}
-
-/// Operations and PSNs.
-type Codes = Vec<(u8, u32)>;
-
-/// A host whose packets stand for up to so many.
-struct Placing {
-    host: Host,
-    at_once: u32,
-    sent: Vec<(Headers, Arrived)>,
-    asked: Vec<(u32, u64, u64)>,
-}
-
-impl Placing {
-    fn new(at_once: u32) -> Placing {
-        Placing { host: Host::new(), at_once, sent: Vec::new(), asked: Vec::new() }
-    }
-
-    fn push(&mut self, packet: &Transmit<'_>, bytes: Vec<u8>) -> Result<(), Refused> {
-        let landed = self.at_once > 1 && !bytes.is_empty();
-        self.sent.push((*packet.headers, Arrived { bytes, landed }));
-        Ok(())
-    }
-
-    /// Operations and first PSNs of what was sent, counted from the first PSN.
-    fn codes(&self) -> Codes {
-        let of = |(headers, _): &(Headers, Arrived)| {
-            (opcode::operation(headers.bth.opcode), psn::distance(FIRST_PSN, headers.bth.psn))
-        };
-        self.sent.iter().map(of).collect()
-    }
-}
-
-impl RequesterHost for Placing {
-    type Data = Arrived;
-
-    fn request(&self, n: u32) -> Option<Request> {
-        self.host.request(n)
-    }
-
-    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
-        let bytes = match packet.payload {
-            Payload::Request { n, offset, len } => {
-                self.host.requests[n as usize].1[offset as usize..][..len as usize].to_vec()
-            }
-            _ => Vec::new(),
-        };
-        self.push(packet, bytes)
-    }
-
-    fn landing(&self, left: u32) -> u32 {
-        left.min(self.at_once)
-    }
-
-    fn asks(&mut self, n: u32, offset: u64, len: u64) {
-        self.asked.push((n, offset, len));
-    }
-
-    fn deliver(&mut self, n: u32, offset: u64, data: &Arrived) -> Result<(), Refused> {
-        self.host.deliver(n, offset, &data.bytes)
-    }
-
-    fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused> {
-        self.host.deliver_word(n, word)
-    }
-
-    fn complete(&mut self, n: u32, status: Status) {
-        RequesterHost::complete(&mut self.host, n, status);
-    }
-}
-
-impl ResponderHost for Placing {
-    type Data = Arrived;
-
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
-        self.host.check(srqn, rkey, addr, len, access)
-    }
-
-    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &Arrived, last: bool) -> Result<(), Nak> {
-        self.host.write(srqn, rkey, addr, &data.bytes, last)
-    }
-
-    fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
-        self.host.atomic(srqn, rkey, addr, compare, swap_add)
-    }
-
-    fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
-        self.host.atomic_write(srqn, rkey, addr, value)
-    }
-
-    fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
-        self.host.claim(srqn)
-    }
-
-    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &Arrived, last: bool) -> Result<(), Nak> {
-        self.host.fill(srqn, receive, offset, &data.bytes, last)
-    }
-
-    fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak> {
-        self.host.invalidate(srqn, rkey)
-    }
-
-    fn complete(&mut self, srqn: u32, receive: u32, received: &Received) {
-        ResponderHost::complete(&mut self.host, srqn, receive, received);
-        *self.host.sent_before.last_mut().unwrap() = self.sent.len();
-    }
-
-    fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, nak: Nak) {
-        self.host.spoil(srqn, receive, received, status, nak);
-    }
-
-    fn unclaim(&mut self, srqn: u32, receive: u32) {
-        self.host.unclaim(srqn, receive);
-    }
-
-    fn fail(&mut self, nak: Nak) {
-        self.host.fail(nak);
-    }
-
-    fn landing(&self, _psn: u32, left: u32) -> u32 {
-        left.min(self.at_once)
-    }
-
-    fn credits(&mut self) -> Option<u32> {
-        None
-    }
-
-    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
-        let bytes = match packet.payload {
-            Payload::Memory { addr, len, .. } => self.host.memory[(addr - BASE) as usize..][..len as usize].to_vec(),
-            _ => Vec::new(),
-        };
-        self.push(packet, bytes)
-    }
-}
-
-/// A requester and a responder without a wire between them.
-struct Ends {
-    requester: Requester,
-    window: Window,
-    client: Placing,
-    responder: Responder,
-    server: Placing,
-    now: Nanos,
-}
-
-impl Ends {
-    fn new(service: Service, at_once: u32) -> Ends {
-        let acks_first = true;
-        Ends {
-            requester: Requester::new(&requester_config(service)),
-            window: Window::lossless(MTU as u32, 1 << 22),
-            client: Placing::new(at_once),
-            responder: Responder::new(&ResponderConfig { acks_first, ..responder_config(service) }),
-            server: Placing::new(at_once),
-            now: 1_000_000,
-        }
-    }
-
-    fn transmit(&mut self) {
-        self.requester.poll_transmit(self.now, &mut self.window, &mut self.client);
-    }
-
-    /// Gives the responder what was sent, and the requester its answers; what each sent, as [`Placing::codes`].
-    fn exchange(&mut self) -> (Codes, Codes) {
-        let codes = self.client.codes();
-        for (headers, payload) in std::mem::take(&mut self.client.sent) {
-            self.responder.handle_packet(&Packet { headers, payload: &payload }, &mut self.server);
-        }
-        while self.responder.poll_transmit(3, &mut self.server) {}
-        let answers = self.server.codes();
-        for (headers, payload) in std::mem::take(&mut self.server.sent) {
-            let packet = Packet { headers, payload: &payload };
-            self.requester.handle_packet(self.now, &packet, &mut self.window, &mut self.client);
-        }
-        (codes, answers)
-    }
-
-    fn statuses(&self) -> Vec<Status> {
-        self.client.host.completions.iter().map(|(_, status)| *status).collect()
-    }
-
-    fn announce(&mut self, code: u8, psn: u32, length: u64) -> Option<(u32, Target)> {
-        let reth =
-            opcode::is_write(code).then_some(vervain_wire::Reth { addr: BASE, rkey: RKEY, length: length as u32 });
-        let bth = Bth { opcode: opcode::RC | code, psn: psn::add(FIRST_PSN, psn), ..Bth::default() };
-        self.responder.announce(&Headers { bth, reth, ..Headers::default() }, length, &mut self.server)
-    }
-
-    /// A packet of a SEND that the peer may have made up.
-    fn send(&mut self, code: u8, psn: u32, bytes: usize, landed: bool) {
-        let bth = Bth { opcode: opcode::RC | code, psn: psn::add(FIRST_PSN, psn), ..Bth::default() };
-        let payload = Arrived { bytes: vec![7; bytes], landed };
-        let headers = Headers { bth, ..Headers::default() };
-        self.responder.handle_packet(&Packet { headers, payload: &payload }, &mut self.server);
-        self.responder.poll_transmit(3, &mut self.server);
-    }
-}
 
 #[test]
 fn a_message_that_is_put_goes_in_few_packets_and_takes_the_psns_of_all() {
@@ -406,4 +186,139 @@ fn an_answer_that_was_put_has_the_bytes_that_were_asked_for() {
         ends.requester.handle_packet(ends.now, &packet, &mut ends.window, &mut ends.client);
         assert_eq!(ends.statuses(), [status], "{bytes} bytes");
     }
+}
+
+#[test]
+fn what_was_executed_in_part_and_comes_again_as_one_is_told_of_at_once() {
+    let mut ends = Ends::new(Service::Rc, 4);
+    ends.server.host.posted.push_back(1 << 20);
+    ends.client.host.post(Operation::Send, &pattern(LENGTH, 3), |_| ());
+    ends.transmit();
+    // The answer to the first four is late, and all is sent again.
+    ends.client.sent.truncate(1);
+    for (headers, payload) in std::mem::take(&mut ends.client.sent) {
+        ends.responder.handle_packet(&Packet { headers, payload: &payload }, &mut ends.server);
+    }
+    ends.client.at_once = 64;
+    ends.now = ends.requester.next_timeout().unwrap();
+    ends.requester.handle_timeout(ends.now, &mut ends.window, &mut ends.client);
+    ends.transmit();
+    assert_eq!(ends.exchange(), (vec![(opcode::SEND_ONLY, 0)], vec![(opcode::ACKNOWLEDGE, 4)]));
+    assert_eq!(ends.requester.counters().sequence_naks, 1);
+    // What is missing goes without another timeout.
+    ends.transmit();
+    assert_eq!(ends.exchange().0, [(opcode::SEND_LAST, 4)]);
+    assert_eq!((ends.statuses(), ends.requester.counters().timeouts), (vec![Status::Success], 1));
+    assert_eq!(ends.server.host.receives[0].data, pattern(LENGTH, 3));
+    // Of one that was executed to its end nothing is missing.
+    ends.send(opcode::SEND_ONLY, 0, LENGTH, true);
+    assert_eq!((ends.responder.counters().duplicates, ends.responder.counters().out_of_sequence), (2, 1));
+}
+
+#[test]
+fn an_announced_receive_is_kept_while_nothing_can_be_put_into_it() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut ends = Ends::new(service, 64);
+        ends.srqn = 5;
+        ends.server.host.posted.extend([500, 1 << 20]);
+        let told = ends.announce(opcode::SEND_FIRST, 0, 400);
+        assert_eq!(
+            told,
+            Some((if service == Service::Xrc { 5 } else { 0 }, Target::Receive { receive: 0, room: 500 }))
+        );
+        ends.server.host.silent = true;
+        ends.send(opcode::SEND_ONLY, 0, 400, true);
+        ends.server.host.silent = false;
+        // Another QP of the same SRQ takes the next one; the data lies in the first.
+        assert_eq!((ends.server.host.posted.len(), ends.responder.expected_psn()), (1, FIRST_PSN));
+        assert_eq!(ends.server.host.claim(5), Ok((1, 1 << 20)));
+        ends.send(opcode::SEND_ONLY, 0, 400, true);
+        assert_eq!(ends.server.host.receives[0].done.unwrap().1, Status::Success);
+    }
+    // Over UC nothing comes again.
+    let mut ends = Ends::new(Service::Uc, 64);
+    ends.server.host.posted.push_back(500);
+    assert!(ends.announce(opcode::SEND_FIRST, 0, 400).is_some());
+    ends.server.host.silent = true;
+    ends.send(opcode::SEND_ONLY, 0, 400, true);
+    assert_eq!(ends.server.host.posted, [500]);
+}
+
+#[test]
+fn an_announced_message_is_for_its_queue_of_receives() {
+    let mut ends = Ends::new(Service::Xrc, 64);
+    ends.server.host.posted.extend([500, 600]);
+    ends.srqn = 5;
+    let told = ends.announce(opcode::SEND_FIRST, 0, 400);
+    assert_eq!(told, Some((5, Target::Receive { receive: 0, room: 500 })));
+    ends.srqn = 6;
+    assert_eq!(ends.announce(opcode::SEND_FIRST, 0, 400), None, "it is of another one");
+    assert_eq!(ends.server.host.posted, [600]);
+    // The one that comes is too, and takes what is there when it comes.
+    ends.send(opcode::SEND_ONLY, 0, 400, false);
+    assert_eq!((ends.server.host.receives.len(), ends.server.host.posted.len()), (1, 1));
+    assert_eq!(ends.server.host.receives[0].done.unwrap().1, Status::Success);
+}
+
+#[test]
+fn an_announced_message_may_come_in_packets_and_another_time_and_gaps_end_it_over_uc() {
+    let mut ends = Ends::new(Service::Uc, 64);
+    ends.server.host.posted.extend([1 << 20; 2]);
+    assert!(ends.announce(opcode::SEND_FIRST, 0, 3 * MTU as u64).is_some());
+    ends.send(opcode::SEND_FIRST, 0, MTU, false);
+    ends.send(opcode::SEND_LAST, 1, 2 * MTU, true);
+    assert_eq!(ends.responder.expected_psn(), psn::add(FIRST_PSN, 3));
+    assert_eq!((ends.server.host.receives.len(), ends.server.host.receives[0].data.len()), (1, 3 * MTU));
+    assert!(ends.announce(opcode::SEND_FIRST, 3, 8).is_some());
+    // What comes begins behind it.
+    ends.send(opcode::SEND_MIDDLE, 9, 2 * MTU, true);
+    assert_eq!((ends.server.host.posted.len(), ends.responder.expected_psn()), (1, psn::add(FIRST_PSN, 11)));
+    assert_eq!(ends.announce(opcode::COMPARE_SWAP, 11, 8), None);
+}
+
+#[test]
+fn what_has_landed_beyond_the_memory_of_its_message_is_refused() {
+    // By a key, the last time one that was good for the first packets.
+    for (bytes, rkey, executed) in [(2 * MTU, RKEY + 1, 0), (2 * MTU, RKEY, 2), (3 * MTU, RKEY, 2)] {
+        let mut ends = Ends::new(Service::Rc, 2);
+        ends.client.host.post(Operation::Write, &pattern(2 * MTU + bytes, 1), |r| r.rkey = rkey);
+        ends.transmit();
+        let mut second = ends.client.sent.split_off(1);
+        ends.exchange();
+        assert_eq!(ends.server.host.writes, executed / 2);
+        if executed > 0 {
+            ends.server.host.rights.clear();
+            ends.client.sent.append(&mut second);
+            ends.exchange();
+        }
+        assert_eq!((ends.statuses(), ends.server.host.failed), (vec![Status::RemoteAccess], Some(Nak::RemoteAccess)));
+    }
+    let mut ends = Ends::new(Service::Rc, 1);
+    ends.server.host.posted.push_back(1 << 33);
+    assert_eq!(ends.announce(opcode::SEND_FIRST, 0, (1 << 31) + 1), None, "no message is so long");
+    assert!(ends.announce(opcode::SEND_FIRST, 0, 1 << 31).is_some());
+}
+
+#[test]
+fn only_a_message_whose_receive_is_taken_last_waits_for_it_in_part() {
+    let mut ends = Ends::new(Service::Rc, 6);
+    ends.client.host.post(Operation::WriteImm, &pattern(LENGTH, 1), |_| ());
+    ends.transmit();
+    // Six, then five that are refused.
+    assert_eq!(
+        ends.exchange(),
+        (vec![(opcode::WRITE_FIRST, 0), (opcode::WRITE_LAST_IMM, 6)], vec![(opcode::ACKNOWLEDGE, 6)])
+    );
+    assert_eq!(ends.responder.counters().rnr_naks, 1);
+    ends.server.host.posted.push_back(0);
+    ends.client.at_once = 2;
+    ends.now = ends.requester.next_timeout().unwrap();
+    ends.requester.handle_timeout(ends.now, &mut ends.window, &mut ends.client);
+    ends.transmit();
+    let sent = [(opcode::WRITE_MIDDLE, 6), (opcode::WRITE_MIDDLE, 8), (opcode::WRITE_LAST_IMM, 10)];
+    assert_eq!(ends.exchange(), (sent.to_vec(), vec![(opcode::ACKNOWLEDGE, 10)]));
+    assert_eq!(
+        (ends.statuses(), ends.server.host.memory[..LENGTH] == pattern(LENGTH, 1)),
+        (vec![Status::Success], true)
+    );
 }
