@@ -98,6 +98,9 @@ impl World {
             if end.dead {
                 continue;
             }
+            let peer = &self.ends[end.peer];
+            let is_whole = !peer.dead && end.target.service.reliable();
+            assert!(!is_whole || !end.target.has_claimed(), "QP {index}: a receive is claimed for no message");
             assert!(end.requester.is_idle(), "QP {index}: all is done, but the requester is not idle");
             assert_eq!(end.requester.next_timeout(), None, "QP {index}: an idle requester waits for a time");
             // What lies in a ring that nobody empties any more makes no room for it.

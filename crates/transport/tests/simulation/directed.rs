@@ -43,7 +43,7 @@ fn plan(service: Service) -> Plan {
     Plan {
         seed: 1,
         hosts: vec![host.clone(), host],
-        connections: vec![ConnectionPlan { service, mtu: MTU, ends: [end(0), end(1)] }],
+        connections: vec![ConnectionPlan { service, mtu: MTU, ends: [end(0), end(1)], landings: None }],
         latency: 10 * US,
         mild: true,
         patience: 60 * SECOND,

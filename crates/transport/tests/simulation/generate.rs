@@ -3,7 +3,7 @@
 use vervain_transport::{Nanos, Operation, Request};
 
 use crate::plan::{
-    ConnectionPlan, EndPlan, HostPlan, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US, keys,
+    ConnectionPlan, EndPlan, HostPlan, Landings, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US, keys,
 };
 use crate::random::{Random, mix};
 
@@ -121,6 +121,10 @@ pub fn rings(seed: u64) -> Plan {
     let slots = random.pick(&[1, 2, 4, 16, 64, 256]);
     let window = random.pick(&[16 << 10, 256 << 10, 4 << 20]);
     plan.rings = Some(Rings { slots, window, prompt: timeout > around && !deaf });
+    for connection in &mut plan.connections {
+        let landings = Landings { most: random.magnitude(1, 500), willing: random.pick(&[500, 900, 1000]) };
+        connection.landings = random.permille(500).then_some(landings);
+    }
     plan
 }
 
@@ -239,7 +243,7 @@ fn connection(
             offend(random, &mut ends[side].operations[victim], &aim);
         }
     }
-    ConnectionPlan { service, mtu, ends }
+    ConnectionPlan { service, mtu, ends, landings: None }
 }
 
 /// What an end's requests aim at.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use vervain_fault::{Direction, Faults, Line};
 use vervain_transport::{Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window};
 
+use crate::landing::{Parcel, Putter};
 use crate::plan::{ConnectionPlan, EndPlan, HostPlan, Plan, Rings, Service, keys};
 use crate::port::{Port, Ring};
 use crate::random::{Random, mix};
@@ -24,7 +25,7 @@ pub struct Host {
     pub windows: Vec<Window>,
     pub transmit: Option<Line<usize>>,
     pub receive: Option<Line<usize>>,
-    pub inbox: VecDeque<(usize, Vec<u8>)>,
+    pub inbox: VecDeque<(usize, Parcel)>,
     pub random: Random,
     pub awaited: Awaited,
     pub stopped: bool,
@@ -95,7 +96,7 @@ impl Host {
 }
 
 impl End {
-    pub fn new(connection: &ConnectionPlan, side: usize, index: usize) -> Self {
+    pub fn new(connection: &ConnectionPlan, side: usize, index: usize, seed: u64) -> Self {
         let (plan, peer) = (&connection.ends[side], &connection.ends[1 - side]);
         let service = match connection.service {
             Service::Reliable | Service::ReliableShared => Protocol::Rc,
@@ -136,13 +137,20 @@ impl End {
         for op in &peer.operations {
             starts.push(starts[starts.len() - 1] + op.request.length.div_ceil(u64::from(mtu)).max(1));
         }
+        let mut send = SendQueue::new(plan, peer.region, mtu);
+        let mut target = Target::new(connection.service, script, key, plan.region, plan.receives, limits);
+        if let Some(landings) = connection.landings {
+            let random = |what| Random::new(mix(seed, what + index as u64));
+            send.putter = Some(Putter::new(random(0x5e4d_0000), mtu, landings));
+            target.putter = Some(Putter::new(random(0x7a46_0000), mtu, landings));
+        }
         Self {
             peer: index ^ 1,
             qpn: FIRST_QPN + index as u32,
             requester,
             responder,
-            send: SendQueue::new(plan, peer.region, mtu),
-            target: Target::new(connection.service, script, key, plan.region, plan.receives, limits),
+            send,
+            target,
             dead: false,
             streaming: false,
             timer: None,
@@ -151,6 +159,13 @@ impl End {
             starts,
             plan: plan.clone(),
         }
+    }
+}
+
+impl End {
+    /// Packets sent that stood for several.
+    pub fn spans(&self) -> u64 {
+        [&self.send.putter, &self.target.putter].into_iter().flatten().map(|putter| putter.spans).sum()
     }
 }
 

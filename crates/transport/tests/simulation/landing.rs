@@ -1,7 +1,7 @@
 //! Over rings, messages and the answers of READs that are put where they belong, as the link over a window does it: the sender asks
 //! before the first packet of a message, or tells with the request of a READ, and then packets stand for many.
 
-use vervain_transport::{Data, Nanos, Target};
+use vervain_transport::{Data, Nanos, Target, psn};
 use vervain_wire::{Headers, opcode};
 
 use crate::plan::{Landings, US};
@@ -64,7 +64,7 @@ pub struct Landing {
 
 impl Landing {
     pub fn covers(&self, psn: u32) -> bool {
-        psn.wrapping_sub(self.psn) & 0xff_ffff < self.packets
+        psn::distance(self.psn, psn) < self.packets
     }
 }
 
@@ -187,12 +187,11 @@ impl Putter {
         }
     }
 
-    /// Whether a READ asks for its answer to be put.
+    /// Whether a READ asks for its answer to be put. If not, what was said of it before still holds.
     pub fn wants(&mut self, psn: u32, bytes: u64) -> bool {
-        // What is asked for anew is not told of twice.
-        self.wanted.retain(|read| !read.covers(psn) && psn.wrapping_sub(read.psn) & 0xff_ffff < 1 << 23);
         let wants = bytes > u64::from(self.mtu) && self.is_willing();
         if wants {
+            self.wanted.retain(|known| psn::is_before(known.psn, psn));
             self.wanted.push(read(psn, bytes, self.mtu));
         }
         wants
@@ -200,7 +199,7 @@ impl Putter {
 
     /// The peer's READ is such a one.
     pub fn is_wanted(&mut self, psn: u32, bytes: u64) {
-        self.answers.retain(|known| psn.wrapping_sub(known.psn).wrapping_sub(1) & 0xff_ffff < 1 << 23);
+        self.answers.retain(|known| psn::is_before(known.psn, psn));
         self.answers.push(read(psn, bytes, self.mtu));
     }
 
@@ -273,10 +272,8 @@ impl World {
     pub fn answer_ends(&mut self, index: usize, psn: u32, bytes: usize) {
         let send = &mut self.ends[index].send;
         if let Some(putter) = &mut send.putter {
-            let end = psn + packets(bytes as u64, putter.mtu);
-            putter
-                .wanted
-                .retain(|read| (read.psn + read.packets).wrapping_sub(end).wrapping_sub(1) & 0xff_ffff < 1 << 23);
+            let end = psn::add(psn, packets(bytes as u64, putter.mtu));
+            putter.wanted.retain(|read| psn::is_before(end, psn::add(read.psn, read.packets)));
         }
     }
 

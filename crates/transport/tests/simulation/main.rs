@@ -7,6 +7,7 @@ mod codec;
 mod directed;
 mod generate;
 mod host;
+mod landing;
 mod plan;
 mod port;
 mod random;

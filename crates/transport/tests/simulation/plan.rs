@@ -113,6 +113,16 @@ pub struct ConnectionPlan {
     pub service: Service,
     pub mtu: u32,
     pub ends: [EndPlan; 2],
+    /// Data is put where it belongs. Over rings only.
+    pub landings: Option<Landings>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Landings {
+    /// Packets that go as one, at most.
+    pub most: u64,
+    /// How often in a thousand a host does what it might: asks, tells, puts.
+    pub willing: u64,
 }
 
 /// One QP.

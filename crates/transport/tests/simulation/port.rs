@@ -3,6 +3,7 @@
 use vervain_wire::Headers;
 
 use crate::codec;
+use crate::landing::{Note, Parcel};
 use crate::random::Random;
 
 /// A ring to another host, as its sender sees it.
@@ -29,7 +30,7 @@ pub struct Port {
     full: u64,
     deaf: u64,
     /// Packets that leave now, and for whom.
-    pub out: Vec<(usize, Vec<u8>)>,
+    pub out: Vec<(usize, Parcel)>,
     /// The rings to other hosts, if there are any.
     pub rings: Vec<Ring>,
     pub trace: Trace,
@@ -49,7 +50,7 @@ impl Port {
         self.deaf > 0 && self.random.permille(self.deaf)
     }
 
-    pub fn send(&mut self, to: usize, headers: &Headers, payload: &[u8]) {
+    pub fn send(&mut self, to: usize, headers: &Headers, payload: &[u8], note: Option<Note>) {
         let bth = &headers.bth;
         assert_eq!(usize::from(bth.pad), payload.len().wrapping_neg() % 4, "wrong padding");
         assert!(bth.psn < 1 << 24, "PSN {:#x} of more than 24 bits", bth.psn);
@@ -57,7 +58,7 @@ impl Port {
             ring.put += 1;
         }
         let packet = codec::encode(self.host, to, headers, payload);
-        self.out.push((to, packet));
+        self.out.push((to, Parcel { packet, note }));
     }
 
     pub fn note(&mut self, what: &[u64]) {

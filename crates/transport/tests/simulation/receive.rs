@@ -4,8 +4,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use vervain_transport::{Access, Nak, Operation, Payload, Received, Refused, ResponderHost, Status, Transmit};
+use vervain_transport::{
+    Access, Nak, Operation, Payload, Received, Refused, Request, ResponderHost, Status, Target as Place, Transmit,
+};
 
+use crate::landing::{Arrived, Note, Putter, Way};
 use crate::plan::{Misdeed, Op, Receives, Service, keys};
 use crate::port::Port;
 use crate::random::pattern;
@@ -84,6 +87,7 @@ pub struct Target {
     pub received: u64,
     /// Grows with everything that is executed.
     pub progressed: u64,
+    pub putter: Option<Putter>,
 }
 
 impl Target {
@@ -115,7 +119,12 @@ impl Target {
             done: 0,
             received: 0,
             progressed: 0,
+            putter: None,
         }
+    }
+
+    pub fn has_claimed(&self) -> bool {
+        self.claimed.is_some()
     }
 
     pub fn mtu(&self) -> u32 {
@@ -164,16 +173,17 @@ impl Target {
     }
 
     /// Data of the current message, at the right place of it, and the right bytes.
-    fn advance(&mut self, index: usize, offset: u64, data: &[u8], last: bool) {
+    fn advance(&mut self, index: usize, offset: u64, arrived: &Arrived, last: bool) {
+        let data = &arrived.bytes;
         let op = self.script[index];
         let end = offset + data.len() as u64;
         self.progressed += 1;
-        assert!(data.len() <= self.mtu as usize, "more data at once than the MTU");
+        assert!(data.len() <= self.mtu as usize || arrived.place.is_some(), "more data at once than the MTU");
         assert!(end <= op.request.length, "request {index} stores more than its length");
         assert_eq!(last, end == op.request.length, "request {index}: the end of the message is not where it says");
         let mut wanted = vec![0; data.len()];
         pattern(op.key, offset, &mut wanted);
-        assert!(data == wanted, "request {index} stores wrong data at offset {offset}");
+        assert!(*data == wanted, "request {index} stores wrong data at offset {offset}");
         if self.service.reliable() {
             assert_eq!(offset, self.offset, "request {index} stores out of order");
             self.offset = end;
@@ -252,7 +262,7 @@ impl TargetHost<'_> {
 }
 
 impl ResponderHost for TargetHost<'_> {
-    type Data = [u8];
+    type Data = Arrived;
 
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
         self.alive()?;
@@ -260,7 +270,8 @@ impl ResponderHost for TargetHost<'_> {
         if len == 0 { Ok(()) } else { self.rights(rkey, addr, len, access) }
     }
 
-    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+    fn write(&mut self, srqn: u32, rkey: u32, addr: u64, arrived: &Arrived, last: bool) -> Result<(), Nak> {
+        let data = &arrived.bytes;
         self.alive()?;
         self.check_srqn(srqn);
         if data.is_empty() {
@@ -276,7 +287,10 @@ impl ResponderHost for TargetHost<'_> {
             (op.request.rkey, op.request.remote_addr + offset),
             "request {index} writes elsewhere"
         );
-        self.target.advance(index, offset, data, last);
+        let Request { remote_addr, length, .. } = op.request;
+        let whole = Place::Memory { rkey, addr: remote_addr, length: length as u32 };
+        assert!(arrived.place.is_none_or(|place| place == whole), "request {index} was put elsewhere");
+        self.target.advance(index, offset, arrived, last);
         let start = (addr - keys::base(rkey)) as usize;
         self.target.memory[start..start + data.len()].copy_from_slice(data);
         if last && op.request.operation == Operation::Write {
@@ -328,10 +342,10 @@ impl ResponderHost for TargetHost<'_> {
         let request = self.target.op(index).request;
         assert_eq!(request.operation, Operation::AtomicWrite, "an atomic write where request {index} is another");
         assert_eq!((rkey, addr), (request.rkey, request.remote_addr), "atomic write {index} elsewhere");
-        let data = value.to_ne_bytes();
-        self.target.advance(index, offset, &data, true);
+        let arrived = Arrived { bytes: value.to_ne_bytes().to_vec(), place: None };
+        self.target.advance(index, offset, &arrived, true);
         let start = (addr - keys::base(rkey)) as usize;
-        self.target.memory[start..start + 8].copy_from_slice(&data);
+        self.target.memory[start..start + 8].copy_from_slice(&arrived.bytes);
         self.target.finish(index);
         Ok(())
     }
@@ -349,7 +363,8 @@ impl ResponderHost for TargetHost<'_> {
         Ok((receive, room))
     }
 
-    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &[u8], last: bool) -> Result<(), Nak> {
+    fn fill(&mut self, srqn: u32, receive: u32, offset: u64, arrived: &Arrived, last: bool) -> Result<(), Nak> {
+        let data = &arrived.bytes;
         self.alive()?;
         self.check_srqn(srqn);
         let (index, at) = self.target.current();
@@ -359,7 +374,9 @@ impl ResponderHost for TargetHost<'_> {
         if offset + data.len() as u64 > room {
             return Err(Nak::InvalidRequest);
         }
-        self.target.advance(index, offset, data, last);
+        let own = Place::Receive { receive, room };
+        assert!(arrived.place.is_none_or(|place| place == own), "request {index} was put into another receive");
+        self.target.advance(index, offset, arrived, last);
         let (number, bytes) = self.target.claimed.as_mut().expect("a claimed receive");
         assert_eq!(*number, receive, "another receive than the one claimed");
         bytes[offset as usize..offset as usize + data.len()].copy_from_slice(data);
@@ -425,6 +442,10 @@ impl ResponderHost for TargetHost<'_> {
         self.target.failed = true;
     }
 
+    fn landing(&self, psn: u32, left: u32) -> u32 {
+        self.target.putter.as_ref().map_or(1, |putter| putter.answer_span(psn, left))
+    }
+
     fn credits(&mut self) -> Option<u32> {
         (!self.target.service.shared()).then(|| self.target.own.left())
     }
@@ -436,7 +457,6 @@ impl ResponderHost for TargetHost<'_> {
             Payload::None => {}
             Payload::Memory { srqn, rkey, addr, len, .. } => {
                 self.check_srqn(srqn);
-                assert!(len <= self.target.mtu, "{len} bytes in a packet of an MTU of {}", self.target.mtu);
                 if len > 0 && self.rights(rkey, addr, u64::from(len), Access::Read).is_err() {
                     return Err(Refused::Memory);
                 }
@@ -456,7 +476,16 @@ impl ResponderHost for TargetHost<'_> {
         if self.port.is_full(self.peer_host) {
             return Err(Refused::Full);
         }
-        self.port.send(self.peer_host, packet.headers, &data);
+        let mut note = None;
+        if let (Some(putter), false) = (&mut self.target.putter, data.is_empty()) {
+            match putter.answer_way(packet.headers.bth.psn, data.len() as u32) {
+                Way::Put(place) => note = Some(Note::Put(place)),
+                Way::Plain => {}
+                Way::Ask | Way::Wait => return Err(Refused::Full),
+            }
+        }
+        assert!(data.len() <= self.target.mtu as usize || note.is_some(), "{} bytes in a packet", data.len());
+        self.port.send(self.peer_host, packet.headers, &data, note);
         Ok(())
     }
 }

@@ -136,6 +136,7 @@ impl Outcome {
     fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.again += other.again;
+        self.spans += other.spans;
         self.requests += other.requests;
         self.receives += other.receives;
         self.failures += other.failures;

@@ -3,10 +3,13 @@
 
 use std::rc::Rc;
 
-use vervain_transport::{Operation, Payload, Refused, Request, RequesterCounters, RequesterHost, Status, Transmit};
+use vervain_transport::{
+    Nanos, Operation, Payload, Refused, Request, RequesterCounters, RequesterHost, Status, Transmit,
+};
 
 use vervain_wire::opcode;
 
+use crate::landing::{Arrived, Note, Putter, Way, packets};
 use crate::plan::{EndPlan, Misdeed, Op, keys};
 use crate::port::{Port, Ring};
 use crate::random::pattern;
@@ -40,6 +43,11 @@ pub struct SendQueue {
     resends: bool,
     /// Over rings where answers are prompt: the PSN up to which the peer has executed everything.
     pub executed: Option<u32>,
+    pub putter: Option<Putter>,
+    /// Bytes of the message that was asked for.
+    pub asked: u64,
+    /// Bytes of a READ that is about to be asked for.
+    long_read: u64,
 }
 
 /// What a Read or an atomic has fetched.
@@ -73,6 +81,9 @@ impl SendQueue {
             timed_out: None,
             resends: false,
             executed: None,
+            putter: None,
+            asked: 0,
+            long_read: 0,
         }
     }
 
@@ -180,10 +191,40 @@ pub struct SendHost<'a> {
     pub port: &'a mut Port,
     pub peer_host: usize,
     pub peer_qpn: u32,
+    pub now: Nanos,
+}
+
+impl SendHost<'_> {
+    /// What is said with a packet, if it goes now: where its data was put, or that the answer may be.
+    fn note(&mut self, packet: &Transmit<'_>, long_read: u64) -> Result<Option<Note>, Refused> {
+        let queue = &mut *self.queue;
+        let bth = &packet.headers.bth;
+        let Some(putter) = &mut queue.putter else { return Ok(None) };
+        if opcode::operation(bth.opcode) == opcode::READ_REQUEST {
+            return Ok(putter.wants(bth.psn, long_read).then_some(Note::Wants));
+        }
+        let is_posted = opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode);
+        let Payload::Request { n, len, .. } = packet.payload else { return Ok(None) };
+        if !is_posted {
+            return Ok(None);
+        }
+        match putter.way(self.now, packet.headers, len) {
+            Way::Plain => Ok(None),
+            Way::Put(place) => Ok(Some(Note::Put(place))),
+            Way::Wait => Err(Refused::Full),
+            Way::Ask => {
+                queue.asked = queue.script[queue.index(n)].request.length;
+                let mut headers = *packet.headers;
+                headers.bth.pad = 0;
+                self.port.send(self.peer_host, &headers, &[], Some(Note::Asks(queue.asked)));
+                Err(Refused::Full)
+            }
+        }
+    }
 }
 
 impl RequesterHost for SendHost<'_> {
-    type Data = [u8];
+    type Data = Arrived;
 
     fn request(&self, n: u32) -> Option<Request> {
         let index = self.queue.index(n);
@@ -192,6 +233,7 @@ impl RequesterHost for SendHost<'_> {
 
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
         let queue = &mut *self.queue;
+        let long_read = std::mem::take(&mut queue.long_read);
         assert!(queue.failed.is_none(), "a requester that has failed sends");
         assert_eq!(packet.headers.bth.dest_qpn, self.peer_qpn, "a packet to another QP");
         let mut data = Vec::new();
@@ -203,7 +245,6 @@ impl RequesterHost for SendHost<'_> {
                 assert!(index >= queue.completed, "data of request {index}, which is done");
                 let op = &queue.script[index];
                 assert!(offset + u64::from(len) <= op.request.length, "data behind the end of request {index}");
-                assert!(len <= queue.mtu, "{len} bytes in a packet of an MTU of {}", queue.mtu);
                 if op.misdeed == Some(Misdeed::Local) && offset + u64::from(len) >= op.request.length {
                     return Err(Refused::Memory);
                 }
@@ -215,6 +256,10 @@ impl RequesterHost for SendHost<'_> {
         if self.port.is_full(self.peer_host) {
             return Err(Refused::Full);
         }
+        let note = self.note(packet, long_read)?;
+        let queue = &mut *self.queue;
+        let has_landed = matches!(note, Some(Note::Put(_)));
+        assert!(data.len() <= queue.mtu as usize || has_landed, "{} bytes and an MTU of {}", data.len(), queue.mtu);
         let known = queue.highest.unwrap_or(-1);
         let ahead = (packet.headers.bth.psn.wrapping_sub(queue.first_psn) as i64 - known) << 40 >> 40;
         let psn = known + ahead;
@@ -234,25 +279,36 @@ impl RequesterHost for SendHost<'_> {
         // A READ takes a PSN for each packet of its answer (IBA 9.7.2).
         let answers = match packet.headers.reth {
             Some(reth) if opcode::operation(packet.headers.bth.opcode) == opcode::READ_REQUEST => {
-                i64::from(reth.length.div_ceil(queue.mtu).max(1))
+                i64::from(packets(reth.length.into(), queue.mtu))
             }
-            _ => 1,
+            _ => i64::from(packets(data.len() as u64, queue.mtu)),
         };
         queue.resends &= psn <= known;
         queue.highest = Some(known.max(psn + answers - 1));
         queue.packets += 1;
-        self.port.send(self.peer_host, packet.headers, &data);
+        self.port.send(self.peer_host, packet.headers, &data, note);
         if let Some(ring) = self.port.rings.get(self.peer_host) {
             queue.put = ring.put;
         }
         Ok(())
     }
 
+    fn landing(&self, left: u32) -> u32 {
+        self.queue.putter.as_ref().map_or(1, |putter| putter.span(left))
+    }
+
+    fn asks(&mut self, n: u32, offset: u64, len: u64) {
+        let op = &self.queue.script[self.queue.index(n)];
+        assert!(op.reads() && offset + len <= op.request.length, "asks for what is not asked for");
+        self.queue.long_read = len;
+    }
+
     fn is_taken(&self) -> bool {
         self.port.rings.get(self.peer_host).is_none_or(|ring| ring.known >= self.queue.put)
     }
 
-    fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {
+    fn deliver(&mut self, n: u32, offset: u64, data: &Arrived) -> Result<(), Refused> {
+        let data = &data.bytes;
         let queue = &mut *self.queue;
         let index = queue.index(n);
         assert!(queue.failed.is_none(), "data for a QP that has failed");
@@ -273,7 +329,7 @@ impl RequesterHost for SendHost<'_> {
     }
 
     fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused> {
-        self.deliver(n, 0, &word.to_ne_bytes())
+        self.deliver(n, 0, &Arrived { bytes: word.to_ne_bytes().to_vec(), place: None })
     }
 
     fn complete(&mut self, n: u32, status: Status) {

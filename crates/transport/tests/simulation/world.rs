@@ -5,10 +5,11 @@ use std::collections::BinaryHeap;
 
 use vervain_fault::Line;
 use vervain_transport::{Nanos, Requester, Responder, Sent, Window};
-use vervain_wire::{Packet, opcode};
+use vervain_wire::{Headers, Packet, opcode};
 
 use crate::codec;
 use crate::host::{End, FIRST_QPN, Host, locate};
+use crate::landing::{Arrived, Note, Parcel};
 use crate::plan::{EndPlan, MS, Plan, Receives, SECOND, US};
 use crate::port::Trace;
 use crate::random::mix;
@@ -34,7 +35,7 @@ pub enum Event {
     Arrive {
         from: usize,
         host: usize,
-        packet: Vec<u8>,
+        parcel: Parcel,
     },
     /// The line of a host that sends, or receives, lets go of a packet.
     Transmitted {
@@ -92,6 +93,8 @@ pub struct Outcome {
     pub trace: u64,
     pub packets: u64,
     pub again: u64,
+    /// Packets that stood for several.
+    pub spans: u64,
     pub requests: u64,
     pub receives: u64,
     pub failures: u64,
@@ -121,11 +124,11 @@ impl World {
             for side in 0..2 {
                 let index = world.ends.len();
                 world.hosts[connection.ends[side].host].ends.push(index);
-                world.ends.push(End::new(connection, side, index));
+                world.ends.push(End::new(connection, side, index, world.plan.seed));
             }
         }
         for (at, from, host, packet) in std::mem::take(&mut world.plan.strangers) {
-            world.at(at, Event::Arrive { from, host, packet });
+            world.at(at, Event::Arrive { from, host, parcel: packet.into() });
         }
         for host in 0..world.hosts.len() {
             let plan = world.hosts[host].plan.clone();
@@ -183,6 +186,7 @@ impl World {
             trace: self.trace_value(),
             packets: self.packets,
             again: self.ends.iter().map(|end| end.send.again).sum(),
+            spans: self.ends.iter().map(End::spans).sum(),
             requests: self.ends.iter().map(|end| end.send.completed as u64).sum(),
             receives: self.ends.iter().map(|end| end.target.received).sum(),
             failures: self.ends.iter().map(|end| u64::from(end.send.failed.is_some())).sum(),
@@ -225,12 +229,12 @@ impl World {
             }
             Event::Post { end } => self.post(end),
             Event::Timer { end } => self.time_out(end),
-            Event::Arrive { from, host, packet } => match self.hosts[host].receive.as_mut() {
+            Event::Arrive { from, host, parcel } => match self.hosts[host].receive.as_mut() {
                 Some(line) => {
-                    line.push(self.now, from, &packet);
+                    line.push(self.now, from, &parcel.packet);
                     self.received(host);
                 }
-                None => self.take_in(host, from, packet),
+                None => self.take_in(host, from, parcel),
             },
             Event::Transmitted { host } => {
                 self.hosts[host].awaited.transmitted.take_if(|at| *at <= self.now);
@@ -326,11 +330,11 @@ impl World {
         }
     }
 
-    fn take_in(&mut self, host: usize, from: usize, packet: Vec<u8>) {
+    fn take_in(&mut self, host: usize, from: usize, parcel: Parcel) {
         if self.hosts[host].stopped {
             return;
         }
-        self.hosts[host].inbox.push_back((from, packet));
+        self.hosts[host].inbox.push_back((from, parcel));
         if !self.hosts[host].awaited.progress {
             self.hosts[host].awaited.progress = true;
             let poll = self.hosts[host].plan.poll;
@@ -343,10 +347,10 @@ impl World {
     fn progress(&mut self, host: usize) {
         self.hosts[host].awaited.progress = false;
         for _ in 0..BATCH {
-            let Some((from, packet)) = self.hosts[host].inbox.pop_front() else { break };
+            let Some((from, parcel)) = self.hosts[host].inbox.pop_front() else { break };
             self.take_out(host, from);
-            if let Some(packet) = codec::decode(from, host, &packet) {
-                self.take(host, from, &packet);
+            if let Some(packet) = codec::decode(from, host, &parcel.packet) {
+                self.take(host, from, &packet, parcel.note);
             }
         }
         if !self.hosts[host].inbox.is_empty() {
@@ -367,19 +371,25 @@ impl World {
         self.request(host);
     }
 
-    fn take(&mut self, host: usize, from: usize, packet: &Packet<'_>) {
-        let bth = &packet.headers.bth;
+    fn take(&mut self, host: usize, from: usize, packet: &Packet<'_>, note: Option<Note>) {
+        let headers = &packet.headers;
+        let bth = &headers.bth;
         let Some(index) = bth.dest_qpn.checked_sub(FIRST_QPN).map(|index| index as usize) else { return };
         let Some(end) = self.ends.get(index) else { return };
         let is_ready = self.now >= end.plan.ready;
         if end.plan.host != host || end.dead || !is_ready || self.ends[end.peer].plan.host != from {
             return;
         }
+        let Some(place) = self.noted(index, headers, note) else { return };
+        let arrived = Arrived { bytes: packet.payload.to_vec(), place };
+        let packet = &Packet { headers: *headers, payload: &arrived };
         if opcode::is_response(bth.opcode) {
+            self.answer_ends(index, bth.psn, arrived.bytes.len());
             let now = self.now;
             self.with_requester(index, |requester, window, host| requester.handle_packet(now, packet, window, host));
         } else {
-            self.with_responder(index, Some(packet), |responder, host| responder.handle_packet(packet, host));
+            self.with_responder(index, Some(headers), |responder, host| responder.handle_packet(packet, host));
+            self.message_ends(index, headers);
         }
     }
 
@@ -436,7 +446,8 @@ impl World {
         let host = &mut self.hosts[end.plan.host];
         let (before, counters) = (end.send.progress, *end.requester.counters());
         end.send.executed = executed;
-        let mut view = SendHost { queue: &mut end.send, port: &mut host.port, peer_host, peer_qpn };
+        let now = self.now;
+        let mut view = SendHost { queue: &mut end.send, port: &mut host.port, peer_host, peer_qpn, now };
         let result = act(&mut end.requester, &mut host.windows[peer_host], &mut view);
         end.send.goes_back(&counters, end.requester.counters(), host.port.rings.get(peer_host));
         if self.ends[index].send.progress > before {
@@ -448,10 +459,10 @@ impl World {
         result
     }
 
-    fn with_responder<T>(
+    pub fn with_responder<T>(
         &mut self,
         index: usize,
-        packet: Option<&Packet<'_>>,
+        headers: Option<&Headers>,
         act: impl FnOnce(&mut Responder, &mut TargetHost<'_>) -> T,
     ) -> T {
         at_work(Some(index));
@@ -459,8 +470,8 @@ impl World {
         let first_psn = self.ends[self.ends[index].peer].plan.first_psn;
         let end = &mut self.ends[index];
         let host = &mut self.hosts[end.plan.host];
-        if let (Some(packet), false) = (packet, end.target.service.reliable()) {
-            end.target.packet = Some(locate(&end.starts, first_psn, packet.headers.bth.psn, end.target.mtu()));
+        if let (Some(headers), false) = (headers, end.target.service.reliable()) {
+            end.target.packet = Some(locate(&end.starts, first_psn, headers.bth.psn, end.target.mtu()));
         }
         let before = end.target.progressed;
         let mut view =
@@ -493,14 +504,14 @@ impl World {
     }
 
     /// Packets that the host has given out go to its line, and from there to others.
-    fn flush(&mut self, host: usize) {
+    pub fn flush(&mut self, host: usize) {
         let out = std::mem::take(&mut self.hosts[host].port.out);
         self.packets += out.len() as u64;
-        for (to, packet) in out {
-            self.note(host, to, &packet);
+        for (to, parcel) in out {
+            self.note(host, to, &parcel.packet);
             match self.hosts[host].transmit.as_mut() {
-                Some(line) => line.push(self.now, to, &packet),
-                None => self.at(self.now + self.plan.latency, Event::Arrive { from: host, host: to, packet }),
+                Some(line) => line.push(self.now, to, &parcel.packet),
+                None => self.at(self.now + self.plan.latency, Event::Arrive { from: host, host: to, parcel }),
             }
         }
         self.transmitted(host);
@@ -508,7 +519,8 @@ impl World {
 
     fn transmitted(&mut self, host: usize) {
         while let Some((to, packet)) = self.hosts[host].transmit.as_mut().and_then(|line| line.pop(self.now)) {
-            self.at(self.now + self.plan.latency, Event::Arrive { from: host, host: to, packet });
+            let parcel = packet.into();
+            self.at(self.now + self.plan.latency, Event::Arrive { from: host, host: to, parcel });
         }
         let next = self.hosts[host].transmit.as_ref().and_then(Line::next_timeout);
         if let Some(at) = earlier(&mut self.hosts[host].awaited.transmitted, next) {
@@ -518,7 +530,7 @@ impl World {
 
     fn received(&mut self, host: usize) {
         while let Some((from, packet)) = self.hosts[host].receive.as_mut().and_then(|line| line.pop(self.now)) {
-            self.take_in(host, from, packet);
+            self.take_in(host, from, packet.into());
         }
         let next = self.hosts[host].receive.as_ref().and_then(Line::next_timeout);
         if let Some(at) = earlier(&mut self.hosts[host].awaited.received, next) {
