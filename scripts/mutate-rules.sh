@@ -27,3 +27,36 @@ rule() {
     echo "| $name | \`$2\` | $found |"
     mv "$work/original" "$file"
 }
+
+# test_binaries PACKAGE TEST: makes these test binaries of the copy, that of TEST and that of the unit tests; their paths.
+test_binaries() {
+    (cd "$copy" && cargo test --quiet --profile checked --package "$1" --lib --test "$2" --no-run \
+        --message-format=json 2>"$work/build.log") |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | sort | paste -s -d ' '
+}
+
+# seeds BINARY: runs seeds; whether one sees the break, and what it says.
+seeds() {
+    local out status=0
+    out=$(timeout "$limit" "$1" --nocapture every_seed 2>&1) || status=$?
+    if [ $status = 124 ]; then
+        echo "seeds: does not end"
+    elif [ $status != 0 ]; then
+        sed -n 's/^\(seed [0-9]*\) [^:]*: \(step [0-9]*: \)\?\(.*\) (crates.*/\1: \3/p' <<< "$out" | head -1 | tr '|' '/' | cut -c1-150
+    else
+        return 1
+    fi
+}
+
+# tests BINARY [FILTER]: runs other tests; whether one sees the break, and its name.
+tests() {
+    local out status=0
+    out=$(timeout "$limit" "$1" ${2:+"$2"} 2>&1) || status=$?
+    if [ $status = 124 ]; then
+        echo "tests: do not end"
+    elif [ $status != 0 ]; then
+        sed -n 's/^test \(.*::\)\?\([a-z0-9_]*\) \.\.\. FAILED/`\2`/p' <<< "$out" | head -1
+    else
+        return 1
+    fi
+}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Breaks one rule of the transport after the other and sees whether the simulation notices. Not part of any test run: it
-# builds the simulation once per rule. The table it prints is the one in docs/simulation.md.
+# Breaks one rule of the transport after the other and sees whether the simulation notices, or a unit test. Not part of any test
+# run: it builds both once per rule. The table it prints is the one in docs/simulation.md.
 #
 #   scripts/mutate-transport.sh [NAME]...     all rules, or those named
 #
@@ -26,34 +26,18 @@ cp Cargo.lock "$copy"
 sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
 cp -r crates/iba crates/wire crates/fault crates/transport "$copy/crates"
 mkdir "$copy/tests"
-cp -r tests/skip "$copy/tests"
+cp -r tests/seeds tests/skip "$copy/tests"
 
-# build FILE: makes the test binary of the copy; its path.
+# build: makes the test binaries of the copy; their paths.
 build() {
-    (cd "$copy" && cargo test --quiet --profile checked --package vervain-transport --test simulation --no-run \
-        --message-format=json 2>"$work/build.log") |
-        sed -n 's/.*"executable":"\([^"]*simulation[^"]*\)".*/\1/p' | tail -1
+    test_binaries vervain-transport simulation
 }
 
-# run BINARY: what sees the break: the seeds, else the tests of single situations.
+# run "SIMULATION LIB": what sees the break: the seeds, else the tests of single situations, else the unit tests.
 run() {
-    local out status=0
-    out=$(timeout "$limit" "$1" --nocapture every_seed 2>&1) || status=$?
-    if [ $status = 124 ]; then
-        echo "seeds: does not end"
-    elif [ $status != 0 ]; then
-        sed -n 's/.*\(seed [0-9]*: .*\) (crates.*/\1/p' <<< "$out" | head -1 | tr '|' '/' | cut -c1-150
-    else
-        status=0
-        out=$(timeout "$limit" "$1" directed 2>&1) || status=$?
-        if [ $status = 124 ]; then
-            echo "directed: does not end"
-        elif [ $status != 0 ]; then
-            sed -n 's/^test directed::\(.*\) \.\.\. FAILED/\1/p' <<< "$out" | head -1
-        else
-            echo "**not seen**"
-        fi
-    fi
+    local simulation lib
+    read -r simulation lib <<< "$1"
+    seeds "$simulation" || tests "$simulation" directed || tests "$lib" || echo "**not seen**"
 }
 
 echo "| broken rule | file | seen by |"
@@ -180,6 +164,61 @@ rule "credits are not heeded" requester/transmit.rs \
     'let Some(granted) = self.receives_granted else { return Credit::Enough };' 'let Some(granted) = None::<u32> else { return Credit::Enough };'
 rule "without credits nothing is tried" requester/transmit.rs \
     '1 if takes_now => Credit::Probe,' '1 if takes_now && false => Credit::Probe,'
+
+# What stands for many packets, and what is announced.
+rule "a packet that stands for many takes one PSN" responder/execute.rs \
+    'packet.payload.length().div_ceil(self.config.mtu as usize).max(1) as u32' '1'
+rule "an acknowledgement names the first of many packets" responder/transmit.rs \
+    'self.packets(packet) - 1' '0'
+rule "UC takes one PSN for a packet that stands for many" responder/unreliable.rs \
+    'psn::add(bth.psn, self.packets(packet))' 'psn::add(bth.psn, 1)'
+rule "many packets that go as one take one PSN" requester/transmit.rs \
+    'self.next = psn::add(self.next, packets);' 'self.next = psn::add(self.next, 1);'
+rule "over UC many packets that go as one take one PSN" requester/transmit.rs \
+    'self.highest = psn::add(self.highest, packets);' 'self.highest = psn::add(self.highest, 1);'
+rule "what was sent up to is forgotten where it is cut otherwise" requester/transmit.rs \
+    'if at_end || psn::is_before(self.highest, self.next) {' 'if at_end {'
+rule "an answer that stands for many packets takes one PSN" responder/transmit.rs \
+    'packet += packets;' 'packet += 1;'
+rule "an answer that stands for many packets is taken for one" requester/acknowledge.rs \
+    'if data.has_landed() {' 'if false {'
+rule "an announced receive is not used" responder/execute.rs \
+    'Some(announced) => announced,' 'Some(_) if false => unreachable!(),
+                    Some(_) => {
+                        let (receive, room) = host.claim(srqn)?;
+                        Message { srqn, done: 0, target: Target::Receive { receive, room } }
+                    }'
+rule "a message that is announced again takes another receive" responder/execute.rs \
+    'self.announced.filter(|_| opcode::is_send(code))' 'self.announced.filter(|_| false)'
+rule "an announced receive is used twice" responder/execute.rs \
+    'self.announced = None;
+        message.done' 'message.done'
+rule "an announced receive is not given back" responder/execute.rs \
+    'self.message.take().or(self.announced.take())' 'self.message.take()'
+rule "an announced receive goes to the next message" responder/execute.rs \
+    'if self.announced.is_some() && !opcode::is_send(code) {' 'if false {'
+rule "an announced receive of another SRQ is used" responder/execute.rs \
+    'self.announced.is_some_and(|announced| announced.srqn != srqn)' 'false'
+rule "an announced receive goes back when nothing can be put into it" responder/execute.rs \
+    'if self.message.is_none() && self.announced.is_none() {' 'self.announced = None;
+                if self.message.is_none() {'
+rule "any message is announced" responder/execute.rs \
+    'headers.bth.psn == self.expected && code ==' 'code =='
+rule "a message is announced in the midst of others" responder/execute.rs \
+    'self.refusal.is_some() || self.message.is_some() || !self.answers.is_empty()' 'false'
+rule "a message too long for its receive is announced" responder/execute.rs \
+    'if length > room {
+            host.unclaim(srqn, receive);
+            return None;
+        }' ''
+rule "a Write is announced by any key" responder/execute.rs \
+    'host.check(srqn, reth.rkey, reth.addr, length, Access::Write).ok()?;' ''
+rule "what has landed may have any length" responder/execute.rs \
+    '(_, false) if has_landed => length.is_multiple_of(mtu) && length != 0,' '(_, false) if has_landed => true,'
+rule "what has not landed may be longer than the MTU" responder/execute.rs \
+    'let has_landed = packet.payload.has_landed();' 'let has_landed = true;'
+rule "what is missing of a packet that stands for many is not told" responder/duplicate.rs \
+    'if !psn::is_before(last, self.expected) {' 'if false {'
 
 # Both.
 rule "PSNs do not wrap" psn.rs \

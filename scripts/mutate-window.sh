@@ -24,34 +24,18 @@ mkdir -p "$copy/crates" "$copy/tests"
 cp Cargo.lock "$copy"
 sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
 cp -r crates/window "$copy/crates"
-cp -r tests/skip "$copy/tests"
+cp -r tests/seeds tests/skip "$copy/tests"
 
 # build: makes the test binaries of the copy; their paths.
 build() {
-    (cd "$copy" && cargo test --quiet --profile checked --package vervain-window --lib --test pairs --no-run \
-        --message-format=json 2>"$work/build.log") | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | sort | paste -s -d ' '
+    test_binaries vervain-window pairs
 }
 
 # run "PAIRS LIB": what sees the break: the seeds, else the unit tests.
 run() {
-    local out status=0 pairs lib
+    local pairs lib
     read -r pairs lib <<< "$1"
-    out=$(timeout "$limit" "$pairs" --nocapture every_seed 2>&1) || status=$?
-    if [ $status = 124 ]; then
-        echo "seeds: does not end"
-    elif [ $status != 0 ]; then
-        sed -n 's/\(seed [0-9]*\) of pairs: step [0-9]*: \(.*\) (crates.*/\1: \2/p' <<< "$out" | head -1 | tr '|' '/' | cut -c1-150
-    else
-        status=0
-        out=$(timeout "$limit" "$lib" pairs:: 2>&1) || status=$?
-        if [ $status = 124 ]; then
-            echo "unit tests: do not end"
-        elif [ $status != 0 ]; then
-            sed -n 's/^test pairs::tests::[a-z]*::\(.*\) \.\.\. FAILED/`\1`/p' <<< "$out" | head -1
-        else
-            echo "**not seen**"
-        fi
-    fi
+    seeds "$pairs" || tests "$lib" pairs:: || echo "**not seen**"
 }
 
 echo "| broken rule | file | seen by |"

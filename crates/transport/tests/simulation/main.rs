@@ -19,7 +19,8 @@ mod world;
 
 use std::time::Duration;
 
-use runner::{NETWORK, RINGS, Until, run_seed, run_seeds, setting};
+use runner::{NETWORK, RINGS, run_seed};
+use vervain_seeds::{Until, run_seeds, setting};
 
 /// How many seeds an ordinary test run simulates; CI asks for more (`.ci/run`).
 const SEEDS: u64 = 4_000;
@@ -29,13 +30,13 @@ const SOAK_FROM: u64 = 10_000;
 #[test]
 fn every_seed_keeps_the_promises_of_its_service() {
     let count = setting("VERVAIN_SEEDS").unwrap_or(SEEDS);
-    run_seeds(NETWORK, 0, Until::Count(count));
+    run_seeds(NETWORK.name, 0, Until::Count(count), |seed| run_seed(NETWORK, seed, false));
 }
 
 #[test]
 fn every_seed_keeps_the_promises_over_rings_and_sends_nothing_in_vain() {
     let count = setting("VERVAIN_SEEDS").unwrap_or(SEEDS);
-    run_seeds(RINGS, 0, Until::Count(count));
+    run_seeds(RINGS.name, 0, Until::Count(count), |seed| run_seed(RINGS, seed, false));
 }
 
 #[test]
@@ -56,9 +57,10 @@ fn soak() {
         match setting("VERVAIN_SEED") {
             Some(seed) => println!("{}: {:?}", scene.name, run_seed(scene, seed, true)),
             None => run_seeds(
-                scene,
+                scene.name,
                 setting("VERVAIN_SOAK_FROM").unwrap_or(SOAK_FROM),
                 Until::Elapsed(Duration::from_secs(seconds) / 2),
+                |seed| run_seed(scene, seed, false),
             ),
         }
     }

@@ -25,8 +25,8 @@ pub struct Outcome {
     pub tally: Tally,
 }
 
-impl Outcome {
-    pub fn add(&mut self, other: &Outcome) {
+impl vervain_seeds::Outcome for Outcome {
+    fn add(&mut self, other: &Outcome) {
         self.steps += other.steps;
         self.deaths += other.deaths;
         self.scribbled += other.scribbled;

@@ -9,8 +9,9 @@ mod random;
 mod runner;
 mod scribbler;
 
-use runner::{Until, run_seed, run_seeds, setting};
+use runner::run_seed;
 use std::time::Duration;
+use vervain_seeds::{Until, run_seeds, setting};
 
 /// How many seeds an ordinary test run simulates; CI asks for more (`.ci/run`).
 const SEEDS: u64 = 2_000;
@@ -19,7 +20,8 @@ const SOAK_FROM: u64 = 10_000;
 
 #[test]
 fn every_seed_keeps_the_promises_of_pairs() {
-    run_seeds(0, Until::Count(setting("VERVAIN_SEEDS").unwrap_or(SEEDS)));
+    let count = setting("VERVAIN_SEEDS").unwrap_or(SEEDS);
+    run_seeds("pairs", 0, Until::Count(count), |seed| run_seed(seed, false));
 }
 
 #[test]
@@ -36,8 +38,10 @@ fn soak() {
     match setting("VERVAIN_SEED") {
         Some(seed) => println!("{:?}", run_seed(seed, true)),
         None => run_seeds(
+            "pairs",
             setting("VERVAIN_SOAK_FROM").unwrap_or(SOAK_FROM),
             Until::Elapsed(Duration::from_secs(setting("VERVAIN_SOAK_SECONDS").unwrap_or(600))),
+            |seed| run_seed(seed, false),
         ),
     }
 }
