@@ -39,11 +39,13 @@ pub struct Placing {
     pub at_once: u32,
     pub sent: Vec<(Headers, Arrived)>,
     pub asked: Vec<(u32, u64, u64)>,
+    /// SRQs that receives were claimed from.
+    pub claimed: Vec<u32>,
 }
 
 impl Placing {
     pub fn new(at_once: u32) -> Placing {
-        Placing { host: Host::new(), at_once, sent: Vec::new(), asked: Vec::new() }
+        Placing { host: Host::new(), at_once, sent: Vec::new(), asked: Vec::new(), claimed: Vec::new() }
     }
 
     fn push(&mut self, packet: &Transmit<'_>, bytes: Vec<u8>) -> Result<(), Refused> {
@@ -119,6 +121,7 @@ impl ResponderHost for Placing {
     }
 
     fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
+        self.claimed.push(srqn);
         self.host.claim(srqn)
     }
 
