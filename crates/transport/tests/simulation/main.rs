@@ -8,6 +8,7 @@ mod directed;
 mod generate;
 mod host;
 mod landing;
+mod lines;
 mod plan;
 mod port;
 mod random;

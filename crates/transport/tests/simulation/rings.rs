@@ -14,7 +14,7 @@ impl World {
             _ => return None,
         };
         let (from, to) = self.hosts[host].plan.stalls?;
-        (from..to).contains(&self.now()).then_some(to)
+        (from..to).contains(&self.now).then_some(to)
     }
 
     /// A packet of host `from` is taken out of its ring, which that learns of a little later.
@@ -23,7 +23,7 @@ impl World {
             ring.taken += 1;
             assert!(ring.taken <= ring.put && ring.put - ring.taken <= ring.slots, "{ring:?} holds too much");
             let count = ring.taken;
-            self.at(self.now() + self.plan.latency, Event::Taken { host: from, by: host, count });
+            self.at(self.now + self.plan.latency, Event::Taken { host: from, by: host, count });
         }
     }
 

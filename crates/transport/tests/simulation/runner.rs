@@ -32,7 +32,7 @@ pub fn run_seed(scene: Scene, seed: u64, print: bool) -> Outcome {
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| world.run()));
     outcome.unwrap_or_else(|panic| {
         if print {
-            println!("{:>12.3} us  {}fails", world.now() as f64 / 1e3, vervain_seeds::place());
+            println!("{:>12.3} us  {}fails", world.now as f64 / 1e3, vervain_seeds::place());
         }
         panic::resume_unwind(panic)
     })

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vervain_fault::Line;
 use vervain_transport::{Nanos, Requester, Responder, Sent, Window};
 use vervain_wire::{Headers, Packet, opcode};
 
@@ -76,14 +75,14 @@ pub struct World {
     slots: Vec<Option<Event>>,
     free: Vec<usize>,
     serial: u64,
-    now: Nanos,
-    packets: u64,
+    pub now: Nanos,
+    pub packets: u64,
     /// When something was last done for good.
     progressed: Nanos,
-    trace: Trace,
-    print: bool,
+    pub trace: Trace,
+    pub print: bool,
     /// All packets sent, if somebody wants them: from, to.
-    captured: Option<Vec<(usize, usize, Vec<u8>)>>,
+    pub captured: Option<Vec<(usize, usize, Vec<u8>)>>,
 }
 
 /// What a simulation came to.
@@ -152,10 +151,6 @@ impl World {
 
     pub fn captured(self) -> Vec<(usize, usize, Vec<u8>)> {
         self.captured.unwrap_or_default()
-    }
-
-    pub fn now(&self) -> Nanos {
-        self.now
     }
 
     /// Runs until nothing happens any more, and checks that all is as it must be.
@@ -330,19 +325,6 @@ impl World {
         }
     }
 
-    fn take_in(&mut self, host: usize, from: usize, parcel: Parcel) {
-        if self.hosts[host].stopped {
-            return;
-        }
-        self.hosts[host].inbox.push_back((from, parcel));
-        if !self.hosts[host].awaited.progress {
-            self.hosts[host].awaited.progress = true;
-            let poll = self.hosts[host].plan.poll;
-            let wait = self.hosts[host].random.between(0, poll);
-            self.at(self.now + wait, Event::Progress { host });
-        }
-    }
-
     /// What a receive batch of the link does.
     fn progress(&mut self, host: usize) {
         self.hosts[host].awaited.progress = false;
@@ -502,57 +484,4 @@ impl World {
         // Others may have waited for the window.
         self.resume(host);
     }
-
-    /// Packets that the host has given out go to its line, and from there to others.
-    pub fn flush(&mut self, host: usize) {
-        let out = std::mem::take(&mut self.hosts[host].port.out);
-        self.packets += out.len() as u64;
-        for (to, parcel) in out {
-            self.note(host, to, &parcel.packet);
-            match self.hosts[host].transmit.as_mut() {
-                Some(line) => line.push(self.now, to, &parcel.packet),
-                None => self.at(self.now + self.plan.latency, Event::Arrive { from: host, host: to, parcel }),
-            }
-        }
-        self.transmitted(host);
-    }
-
-    fn transmitted(&mut self, host: usize) {
-        while let Some((to, packet)) = self.hosts[host].transmit.as_mut().and_then(|line| line.pop(self.now)) {
-            let parcel = packet.into();
-            self.at(self.now + self.plan.latency, Event::Arrive { from: host, host: to, parcel });
-        }
-        let next = self.hosts[host].transmit.as_ref().and_then(Line::next_timeout);
-        if let Some(at) = earlier(&mut self.hosts[host].awaited.transmitted, next) {
-            self.at(at, Event::Transmitted { host });
-        }
-    }
-
-    fn received(&mut self, host: usize) {
-        while let Some((from, packet)) = self.hosts[host].receive.as_mut().and_then(|line| line.pop(self.now)) {
-            self.take_in(host, from, packet.into());
-        }
-        let next = self.hosts[host].receive.as_ref().and_then(Line::next_timeout);
-        if let Some(at) = earlier(&mut self.hosts[host].awaited.received, next) {
-            self.at(at, Event::Received { host });
-        }
-    }
-
-    fn note(&mut self, from: usize, to: usize, packet: &[u8]) {
-        let tail: [u8; 4] = packet[packet.len() - 4..].try_into().expect("an ICRC");
-        self.trace.note(&[self.now, (from << 8 | to) as u64, u64::from(u32::from_be_bytes(tail)), packet.len() as u64]);
-        if let Some(captured) = &mut self.captured {
-            captured.push((from, to, packet.to_vec()));
-        }
-        if self.print {
-            codec::print(self.now, from, to, packet);
-        }
-    }
-}
-
-/// The next time, if nobody waits for an earlier one yet.
-fn earlier(awaited: &mut Option<Nanos>, next: Option<Nanos>) -> Option<Nanos> {
-    let next = next.filter(|&next| awaited.is_none_or(|at| next < at))?;
-    *awaited = Some(next);
-    Some(next)
 }
