@@ -71,7 +71,7 @@ rule "refused QP goes on" responder/transmit.rs \
 rule "duplicate SENDs and WRITEs are not acknowledged" responder/duplicate.rs \
     'self.ack_due = true;' ''
 rule "duplicate READs are not answered" responder/duplicate.rs \
-    'self.read_again(packet, &resource, host),' 'None,'
+    'self.read_again(headers, &resource, host),' 'None,'
 rule "duplicate READs are answered from their beginning" responder/duplicate.rs \
     'body: Body::Read { srqn, rkey, addr: reth.addr,' 'body: Body::Read { srqn, rkey, addr,'
 rule "duplicate atomics are answered with 0" responder/duplicate.rs \
@@ -159,7 +159,7 @@ rule "resent packets are not marked" requester/transmit.rs \
 rule "READ pieces overlap" requester/transmit.rs \
     'reth.addr = reth.addr.wrapping_add(offset);' ''
 rule "the last packet does not ask for an acknowledgement" requester/transmit.rs \
-    'let asks = packet == last' 'let asks = false'
+    'let asks = is_last' 'let asks = false'
 rule "credits are not heeded" requester/transmit.rs \
     'let Some(granted) = self.receives_granted else { return Credit::Enough };' 'let Some(granted) = None::<u32> else { return Credit::Enough };'
 rule "without credits nothing is tried" requester/transmit.rs \
@@ -188,7 +188,7 @@ rule "an announced receive is not used" responder/execute.rs \
                         let (receive, room) = host.claim(srqn)?;
                         Message { srqn, done: 0, target: Target::Receive { receive, room } }
                     }'
-rule "a message that is announced again takes another receive" responder/execute.rs \
+rule "a message that is announced again claims again" responder/execute.rs \
     'self.announced.filter(|_| opcode::is_send(code))' 'self.announced.filter(|_| false)'
 rule "an announced receive is used twice" responder/execute.rs \
     'self.announced = None;
