@@ -25,6 +25,8 @@ use vervain_wire::{Headers, opcode, parse_headers};
 pub const LONG: u64 = 64 << 10;
 /// Packets that are put at once, before others and whoever takes a grant back get their turn: 1 MiB.
 pub const AT_ONCE: u32 = (1 << 20) / block::MTU;
+/// Bytes of the question besides the headers: the length, and a number that the answer repeats.
+const QUESTION: usize = 16;
 /// How long a sender waits for the answer: one that has no CPU just now takes nothing from the ring either.
 const ANSWER_NS: u64 = 1_000_000;
 
@@ -164,12 +166,15 @@ impl Connection {
         let by_ring = || (len > u64::from(block::MTU)).then_some(Err(Refused::Full));
         let Landing::Here(place) = &mut *landing else {
             let asks = matches!(*landing, Landing::Unknown) && opcode::starts(code) && !pair.is_over();
-            *landing = if asks { Landing::Asked(psn, now_ns()) } else { Landing::Unknown };
+            let now = now_ns();
+            *landing = if asks { Landing::Asked(psn, now) } else { Landing::Unknown };
             if !asks {
                 return by_ring();
             }
-            let length = self.long.load(Ordering::Relaxed).to_le_bytes();
-            if !pair.ask(Kind::WantLanding, &encode(headers), &length) {
+            let mut question = [0; QUESTION];
+            question[..8].copy_from_slice(&self.long.load(Ordering::Relaxed).to_le_bytes());
+            question[8..].copy_from_slice(&now.to_le_bytes());
+            if !pair.ask(Kind::WantLanding, &encode(headers), &question) {
                 *landing = Landing::Unknown;
             }
             return Some(Err(Refused::Full));
@@ -187,11 +192,14 @@ impl Connection {
     /// The peer has answered.
     pub fn landing_told(&self, kind: Kind, grant: Grant, way: Option<(Arc<UseGuard>, Box<dyn Channel>)>) {
         let mut landing = self.landing.lock();
-        if !matches!(*landing, Landing::Asked(psn, _) if psn == grant.rkey) {
+        // The answer to an earlier question for the same message, which may be granted no more, comes too late.
+        if !matches!(*landing, Landing::Asked(psn, since) if (psn, since) == (grant.rkey, grant.iova)) {
             return;
         }
         *landing = match way {
-            Some((used, channel)) if kind == Kind::Landing => Landing::Here(Place::new(grant, channel, used)),
+            Some((used, channel)) if kind == Kind::Landing => {
+                Landing::Here(Place::new(Grant { iova: 0, ..grant }, channel, used))
+            }
             _ => Landing::Nowhere,
         };
     }
@@ -231,16 +239,17 @@ impl Connection {
 impl Engine {
     /// The sender of a long message asks where it belongs.
     pub fn wants_landing(&self, pair: &Arc<Pair>, message: &Message) {
-        if message.len != block::WORD || !message.payload.is_multiple_of(block::WORD) {
+        if message.len != QUESTION as u64 || !message.payload.is_multiple_of(block::WORD) {
             return self.distrust(pair);
         }
-        let length = self.region().word(message.payload).load(Ordering::Relaxed);
+        let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
+        let (length, number) = (word(0), word(1));
         let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return self.distrust(pair) };
         let bth = &headers.bth;
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return };
         let memory = connection.announced(&qp, &headers, length);
-        self.tell_landing(&connection, &qp, pair, bth.psn, memory);
+        self.tell_landing(&connection, &qp, pair, (bth.psn, number), memory);
     }
 
     /// Tells the sender of a long message where it belongs: `memory` of this process, found by a key.
@@ -249,12 +258,12 @@ impl Engine {
         connection: &Connection,
         qp: &Qp,
         pair: &Arc<Pair>,
-        psn: u32,
+        (psn, number): (u32, u64),
         memory: Option<(u32, Range<u64>)>,
     ) {
         connection.end_landing(qp, pair);
         let count = pair.taken_back();
-        let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: 0, owner: 0 };
+        let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: number, owner: 0 };
         let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
         self.note_grantee(pair);
         let landing = grantor.zip(memory).and_then(|(me, (key, memory))| {

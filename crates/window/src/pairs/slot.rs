@@ -20,10 +20,10 @@ pub enum Kind {
     Grant = 7,
     /// It may not.
     NoGrant = 8,
-    /// The headers of the first packet of a long message that comes next, whose sender waits to be told where it belongs. Its length is
-    /// the payload.
+    /// The headers of the first packet of a long message that comes next, whose sender waits to be told where it belongs; and a word each,
+    /// its length and a number.
     WantLanding = 9,
-    /// That is there ([`super::grant::Grant`], whose key is the PSN of the first packet).
+    /// That is there ([`super::grant::Grant`], whose key is the PSN of the first packet, and whose `iova` repeats the number).
     Landing = 10,
     /// It is nowhere that the sender can put to.
     NoLanding = 11,
