@@ -525,7 +525,7 @@ impl SendQueue {
 
     /// Calls `each` for each part of bytes `[from, from + len)` of WQE `i`, with its length.
     #[inline(always)]
-    pub(in crate::qp) fn each_piece(
+    pub(crate) fn each_piece(
         &self,
         i: usize,
         from: u64,
