@@ -151,14 +151,15 @@ fn a_long_ring_is_used_once_it_is_there() {
 #[test]
 fn what_a_slot_means_is_what_was_meant() {
     let kinds = [Kind::Packet, Kind::WantLongRing, Kind::LongRing, Kind::Join, Kind::Leave];
-    for kind in kinds.into_iter().chain([Kind::WantGrant, Kind::Grant, Kind::NoGrant, Kind::WantLanding, Kind::Landing])
-    {
-        for place in [Place::Slot, Place::Block, Place::LongRing] {
+    let of_grants = [Kind::WantGrant, Kind::Grant, Kind::NoGrant, Kind::WantLanding, Kind::Landing, Kind::NoLanding];
+    let later = [Kind::ReadPacket, Kind::WantPsns, Kind::Psns];
+    for kind in kinds.into_iter().chain(of_grants).chain(later) {
+        for place in [Place::Slot, Place::Block, Place::LongRing, Place::Landed] {
             let meaning = Meaning { kind, place, len: INLINE as u16 };
             assert_eq!(Meaning::decode(meaning.encode()), Some(meaning));
         }
     }
-    for wrong in [[0, 0, 0, 0], [12, 0, 0, 0], [1, 4, 0, 0], [255; 4]] {
+    for wrong in [[0, 0, 0, 0], [15, 0, 0, 0], [1, 4, 0, 0], [255; 4]] {
         assert_eq!(Meaning::decode(wrong), None);
     }
 }
