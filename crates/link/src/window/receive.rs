@@ -460,9 +460,11 @@ impl Engine {
             let again = match (connection.qp.upgrade(), parse_headers(headers, landed.unwrap_or(payload.len()))) {
                 (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
                 (Some(qp), Ok(headers)) => {
-                    // SAFETY: the bytes are not touched until the call is over.
-                    let payload =
-                        landed.map_or(unsafe { Foreign::new(payload.as_ptr(), payload.len()) }, Foreign::landed);
+                    let payload = match landed {
+                        Some(len) => Foreign::landed(*len),
+                        // SAFETY: the bytes are not touched until the call is over.
+                        None => unsafe { Foreign::new(payload.as_ptr(), payload.len()) },
+                    };
                     let packet = Packet { headers, payload: &payload };
                     let is_busy = connection.response(&qp, &packet) == SenderAccess::Busy;
                     if is_busy {
