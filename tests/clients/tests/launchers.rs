@@ -109,7 +109,10 @@ fn the_launcher_inside_another_counts() {
         Job::start(outer.args([RANK, "exchange"])).finish(LIMIT)
     };
     let ours = vervain.to_str().expect("UTF-8");
-    let mpirun = ["mpirun.openmpi", "--oversubscribe", "-n", "2"];
+    // Of two mpirun that start at the same moment one may find that the other has just made the folder that both share, and
+    // fails: each gets its own.
+    let own_folder = r#"TMPDIR=$(mktemp -d) || exit; export TMPDIR; "$@"; status=$?; rm -rf "$TMPDIR"; exit $status"#;
+    let mpirun = ["sh", "-c", own_folder, "sh", "mpirun.openmpi", "--oversubscribe", "-n", "2"];
     let launch = [ours, "launch", "-n", "2", "--verbs", "system"];
     for (outer, inner) in [(&mpirun[..], &launch[..]), (&launch[..], &mpirun[..])] {
         let end = inside(unswayed(outer[0]).args(&outer[1..]), inner);
