@@ -15,6 +15,8 @@ static void ready(void)
 	vt_pair(&a, &b);
 }
 
+static bool on_infiniband(void) { return A()->dev.port.link_layer == IBV_LINK_LAYER_INFINIBAND; }
+
 static void recv_b(uint32_t len)
 {
 	vt_require(vt_recv(&vt_b, 7, vt_b.info.addr + VT_RECV_AT, len, vt_b.info.lkey) == 0, "posting a receive");
@@ -40,9 +42,9 @@ static void grh(void)
 	vt_check(wc.byte_len == 140, "byte_len %u", wc.byte_len);
 	vt_check(wc.src_qp == vt_a.info.qpn, "src_qp 0x%x", wc.src_qp);
 	const uint8_t *h = B()->buf + VT_RECV_AT;
+	vt_check(wc.slid == A()->dev.port.lid, "slid %u, want %u", wc.slid, A()->dev.port.lid);
 	if (!A()->dev.global) {
 		vt_check(!(wc.wc_flags & IBV_WC_GRH), "IBV_WC_GRH on a path without one");
-		vt_check(wc.slid == A()->dev.port.lid, "slid %u, want %u", wc.slid, A()->dev.port.lid);
 	} else {
 		vt_require(wc.wc_flags & IBV_WC_GRH, "IBV_WC_GRH is missing");
 		static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
@@ -82,6 +84,34 @@ static void grh(void)
 	vt_require(ibv_post_send(B()->qp, &back, &bad) == 0 && vt_cqes(&vt_b, 0, 1, 2000, &wc) == 1, "the send back");
 	vt_check(vt_cqes(&vt_a, 1, 1, 2000, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == 56, "the answer did not arrive");
 	vt_check(ibv_destroy_ah(ah) == 0, "ibv_destroy_ah");
+	vt_teardown();
+}
+
+/* The service level goes along, and a node of a window is found by its GID alone. */
+static void levels(void)
+{
+	ready();
+	struct ibv_wc wc;
+	if (!on_infiniband())
+		vt_does_not_apply("RoCE has no service levels");
+	bool of_window = A()->dev.global && A()->dev.gid.raw[0] == 0xfd;
+	for (int by_gid = 0; by_gid <= of_window; by_gid++) {
+		struct ibv_ah_attr av = { .port_num = 1, .dlid = by_gid ? 0 : vt_b.info.lid, .sl = 5, .is_global = A()->dev.global };
+		av.grh.dgid = vt_b.info.gid;
+		av.grh.sgid_index = (uint8_t)A()->dev.gid_index;
+		struct ibv_ah *ah = ibv_create_ah(A()->pd, &av);
+		vt_require(ah, "ibv_create_ah: %s", strerror(errno));
+		struct ibv_sge sge = { vt_a.info.addr, 16, vt_a.info.lkey };
+		struct ibv_send_wr w = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+		w.wr.ud.ah = ah;
+		w.wr.ud.remote_qpn = vt_b.info.qpn;
+		w.wr.ud.remote_qkey = VT_QKEY;
+		recv_b(256);
+		vt_require(ibv_post_send(A()->qp, &w, &bad) == 0 && vt_cqes(&vt_a, 0, 1, 2000, &wc) == 1, "the send");
+		vt_require(vt_cqes(&vt_b, 1, 1, 2000, &wc) == 1, "a datagram %s", by_gid ? "without a LID" : "of service level 5");
+		vt_check(wc.sl == 5 && wc.slid == A()->dev.port.lid, "service level %u from LID %u", wc.sl, wc.slid);
+		ibv_destroy_ah(ah);
+	}
 	vt_teardown();
 }
 
@@ -145,7 +175,7 @@ static void multicast(void)
 {
 	ready();
 	union ibv_gid mgid = { .raw = { 0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3 } };
-	uint16_t mlid = A()->dev.global ? 0 : 0xc001;
+	uint16_t mlid = on_infiniband() ? 0xc001 : 0;
 	struct vt_side *b = B();
 	struct ibv_qp *second = ud_qp(b);
 	int rc = ibv_attach_mcast(b->qp, &mgid, mlid);
@@ -265,7 +295,7 @@ static void xrc(void)
 
 int main(int argc, char **argv)
 {
-	static const struct vt_case cases[] = { { "grh", grh }, { "qkeys", qkeys }, { "order", order }, { "multicast", multicast },
+	static const struct vt_case cases[] = { { "grh", grh }, { "levels", levels }, { "qkeys", qkeys }, { "order", order }, { "multicast", multicast },
 		{ "xrc", xrc } };
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -221,17 +221,21 @@ const char *vt_errno_name(int err)
 	return name ? name : "?";
 }
 
-/* The entry to use on Ethernet: $VT_GID; else the loopback's IPv4-mapped GID, else any IPv4-mapped one, else index 0. */
+/* The entry to use: $VT_GID, which may be "last", the last that is not empty; else the loopback's IPv4-mapped GID, else any IPv4-mapped one, else index 0. */
 static int choose_gid(struct vt_dev *dev)
 {
 	int best = -1;
 	const char *given = getenv("VT_GID");
-	if (given)
+	if (given && strcmp(given, "last"))
 		return atoi(given);
 	for (int i = 0; i < dev->port.gid_tbl_len; i++) {
 		struct ibv_gid_entry e;
 		if (ibv_query_gid_ex(dev->ctx, dev->port_num, (uint32_t)i, &e, 0))
 			continue;
+		if (given) {
+			best = i;
+			continue;
+		}
 		static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
 		if (e.gid_type != IBV_GID_TYPE_ROCE_V2 || memcmp(e.gid.raw, mapped, 12))
 			continue;
@@ -266,7 +270,7 @@ bool vt_open(struct vt_dev *dev)
 		printf("query of the device failed: %s\n", strerror(errno));
 		return false;
 	}
-	dev->global = dev->port.link_layer == IBV_LINK_LAYER_ETHERNET;
+	dev->global = dev->port.link_layer == IBV_LINK_LAYER_ETHERNET || getenv("VT_GID");
 	dev->gid_index = dev->global ? choose_gid(dev) : 0;
 	if (ibv_query_gid(dev->ctx, dev->port_num, dev->gid_index, &dev->gid)) {
 		printf("ibv_query_gid of index %d failed\n", dev->gid_index);

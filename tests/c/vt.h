@@ -98,7 +98,7 @@ struct vt_dev {
 	struct ibv_device_attr attr;
 	struct ibv_port_attr port;
 	uint8_t port_num;
-	bool global; /* addresses carry a GRH (Ethernet) */
+	bool global; /* addresses carry a GRH (Ethernet, or with $VT_GID) */
 	int gid_index;
 	union ibv_gid gid;
 };

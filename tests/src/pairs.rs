@@ -23,9 +23,13 @@ pub fn loopback_gid() -> u32 {
 /// Runs `tool` as server and, with a host at the end, as client, both under Vervain with the same variables, and gives
 /// both ends. Both must end within `limit`.
 pub fn pair(tool: &str, args: &[String], vars: &[(&str, &str)], limit: Duration) -> (Finished, Finished) {
+    pair_apart(tool, args, [vars, vars], limit)
+}
+
+/// [`pair`], of which server and client have other variables.
+pub fn pair_apart(tool: &str, args: &[String], vars: [&[(&str, &str)]; 2], limit: Duration) -> (Finished, Finished) {
     let port = free_port();
-    let server = side(tool, args, vars, port);
-    let mut client = side(tool, args, vars, port);
+    let [server, mut client] = vars.map(|vars| side(tool, args, vars, port));
     client.arg("127.0.0.1");
     serve(server, client, port, limit)
 }

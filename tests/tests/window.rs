@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use vervain_tests::matrix::PERFTEST;
-use vervain_tests::pairs::{complaint, has_all_sizes, pair, perftest_by_turns, words};
+use vervain_tests::pairs::{complaint, has_all_sizes, pair, pair_apart, perftest_by_turns, words};
 use vervain_tests::{Failures, Job, Runs, alone, c_program, failure, have, have_c, under_vervain, way};
 use vervain_window::Options;
 
@@ -191,6 +191,63 @@ fn long_sends_go_on_whoever_takes_in_what_they_wait_for() {
         complaint("ib_send_bw", &server, &client).iter().for_each(|why| failures.add(options, why));
         failures.assert_none();
     }
+}
+
+const INFINIBAND: (&str, &str) = ("VERVAIN_LINK_LAYER", "infiniband");
+
+#[test]
+fn ports_of_infiniband_have_lids_in_a_window() {
+    for (program, cases, ways) in [
+        ("conformance", &["--two"][..], &["window", "window-heap"][..]),
+        ("state_machine", &[], &["window"]),
+        ("objects_limits", &[], &["window"]),
+        ("objects_ud", &[], WINDOWS),
+    ] {
+        Runs { program, cases: &[cases], ways, vars: &[INFINIBAND], ..RUNS }.must_hold();
+    }
+    // Datagrams with a GRH, from the port's GID and from that of the node; and what reaches the node itself by memory.
+    for gid in ["0", "1"] {
+        for link in ["window", "auto"] {
+            let vars = &[INFINIBAND, ("VERVAIN_LINK", link), ("VT_GID", gid)];
+            Runs { program: "objects_ud", ways: &["window"], vars, ..RUNS }.must_hold();
+        }
+    }
+}
+
+/// Of its own node by memory and through the window both, say.
+#[test]
+fn a_member_of_a_group_gets_one_copy() {
+    for vars in [&[INFINIBAND, ("VERVAIN_LINK", "auto")], &[("VT_GID", "last"), ("VERVAIN_LINK", "auto")]] {
+        Runs { program: "objects_ud", cases: &[&["multicast"]], ways: &["window"], vars, ..RUNS }.must_hold();
+    }
+}
+
+#[test]
+fn clients_of_two_nodes_find_each_other_by_lids() {
+    let mut failures = Failures::default();
+    for (tool, lines) in [
+        ("ibv_rc_pingpong", &["-c", "-c -e -g 0", "-c -g 1"][..]),
+        ("ibv_uc_pingpong", &["-c"]),
+        ("ibv_ud_pingpong", &["-c", "-c -e", "-c -g 1"]),
+        ("ibv_srq_pingpong", &["-c"]),
+        ("ib_send_lat", &["-n 500 -F", "-n 200 -F -c UD", "-n 200 -F -x 1"]),
+        ("ib_write_bw", &["-n 500 -F"]),
+    ] {
+        if !have(&[tool]) {
+            continue;
+        }
+        for (line, link) in lines.iter().flat_map(|line| ["window", "auto"].map(|link| (line, link))) {
+            let window = way("window").into_iter().find(|(name, _)| *name == "VERVAIN_WINDOW").expect("a window").1;
+            let nodes = [0, 1].map(|node| format!("{window},node={node}"));
+            let vars = nodes.each_ref().map(|node| [INFINIBAND, ("VERVAIN_LINK", link), ("VERVAIN_WINDOW", node)]);
+            let (server, client) =
+                pair_apart(tool, &words(line), vars.each_ref().map(|vars| &vars[..]), Duration::from_secs(60));
+            for why in complaint(tool, &server, &client) {
+                failures.add(&format!("{tool} {line} by {link}"), why);
+            }
+        }
+    }
+    failures.assert_none();
 }
 
 /// Of a peer that stands still in the midst of a put. Where the key stays good, what it has begun comes through the ring when it goes

@@ -68,10 +68,10 @@ pub fn is_log_level_chosen() -> bool {
 }
 
 impl Config {
-    /// The window, if anything may go through it: by `VERVAIN_LINK=local` and `roce`, and on InfiniBand, nothing does.
+    /// The window, if anything may go through it: by `VERVAIN_LINK=local` and `roce` nothing does.
     pub fn window_in_use(&self) -> Option<&WindowSpec> {
         let by_link = matches!(self.link, LinkChoice::Auto | LinkChoice::Window);
-        self.window.as_ref().filter(|_| by_link && self.link_layer == LinkLayer::Ethernet)
+        self.window.as_ref().filter(|_| by_link)
     }
 
     /// What this process's environment asked for at the first call.

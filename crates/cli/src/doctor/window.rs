@@ -1,6 +1,6 @@
 //! The window that VERVAIN_WINDOW names: opened as programs open it, which makes one that is not there.
 
-use vervain_config::{Config, LINK, LINK_LAYER, WINDOW, WindowSpec};
+use vervain_config::{Config, LINK, WINDOW, WindowSpec};
 use vervain_window::{Error, Facts, Occupancy, Options, Processes};
 
 use super::{Finding, Status};
@@ -20,9 +20,8 @@ pub fn window() -> Finding {
         );
     };
     if config.window_in_use().is_none() {
-        let found =
-            format!("{} is set, but {} or {} leaves no use for it", WINDOW.name(), LINK.name(), LINK_LAYER.name());
-        let remedy = format!("{}=auto or window, {}=ethernet", LINK.name(), LINK_LAYER.name());
+        let found = format!("{} is set, but {} leaves no use for it", WINDOW.name(), LINK.name());
+        let remedy = format!("{}=auto or window", LINK.name());
         return Finding::with(Status::Note, CHECK, found, "nothing goes through the window", remedy);
     }
     let options = Options { size: spec.size, nodes: None, node: spec.node };

@@ -5,7 +5,8 @@
 //! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
 //!   entry, which is its own again when it comes back.
 //! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without one; with
-//!   `VERVAIN_LINK=window` it is the only one. It counts as one of the interface that comes first.
+//!   `VERVAIN_LINK=window` it is the only one. It counts as one of the interface that comes first. InfiniBand ports have it too
+//!   ([`crate::device::Device::gids`]).
 //! * The port's interface gives state and MTU: the first one that runs, has an address and is no loopback, by name and
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
@@ -53,6 +54,17 @@ static WINDOW: OnceLock<(Gid, bool)> = OnceLock::new();
 pub fn set_window(gid: Gid) {
     let link = Config::of_process().map(|config| config.link);
     let _ = WINDOW.set((gid, link.is_ok_and(|link| link == LinkChoice::Window)));
+}
+
+/// The GID of this node in a window, if there is one.
+pub(crate) fn window() -> Option<Gid> {
+    WINDOW.get().map(|(gid, _)| *gid)
+}
+
+/// The number of this node in the window: its GID ends with that and one.
+pub(crate) fn node() -> Option<u32> {
+    let last = *window()?.last_chunk()?;
+    u32::try_from(u64::from_be_bytes(last).checked_sub(1)?).ok()
 }
 
 /// The largest IB MTU that an interface carries, as `enum ibv_mtu`: 1 for 256 up to 5 for 4096.

@@ -4,6 +4,7 @@
 
 pub mod gids;
 pub mod grh;
+pub mod lids;
 pub mod port_counters;
 
 use crate::device::gids::Line;
@@ -142,19 +143,20 @@ pub struct Device {
 pub fn devices() -> Result<Vec<Arc<Device>>> {
     let config = Config::of_process()?;
     let (ports, link_layer, link) = (config.ports as u8, config.link_layer, config.link);
-    if matches!(link, LinkChoice::Roce | LinkChoice::Window) && link_layer == LinkLayer::Infiniband {
+    if link == LinkChoice::Roce && link_layer == LinkLayer::Infiniband {
         let (name, link_layer) = (LINK.name(), LINK_LAYER.name());
         let link = link.word();
         return Err(Error::invalid(format!("{name} is '{link}', which needs the GIDs of {link_layer}=ethernet")));
     }
     gids::check_interfaces()?;
+    let window = gids::window().filter(|_| link_layer == LinkLayer::Infiniband);
     Ok((0..config.devices)
         .map(|index| {
             Arc::new(Device {
                 name: format!("vervain{index}"),
                 uverbs: format!("uverbs{index}"),
                 index,
-                guid: host_guid() | u64::from(index) << 8,
+                guid: window.map_or_else(|| host_guid(index), |node| lids::guid(&node, index)),
                 ports,
                 link_layer,
                 link,
@@ -168,26 +170,15 @@ pub(crate) fn port_count(config: &Config) -> u32 {
     config.devices * config.ports
 }
 
-/// What the GUIDs of all hosts begin with: locally administered.
-const GUID_PREFIX: u16 = 0x0256;
-
-/// Whether a GID is that of an InfiniBand port of Vervain's: the default subnet and a GUID.
-pub fn is_of_infiniband(gid: &Gid) -> bool {
-    gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && gid[8..10] == GUID_PREFIX.to_be_bytes()
-}
-
-/// A GUID that stays the same on this host: locally administered, the rest from the machine's identity. Its last two bytes
-/// are left for device and port.
-fn host_guid() -> u64 {
-    static GUID: OnceLock<u64> = OnceLock::new();
-    *GUID.get_or_init(|| {
+/// The GUID of a device that stays the same on this host: it follows from the machine's identity.
+fn host_guid(index: u32) -> u64 {
+    static IDENTITY: OnceLock<Vec<u8>> = OnceLock::new();
+    let identity = IDENTITY.get_or_init(|| {
         let mut identity = std::fs::read("/etc/machine-id").unwrap_or_default();
         identity.extend(std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default());
-        // FNV-1a: any spread of bits will do.
-        let hash =
-            identity.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
-        u64::from(GUID_PREFIX) << 48 | (hash & 0xffff_ffff) << 16
-    })
+        identity
+    });
+    lids::guid(identity, index)
 }
 
 impl Device {
@@ -246,7 +237,7 @@ impl Device {
 
     /// The LID of `port`; 0 on Ethernet.
     pub fn lid(&self, port: u8) -> u16 {
-        if self.is_ethernet() { 0 } else { 2 + self.index as u16 * 4 + u16::from(port) - 1 }
+        if self.is_ethernet() { 0 } else { lids::of_port(gids::node(), self.index, port) }
     }
 
     fn check_port(&self, port: u8) -> Result<()> {
@@ -289,15 +280,17 @@ impl Device {
     }
 
     /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first those
-    /// of the loopback interface last; on InfiniBand the port's own.
+    /// of the loopback interface last; on InfiniBand the port's own, and that of this node in a window.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         match self.link_layer {
             LinkLayer::Ethernet => gids::entries(),
             LinkLayer::Infiniband => {
-                let mut gid = [0u8; 16];
-                gid[..2].copy_from_slice(&[0xfe, 0x80]);
-                gid[8..].copy_from_slice(&(self.guid | u64::from(port)).to_be_bytes());
-                vec![GidEntry { index: 0, gid, ifindex: 0, ifname: String::new(), gid_type: GidType::Ib }]
+                let gids = std::iter::once(lids::gid(self.guid, port)).chain(gids::window());
+                let entry = |(index, gid)| {
+                    let gid_type = GidType::Ib;
+                    GidEntry { index, gid, ifindex: 0, ifname: String::new(), gid_type }
+                };
+                (0..).zip(gids).map(entry).collect()
             }
         }
     }
@@ -334,14 +327,17 @@ pub fn is_multicast(gid: &Gid) -> bool {
     gid[0] == 0xff || (crate::device::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0)
 }
 
-/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports.
+/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports. The GID of a node
+/// in a window says which one is meant, whatever the LID.
 pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
     let Some(first) = devices.first() else { return false };
     if first.is_ethernet() {
         return is_multicast(&ah.grh.dgid) || gids::is_of_this_host(&ah.grh.dgid);
     }
-    let lids = 0xc000..=0xfffe;
-    lids.contains(&ah.dlid) || devices.iter().any(|d| (1..=d.ports).any(|p| d.lid(p) == ah.dlid))
+    if let Some(own) = gids::window().filter(|own| ah.is_global && ah.grh.dgid[..8] == own[..8]) {
+        return ah.grh.dgid == own;
+    }
+    lids::is_multicast(ah.dlid) || devices.iter().any(|d| (1..=d.ports).any(|p| d.lid(p) == ah.dlid))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::arena::layout::QpShared;
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::device::Device;
 use crate::device::port_counters::{Tally, Word, by_memory};
 use crate::host::barrier;
 use crate::process::Process;
@@ -70,6 +71,11 @@ impl QpBase {
         self.process
     }
 
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        self.context.device()
+    }
+
     /// Index of its device.
     pub fn device_index(&self) -> u32 {
         self.context.device().index()
@@ -92,7 +98,8 @@ impl QpBase {
         line.add(by_memory(opcode), 1);
     }
 
-    pub(crate) fn lid(&self) -> u16 {
+    /// The LID of its port; 0 on Ethernet.
+    pub fn lid(&self) -> u16 {
         self.lid.load(Ordering::Relaxed) as u16
     }
 

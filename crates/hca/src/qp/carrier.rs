@@ -33,6 +33,11 @@ pub trait Carrier: Send + Sync {
     /// Sends what this thread has left to be sent.
     fn flush(&self) {}
 
+    /// Whether it reaches the members of a group on this host too, so that they need no copy by memory.
+    fn reaches_this_host(&self) -> bool {
+        false
+    }
+
     /// Receives what is sent to a multicast group for `qp`.
     fn join(&self, _group: &Gid, _qp: &Qp) -> Result<()> {
         Ok(())

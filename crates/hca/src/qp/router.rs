@@ -33,7 +33,13 @@ impl Router {
         let here = is_this_host(&self.devices, ah);
         match (self.choice, carrier) {
             (LinkChoice::Roce | LinkChoice::Window, Some(n)) => Route::Carrier(n),
-            (LinkChoice::Auto, Some(n)) if is_multicast(&ah.grh.dgid) => Route::Both(n),
+            (LinkChoice::Auto, Some(n)) if is_multicast(&ah.grh.dgid) => {
+                if self.carriers[n].reaches_this_host() {
+                    Route::Carrier(n)
+                } else {
+                    Route::Both(n)
+                }
+            }
             (LinkChoice::Window, None) => Route::Unreachable,
             _ if here => Route::Memory,
             (LinkChoice::Auto, Some(n)) => Route::Carrier(n),

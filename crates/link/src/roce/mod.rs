@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use timers::Timers;
 use vervain_hca::device::Device;
-use vervain_hca::device::is_of_infiniband;
+use vervain_hca::device::lids::is_of_infiniband;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::process::poller::Poller;

@@ -1,7 +1,8 @@
-//! Addresses of a window: the GID of a node, and the process of a QP number.
+//! Addresses of a window: the GID of a node, or a LID of its, and the process of a QP number.
 
-use vervain_hca::Gid;
 use vervain_hca::arena::layout::slot_of;
+use vervain_hca::device::{Device, is_multicast, lids};
+use vervain_hca::{AhAttr, Gid};
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::{Facts, PROCESSES};
 
@@ -10,6 +11,28 @@ pub fn node(facts: &Facts, gid: &Gid) -> Option<u32> {
     let number = u64::from_be_bytes(*gid.last_chunk()?).checked_sub(1)?;
     let node = u32::try_from(number).ok().filter(|node| *node < facts.layout.nodes())?;
     (facts.gid(node) == *gid).then_some(node)
+}
+
+/// The node that an address leads to, if it is of this window: by GID, and from InfiniBand by LID where there is no GID of the window.
+pub fn destination(facts: &Facts, device: &Device, ah: &AhAttr) -> Option<u32> {
+    let by_gid = node(facts, &ah.grh.dgid).filter(|_| ah.is_global);
+    if device.is_ethernet() {
+        return by_gid;
+    }
+    by_gid.or_else(|| lids::node(ah.dlid).filter(|node| *node < facts.layout.nodes()))
+}
+
+/// Whether what is sent to this group goes through the window. It has members everywhere: on Ethernet, where they are told of it, the
+/// source decides.
+pub fn is_group(facts: &Facts, device: &Device, ah: &AhAttr) -> bool {
+    if !is_multicast(&ah.grh.dgid) || !ah.is_global {
+        return false;
+    }
+    if !device.is_ethernet() {
+        return lids::is_multicast(ah.dlid);
+    }
+    let source = device.source(ah.grh.sgid_index.into());
+    source.is_some_and(|(gid, _)| node(facts, &gid) == Some(facts.node))
 }
 
 /// Which of its node's processes has a QP: the slots of process p are those with remainder p.

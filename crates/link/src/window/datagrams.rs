@@ -1,4 +1,5 @@
-//! Datagrams and multicast through a window (IBA 9.8.3, 10.5). In front of the payload stands what a packet of RoCE has in its IP header.
+//! Datagrams and multicast through a window (IBA 9.8.3, 10.5). In front of the payload stands what a packet of RoCE has in its IP header,
+//! and one of InfiniBand in its LRH and GRH.
 
 use super::address;
 use super::connection::PKEY;
@@ -9,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
-use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::Word;
+use vervain_hca::device::{grh, lids};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::carrier::Datagram;
@@ -18,6 +19,7 @@ use vervain_hca::responder::datagram;
 use vervain_hca::rq::Receipt;
 use vervain_hca::{AhAttr, Gid, Qp, QpType, now_ns, wc};
 use vervain_transport::{Nak, Refused};
+use vervain_window::Facts;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
@@ -90,18 +92,52 @@ impl Patience {
 }
 
 /// What stands in front of the payload.
+#[derive(Debug, PartialEq)]
 struct Route {
     dgid: Gid,
     traffic_class: u8,
     hop_limit: u8,
     flow_label: u32,
+    lrh: Lrh,
+}
+
+/// What InfiniBand says of a datagram beside its GRH; on Ethernet nothing, and all have a GRH.
+#[derive(Debug, Default, PartialEq)]
+struct Lrh {
+    /// Which port of its node it leaves from, as [`lids::place`].
+    place: u16,
+    service_level: u8,
+    has_grh: bool,
+    /// Its source is the GID of the node in the window, not that of the port.
+    from_node: bool,
+}
+
+impl Lrh {
+    fn of(ah: &AhAttr, qp: &Qp, facts: &Facts) -> Lrh {
+        if qp.device().is_ethernet() {
+            return Lrh::default();
+        }
+        let source = || qp.device().gid(ah.port_num.max(1), ah.grh.sgid_index.into());
+        let from_node = ah.is_global && source().is_ok_and(|gid| gid == facts.gid(facts.node));
+        Lrh { place: lids::place(qp.lid()), service_level: ah.sl, has_grh: ah.is_global, from_node }
+    }
+
+    fn encode(&self) -> u16 {
+        let flags = u16::from(self.has_grh) << 10 | u16::from(self.from_node) << 11;
+        self.place | u16::from(self.service_level & 15) << 6 | flags
+    }
+
+    fn decode(word: u16) -> Lrh {
+        let (place, service_level) = (word & 63, (word >> 6 & 15) as u8);
+        Lrh { place, service_level, has_grh: word & 1 << 10 != 0, from_node: word & 1 << 11 != 0 }
+    }
 }
 
 impl Route {
-    fn of(ah: &AhAttr) -> Route {
+    fn of(ah: &AhAttr, lrh: Lrh) -> Route {
         let grh = &ah.grh;
         let (traffic_class, hop_limit, flow_label) = (grh.traffic_class, grh.hop_limit, grh.flow_label);
-        Route { dgid: grh.dgid, traffic_class, hop_limit, flow_label }
+        Route { dgid: grh.dgid, traffic_class, hop_limit, flow_label, lrh }
     }
 
     fn encode(&self) -> [u8; ROUTE] {
@@ -109,12 +145,15 @@ impl Route {
         bytes[..16].copy_from_slice(&self.dgid);
         bytes[16..20].copy_from_slice(&self.flow_label.to_be_bytes());
         (bytes[20], bytes[21]) = (self.traffic_class, self.hop_limit);
+        bytes[22..].copy_from_slice(&self.lrh.encode().to_be_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8; ROUTE]) -> Option<Route> {
         let flow_label = u32::from_be_bytes(bytes[16..20].try_into().ok()?);
-        Some(Route { dgid: bytes[..16].try_into().ok()?, traffic_class: bytes[20], hop_limit: bytes[21], flow_label })
+        let lrh = Lrh::decode(u16::from_be_bytes(*bytes.last_chunk()?));
+        let dgid = bytes[..16].try_into().ok()?;
+        Some(Route { dgid, traffic_class: bytes[20], hop_limit: bytes[21], flow_label, lrh })
     }
 }
 
@@ -207,14 +246,15 @@ impl Engine {
             ..Headers::default()
         };
         let headers = encode(&headers);
-        let route = Route::of(datagram.ah).encode();
+        let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp, self.facts())).encode();
         let mut pieces = Pieces::of(&route);
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
         let listener = self.datagrams.listener(qp.qp_num())?;
         if datagram.qpn == MULTICAST_QPN {
             return self.send_to_group(qp, &listener, &datagram.ah.grh.dgid, &headers, &pieces);
         }
-        let peer = address::node(self.facts(), &datagram.ah.grh.dgid).map(|node| address::peer(node, datagram.qpn))?;
+        let node = address::destination(self.facts(), qp.device(), datagram.ah)?;
+        let peer = address::peer(node, datagram.qpn);
         let limit = match self.pair(peer) {
             Some(pair) => {
                 let pushed = pair.push(Class::Request, &headers, &pieces);
@@ -290,7 +330,8 @@ impl Engine {
         } else {
             vec![headers.bth.dest_qpn]
         };
-        let from = self.facts().gid(pair.peer.node);
+        let node_gid = self.facts().gid(pair.peer.node);
+        let (slid, port_gid) = lids::at(pair.peer.node, &node_gid, route.lrh.place);
         let immediate = headers.imm.map(u32::from_ne_bytes);
         for qpn in qpns {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };
@@ -299,13 +340,15 @@ impl Engine {
                 return false;
             }
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, payload.len() as u64));
+            let roce = qp.device().is_ethernet();
+            let Lrh { service_level, has_grh, from_node, .. } = route.lrh;
             let route = grh::Route {
-                sgid: &from,
+                sgid: if roce || from_node { &node_gid } else { &port_gid },
                 dgid: &route.dgid,
                 traffic_class: route.traffic_class,
                 flow_label: route.flow_label,
                 hop_limit: route.hop_limit,
-                roce: true,
+                roce,
             };
             let header = grh::build(&route, payload.len() + if immediate.is_some() { 4 } else { 0 });
             let receipt = Receipt {
@@ -313,8 +356,10 @@ impl Engine {
                 byte_len: (payload.len() + grh::GRH_BYTES) as u32,
                 imm: immediate.unwrap_or(0),
                 src_qp: deth.source_qpn,
-                sl: route.service_level(0),
-                wc_flags: wc::FLAG_GRH | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
+                slid: if roce { 0 } else { slid },
+                sl: route.service_level(service_level),
+                wc_flags: if roce || has_grh { wc::FLAG_GRH } else { 0 }
+                    | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
                 ..Receipt::default()
             };
             let mut lanes = listener.lanes.lock();
@@ -350,5 +395,22 @@ impl Engine {
 fn count_sent(qp: &Qp, pushed: Result<u64, Refused>, len: u64) {
     if pushed.is_ok() {
         qp.tally.add_both((Word::SentPackets, 1), (Word::WindowRingBytes, len));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_front_of_the_payload_is_read_as_it_was_written() {
+        for (place, service_level) in [(0, 0), (63, 15), (5, 8)] {
+            for (has_grh, from_node) in [(false, false), (true, false), (true, true)] {
+                let lrh = Lrh { place, service_level, has_grh, from_node };
+                let (dgid, traffic_class, hop_limit, flow_label) = ([0xfd; 16], 0xab, 0xcd, 0xf_ffff);
+                let route = Route { dgid, traffic_class, hop_limit, flow_label, lrh };
+                assert_eq!(Route::decode(&route.encode()), Some(route));
+            }
+        }
     }
 }

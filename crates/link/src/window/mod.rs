@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
-use vervain_hca::device::{Device, is_multicast};
+use vervain_hca::device::Device;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
@@ -353,19 +353,17 @@ impl Engine {
 impl Carrier for Window {
     fn carries(&self, device: &Device, ah: &AhAttr) -> bool {
         let facts = self.0.facts();
-        // A group has members everywhere: where they are told of it, the source decides.
-        let leaves_here = || {
-            let source = device.source(ah.grh.sgid_index.into());
-            source.is_some_and(|(gid, _)| address::node(facts, &gid) == Some(facts.node))
-        };
-        device.is_ethernet()
-            && if is_multicast(&ah.grh.dgid) { leaves_here() } else { address::node(facts, &ah.grh.dgid).is_some() }
+        address::is_group(facts, device, ah) || address::destination(facts, device, ah).is_some()
+    }
+
+    fn reaches_this_host(&self) -> bool {
+        true
     }
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
         let engine = &self.0;
-        let node = address::node(engine.facts(), &attr.ah.grh.dgid)
-            .ok_or_else(|| Error::new(libc::ENETUNREACH, "the GID is none of the window's nodes"))?;
+        let node = address::destination(engine.facts(), qp.device(), &attr.ah)
+            .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
         let peer = address::peer(node, attr.dest_qp_num);
         let connection = Connection::new(engine, qp, attr, peer);
         engine.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));

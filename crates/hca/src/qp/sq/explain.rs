@@ -1,5 +1,6 @@
 //! Why a work request has failed, in a sentence (DESIGN decision 11).
 
+use crate::device::gids;
 use crate::device::grh::is_ipv4;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
@@ -44,7 +45,8 @@ impl SendQueue {
                  both sides"
             ));
         }
-        Some(format!("LID {:#x} is of no port of this host", ah.dlid))
+        let or_window = if gids::window().is_some() { ", and of no node of the window" } else { "" };
+        Some(format!("LID {:#x} is of no port of this host{or_window}", ah.dlid))
     }
 }
 
