@@ -12,12 +12,22 @@ use vervain_window::Options;
 /// When it cannot be made.
 pub fn memory() -> &'static str {
     static WINDOW: OnceLock<(OwnedFd, String)> = OnceLock::new();
-    let made = WINDOW.get_or_init(|| {
-        let memory = vervain_window::memfd(&Options::default()).expect("a window");
-        let name = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
-        (memory, name)
-    });
-    &made.1
+    &WINDOW.get_or_init(|| made(&Options::default())).1
+}
+
+/// [`memory`], in which each of 64 processes of a node has room for each: 2 GiB, of which they use 130 MiB.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn large_memory() -> &'static str {
+    static WINDOW: OnceLock<(OwnedFd, String)> = OnceLock::new();
+    &WINDOW.get_or_init(|| made(&Options { size: Some(2 << 30), ..Options::default() })).1
+}
+
+fn made(options: &Options) -> (OwnedFd, String) {
+    let memory = vervain_window::memfd(options).expect("a window");
+    let name = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+    (memory, name)
 }
 
 /// [`memory`], for programs whose own memory lies in it.

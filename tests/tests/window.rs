@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use vervain_tests::matrix::PERFTEST;
 use vervain_tests::pairs::{complaint, has_all_sizes, pair, pair_apart, perftest_by_turns, words};
-use vervain_tests::{Failures, Job, Runs, alone, c_program, failure, have, have_c, under_vervain, way};
+use vervain_tests::{Failures, Job, Runs, alone, c_program, failure, have, have_c, under_vervain, way, windows};
 use vervain_window::Options;
 
 const WINDOWS: &[&str] = &["window", "write_only"];
@@ -57,6 +57,12 @@ fn atomics_of_peers_and_of_the_owners_threads_add_up() {
 #[test]
 fn sixteen_processes_talk_all_to_all() {
     run("crowd", &["all_to_all"]);
+}
+
+#[test]
+fn sixty_four_processes_talk_all_to_all() {
+    let vars = &[("VERVAIN_WINDOW", windows::large_memory())];
+    Runs { program: "scale", cases: &[&["all_to_all"]], ways: &["window"], vars, ..RUNS }.must_hold();
 }
 
 #[test]

@@ -213,8 +213,36 @@ impl Claims {
         Ok(granules)
     }
 
-    /// So many granules in a row that nobody owns or uses, by now with both locks.
+    /// So many granules in a row that nobody owns or uses, by now with both locks. To ask the kernel for each granule takes long where
+    /// many processes have some, so those are passed over at first that are said to be a living process's; who says so wrongly hides
+    /// them until nothing else is free.
     fn find(&self, held: &Held, count: u32, all: &Range<u32>, align: u32) -> Result<Option<Range<u32>>> {
+        let mut living = BTreeMap::new();
+        let found =
+            self.find_where(|granule| !self.is_said_to_be_owned(granule, &mut living), held, count, all, align)?;
+        if found.is_some() { Ok(found) } else { self.find_where(|_| true, held, count, all, align) }
+    }
+
+    /// Whether a granule is said to be another process's that lives; `living` is what has been found out about processes.
+    fn is_said_to_be_owned(&self, granule: u32, living: &mut BTreeMap<u32, bool>) -> bool {
+        let word = self.own.word(Layout::owner(granule)).load(Ordering::Acquire);
+        let process = (word as u8).checked_sub(1).map(u32::from).filter(|process| *process < PROCESSES);
+        process.is_some_and(|process| {
+            let lives =
+                || self.kernel.others(one(locks::process(self.node, process))).is_ok_and(|others| others.is_some());
+            *living.entry(process).or_insert_with(lives)
+        })
+    }
+
+    /// Such granules among those that `may_be_free`.
+    fn find_where(
+        &self,
+        mut may_be_free: impl FnMut(u32) -> bool,
+        held: &Held,
+        count: u32,
+        all: &Range<u32>,
+        align: u32,
+    ) -> Result<Option<Range<u32>>> {
         let foreign = nodes::has_other_kernels(self.header(), self.layout, self.identity);
         let mut first = all.start;
         loop {
@@ -224,8 +252,13 @@ impl Claims {
             }
             let run = first..first + count;
             let (owner, users) = (locks::owner(self.node, &run), locks::users(self.node, &run));
-            let is_taken = |g: &u32| held.granules.contains(g) || held.uses.contains_key(&(self.node, *g));
-            if let Some(taken) = run.clone().rev().find(|g| is_taken(g) || foreign && self.rests(*g)) {
+            let mut is_taken = |g: u32| {
+                !may_be_free(g)
+                    || held.granules.contains(&g)
+                    || held.uses.contains_key(&(self.node, g))
+                    || foreign && self.rests(g)
+            };
+            if let Some(taken) = run.clone().rev().find(|g| is_taken(*g)) {
                 first = taken + 1;
             } else if !self.kernel.try_lock(owner.clone(), Kind::Alone)? {
                 first = self.behind_others(owner, &run)?;

@@ -15,6 +15,7 @@ use crate::layout::{CELL, Layout, PROCESSES};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +38,8 @@ impl PeerId {
 /// The first and the longest time between two states to a peer that does not answer, in nanoseconds.
 const FIRST_NS: u64 = 200_000;
 const LONGEST_NS: u64 = 100_000_000;
+/// Pairs that are looked at at once for whether their processes live.
+const LOOKS: usize = 4;
 
 /// What has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +158,8 @@ pub struct Rendezvous {
     /// Pairs so far.
     pairs: u64,
     peers: BTreeMap<PeerId, Peer>,
+    /// Who was looked at last for being dead.
+    looked_at: PeerId,
 }
 
 impl fmt::Debug for Rendezvous {
@@ -177,7 +182,7 @@ impl Rendezvous {
         for peer in all(layout).filter(|peer| *peer != me) {
             voice.tell(peer, voice.nothing());
         }
-        Rendezvous { voice, bell, pairs: 0, peers: BTreeMap::new() }
+        Rendezvous { voice, bell, pairs: 0, peers: BTreeMap::new(), looked_at: me }
     }
 
     /// The bell, which can be looked at without the doors.
@@ -187,10 +192,11 @@ impl Rendezvous {
 
     /// Makes a pair with `peer`, if there is none; false where there is no room for a block.
     pub fn want(&mut self, now: u64, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> bool {
+        let mut lives = None;
         if peer != self.voice.me {
             // Another process may have the number by now.
             self.hear(peer, memory, event);
-            self.bury(peer, memory, event);
+            lives = self.bury(peer, memory, event);
         }
         if self.pair(peer).is_none() && !self.begin(peer, false, memory) {
             return false;
@@ -210,10 +216,7 @@ impl Rendezvous {
             return true;
         }
         pair.is_wanted = true;
-        let with = pair.with.map(|with| with.incarnation);
-        if let Some(with) = with.filter(|_| !pair.is_due())
-            && self.voice.device.claims().is_alive(peer.node, with) != Ok(Some(true))
-        {
+        if pair.with.is_some() && !pair.is_due() && lives != Some(true) {
             // Whether it is there nobody knows: where another one is, that answers.
             pair.is_answered = false;
         }
@@ -239,18 +242,29 @@ impl Rendezvous {
         Bell::place(layout, of) + 8
     }
 
-    /// The end of pairs whose processes are known to be dead.
+    /// The end of pairs whose processes are known to be dead, of a few pairs at each call: the kernel goes through the locks of all
+    /// processes to say whether one lives, which takes the longer the more pairs there are between them.
     pub fn look_for_dead(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
-        let peers: Vec<_> = self.peers.keys().copied().filter(|peer| *peer != self.voice.me).collect();
-        peers.into_iter().for_each(|peer| self.bury(peer, memory, event));
+        let has_other = |(peer, known): (&PeerId, &Peer)| {
+            let is_other = *peer != self.voice.me && known.pair.as_ref().is_some_and(|pair| pair.with.is_some());
+            is_other.then_some(*peer)
+        };
+        let after = self.peers.range((Bound::Excluded(self.looked_at), Bound::Unbounded)).filter_map(has_other);
+        let next: Vec<_> = after.chain(self.peers.range(..=self.looked_at).filter_map(has_other)).take(LOOKS).collect();
+        for peer in next {
+            self.looked_at = peer;
+            self.bury(peer, memory, event);
+        }
     }
 
-    fn bury(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
-        if let Some(with) = self.pair(peer).and_then(|pair| pair.with)
-            && self.voice.device.claims().is_alive(peer.node, with.incarnation) == Ok(Some(false))
-        {
+    /// Ends the pair with a peer that is known to be dead; whether the peer lives, where that is known.
+    fn bury(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> Option<bool> {
+        let with = self.pair(peer)?.with?;
+        let lives = self.voice.device.claims().is_alive(peer.node, with.incarnation).ok()?;
+        if lives == Some(false) {
             self.over(peer, memory, event);
         }
+        lives
     }
 
     /// Reads all doors, and says what has changed.

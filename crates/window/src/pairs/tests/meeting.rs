@@ -5,7 +5,7 @@ use crate::pairs::block;
 use crate::pairs::door::{End, State, WORDS};
 use crate::pairs::memory::Memory;
 use crate::pairs::rendezvous::{Event, PeerId, Rendezvous};
-use crate::{CELL, Claim, GRANULE, PROCESSES, Process, PutDevice, REST_MS, Region};
+use crate::{CELL, Claim, GRANULE, Layout, PROCESSES, Process, PutDevice, REST_MS, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -193,6 +193,52 @@ fn another_process_of_the_same_number_is_another_one() {
     a.want(SECOND);
     let incarnations = [a.incarnation(), c.incarnation()];
     blocks(&settle(&mut a, &mut c), incarnations);
+}
+
+#[test]
+fn the_dead_among_many_peers_are_found_a_few_at_a_time() {
+    let two = Two::new();
+    let mut a = Side::new(&two, 0);
+    let mut peers: Vec<Side> = (0..10).map(|_| Side::new(&two, 1)).collect();
+    for b in &mut peers {
+        a.want(PeerId { node: 1, process: b.process.number() });
+        settle(&mut a, b);
+    }
+    let mut look = || {
+        let Side { rendezvous, memory, .. } = &mut a;
+        let mut dead = Vec::new();
+        rendezvous.look_for_dead(memory, &mut |event| match event {
+            Event::Down { peer, .. } => dead.push(peer.process),
+            _ => panic!("{event:?}"),
+        });
+        dead
+    };
+    assert_eq!([look(), look(), look()], [[]; 3], "all live");
+    // Three looks at four have come round to the second one.
+    peers.remove(1);
+    assert_eq!([look(), look(), look()], [vec![], vec![], vec![1]]);
+    peers.clear();
+    let found = [look(), look(), look()];
+    assert_eq!(found.each_ref().map(Vec::len), [4, 4, 1]);
+    assert_eq!((found.concat().len(), look()), (9, vec![]));
+}
+
+#[test]
+fn memory_that_is_said_to_be_anothers_is_found_when_nothing_else_is_free() {
+    let two = Two::new();
+    let a = Side::new(&two, 0);
+    let other = two.elsewhere(0).claims().process().unwrap();
+    let region = a.region();
+    let layout = a.device.facts().layout;
+    let all = layout.granules();
+    // As if the other process had all but the last two: that is asked for first what nobody is said to have.
+    for granule in all.start..all.end - 2 {
+        region.word(Layout::owner(granule)).store(u64::from(other.number()) + 1, Ordering::Relaxed);
+    }
+    let claims = a.rest();
+    let granules: Vec<u32> = claims.iter().flat_map(Claim::granules).collect();
+    assert_eq!(granules[..2], [all.end - 2, all.end - 1]);
+    assert_eq!(granules.len(), all.len());
 }
 
 #[test]

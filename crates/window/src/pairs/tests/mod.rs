@@ -14,19 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Two nodes of a window, and the memory that they are.
 struct Two {
-    _memory: Option<OwnedFd>,
+    memory: Option<OwnedFd>,
     devices: [Arc<dyn PutDevice>; 2],
+}
+
+const OPTIONS: Options = Options { nodes: Some(2), size: Some(32 << 20), node: None };
+
+fn open(memory: &OwnedFd, node: u32) -> Arc<dyn PutDevice> {
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    Arc::new(FileDevice::open(Path::new(&path), &Options { node: Some(node), ..OPTIONS }).unwrap())
 }
 
 impl Two {
     fn new() -> Two {
-        let options = Options { nodes: Some(2), size: Some(32 << 20), node: None };
-        let memory = crate::memfd(&options).unwrap();
-        let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
-        let open = |node| -> Arc<dyn PutDevice> {
-            Arc::new(FileDevice::open(Path::new(&path), &Options { node: Some(node), ..options }).unwrap())
-        };
-        Two { devices: [open(0), open(1)], _memory: Some(memory) }
+        let memory = crate::memfd(&OPTIONS).unwrap();
+        Two { devices: [open(&memory, 0), open(&memory, 1)], memory: Some(memory) }
+    }
+
+    /// One of them as another program has it.
+    fn elsewhere(&self, node: u32) -> Arc<dyn PutDevice> {
+        open(self.memory.as_ref().unwrap(), node)
     }
 
     /// With a kernel each, which tells nothing of the other's processes.
@@ -34,7 +41,7 @@ impl Two {
         let layout = Layout::new(2, 32 << 20).unwrap();
         let world = World::new(layout, Plan { kernel_each: true, ..Plan::default() }, 0);
         let device = |node| -> Arc<dyn PutDevice> { Arc::new(world.device(node).unwrap()) };
-        Two { devices: [device(0), device(1)], _memory: None }
+        Two { devices: [device(0), device(1)], memory: None }
     }
 
     /// A ring from the first to the second, whose blocks are the first granule of each.
