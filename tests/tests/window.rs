@@ -49,6 +49,15 @@ fn unreliable_requests_to_one_who_stands_still_end() {
         .must_hold();
 }
 
+/// A program may use a buffer again when the peer has answered what was in it, as UCX does, whether or not the send is still to be done
+/// another time.
+#[test]
+fn datagrams_to_one_who_stands_still_leave() {
+    let cases: &[&[&str]] = &[&["datagrams_to_one_who_stands_still"]];
+    let ways = &["auto", "roce", "window", "write_only"];
+    Runs { program: "absent", cases, ways, vars: &[], at_once: 4, ..RUNS }.must_hold();
+}
+
 #[test]
 fn atomics_of_peers_and_of_the_owners_threads_add_up() {
     run("owner_atomics", &[]);

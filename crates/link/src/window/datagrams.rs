@@ -50,8 +50,9 @@ struct Listener {
     qp: Weak<Qp>,
     lanes: OwnerLock<Lanes>,
     patience: Patience,
-    /// Since when its datagram at the head waits, or zero.
-    waits: AtomicU64,
+    /// Since when a datagram for a peer waits, and one for a group.
+    waits: OwnerLock<HashMap<Option<PeerId>, u64>>,
+    has_waits: AtomicBool,
     /// Members of a group that have that datagram already.
     served: OwnerLock<Vec<PeerId>>,
     /// Changed under the lock of `lanes`.
@@ -158,17 +159,28 @@ impl Route {
 }
 
 impl Listener {
-    /// When its datagram at the head, which could not be sent, is tried again; None, when it has waited for `limit` nanoseconds.
-    fn tries_again(&self, limit: u64) -> Option<u64> {
-        let (now, since) = (now_ns(), self.waits.load(Ordering::Relaxed));
-        if limit == 0 || since != 0 && now.saturating_sub(since) > limit {
-            self.waits.store(0, Ordering::Relaxed);
+    /// When a datagram that could not be sent to a peer, or to all of a group, is tried again; None, when it has waited for `limit`
+    /// nanoseconds.
+    fn tries_again(&self, to: Option<PeerId>, limit: u64) -> Option<u64> {
+        let mut waits = self.waits.lock();
+        self.has_waits.store(true, Ordering::Relaxed);
+        let now = now_ns();
+        let since = *waits.entry(to).or_insert(now);
+        if limit == 0 || now.saturating_sub(since) > limit {
+            waits.remove(&to);
             return None;
         }
-        if since == 0 {
-            self.waits.store(now, Ordering::Relaxed);
-        }
         Some(now + SOON_NS)
+    }
+
+    /// Something has left for a peer, or for a group.
+    #[inline]
+    fn has_sent(&self, to: Option<PeerId>) {
+        if self.has_waits.load(Ordering::Relaxed) {
+            let mut waits = self.waits.lock();
+            waits.remove(&to);
+            self.has_waits.store(!waits.is_empty(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -179,7 +191,8 @@ impl Datagrams {
             qp: Arc::downgrade(qp),
             lanes: OwnerLock::default(),
             patience: Patience::default(),
-            waits: AtomicU64::new(0),
+            waits: OwnerLock::default(),
+            has_waits: AtomicBool::new(false),
             served: OwnerLock::default(),
             closed: AtomicBool::new(false),
         };
@@ -260,7 +273,7 @@ impl Engine {
                 let pushed = pair.push(Class::Request, &headers, &pieces);
                 if pushed != Err(Refused::Full) {
                     count_sent(qp, pushed, datagram.data.len());
-                    listener.waits.store(0, Ordering::Relaxed);
+                    listener.has_sent(Some(peer));
                     return None;
                 }
                 if pair.is_stalled() { 0 } else { ROOM_NS }
@@ -268,7 +281,7 @@ impl Engine {
             None if self.want(peer) => PAIR_NS,
             None => return None,
         };
-        let again = listener.tries_again(limit);
+        let again = listener.tries_again(Some(peer), limit);
         if again.is_none() {
             self.pair(peer).iter().for_each(|pair| pair.stall());
             log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
@@ -308,13 +321,13 @@ impl Engine {
             waits
         });
         if !left.is_empty() {
-            if let Some(again) = from.tries_again(ROOM_NS) {
+            if let Some(again) = from.tries_again(None, ROOM_NS) {
                 return Some(again);
             }
             left.iter().for_each(|pair| pair.stall());
         }
         served.clear();
-        from.waits.store(0, Ordering::Relaxed);
+        from.has_sent(None);
         None
     }
 

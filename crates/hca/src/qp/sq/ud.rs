@@ -1,6 +1,8 @@
-//! Datagrams (IBA 9.8.3): a send completes when it has left, and arrives or is dropped. By memory it never waits for anybody:
-//! messages to a process whose handshake is under way are kept for a moment, so that the first one does not get lost and a
-//! stopped process does not hold up the others. In packets the link may hold it back for a while.
+//! Datagrams (IBA 9.8.3): a send completes when it has left, and arrives or is dropped. It does not wait for anybody: messages to
+//! a process whose handshake is under way, or that a carrier holds back, are kept for a moment, so that the first one does not get
+//! lost and a stopped process does not hold up the others. Programs count on that: UCX uses a buffer again when the peer has answered
+//! what was in it, be it still posted for another time. Only those to a group, and of others more than a few, wait for their carrier
+//! in the send queue.
 
 use crate::arena::layout::MULTICAST_QPN;
 use crate::device::grh::{self, GRH_BYTES};
@@ -26,6 +28,9 @@ use vervain_iba::{AhAttr, Opcode, send_flags, wc};
 const KEEP_NS: u64 = 1_000_000_000;
 /// Messages kept in all.
 const KEEP: usize = 1024;
+/// The same of those that a carrier holds back, which says itself when it has tried one for long enough.
+const KEEP_FOR_CARRIER_NS: u64 = 4_000_000_000;
+const KEEP_FOR_CARRIER: usize = 64;
 const LOOK_NS: u64 = 100_000;
 
 /// A datagram that leaves by a carrier.
@@ -126,16 +131,17 @@ impl SendQueue {
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
         let solicited = w.flags & send_flags::SOLICITED != 0;
         if to.route.carrier().is_some() {
-            let (ah, qpn, qkey) = (&to.ah, to.qpn, self.qkey(&to));
-            let datagram = Datagram { ah, qpn, qkey, imm, solicited, data: &pieces };
-            let held_back_until = self.carriers().and_then(|out| out.send(to.route, &datagram));
-            if let Some(peers) = self.path.datagrams_mut() {
-                peers.left = true;
-            }
+            let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(to.qpn));
+            let held_back_until =
+                if waits { Some(now_ns() + LOOK_NS) } else { self.carry(&to, &pieces, imm, solicited) };
             if let Some(until) = held_back_until {
-                // What the peer makes room for is what has left.
-                self.flush_datagrams();
-                return Step::Wait(until);
+                let is_full = |peers: &UdPeers| peers.waiting.len() >= KEEP_FOR_CARRIER;
+                if to.qpn == MULTICAST_QPN || self.path.datagrams().is_none_or(is_full) {
+                    // What the peer makes room for is what has left.
+                    self.flush_datagrams();
+                    return Step::Wait(until);
+                }
+                return self.keep(to, &pieces, imm, solicited, now_ns() + KEEP_FOR_CARRIER_NS);
             }
         }
         let members = match to.route {
@@ -148,17 +154,37 @@ impl SendQueue {
             // Those that wait go first, or messages to one peer would change places.
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
             let later = waits || !self.deliver(qp, &to, &pieces, imm, solicited);
-            if let Some(peers) = self.path.datagrams_mut().filter(|peers| later && peers.waiting.len() < KEEP) {
-                let mut data = vec![0u8; total as usize];
-                // SAFETY: the vector has `total` bytes and the pieces, checked local memory, name as many.
-                if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), &pieces, false) }.is_err() {
-                    return Step::Done(wc::LOC_PROT_ERR);
+            if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
+                let kept = self.keep(to, &pieces, imm, solicited, now_ns() + KEEP_NS);
+                if !matches!(kept, Step::Done(wc::SUCCESS)) {
+                    return kept;
                 }
-                let message = Message { data, imm, solicited };
-                peers.waiting.push_back(Kept { to, message, until: now_ns() + KEEP_NS });
             }
         }
         Step::Done(wc::SUCCESS)
+    }
+
+    /// Keeps a message that cannot leave now.
+    fn keep(&mut self, to: UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool, until: u64) -> Step {
+        let mut data = vec![0u8; pieces.len() as usize];
+        // SAFETY: the vector has as many bytes as the pieces, checked local memory, name.
+        if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), pieces, false) }.is_err() {
+            return Step::Done(wc::LOC_PROT_ERR);
+        }
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, until });
+        }
+        Step::Done(wc::SUCCESS)
+    }
+
+    /// Gives a message to its carrier. A time if it is to be tried again then.
+    fn carry(&mut self, to: &UdAddress, data: &Pieces, imm: Option<u32>, solicited: bool) -> Option<u64> {
+        let datagram = Datagram { ah: &to.ah, qpn: to.qpn, qkey: self.qkey(to), imm, solicited, data };
+        let held_back_until = self.carriers().and_then(|out| out.send(to.route, &datagram));
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.left = true;
+        }
+        held_back_until
     }
 
     /// IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
@@ -185,8 +211,12 @@ impl SendQueue {
             let Some(kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
             let mut pieces = Pieces::new();
             pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
+            let Message { imm, solicited, .. } = kept.message;
             let later = blocked.contains(&kept.to.qpn)
-                || !self.deliver(qp, &kept.to, &pieces, kept.message.imm, kept.message.solicited);
+                || match kept.to.route.carrier() {
+                    Some(_) => self.carry(&kept.to, &pieces, imm, solicited).is_some(),
+                    None => !self.deliver(qp, &kept.to, &pieces, imm, solicited),
+                };
             if later {
                 blocked.push(kept.to.qpn);
                 if let Some(peers) = self.path.datagrams_mut().filter(|_| now_ns() < kept.until) {
@@ -194,6 +224,7 @@ impl SendQueue {
                 }
             }
         }
+        self.flush_datagrams();
         self.wake_peers();
     }
 
