@@ -71,6 +71,8 @@ pub(crate) struct UdPeers {
 struct Kept {
     to: UdAddress,
     message: Message,
+    /// For its carrier; else for memory, as to a member of a group that is reached both ways.
+    is_carried: bool,
     until: u64,
 }
 
@@ -141,7 +143,8 @@ impl SendQueue {
                     self.flush_datagrams();
                     return Step::Wait(until);
                 }
-                return self.keep(to, &pieces, imm, solicited, now_ns() + KEEP_FOR_CARRIER_NS);
+                let message = (imm, solicited);
+                return self.keep(to, &pieces, message, true, now_ns() + KEEP_FOR_CARRIER_NS);
             }
         }
         let members = match to.route {
@@ -155,7 +158,7 @@ impl SendQueue {
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
             let later = waits || !self.deliver(qp, &to, &pieces, imm, solicited);
             if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
-                let kept = self.keep(to, &pieces, imm, solicited, now_ns() + KEEP_NS);
+                let kept = self.keep(to, &pieces, (imm, solicited), false, now_ns() + KEEP_NS);
                 if !matches!(kept, Step::Done(wc::SUCCESS)) {
                     return kept;
                 }
@@ -165,14 +168,21 @@ impl SendQueue {
     }
 
     /// Keeps a message that cannot leave now.
-    fn keep(&mut self, to: UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool, until: u64) -> Step {
+    fn keep(
+        &mut self,
+        to: UdAddress,
+        pieces: &Pieces,
+        (imm, solicited): (Option<u32>, bool),
+        is_carried: bool,
+        until: u64,
+    ) -> Step {
         let mut data = vec![0u8; pieces.len() as usize];
         // SAFETY: the vector has as many bytes as the pieces, checked local memory, name.
         if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), pieces, false) }.is_err() {
             return Step::Done(wc::LOC_PROT_ERR);
         }
         if let Some(peers) = self.path.datagrams_mut() {
-            peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, until });
+            peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, is_carried, until });
         }
         Step::Done(wc::SUCCESS)
     }
@@ -213,9 +223,9 @@ impl SendQueue {
             pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
             let Message { imm, solicited, .. } = kept.message;
             let later = blocked.contains(&kept.to.qpn)
-                || match kept.to.route.carrier() {
-                    Some(_) => self.carry(&kept.to, &pieces, imm, solicited).is_some(),
-                    None => !self.deliver(qp, &kept.to, &pieces, imm, solicited),
+                || match kept.is_carried {
+                    true => self.carry(&kept.to, &pieces, imm, solicited).is_some(),
+                    false => !self.deliver(qp, &kept.to, &pieces, imm, solicited),
                 };
             if later {
                 blocked.push(kept.to.qpn);
