@@ -234,7 +234,7 @@ impl Claims {
         })
     }
 
-    /// Such granules among those that `may_be_free`.
+    /// So many granules in a row among those that `may_be_free`, by now with both locks.
     fn find_where(
         &self,
         mut may_be_free: impl FnMut(u32) -> bool,

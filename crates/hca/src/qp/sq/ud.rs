@@ -28,8 +28,9 @@ use vervain_iba::{AhAttr, Opcode, send_flags, wc};
 const KEEP_NS: u64 = 1_000_000_000;
 /// Messages kept in all.
 const KEEP: usize = 1024;
-/// The same of those that a carrier holds back, which says itself when it has tried one for long enough.
+/// How long a message is kept that its carrier holds back: mostly that says before when it has tried for long enough.
 const KEEP_FOR_CARRIER_NS: u64 = 4_000_000_000;
+/// Messages kept beyond which those for carriers wait in the send queue.
 const KEEP_FOR_CARRIER: usize = 64;
 const LOOK_NS: u64 = 100_000;
 
@@ -143,8 +144,7 @@ impl SendQueue {
                     self.flush_datagrams();
                     return Step::Wait(until);
                 }
-                let message = (imm, solicited);
-                return self.keep(to, &pieces, message, true, now_ns() + KEEP_FOR_CARRIER_NS);
+                return self.keep(to, &pieces, (imm, solicited), true, now_ns() + KEEP_FOR_CARRIER_NS);
             }
         }
         let members = match to.route {
