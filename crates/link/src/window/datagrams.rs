@@ -29,6 +29,9 @@ const SOON_NS: u64 = 50_000;
 /// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has its turn by
 /// then. Behind one that has waited in vain others do not wait until the receiver takes something again.
 const PAIR_NS: u64 = 1_000_000_000;
+/// Where the receiver lives, and so may have to make a pair with many others first, it waits for so long: beside 23 others on two CPUs the
+/// last pair took more than a second. Less than a QP keeps it for.
+const BUSY_PAIR_NS: u64 = 3_000_000_000;
 const ROOM_NS: u64 = 1_000_000_000;
 /// How long a QP that had receives may be without one before what comes for it is dropped: a program that has not seen yet what
 /// came cannot post more.
@@ -173,6 +176,11 @@ impl Listener {
         Some(now + SOON_NS)
     }
 
+    /// Whether something has waited for a peer for so long.
+    fn has_waited(&self, to: Option<PeerId>, ns: u64) -> bool {
+        self.waits.lock().get(&to).is_some_and(|since| now_ns().saturating_sub(*since) > ns)
+    }
+
     /// Something has left for a peer, or for a group.
     #[inline]
     fn has_sent(&self, to: Option<PeerId>) {
@@ -278,8 +286,9 @@ impl Engine {
                 }
                 if pair.is_stalled() { 0 } else { ROOM_NS }
             }
-            None if self.want(peer) => PAIR_NS,
-            None => return None,
+            None if !self.want(peer) => return None,
+            None if listener.has_waited(Some(peer), PAIR_NS) && self.lives_somewhere(peer) => BUSY_PAIR_NS,
+            None => PAIR_NS,
         };
         let again = listener.tries_again(Some(peer), limit);
         if again.is_none() {
@@ -287,6 +296,11 @@ impl Engine {
             log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
         }
         again
+    }
+
+    /// Whether there is a process of this number.
+    fn lives_somewhere(&self, peer: PeerId) -> bool {
+        self.device.claims().has_process(peer.node, peer.process) == Ok(true)
     }
 
     /// Sends a datagram to all members of a group, each once. Who takes nothing does not hold up the others for long.
