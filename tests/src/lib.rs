@@ -90,7 +90,8 @@ pub fn unswayed(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// memory, however it was allocated; `shared`, for the C programs, memory in an object of their own that peers map
 /// (`tests/c/vt_share.c`); `adopt`, private memory that is shared while it is registered; `local`, the best, on ports that
 /// no network stands behind; `roce`, packets; `window`, rings in memory that peers write and do not read; `write_only`, such
-/// memory that the kernel lets peers write only.
+/// memory that the kernel lets peers write only; `peach2`, memory that boards write, with the program's in it; `peach2-timed`, in the time
+/// that they take.
 pub fn way(name: &str) -> Vec<(&'static str, &str)> {
     match name {
         "auto" => vec![("VERVAIN_MEMORY", "auto")],
@@ -103,6 +104,8 @@ pub fn way(name: &str) -> Vec<(&'static str, &str)> {
         // With the program's memory in it, so that others put where it belongs.
         "window-heap" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::memory_with_heap())],
         "write_only" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::folder())],
+        "peach2" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::boards(""))],
+        "peach2-timed" => vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", windows::boards(",timing=on"))],
         other => vec![("VERVAIN_MEMORY", other), ("VERVAIN_SHARE", "off")],
     }
 }

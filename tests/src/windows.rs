@@ -39,6 +39,21 @@ pub fn memory_with_heap() -> &'static str {
     NAME.get_or_init(|| format!("{},heap=on", memory()))
 }
 
+/// [`large_memory`] that the nodes' boards write, with the memory of programs in it, and what else is said of the boards.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn boards(more: &'static str) -> &'static str {
+    static NAMES: Mutex<Vec<(&str, &str)>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, name)) = names.iter().find(|(known, _)| *known == more) {
+        return name;
+    }
+    let name = Box::leak(format!("peach2:{},heap=on{more}", large_memory()).into_boxed_str());
+    names.push((more, name));
+    name
+}
+
 /// A window in a folder, whose regions others than their owner open to be written only.
 ///
 /// # Panics

@@ -35,8 +35,7 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
 fn name_window(devices: &mut [Device], variables: &Variables) {
     let value = variables.iter().find(|(name, _)| *name == WINDOW.name()).map(|(_, value)| value);
     let Some(spec) = value.and_then(|value| WindowSpec::of(value.as_bytes())) else { return };
-    let Ok(window) = vervain_window::open(&spec.path, &Options { size: spec.size, nodes: None, node: spec.node })
-    else {
+    let Ok(window) = vervain_window::open(&spec.path, &Options::of(&spec)) else {
         return;
     };
     let facts = window.facts();

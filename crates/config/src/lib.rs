@@ -5,6 +5,7 @@
 //! The library reads its variables once ([`Config::of_process`]). The preload reads one where it needs it, inside of malloc
 //! too, so nothing here but [`Config`], [`WindowSpec`], [`Unknown`] and [`Variable::value`] allocates.
 
+mod board;
 mod choices;
 mod config;
 mod table;
@@ -12,6 +13,7 @@ mod unknown;
 mod variable;
 mod window;
 
+pub use board::{Links, Peach2, Without};
 pub use choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
 pub use config::{Config, is_log_level_chosen, log_level};
 pub use table::*;

@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The file's name in the directory that `VERVAIN_SYSFS` names.
 ///
 /// The number is that of its format, for programs of an earlier release may still run.
-pub const FILE: &str = "counters.2";
+pub const FILE: &str = "counters.3";
 
 /// The mode of the files that stand in a counter's place: readable, and told from others by the sticky bit, which means
 /// nothing for a file.
 pub const PLACEHOLDER_MODE: u32 = 0o1444;
 
 /// Words in a line.
-pub const WORDS: usize = 40;
+pub const WORDS: usize = 48;
 
 /// What is counted. The number is the place in a line and part of the file's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,18 @@ pub enum Word {
     WindowRingBytes,
     /// Data of long messages that was put into rings all the same.
     WindowStagedBytes,
+    /// Bytes that a sender copied first, as where they lay broke a limit of its device; and as the device could not read them there.
+    WindowCopiedAlignment,
+    /// See [`Word::WindowCopiedAlignment`].
+    WindowCopiedMemory,
+    /// Descriptors carried out by the board of a window, in its own memory and in that of the host.
+    WindowInternalDescriptors,
+    /// See [`Word::WindowInternalDescriptors`].
+    WindowHostDescriptors,
+    /// Links between boards that puts have passed.
+    WindowHops,
+    /// Chains that a board has refused.
+    WindowRefusals,
 }
 
 /// The words that count objects.

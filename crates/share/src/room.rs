@@ -91,8 +91,7 @@ pub fn wanted() -> Option<WindowSpec> {
 
 /// The region of this node in a window, as the heap's object.
 pub fn open(spec: &WindowSpec) -> vervain_window::Result<(Object, WindowRoom)> {
-    let options = Options { size: spec.size, nodes: None, node: spec.node };
-    let device = FileDevice::open(&spec.path, &options)?;
+    let device = FileDevice::open(&spec.path, &Options::of(spec))?;
     let owner = device.claims().heap()?;
     let (file, first) = device.file()?;
     let object = Object::of_window(file.into_raw_fd(), first, device.own().clone());

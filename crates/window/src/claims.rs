@@ -51,6 +51,8 @@ struct Held {
     /// Incarnations of heaps.
     heaps: BTreeSet<u64>,
     granules: BTreeSet<u32>,
+    /// Places in the memory of the node's board.
+    board: BTreeSet<u32>,
     /// How often each granule of a node is used.
     uses: BTreeMap<(u32, u32), usize>,
 }
@@ -393,6 +395,25 @@ impl Claims {
         Ok(there.is_some_and(|there| there.kernel != self.identity.kernel)
             || held.has(incarnation)
             || self.kernel.others(one(locks::incarnation(incarnation)))?.is_some())
+    }
+
+    /// Takes a place in the memory of the board of this node; whether nobody else has it.
+    ///
+    /// # Errors
+    /// ESRCH: this is a forked child.
+    pub(crate) fn claim_board_memory(&self, place: u32) -> Result<bool> {
+        let mut held = self.held()?;
+        if held.board.contains(&place) || !self.kernel.try_lock(one(locks::board(self.node, place)), Kind::Alone)? {
+            return Ok(false);
+        }
+        held.board.insert(place);
+        Ok(true)
+    }
+
+    pub(crate) fn give_back_board_memory(&self, place: u32) {
+        let Ok(mut held) = self.held() else { return };
+        held.board.remove(&place);
+        self.kernel.unlock(one(locks::board(self.node, place)));
     }
 
     fn unuse(&self, node: u32, granules: &Range<u32>) {

@@ -62,6 +62,45 @@ pub trait PutDevice: Send + Sync {
 
     /// Numbers and memory for the processes of this node.
     fn claims(&self) -> &Arc<Claims>;
+
+    /// Where memory of the program lies in the own region, for devices that read it there. Told once, by who knows it.
+    fn set_program(&self, _program: Box<dyn Program>) {}
+}
+
+/// What a device is told of the program, and tells of what it does for it.
+pub trait Program: Send + Sync {
+    /// Where `len` bytes at `address` lie in the own region, if they do, and in one piece. Where they do not any more, nothing is read by
+    /// this answer.
+    fn place(&self, address: *const u8, len: usize) -> Option<u64>;
+
+    /// Something was done for the program so many times, or with so many bytes.
+    fn count(&self, what: Count, n: u64);
+}
+
+/// What a device with limits counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Bytes that the sender copied first because their place breaks a limit of the device.
+    StagedAlignment,
+    /// Bytes that the sender copied first because the device cannot read where they lie.
+    StagedMemory,
+    /// Descriptors in the memory of the board.
+    InternalDescriptors,
+    /// Descriptors in the memory of the host.
+    HostDescriptors,
+    /// Links that were passed.
+    Hops,
+    /// Chains that broke a limit.
+    Refusals,
+}
+
+/// What a way is like, for who puts messages there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// Places and lengths of [`Origin::Source`] are multiples of this.
+    pub grain: u64,
+    /// Whether it is worth a ring of its own to put long messages there.
+    pub has_long_ring: bool,
 }
 
 /// A way into the region of one node.
@@ -71,6 +110,35 @@ pub trait Channel: Send {
     /// # Errors
     /// Nothing is done when one of the chain is not allowed; those before one whose source faults are done.
     fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused>;
+
+    /// A put that may become visible later: before the next one that may not, or when [`Channel::flush`] is called.
+    ///
+    /// # Errors
+    /// As [`Channel::put`].
+    fn put_later(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
+        self.put(chain)
+    }
+
+    /// Has everything become visible that [`Channel::put_later`] has left.
+    fn flush(&mut self) {}
+
+    /// Whether [`Channel::put_later`] has left anything.
+    fn owes(&self) -> bool {
+        false
+    }
+
+    /// The block that begins at `block` will be put to often: words before its slots, and the slots, of `len` bytes each.
+    fn prepare(&mut self, _block: u64, _slots: Range<u64>, _len: u64) {}
+
+    /// Whether the bytes of a source are better put to a place of their own than behind words.
+    fn wants_own_place(&self, _source: &dyn Source) -> bool {
+        false
+    }
+
+    /// What it is like.
+    fn traits(&self) -> Traits {
+        Traits { grain: 1, has_long_ring: true }
+    }
 
     /// Wakes who sleeps until the word at `offset` of the region changes, where [`PutDevice::wakes`] says so.
     fn wake(&mut self, _offset: u64) {}
@@ -131,6 +199,23 @@ pub unsafe trait Source {
     /// `to` is valid for writes of so many bytes. Others may access them at the same time; no reference is to them.
     unsafe fn store_to(&self, to: *mut u8) -> std::result::Result<(), Faulted>;
 
+    /// Stores `len` bytes from the one at `from` on, as [`Source::store_to`] does all.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Panics
+    /// There are not so many.
+    unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> std::result::Result<(), Faulted>;
+
+    /// Address and length of each piece of it, in their order, where it is memory of the program; whether it is.
+    fn pieces(&self, _each: &mut dyn FnMut(*const u8, usize)) -> bool {
+        false
+    }
+
     /// Another handle on the same memory, for a device that reads it after [`Channel::put`] has returned; it is dropped when
     /// the bytes were read. Without one the device reads them before.
     fn keep(&self) -> Option<Box<dyn Source + Send>> {
@@ -149,6 +234,11 @@ unsafe impl Source for &[u8] {
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to, <[u8]>::len(self)) };
         Ok(())
     }
+
+    unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> std::result::Result<(), Faulted> {
+        // SAFETY: as above.
+        unsafe { (&self[from..from + len]).store_to(to) }
+    }
 }
 
 /// Memory of the program that could not be read.
@@ -163,8 +253,12 @@ pub struct Faulted {
 pub enum Refused {
     /// A place that is not all between the doors and the end of the region.
     Outside,
-    /// Words for a place that is no multiple of 8.
+    /// Words for a place that is no multiple of 8; or what is no multiple of the device's grain.
     Misaligned,
+    /// Source and destination are not as far from the device's boundaries as each other.
+    Incongruent,
+    /// The device cannot read the source.
+    NotMine,
     /// A source could not be read; that put and those behind it were not done.
     Faulted(Faulted),
     /// The device failed, with this errno.
@@ -175,7 +269,11 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::Outside => f.write_str("a put outside of what others may write of a region"),
-            Refused::Misaligned => f.write_str("words put to a place that is no multiple of 8"),
+            Refused::Misaligned => {
+                f.write_str("a put to a place, or of a length, that is no multiple of the device's grain")
+            }
+            Refused::Incongruent => f.write_str("a put whose source and destination are not equal modulo 16"),
+            Refused::NotMine => f.write_str("a put out of memory that the device cannot read"),
             Refused::Faulted(fault) => write!(f, "the source of a put cannot be read at {:#x}", fault.address),
             Refused::Device(errno) => write!(f, "a put failed: {}", std::io::Error::from_raw_os_error(*errno)),
         }
@@ -196,13 +294,19 @@ impl Bounds {
         Bounds { first: layout.doors(), len: layout.region_len() - layout.doors() }
     }
 
+    /// Whether so many bytes may be put there.
+    #[inline]
+    pub(crate) fn contains(self, to: u64, len: u64) -> bool {
+        // Below the first it wraps round, and is too far.
+        let at = to.wrapping_sub(self.first);
+        at <= self.len && len <= self.len - at
+    }
+
     /// Whether a chain may be put.
     #[inline]
     pub(crate) fn check(self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         for put in chain {
-            // Below the first it wraps round, and is too far.
-            let (at, len) = (put.to.wrapping_sub(self.first), put.from.len());
-            if at > self.len || len > self.len - at {
+            if !self.contains(put.to, put.from.len()) {
                 return Err(Refused::Outside);
             }
             if matches!(put.from, Origin::Words(_)) && !put.to.is_multiple_of(8) {

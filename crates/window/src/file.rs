@@ -83,6 +83,20 @@ impl FileDevice {
         Ok(FileDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, mapping, header })
     }
 
+    /// The header, which all nodes see.
+    pub(crate) fn header(&self) -> &Region {
+        &self.header
+    }
+
+    /// Where the region of a node is mapped.
+    ///
+    /// # Panics
+    /// There is no such node.
+    pub(crate) fn base_of(&self, node: u32) -> NonNull<u8> {
+        let layout = self.facts.layout;
+        self.mapping.at(layout.region(node), layout.region_len())
+    }
+
     /// The file, by an open file description of its own, and the offset at which the region of this node begins there: for
     /// mappings beside those of the device.
     ///
@@ -127,8 +141,7 @@ impl PutDevice for FileDevice {
     fn channel(&self, node: u32) -> Result<Box<dyn Channel>> {
         let layout = self.facts.layout;
         check_node(layout, node)?;
-        let base = self.mapping.at(layout.region(node), layout.region_len());
-        Ok(Box::new(Mapped { base, bounds: Bounds::of(layout), _mapping: self.mapping.clone() }))
+        Ok(Box::new(Mapped { base: self.base_of(node), bounds: Bounds::of(layout), _mapping: self.mapping.clone() }))
     }
 
     fn wakes(&self, node: u32) -> bool {

@@ -18,6 +18,8 @@ pub const CELL: u64 = 64;
 pub const MAX_SIZE: u64 = 1 << 40;
 /// Bytes of the header.
 pub(crate) const HEADER: u64 = GRANULE;
+/// Where in the header what is told of the nodes' boards begins, where they have some (`peach2`): 128 bytes for each at most.
+pub(crate) const BOARDS: u64 = 8 << 10;
 /// The first word of a window.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"VRVNWNDW");
 /// Raised when anything changes that nodes must agree about.
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(offset_of!(Header, uuid), 32);
         assert_eq!(offset_of!(Header, table), 64);
         assert_eq!((size_of::<Entry>(), offset_of!(Entry, beats)), (64, 32));
-        assert!(size_of::<Header>() as u64 <= HEADER);
+        assert!(size_of::<Header>() as u64 <= BOARDS && BOARDS + u64::from(MAX_NODES) * 128 <= HEADER);
     }
 
     #[test]

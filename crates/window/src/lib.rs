@@ -6,6 +6,7 @@
 //!
 //! * [`FileDevice`]: a file that all nodes map.
 //! * [`WriteOnlyDevice`]: a folder of files that others than the owner can only write, by the kernel's rights.
+//! * [`Peach2Device`]: a file into which nodes put by a model of PEACH2 boards.
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
@@ -25,11 +26,12 @@ mod occupancy;
 mod ofd;
 mod open;
 pub mod pairs;
+mod peach2;
 mod simulated;
 mod write_only;
 
 pub use claims::{Claim, Claims, HeapOwner, Process, REST_MS, UseGuard};
-pub use device::{Channel, Facts, Faulted, Origin, Put, PutDevice, Refused, Region, Source};
+pub use device::{Channel, Count, Facts, Faulted, Origin, Program, Put, PutDevice, Refused, Region, Source, Traits};
 pub use error::{Error, Result};
 pub use faults::Plan;
 pub use file::FileDevice;
@@ -39,4 +41,5 @@ pub use memory::{MemoryDevice, World};
 pub use occupancy::{Occupancy, Processes};
 pub use ofd::{forks_are_handled, in_forked_child};
 pub use open::open;
+pub use peach2::Peach2Device;
 pub use write_only::WriteOnlyDevice;

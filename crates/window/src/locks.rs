@@ -61,6 +61,14 @@ pub(crate) fn process(node: u32, process: u32) -> u64 {
     MAX_SIZE + 0x3_0000 + u64::from(node * PROCESSES + process)
 }
 
+/// Held alone by the process whose descriptors lie in this place of the memory of the node's board.
+pub(crate) fn board(node: u32, place: u32) -> u64 {
+    MAX_SIZE + 0x10_0000 + u64::from(node) * BOARD_PLACES + u64::from(place)
+}
+
+/// Places in the memory of a board at most.
+pub(crate) const BOARD_PLACES: u64 = 1024;
+
 /// Granules of a region at most.
 const GRANULES: u64 = MAX_SIZE / crate::layout::GRANULE;
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use vervain_config::{Peach2, WindowSpec};
 
 /// What is asked of a window when it is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,11 +17,18 @@ pub struct Options {
     pub size: Option<u64>,
     /// How many nodes it has; 8 for one that is made and does not say.
     pub nodes: Option<u32>,
+    /// The model of the boards by which nodes put there, if they have some.
+    pub peach2: Option<Peach2>,
     /// Which node this is. Without it, on one kernel, the node of the network namespace of the calling thread.
     pub node: Option<u32>,
 }
 
 impl Options {
+    /// What the environment asks for.
+    pub fn of(spec: &WindowSpec) -> Options {
+        Options { size: spec.size, nodes: None, peach2: spec.peach2, node: spec.node }
+    }
+
     /// The layout of a window that is made so.
     pub(crate) fn layout(&self) -> Result<Layout> {
         Layout::new(self.nodes.unwrap_or(8), self.size.unwrap_or(256 << 20))

@@ -51,7 +51,7 @@ mod tests {
     fn it_says_who_is_there_and_what_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let open = |node| {
-            let options = Options { size: Some(4 << 20), nodes: Some(3), node: Some(node) };
+            let options = Options { size: Some(4 << 20), nodes: Some(3), node: Some(node), peach2: None };
             FileDevice::open(&folder.path().join("window"), &options).unwrap()
         };
         let (ours, also_ours, theirs) = (open(0), open(0), open(2));
@@ -78,7 +78,7 @@ mod tests {
     fn of_another_kernel_s_nodes_it_does_not_say_how_many_live() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("window");
-        let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node) };
+        let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node), peach2: None };
         let other = crate::nodes::Identity { kernel: 5, namespace: [1, 1] };
         let _theirs = FileDevice::open_as(&path, &options(1), other).unwrap();
         let ours = FileDevice::open(&path, &options(0)).unwrap();

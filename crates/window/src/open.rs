@@ -4,6 +4,7 @@ use crate::device::PutDevice;
 use crate::error::Result;
 use crate::file::FileDevice;
 use crate::make::Options;
+use crate::peach2::Peach2Device;
 use crate::write_only::WriteOnlyDevice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,6 +16,9 @@ use std::sync::Arc;
 /// # Errors
 /// As [`FileDevice::open`].
 pub fn open(path: &Path, options: &Options) -> Result<Arc<dyn PutDevice>> {
+    if let Some(model) = options.peach2 {
+        return Ok(Arc::new(Peach2Device::open(path, options, model)?));
+    }
     if path.is_dir() || path.as_os_str().as_bytes().ends_with(b"/") {
         return Ok(Arc::new(WriteOnlyDevice::open(path, options)?));
     }
@@ -28,7 +32,7 @@ mod tests {
     #[test]
     fn a_name_with_a_slash_at_its_end_is_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options { size: Some(4 << 20), nodes: Some(2), node: None };
+        let options = Options { size: Some(4 << 20), nodes: Some(2), ..Options::default() };
         let [file, made, full] = ["file", "made/", "full"].map(|name| folder.path().join(name));
         let open = |path: &Path| open(path, &options).map(|device| device.facts().uuid).map_err(|e| e.to_string());
         let first = [&file, &made].map(|path| open(path).unwrap());

@@ -162,7 +162,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     fn devices(folder: &tempfile::TempDir) -> [WriteOnlyDevice; 2] {
-        let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node) };
+        let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node), peach2: None };
         [0, 1].map(|node| WriteOnlyDevice::open(&folder.path().join("window"), &options(node)).unwrap())
     }
 

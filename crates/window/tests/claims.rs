@@ -166,7 +166,7 @@ proptest! {
     #[test]
     fn memory_has_one_owner_in_a_file(acts in prop::collection::vec(act(), 1..80)) {
         let folder = tempfile::tempdir().unwrap();
-        let options = |node| Options { size: Some(20 << 20), nodes: Some(2), node: Some(node) };
+        let options = |node| Options { size: Some(20 << 20), nodes: Some(2), node: Some(node), peach2: None };
         let path = folder.path().join("window");
         play(acts, |node| Device::File(FileDevice::open(&path, &options(node)).unwrap()))?;
     }

@@ -18,7 +18,7 @@ fn agent() {
     common::serve();
 }
 
-const SMALL: Options = Options { size: Some(4 << 20), nodes: Some(2), node: None };
+const SMALL: Options = Options { size: Some(4 << 20), nodes: Some(2), node: None, peach2: None };
 
 fn node(node: u32) -> Options {
     Options { node: Some(node), ..SMALL }

@@ -132,6 +132,10 @@ unsafe impl Source for Program {
         Ok(())
     }
 
+    unsafe fn store_part_to(&self, _from: usize, _len: usize, _to: *mut u8) -> Result<(), Faulted> {
+        unimplemented!("these devices store all of it")
+    }
+
     fn keep(&self) -> Option<Box<dyn Source + Send>> {
         Some(Box::new(Handle(self.kept.clone()?)))
     }
@@ -153,6 +157,10 @@ unsafe impl Source for Handle {
         // SAFETY: the caller's promise of 16 bytes.
         unsafe { to.copy_from_nonoverlapping((&raw const self.0.word).cast(), 16) };
         Ok(())
+    }
+
+    unsafe fn store_part_to(&self, _from: usize, _len: usize, _to: *mut u8) -> Result<(), Faulted> {
+        unimplemented!("these devices store all of it")
     }
 }
 

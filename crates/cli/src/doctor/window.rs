@@ -24,7 +24,7 @@ pub fn window() -> Finding {
         let remedy = format!("{}=auto or window", LINK.name());
         return Finding::with(Status::Note, CHECK, found, "nothing goes through the window", remedy);
     }
-    let options = Options { size: spec.size, nodes: None, node: spec.node };
+    let options = Options::of(spec);
     let looked = vervain_window::open(&spec.path, &options)
         .and_then(|device| Ok((device.facts().clone(), device.claims().occupancy()?)));
     match looked {
@@ -109,12 +109,18 @@ mod tests {
     #[test]
     fn a_window_is_told_with_its_node_its_processes_and_its_room() {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options { size: Some(8 << 20), nodes: Some(2), node: Some(1) };
+        let options = Options { size: Some(8 << 20), nodes: Some(2), node: Some(1), peach2: None };
         for (name, says) in
             [("file", "a file, 7.9 MiB, 2 nodes"), ("folder/", "a folder of files that others only write, 7.9 MiB")]
         {
-            let spec =
-                WindowSpec { path: folder.path().join(name), size: None, node: Some(1), heap: false, direct: true };
+            let spec = WindowSpec {
+                path: folder.path().join(name),
+                peach2: None,
+                size: None,
+                node: Some(1),
+                heap: false,
+                direct: true,
+            };
             let device = vervain_window::open(&spec.path, &options).unwrap();
             let process = device.claims().process().unwrap();
             let looked = |device: &dyn vervain_window::PutDevice| {
@@ -138,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_copied_twice_is_told_with_the_reason() {
-        let spec = |heap, direct| WindowSpec { path: "w".into(), size: None, node: None, heap, direct };
+        let spec = |heap, direct| WindowSpec { path: "w".into(), peach2: None, size: None, node: None, heap, direct };
         for (heap, direct, is_coherent, says) in [
             (true, true, true, "go straight to memory that is allocated in the window"),
             (false, true, true, "heap=on puts it there"),

@@ -17,6 +17,7 @@ use crate::process::exports::{ExportedRange, Pin};
 use crate::process::key_table::Named;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use vervain_config::{Config, WindowSpec};
 use vervain_iba::access;
 
 /// A memory region.
@@ -65,6 +66,12 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether programs are told what the board of their window cannot do (`strict=on`).
+fn has_strict_board() -> bool {
+    let is_strict = |window: &WindowSpec| window.peach2.is_some_and(|board| board.strict);
+    Config::of_process().is_ok_and(|config| config.window_in_use().is_some_and(is_strict))
+}
+
 impl Mr {
     /// A memory region whose users name its memory from `iova` on (`man ibv_reg_mr_iova`).
     pub fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
@@ -72,6 +79,11 @@ impl Mr {
         checked_range(addr, length)?;
         pd.process.check()?;
         pd.process.mappings.check(addr, length, access)?;
+        if length != 0 && has_strict_board() && pd.process.place_in_window(addr, length).is_none() {
+            return Err(Error::invalid(
+                "the board reads and writes memory of the window only, which heap=on has programs allocate from",
+            ));
+        }
         let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
         Self::make(pd, addr, length, iova, access, 0, None)
     }

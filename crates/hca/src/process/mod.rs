@@ -50,6 +50,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use vervain_config::{Config, MemoryWay};
+use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
 
 /// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
@@ -121,6 +122,12 @@ impl Process {
         let p = CURRENT.load(Ordering::Acquire);
         // SAFETY: null, or a leaked box that is never freed.
         unsafe { p.as_ref() }
+    }
+
+    /// Where bytes of this process lie in its node's region of the window, if they do, and in one piece.
+    pub fn place_in_window(&self, addr: u64, len: u64) -> Option<u64> {
+        let place = self.objects.source()?.find_range(addr, len)?;
+        (place.kind == KIND_WINDOW).then_some(place.offset)
     }
 
     /// Whether this is the process that made the object, and not a forked child of it.

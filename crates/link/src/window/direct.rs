@@ -84,6 +84,12 @@ impl Granted {
         }
     }
 
+    /// Whether the device puts so many bytes there: others go through the ring, or if they are many, but for their ends.
+    #[inline]
+    fn takes(&self, to: u64, len: u64) -> bool {
+        self.channel.as_ref().is_some_and(|channel| (to | len).is_multiple_of(channel.traits().grain))
+    }
+
     /// Where in the peer's region `[addr, addr + len)` of `rkey` lies, if that is granted now, `count` being how often the peer has
     /// taken grants back.
     #[inline]
@@ -120,6 +126,9 @@ impl Connection {
                 }
                 return None;
             };
+            if !granted.takes(to, request.length) {
+                return None;
+            }
             if from == 0 {
                 sends.check(n).ok()?;
             }
@@ -151,10 +160,12 @@ impl Connection {
         }
         let Some(pair) = self.pair().filter(|pair| !pair.is_over()) else { return false };
         let count = pair.told(block::TAKEN_BACK);
-        let place = self.granted.lock().place(count, request.rkey, request.remote_addr, request.length);
-        if place.is_none() {
+        let mut granted = self.granted.lock();
+        let place = granted.place(count, request.rkey, request.remote_addr, request.length);
+        if !place.is_some_and(|to| granted.takes(to, request.length)) {
             return false;
         }
+        drop(granted);
         let behind = self.behind_others.load(Ordering::Relaxed);
         if request.length < SHORT && behind < FEW {
             self.behind_others.store(behind + 1, Ordering::Relaxed);

@@ -13,6 +13,7 @@ mod numbers;
 mod pair;
 mod path_psns;
 mod payload;
+mod program;
 mod put_psns;
 mod reads;
 mod receive;
@@ -23,6 +24,7 @@ use connection::{Connection, NEVER};
 use datagrams::Datagrams;
 use numbers::ByNumber;
 use pair::Pair;
+use program::OwnProgram;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
@@ -78,8 +80,8 @@ struct Opened {
 }
 
 fn open(spec: &WindowSpec) -> Result<Arc<dyn PutDevice>> {
-    let options = Options { size: spec.size, nodes: None, node: spec.node };
-    vervain_window::open(&spec.path, &options).map_err(|e| Error::new(e.errno(), format!("{}: {e}", WINDOW.name())))
+    vervain_window::open(&spec.path, &Options::of(spec))
+        .map_err(|e| Error::new(e.errno(), format!("{}: {e}", WINDOW.name())))
 }
 
 /// The GID of this node in the window of this process, if there is one.
@@ -134,6 +136,7 @@ struct Meeting {
 impl Window {
     /// Makes it for the calling process, which gets a number among those of its node.
     pub fn new(device: Arc<dyn PutDevice>) -> Result<Window> {
+        device.set_program(Box::new(OwnProgram));
         let failed = |e: vervain_window::Error| Error::new(e.errno(), format!("{}: {e}", WINDOW.name()));
         let process = Arc::new(device.claims().process().map_err(failed)?);
         let me = PeerId { node: device.facts().node, process: process.number() };
@@ -432,7 +435,10 @@ impl Poller for Window {
         let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + FIRST_LOOK_NS);
         let (mut more, mut owes) = (false, false);
         if let Some(mut rx) = engine.receiving.try_lock() {
-            let _ = process.handle_packets(|| rx.tell_taken());
+            let _ = process.handle_packets(|| {
+                rx.tell_taken();
+                rx.flush();
+            });
             (more, owes) = (rx.has_more(), rx.owes());
         }
         // While threads of the program poll, this one has nothing to do but keep the time.

@@ -53,6 +53,8 @@ pub struct Pair {
     is_full: AtomicBool,
     /// Who found no room, and whether that is anybody.
     waiting: OwnerLock<Vec<Weak<Connection>>>,
+    /// Something was put that goes with what is put next.
+    owes: AtomicBool,
     is_waited_for: AtomicBool,
 }
 
@@ -80,6 +82,7 @@ impl Pair {
             stalled: AtomicU64::new(u64::MAX),
             is_full: AtomicBool::new(false),
             waiting: OwnerLock::default(),
+            owes: AtomicBool::new(false),
             is_waited_for: AtomicBool::new(false),
         }
     }
@@ -180,7 +183,8 @@ impl Pair {
     #[inline]
     pub fn tell_taken(&self, taken: u64) {
         self.put(|outgoing| {
-            outgoing.tell_taken(taken);
+            outgoing.later(|o| o.tell_taken(taken));
+            self.owes.store(outgoing.owes(), Ordering::Relaxed);
             outgoing.rouse();
         });
     }
@@ -260,6 +264,34 @@ impl Pair {
         outgoing.look().is_ok() && outgoing.taken() >= sent
     }
 
+    /// [`Pair::push`] of a packet that nobody waits for: where a put takes long it goes with what is put next, or with a
+    /// [`Pair::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn push_later(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
+        self.push_by(|outgoing| {
+            let sent = outgoing.later(|o| o.packet(class, headers, &PiecesSource::new(from, false)));
+            self.owes.store(outgoing.owes(), Ordering::Relaxed);
+            sent
+        })
+    }
+
+    /// Whether something goes with what is put next.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.owes.load(Ordering::Relaxed)
+    }
+
+    /// It goes now.
+    pub fn flush(&self) {
+        if self.owes() {
+            self.put(Outgoing::flush);
+            self.owes.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Sends a packet; one to a peer that has ended is lost. How many messages were sent by now.
     ///
     /// # Errors
@@ -281,8 +313,14 @@ impl Pair {
     ///
     /// # Errors
     /// As there.
-    pub fn push_landed(&self, class: Class, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<u64, Refused> {
-        self.push_by(|outgoing| outgoing.landed(class, headers, at, len))
+    pub fn push_landed(
+        &self,
+        class: Class,
+        headers: &[u8; HEADERS],
+        place: (u64, u64),
+        ends: [u8; 8],
+    ) -> Result<u64, Refused> {
+        self.push_by(|outgoing| outgoing.landed(class, headers, place, ends))
     }
 
     #[inline]

@@ -29,4 +29,17 @@ unsafe impl Source for PiecesSource<'_> {
         unsafe { transfer::copy_direct(Direction::Write, to, self.pieces, self.ends) }
             .map_err(|_| Faulted { address: 0 })
     }
+
+    unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> Result<(), Faulted> {
+        let ends = self.ends && from + len == self.pieces.len() as usize;
+        let mut part = Pieces::new();
+        self.pieces.slice_into(from as u64, len as u64, &mut part);
+        // SAFETY: as above.
+        unsafe { PiecesSource::new(&part, ends).store_to(to) }
+    }
+
+    fn pieces(&self, each: &mut dyn FnMut(*const u8, usize)) -> bool {
+        self.pieces.iter().for_each(|(address, len)| each(address, len));
+        !self.pieces.has_null()
+    }
 }

@@ -19,7 +19,7 @@ use vervain_transport::Data;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::rendezvous::{Event, PeerId};
-use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
+use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, decode_ends};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Region};
 use vervain_wire::{Headers, Packet, opcode, parse_headers};
@@ -69,6 +69,7 @@ impl Inflow {
     #[inline]
     fn has_news(&self, region: &Region) -> bool {
         self.incoming.has_news(region)
+            || self.pair.owes()
             || self.pair.is_asked_back()
             || self.owes_ring
             || !self.groups.is_empty()
@@ -128,6 +129,11 @@ impl Receiving {
         self.pairs.iter_mut().for_each(|inflow| inflow.groups.push((kind, group)));
     }
 
+    /// Has everything go that waits for something else to go.
+    pub fn flush(&self) {
+        self.pairs.iter().for_each(|inflow| inflow.pair.flush());
+    }
+
     /// Tells every peer what was taken.
     pub fn tell_taken(&mut self) {
         for Inflow { pair, incoming, .. } in &mut self.pairs {
@@ -172,7 +178,9 @@ impl Engine {
             if rx.announce_sleep() {
                 barrier::heavy();
             }
-            self.take_in(&mut rx)
+            let any = self.take_in(&mut rx);
+            rx.flush();
+            any
         });
         if rx.owes() {
             self.hand_over(process);
@@ -296,6 +304,10 @@ impl Engine {
             }
         }
         self.tell_pair(&mut rx.pairs[i]);
+        // What was said in a look before, nothing of the program's has followed.
+        if !any {
+            pair.flush();
+        }
         any
     }
 
@@ -386,6 +398,9 @@ impl Engine {
             // Of an earlier connection, say.
             return Taken::Yes;
         }
+        if landed && message.ends != [0; 8] {
+            self.put_ends(message);
+        }
         let payload = match message.kind {
             Kind::ReadPacket => {
                 if message.len != READ_WORDS as u64 || !message.payload.is_multiple_of(block::WORD) {
@@ -431,6 +446,19 @@ impl Engine {
             rx.deferred.push_back(Deferred { connection, headers: message.headers, payload: bytes, landed });
         }
         Taken::Yes
+    }
+
+    /// Puts the ends of a payload that its sender's device could not put to where the rest lies.
+    #[cold]
+    fn put_ends(&self, message: &Message) {
+        let [head, tail] = decode_ends(&message.ends, message.len);
+        let end = message.payload + message.len;
+        for (at, bytes) in [(message.payload, head), (end - tail.len() as u64, tail)] {
+            if let Some(to) = self.region().bytes(at..at + bytes.len() as u64) {
+                // SAFETY: as many bytes of the own region, which this process has told its peer to write.
+                unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            }
+        }
     }
 
     fn datagram_of(&self, rx: &mut Receiving, pair: &Pair, headers: Headers, payload: &Foreign) -> Taken {

@@ -102,7 +102,12 @@ impl PacketOut for SlotOut<'_> {
             None if self.is_long().load(Ordering::Relaxed) => Word::WindowStagedBytes,
             None => Word::WindowRingBytes,
         };
-        let sent = match landed.unwrap_or_else(|| pair.push(self.class, &encode(headers), from)) {
+        let push = || match self.class {
+            // Nobody waits for what only says how far this process is.
+            Class::Answer if from.is_empty() => pair.push_later(self.class, &encode(headers), from),
+            class => pair.push(class, &encode(headers), from),
+        };
+        let sent = match landed.unwrap_or_else(push) {
             Err(Refused::Full) if connection.waits_in_vain(pair) => u64::MAX,
             sent => sent?,
         };

@@ -11,6 +11,7 @@ pub mod byte_ring;
 pub mod door;
 pub mod grant;
 pub mod memory;
+mod padded;
 pub mod rendezvous;
 pub mod ring;
 pub mod slot;

@@ -3,9 +3,10 @@
 
 use super::block::{self, ASLEEP, TAKEN, WOKEN};
 use super::byte_ring::ByteRing;
+use super::padded::Padded;
 use super::slot::{self, Kind, Meaning, Place};
 use super::waking::{Barrier, Waking};
-use crate::device::{Channel, Origin, Put, Refused, Region, Source};
+use crate::device::{Channel, Origin, Put, Refused, Region, Source, Traits};
 use std::sync::atomic::Ordering;
 
 /// No payload.
@@ -45,6 +46,9 @@ pub enum Class {
 /// The sender's end.
 pub struct Outgoing {
     channel: Box<dyn Channel>,
+    traits: Traits,
+    /// What is put now may become visible later.
+    is_later: bool,
     region: Region,
     /// The block that the peer has for this process, in its region; and the one that this process has for it.
     to: u64,
@@ -65,12 +69,30 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of `region`.
-    pub fn new(channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
+    pub fn new(mut channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
+        channel.prepare(to, block::SLOTS_AT..block::slot_at(block::SLOTS - 1) + block::SLOT, block::SLOT);
+        let traits = channel.traits();
         let short = ByteRing::new(to + block::BYTES_AT, block::BYTES);
         let marks = [(Place::Slot, 0); block::SLOTS as usize];
         let (long, wants_long, waking) = (None, false, None);
         let (sent, taken, woken, announced) = (0, 0, 0, 0);
-        Outgoing { channel, region, to, own, sent, taken, short, long, wants_long, waking, woken, announced, marks }
+        Outgoing {
+            channel,
+            traits,
+            is_later: false,
+            region,
+            to,
+            own,
+            sent,
+            taken,
+            short,
+            long,
+            wants_long,
+            waking,
+            woken,
+            announced,
+            marks,
+        }
     }
 
     /// Peer and process wake each other from now on.
@@ -78,10 +100,39 @@ impl Outgoing {
         self.waking = Some((waking, barrier));
     }
 
+    /// Has `f` put what may become visible later: before something else does that `f` has not put, or at [`Outgoing::flush`].
+    #[inline]
+    pub fn later<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        self.is_later = true;
+        let done = f(self);
+        self.is_later = false;
+        done
+    }
+
+    /// Whether something was put that is not visible.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.channel.owes()
+    }
+
+    /// Has all become visible that was put.
+    pub fn flush(&mut self) {
+        self.channel.flush();
+        self.rouse();
+    }
+
+    #[inline]
+    fn put(&mut self, chain: &[Put<'_>]) -> Result<(), Refused> {
+        if self.is_later { self.channel.put_later(chain) } else { self.channel.put(chain) }
+    }
+
     /// Wakes the peer if it has announced that it sleeps. Called behind everything that it is to see.
     #[inline]
     pub fn rouse(&mut self) {
         let Some((waking, barrier)) = self.waking else { return };
+        if self.is_later && self.owes() {
+            return;
+        }
         barrier.pass();
         let asleep = self.region.word(self.own + ASLEEP).load(Ordering::Relaxed) as u32;
         if asleep != self.woken {
@@ -193,7 +244,7 @@ impl Outgoing {
             }
         }
         let len = payload.len() as u64;
-        if len > LONG && self.long.is_none() && !self.wants_long {
+        if len > LONG && self.traits.has_long_ring && self.long.is_none() && !self.wants_long {
             self.wants_long = true;
             self.send(Kind::WantLongRing, &[0; HEADERS], &NO_BYTES)?;
         }
@@ -201,18 +252,26 @@ impl Outgoing {
     }
 
     /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region. They may be more
-    /// than a packet has otherwise.
+    /// than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and behind what it puts
+    /// ([`ragged`]).
     ///
     /// # Errors
     /// As [`Unsent`] says.
-    pub fn landed(&mut self, class: Class, headers: &[u8; HEADERS], at: u64, len: u64) -> Result<(), Unsent> {
+    pub fn landed(
+        &mut self,
+        class: Class,
+        headers: &[u8; HEADERS],
+        (at, len): (u64, u64),
+        ends: [u8; 8],
+    ) -> Result<(), Unsent> {
         if !self.has_room(class) {
             self.look()?;
             if !self.has_room(class) {
                 return Err(Unsent::Full);
             }
         }
-        self.put_slot(headers, Meaning { kind: Kind::Packet, place: Place::Landed, len: 0 }, [at, len], None, 0)
+        let meaning = Meaning { kind: Kind::Packet, place: Place::Landed, len: 0 };
+        self.put_slot(headers, meaning, [at, len, u64::from_le_bytes(ends)], None, 0)
     }
 
     /// Sends a message, of whatever kind.
@@ -226,19 +285,26 @@ impl Outgoing {
         }
         let len = payload.len() as u64;
         let slot = self.to + block::slot_at(self.sent);
-        let (place, at, mark) =
-            if len <= block::INLINE { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
-        let payload = Some(payload).filter(|_| len != 0);
-        self.put_slot(headers, Meaning { kind, place, len: len as u16 }, [at, 0], payload, mark)
+        let is_inline = len <= block::INLINE && (len == 0 || !self.channel.wants_own_place(payload));
+        let (place, at, mark) = if is_inline { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
+        let meaning = Meaning { kind, place, len: len as u16 };
+        // Behind a payload nothing is that it could overwrite.
+        if len.is_multiple_of(self.traits.grain) {
+            let payload = Some(payload).filter(|_| len != 0);
+            return self.put_slot(headers, meaning, [at, 0, 0], payload, mark);
+        }
+        let padded = Padded::new(payload, self.traits.grain as usize);
+        self.put_slot(headers, meaning, [at, 0, 0], Some(&padded), mark)
     }
 
-    /// Puts a payload, what a slot says of it and where it lies, with the length that one that has landed has, and the slot's tag.
+    /// Puts a payload, what a slot says of it and where it lies, with the length and the ends that one that has landed has, and the slot's
+    /// tag.
     #[inline]
     fn put_slot(
         &mut self,
         headers: &[u8; HEADERS],
         meaning: Meaning,
-        named: [u64; 2],
+        named: [u64; 3],
         payload: Option<&dyn Source>,
         mark: u64,
     ) -> Result<(), Unsent> {
@@ -247,7 +313,7 @@ impl Outgoing {
         let mut bytes = [0; HEADERS + 4];
         bytes[..HEADERS].copy_from_slice(headers);
         bytes[HEADERS..].copy_from_slice(&meaning.encode());
-        let mut words = [0; WORDS + 2];
+        let mut words = [0; WORDS + 3];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
         }
@@ -255,7 +321,7 @@ impl Outgoing {
         let in_slot = match place {
             Place::Slot => WORDS,
             Place::Block | Place::LongRing => WORDS + 1,
-            Place::Landed => WORDS + 2,
+            Place::Landed => WORDS + 3,
         };
         let tag = [u64::from(slot::tag(self.sent))];
         let chain = [
@@ -264,9 +330,11 @@ impl Outgoing {
             Put { to: slot, from: Origin::Words(&tag) },
         ];
         let chain = if payload.is_none() { &chain[1..] } else { &chain[..] };
-        self.channel.put(chain).map_err(|refused| match refused {
+        self.put(chain).map_err(|refused| match refused {
             Refused::Faulted(_) => Unsent::Memory,
-            Refused::Outside | Refused::Misaligned | Refused::Device(_) => Unsent::Broken,
+            Refused::Outside | Refused::Misaligned | Refused::Incongruent | Refused::NotMine | Refused::Device(_) => {
+                Unsent::Broken
+            }
         })?;
         self.marks[(self.sent % block::SLOTS) as usize] = (place, mark);
         self.sent += 1;
@@ -302,7 +370,7 @@ impl Outgoing {
     #[inline]
     pub fn tell(&mut self, word: u64, value: u64) {
         // Where that is refused, so is all else.
-        let _ = self.channel.put(&[Put { to: self.to + word, from: Origin::Words(&[value]) }]);
+        let _ = self.put(&[Put { to: self.to + word, from: Origin::Words(&[value]) }]);
     }
 
     /// A word of the own block, as the peer has put it; the lower half, which is put whole.
@@ -323,7 +391,39 @@ pub struct Message {
     pub payload: u64,
     /// See there.
     pub len: u64,
+    /// Of a payload that was put where it belongs, the bytes that were not ([`ragged`]).
+    pub ends: [u8; 8],
     place: Place,
+}
+
+/// Bytes of the ends of a payload at most, each.
+const END: usize = 3;
+
+/// Both ends of a payload as they are sent: each with its length behind it.
+///
+/// # Panics
+/// One has more than three bytes.
+pub fn encode_ends(head: &[u8], tail: &[u8]) -> [u8; 8] {
+    let mut ends = [0; 8];
+    for (half, end) in ends.chunks_exact_mut(END + 1).zip([head, tail]) {
+        half[..end.len()].copy_from_slice(end);
+        half[END] = end.len() as u8;
+    }
+    ends
+}
+
+/// The ends of a payload of `len` bytes, if they can be; those of any other are empty.
+pub fn decode_ends(ends: &[u8; 8], len: u64) -> [&[u8]; 2] {
+    let (head, tail) = ends.split_at(END + 1);
+    let [head, tail] = [head, tail].map(|half| half.get(..usize::from(half[END].min(END as u8))).unwrap_or_default());
+    if (head.len() + tail.len()) as u64 <= len { [head, tail] } else { [&[], &[]] }
+}
+
+/// How many bytes there are before the first multiple of `grain` of `len` bytes at `at`, and behind the last: those that a device which
+/// puts no single bytes cannot put. Fewer than 4 each.
+pub fn ragged(at: u64, len: u64, grain: u64) -> (u64, u64) {
+    let head = at.next_multiple_of(grain).wrapping_sub(at).min(len);
+    (head, if head == len { 0 } else { (at + len) % grain })
 }
 
 impl Message {
@@ -402,7 +502,8 @@ impl Incoming {
             }
         };
         let fits = payload >= begin && payload <= end && len <= end - payload && len <= most;
-        if fits { Ok(Message { kind, headers, payload, len, place }) } else { Err(NoMessage) }
+        let ends = if place == Place::Landed { named(2).to_le_bytes() } else { [0; 8] };
+        if fits { Ok(Message { kind, headers, payload, len, ends, place }) } else { Err(NoMessage) }
     }
 
     /// The message was taken: its memory is the peer's again. How many were taken, if the peer is to be told now.
@@ -429,5 +530,42 @@ impl Incoming {
     /// There is a high-bandwidth ring for the peer now.
     pub fn has_long(&mut self, at: u64) {
         self.long = Some(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_lies_outside_of_multiples_are_the_ends() {
+        for (at, len, ends) in [
+            (0, 8, (0, 0)),
+            (1, 8, (3, 1)),
+            (2, 2, (2, 0)),
+            (1, 2, (2, 0)),
+            (3, 1, (1, 0)),
+            (3, 5, (1, 0)),
+            (3, 6, (1, 1)),
+            (4, 3, (0, 3)),
+        ] {
+            assert_eq!(ragged(at, len, 4), ends, "{len} bytes at {at}");
+            assert_eq!(ragged(at, len, 1), (0, 0));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ends_that_are_sent_are_those_that_come(head in prop::collection::vec(any::<u8>(), 0..4), tail in prop::collection::vec(any::<u8>(), 0..4)) {
+            let sent = encode_ends(&head, &tail);
+            prop_assert_eq!(decode_ends(&sent, 64), [&head[..], &tail[..]]);
+        }
+
+        #[test]
+        fn nothing_that_comes_is_longer_than_the_payload(ends: [u8; 8], len in 0..9_u64) {
+            let [head, tail] = decode_ends(&ends, len);
+            prop_assert!((head.len() + tail.len()) as u64 <= len && head.len() <= 3 && tail.len() <= 3);
+        }
     }
 }

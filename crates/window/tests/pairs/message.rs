@@ -86,6 +86,13 @@ unsafe impl Source for Buffer {
         Ok(())
     }
 
+    unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> Result<(), Faulted> {
+        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+        // SAFETY: the caller's promise.
+        unsafe { to.copy_from_nonoverlapping(bytes[from..from + len].as_ptr(), len) };
+        Ok(())
+    }
+
     fn keep(&self) -> Option<Box<dyn Source + Send>> {
         self.late.then(|| Box::new(self.clone()) as Box<dyn Source + Send>)
     }

@@ -18,7 +18,7 @@ struct Two {
     devices: [Arc<dyn PutDevice>; 2],
 }
 
-const OPTIONS: Options = Options { nodes: Some(2), size: Some(32 << 20), node: None };
+const OPTIONS: Options = Options { nodes: Some(2), size: Some(32 << 20), node: None, peach2: None };
 
 fn open(memory: &OwnedFd, node: u32) -> Arc<dyn PutDevice> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());

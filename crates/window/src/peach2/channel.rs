@@ -1,0 +1,434 @@
+//! The way into a node's region by the board: a chain of puts is described, staged before where the board could not read it, and
+//! carried out in the time that the board takes.
+
+use super::board::{Transfer, gpu_read_ns, now_ns, wait_until};
+use super::descriptor::{ALIGN, CONGRUENT, Descriptor};
+use super::staging::{AREA, Area};
+use super::topology::{Link, route};
+use super::{Inside, Prepared, Readable};
+use crate::device::{Bounds, Channel, Count, Origin, Put, Refused, Source, Traits};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Shorter sources are copied by the processor: that takes it less than a descriptor does.
+const ZERO_COPY: usize = 256;
+/// Chains that are left for later at most.
+const LATER: usize = 32;
+/// Copies of so many bytes tell how long copies take.
+const TELLING: u64 = 4096;
+/// How long before its end the copies of a transfer begin, but for the last, beside what they take.
+const LEAD_NS: u64 = 150;
+
+/// Puts by a board.
+pub(super) struct BoardChannel {
+    device: Arc<Inside>,
+    node: u32,
+    /// Where the node's region is.
+    base: NonNull<u8>,
+    bounds: Bounds,
+    /// The links on the way.
+    route: Vec<Link>,
+    image: Option<Image>,
+    chain: Described,
+    /// Chains that were left for later.
+    later: usize,
+    /// What the processor takes to copy a KiB, in nanoseconds, as far as that is known.
+    copy_ns: u64,
+}
+
+// SAFETY: an address in a shared mapping that `device` keeps, where this only stores.
+unsafe impl Send for BoardChannel {}
+
+/// The own node's image of a block of the peer: every byte of it is put from one place.
+struct Image {
+    at: u64,
+    block: u64,
+    /// Where in the block slots are; it ends behind them.
+    slots: Range<u64>,
+    /// The descriptors of the slots lie in the memory of the board.
+    prepared: Option<Prepared>,
+}
+
+impl Image {
+    fn place(&self, to: u64, len: u64) -> Option<u64> {
+        let end = self.slots.end;
+        let offset = to.checked_sub(self.block).filter(|offset| *offset <= end && len <= end - offset)?;
+        Some(self.at + offset)
+    }
+
+    fn has_prepared(&self, descriptor: &Descriptor) -> bool {
+        let offset = descriptor.to.wrapping_sub(self.block);
+        self.prepared.is_some() && self.slots.contains(&offset) && self.place(descriptor.to, descriptor.len()).is_some()
+    }
+}
+
+/// What is to be carried out.
+#[derive(Default)]
+struct Described {
+    descriptors: Vec<Descriptor>,
+    copies: Vec<Copy>,
+    /// When it was asked for, in nanoseconds; 0 where that does not count.
+    begin: u64,
+    /// What the processor takes besides, before the board can begin.
+    ns: u64,
+    /// Memory of a GPU is read.
+    is_gpu: bool,
+}
+
+/// Bytes that a descriptor moves, or several.
+#[derive(Debug, Clone, Copy)]
+struct Copy {
+    to: u64,
+    len: u64,
+    from: From,
+    /// The last of the descriptors.
+    descriptor: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// From this offset of the own region on.
+    Own(u64),
+    /// Where the program has it. How that is read the source knows, which reads what is there now.
+    Program,
+}
+
+impl Described {
+    /// A block that is carried out by itself, or with the one before it.
+    fn add(&mut self, from: u64, to: u64, len: u64) {
+        // Words of a slot are said behind what they stand before.
+        let words = |last: &&mut Descriptor| last.count == 1 && from + len == last.from && to + len == last.to;
+        match self.descriptors.last_mut().filter(words) {
+            Some(last) => *last = Descriptor::plain(from, to, len + last.block),
+            None => self.descriptors.push(Descriptor::plain(from, to, len)),
+        }
+        self.copies.push(Copy { to, len, from: From::Own(from), descriptor: self.descriptors.len() - 1 });
+    }
+
+    /// What the program has at these places, for one destination.
+    fn add_program(&mut self, pieces: &[(u64, u64)], to: u64) {
+        let (first, mut at) = (self.descriptors.len(), to);
+        for (from, len) in pieces {
+            if !self.descriptors[first..].last_mut().is_some_and(|last| last.join(*from, at, *len)) {
+                self.descriptors.push(Descriptor::plain(*from, at, *len));
+            }
+            at += len;
+        }
+        self.copies.push(Copy { to, len: at - to, from: From::Program, descriptor: self.descriptors.len() - 1 });
+    }
+
+    /// Undoes what was added behind so many copies.
+    fn truncate(&mut self, copies: usize) {
+        self.copies.truncate(copies);
+        self.descriptors.truncate(self.copies.last().map_or(0, |copy| copy.descriptor + 1));
+    }
+
+    fn clear(&mut self) {
+        self.descriptors.clear();
+        self.copies.clear();
+        (self.begin, self.ns, self.is_gpu) = (0, 0, false);
+    }
+}
+
+/// The area in use, and how much of it.
+#[derive(Default)]
+struct Staged<'a> {
+    area: Option<Area<'a>>,
+    used: u64,
+}
+
+impl<'a> Staged<'a> {
+    /// A place in it that is congruent with `to`, and has `len` bytes: at most [`AREA`] without one line.
+    fn place(&mut self, device: &'a Inside, to: u64, len: u64) -> u64 {
+        let begin = self.area.get_or_insert_with(|| device.staging.area()).begin();
+        let free = begin + self.used;
+        let place = free + to.wrapping_sub(free) % CONGRUENT;
+        self.used = place + len - begin;
+        place
+    }
+}
+
+impl BoardChannel {
+    pub(super) fn new(device: Arc<Inside>, node: u32, base: NonNull<u8>) -> BoardChannel {
+        let bounds = Bounds::of(device.facts.layout);
+        let route = route(device.model.links, device.facts.layout.nodes(), device.facts.node, node);
+        BoardChannel {
+            device,
+            node,
+            base,
+            bounds,
+            route,
+            image: None,
+            chain: Described::default(),
+            later: 0,
+            copy_ns: 0,
+        }
+    }
+
+    fn place<'a>(&self, device: &'a Inside, to: u64, len: u64, staged: &mut Staged<'a>) -> u64 {
+        let in_image = self.image.as_ref().and_then(|image| image.place(to, len));
+        in_image.unwrap_or_else(|| staged.place(device, to, len))
+    }
+
+    /// Describes words, which the board reads from a copy.
+    fn words<'a>(&mut self, device: &'a Inside, to: u64, words: &[u64], staged: &mut Staged<'a>) {
+        let place = self.place(device, to, size_of_val(words) as u64, staged);
+        for (i, word) in words.iter().enumerate() {
+            device.own.word(place + 8 * i as u64).store(*word, Ordering::Relaxed);
+        }
+        self.chain.add(place, to, size_of_val(words) as u64);
+    }
+
+    /// Describes memory of the program, and copies it first where the board cannot read it, or that takes less time; whether the board
+    /// reads it where it is.
+    fn source<'a>(
+        &mut self,
+        device: &'a Inside,
+        (to, source): (u64, &dyn Source),
+        may_be_read: bool,
+        staged: &mut Staged<'a>,
+    ) -> Result<bool, Refused> {
+        let len = source.len() as u64;
+        if !(to | len).is_multiple_of(ALIGN) {
+            return Err(Refused::Misaligned);
+        }
+        let is_in_image = self.image.as_ref().is_some_and(|image| image.place(to, len).is_some());
+        let mut pieces = Vec::new();
+        let readable = device.readable(source, to, &mut pieces);
+        let is_worth_it = source.len() >= ZERO_COPY || readable == Readable::Here && device.model.gpu_heap;
+        if readable == Readable::Here && may_be_read && !is_in_image && is_worth_it && !device.model.without.zero_copy {
+            self.chain.is_gpu |= device.model.gpu_heap;
+            self.chain.add_program(&pieces, to);
+            return Ok(true);
+        }
+        match readable {
+            _ if is_in_image => {}
+            Readable::Elsewhere => device.count(Count::StagedMemory, len),
+            Readable::Here | Readable::BreaksLimit => device.count(Count::StagedAlignment, len),
+        }
+        if device.model.gpu_heap && readable != Readable::Elsewhere {
+            self.chain.ns += gpu_read_ns(len);
+        }
+        self.copied(device, (to, source), staged)?;
+        Ok(false)
+    }
+
+    /// Copies a source, in parts if it is long, each of which but the last is carried out at once.
+    fn copied<'a>(
+        &mut self,
+        device: &'a Inside,
+        (to, source): (u64, &dyn Source),
+        staged: &mut Staged<'a>,
+    ) -> Result<(), Refused> {
+        let (all, mut from) = (source.len(), 0);
+        if all >= ZERO_COPY {
+            self.chain.begin = 0;
+        }
+        let is_in_image = self.image.as_ref().is_some_and(|image| image.place(to, all as u64).is_some());
+        while from < all {
+            let mut len = all - from;
+            if !is_in_image {
+                if staged.used > 0 && staged.used + len as u64 > AREA - CONGRUENT {
+                    self.carry_out(device, None)?;
+                    staged.used = 0;
+                }
+                len = len.min((AREA - CONGRUENT - staged.used) as usize);
+            }
+            let part = to + from as u64;
+            let place = self.place(device, part, len as u64, staged);
+            let at = device.own.bytes(place..place + len as u64).ok_or(Refused::Outside)?;
+            // SAFETY: as many bytes of memory that is claimed for this; no reference is to them but to atomics.
+            unsafe { source.store_part_to(from, len, at) }.map_err(Refused::Faulted)?;
+            self.chain.add(place, part, len as u64);
+            from += len;
+        }
+        Ok(())
+    }
+
+    /// Has the board carry out what was described; `program` is what it reads where the program has it.
+    fn carry_out(&mut self, device: &Inside, program: Option<&dyn Source>) -> Result<(), Refused> {
+        let mut chain = std::mem::take(&mut self.chain);
+        let done = self.carry_out_chain(device, &chain, program);
+        chain.clear();
+        (self.chain, self.later) = (chain, 0);
+        done
+    }
+
+    fn carry_out_chain(
+        &mut self,
+        device: &Inside,
+        chain: &Described,
+        program: Option<&dyn Source>,
+    ) -> Result<(), Refused> {
+        for descriptor in &chain.descriptors {
+            let checked = descriptor.check(device.facts.layout, |granule| device.is_claimed(granule));
+            checked.inspect_err(|_| device.count(Count::Refusals, 1))?;
+        }
+        let all = 0..chain.descriptors.len();
+        if !device.model.without.chaining {
+            return self.transfer(device, chain, all, program);
+        }
+        all.into_iter().try_for_each(|n| self.transfer(device, chain, n..n + 1, program))
+    }
+
+    /// One transfer: the copies of these descriptors.
+    fn transfer(
+        &mut self,
+        device: &Inside,
+        chain: &Described,
+        range: Range<usize>,
+        program: Option<&dyn Source>,
+    ) -> Result<(), Refused> {
+        // A transfer begins with the call that asks for it, or when what it is to read has been copied.
+        let begin = if chain.begin == 0 && device.model.timing { now_ns() } else { chain.begin };
+        let descriptors = &chain.descriptors[range.clone()];
+        let is_internal = self.image.as_ref().is_some_and(|image| descriptors.iter().all(|d| image.has_prepared(d)));
+        let count = descriptors.len() as u64;
+        device.count(if is_internal { Count::InternalDescriptors } else { Count::HostDescriptors }, count);
+        device.count(Count::Hops, self.route.len() as u64);
+        let mut copies = chain.copies.iter().filter(|copy| range.contains(&copy.descriptor));
+        if !device.model.timing {
+            return copies.try_for_each(|copy| self.copy(device, copy, program));
+        }
+        let make = match is_internal {
+            true if device.model.without.prepared => device.model.make_internal_ns,
+            true => 0,
+            false => device.model.make_host_ns,
+        };
+        let bytes = descriptors.iter().map(Descriptor::len).sum();
+        let is_gpu = chain.is_gpu || descriptors.iter().any(|d| device.is_gpu(self.node, d.to));
+        let transfer = Transfer { from: device.facts.node, bytes, is_internal, is_gpu };
+        let due = device.boards.land(&self.route, begin + chain.ns + count * u64::from(make), transfer);
+        // The last of it is copied when the time has come, and the rest as soon before as its copy takes.
+        let copy_ns = self.copy_ns;
+        let takes = |bytes: u64| bytes * copy_ns / 1024;
+        wait_until(due.saturating_sub(takes(bytes) + if copies.clone().count() > 1 { LEAD_NS } else { 0 }));
+        let before = if bytes >= TELLING { now_ns() } else { 0 };
+        let last = copies.next_back();
+        copies.try_for_each(|copy| self.copy(device, copy, program))?;
+        let Some(last) = last else { return Ok(()) };
+        if last.len < bytes {
+            wait_until(due.saturating_sub(takes(last.len)));
+        }
+        self.copy(device, last, program)?;
+        if last.len == bytes && bytes >= TELLING {
+            let took = (now_ns() - before) * 1024 / bytes;
+            self.copy_ns = if copy_ns == 0 { took } else { (7 * copy_ns + took) / 8 };
+        }
+        Ok(())
+    }
+
+    fn copy(&self, device: &Inside, copy: &Copy, program: Option<&dyn Source>) -> Result<(), Refused> {
+        // What was put before is visible before this; on x86-64 that takes no instruction.
+        fence(Ordering::Release);
+        if !self.bounds.contains(copy.to, copy.len) {
+            return Err(Refused::Outside);
+        }
+        // SAFETY: the bounds have been checked.
+        let at = unsafe { self.base.add(copy.to as usize) };
+        let From::Own(from) = copy.from else {
+            let source = program.filter(|source| source.len() as u64 == copy.len).ok_or(Refused::NotMine)?;
+            // SAFETY: as many bytes are inside, and no reference is to them but to atomics.
+            return unsafe { source.store_to(at.as_ptr()) }.map_err(Refused::Faulted);
+        };
+        let from = device.own.bytes(from..from + copy.len).ok_or(Refused::Outside)?;
+        // SAFETY: both are inside of regions, whose bytes are accessed as atomics and by raw pointers only; a word by one store.
+        unsafe {
+            match copy.len {
+                8 if (from.addr() | at.addr().get()).is_multiple_of(8) => {
+                    let word = (*from.cast::<AtomicU64>()).load(Ordering::Relaxed);
+                    at.cast::<AtomicU64>().as_ref().store(word, Ordering::Relaxed);
+                }
+                4 => {
+                    let word = (*from.cast::<AtomicU32>()).load(Ordering::Relaxed);
+                    at.cast::<AtomicU32>().as_ref().store(word, Ordering::Relaxed);
+                }
+                len => std::ptr::copy(from, at.as_ptr(), len as usize),
+            }
+        }
+        Ok(())
+    }
+
+    fn put_chain(&mut self, chain: &[Put<'_>], may_be_later: bool) -> Result<(), Refused> {
+        self.bounds.check(chain)?;
+        let device = Arc::clone(&self.device);
+        let (mut staged, mut program, before) = (Staged::default(), None, self.chain.copies.len());
+        if device.model.timing {
+            self.chain.begin = now_ns();
+        }
+        for put in chain {
+            match put.from {
+                _ if put.from.len() == 0 => {}
+                Origin::Words(words) => self.words(&device, put.to, words, &mut staged),
+                Origin::Source(source) => {
+                    match self.source(&device, (put.to, source), program.is_none(), &mut staged) {
+                        Ok(true) => program = Some(source),
+                        Ok(false) => {}
+                        Err(refused) => {
+                            device.count(Count::Refusals, u64::from(refused == Refused::Misaligned));
+                            // What was left for later stays.
+                            self.chain.truncate(before);
+                            return Err(refused);
+                        }
+                    }
+                }
+            }
+        }
+        self.later += 1;
+        let is_later = may_be_later && device.model.timing && self.later < LATER;
+        // An area is another's next, and the program's memory the program's.
+        if is_later && staged.area.is_none() && program.is_none() { Ok(()) } else { self.carry_out(&device, program) }
+    }
+}
+
+impl Channel for BoardChannel {
+    fn put(&mut self, chain: &[Put<'_>]) -> Result<(), Refused> {
+        self.put_chain(chain, false)
+    }
+
+    fn put_later(&mut self, chain: &[Put<'_>]) -> Result<(), Refused> {
+        self.put_chain(chain, true)
+    }
+
+    fn flush(&mut self) {
+        if self.owes() {
+            let device = Arc::clone(&self.device);
+            // What was described so is staged, and refused only where the window is no more what it was.
+            let _ = self.carry_out(&device, None);
+        }
+    }
+
+    fn owes(&self) -> bool {
+        self.later > 0
+    }
+
+    fn prepare(&mut self, block: u64, slots: Range<u64>, len: u64) {
+        let Some(at) = self.device.staging.image(slots.end) else { return };
+        let count = (slots.end - slots.start) / len;
+        let prepared = if self.device.model.without.low_latency { None } else { self.device.prepare(count) };
+        self.image = Some(Image { at, block, slots, prepared });
+    }
+
+    fn wants_own_place(&self, source: &dyn Source) -> bool {
+        let device = &self.device;
+        device.model.without.low_latency
+            || device.model.gpu_heap && device.readable(source, 0, &mut Vec::new()) == Readable::Here
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { grain: ALIGN, has_long_ring: !self.device.model.without.high_bandwidth }
+    }
+
+    fn wake(&mut self, offset: u64) {
+        self.flush();
+        self.device.wake(self.node, offset);
+    }
+}
+
+impl Drop for BoardChannel {
+    fn drop(&mut self) {
+        self.image.iter().for_each(|image| self.device.staging.give_back(image.at));
+    }
+}
