@@ -105,6 +105,7 @@ static void random_ops(void)
 	static const char *const names[] = { "write", "write_imm", "read", "send", "send_imm" };
 	const char *rounds = getenv("VT_ROUNDS");
 	int fd, count = rounds ? atoi(rounds) : 800;
+	uint64_t moved = 0;
 	pid_t pid = vt_spawn("random", &fd);
 	struct vt_duo d;
 	vt_require(pid > 0 && vt_duo_open(&d, &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .size = 2 * AREA }) && vt_duo_meet(&d,
@@ -143,7 +144,9 @@ static void random_ops(void)
 		else
 			ok = vt_get(fd, &ok, 1, 60000) && ok;
 		vt_require(ok, "%d: %s of %" PRIu64 " bytes in %u pieces at %" PRIu64 ": wrong data", i, names[k], o.len, n, o.off);
+		moved += o.len;
 	}
+	printf("note %d requests moved %" PRIu64 " bytes\n", count, moved);
 	struct order end = { .what = FINISH };
 	vt_put(fd, &end, sizeof(end));
 	vt_check(vt_duo_close(&d), "closing");

@@ -44,13 +44,25 @@ pub fn memory_with_heap() -> &'static str {
 /// # Panics
 /// When it cannot be made.
 pub fn boards(more: &'static str) -> &'static str {
-    static NAMES: Mutex<Vec<(&str, &str)>> = Mutex::new(Vec::new());
+    boards_with("heap=on", more)
+}
+
+/// [`boards`], whose nodes have the memory of programs on a GPU.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn gpus(more: &'static str) -> &'static str {
+    boards_with("heap=gpu", more)
+}
+
+fn boards_with(heap: &'static str, more: &'static str) -> &'static str {
+    static NAMES: Mutex<Vec<([&str; 2], &str)>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, name)) = names.iter().find(|(known, _)| *known == more) {
+    if let Some((_, name)) = names.iter().find(|(known, _)| *known == [heap, more]) {
         return name;
     }
-    let name = Box::leak(format!("peach2:{},heap=on{more}", large_memory()).into_boxed_str());
-    names.push((more, name));
+    let name = Box::leak(format!("peach2:{},{heap}{more}", large_memory()).into_boxed_str());
+    names.push(([heap, more], name));
     name
 }
 

@@ -1,9 +1,12 @@
 //! Programs whose nodes put by a model of PEACH2 boards, with and without the time that those take: as through any window, and no chain
 //! is put that a board refuses.
 
-use vervain_tests::Runs;
+use std::time::Duration;
+
+use vervain_tests::counters::Counters;
 use vervain_tests::matrix::PERFTEST;
 use vervain_tests::pairs::{has_all_sizes, perftest_by_turns};
+use vervain_tests::{Failures, Job, Runs, c_program, have_c, windows};
 
 const BOARDS: &[&str] = &["peach2", "peach2-timed"];
 
@@ -52,5 +55,66 @@ fn peers_that_put_by_boards_are_killed_and_stopped() {
 fn every_tool_of_perftest_runs_by_boards() {
     for (tool, _) in PERFTEST {
         perftest_by_turns(tool, BOARDS, |line| !has_all_sizes(line) && !line.contains(":239:"));
+    }
+}
+
+const WAYS: [&str; 3] = ["window_direct_bytes", "window_ring_bytes", "window_staged_bytes"];
+
+/// What the counters say of so many random requests of one program to another, by boards of which more is said: what is wrong with it, and
+/// the bytes that went direct.
+fn random_requests(more: &'static str, rounds: &str, limit: Duration) -> (Option<String>, u64) {
+    let window = windows::boards(more);
+    let counters = Counters::new(&[("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window), ("VT_ROUNDS", rounds)]);
+    let program = c_program("data");
+    let end = Job::start(counters.command(program.to_str().expect("a plain path")).arg("random_ops")).finish(limit);
+    if !end.success() {
+        return (Some(end.describe()), 0);
+    }
+    let note = end.output.lines().find_map(|line| line.strip_prefix("note ")?.split_once(" moved "));
+    let moved: Option<u64> = note.and_then(|(_, bytes)| bytes.split(' ').next()?.parse().ok());
+    let ways = WAYS.map(|name| counters.read(name));
+    let [refused, by_memory] = ["window_refusals", "memory_bytes"].map(|name| counters.read(name));
+    let is_right = moved == Some(ways.iter().sum()) && refused == 0 && by_memory == 0;
+    let why = format!("{moved:?} bytes, of which {ways:?} by the window and {by_memory} by memory; {refused} refused");
+    ((!is_right).then_some(why), ways[0])
+}
+
+#[test]
+fn counters_account_for_each_byte_that_boards_put() {
+    if !have_c() {
+        return;
+    }
+    let mut failures = Failures::default();
+    for more in [
+        "",
+        ",timing=on",
+        ",direct=off",
+        ",without=chaining",
+        ",without=low-latency+high-bandwidth",
+        ",without=internal+zero-copy",
+        ",without=prepared,timing=on,links=all-to-all,hop=0",
+    ] {
+        let (wrong, direct) = random_requests(more, "1000", Duration::from_secs(60));
+        wrong.iter().for_each(|why| failures.add(more, why));
+        if wrong.is_none() && (direct == 0) != more.contains("direct=off") {
+            failures.add(more, format!("{direct} bytes direct"));
+        }
+    }
+    failures.assert_none();
+}
+
+/// `make soak`.
+#[test]
+#[ignore = "a million requests: make soak"]
+fn soak() {
+    let (wrong, _) = random_requests("", "1000000", Duration::from_secs(3600));
+    assert_eq!(wrong, None);
+}
+
+#[test]
+fn memory_of_a_gpu_is_read_and_written() {
+    let vars = &[("VERVAIN_WINDOW", windows::gpus("")), ("VT_ROUNDS", "300")];
+    for (program, cases) in [("data", &["random_ops"][..]), ("conformance", &["--two"]), ("torn_tail", &[])] {
+        Runs { program, cases: &[cases], ways: &["peach2"], vars, ..RUNS }.must_hold();
     }
 }

@@ -15,8 +15,9 @@ use vervain_hca::process::grants::Grantor;
 use vervain_hca::{Qp, now_ns};
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
+use vervain_window::pairs::ends::{self, Ends};
 use vervain_window::pairs::grant::Grant;
-use vervain_window::pairs::ring::{Class, HEADERS, Message, encode_ends, ragged};
+use vervain_window::pairs::ring::{Class, HEADERS, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Channel, Origin, Put, Source, UseGuard};
 use vervain_wire::{Headers, opcode, parse_headers};
@@ -87,24 +88,26 @@ impl Place {
     }
 
     /// Puts what the device can put there of these bytes: those before and behind it. None where it cannot be put.
-    fn put(&mut self, to: u64, from: &Pieces, is_last: bool) -> Option<[u8; 8]> {
-        let (head, tail) = ragged(to, from.len(), self.channel.traits().grain);
+    fn put(&mut self, to: u64, from: &Pieces, is_last: bool) -> Option<Ends> {
+        let (head, tail) = ends::lens(to, from.len(), self.channel.traits().grain);
+        let mut put = |to: u64, pieces: &Pieces| {
+            let source = PiecesSource::new(pieces, is_last);
+            self.channel.put(&[Put { to, from: Origin::Source(&source) }]).ok()
+        };
         if (head, tail) == (0, 0) {
-            let source = PiecesSource::new(from, is_last);
-            self.channel.put(&[Put { to, from: Origin::Source(&source) }]).ok()?;
-            return Some([0; 8]);
+            put(to, from)?;
+            return Some(Ends::default());
         }
-        let mut bytes = [[0; 4]; 2];
+        let mut bytes = [[0; 8]; 2];
         for (bytes, (at, len)) in bytes.iter_mut().zip([(0, head), (from.len() - tail, tail)]) {
-            // SAFETY: as many bytes are in the array: a grain has four at most.
+            // SAFETY: as many bytes are in the array: an end has eight at most.
             unsafe { PiecesSource::new(from, false).store_part_to(at as usize, len as usize, bytes.as_mut_ptr()) }
                 .ok()?;
         }
         let mut middle = Pieces::new();
         from.slice_into(head, from.len() - head - tail, &mut middle);
-        let source = PiecesSource::new(&middle, is_last);
-        self.channel.put(&[Put { to: to + head, from: Origin::Source(&source) }]).ok()?;
-        Some(encode_ends(&bytes[0][..head as usize], &bytes[1][..tail as usize]))
+        put(to + head, &middle)?;
+        Some(Ends::new(&bytes[0][..head as usize], &bytes[1][..tail as usize]))
     }
 }
 

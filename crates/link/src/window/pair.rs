@@ -10,6 +10,7 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
+use vervain_window::pairs::ends::Ends;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
@@ -318,7 +319,7 @@ impl Pair {
         class: Class,
         headers: &[u8; HEADERS],
         place: (u64, u64),
-        ends: [u8; 8],
+        ends: Ends,
     ) -> Result<u64, Refused> {
         self.push_by(|outgoing| outgoing.landed(class, headers, place, ends))
     }

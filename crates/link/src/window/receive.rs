@@ -19,7 +19,7 @@ use vervain_transport::Data;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::rendezvous::{Event, PeerId};
-use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, decode_ends};
+use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Region};
 use vervain_wire::{Headers, Packet, opcode, parse_headers};
@@ -398,8 +398,8 @@ impl Engine {
             // Of an earlier connection, say.
             return Taken::Yes;
         }
-        if landed && message.ends != [0; 8] {
-            self.put_ends(message);
+        if landed && !message.ends.is_empty() {
+            message.ends.store(self.region(), message.payload, message.len);
         }
         let payload = match message.kind {
             Kind::ReadPacket => {
@@ -446,19 +446,6 @@ impl Engine {
             rx.deferred.push_back(Deferred { connection, headers: message.headers, payload: bytes, landed });
         }
         Taken::Yes
-    }
-
-    /// Puts the ends of a payload that its sender's device could not put to where the rest lies.
-    #[cold]
-    fn put_ends(&self, message: &Message) {
-        let [head, tail] = decode_ends(&message.ends, message.len);
-        let end = message.payload + message.len;
-        for (at, bytes) in [(message.payload, head), (end - tail.len() as u64, tail)] {
-            if let Some(to) = self.region().bytes(at..at + bytes.len() as u64) {
-                // SAFETY: as many bytes of the own region, which this process has told its peer to write.
-                unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-            }
-        }
     }
 
     fn datagram_of(&self, rx: &mut Receiving, pair: &Pair, headers: Headers, payload: &Foreign) -> Taken {

@@ -3,12 +3,13 @@
 //!
 //! * [`door`], [`rendezvous`], [`memory`]: how processes find each other, and notice that one has been replaced;
 //! * [`grant`]: which memory a peer may write without asking, and how that is taken back;
-//! * [`block`], [`slot`], [`byte_ring`], [`ring`]: the memory that a process has for one peer, and the messages in it;
+//! * [`block`], [`slot`], [`byte_ring`], [`ring`], [`ends`]: the memory that a process has for one peer, and the messages in it;
 //! * [`waking`]: how one that sleeps is woken.
 
 pub mod block;
 pub mod byte_ring;
 pub mod door;
+pub mod ends;
 pub mod grant;
 pub mod memory;
 mod padded;

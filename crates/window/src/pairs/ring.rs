@@ -3,6 +3,7 @@
 
 use super::block::{self, ASLEEP, TAKEN, WOKEN};
 use super::byte_ring::ByteRing;
+use super::ends::{self, Ends};
 use super::padded::Padded;
 use super::slot::{self, Kind, Meaning, Place};
 use super::waking::{Barrier, Waking};
@@ -252,8 +253,7 @@ impl Outgoing {
     }
 
     /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region. They may be more
-    /// than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and behind what it puts
-    /// ([`ragged`]).
+    /// than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and behind what it puts.
     ///
     /// # Errors
     /// As [`Unsent`] says.
@@ -262,7 +262,7 @@ impl Outgoing {
         class: Class,
         headers: &[u8; HEADERS],
         (at, len): (u64, u64),
-        ends: [u8; 8],
+        ends: Ends,
     ) -> Result<(), Unsent> {
         if !self.has_room(class) {
             self.look()?;
@@ -271,7 +271,8 @@ impl Outgoing {
             }
         }
         let meaning = Meaning { kind: Kind::Packet, place: Place::Landed, len: 0 };
-        self.put_slot(headers, meaning, [at, len, u64::from_le_bytes(ends)], None, 0)
+        let [head, tail] = ends.encode();
+        self.put_slot(headers, meaning, [at, len, head, tail], None, 0)
     }
 
     /// Sends a message, of whatever kind.
@@ -291,10 +292,10 @@ impl Outgoing {
         // Behind a payload nothing is that it could overwrite.
         if len.is_multiple_of(self.traits.grain) {
             let payload = Some(payload).filter(|_| len != 0);
-            return self.put_slot(headers, meaning, [at, 0, 0], payload, mark);
+            return self.put_slot(headers, meaning, [at, 0, 0, 0], payload, mark);
         }
         let padded = Padded::new(payload, self.traits.grain as usize);
-        self.put_slot(headers, meaning, [at, 0, 0], Some(&padded), mark)
+        self.put_slot(headers, meaning, [at, 0, 0, 0], Some(&padded), mark)
     }
 
     /// Puts a payload, what a slot says of it and where it lies, with the length and the ends that one that has landed has, and the slot's
@@ -304,7 +305,7 @@ impl Outgoing {
         &mut self,
         headers: &[u8; HEADERS],
         meaning: Meaning,
-        named: [u64; 3],
+        named: [u64; 2 + ends::WORDS],
         payload: Option<&dyn Source>,
         mark: u64,
     ) -> Result<(), Unsent> {
@@ -313,7 +314,7 @@ impl Outgoing {
         let mut bytes = [0; HEADERS + 4];
         bytes[..HEADERS].copy_from_slice(headers);
         bytes[HEADERS..].copy_from_slice(&meaning.encode());
-        let mut words = [0; WORDS + 3];
+        let mut words = [0; WORDS + 2 + ends::WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
         }
@@ -321,7 +322,7 @@ impl Outgoing {
         let in_slot = match place {
             Place::Slot => WORDS,
             Place::Block | Place::LongRing => WORDS + 1,
-            Place::Landed => WORDS + 3,
+            Place::Landed => WORDS + 2 + ends::WORDS,
         };
         let tag = [u64::from(slot::tag(self.sent))];
         let chain = [
@@ -391,39 +392,9 @@ pub struct Message {
     pub payload: u64,
     /// See there.
     pub len: u64,
-    /// Of a payload that was put where it belongs, the bytes that were not ([`ragged`]).
-    pub ends: [u8; 8],
+    /// Of a payload that was put where it belongs, the bytes that were not.
+    pub ends: Ends,
     place: Place,
-}
-
-/// Bytes of the ends of a payload at most, each.
-const END: usize = 3;
-
-/// Both ends of a payload as they are sent: each with its length behind it.
-///
-/// # Panics
-/// One has more than three bytes.
-pub fn encode_ends(head: &[u8], tail: &[u8]) -> [u8; 8] {
-    let mut ends = [0; 8];
-    for (half, end) in ends.chunks_exact_mut(END + 1).zip([head, tail]) {
-        half[..end.len()].copy_from_slice(end);
-        half[END] = end.len() as u8;
-    }
-    ends
-}
-
-/// The ends of a payload of `len` bytes, if they can be; those of any other are empty.
-pub fn decode_ends(ends: &[u8; 8], len: u64) -> [&[u8]; 2] {
-    let (head, tail) = ends.split_at(END + 1);
-    let [head, tail] = [head, tail].map(|half| half.get(..usize::from(half[END].min(END as u8))).unwrap_or_default());
-    if (head.len() + tail.len()) as u64 <= len { [head, tail] } else { [&[], &[]] }
-}
-
-/// How many bytes there are before the first multiple of `grain` of `len` bytes at `at`, and behind the last: those that a device which
-/// puts no single bytes cannot put. Fewer than 4 each.
-pub fn ragged(at: u64, len: u64, grain: u64) -> (u64, u64) {
-    let head = at.next_multiple_of(grain).wrapping_sub(at).min(len);
-    (head, if head == len { 0 } else { (at + len) % grain })
 }
 
 impl Message {
@@ -502,7 +473,7 @@ impl Incoming {
             }
         };
         let fits = payload >= begin && payload <= end && len <= end - payload && len <= most;
-        let ends = if place == Place::Landed { named(2).to_le_bytes() } else { [0; 8] };
+        let ends = if place == Place::Landed { Ends::decode([named(2), named(3)], len) } else { Ends::default() };
         if fits { Ok(Message { kind, headers, payload, len, ends, place }) } else { Err(NoMessage) }
     }
 
@@ -530,42 +501,5 @@ impl Incoming {
     /// There is a high-bandwidth ring for the peer now.
     pub fn has_long(&mut self, at: u64) {
         self.long = Some(at);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn what_lies_outside_of_multiples_are_the_ends() {
-        for (at, len, ends) in [
-            (0, 8, (0, 0)),
-            (1, 8, (3, 1)),
-            (2, 2, (2, 0)),
-            (1, 2, (2, 0)),
-            (3, 1, (1, 0)),
-            (3, 5, (1, 0)),
-            (3, 6, (1, 1)),
-            (4, 3, (0, 3)),
-        ] {
-            assert_eq!(ragged(at, len, 4), ends, "{len} bytes at {at}");
-            assert_eq!(ragged(at, len, 1), (0, 0));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn ends_that_are_sent_are_those_that_come(head in prop::collection::vec(any::<u8>(), 0..4), tail in prop::collection::vec(any::<u8>(), 0..4)) {
-            let sent = encode_ends(&head, &tail);
-            prop_assert_eq!(decode_ends(&sent, 64), [&head[..], &tail[..]]);
-        }
-
-        #[test]
-        fn nothing_that_comes_is_longer_than_the_payload(ends: [u8; 8], len in 0..9_u64) {
-            let [head, tail] = decode_ends(&ends, len);
-            prop_assert!((head.len() + tail.len()) as u64 <= len && head.len() <= 3 && tail.len() <= 3);
-        }
     }
 }

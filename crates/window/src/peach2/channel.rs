@@ -18,6 +18,8 @@ const ZERO_COPY: usize = 256;
 const LATER: usize = 32;
 /// Copies of so many bytes tell how long copies take.
 const TELLING: u64 = 4096;
+/// Bytes of a line.
+const LINE: u64 = 64;
 /// How long before its end the copies of a transfer begin, but for the last, beside what they take.
 const LEAD_NS: u64 = 150;
 
@@ -82,29 +84,35 @@ struct Described {
 struct Copy {
     to: u64,
     len: u64,
-    from: From,
+    /// Whether the program has them. How that is read the source knows, which reads what is there now.
+    is_program: bool,
+    /// Where they begin in the source, or else in the own region.
+    at: u64,
     /// The last of the descriptors.
     descriptor: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
-    /// From this offset of the own region on.
-    Own(u64),
-    /// Where the program has it. How that is read the source knows, which reads what is there now.
-    Program,
+impl Copy {
+    /// All of a long one but its last line, and that.
+    fn split(&self) -> (Option<Copy>, Copy) {
+        if self.len < TELLING {
+            return (None, *self);
+        }
+        let early = self.len - LINE;
+        (Some(Copy { len: early, ..*self }), Copy { to: self.to + early, len: LINE, at: self.at + early, ..*self })
+    }
 }
 
 impl Described {
-    /// A block that is carried out by itself, or with the one before it.
-    fn add(&mut self, from: u64, to: u64, len: u64) {
+    /// A block. It is carried out with one of those from descriptor `first` on, if they are side by side.
+    fn add(&mut self, from: u64, to: u64, len: u64, first: usize) {
         // Words of a slot are said behind what they stand before.
-        let words = |last: &&mut Descriptor| last.count == 1 && from + len == last.from && to + len == last.to;
-        match self.descriptors.last_mut().filter(words) {
+        let is_beside = |last: &&mut Descriptor| last.count == 1 && from + len == last.from && to + len == last.to;
+        match self.descriptors.get_mut(first..).and_then(<[_]>::last_mut).filter(is_beside) {
             Some(last) => *last = Descriptor::plain(from, to, len + last.block),
             None => self.descriptors.push(Descriptor::plain(from, to, len)),
         }
-        self.copies.push(Copy { to, len, from: From::Own(from), descriptor: self.descriptors.len() - 1 });
+        self.copies.push(Copy { to, len, is_program: false, at: from, descriptor: self.descriptors.len() - 1 });
     }
 
     /// What the program has at these places, for one destination.
@@ -116,7 +124,7 @@ impl Described {
             }
             at += len;
         }
-        self.copies.push(Copy { to, len: at - to, from: From::Program, descriptor: self.descriptors.len() - 1 });
+        self.copies.push(Copy { to, len: at - to, is_program: true, at: 0, descriptor: self.descriptors.len() - 1 });
     }
 
     /// Undoes what was added behind so many copies.
@@ -173,12 +181,12 @@ impl BoardChannel {
     }
 
     /// Describes words, which the board reads from a copy.
-    fn words<'a>(&mut self, device: &'a Inside, to: u64, words: &[u64], staged: &mut Staged<'a>) {
+    fn words<'a>(&mut self, device: &'a Inside, (to, words): (u64, &[u64]), first: usize, staged: &mut Staged<'a>) {
         let place = self.place(device, to, size_of_val(words) as u64, staged);
         for (i, word) in words.iter().enumerate() {
             device.own.word(place + 8 * i as u64).store(*word, Ordering::Relaxed);
         }
-        self.chain.add(place, to, size_of_val(words) as u64);
+        self.chain.add(place, to, size_of_val(words) as u64, first);
     }
 
     /// Describes memory of the program, and copies it first where the board cannot read it, or that takes less time; whether the board
@@ -241,7 +249,7 @@ impl BoardChannel {
             let at = device.own.bytes(place..place + len as u64).ok_or(Refused::Outside)?;
             // SAFETY: as many bytes of memory that is claimed for this; no reference is to them but to atomics.
             unsafe { source.store_part_to(from, len, at) }.map_err(Refused::Faulted)?;
-            self.chain.add(place, part, len as u64);
+            self.chain.add(place, part, len as u64, usize::MAX);
             from += len;
         }
         Ok(())
@@ -270,6 +278,7 @@ impl BoardChannel {
         if !device.model.without.chaining {
             return self.transfer(device, chain, all, program);
         }
+        // Each begins when that before it has landed.
         all.into_iter().try_for_each(|n| self.transfer(device, chain, n..n + 1, program))
     }
 
@@ -282,7 +291,8 @@ impl BoardChannel {
         program: Option<&dyn Source>,
     ) -> Result<(), Refused> {
         // A transfer begins with the call that asks for it, or when what it is to read has been copied.
-        let begin = if chain.begin == 0 && device.model.timing { now_ns() } else { chain.begin };
+        let is_first = range.start == 0 && chain.begin != 0;
+        let begin = if !is_first && device.model.timing { now_ns() } else { chain.begin };
         let descriptors = &chain.descriptors[range.clone()];
         let is_internal = self.image.as_ref().is_some_and(|image| descriptors.iter().all(|d| image.has_prepared(d)));
         let count = descriptors.len() as u64;
@@ -302,22 +312,18 @@ impl BoardChannel {
         let transfer = Transfer { from: device.facts.node, bytes, is_internal, is_gpu };
         let due = device.boards.land(&self.route, begin + chain.ns + count * u64::from(make), transfer);
         // The last of it is copied when the time has come, and the rest as soon before as its copy takes.
-        let copy_ns = self.copy_ns;
-        let takes = |bytes: u64| bytes * copy_ns / 1024;
-        wait_until(due.saturating_sub(takes(bytes) + if copies.clone().count() > 1 { LEAD_NS } else { 0 }));
+        let last = copies.next_back().map(Copy::split);
+        let Some((early, last)) = last else { return Ok(()) };
+        wait_until(due.saturating_sub(bytes * self.copy_ns / 1024 + LEAD_NS));
         let before = if bytes >= TELLING { now_ns() } else { 0 };
-        let last = copies.next_back();
         copies.try_for_each(|copy| self.copy(device, copy, program))?;
-        let Some(last) = last else { return Ok(()) };
-        if last.len < bytes {
-            wait_until(due.saturating_sub(takes(last.len)));
-        }
-        self.copy(device, last, program)?;
-        if last.len == bytes && bytes >= TELLING {
+        early.iter().try_for_each(|copy| self.copy(device, copy, program))?;
+        if bytes >= TELLING {
             let took = (now_ns() - before) * 1024 / bytes;
-            self.copy_ns = if copy_ns == 0 { took } else { (7 * copy_ns + took) / 8 };
+            self.copy_ns = if self.copy_ns == 0 { took } else { (7 * self.copy_ns + took) / 8 };
         }
-        Ok(())
+        wait_until(due);
+        self.copy(device, &last, program)
     }
 
     fn copy(&self, device: &Inside, copy: &Copy, program: Option<&dyn Source>) -> Result<(), Refused> {
@@ -328,11 +334,18 @@ impl BoardChannel {
         }
         // SAFETY: the bounds have been checked.
         let at = unsafe { self.base.add(copy.to as usize) };
-        let From::Own(from) = copy.from else {
-            let source = program.filter(|source| source.len() as u64 == copy.len).ok_or(Refused::NotMine)?;
+        let from = copy.at;
+        if copy.is_program {
+            let source = program.ok_or(Refused::NotMine)?;
             // SAFETY: as many bytes are inside, and no reference is to them but to atomics.
-            return unsafe { source.store_to(at.as_ptr()) }.map_err(Refused::Faulted);
-        };
+            return unsafe {
+                match from {
+                    0 if copy.len == source.len() as u64 => source.store_to(at.as_ptr()),
+                    _ => source.store_part_to(from as usize, copy.len as usize, at.as_ptr()),
+                }
+            }
+            .map_err(Refused::Faulted);
+        }
         let from = device.own.bytes(from..from + copy.len).ok_or(Refused::Outside)?;
         // SAFETY: both are inside of regions, whose bytes are accessed as atomics and by raw pointers only; a word by one store.
         unsafe {
@@ -358,10 +371,15 @@ impl BoardChannel {
         if device.model.timing {
             self.chain.begin = now_ns();
         }
-        for put in chain {
+        let first = self.chain.descriptors.len();
+        for (n, put) in chain.iter().enumerate() {
             match put.from {
                 _ if put.from.len() == 0 => {}
-                Origin::Words(words) => self.words(&device, put.to, words, &mut staged),
+                Origin::Words(words) => {
+                    // The last of a chain is seen after all others, so it is a descriptor of its own.
+                    let first = if n + 1 == chain.len() { usize::MAX } else { first };
+                    self.words(&device, (put.to, words), first, &mut staged);
+                }
                 Origin::Source(source) => {
                     match self.source(&device, (put.to, source), program.is_none(), &mut staged) {
                         Ok(true) => program = Some(source),

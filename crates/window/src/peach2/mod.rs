@@ -11,6 +11,9 @@ mod descriptor;
 mod staging;
 mod topology;
 
+#[cfg(test)]
+mod tests;
+
 use crate::claims::Claims;
 use crate::device::{Channel, Count, Facts, Program, PutDevice, Region, Source};
 use crate::error::{Error, Result};
