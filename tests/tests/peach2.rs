@@ -6,7 +6,8 @@ use std::time::Duration;
 use vervain_tests::counters::Counters;
 use vervain_tests::matrix::PERFTEST;
 use vervain_tests::pairs::{has_all_sizes, perftest_by_turns};
-use vervain_tests::{Failures, Job, Runs, c_program, have_c, windows};
+use vervain_tests::pairs::{pair, words};
+use vervain_tests::{Failures, Job, Runs, c_program, have, have_c, windows};
 
 const BOARDS: &[&str] = &["peach2", "peach2-timed"];
 
@@ -116,5 +117,24 @@ fn memory_of_a_gpu_is_read_and_written() {
     let vars = &[("VERVAIN_WINDOW", windows::gpus("")), ("VT_ROUNDS", "300")];
     for (program, cases) in [("data", &["random_ops"][..]), ("conformance", &["--two"]), ("torn_tail", &[])] {
         Runs { program, cases: &[cases], ways: &["peach2"], vars, ..RUNS }.must_hold();
+    }
+}
+
+/// What the board could neither read nor write is refused when it is registered, if a program wants to know.
+#[test]
+fn a_strict_board_tells_which_memory_it_cannot_reach() {
+    if !have(&["ib_write_lat"]) {
+        return;
+    }
+    let strict = windows::boards(",strict=on");
+    let elsewhere = strict.replace(",heap=on", "");
+    for (window, works) in [(strict, true), (&*elsewhere, false)] {
+        let vars = [("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", window)];
+        let (server, client) = pair("ib_write_lat", &words("-F -x 0 -n 100"), &vars, Duration::from_secs(60));
+        let ends = [&server, &client];
+        let says = "the board reads and writes memory of the window only";
+        let is_refused = ends.iter().any(|end| !end.success() && end.output.contains(says));
+        let is_right = if works { ends.iter().all(|end| end.success()) } else { is_refused };
+        assert!(is_right, "{window}: {}\n{}", server.describe(), client.describe());
     }
 }

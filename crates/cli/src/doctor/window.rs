@@ -36,7 +36,12 @@ pub fn window() -> Finding {
 fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let is_folder = spec.path.is_dir();
-    let kind = if is_folder { "a folder of files that others only write" } else { "a file" };
+    let kind = match &spec.peach2 {
+        Some(board) if board.timing => "a file that is put to by a model of PEACH2 boards, in their time",
+        Some(_) => "a file that is put to by a model of PEACH2 boards",
+        None if is_folder => "a folder of files that others only write",
+        None => "a file",
+    };
     let how = if spec.node.is_some() { "as the variable says" } else { "by its network namespace" };
     let processes = occupancy.nodes.iter().map(|(node, processes)| match processes {
         Processes::Live(n) => format!("{n} on node {node}"),
