@@ -16,6 +16,7 @@ mod many;
 mod messages;
 mod mpi;
 mod owner;
+mod peach2;
 mod peers;
 mod perftest;
 mod process;
@@ -102,6 +103,8 @@ enum Part {
     Roce,
     /// The window link
     Window,
+    /// Windows by a model of PEACH2 boards
+    Peach2,
     /// Registering memory
     Registration,
     /// Registering private memory, which is shared meanwhile
@@ -125,7 +128,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 20] = [
+const PARTS: [(Part, Measure); 21] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -137,6 +140,7 @@ const PARTS: [(Part, Measure); 20] = [
     (Part::Acp, acp::sections),
     (Part::Roce, roce::sections),
     (Part::Window, window::sections),
+    (Part::Peach2, peach2::sections),
     (Part::Registration, |setup| vec![registration::section(setup)]),
     (Part::Adoption, |setup| vec![adoption::section(setup)]),
     (Part::Owner, |setup| vec![owner::section(setup)]),

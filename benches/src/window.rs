@@ -55,7 +55,7 @@ fn latency(setup: &Setup) -> Section {
     measures.extend(
         tests.map(|(_, test, heap, ..)| single(move || through_window(test, heap, |test| test.typical_ns(setup)))),
     );
-    measures.extend(pairs.map(|(_, mode)| single(move || paired(setup, mode, "20000"))));
+    measures.extend(pairs.map(|(_, mode)| single(move || paired_through_file(setup, mode, "20000"))));
     let mut measured = interleaved(setup.rounds, measures).into_iter().map(|result| result.map(|mut c| c.remove(0)));
     let stores = measured.next().and_then(Result::ok).unwrap_or_default();
     let twice: Vec<f64> = stores.iter().map(|ns| 2.0 * ns).collect();
@@ -122,7 +122,8 @@ fn idle(setup: &Setup) -> Section {
         "Through a window: a process with one connected QP that does nothing",
         "Its processor time while both sleep.",
         (|| {
-            let columns = together(setup.fewer_rounds(), vec![single(|| paired(setup, "idle", IDLE_SECONDS))])?;
+            let columns =
+                together(setup.fewer_rounds(), vec![single(|| paired_through_file(setup, "idle", IDLE_SECONDS))])?;
             let row = Row::new(format!("processor time in {IDLE_SECONDS} s of sleep"), Unit::Ms, &columns[0]);
             Ok(row.into_iter().map(|row| row.target(Target::AtMost(IDLE_AT_MOST))).collect())
         })(),
@@ -130,7 +131,7 @@ fn idle(setup: &Setup) -> Section {
 }
 
 /// A new window's file, and the folder that is gone with this value.
-fn new_window() -> Result<(TempDir, String)> {
+pub(crate) fn new_window() -> Result<(TempDir, String)> {
     let folder = tempfile::tempdir_in("/dev/shm").context("making a window")?;
     let file = folder.path().join("window").to_str().context("a path")?.to_owned();
     Ok((folder, file))
@@ -143,10 +144,15 @@ fn through_window<T>(test: &Test<'_>, heap: &str, measure: impl FnOnce(&Test<'_>
     measure(&Test { variables: &[("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", &window)], ..test.clone() })
 }
 
-/// A mode of `paired.c`.
-fn paired(setup: &Setup, mode: &str, length: &str) -> Result<f64> {
+/// A mode of `paired.c` through a new window's file.
+fn paired_through_file(setup: &Setup, mode: &str, length: &str) -> Result<f64> {
     let (_folder, file) = new_window()?;
-    let mut command = setup.under_vervain(&["--link", "window", "--window", &file], setup.program("paired")?);
+    paired(setup, &file, mode, length)
+}
+
+/// A mode of `paired.c`.
+pub(crate) fn paired(setup: &Setup, window: &str, mode: &str, length: &str) -> Result<f64> {
+    let mut command = setup.under_vervain(&["--link", "window", "--window", window], setup.program("paired")?);
     let cpus = [setup.cpus.client.to_string(), setup.cpus.server.to_string()];
     Ok(numbers(command.args([mode, length]).args(cpus), None, LIMIT)?[0])
 }

@@ -25,7 +25,7 @@ struct Window {
 
 impl Window {
     fn new(mib: u64) -> Window {
-        let options = vervain_window::Options { size: Some(mib * MIB), nodes: Some(2), node: None };
+        let options = vervain_window::Options { size: Some(mib * MIB), nodes: Some(2), node: None, peach2: None };
         let memory = vervain_window::memfd(&options).expect("a window");
         let value = format!("/proc/{}/fd/{},heap=on", std::process::id(), memory.as_raw_fd());
         let granules = vervain_window::Layout::new(2, mib * MIB).expect("a layout").granules().len() as u64;
