@@ -3,6 +3,7 @@
 use crate::claims::Claims;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::medium::Medium;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -23,6 +24,10 @@ pub struct Facts {
     pub coherent: bool,
     /// Bytes that become visible together where they are put by [`Origin::Words`]: 8, or 4.
     pub whole: u32,
+    /// What holds its memory.
+    pub medium: Medium,
+    /// Bytes that this node reads of its region in a second, where that was measured: for devices.
+    pub read_speed: Option<u64>,
 }
 
 impl Facts {
