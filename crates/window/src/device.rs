@@ -3,7 +3,7 @@
 use crate::claims::Claims;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::medium::Medium;
+use crate::medium::{self, Medium};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -31,6 +31,11 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Whether the memory is one that no cache keeps, as far as that was measured.
+    pub fn is_slow(&self) -> bool {
+        self.read_speed.is_some_and(medium::is_uncached)
+    }
+
     /// The GID of `node`, which only one window of the world has: a local IPv6 address (RFC 4193), whose global part is 40 bits of
     /// the window's random number, and whose interface part is the node's number and one.
     pub fn gid(&self, node: u32) -> [u8; 16] {
