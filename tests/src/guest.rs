@@ -53,8 +53,10 @@ $b mount -t tmpfs tmpfs /new/dev/shm; $b mount -t devpts devpts /new/dev/pts
 $b mount -t tmpfs tmpfs /new/tmp; $b mount -t tmpfs tmpfs /new/run
 $b ifconfig lo 127.0.0.1 up
 $b ifconfig eth0 $($b sed 's/.* address=\([0-9.]*\).*/\1/' /proc/cmdline) netmask 255.255.255.0 up
+exec 3<>/dev/ttyS1
 $b stty -F /dev/ttyS1 raw -echo
-$b cat /dev/ttyS1 | $b chroot /new /bin/bash > /dev/ttyS1 2>&1
+echo the guest is ready
+$b cat <&3 | $b chroot /new /bin/bash >&3 2>&1
 "#;
 
 /// Two guests with what they share.
@@ -157,27 +159,16 @@ impl Starting {
     /// # Panics
     /// When it does not.
     pub fn ready(mut self) -> Guest {
-        let until = Instant::now() + BOOT;
-        let line = loop {
-            match UnixStream::connect(&self.line) {
-                Ok(line) => break line,
-                Err(e) if Instant::now() > until || !self.machine.running() => {
-                    panic!("{e}: {}", self.machine.finish(Duration::ZERO).describe())
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        };
+        // What is said before somebody listens there would be lost, or a part of it.
+        if !self.machine.wait_output("the guest is ready", BOOT) {
+            panic!("it does not boot: {}", self.machine.finish(Duration::ZERO).describe());
+        }
+        let line = UnixStream::connect(&self.line).expect("the serial line");
         line.set_read_timeout(Some(Duration::from_millis(50))).expect("a time");
         let mut guest = Guest { machine: self.machine, line, number: self.number, commands: 0, came: String::new() };
-        // What is said before its shell listens is lost.
-        while Instant::now() < until && guest.machine.running() {
-            if guest.try_run("export HOME=/tmp LC_ALL=C", Duration::from_secs(1)).is_some() {
-                let path = std::env::var("PATH").unwrap_or_default();
-                guest.must(&format!("export PATH='{path}:/usr/sbin:/sbin'"));
-                return guest;
-            }
-        }
-        panic!("it does not boot: {}", guest.machine.finish(Duration::ZERO).describe());
+        let path = std::env::var("PATH").unwrap_or_default();
+        guest.must(&format!("export HOME=/tmp LC_ALL=C PATH='{path}:/usr/sbin:/sbin'"));
+        guest
     }
 }
 
