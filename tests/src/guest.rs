@@ -56,7 +56,7 @@ $b ifconfig eth0 $($b sed 's/.* address=\([0-9.]*\).*/\1/' /proc/cmdline) netmas
 exec 3<>/dev/ttyS1
 $b stty -F /dev/ttyS1 raw -echo
 echo the guest is ready
-$b cat <&3 | $b chroot /new /bin/bash >&3 2>&1
+$b chroot /new /bin/bash -c 'while IFS= read -r line; do eval "$line"; done' <&3 >&3 2>&1
 "#;
 
 /// Two guests with what they share.
@@ -166,6 +166,7 @@ impl Starting {
         let line = UnixStream::connect(&self.line).expect("the serial line");
         line.set_read_timeout(Some(Duration::from_millis(50))).expect("a time");
         let mut guest = Guest { machine: self.machine, line, number: self.number, commands: 0, came: String::new() };
+        assert!(guest.answers(BOOT), "its shell does not answer: {}", guest.machine.output());
         let path = std::env::var("PATH").unwrap_or_default();
         guest.must(&format!("export HOME=/tmp LC_ALL=C PATH='{path}:/usr/sbin:/sbin'"));
         guest
@@ -173,6 +174,23 @@ impl Starting {
 }
 
 impl Guest {
+    /// Whether the shell answers. Bytes that come while the line is set up may be lost, so it is asked by words that are harmless
+    /// in any part, until it does.
+    fn answers(&mut self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut buffer = [0; 4096];
+        while Instant::now() < until && !self.came.contains("up42") {
+            self.line.write_all(b"\necho up$((6*7))\n").expect("the serial line");
+            let next = Instant::now() + Duration::from_millis(500);
+            while Instant::now() < next {
+                if let Ok(n) = self.line.read(&mut buffer) {
+                    self.came.push_str(&String::from_utf8_lossy(&buffer[..n]));
+                }
+            }
+        }
+        self.came.contains("up42")
+    }
+
     /// Runs a line of the shell; its exit status and output. None when it does not end in time.
     ///
     /// # Panics
@@ -181,8 +199,10 @@ impl Guest {
         self.commands += 1;
         let (begin, end) = (format!("<{}>", self.commands), format!("</{}>", self.commands));
         // In pieces, so that the marks are not in what a terminal might send back.
-        let text =
-            format!("echo '<''{}>'; {{ {line}\n}} </dev/null; echo; echo '</''{}>' $?\n", self.commands, self.commands);
+        let text = format!(
+            "echo '<''{}>'; {{ {line}; }} </dev/null; status=$?; echo; echo '</''{}>' $status\n",
+            self.commands, self.commands
+        );
         self.line.write_all(text.as_bytes()).expect("the serial line");
         let until = Instant::now() + limit;
         let mut buffer = [0; 4096];
