@@ -48,7 +48,7 @@ fn serve(guest: &mut Guest, line: &str) {
 
 /// The typical time in the row of results of a tool for latencies, in microseconds.
 fn typical(output: &str) -> f64 {
-    let row = output.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).next_back();
+    let row = output.lines().rfind(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     let field = row.and_then(|row| row.split_whitespace().nth(4)?.parse().ok());
     field.unwrap_or_else(|| panic!("no row of times in\n{output}"))
 }
