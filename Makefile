@@ -24,6 +24,7 @@ CLIENT_PACKAGES := $(TEST_PACKAGES) librdmacm-dev ucx-utils python3-pyverbs rdma
     python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \
+    qemu-system-x86 busybox-static cpio ndctl xz-utils \
     pkgconf|pkg-config
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin strace

@@ -11,6 +11,7 @@ pub mod callgrind;
 mod compile;
 pub mod container;
 pub mod counters;
+pub mod guest;
 mod leftovers;
 pub mod matrix;
 pub mod mesh;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use vervain_config::{Variable, WINDOW, WindowSpec};
-use vervain_window::Options;
+use vervain_window::{Facts, Options};
 
 use crate::cli::DevicesArgs;
 use crate::environment::Variables;
@@ -20,7 +20,7 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
     settings::tell_unknown();
     let mut devices =
         inventory::query(&dir.join(libs::LIBIBVERBS), &variables, false).map_err(|e| settings.by_option(e))?;
-    name_window(&mut devices, &variables);
+    let window = name_window(&mut devices, &variables);
     if args.json {
         return output::print(&(serde_json::to_string_pretty(&devices)? + "\n"));
     }
@@ -28,16 +28,14 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
         output::note(&format!("{} lists no device", dir.join(libs::LIBIBVERBS).display()));
         return Ok(ExitCode::FAILURE);
     }
-    output::print(&table(&devices))
+    output::print(&(table(&devices) + &window.unwrap_or_default()))
 }
 
-/// Notes of which node of the window a GID is. A window that cannot be opened has been complained of.
-fn name_window(devices: &mut [Device], variables: &Variables) {
+/// Notes of which node of the window a GID is; a line about a window in a device. One that cannot be opened has been complained of.
+fn name_window(devices: &mut [Device], variables: &Variables) -> Option<String> {
     let value = variables.iter().find(|(name, _)| *name == WINDOW.name()).map(|(_, value)| value);
-    let Some(spec) = value.and_then(|value| WindowSpec::of(value.as_bytes())) else { return };
-    let Ok(window) = vervain_window::open(&spec.path, &Options::of(&spec)) else {
-        return;
-    };
+    let spec = value.and_then(|value| WindowSpec::of(value.as_bytes()))?;
+    let window = vervain_window::open(&spec.path, &Options::of(&spec)).ok()?;
     let facts = window.facts();
     let own = Ipv6Addr::from(facts.gid(facts.node));
     for gid in devices.iter_mut().flat_map(|device| &mut device.ports).flat_map(|port| &mut port.gids) {
@@ -45,6 +43,15 @@ fn name_window(devices: &mut [Device], variables: &Variables) {
             gid.window_node = Some(facts.node);
         }
     }
+    about(&spec, facts)
+}
+
+/// What a window in a device is; None for files, which are what their names say.
+fn about(spec: &WindowSpec, facts: &Facts) -> Option<String> {
+    let (medium, speed) = (facts.medium, facts.read_speed?);
+    let (mib, nodes) = (facts.layout.size() >> 20, facts.layout.nodes());
+    let speed = speed / 1_000_000;
+    Some(format!("window {}: {medium}\n  {mib} MiB, {nodes} nodes, read with {speed} MB/s\n", spec.path.display()))
 }
 
 /// A line for each port, and below it one for each GID: at most 80 columns, since addresses and names of interfaces have

@@ -66,7 +66,7 @@ table! {
     }
     WINDOW "VERVAIN_WINDOW" {
         option: "window" "FILE",
-        syntax: Syntax::Text("a name of a file or folder, or peach2: and one of a file, and behind it ,size=BYTES, ,node=N, ,heap=on or ,direct=off if wanted"), default: "none",
+        syntax: Syntax::Text("a name of a file, folder or /dev/daxN.M, ivshmem or ivshmem:DDDD:BB:DD.F, or peach2: and a name of a file, and behind it ,size=BYTES, ,node=N, ,heap=on or ,direct=off if wanted"), default: "none",
         meaning: "Memory by which nodes that share no network reach each other; what is not there is made, a folder for a name with / behind",
         set by User, read by Library Preload
     }

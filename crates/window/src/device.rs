@@ -3,6 +3,7 @@
 use crate::claims::Claims;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::medium::{self, Medium};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -23,9 +24,18 @@ pub struct Facts {
     pub coherent: bool,
     /// Bytes that become visible together where they are put by [`Origin::Words`]: 8, or 4.
     pub whole: u32,
+    /// What holds its memory.
+    pub medium: Medium,
+    /// Bytes that this node reads of its region in a second, where that was measured: for devices.
+    pub read_speed: Option<u64>,
 }
 
 impl Facts {
+    /// Whether the memory is one that no cache keeps, as far as that was measured.
+    pub fn is_slow(&self) -> bool {
+        self.read_speed.is_some_and(medium::is_uncached)
+    }
+
     /// The GID of `node`, which only one window of the world has: a local IPv6 address (RFC 4193), whose global part is 40 bits of
     /// the window's random number, and whose interface part is the node's number and one.
     pub fn gid(&self, node: u32) -> [u8; 16] {

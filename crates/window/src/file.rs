@@ -1,4 +1,5 @@
-//! A file, or memory without a name, that all nodes map: containers of one machine, say.
+//! A file, or memory without a name, that all nodes map: containers of one machine, say; or a device that is memory, which the
+//! machines of its nodes share.
 //!
 //! Whoever maps it can write all of it, so the file is one that only this user may write. That it is long enough is checked when
 //! it is opened; to make it shorter while it is in use ends the processes that use it by SIGBUS. Memory that is sealed cannot
@@ -8,10 +9,13 @@ use crate::claims::Claims;
 use crate::device::{Bounds, Channel, Facts, Origin, Put, PutDevice, Refused, Region};
 use crate::error::{Error, Result};
 use crate::found::{Found, HARMLESS};
+use crate::inscription;
+use crate::ivshmem;
 use crate::layout::{HEADER, Header, Layout};
 use crate::locks::Kernel;
 use crate::make::{self, Options};
 use crate::mapping::{Mapping, reopen};
+use crate::medium::{self, Medium};
 use crate::nodes::{self, Identity, PATIENCE};
 use crate::ofd::Ofd;
 use rustix::fs::{Mode, OFlags};
@@ -21,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How often a file is looked for that comes and goes.
 const TRIES: usize = 16;
@@ -34,16 +38,20 @@ pub struct FileDevice {
     claims: Arc<Claims>,
     mapping: Arc<Mapping>,
     header: Region,
+    /// Whether the kernel knows threads by words that lie there.
+    has_futexes: bool,
 }
 
 impl FileDevice {
     /// Opens the window at `path`, and makes it if nothing is there. Another process that does so at the same time gets the same
-    /// window.
+    /// window. `ivshmem` and `ivshmem:DDDD:BB:DD.F` are the device of that kind, and the one with this PCI address.
     ///
     /// # Errors
     /// * of the file: EINVAL where it is no window, has another size than its header says or than is asked for, or is no regular
     ///   file; EPROTO for another version; EPERM where others may write it; ENOSPC and EFBIG where it cannot be made; and what
     ///   open(2) says
+    /// * of the device: ENODEV, ENXIO, EIO and EACCES, as it is not there, has no memory, that does not answer, or is not this user's;
+    ///   EINVAL for another one, or where it begins with the data of somebody else; EBUSY where a driver has it
     /// * of the node: EINVAL, EBUSY and ENOSPC, as the window is full, or the node that is asked for somebody else
     pub fn open(path: &Path, options: &Options) -> Result<FileDevice> {
         Self::open_as(path, options, Identity::own()?)
@@ -51,6 +59,9 @@ impl FileDevice {
 
     /// As the node with this identity.
     pub(crate) fn open_as(path: &Path, options: &Options, identity: Identity) -> Result<FileDevice> {
+        if let Some(address) = ivshmem::named(path) {
+            return Self::attach(&ivshmem::open(Path::new(ivshmem::PCI_DEVICES), address)?, options, identity);
+        }
         for _ in 0..TRIES {
             match rustix::fs::open(path, OFlags::RDWR | HARMLESS, Mode::empty()) {
                 Ok(fd) => return Self::attach(&Found::check(fd, path)?, options, identity),
@@ -68,19 +79,34 @@ impl FileDevice {
         ))
     }
 
-    fn attach(file: &Found, options: &Options, identity: Identity) -> Result<FileDevice> {
-        let (layout, uuid) = file.header()?;
-        file.check_size(layout.size())?;
-        options.check(layout, &file.name)?;
+    pub(crate) fn attach(file: &Found, options: &Options, identity: Identity) -> Result<FileDevice> {
+        let is_file = file.medium == Medium::File;
+        let said = if is_file { Some(file.header()?) } else { None };
+        if let Some((layout, _)) = said {
+            file.check_size(layout.size())?;
+            options.check(layout, &file.name)?;
+        }
         // The mapping keeps its open file description, hence locks are taken by another one.
-        let mapping = Mapping::new(&file.fd, layout.size())?;
-        file.check_size(layout.size())?;
+        let mapping = Mapping::new(&file.fd, file.size).map_err(|e| file.cannot_be_mapped(e))?;
+        if is_file {
+            file.check_size(file.size)?;
+        }
         let kernel = Box::new(Ofd::new(reopen(&file.fd, OFlags::RDWR)?)?);
+        let (layout, uuid) = match said {
+            Some(said) => said,
+            None => inscription::of(&mapping, file, options, &*kernel)?,
+        };
         let header = mapping.region(0, HEADER);
         let node = join(&header, layout, &*kernel, identity, options.node, &file.name)?;
         let own = mapping.region(layout.region(node), layout.region_len());
+        let read_speed = (!is_file).then(|| medium::read_speed(&own));
+        if let Some(speed) = read_speed.filter(|speed| medium::is_uncached(*speed)) {
+            medium::warn_of_slow(&file.name, speed);
+        }
+        let facts = Facts { node, layout, uuid, coherent: true, whole: 8, medium: file.medium, read_speed };
+        let has_futexes = has_futexes(own.word(layout.doors()));
         let claims = Claims::new((node, identity), layout, (header.clone(), own.clone()), kernel);
-        Ok(FileDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, mapping, header })
+        Ok(FileDevice { facts, own, claims, mapping, header, has_futexes })
     }
 
     /// The header, which all nodes see.
@@ -101,8 +127,12 @@ impl FileDevice {
     /// mappings beside those of the device.
     ///
     /// # Errors
-    /// What open(2) says. ESRCH: this is a forked child.
+    /// What open(2) says. ESRCH: this is a forked child. EOPNOTSUPP: pieces of the device cannot be mapped.
     pub fn file(&self) -> Result<(OwnedFd, u64)> {
+        if self.facts.medium == Medium::Dax {
+            let what = "heap=on is not for device-DAX, of which nothing smaller than 2 MiB can be mapped: leave it out, or use ivshmem";
+            return Err(Error::new(libc::EOPNOTSUPP, what));
+        }
         let own = self.claims.descriptor().ok_or_else(|| Error::new(libc::ESRCH, "the window is another process's"))?;
         Ok((reopen(&own, OFlags::RDWR)?, self.facts.layout.region(self.facts.node)))
     }
@@ -141,7 +171,12 @@ impl PutDevice for FileDevice {
     fn channel(&self, node: u32) -> Result<Box<dyn Channel>> {
         let layout = self.facts.layout;
         check_node(layout, node)?;
-        Ok(Box::new(Mapped { base: self.base_of(node), bounds: Bounds::of(layout), _mapping: self.mapping.clone() }))
+        Ok(Box::new(Mapped {
+            base: self.base_of(node),
+            bounds: Bounds::of(layout),
+            medium: self.facts.medium,
+            _mapping: self.mapping.clone(),
+        }))
     }
 
     fn wakes(&self, node: u32) -> bool {
@@ -153,7 +188,7 @@ impl PutDevice for FileDevice {
                 .and_then(Identity::of_entry)
                 .map(|identity| identity.kernel)
         };
-        kernel(node).is_some_and(|there| Some(there) == kernel(self.facts.node))
+        self.has_futexes && kernel(node).is_some_and(|there| Some(there) == kernel(self.facts.node))
     }
 
     fn sleep(&self, offset: u64, seen: u32) {
@@ -164,6 +199,14 @@ impl PutDevice for FileDevice {
     fn claims(&self) -> &Arc<Claims> {
         &self.claims
     }
+}
+
+/// Whether a thread can sleep on this word: not where the kernel has no pages for it, as of memory of a PCI device.
+fn has_futexes(word: &AtomicU64) -> bool {
+    let other = !(word.load(Ordering::Relaxed) as u32);
+    // At once another value than the one slept on, and if it changes just now no time to sleep in.
+    let now = futex::Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(futex::wait(half(word), futex::Flags::empty(), other, Some(&now)), Err(Errno::FAULT))
 }
 
 /// The lower half of a word: what a futex is.
@@ -178,6 +221,7 @@ struct Mapped {
     /// Where the node's region is.
     base: NonNull<u8>,
     bounds: Bounds,
+    medium: Medium,
     _mapping: Arc<Mapping>,
 }
 
@@ -188,8 +232,8 @@ impl Channel for Mapped {
     fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         self.bounds.check(chain)?;
         for put in chain {
-            // What was put before is visible before this; on x86-64 that takes no instruction.
-            fence(Ordering::Release);
+            // What was put before is visible before this.
+            self.medium.drain();
             // SAFETY: the bounds have been checked.
             let to = unsafe { self.base.add(put.to as usize) };
             match put.from {
@@ -204,6 +248,8 @@ impl Channel for Mapped {
                 Origin::Source(source) => unsafe { source.store_to(to.as_ptr()) }.map_err(Refused::Faulted)?,
             }
         }
+        // Nor does the last one wait until others fill the buffer that it is in.
+        self.medium.drain();
         Ok(())
     }
 

@@ -1,7 +1,9 @@
 //! Files that are found, and whether they are what they have to be.
 
+use crate::dax;
 use crate::error::{Error, Result};
-use crate::layout::{Layout, MAGIC, VERSION};
+use crate::layout::Layout;
+use crate::medium::Medium;
 use rustix::fs::{FileType, OFlags, SealFlags};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,25 +11,36 @@ use std::path::Path;
 /// What a device that others might open, or that a terminal is, is not harmed by.
 pub(crate) const HARMLESS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// A file of the window, opened.
+/// A file of the window, or the device that it is, opened.
 pub(crate) struct Found {
     pub fd: OwnedFd,
     /// For sentences.
     pub name: String,
     /// Bytes, when it was opened.
     pub size: u64,
+    /// What it is.
+    pub medium: Medium,
+    /// The driver that has the device, if one has.
+    pub driver: Option<String>,
 }
 
 impl Found {
-    /// Checks that `fd` is a regular file that nobody but this user may write, or sealed memory.
+    /// Checks that `fd` is a regular file that nobody but this user may write, or sealed memory; or device-DAX, which whoever has the
+    /// right to open it may use.
     ///
     /// # Errors
-    /// EINVAL: it is no regular file; EPERM: somebody else could write it, or shorten it.
+    /// EINVAL: it is something else; EPERM: somebody else could write it, or shorten it; ENXIO: a device without memory.
     pub(crate) fn check(fd: OwnedFd, path: &Path) -> Result<Found> {
         let name = format!("the window {}", path.display());
         let status = rustix::fs::fstat(&fd).map_err(|e| Error::of(&name, e))?;
-        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return Err(Error::invalid(format!("{name} is no regular file")));
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::RegularFile => {}
+            FileType::CharacterDevice => {
+                let numbers = [rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev)];
+                let folder = Path::new(dax::CHARACTER_DEVICES).join(format!("{}:{}", numbers[0], numbers[1]));
+                return dax::found(fd, name, &folder);
+            }
+            _ => return Err(Error::invalid(format!("{name} is no regular file, and no device"))),
         }
         let denied = |what: String| Err(Error::new(libc::EPERM, format!("{name} {what}")));
         let own = effective_user();
@@ -44,7 +57,7 @@ impl Found {
                 return denied(format!("may be written by others than its owner (mode {:o})", status.st_mode & 0o7777));
             }
         }
-        Ok(Found { fd, name, size: status.st_size as u64 })
+        Ok(Found { fd, name, size: status.st_size as u64, medium: Medium::File, driver: None })
     }
 
     /// What its header says, and its uuid.
@@ -56,19 +69,25 @@ impl Found {
         let mut bytes = [0; 48];
         let n = rustix::io::pread(&self.fd, &mut bytes, 0).map_err(|e| Error::of(name, e))?;
         let word = |i: usize| u64::from_ne_bytes(bytes[8 * i..][..8].try_into().expect("eight bytes"));
-        if n != bytes.len() || word(0) != MAGIC {
-            return Err(Error::invalid(format!("{name} is none: what it begins with is no header")));
+        let words = if n == bytes.len() { [0, 1, 2, 3, 4, 5].map(word) } else { [0; 6] };
+        Layout::of_first_words(words, name)
+    }
+
+    /// What refused to map it, with what helps.
+    pub(crate) fn cannot_be_mapped(&self, error: Error) -> Error {
+        let name = &self.name;
+        match (self.medium, &self.driver) {
+            (Medium::File, _) => error,
+            (_, Some(driver)) => Error::new(
+                libc::EBUSY,
+                format!("{name} is in use by the driver {driver}: end what has it open, or unbind it ({error})"),
+            ),
+            (_, None) if [libc::EBUSY, libc::EINVAL].contains(&error.errno()) => {
+                let what = "somebody else has it, or it is not mapped whole: end what has it open";
+                Error::new(libc::EBUSY, format!("{name}: {what} ({error})"))
+            }
+            (_, None) => Error::new(error.errno(), format!("{name}: {error}")),
         }
-        if word(1) != VERSION {
-            let said = word(1);
-            return Err(Error::new(
-                libc::EPROTO,
-                format!("{name} has version {said} of the layout, and this is {VERSION}"),
-            ));
-        }
-        let layout =
-            Layout::of_header(word(2), word(3)).map_err(|e| Error::new(e.errno(), format!("{name} is broken: {e}")))?;
-        Ok((layout, bytes[32..].try_into().expect("sixteen bytes")))
     }
 
     /// EINVAL: the file has not so many bytes; also when it has lost some since it was opened.

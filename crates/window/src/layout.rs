@@ -39,7 +39,9 @@ pub(crate) struct Header {
     pub region_len: AtomicU64,
     /// Random.
     pub uuid: [AtomicU64; 2],
-    _reserved: [AtomicU64; 2],
+    /// Who is making the window, where no file system makes it appear complete; else 0.
+    pub maker: AtomicU64,
+    _reserved: AtomicU64,
     /// The nodes.
     pub table: [Entry; MAX_NODES as usize],
 }
@@ -111,6 +113,29 @@ impl Layout {
             return Err(Error::invalid(format!("its header says that regions have {region_len} bytes")));
         }
         Ok(layout)
+    }
+
+    /// What the first words of a window called `name` say, and its uuid.
+    ///
+    /// # Errors
+    /// EINVAL: they are no header, or say what cannot be; EPROTO: that of another version.
+    pub(crate) fn of_first_words(words: [u64; 6], name: &str) -> Result<(Layout, [u8; 16])> {
+        if words[0] != MAGIC {
+            return Err(Error::invalid(format!("{name} is none: what it begins with is no header")));
+        }
+        if words[1] != VERSION {
+            let said = words[1];
+            return Err(Error::new(
+                libc::EPROTO,
+                format!("{name} has version {said} of the layout, and this is {VERSION}"),
+            ));
+        }
+        let layout = Layout::of_header(words[2], words[3])
+            .map_err(|e| Error::new(e.errno(), format!("{name} is broken: {e}")))?;
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&words[4].to_ne_bytes());
+        uuid[8..].copy_from_slice(&words[5].to_ne_bytes());
+        Ok((layout, uuid))
     }
 
     /// With one granule to claim.
@@ -191,7 +216,7 @@ mod tests {
     #[test]
     fn the_header_is_laid_out_as_version_1_says() {
         assert_eq!(offset_of!(Header, uuid), 32);
-        assert_eq!(offset_of!(Header, table), 64);
+        assert_eq!((offset_of!(Header, maker), offset_of!(Header, table)), (48, 64));
         assert_eq!((size_of::<Entry>(), offset_of!(Entry, beats)), (64, 32));
         assert!(size_of::<Header>() as u64 <= BOARDS && BOARDS + u64::from(MAX_NODES) * 128 <= HEADER);
     }

@@ -4,22 +4,26 @@
 //! above; no method of it returns bytes of another node. Memory for what others put is claimed by granules, which the kernel takes
 //! back from the dead ([`Claims`]).
 //!
-//! * [`FileDevice`]: a file that all nodes map.
+//! * [`FileDevice`]: a file that all nodes map, or a device that is memory: device-DAX, ivshmem.
 //! * [`WriteOnlyDevice`]: a folder of files that others than the owner can only write, by the kernel's rights.
 //! * [`Peach2Device`]: a file into which nodes put by a model of PEACH2 boards.
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
 mod claims;
+mod dax;
 mod device;
 mod error;
 mod faults;
 mod file;
 mod found;
+mod inscription;
+mod ivshmem;
 mod layout;
 mod locks;
 mod make;
 mod mapping;
+mod medium;
 mod memory;
 mod nodes;
 mod occupancy;
@@ -37,6 +41,7 @@ pub use faults::Plan;
 pub use file::FileDevice;
 pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
+pub use medium::Medium;
 pub use memory::{MemoryDevice, World};
 pub use occupancy::{Occupancy, Processes};
 pub use ofd::{forks_are_handled, in_forked_child};

@@ -8,6 +8,7 @@ use crate::faults::{Chance, Plan, Way};
 use crate::file::{check_node, join};
 use crate::layout::{HEADER, Layout, first_words};
 use crate::mapping::Mapping;
+use crate::medium::Medium;
 use crate::nodes::Identity;
 use crate::simulated::{Simulated, Table};
 use std::collections::BTreeMap;
@@ -91,7 +92,15 @@ impl World {
         let memory = (inside.header.clone(), own.clone());
         let claims = Claims::new((node, identity), inside.layout, memory, Box::new(holder.clone()));
         let whole = if inside.plan.torn_words { 4 } else { 8 };
-        let facts = Facts { node, layout: inside.layout, uuid: [7; 16], coherent: inside.plan.delay == 0, whole };
+        let facts = Facts {
+            node,
+            layout: inside.layout,
+            uuid: [7; 16],
+            coherent: inside.plan.delay == 0,
+            whole,
+            medium: Medium::File,
+            read_speed: None,
+        };
         Ok(MemoryDevice { facts, own, claims, holder, world: self.clone() })
     }
 

@@ -3,6 +3,7 @@
 use crate::device::PutDevice;
 use crate::error::Result;
 use crate::file::FileDevice;
+use crate::ivshmem;
 use crate::make::Options;
 use crate::peach2::Peach2Device;
 use crate::write_only::WriteOnlyDevice;
@@ -10,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens the window `path`: a folder, or a name with a slash at its end, is a [`WriteOnlyDevice`], everything else a
+/// Opens the window `path`: a folder, or a name with a slash at its end, is a [`WriteOnlyDevice`], everything else, `ivshmem` too, a
 /// [`FileDevice`]. What is not there is made.
 ///
 /// # Errors
@@ -19,7 +20,7 @@ pub fn open(path: &Path, options: &Options) -> Result<Arc<dyn PutDevice>> {
     if let Some(model) = options.peach2 {
         return Ok(Arc::new(Peach2Device::open(path, options, model)?));
     }
-    if path.is_dir() || path.as_os_str().as_bytes().ends_with(b"/") {
+    if ivshmem::named(path).is_none() && (path.is_dir() || path.as_os_str().as_bytes().ends_with(b"/")) {
         return Ok(Arc::new(WriteOnlyDevice::open(path, options)?));
     }
     Ok(Arc::new(FileDevice::open(path, options)?))

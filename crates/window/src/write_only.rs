@@ -12,6 +12,7 @@ use crate::found::{Found, HARMLESS};
 use crate::layout::HEADER;
 use crate::make::{self, Options};
 use crate::mapping::{Mapping, reopen};
+use crate::medium::Medium;
 use crate::nodes::Identity;
 use crate::ofd::Ofd;
 use rustix::fd::OwnedFd;
@@ -63,7 +64,12 @@ impl WriteOnlyDevice {
         file.check_size(layout.region_len())?;
         let own = Mapping::new(&file.fd, layout.region_len())?.region(0, layout.region_len());
         let claims = Claims::new((node, identity), layout, (header_region, own.clone()), kernel);
-        Ok(WriteOnlyDevice { facts: Facts { node, layout, uuid, coherent: true, whole: 8 }, own, claims, regions })
+        Ok(WriteOnlyDevice {
+            facts: Facts { node, layout, uuid, coherent: true, whole: 8, medium: Medium::File, read_speed: None },
+            own,
+            claims,
+            regions,
+        })
     }
 }
 

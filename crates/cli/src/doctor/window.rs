@@ -1,7 +1,7 @@
 //! The window that VERVAIN_WINDOW names: opened as programs open it, which makes one that is not there.
 
 use vervain_config::{Config, LINK, WINDOW, WindowSpec};
-use vervain_window::{Error, Facts, Occupancy, Options, Processes};
+use vervain_window::{Error, Facts, Medium, Occupancy, Options, Processes};
 
 use super::{Finding, Status};
 
@@ -35,12 +35,15 @@ pub fn window() -> Finding {
 
 fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let is_folder = spec.path.is_dir();
-    let kind = match &spec.peach2 {
-        Some(board) if board.timing => "a file that is put to by a model of PEACH2 boards, in their time",
-        Some(_) => "a file that is put to by a model of PEACH2 boards",
-        None if is_folder => "a folder of files that others only write",
-        None => "a file",
+    let is_folder = facts.medium == Medium::File && spec.path.is_dir();
+    let kind = match (&spec.peach2, facts.medium, facts.read_speed) {
+        (Some(board), ..) if board.timing => {
+            "a file that is put to by a model of PEACH2 boards, in their time".to_owned()
+        }
+        (Some(_), ..) => "a file that is put to by a model of PEACH2 boards".to_owned(),
+        (None, Medium::File, _) if is_folder => "a folder of files that others only write".to_owned(),
+        (None, medium, None) => medium.to_string(),
+        (None, medium, Some(speed)) => format!("{medium}, read with {} MB/s", speed / 1_000_000),
     };
     let how = if spec.node.is_some() { "as the variable says" } else { "by its network namespace" };
     let processes = occupancy.nodes.iter().map(|(node, processes)| match processes {
@@ -59,9 +62,18 @@ fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
         processes.join(", "),
         mib(free),
         mib(all),
-        ways(spec, facts.coherent),
+        ways(spec, facts),
         if is_folder { ", by a system call each" } else { "" },
     );
+    if facts.is_slow() {
+        return Finding::with(
+            Status::Slower,
+            CHECK,
+            found,
+            "no cache keeps this memory, so each look for a message is slow",
+            "device-DAX (an NVDIMM of the guest), or a KVM that does not honour the memory types of the guest",
+        );
+    }
     if free >= LONG_RING {
         return Finding::ok(CHECK, found);
     }
@@ -75,19 +87,26 @@ fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
 }
 
 /// What is put where it belongs, and why the rest is not.
-fn ways(spec: &WindowSpec, is_coherent: bool) -> &'static str {
-    match (spec.direct && is_coherent, spec.heap) {
-        (true, true) => {
+fn ways(spec: &WindowSpec, facts: &Facts) -> &'static str {
+    if !spec.direct {
+        return "every message is copied into a ring there and out of it (direct=off)";
+    }
+    if !facts.coherent {
+        return "every message is copied into a ring there and out of it: stores of other nodes are not seen by themselves";
+    }
+    match (spec.heap, facts.medium) {
+        (true, Medium::Dax) => {
+            "every message is copied into a ring there and out of it, for of device-DAX the heap cannot map its pieces (heap=on is without \
+             effect)"
+        }
+        (true, _) => {
             "RDMA Writes, and messages and answers to READs of 64 KiB or more, go straight to memory that is allocated in the window \
              (heap=on); shorter messages, and what goes to other memory, are copied into a ring there and out of it"
         }
-        (true, false) => {
+        (false, Medium::Dax) => "every message is copied into a ring there and out of it",
+        (false, _) => {
             "every message is copied into a ring there and out of it, for programs' memory is not in the window (heap=on puts it \
              there)"
-        }
-        (false, _) if !spec.direct => "every message is copied into a ring there and out of it (direct=off)",
-        (false, _) => {
-            "every message is copied into a ring there and out of it: stores of other nodes are not seen by themselves"
         }
     }
 }
@@ -96,13 +115,18 @@ fn ways(spec: &WindowSpec, is_coherent: bool) -> &'static str {
 fn remedy(error: &Error) -> &'static str {
     match error.errno() {
         libc::ENOENT | libc::ENOTDIR => "make the folder that it is to lie in, or name another place",
-        libc::EACCES | libc::EROFS => "a place where this user may write",
+        libc::EACCES | libc::EROFS => {
+            "a place where this user may write; for a device, the right to open it (chown, a rule of udev)"
+        }
         libc::EPERM => "a file of this user's own that nobody else may write (chmod go-w), or a sealed memfd",
         libc::EPROTO => "the same version of Vervain at all nodes, and a new file",
         libc::ENOSPC | libc::EFBIG | libc::ENOMEM => {
             "a larger /dev/shm (docker run --shm-size), a smaller size=, a higher ulimit -f; of nodes there are 8"
         }
-        libc::EBUSY => "another node=, or end the processes of the node that has the number",
+        libc::EBUSY => "another node=, or end the processes of the node, or of the device, that the sentence names",
+        libc::ENODEV | libc::ENXIO | libc::EIO => {
+            "what the sentence says; docs/windows.md shows guests with such devices"
+        }
         _ => "name another file, or delete this one when no program uses it; give node= if the sentence asks for it",
     }
 }
@@ -150,15 +174,37 @@ mod tests {
     #[test]
     fn what_is_copied_twice_is_told_with_the_reason() {
         let spec = |heap, direct| WindowSpec { path: "w".into(), peach2: None, size: None, node: None, heap, direct };
-        for (heap, direct, is_coherent, says) in [
-            (true, true, true, "go straight to memory that is allocated in the window"),
-            (false, true, true, "heap=on puts it there"),
-            (true, false, true, "direct=off"),
-            (true, true, false, "not seen by themselves"),
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { size: Some(8 << 20), nodes: Some(2), ..Options::default() };
+        let file = vervain_window::open(&folder.path().join("w"), &options).unwrap().facts().clone();
+        for (heap, direct, coherent, medium, says) in [
+            (true, true, true, Medium::File, "go straight to memory that is allocated in the window"),
+            (true, true, true, Medium::Ivshmem, "go straight to memory that is allocated in the window"),
+            (true, true, true, Medium::Dax, "heap=on is without effect"),
+            (false, true, true, Medium::File, "heap=on puts it there"),
+            (true, false, true, Medium::File, "direct=off"),
+            (true, true, false, Medium::File, "not seen by themselves"),
         ] {
-            let words = ways(&spec(heap, direct), is_coherent);
+            let words = ways(&spec(heap, direct), &Facts { coherent, medium, ..file.clone() });
             assert!(words.contains(says), "{words}");
-            assert_eq!(words.contains("every message is copied"), !(heap && direct && is_coherent), "{words}");
+            let is_direct = heap && direct && coherent && medium != Medium::Dax;
+            assert_eq!(words.contains("every message is copied"), !is_direct, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_told_with_its_speed_and_what_a_slow_one_costs() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = WindowSpec::of(b"ivshmem,node=0").unwrap();
+        let options = Options { size: Some(8 << 20), nodes: Some(2), node: Some(0), peach2: None };
+        let device = vervain_window::open(&folder.path().join("w"), &options).unwrap();
+        let occupancy = device.claims().occupancy().unwrap();
+        for (speed, status) in [(2_400_000_000, Status::Ok), (40_000_000, Status::Slower)] {
+            let facts = Facts { medium: Medium::Ivshmem, read_speed: Some(speed), ..device.facts().clone() };
+            let found = judge(&spec, &facts, &occupancy);
+            assert_eq!(found.status, status);
+            let says = format!("ivshmem: memory of an ivshmem device, read with {} MB/s, 7.9 MiB", speed / 1_000_000);
+            assert!(found.found.contains(&says), "{found:?}");
         }
     }
 

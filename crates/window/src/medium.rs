@@ -1,0 +1,113 @@
+//! What the memory of a window is made of, and what can be found out about it: how fast it is read, and whether a futex can lie
+//! there.
+
+use crate::device::Region;
+use std::fmt;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// What holds the memory of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// A file, a folder of files, or memory of a process.
+    File,
+    /// Device-DAX: a character device behind which memory lies that several machines can share (an NVDIMM of guests, CXL).
+    Dax,
+    /// BAR 2 of an ivshmem device: memory of the host that its guests share.
+    Ivshmem,
+}
+
+/// Reads below so many bytes in a second are those of memory that no cache keeps.
+pub(crate) const SLOW: u64 = 1_000_000_000;
+/// Bytes that are read to see how fast that is: fewer than the smallest cache.
+const SAMPLE: u64 = 16 << 10;
+/// How often; the fastest counts, since others interrupt.
+const PASSES: usize = 8;
+/// After so long no other pass is made.
+const LONG: Duration = Duration::from_millis(5);
+
+impl Medium {
+    /// Has all stores up to here become visible before those behind it. Where the memory's type is "write-combining" (a PCI BAR), stores
+    /// wait in buffers of the processor, which no ordinary order of stores concerns.
+    #[inline]
+    pub(crate) fn drain(self) {
+        if self == Medium::Ivshmem {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: every x86-64 has the instruction, and it touches no memory of the program.
+            unsafe {
+                core::arch::x86_64::_mm_sfence();
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            fence(Ordering::SeqCst);
+        } else {
+            // On x86-64 that takes no instruction.
+            fence(Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Medium::File => "a file",
+            Medium::Dax => "device-DAX",
+            Medium::Ivshmem => "memory of an ivshmem device",
+        })
+    }
+}
+
+/// Bytes of a region that are read in a second by loads of words, where a cache could help.
+pub(crate) fn read_speed(region: &Region) -> u64 {
+    speed(&region.words()[..(SAMPLE.min(region.size()) / 8) as usize])
+}
+
+/// Whether reads with this speed are those of memory that is not cached. Where everything is slow, in an emulated machine say, the
+/// memory is not to blame.
+pub(crate) fn is_uncached(speed: u64) -> bool {
+    speed < SLOW && {
+        let private: Vec<AtomicU64> = (0..SAMPLE / 8).map(AtomicU64::new).collect();
+        speed < self::speed(&private) / 4
+    }
+}
+
+fn speed(words: &[AtomicU64]) -> u64 {
+    let (mut best, mut all) = (Duration::MAX, Duration::ZERO);
+    for _ in 0..PASSES {
+        let start = Instant::now();
+        black_box(words.iter().fold(0, |sum, word| sum ^ word.load(Ordering::Relaxed)));
+        let took = start.elapsed();
+        (best, all) = (best.min(took), all + took);
+        // The time of passes alone: what is done between them for the first time may have to come from a disk.
+        if all > LONG {
+            break;
+        }
+    }
+    (size_of_val(words) as u128 * 1_000_000_000 / best.as_nanos().max(1)) as u64
+}
+
+/// Says once in a process that the memory of a window is slow, and what helps.
+pub(crate) fn warn_of_slow(name: &str, speed: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "{name}: this node's part is read with {} MB/s, so no cache keeps it, and each look for a message is slow: device-DAX is \
+             cached (an NVDIMM of the guest), and so is an ivshmem device where KVM does not honour the memory types of the guest",
+            speed / 1_000_000
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::memory;
+
+    #[test]
+    fn memory_of_the_process_is_cached_and_what_is_a_hundred_times_as_slow_is_not() {
+        let speed = read_speed(&memory(1 << 20));
+        assert!(speed > 0 && !is_uncached(speed), "{speed}");
+        assert!(is_uncached(speed.min(SLOW) / 100), "{speed}");
+        assert!(!is_uncached(SLOW));
+    }
+}
