@@ -64,9 +64,9 @@ unsafe impl Source for Gathered {
     }
 
     unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> std::result::Result<(), Faulted> {
-        // SAFETY: the pieces are memory of the test, and the caller's promise.
-        let all: Vec<u8> =
-            self.0.iter().flat_map(|(at, len)| unsafe { std::slice::from_raw_parts(*at, *len) }.to_vec()).collect();
+        // SAFETY: a piece is memory of the test that nobody writes meanwhile.
+        let bytes = |(at, len): &(*const u8, usize)| unsafe { std::slice::from_raw_parts(*at, *len) }.to_vec();
+        let all: Vec<u8> = self.0.iter().flat_map(bytes).collect();
         // SAFETY: as above.
         unsafe { to.copy_from_nonoverlapping(all[from..from + len].as_ptr(), len) };
         Ok(())
