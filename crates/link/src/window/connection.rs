@@ -379,6 +379,11 @@ impl Connection {
         self.pair().is_some_and(|own| Arc::ptr_eq(own, pair))
     }
 
+    /// Whether it is one of XRC.
+    pub fn is_xrc(&self) -> bool {
+        self.service == Service::Xrc
+    }
+
     /// Whether nobody answers what is lost.
     pub fn is_unreliable(&self) -> bool {
         self.service == Service::Uc

@@ -28,6 +28,8 @@ use vervain_wire::{Headers, Packet, opcode, parse_headers};
 const BATCH: usize = 32;
 /// Answers that are set aside at most while their QPs are busy.
 const MOST_DEFERRED: usize = 1024;
+/// How long a request waits at most for answers that came before it: a thread that posts has put by then.
+const CATCH_UP_NS: u64 = 500_000;
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
@@ -416,6 +418,7 @@ impl Engine {
         };
         let packet = Packet { headers, payload: &payload };
         if opcode::is_request(bth.opcode) {
+            self.catch_up(rx, &connection);
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
@@ -467,6 +470,29 @@ impl Engine {
         }
         connection.patience.serve();
         true
+    }
+
+    /// Has answers that came before a request of the same peer be taken in before it, for a moment: a thread that posts has the QP while its
+    /// put lasts, and a program that sees a message has its own Sends completed that the peer acknowledged before. One that is in the midst
+    /// of a batch may have it for longer, and wait for what comes behind.
+    #[inline]
+    fn catch_up(&self, rx: &mut Receiving, connection: &Connection) {
+        if rx.deferred.is_empty() {
+            return;
+        }
+        // Of XRC the QPs that send and those that receive are others.
+        let precedes = |other: &Connection| {
+            other.qpn() == connection.qpn() || connection.is_xrc() && other.is_xrc() && other.peer == connection.peer
+        };
+        let end = now_ns() + CATCH_UP_NS;
+        loop {
+            self.retry_deferred(rx);
+            if !rx.deferred.iter().any(|deferred| precedes(&deferred.connection)) || now_ns() >= end {
+                return;
+            }
+            // It may be this thread that has taken its CPU.
+            std::thread::yield_now();
+        }
     }
 
     fn retry_deferred(&self, rx: &mut Receiving) {
