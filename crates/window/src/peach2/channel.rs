@@ -18,6 +18,8 @@ const ZERO_COPY: usize = 256;
 const LATER: usize = 32;
 /// Copies of so many bytes tell how long copies take.
 const TELLING: u64 = 4096;
+/// Bytes of a word.
+const WORD: u64 = 8;
 /// Bytes of a line.
 const LINE: u64 = 64;
 /// How long before its end the copies of a transfer begin, but for the last, beside what they take.
@@ -242,7 +244,11 @@ impl BoardChannel {
                     self.carry_out(device, None)?;
                     staged.used = 0;
                 }
-                len = len.min((AREA - CONGRUENT - staged.used) as usize);
+                let room = (AREA - CONGRUENT - staged.used) as usize;
+                if len > room {
+                    // No part ends within the last word, which is seen whole.
+                    len = room.min(len - LINE as usize) & !(CONGRUENT as usize - 1);
+                }
             }
             let part = to + from as u64;
             let place = self.place(device, part, len as u64, staged);
@@ -347,18 +353,24 @@ impl BoardChannel {
             .map_err(Refused::Faulted);
         }
         let from = device.own.bytes(from..from + copy.len).ok_or(Refused::Outside)?;
-        // SAFETY: both are inside of regions, whose bytes are accessed as atomics and by raw pointers only; a word by one store.
+        // Programs poll the last word, or what of one there is: it is seen whole, and behind all others.
+        let last = match (at.addr().get() as u64 + copy.len) % WORD {
+            0 => WORD,
+            part => part,
+        };
+        let body = copy.len.saturating_sub(last) as usize;
+        // SAFETY: both are inside of regions, whose bytes are accessed as atomics and by raw pointers only; places and lengths are multiples
+        // of four, and so is where the last word begins, which ends at a multiple of eight if it is one.
         unsafe {
-            match copy.len {
-                8 if (from.addr() | at.addr().get()).is_multiple_of(8) => {
-                    let word = (*from.cast::<AtomicU64>()).load(Ordering::Relaxed);
-                    at.cast::<AtomicU64>().as_ref().store(word, Ordering::Relaxed);
+            std::ptr::copy(from, at.as_ptr(), body);
+            let (from, at) = (from.add(body), at.add(body));
+            if copy.len - body as u64 == WORD && at.addr().get().is_multiple_of(WORD as usize) {
+                at.cast::<AtomicU64>().as_ref().store(from.cast::<u64>().read_unaligned(), Ordering::Release);
+            } else {
+                for half in (0..copy.len as usize - body).step_by(ALIGN as usize) {
+                    let word = (*from.add(half).cast::<AtomicU32>()).load(Ordering::Relaxed);
+                    at.add(half).cast::<AtomicU32>().as_ref().store(word, Ordering::Release);
                 }
-                4 => {
-                    let word = (*from.cast::<AtomicU32>()).load(Ordering::Relaxed);
-                    at.cast::<AtomicU32>().as_ref().store(word, Ordering::Relaxed);
-                }
-                len => std::ptr::copy(from, at.as_ptr(), len as usize),
             }
         }
         Ok(())
