@@ -292,12 +292,13 @@ static void overrun(void)
 		struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 8);
 		vt_send(&vt_a, &w);
 	}
-	int n = vt_events(&vt_b, 3000, ev, 8), cq_err = 0;
-	for (int i = 0; i < n; i++) {
-		cq_err += ev[i] == IBV_EVENT_CQ_ERR;
-		vt_check(ev[i] == IBV_EVENT_CQ_ERR || ev[i] == IBV_EVENT_QP_FATAL || ev[i] == IBV_EVENT_QP_REQ_ERR, "event %s",
-			vt_event_name(ev[i]));
-	}
+	int n, cq_err = 0;
+	while (!cq_err && (n = vt_events(&vt_b, 3000, ev, 8)) > 0)
+		for (int i = 0; i < n; i++) {
+			cq_err += ev[i] == IBV_EVENT_CQ_ERR;
+			vt_check(ev[i] == IBV_EVENT_CQ_ERR || ev[i] == IBV_EVENT_QP_FATAL || ev[i] == IBV_EVENT_QP_REQ_ERR, "event %s",
+				vt_event_name(ev[i]));
+		}
 	vt_check(cq_err == 1, "%d CQ error events after an overrun", cq_err);
 	int state = vt_state(&vt_b);
 	vt_check(state == IBV_QPS_ERR, "the QP of an overrun CQ is in %s", vt_state_name(state));

@@ -194,12 +194,18 @@ proptest! {
             prop_assert!(!cq.failed());
             prop_assert_eq!(poll(&cq, 200).len() as u32, fits + 1);
         } else {
-            // The progress thread tells.
-            let mut ready = libc::pollfd { fd: context.async_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one descriptor, in a struct on this stack.
-            prop_assert_eq!(unsafe { libc::poll(&raw mut ready, 1, 10_000) }, 1, "no event came");
-            let raised = context.next_event().unwrap();
-            prop_assert_eq!(raised.event_type, event::CQ_ERR);
+            // The progress thread tells, of the QPs first.
+            loop {
+                let mut ready = libc::pollfd { fd: context.async_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one descriptor, in a struct on this stack.
+                prop_assert_eq!(unsafe { libc::poll(&raw mut ready, 1, 10_000) }, 1, "no event came");
+                let raised = context.next_event().unwrap().event_type;
+                prop_assert_eq!(qp.state(), QpState::Err);
+                if raised == event::CQ_ERR {
+                    break;
+                }
+                prop_assert_eq!(raised, event::QP_FATAL);
+            }
             prop_assert!(cq.failed());
         }
     }

@@ -308,7 +308,6 @@ impl Cq {
         if self.ignore_overrun || self.failed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
         let reporting: Vec<_> =
             self.reporting.lock().iter().filter_map(|(qpn, qp)| Some((*qpn, qp.upgrade()?))).collect();
         let numbers: Vec<_> = reporting.iter().map(|(qpn, _)| format!("{qpn:#x}")).collect();
@@ -318,7 +317,9 @@ impl Cq {
             "CQ overrun: more than its {entries} entries; {qps} {} {are} now in ERR",
             numbers.join(", ")
         ));
+        // Whoever reads the event finds the QPs in ERR.
         reporting.iter().for_each(|(_, qp)| qp.cq_has_failed());
+        self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
     }
 
     /// Whether it overran.
