@@ -111,6 +111,8 @@ pub struct Traits {
     pub grain: u64,
     /// Whether it is worth a ring of its own to put long messages there.
     pub has_long_ring: bool,
+    /// Whether a put takes so long that what may wait had better go with the next one.
+    pub is_slow: bool,
 }
 
 /// A way into the region of one node.
@@ -147,7 +149,7 @@ pub trait Channel: Send {
 
     /// What it is like.
     fn traits(&self) -> Traits {
-        Traits { grain: 1, has_long_ring: true }
+        Traits { grain: 1, has_long_ring: true, is_slow: false }
     }
 
     /// Wakes who sleeps until the word at `offset` of the region changes, where [`PutDevice::wakes`] says so.
@@ -374,6 +376,17 @@ impl Region {
     pub fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at {offset}");
         &self.words()[usize::try_from(offset / 8).expect("an offset")]
+    }
+
+    /// The `N` words from byte `offset` on.
+    ///
+    /// # Panics
+    /// It is no multiple of 8, or they are not all inside.
+    #[inline]
+    pub fn words_at<const N: usize>(&self, offset: u64) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8), "words at {offset}");
+        let words = self.words().get(usize::try_from(offset / 8).expect("an offset")..);
+        words.and_then(<[_]>::first_chunk).expect("words of the region")
     }
 
     /// The address of these bytes, for copies by raw pointer; None outside of it.

@@ -155,7 +155,9 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     if !allowed {
         return Err(Malformed::Payload { opcode, found: payload.len() });
     }
-    Ok(Packet { headers: read_headers(&datagram[..headers_len]), payload: &payload[..payload_len] })
+    let mut packet = Packet { headers: Headers::default(), payload: &payload[..payload_len] };
+    read_headers(&datagram[..headers_len], &mut packet.headers);
+    Ok(packet)
 }
 
 /// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has behind the headers
@@ -163,8 +165,17 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
 ///
 /// # Errors
 /// What is no packet, as for [`parse`].
-#[inline]
+#[inline(always)]
 pub fn parse_headers(bytes: &[u8], payload: usize) -> Result<Headers, Malformed> {
+    let mut headers = Headers::default();
+    parse_headers_to(bytes, payload, &mut headers).map(|()| headers)
+}
+
+/// [`parse_headers`] to where they are used: they are long to move. `headers` is what [`Headers::default`] is.
+///
+/// # Errors
+/// As there.
+pub fn parse_headers_to(bytes: &[u8], payload: usize, headers: &mut Headers) -> Result<(), Malformed> {
     let found = bytes.len();
     let Some(&[opcode, flags, ..]) = bytes.first_chunk::<2>() else {
         return Err(Malformed::Short { wanted: BTH_LEN, found });
@@ -188,17 +199,18 @@ pub fn parse_headers(bytes: &[u8], payload: usize) -> Result<Headers, Malformed>
     if !allowed {
         return Err(Malformed::Payload { opcode, found: payload });
     }
-    Ok(read_headers(&bytes[..wanted]))
+    read_headers(&bytes[..wanted], headers);
+    Ok(())
 }
 
-/// Reads the headers of a known opcode; `bytes` has their length.
+/// Reads the headers of a known opcode; `bytes` has their length. Those that are not there stay as they are.
 #[inline(always)]
-fn read_headers(bytes: &[u8]) -> Headers {
+fn read_headers(bytes: &[u8], headers: &mut Headers) {
     let mut from = Reader { bytes };
     let [opcode, flags] = from.bytes();
     let pkey = u16::from_be_bytes(from.bytes());
     let (qpn, psn) = (from.word(), from.word());
-    let bth = Bth {
+    headers.bth = Bth {
         opcode,
         solicited: flags & 0x80 != 0,
         migration: flags & 0x40 != 0,
@@ -209,7 +221,6 @@ fn read_headers(bytes: &[u8]) -> Headers {
         vervain: psn >> 24 & 0x7f == VERVAIN,
         psn: psn & 0xff_ffff,
     };
-    let mut headers = Headers { bth, ..Headers::default() };
     if opcode::has_xrceth(opcode) {
         headers.srqn = Some(from.word() & 0xff_ffff);
     } else if opcode::has_deth(opcode) {
@@ -243,5 +254,4 @@ fn read_headers(bytes: &[u8]) -> Headers {
             headers.reth = Some(from.reth());
         }
     }
-    headers
 }

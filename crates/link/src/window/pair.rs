@@ -12,11 +12,14 @@ use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ends::Ends;
 use vervain_window::pairs::rendezvous::PeerId;
-use vervain_window::pairs::ring::{Class, HEADERS, NO_BYTES, Outgoing, Unsent};
+use vervain_window::pairs::ring::{ACKNOWLEDGEMENT, Acknowledgement, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Region, UseGuard};
-use vervain_wire::{Headers, MAX_HEADERS};
+use vervain_wire::aeth::Syndrome;
+use vervain_wire::{Aeth, Bth, Headers, MAX_HEADERS, opcode};
 
+/// Bits of an opcode that say of which service it is (IBA table 38).
+const SERVICE: u8 = 0xe0;
 /// Parts of the peer's memory that are held for the next put.
 const HELD: usize = 16;
 
@@ -265,18 +268,24 @@ impl Pair {
         outgoing.look().is_ok() && outgoing.taken() >= sent
     }
 
-    /// [`Pair::push`] of a packet that nobody waits for: where a put takes long it goes with what is put next, or with a
-    /// [`Pair::flush`].
+    /// [`Pair::push`] of an answer without payload, which nobody waits for: where a put takes long it goes with what is put next, or with
+    /// a [`Pair::flush`]. Whether it is a packet of its own: an acknowledgement may stand for one before that has not gone.
     ///
     /// # Errors
     /// As there.
     #[inline]
-    pub fn push_later(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
-        self.push_by(|outgoing| {
-            let sent = outgoing.later(|o| o.packet(class, headers, &PiecesSource::new(from, false)));
+    pub fn push_later(&self, headers: &Headers) -> Result<(u64, bool), Refused> {
+        let mut is_own = true;
+        let sent = self.push_by(|outgoing| {
+            let encoded = encode(headers);
+            let sent = match acknowledgement(headers).filter(|_| outgoing.holds_acknowledgements()) {
+                Some(short) => outgoing.hold(short, &encoded).map(|stands_for| is_own = !stands_for),
+                None => outgoing.later(|o| o.packet(Class::Answer, &encoded, &NO_BYTES)),
+            };
             self.owes.store(outgoing.owes(), Ordering::Relaxed);
             sent
-        })
+        });
+        Ok((sent?, is_own))
     }
 
     /// Whether something goes with what is put next.
@@ -299,7 +308,10 @@ impl Pair {
     /// [`Refused::Full`] while there is no room; [`Refused::Memory`] where the payload is not there.
     #[inline]
     pub fn push(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
-        self.push_by(|outgoing| outgoing.packet(class, headers, &PiecesSource::new(from, false)))
+        self.push_by(|outgoing| {
+            outgoing.headers_end(|| opcode::headers_len(headers[0]));
+            outgoing.packet(class, headers, &PiecesSource::new(from, false))
+        })
     }
 
     /// [`Pair::push`] of a request of another kind, with what is said besides.
@@ -307,7 +319,10 @@ impl Pair {
     /// # Errors
     /// As there.
     pub fn push_with(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> Result<u64, Refused> {
-        self.push_by(|outgoing| outgoing.packet_as(kind, Class::Request, headers, &more))
+        self.push_by(|outgoing| {
+            outgoing.headers_end(|| opcode::headers_len(headers[0]));
+            outgoing.packet_as(kind, Class::Request, headers, &more)
+        })
     }
 
     /// [`Pair::push`] of a packet whose payload was put where it belongs.
@@ -321,7 +336,10 @@ impl Pair {
         place: (u64, u64),
         ends: Ends,
     ) -> Result<u64, Refused> {
-        self.push_by(|outgoing| outgoing.landed(class, headers, place, ends))
+        self.push_by(|outgoing| {
+            outgoing.headers_end(|| opcode::headers_len(headers[0]));
+            outgoing.landed(class, headers, place, ends)
+        })
     }
 
     #[inline]
@@ -379,4 +397,68 @@ pub fn encode(headers: &Headers) -> [u8; HEADERS] {
     let mut bytes = [0; HEADERS];
     headers.emit(&mut bytes);
     bytes
+}
+
+/// An acknowledgement as it goes with another message, if these are the headers of one and it refuses nothing, in three words: operation
+/// and QP, the PSN, the AETH. The rest it has from that message.
+#[inline]
+fn acknowledgement(headers: &Headers) -> Option<Acknowledgement> {
+    let aeth = headers.aeth.filter(|_| opcode::operation(headers.bth.opcode) == opcode::ACKNOWLEDGE)?;
+    let Some(Syndrome::Ack(_)) = Syndrome::decode(aeth.syndrome) else { return None };
+    let mut bytes = [0; ACKNOWLEDGEMENT];
+    let words = [u32::from(headers.bth.opcode) << 24 | headers.bth.dest_qpn, headers.bth.psn, u32::from(aeth.syndrome) << 24 | aeth.msn];
+    bytes.chunks_exact_mut(4).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
+    Some(bytes)
+}
+
+/// The headers of an acknowledgement that has come with a message of `bth`.
+pub fn with(bth: &Bth, acknowledgement: &Acknowledgement) -> Headers {
+    let word = |n: usize| acknowledgement[4 * n..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    let bth = Bth {
+        opcode: opcode::ACKNOWLEDGE | (word(0) >> 24) as u8 & SERVICE,
+        solicited: false,
+        pad: 0,
+        ack_request: false,
+        dest_qpn: word(0) & 0xff_ffff,
+        psn: word(1) & 0xff_ffff,
+        ..*bth
+    };
+    let aeth = Aeth { syndrome: (word(2) >> 24) as u8, msn: word(2) & 0xff_ffff };
+    Headers { bth, aeth: Some(aeth), ..Headers::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledgement_that_goes_with_a_message_is_what_it_was() {
+        let service = |bits| Bth { opcode: bits, migration: true, pkey: 0xffff, vervain: true, ..Bth::default() };
+        for (own, other) in [(0, 0), (0xa0, 0xa0), (0xa0, 0)] {
+            let message = Bth { ack_request: true, solicited: true, pad: 3, dest_qpn: 7, psn: 9, ..service(other | opcode::SEND_ONLY) };
+            let bth = Bth { dest_qpn: 0xab_cdef, psn: 0xff_fffe, ..service(own | opcode::ACKNOWLEDGE) };
+            let aeth = Some(Aeth { syndrome: 31, msn: 0x12_3456 });
+            let headers = Headers { bth, aeth, ..Headers::default() };
+            let short = acknowledgement(&headers).expect("one that refuses nothing");
+            assert_eq!(with(&message, &short), headers);
+        }
+    }
+
+    #[test]
+    fn what_refuses_goes_by_itself() {
+        let of = |operation, syndrome| {
+            let bth = Bth { opcode: operation, ..Bth::default() };
+            acknowledgement(&Headers { bth, aeth: Some(Aeth { syndrome, msn: 1 }), ..Headers::default() })
+        };
+        assert!(of(opcode::ACKNOWLEDGE, 0x1f).is_some());
+        for (operation, syndrome) in [(opcode::ACKNOWLEDGE, 0x21), (opcode::ACKNOWLEDGE, 0x60), (opcode::ATOMIC_ACKNOWLEDGE, 0x1f)] {
+            assert_eq!(of(operation, syndrome), None, "operation {operation:#x}, syndrome {syndrome:#x}");
+        }
+    }
+
+    #[test]
+    fn whose_headers_leave_room_is_known() {
+        let room = |operation| HEADERS - opcode::headers_len(operation) >= ACKNOWLEDGEMENT;
+        assert!(room(opcode::SEND_ONLY) && room(opcode::WRITE_ONLY_IMM) && !room(opcode::COMPARE_SWAP));
+    }
 }

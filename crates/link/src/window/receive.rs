@@ -2,7 +2,7 @@
 //! that it is for.
 
 use super::connection::Connection;
-use super::pair::Pair;
+use super::pair::{Pair, encode, with};
 use super::reads::READ_WORDS;
 use super::{Engine, FIRST_LOOK_NS, Meeting};
 use crate::endpoint::{AsPieces, Foreign};
@@ -22,7 +22,7 @@ use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Region};
-use vervain_wire::{Headers, Packet, opcode, parse_headers};
+use vervain_wire::{Headers, Packet, opcode, parse_headers, parse_headers_to};
 
 /// Messages of one pair before others get their turn: as many as there are slots for requests.
 const BATCH: usize = 32;
@@ -374,28 +374,43 @@ impl Engine {
     }
 
     fn packet(&self, rx: &mut Receiving, pair: &Arc<Pair>, message: &Message) -> Taken {
-        let range = message.payload..message.payload + message.len;
+        let (landed, is_read) = (message.has_landed(), message.kind == Kind::ReadPacket);
         // What a READ says besides is no payload.
-        let len = if message.kind == Kind::ReadPacket { 0 } else { message.len as usize };
-        let (Ok(headers), Some(at)) = (parse_headers(&message.headers, len), self.region().bytes(range)) else {
+        let len = if is_read { 0 } else { message.len as usize };
+        let Some(at) = self.region().bytes(message.payload..message.payload + message.len) else {
             self.distrust(pair);
             return Taken::Yes;
         };
-        // SAFETY: the message lies in the own region, which stays mapped; it is used in this call only.
-        let payload = unsafe { Foreign::new(at, message.len as usize) };
-        if headers.deth.is_some() && !message.has_landed() {
-            return self.datagram_of(rx, pair, headers, &payload);
+        let payload = match landed {
+            true => Foreign::landed(len),
+            // SAFETY: the message lies in the own region, which stays mapped; it is used in this call only.
+            false => unsafe { Foreign::new(at, len) },
+        };
+        let mut packet = Packet { headers: Headers::default(), payload: &payload };
+        let is_one = parse_headers_to(&message.headers, len, &mut packet.headers).is_ok();
+        let is_read_of_words = message.len == READ_WORDS as u64 && message.payload.is_multiple_of(block::WORD);
+        if !is_one || is_read && !is_read_of_words {
+            self.distrust(pair);
+            return Taken::Yes;
         }
-        let bth = &headers.bth;
+        if packet.headers.deth.is_some() && !landed {
+            return self.datagram_of(rx, pair, packet.headers, &payload);
+        }
+        let bth = &packet.headers.bth;
+        if let Some(acknowledgement) = message.acknowledgement()
+            && self.acknowledged(rx, pair, &with(bth, &acknowledgement)) == Taken::Later
+        {
+            return Taken::Later;
+        }
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
-        let landed = message.has_landed();
         // What was put where it belongs its sender counts in both directions.
         let count = || {
-            let bytes = if landed || message.kind == Kind::ReadPacket { 0 } else { message.len };
+            let bytes = if landed { 0 } else { len as u64 };
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
         };
-        let is_told = || connection.has_landed(&headers, message) || connection.answer_has_landed(&headers, message);
+        let is_told =
+            || connection.has_landed(&packet.headers, message) || connection.answer_has_landed(&packet.headers, message);
         if landed && !is_told() {
             // Of an earlier connection, say.
             return Taken::Yes;
@@ -403,20 +418,9 @@ impl Engine {
         if landed && !message.ends.is_empty() {
             message.ends.store(self.region(), message.payload, message.len);
         }
-        let payload = match message.kind {
-            Kind::ReadPacket => {
-                if message.len != READ_WORDS as u64 || !message.payload.is_multiple_of(block::WORD) {
-                    self.distrust(pair);
-                    return Taken::Yes;
-                }
-                self.read_told(pair, &connection, bth.psn, message);
-                // SAFETY: no bytes.
-                unsafe { Foreign::new(std::ptr::null(), 0) }
-            }
-            _ if landed => Foreign::landed(message.len as usize),
-            _ => payload,
-        };
-        let packet = Packet { headers, payload: &payload };
+        if is_read {
+            self.read_told(pair, &connection, bth.psn, message);
+        }
         if opcode::is_request(bth.opcode) {
             self.catch_up(rx, &connection);
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
@@ -433,7 +437,29 @@ impl Engine {
             return Taken::Yes;
         }
         connection.end_reads(&qp, pair, &packet.headers, payload.length() as u64);
-        if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(&qp, &packet) != SenderAccess::Busy {
+        self.response(rx, &connection, &qp, &packet, landed, count)
+    }
+
+    /// An acknowledgement that came with another message.
+    fn acknowledged(&self, rx: &mut Receiving, pair: &Arc<Pair>, headers: &Headers) -> Taken {
+        let bth = &headers.bth;
+        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
+        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        let packet = Packet { headers: *headers, payload: &Foreign::landed(0) };
+        self.response(rx, &connection, &qp, &packet, true, || qp.tally.add(Word::ReceivedPackets, 1))
+    }
+
+    /// An answer to a QP, which another thread may have in hand: then it is set aside.
+    fn response(
+        &self,
+        rx: &mut Receiving,
+        connection: &Arc<Connection>,
+        qp: &vervain_hca::Qp,
+        packet: &Packet<'_, Foreign>,
+        landed: bool,
+        count: impl FnOnce(),
+    ) -> Taken {
+        if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(qp, packet) != SenderAccess::Busy {
             count();
             return Taken::Yes;
         }
@@ -443,10 +469,11 @@ impl Engine {
         }
         count();
         let mut bytes = Vec::new();
-        if landed || copy_out(&payload, &mut bytes) {
+        if landed || copy_out(packet.payload, &mut bytes) {
             connection.deferred.fetch_add(1, Ordering::Relaxed);
-            let landed = landed.then_some(payload.length());
-            rx.deferred.push_back(Deferred { connection, headers: message.headers, payload: bytes, landed });
+            let landed = landed.then_some(packet.payload.length());
+            let (connection, headers) = (Arc::clone(connection), encode(&packet.headers));
+            rx.deferred.push_back(Deferred { connection, headers, payload: bytes, landed });
         }
         Taken::Yes
     }

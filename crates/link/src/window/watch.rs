@@ -98,7 +98,7 @@ impl Engine {
                 continue;
             }
             let seen = self.region().word(waking_word).load(Ordering::Acquire) as u32;
-            let looks = process.packet_looks();
+            let (looks, begin) = (process.packet_looks(), now_ns());
             let Some(mut found) = self.last_look(process) else { continue };
             if !found {
                 let begin = now_ns();
@@ -108,13 +108,40 @@ impl Engine {
             while patience.look_out(|| self.look(process)) {
                 found = true;
             }
-            // Where the program polls, it takes in what comes, unless whoever puts it has this thread woken and run in its stead.
-            let polled = process.packet_looks() != looks;
-            rest = match (polled, found) {
-                (false, _) => Duration::ZERO,
-                (true, true) => rest.max(FIRST_REST),
-                (true, false) => (rest * 2).clamp(FIRST_REST, LAST_REST),
-            };
+            let looks = process.packet_looks().wrapping_sub(looks);
+            rest = next_rest(rest, looks, Duration::from_nanos(now_ns() - begin), found);
         }
+    }
+}
+
+/// How long the watch stays away next, after a round of `took` in which threads of the program have looked so often.
+///
+/// Where the program polls without a pause, it takes in what comes. Where it looks now and then, something that was `found` here may be
+/// what it did not take in, as whoever put it had this thread woken and run in its stead.
+fn next_rest(rest: Duration, looks: u32, took: Duration, found: bool) -> Duration {
+    let polls = looks > 0 && FIRST_REST * looks >= took;
+    match (looks, found) {
+        (0, _) => Duration::ZERO,
+        (_, true) if !polls => rest.max(FIRST_REST),
+        _ => (rest * 2).clamp(FIRST_REST, LAST_REST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_watch_stays_away_from_who_polls() {
+        let after = |looks, found| {
+            let round = |rest, _| next_rest(rest, looks, Duration::from_micros(500), found);
+            (0..20).fold(Duration::ZERO, round)
+        };
+        assert_eq!(after(0, true), Duration::ZERO);
+        assert_eq!(after(0, false), Duration::ZERO);
+        assert_eq!(after(1, false), LAST_REST);
+        assert_eq!(after(24, true), FIRST_REST, "a look each 21 us");
+        assert_eq!(after(25, true), LAST_REST, "a look each 20 us");
+        assert_eq!(after(u32::MAX, true), LAST_REST);
     }
 }

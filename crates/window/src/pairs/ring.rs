@@ -22,6 +22,11 @@ const LONG: u64 = 4096;
 const TELL_SLOTS: u64 = block::SLOTS / 4;
 const TELL_BYTES: u64 = block::BYTES / 4;
 
+/// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the message.
+pub const ACKNOWLEDGEMENT: usize = 12;
+/// See there; its first word says whose it is, so that a later one of these stands for those before.
+pub type Acknowledgement = [u8; ACKNOWLEDGEMENT];
+
 /// Why a message was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsent {
@@ -50,6 +55,10 @@ pub struct Outgoing {
     traits: Traits,
     /// What is put now may become visible later.
     is_later: bool,
+    /// An acknowledgement that is to go, and the headers that it has as a message.
+    held: Option<(Acknowledgement, [u8; HEADERS])>,
+    /// Bytes behind the headers of the next message that it may have.
+    spare: usize,
     region: Region,
     /// The block that the peer has for this process, in its region; and the one that this process has for it.
     to: u64,
@@ -81,6 +90,8 @@ impl Outgoing {
             channel,
             traits,
             is_later: false,
+            held: None,
+            spare: 0,
             region,
             to,
             own,
@@ -104,22 +115,80 @@ impl Outgoing {
     /// Has `f` put what may become visible later: before something else does that `f` has not put, or at [`Outgoing::flush`].
     #[inline]
     pub fn later<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        self.is_later = true;
+        let before = std::mem::replace(&mut self.is_later, true);
         let done = f(self);
-        self.is_later = false;
+        self.is_later = before;
         done
     }
 
-    /// Whether something was put that is not visible.
+    /// Whether something was put that is not visible, or is to be put.
     #[inline]
     pub fn owes(&self) -> bool {
-        self.channel.owes()
+        self.held.is_some() || self.channel.owes()
     }
 
-    /// Has all become visible that was put.
+    /// Has all become visible that was put. What has no room stays.
     pub fn flush(&mut self) {
+        let _ = self.later(Self::send_held);
         self.channel.flush();
         self.rouse();
+    }
+
+    /// Whether puts take so long that acknowledgements had better go with what is sent next.
+    #[inline]
+    pub fn holds_acknowledgements(&self) -> bool {
+        self.traits.is_slow
+    }
+
+    /// Keeps an acknowledgement for the next message that has room for it behind its headers; before any other, and at a flush, it is
+    /// sent as one with `headers`. Whether it stands for one that was kept before, which is not sent.
+    ///
+    /// # Errors
+    /// As [`Unsent`] says of one of somebody else that was kept.
+    #[inline]
+    pub fn hold(&mut self, acknowledgement: Acknowledgement, headers: &[u8; HEADERS]) -> Result<bool, Unsent> {
+        let stands_for = self.held.is_some_and(|(held, _)| held[..4] == acknowledgement[..4]);
+        if !stands_for {
+            self.later(Self::send_held)?;
+        }
+        self.held = Some((acknowledgement, *headers));
+        Ok(stands_for)
+    }
+
+    /// The headers of the next message are so long.
+    #[inline]
+    pub fn headers_end(&mut self, len: impl FnOnce() -> usize) {
+        if self.held.is_some() {
+            self.spare = HEADERS.saturating_sub(len());
+        }
+    }
+
+    /// Sends the acknowledgement that is kept, as a message.
+    #[cold]
+    fn send_held(&mut self) -> Result<(), Unsent> {
+        let Some((_, headers)) = self.held else { return Ok(()) };
+        if !self.has_room(Class::Answer) {
+            self.look()?;
+            if !self.has_room(Class::Answer) {
+                return Err(Unsent::Full);
+            }
+        }
+        let held = self.held.take();
+        let sent = self.send(Kind::Packet, &headers, &NO_BYTES);
+        if sent.is_err() {
+            self.held = held;
+        }
+        sent
+    }
+
+    /// What is kept goes before a message of this kind, if it does not go with it.
+    #[inline]
+    fn settle(&mut self, kind: Kind) -> Result<(), Unsent> {
+        let spare = std::mem::take(&mut self.spare);
+        if self.held.is_none() || spare >= ACKNOWLEDGEMENT && matches!(kind, Kind::Packet | Kind::ReadPacket) {
+            return Ok(());
+        }
+        self.later(Self::send_held)
     }
 
     #[inline]
@@ -270,7 +339,8 @@ impl Outgoing {
                 return Err(Unsent::Full);
             }
         }
-        let meaning = Meaning { kind: Kind::Packet, place: Place::Landed, len: 0 };
+        self.settle(Kind::Packet)?;
+        let meaning = Meaning { kind: Kind::Packet, place: Place::Landed, len: 0, acknowledges: false };
         let [head, tail] = ends.encode();
         self.put_slot(headers, meaning, [at, len, head, tail], None, 0)
     }
@@ -281,6 +351,7 @@ impl Outgoing {
     /// As [`Unsent`] says.
     #[inline]
     pub fn send(&mut self, kind: Kind, headers: &[u8; HEADERS], payload: &dyn Source) -> Result<(), Unsent> {
+        self.settle(kind)?;
         if self.sent - self.taken >= block::SLOTS {
             return Err(Unsent::Full);
         }
@@ -288,7 +359,7 @@ impl Outgoing {
         let slot = self.to + block::slot_at(self.sent);
         let is_inline = len <= block::INLINE && (len == 0 || !self.channel.wants_own_place(payload));
         let (place, at, mark) = if is_inline { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
-        let meaning = Meaning { kind, place, len: len as u16 };
+        let meaning = Meaning { kind, place, len: len as u16, acknowledges: false };
         // Behind a payload nothing is that it could overwrite.
         if len.is_multiple_of(self.traits.grain) {
             let payload = Some(payload).filter(|_| len != 0);
@@ -313,6 +384,10 @@ impl Outgoing {
         let place = meaning.place;
         let mut bytes = [0; HEADERS + 4];
         bytes[..HEADERS].copy_from_slice(headers);
+        if let Some((acknowledgement, _)) = self.held {
+            bytes[HEADERS - ACKNOWLEDGEMENT..HEADERS].copy_from_slice(&acknowledgement);
+        }
+        let meaning = Meaning { acknowledges: self.held.is_some(), ..meaning };
         bytes[HEADERS..].copy_from_slice(&meaning.encode());
         let mut words = [0; WORDS + 2 + ends::WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -339,6 +414,7 @@ impl Outgoing {
         })?;
         self.marks[(self.sent % block::SLOTS) as usize] = (place, mark);
         self.sent += 1;
+        self.held = None;
         self.rouse();
         Ok(())
     }
@@ -395,9 +471,16 @@ pub struct Message {
     /// Of a payload that was put where it belongs, the bytes that were not.
     pub ends: Ends,
     place: Place,
+    acknowledges: bool,
 }
 
 impl Message {
+    /// The acknowledgement that came with it, of which its sender says that it is to be taken in before.
+    #[inline]
+    pub fn acknowledgement(&self) -> Option<Acknowledgement> {
+        if self.acknowledges { self.headers.last_chunk().copied() } else { None }
+    }
+
     /// Whether the payload was put where it belongs.
     pub fn has_landed(&self) -> bool {
         self.place == Place::Landed
@@ -435,13 +518,16 @@ impl Incoming {
     ///
     /// # Errors
     /// What is there is none.
-    #[inline]
+    #[inline(always)]
     pub fn next(&self, region: &Region) -> Result<Option<Message>, NoMessage> {
         let at = self.next_at();
         if region.word(at).load(Ordering::Acquire) as u32 != slot::tag(self.taken) {
             return Ok(None);
         }
-        self.read(region, at).map(Some)
+        match self.read(region, at) {
+            Ok(message) => Ok(Some(message)),
+            Err(e) => Err(e),
+        }
     }
 
     /// Whether a look at this end would find a message, or have something to tell.
@@ -450,17 +536,18 @@ impl Incoming {
         self.bytes > 0 || region.word(self.next_at()).load(Ordering::Acquire) as u32 == slot::tag(self.taken)
     }
 
-    #[inline]
+    // Inlined, as what it returns is long.
+    #[inline(always)]
     fn read(&self, region: &Region, at: u64) -> Result<Message, NoMessage> {
+        let slot = region.words_at::<{ (block::SLOT / block::WORD) as usize }>(at);
         let mut bytes = [0; HEADERS + 4];
-        for (i, bytes) in bytes.chunks_exact_mut(8).enumerate() {
-            let word = region.word(at + block::WORD * (1 + i as u64)).load(Ordering::Relaxed);
-            bytes.copy_from_slice(&word.to_le_bytes());
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(&slot[1..]) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
         let (Some(headers), Some(meaning)) = (bytes.first_chunk(), bytes.last_chunk()) else { return Err(NoMessage) };
-        let Meaning { len, kind, place } = Meaning::decode(*meaning).ok_or(NoMessage)?;
+        let Meaning { len, kind, place, acknowledges } = Meaning::decode(*meaning).ok_or(NoMessage)?;
         let (headers, len) = (*headers, u64::from(len));
-        let named = |n: u64| region.word(at + block::INLINE_AT + n * block::WORD).load(Ordering::Relaxed);
+        let named = |n: usize| slot[(block::INLINE_AT / block::WORD) as usize + n].load(Ordering::Relaxed);
         let most = u64::from(block::MTU);
         let (payload, len, most, begin, end) = match place {
             Place::Slot => (at + block::INLINE_AT, len, most, at, at + block::SLOT),
@@ -474,7 +561,7 @@ impl Incoming {
         };
         let fits = payload >= begin && payload <= end && len <= end - payload && len <= most;
         let ends = if place == Place::Landed { Ends::decode([named(2), named(3)], len) } else { Ends::default() };
-        if fits { Ok(Message { kind, headers, payload, len, ends, place }) } else { Err(NoMessage) }
+        if fits { Ok(Message { kind, headers, payload, len, ends, place, acknowledges }) } else { Err(NoMessage) }
     }
 
     /// The message was taken: its memory is the peer's again. How many were taken, if the peer is to be told now.

@@ -59,20 +59,27 @@ pub struct Meaning {
     pub place: Place,
     /// Bytes of payload; 0 where it has landed.
     pub len: u16,
+    /// The last bytes of the headers are an acknowledgement that goes with it ([`super::ring::Acknowledgement`]).
+    pub acknowledges: bool,
 }
+
+/// What a kind has besides where it acknowledges.
+const ACKNOWLEDGES: u8 = 0x80;
 
 impl Meaning {
     /// As it is put.
     #[inline]
     pub fn encode(self) -> [u8; 4] {
         let [low, high] = self.len.to_le_bytes();
-        [self.kind as u8, self.place as u8, low, high]
+        let acknowledges = if self.acknowledges { ACKNOWLEDGES } else { 0 };
+        [self.kind as u8 | acknowledges, self.place as u8, low, high]
     }
 
     /// None for what no sender puts.
     #[inline]
     pub fn decode([kind, place, low, high]: [u8; 4]) -> Option<Meaning> {
-        let kind = match kind {
+        let acknowledges = kind & ACKNOWLEDGES != 0;
+        let kind = match kind & !ACKNOWLEDGES {
             1 => Kind::Packet,
             2 => Kind::WantLongRing,
             3 => Kind::LongRing,
@@ -96,7 +103,9 @@ impl Meaning {
             3 => Place::Landed,
             _ => return None,
         };
-        Some(Meaning { kind, place, len: u16::from_le_bytes([low, high]) })
+        let is_packet = matches!(kind, Kind::Packet | Kind::ReadPacket);
+        let meaning = Meaning { kind, place, len: u16::from_le_bytes([low, high]), acknowledges };
+        (is_packet || !acknowledges).then_some(meaning)
     }
 }
 

@@ -58,6 +58,13 @@ pub(super) struct Transfer {
     pub is_gpu: bool,
 }
 
+impl Transfer {
+    /// How long the bytes move.
+    pub(super) fn moves_ns(&self) -> u64 {
+        self.bytes * 1000 / if self.is_gpu { GPU_RATE } else { CPU_RATE }
+    }
+}
+
 impl Boards {
     pub(super) fn new(header: Region, model: Peach2) -> Boards {
         Boards { header, model }
@@ -83,8 +90,7 @@ impl Boards {
 
     /// When a transfer that begins at `now`, or when a channel and the links of its route are free, has landed.
     pub(super) fn land(&self, links: &[Link], now: u64, transfer: Transfer) -> u64 {
-        let rate = if transfer.is_gpu { GPU_RATE } else { CPU_RATE };
-        let (wire, base) = (transfer.bytes * 1000 / rate, if transfer.is_internal { INTERNAL_NS } else { HOST_NS });
+        let (wire, base) = (transfer.moves_ns(), if transfer.is_internal { INTERNAL_NS } else { HOST_NS });
         let channels = &self.board(transfer.from).channels;
         let busy = |word: &AtomicU64| believed(now, word.load(Ordering::Relaxed));
         let Some(channel) = channels.iter().min_by_key(|channel| busy(channel)) else { return now };

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 const ZERO_COPY: usize = 256;
 /// Chains that are left for later at most.
 const LATER: usize = 32;
-/// Copies of so many bytes tell how long copies take.
-const TELLING: u64 = 4096;
+/// Of copies of so many bytes all but the last line is made before.
+const SPLIT: u64 = 512;
 /// Bytes of a word.
 const WORD: u64 = 8;
 /// Bytes of a line.
 const LINE: u64 = 64;
-/// How long before its end the copies of a transfer begin, but for the last, beside what they take.
+/// How long before its end the copies of a transfer begin, but for the last, if it is short. In a long one the bytes move all the time.
 const LEAD_NS: u64 = 150;
 
 /// Puts by a board.
@@ -38,8 +38,6 @@ pub(super) struct BoardChannel {
     chain: Described,
     /// Chains that were left for later.
     later: usize,
-    /// What the processor takes to copy a KiB, in nanoseconds, as far as that is known.
-    copy_ns: u64,
 }
 
 // SAFETY: an address in a shared mapping that `device` keeps, where this only stores.
@@ -97,7 +95,7 @@ struct Copy {
 impl Copy {
     /// All of a long one but its last line, and that.
     fn split(&self) -> (Option<Copy>, Copy) {
-        if self.len < TELLING {
+        if self.len < SPLIT {
             return (None, *self);
         }
         let early = self.len - LINE;
@@ -173,7 +171,6 @@ impl BoardChannel {
             image: None,
             chain: Described::default(),
             later: 0,
-            copy_ns: 0,
         }
     }
 
@@ -317,17 +314,12 @@ impl BoardChannel {
         let is_gpu = chain.is_gpu || descriptors.iter().any(|d| device.is_gpu(self.node, d.to));
         let transfer = Transfer { from: device.facts.node, bytes, is_internal, is_gpu };
         let due = device.boards.land(&self.route, begin + chain.ns + count * u64::from(make), transfer);
-        // The last of it is copied when the time has come, and the rest as soon before as its copy takes.
+        // The last of it is copied when the time has come, and the rest while the board moves it.
         let last = copies.next_back().map(Copy::split);
         let Some((early, last)) = last else { return Ok(()) };
-        wait_until(due.saturating_sub(bytes * self.copy_ns / 1024 + LEAD_NS));
-        let before = if bytes >= TELLING { now_ns() } else { 0 };
+        wait_until(due.saturating_sub(transfer.moves_ns().max(LEAD_NS)));
         copies.try_for_each(|copy| self.copy(device, copy, program))?;
         early.iter().try_for_each(|copy| self.copy(device, copy, program))?;
-        if bytes >= TELLING {
-            let took = (now_ns() - before) * 1024 / bytes;
-            self.copy_ns = if self.copy_ns == 0 { took } else { (7 * self.copy_ns + took) / 8 };
-        }
         wait_until(due);
         self.copy(device, &last, program)
     }
@@ -448,7 +440,11 @@ impl Channel for BoardChannel {
     }
 
     fn traits(&self) -> Traits {
-        Traits { grain: ALIGN, has_long_ring: !self.device.model.without.high_bandwidth }
+        Traits {
+            grain: ALIGN,
+            has_long_ring: !self.device.model.without.high_bandwidth,
+            is_slow: self.device.model.timing && !self.device.model.without.chaining,
+        }
     }
 
     fn wake(&mut self, offset: u64) {

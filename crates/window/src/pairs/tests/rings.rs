@@ -3,7 +3,8 @@
 use super::{Stop, Two};
 use crate::pairs::block::{self, INLINE, MTU, SLOTS, TAKEN};
 use crate::pairs::byte_ring::ByteRing;
-use crate::pairs::ring::{Class, HEADERS, NO_BYTES, Outgoing, Unsent};
+use crate::device::{Channel, Put, Refused, Traits};
+use crate::pairs::ring::{ACKNOWLEDGEMENT, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use crate::pairs::slot::{Kind, Meaning, Place};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,116 @@ pub fn headers(n: u64) -> [u8; HEADERS] {
     headers
 }
 
+/// A way on which each put takes long.
+struct Slow(Box<dyn Channel>);
+
+impl Channel for Slow {
+    fn put(&mut self, chain: &[Put<'_>]) -> Result<(), Refused> {
+        self.0.put(chain)
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { is_slow: true, ..self.0.traits() }
+    }
+}
+
+/// What is said to a peer behind one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// How far QP `qp` is.
+    Acknowledged { qp: u32, psn: u32 },
+    Packet(u64),
+    Group,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Acknowledge(u32),
+    /// A packet with headers of so many bytes.
+    Packet(usize),
+    Group,
+    Flush,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (1..4_u32).prop_map(Act::Acknowledge),
+        4 => prop::sample::select(vec![12_usize, 28, 32, 36, 44]).prop_map(Act::Packet),
+        1 => Just(Act::Group),
+        1 => Just(Act::Flush),
+    ]
+}
+
 proptest! {
+    #[test]
+    fn acknowledgements_go_before_what_follows_them(acts in prop::collection::vec(act(), 1..200)) {
+        let two = Two::new();
+        let to = &two.devices[1];
+        let at = two.block(0);
+        let channel = Box::new(Slow(two.devices[0].channel(1).unwrap()));
+        let mut out = Outgoing::new(channel, at, two.devices[0].own().clone(), at);
+        let mut incoming = crate::pairs::ring::Incoming::new(at);
+        let mut back = to.channel(0).map(|channel| Outgoing::new(channel, at, to.own().clone(), at)).unwrap();
+        let decode = |word: &[u8]| u32::from_le_bytes(*word.first_chunk().unwrap());
+        let (mut said, mut heard, mut messages) = (Vec::new(), Vec::new(), 0);
+        let mut held = None;
+        prop_assert!(out.holds_acknowledgements());
+        for (n, act) in (1_u32..).zip(acts) {
+            match act {
+                Act::Acknowledge(qp) => {
+                    let mut short = [0; ACKNOWLEDGEMENT];
+                    short[..4].copy_from_slice(&qp.to_le_bytes());
+                    short[4..8].copy_from_slice(&n.to_le_bytes());
+                    let mut whole = [0; HEADERS];
+                    whole[..ACKNOWLEDGEMENT].copy_from_slice(&short);
+                    whole[ACKNOWLEDGEMENT] = b'A';
+                    let stands_for = out.hold(short, &whole).unwrap();
+                    prop_assert_eq!(stands_for, held == Some(qp));
+                    if stands_for {
+                        said.pop();
+                    }
+                    messages += u32::from(held.is_some() && !stands_for);
+                    held = Some(qp);
+                    said.push(Said::Acknowledged { qp, psn: n });
+                }
+                Act::Packet(len) => {
+                    let mut headers = [0; HEADERS];
+                    headers[..8].copy_from_slice(&u64::from(n).to_le_bytes());
+                    headers[12..len].fill(b'P');
+                    out.headers_end(|| len);
+                    out.packet(Class::Request, &headers, &NO_BYTES).unwrap();
+                    messages += 1 + u32::from(held.take().is_some() && len + ACKNOWLEDGEMENT > HEADERS);
+                    said.push(Said::Packet(n.into()));
+                }
+                Act::Group => {
+                    out.send(Kind::Join, &[0; HEADERS], &NO_BYTES).unwrap();
+                    messages += 1 + u32::from(held.take().is_some());
+                    said.push(Said::Group);
+                }
+                Act::Flush => {
+                    out.flush();
+                    messages += u32::from(held.take().is_some());
+                }
+            }
+            prop_assert_eq!(out.owes(), held.is_some());
+            while let Some(message) = incoming.next(to.own()).unwrap() {
+                let acknowledged = |of: &[u8]| Said::Acknowledged { qp: decode(of), psn: decode(&of[4..]) };
+                heard.extend(message.acknowledgement().map(|of| acknowledged(&of)));
+                heard.push(match message.kind {
+                    Kind::Packet if message.headers[ACKNOWLEDGEMENT] == b'A' => acknowledged(&message.headers),
+                    Kind::Packet => Said::Packet(u64::from_le_bytes(*message.headers.first_chunk().unwrap())),
+                    _ => Said::Group,
+                });
+                messages -= 1;
+                if let Some(taken) = incoming.took(&message) {
+                    back.tell_taken(taken);
+                }
+            }
+            prop_assert_eq!(messages, 0, "messages that did not come");
+            prop_assert_eq!(&said[..said.len() - usize::from(held.is_some())], &heard[..]);
+        }
+    }
+
     #[test]
     fn bytes_in_use_never_overlap(lens in prop::collection::vec(1..=u64::from(MTU), 1..200), keep in 1..8_usize) {
         let mut ring = ByteRing::new(4096, block::BYTES);
@@ -155,11 +265,14 @@ fn what_a_slot_means_is_what_was_meant() {
     let later = [Kind::ReadPacket, Kind::WantPsns, Kind::Psns];
     for kind in kinds.into_iter().chain(of_grants).chain(later) {
         for place in [Place::Slot, Place::Block, Place::LongRing, Place::Landed] {
-            let meaning = Meaning { kind, place, len: INLINE as u16 };
+            let meaning = Meaning { kind, place, len: INLINE as u16, acknowledges: false };
             assert_eq!(Meaning::decode(meaning.encode()), Some(meaning));
         }
     }
-    for wrong in [[0, 0, 0, 0], [15, 0, 0, 0], [1, 4, 0, 0], [255; 4]] {
+    let acknowledging = Meaning { kind: Kind::Packet, place: Place::Landed, len: 0, acknowledges: true };
+    assert_eq!(Meaning::decode(acknowledging.encode()), Some(acknowledging));
+    // Of what is no packet nobody says that it acknowledges.
+    for wrong in [[0, 0, 0, 0], [15, 0, 0, 0], [1, 4, 0, 0], [0x84, 0, 0, 0], [255; 4]] {
         assert_eq!(Meaning::decode(wrong), None);
     }
 }
@@ -172,7 +285,7 @@ fn a_slot_that_changes_meanwhile_is_read_once() {
     let at = two.block(0) + block::slot_at(0);
     region.word(at).store(1, Ordering::Release);
     let what = |place: Place, len: u16| {
-        let meaning = Meaning { kind: Kind::Packet, place, len }.encode();
+        let meaning = Meaning { kind: Kind::Packet, place, len, acknowledges: false }.encode();
         u64::from(u32::from_le_bytes(meaning)) << 32
     };
     // A message in the slot, one in the block, and what fits neither.
