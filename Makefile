@@ -53,11 +53,12 @@ test-clients: packages-test-clients build
 	@scripts/test.sh $@ --package vervain-client-tests
 
 # The simulations of the transport and of pairs in a window, the models of the lock-free protocols, ACP's channels and maps, programs in a
-# window that somebody scribbles into, each for SECONDS; with SEED that one seed only, what happens in the simulations printed.
+# window that somebody scribbles into, each for SECONDS, and a million requests by boards; with SEED that one seed only, what happens in
+# the simulations printed.
 soak: build
 	VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
 	    --package vervain-transport --test simulation --package vervain-window --test pairs --package vervain-model --test protocols \
-	    --package vervain-tests --test acp_messages --test acp_maps --test window -- --ignored --exact --nocapture soak
+	    --package vervain-tests --test acp_messages --test acp_maps --test window --test peach2 -- --ignored --exact --nocapture soak
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

@@ -71,6 +71,11 @@ fn kernels_get_the_serial_result_through_windows() {
 }
 
 #[test]
+fn kernels_get_the_serial_result_by_boards() {
+    kernels(&OPEN_MPI, "peach2", IN_PACKETS);
+}
+
+#[test]
 fn kernels_over_mpich_get_the_serial_result_in_packets() {
     kernels(&MPICH, "roce", IN_PACKETS);
 }

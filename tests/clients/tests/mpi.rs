@@ -30,6 +30,7 @@ fn run(mpi: &Mpi, link: &str, parts: &[&str], ranks: &[u32]) {
         let wrong = match link {
             "roce" => memory > 0 || window > 0 || packets < 1000,
             "window" | "write_only" => memory > 0 || window < 1 << 20,
+            "peach2" | "peach2-timed" => memory > 0 || window < 1 << 20 || counters.read("window_refusals") > 0,
             _ => memory < 1 << 20 || window > 0 || packets > 0,
         };
         if wrong {
@@ -72,6 +73,12 @@ fn mpich_in_packets() {
 fn open_mpi_through_windows() {
     run(&OPEN_MPI, "window", SINGLE, &[2, 4]);
     run(&OPEN_MPI, "write_only", SINGLE, &[3]);
+}
+
+#[test]
+fn by_boards() {
+    run(&OPEN_MPI, "peach2", SINGLE, &[3]);
+    run(&MPICH, "peach2-timed", SINGLE, &[2]);
 }
 
 #[test]

@@ -55,6 +55,14 @@ fn every_operation_over_rc_through_windows() {
 }
 
 #[test]
+fn every_operation_by_boards() {
+    perftest("peach2", RC, &[MESSAGES, MEMORY], &["8", "8192", "65537"], "50");
+    perftest("peach2", RC, &[ATOMICS], &["8"], "100");
+    perftest("peach2", UD, &[MESSAGES], &["8192"], "50");
+    perftest("peach2-timed", RC, &[MESSAGES], &["8192"], "50");
+}
+
+#[test]
 fn every_operation_over_ud_through_windows() {
     perftest("window", UD, &[MESSAGES], &["8", "65536"], "50");
     perftest("write_only", UD, &[MESSAGES], &["8192"], "50");
