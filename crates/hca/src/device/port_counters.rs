@@ -55,6 +55,12 @@ impl Tally {
         line.add(other, m);
     }
 
+    /// Takes one back that was added.
+    #[cold]
+    pub fn subtract_one(&self, word: Word) {
+        self.line().subtract_one(word);
+    }
+
     /// The calling thread's line of the port.
     #[inline(always)]
     pub(crate) fn line(&self) -> &'static Line {

@@ -269,23 +269,21 @@ impl Pair {
     }
 
     /// [`Pair::push`] of an answer without payload, which nobody waits for: where a put takes long it goes with what is put next, or with
-    /// a [`Pair::flush`]. Whether it is a packet of its own: an acknowledgement may stand for one before that has not gone.
+    /// a [`Pair::flush`]. Calls `stands_for` if it is an acknowledgement in whose place one before does not go any more.
     ///
     /// # Errors
     /// As there.
     #[inline]
-    pub fn push_later(&self, headers: &Headers) -> Result<(u64, bool), Refused> {
-        let mut is_own = true;
-        let sent = self.push_by(|outgoing| {
+    pub fn push_later(&self, headers: &Headers, stands_for: impl FnOnce()) -> Result<u64, Refused> {
+        self.push_by(|outgoing| {
             let encoded = encode(headers);
             let sent = match acknowledgement(headers).filter(|_| outgoing.holds_acknowledgements()) {
-                Some(short) => outgoing.hold(short, &encoded).map(|stands_for| is_own = !stands_for),
+                Some(short) => outgoing.hold(short, &encoded).map(|does| if does { stands_for() }),
                 None => outgoing.later(|o| o.packet(Class::Answer, &encoded, &NO_BYTES)),
             };
             self.owes.store(outgoing.owes(), Ordering::Relaxed);
             sent
-        });
-        Ok((sent?, is_own))
+        })
     }
 
     /// Whether something goes with what is put next.

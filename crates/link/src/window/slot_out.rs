@@ -102,13 +102,9 @@ impl PacketOut for SlotOut<'_> {
             None if self.is_long().load(Ordering::Relaxed) => Word::WindowStagedBytes,
             None => Word::WindowRingBytes,
         };
-        let mut packets = 1;
         let push = || match self.class {
             // Nobody waits for what only says how far this process is.
-            Class::Answer if from.is_empty() => pair.push_later(headers).map(|(sent, is_own)| {
-                packets = u64::from(is_own);
-                sent
-            }),
+            Class::Answer if from.is_empty() => pair.push_later(headers, || self.tally.subtract_one(Word::SentPackets)),
             class => pair.push(class, &encode(headers), from),
         };
         let sent = match landed.unwrap_or_else(push) {
@@ -117,7 +113,7 @@ impl PacketOut for SlotOut<'_> {
         };
         connection.waited(sent);
         if sent != u64::MAX {
-            self.tally.add_both((Word::SentPackets, packets), (way, from.len()));
+            self.tally.add_both((Word::SentPackets, 1), (way, from.len()));
         }
         self.left = self.left.saturating_sub((from.len().div_ceil(block::MTU.into()) as u32).max(1));
         self.is_busy = true;

@@ -184,11 +184,14 @@ impl Outgoing {
     /// What is kept goes before a message of this kind, if it does not go with it.
     #[inline]
     fn settle(&mut self, kind: Kind) -> Result<(), Unsent> {
+        if self.held.is_none() { Ok(()) } else { self.settle_held(kind) }
+    }
+
+    #[cold]
+    fn settle_held(&mut self, kind: Kind) -> Result<(), Unsent> {
         let spare = std::mem::take(&mut self.spare);
-        if self.held.is_none() || spare >= ACKNOWLEDGEMENT && matches!(kind, Kind::Packet | Kind::ReadPacket) {
-            return Ok(());
-        }
-        self.later(Self::send_held)
+        let goes_with = spare >= ACKNOWLEDGEMENT && matches!(kind, Kind::Packet | Kind::ReadPacket);
+        if goes_with { Ok(()) } else { self.later(Self::send_held) }
     }
 
     #[inline]
@@ -382,17 +385,22 @@ impl Outgoing {
     ) -> Result<(), Unsent> {
         let slot = self.to + block::slot_at(self.sent);
         let place = meaning.place;
-        let mut bytes = [0; HEADERS + 4];
-        bytes[..HEADERS].copy_from_slice(headers);
-        if let Some((acknowledgement, _)) = self.held {
-            bytes[HEADERS - ACKNOWLEDGEMENT..HEADERS].copy_from_slice(&acknowledgement);
+        let both;
+        let mut meaning = meaning;
+        let mut headers = headers;
+        if let Some((acknowledgement, _)) = &self.held {
+            let mut bytes = *headers;
+            bytes[HEADERS - ACKNOWLEDGEMENT..].copy_from_slice(acknowledgement);
+            both = bytes;
+            (headers, meaning.acknowledges) = (&both, true);
         }
-        let meaning = Meaning { acknowledges: self.held.is_some(), ..meaning };
-        bytes[HEADERS..].copy_from_slice(&meaning.encode());
         let mut words = [0; WORDS + 2 + ends::WORDS];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        let (first, last) = headers.as_chunks::<8>();
+        for (word, bytes) in words.iter_mut().zip(first) {
+            *word = u64::from_le_bytes(*bytes);
         }
+        let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+        words[WORDS - 1] = last.first_chunk().map_or(0, half) | half(&meaning.encode()) << 32;
         words[WORDS..].copy_from_slice(&named);
         let in_slot = match place {
             Place::Slot => WORDS,
