@@ -145,7 +145,7 @@ impl Fabric {
         }
         self.come_right();
         let end = self.now() + PATIENCE;
-        while let Some(lacks) = self.lacks().or_else(|| self.waits()) {
+        while let Some(lacks) = self.lacks().or_else(|| self.errs()).or_else(|| self.waits()) {
             if self.now() >= end {
                 self.processes.iter().for_each(|process| self.say(|| format!("{process:?}")));
                 panic!("{lacks}");
@@ -270,6 +270,17 @@ impl Fabric {
             }
         }
         None
+    }
+
+    /// Who holds a peer that has died for one that lives, or the other way round.
+    fn errs(&self) -> Option<String> {
+        let lives = |peer, incarnation| self.processes.iter().any(|p| p.id == peer && p.incarnation() == incarnation);
+        let mut links = self.processes.iter().flat_map(|process| process.links.iter().map(move |link| (process, link)));
+        let wrong = links.find(|(_, (peer, link))| lives(**peer, link.incarnation) == link.is_silent);
+        wrong.map(|(process, (peer, link))| {
+            let what = if link.is_silent { "dead" } else { "alive" };
+            format!("{:?} holds {peer:?} for {what}", process.id)
+        })
     }
 
     /// Who waits for an answer, though all are there whom it has asked.
