@@ -144,19 +144,27 @@ impl Fabric {
             self.step(false);
         }
         self.come_right();
-        let end = self.now() + PATIENCE;
-        while let Some(lacks) = self.lacks().or_else(|| self.errs()).or_else(|| self.waits()) {
-            if self.now() >= end {
-                self.processes.iter().for_each(|process| self.say(|| format!("{process:?}")));
-                panic!("{lacks}");
-            }
-            self.step(true);
-        }
+        self.wait_while(|fabric| fabric.lacks().or_else(|| fabric.errs()));
+        // Else there is always something under way.
+        self.processes.iter_mut().for_each(|process| process.is_quiet = true);
+        self.wait_while(|fabric| fabric.lacks().or_else(|| fabric.waits()));
         self.check_at_rest();
         self.outcome.steps = self.now();
         let tallies: Vec<_> = self.processes.iter().map(|process| process.tally).collect();
         tallies.iter().for_each(|tally| self.outcome.tally.add(tally));
         self.outcome
+    }
+
+    /// Goes on while there is something to say of what has not come about.
+    fn wait_while(&mut self, wrong: impl Fn(&mut Self) -> Option<String>) {
+        let end = self.now() + PATIENCE;
+        while let Some(what) = wrong(self) {
+            if self.now() >= end {
+                self.processes.iter().for_each(|process| self.say(|| format!("{process:?}")));
+                panic!("{what}");
+            }
+            self.step(true);
+        }
     }
 
     fn step(&mut self, all: bool) {

@@ -68,6 +68,8 @@ pub struct Process {
     pub wants: BTreeSet<PeerId>,
     /// Steps until which it is stopped.
     pub stopped: u64,
+    /// Whether it does not say any more that it lives.
+    pub is_quiet: bool,
     news: Vec<Event>,
     serials: u64,
     is_hostile: bool,
@@ -160,6 +162,7 @@ impl Process {
             links: BTreeMap::new(),
             wants: BTreeSet::new(),
             stopped: 0,
+            is_quiet: false,
             news: Vec::new(),
             serials: 0,
             is_hostile: rules.hostile.contains(&id),
@@ -215,7 +218,9 @@ impl Process {
     fn keep_time(&mut self, now: u64, random: &mut Random) {
         if random.one_in(10) {
             self.claimed.beat();
-            self.links.values_mut().for_each(Link::beat);
+            if !self.is_quiet {
+                self.links.values_mut().for_each(Link::beat);
+            }
             let news = &mut self.news;
             self.rendezvous.look_for_dead(&mut self.memory, &mut |event| news.push(event));
         }
