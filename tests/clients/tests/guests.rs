@@ -28,7 +28,7 @@ const TOLD: Duration = Duration::from_secs(30);
 
 /// `vervain run` with a window, as the node with the number of the guest.
 fn under_vervain(window: &str, node: usize, line: &str) -> String {
-    let at = if node == 0 { format!("VT_ROUNDS=60 VT_PEER_AT={}:{PORT}", Guests::address(1)) } else { String::new() };
+    let at = if node == 0 { format!("VT_ROUNDS=20 VT_PEER_AT={}:{PORT}", Guests::address(1)) } else { String::new() };
     let variables = format!("VERVAIN_LINK=window VERVAIN_WINDOW={window},node={node} {at}");
     format!("env {variables} {} run -- {line}", vervain().canonicalize().expect("a path").display())
 }
