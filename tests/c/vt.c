@@ -124,11 +124,11 @@ int vt_main_roles(int argc, char **argv, const struct vt_case *cases, size_t n, 
 			vt_two = true;
 		} else if (!strcmp(argv[first], "--seed") && first + 1 < argc) {
 			vt_seed = strtoull(argv[++first], NULL, 0);
-		} else if (!strcmp(argv[first], "--peer") && first + 1 < argc) {
-			return vt_peer_main(atoi(argv[++first]));
 		} else if (!strcmp(argv[first], "--serve") && first + 1 < argc) {
 			return vt_serve(atoi(argv[++first]));
 		} else if (!strcmp(argv[first], "--role") && first + 2 < argc) {
+			if (!strcmp(argv[first + 1], VT_PEER))
+				return vt_peer_main(atoi(argv[first + 2]));
 			for (size_t i = 0; i < nroles; i++)
 				if (!strcmp(roles[i].name, argv[first + 1])) {
 					vt_begin("%s (peer)", argv[first + 1]);

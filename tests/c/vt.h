@@ -228,6 +228,7 @@ struct vt_end {
 };
 
 void vt_side_exec(struct vt_side *s, const struct vt_req *req, struct vt_rep *rep);
+#define VT_PEER "responder" /* the role of the other process of --two */
 int vt_peer_main(int fd);
 extern struct vt_end vt_a, vt_b; /* initiator (always local) and responder (local, or another process with --two) */
 void vt_ends_open(void);         /* required by a case before the first vt_do */

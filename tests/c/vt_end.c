@@ -1,12 +1,9 @@
 /* vt_end: the two ends of a test, where each request goes (this process or the other one), and the one-line forms
  * that the cases are written with. See vt.h. */
 #define _GNU_SOURCE
-#include "vt.h"
+#include "vt_duo.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,29 +11,13 @@ static struct vt_side side_a, side_b;
 struct vt_end vt_a = { .fd = -1 }, vt_b = { .fd = -1 };
 static struct vt_rep last;
 
-/* Requests are smaller than a socket buffer, so a record-keeping socket carries each whole. */
-static bool put(int fd, const void *p, size_t n)
-{
-	return send(fd, p, n, MSG_NOSIGNAL) == (ssize_t)n;
-}
-
-static bool get(int fd, void *p, size_t n, int timeout_ms)
-{
-	struct pollfd f = { .fd = fd, .events = POLLIN };
-	int rc;
-	do
-		rc = poll(&f, 1, timeout_ms);
-	while (rc < 0 && errno == EINTR);
-	return rc > 0 && recv(fd, p, n, 0) == (ssize_t)n;
-}
-
 int vt_peer_main(int fd)
 {
 	struct vt_req req;
 	struct vt_rep rep;
-	while (get(fd, &req, sizeof(req), -1)) {
+	while (vt_get(fd, &req, sizeof(req), -1)) {
 		vt_side_exec(&side_b, &req, &rep);
-		if (!put(fd, &rep, sizeof(rep)) || req.op == VT_QUIT)
+		if (!vt_put(fd, &rep, sizeof(rep)) || req.op == VT_QUIT)
 			return 0;
 	}
 	return 0;
@@ -45,24 +26,8 @@ int vt_peer_main(int fd)
 /* The peer is a fresh program, not a fork of one that has the device open. */
 static void spawn(struct vt_end *e)
 {
-	int sv[2];
-	vt_require(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), "socketpair: %s", strerror(errno));
-	fflush(stdout);
-	pid_t parent = getpid();
-	e->pid = fork();
-	if (e->pid == 0) {
-		char arg[16];
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent || !vt_enter_peers_network())
-			_exit(1);
-		int fd = dup(sv[1]);
-		snprintf(arg, sizeof(arg), "%d", fd);
-		execl("/proc/self/exe", "vt-peer", "--peer", arg, (char *)NULL);
-		_exit(127);
-	}
-	close(sv[1]);
-	e->fd = sv[0];
-	vt_require(e->pid > 0, "fork: %s", strerror(errno));
+	e->pid = vt_spawn(VT_PEER, &e->fd);
+	vt_require(e->pid > 0, "starting the peer process: %s", strerror(errno));
 }
 
 void vt_ends_open(void)
@@ -83,8 +48,8 @@ void vt_ends_close(void)
 	if (vt_b.local)
 		vt_side_exec(vt_b.local, &req, &rep);
 	if (vt_b.fd >= 0) {
-		put(vt_b.fd, &req, sizeof(req));
-		get(vt_b.fd, &rep, sizeof(rep), 5000);
+		vt_put(vt_b.fd, &req, sizeof(req));
+		vt_get(vt_b.fd, &rep, sizeof(rep), 5000);
 		close(vt_b.fd);
 		vt_b.fd = -1;
 		uint64_t until = vt_now_us() + 5000000;
@@ -105,8 +70,8 @@ void vt_do(struct vt_end *e, const struct vt_req *req, struct vt_rep *rep)
 		vt_side_exec(e->local, req, rep);
 		return;
 	}
-	vt_require(put(e->fd, req, sizeof(*req)), "the peer process is gone");
-	vt_require(get(e->fd, rep, sizeof(*rep), 30000), "the peer process gave no answer to request %d within 30 s", req->op);
+	vt_require(vt_put(e->fd, req, sizeof(*req)), "the peer process is gone");
+	vt_require(vt_get(e->fd, rep, sizeof(*rep), 30000), "the peer process gave no answer to request %d within 30 s", req->op);
 }
 
 void vt_setup(struct vt_end *e, const struct vt_cfg *cfg)

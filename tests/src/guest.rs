@@ -15,10 +15,10 @@ use vervain_skip::skip;
 use crate::{Job, have, libraries, vervain};
 
 /// Bytes of the memory that guests share, of each kind.
-const SHARED: u64 = 256 << 20;
+const SHARED: u64 = 512 << 20;
 /// How long a guest may take to boot. It takes 13 s on a machine with nothing else to do.
-const BOOT: Duration = Duration::from_secs(90);
-const DOWNLOAD: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
+const DOWNLOAD: Duration = Duration::from_secs(120);
 /// What of the kernel is not built in, as far as it is there: the PCI devices, the file system, the cable, the NVDIMM.
 const MODULES: &[&str] = &[
     "virtio",
@@ -230,9 +230,9 @@ impl Guest {
     /// The output of a line of the shell.
     ///
     /// # Panics
-    /// When it fails, or takes longer than half a minute.
+    /// When it fails, or takes longer than a minute.
     pub fn must(&mut self, line: &str) -> String {
-        match self.try_run(line, Duration::from_secs(30)) {
+        match self.try_run(line, Duration::from_secs(60)) {
             Some((0, output)) => output,
             other => panic!("guest {}: {line}: {other:?}\n{}", self.number, self.machine.output()),
         }

@@ -12,6 +12,7 @@ mod compile;
 pub mod container;
 pub mod counters;
 pub mod guest;
+pub mod kernels;
 mod leftovers;
 pub mod matrix;
 pub mod mesh;

@@ -345,7 +345,7 @@ impl Claims {
     }
 
     /// Whether a node is of this kernel; None for one that nobody has been.
-    pub(crate) fn is_here(&self, node: u32) -> Option<bool> {
+    pub fn is_here(&self, node: u32) -> Option<bool> {
         Identity::of_entry(self.header().table.get(node as usize)?).map(|there| there.kernel == self.identity.kernel)
     }
 

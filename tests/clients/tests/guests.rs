@@ -4,17 +4,32 @@
 use std::time::{Duration, Instant};
 
 use vervain_tests::guest::{Guest, Guests};
-use vervain_tests::{Failures, alone, have, vervain};
+use vervain_tests::{Failures, alone, c_program, have, have_c, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 18515;
-/// Longest typical time in microseconds of an 8-byte Write to memory in the window. Else a thread of the target has to be given its
-/// only processor by the program that waits.  By packets over the cable it takes 15,400.
-const WRITE_US: f64 = 50.0;
+/// Each window, what is said behind it, what it is told to be, and programs of `tests/c` with what of them does not measure time: the
+/// whole tables of `conformance` take an emulated machine minutes.
+const WINDOWS: [(&str, &str, &str, [&str; 2]); 2] = [
+    ("ivshmem", ",heap=on", "memory of an ivshmem device", ["data random_ops order", "conformance --two uc"]),
+    (
+        "/dev/dax0.0",
+        "",
+        "device-DAX",
+        [
+            "data random_ops order",
+            "sequences --two late_peer rnr_recover flush_order flush_after_cause modify_to_err modify_to_reset sqe fence revoke overhang \
+         many_reads next_psns other_psn",
+        ],
+    ),
+];
+/// By then who writes to a guest that has died is told so: a second and a half, and what emulation and a loaded machine add.
+const TOLD: Duration = Duration::from_secs(30);
 
-/// `vervain run` with a window.
+/// `vervain run` with a window, as the node with the number of the guest.
 fn under_vervain(window: &str, node: usize, line: &str) -> String {
-    let variables = format!("VERVAIN_LINK=window VERVAIN_WINDOW={window},node={node}");
+    let at = if node == 0 { format!("VT_ROUNDS=20 VT_PEER_AT={}:{PORT}", Guests::address(1)) } else { String::new() };
+    let variables = format!("VERVAIN_LINK=window VERVAIN_WINDOW={window},node={node} {at}");
     format!("env {variables} {} run -- {line}", vervain().canonicalize().expect("a path").display())
 }
 
@@ -24,14 +39,61 @@ fn pair(guests: &mut [Guest; 2], window: [&str; 2], line: &str) -> Result<String
     let [first, second] = guests;
     serve(second, &under_vervain(window[1], 1, &line));
     let client = first.try_run(&under_vervain(window[0], 0, &format!("{line} {}", Guests::address(1))), LIMIT);
-    let grace = if matches!(client, Some((0, _))) { "15" } else { "0.5" };
-    let end =
-        format!("for i in $(seq {grace}0); do kill -0 $server 2>/dev/null || break; sleep 0.1; done; kill -9 $server");
-    let server = second.must(&format!("{end} 2>/dev/null; wait $server; echo status $?; cat /tmp/server"));
+    let server = end_server(second, if matches!(client, Some((0, _))) { 200 } else { 5 });
     match client {
         Some((0, output)) if server.contains("status 0\n") => Ok(output),
         other => Err(format!("{line}: client {other:?}\nserver {server}")),
     }
+}
+
+/// Ends what [`serve`] has started, if it does not end by itself in so many tenths of a second: its status and output.
+fn end_server(guest: &mut Guest, tenths: u32) -> String {
+    let wait = format!("for i in $(seq {tenths}); do kill -0 $server 2>/dev/null || break; sleep 0.1; done");
+    guest.must(&format!("{wait}; kill -9 $server 2>/dev/null; wait $server; echo status $?; cat /tmp/server"))
+}
+
+/// Runs a program of `tests/c`, whose other processes are the second guest's.
+fn c_pair(guests: &mut [Guest; 2], window: &str, line: &str) -> Result<String, String> {
+    let (program, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    let program = c_program(program).canonicalize().expect("a path").display().to_string();
+    let [first, second] = guests;
+    serve(second, &under_vervain(window, 1, &format!("{program} --serve {PORT}")));
+    let here = first.try_run(&under_vervain(window, 0, &format!("{program} {arguments} 2>&1")), 2 * LIMIT);
+    let there = end_server(second, 0);
+    match here {
+        Some((0, output)) if output.contains(" cases, 0 failed") => Ok(output),
+        other => Err(format!("{line}: {other:?}\nthere: {there}")),
+    }
+}
+
+/// A program of the first guest writes to the second, which loses power in the midst of it, and to the next machine in its place.
+fn outlive(machines: &Guests, guests: [Guest; 2], window: &str, failures: &mut Failures) -> [Guest; 2] {
+    let program = c_program("outlives").canonicalize().expect("a path").display().to_string();
+    let server = under_vervain(window, 1, &format!("{program} --serve {PORT}"));
+    let says = |what: &str| {
+        let grep = format!("grep -q '{what}' /tmp/client");
+        format!("for i in $(seq 600); do {grep} && break; kill -0 $client || break; sleep 0.1; done; {grep}")
+    };
+    let [mut first, mut second] = guests;
+    serve(&mut second, &server);
+    let client = under_vervain(window, 0, &program);
+    let may_die = first.try_run(&format!("{client} > /tmp/client 2>&1 & client=$!; {}", says("peer 1 may die")), LIMIT);
+    second.kill();
+    let killed = Instant::now();
+    let starting = machines.start(1);
+    let told = first.try_run(&says("peer 1 is dead"), LIMIT);
+    let after = killed.elapsed();
+    println!("{window}: told {:.1} s after the other's end", after.as_secs_f64());
+    let mut second = starting.ready();
+    second.must(HAS_DAX);
+    serve(&mut second, &server);
+    let end = first.try_run("wait $client", LIMIT);
+    let there = end_server(&mut second, 0);
+    if [&may_die, &told, &end].iter().any(|end| !matches!(end, Some((0, _)))) || after > TOLD {
+        let here = first.must("kill -9 $client 2>/dev/null; cat /tmp/client");
+        failures.add(window, format!("{may_die:?}, {told:?} after {after:?}, {end:?}: {here}\nthere: {there}"));
+    }
+    [first, second]
 }
 
 /// Starts a server on a guest, and waits until it listens.
@@ -87,11 +149,9 @@ fn refusals(guest: &mut Guest, failures: &mut Failures) {
     }
 }
 
-/// Two minutes; by itself: `cargo test --profile checked -p vervain-client-tests --test guests -- --ignored`.
 #[test]
-#[ignore = "boots two emulated machines: not yet seen beside the other tests of make test-clients"]
 fn guests_that_share_memory_exchange_data_by_it_and_outlive_each_other() {
-    if !have(&["ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "setpriv"]) {
+    if !have_c() || !have(&["ib_write_lat", "ib_read_lat", "ib_send_bw", "setpriv"]) {
         return;
     }
     let _turn = alone();
@@ -102,9 +162,7 @@ fn guests_that_share_memory_exchange_data_by_it_and_outlive_each_other() {
     make_dax(&mut guests);
     let mut failures = Failures::default();
 
-    for (window, more, kind) in
-        [("ivshmem", ",heap=on", "memory of an ivshmem device"), ("/dev/dax0.0", "", "device-DAX")]
-    {
+    for (window, more, kind, programs) in WINDOWS {
         let command = vervain().canonicalize().expect("a path");
         let told = guests[0]
             .must(&format!("VERVAIN_LINK=window VERVAIN_WINDOW={window},node=0 {} devices", command.display()));
@@ -116,12 +174,13 @@ fn guests_that_share_memory_exchange_data_by_it_and_outlive_each_other() {
         for line in ["ib_write_lat -F -s 8 -n 500", "ib_read_lat -F -s 8 -n 200", "ib_send_bw -F -s 65536 -n 1024"] {
             let start = Instant::now();
             match pair(&mut guests, [&window; 2], line) {
+                // Not judged: how fast it is depends on what else the machine does.
                 Ok(output) if line.contains("_lat") => {
-                    let time = typical(&output);
-                    println!("{window} {line}: {time} us typical, {:.1} s", start.elapsed().as_secs_f64());
-                    if line.starts_with("ib_write_lat") && window.contains("heap=on") && time > WRITE_US {
-                        failures.add(&window, format!("an 8-byte Write takes {time} us"));
-                    }
+                    println!(
+                        "{window} {line}: {} us typical, {:.1} s",
+                        typical(&output),
+                        start.elapsed().as_secs_f64()
+                    );
                 }
                 Ok(_) => println!("{window} {line}: {:.1} s", start.elapsed().as_secs_f64()),
                 Err(why) => failures.add(&window, why),
@@ -132,6 +191,13 @@ fn guests_that_share_memory_exchange_data_by_it_and_outlive_each_other() {
         if bytes > 1 << 20 {
             failures.add(&window, format!("{bytes} bytes went by the cable"));
         }
+        for line in programs {
+            let start = Instant::now();
+            match c_pair(&mut guests, &window, line) {
+                Ok(_) => println!("{window} {line}: {:.1} s", start.elapsed().as_secs_f64()),
+                Err(why) => failures.add(&window, why),
+            }
+        }
     }
     // Without effect, and said so.
     match pair(&mut guests, ["/dev/dax0.0,heap=on", "/dev/dax0.0"], "ib_write_lat -F -s 8 -n 50") {
@@ -141,29 +207,8 @@ fn guests_that_share_memory_exchange_data_by_it_and_outlive_each_other() {
     refusals(&mut guests[0], &mut failures);
     println!("the tools are done after {:.1} s", begin.elapsed().as_secs_f64());
 
-    // Not with heap=on: a put to a guest that has died is done as to one that lives, and nobody tells.
-    for window in ["ivshmem", "/dev/dax0.0"] {
-        // The first guest goes on all the time.
-        let [mut first, mut second] = guests;
-        serve(&mut second, &under_vervain(window, 1, &format!("ib_write_bw -F -D 100 -p {PORT}")));
-        let client = under_vervain(window, 0, &format!("ib_write_bw -F -D 100 -p {PORT} {}", Guests::address(1)));
-        first.must(&format!("{client} > /tmp/client 2>&1 & client=$!; sleep 4; kill -0 $client"));
-        second.kill();
-        let killed = Instant::now();
-        let starting = machines.start(1);
-        // The attribute says 7 tries of 67 ms; perftest looks for a completion, and is told IBV_WC_RETRY_EXC_ERR.
-        let ended = first
-            .must("for i in $(seq 200); do kill -0 $client 2>/dev/null || break; sleep 0.05; done; cat /tmp/client");
-        println!("{window}: told {:.1} s after the other's end", killed.elapsed().as_secs_f64());
-        if !ended.contains("status 12") || killed.elapsed() > Duration::from_secs(10) {
-            failures.add(window, format!("after {:?}: {ended}", killed.elapsed()));
-        }
-        let mut second = starting.ready();
-        second.must(HAS_DAX);
-        guests = [first, second];
-        if let Err(why) = pair(&mut guests, [window; 2], "ib_write_lat -F -s 8 -n 100") {
-            failures.add(&format!("{window} after a restart"), why);
-        }
+    for window in ["ivshmem,heap=on", "/dev/dax0.0"] {
+        guests = outlive(&machines, guests, window, &mut failures);
     }
     println!("all is done after {:.1} s", begin.elapsed().as_secs_f64());
     failures.assert_none();

@@ -115,7 +115,7 @@ impl Connection {
     /// has begun and does not finish goes through the ring from its beginning, as a packet that is sent again does.
     pub fn write_directly(&self, sends: &Sends<'_>, n: u32) -> Option<u64> {
         let request = sends.get(n).filter(|request| request.opcode == Opcode::Write && request.length != 0)?;
-        let pair = self.pair().filter(|pair| !pair.is_over())?;
+        let pair = self.pair().filter(|pair| !pair.is_over() && !pair.is_silent())?;
         let mut from = 0;
         while from < request.length {
             let mut granted = self.granted.lock();
@@ -158,7 +158,7 @@ impl Connection {
             self.behind_others.store(0, Ordering::Relaxed);
             return false;
         }
-        let Some(pair) = self.pair().filter(|pair| !pair.is_over()) else { return false };
+        let Some(pair) = self.pair().filter(|pair| !pair.is_over() && !pair.is_silent()) else { return false };
         let count = pair.told(block::TAKEN_BACK);
         let mut granted = self.granted.lock();
         let place = granted.place(count, request.rkey, request.remote_addr, request.length);

@@ -40,6 +40,7 @@ use vervain_hca::process::poller::Poller;
 use vervain_hca::qp::carrier::{self, Carrier, Datagram};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
 use vervain_window::pairs::memory::Memory;
+use vervain_window::pairs::pulse::BEAT_NS;
 use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::Outgoing;
 use vervain_window::pairs::slot::Kind;
@@ -51,8 +52,6 @@ const FIRST_LOOK_NS: u64 = 20_000;
 const LAST_LOOK_NS: u64 = 4_000_000;
 /// Looks of the progress thread that find something, before it sees to other things.
 const ROUNDS: usize = 64;
-/// How often a process says that it lives, and looks whether its peers do.
-const BEAT_NS: u64 = 100_000_000;
 /// How long one that joins a group waits until those that are there can know.
 const JOIN: Duration = Duration::from_millis(50);
 
@@ -325,21 +324,28 @@ impl Engine {
         found
     }
 
-    /// What is due by the clock: states told again, signs of life, timers. When the next thing is.
-    fn keep_time(&self, now: u64) -> u64 {
-        let mut next = NEVER;
+    /// Says that this process lives, and looks whether its peers do: by the kernel's locks, or by what those of other kernels say.
+    fn beat(&self) {
+        self.process.beat();
+        let mut events = Vec::new();
         {
             let mut meeting = self.meeting.lock();
             let Meeting { rendezvous, memory } = &mut *meeting;
-            if now >= self.next_beat.load(Ordering::Relaxed) {
-                self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
-                self.process.beat();
-                let mut events = Vec::new();
-                rendezvous.look_for_dead(memory, &mut |event| events.push(event));
-                self.note(events);
-            }
-            next = next.min(rendezvous.tell_again(now).unwrap_or(NEVER));
+            rendezvous.look_for_dead(memory, &mut |event| events.push(event));
+            self.note(events);
         }
+        let pairs: Vec<_> = self.pairs.lock().values().cloned().collect();
+        let is_elsewhere = |pair: &&Arc<Pair>| self.device.claims().is_here(pair.peer.node) == Some(false);
+        pairs.iter().filter(is_elsewhere).for_each(|pair| pair.beat());
+    }
+
+    /// What is due by the clock: states told again, signs of life, timers. When the next thing is.
+    fn keep_time(&self, now: u64) -> u64 {
+        if now >= self.next_beat.load(Ordering::Relaxed) {
+            self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
+            self.beat();
+        }
+        let mut next = self.meeting.lock().rendezvous.tell_again(now).unwrap_or(NEVER);
         let connections: Vec<_> = self.connections.lock().values().cloned().collect();
         for connection in connections {
             if connection.deadline.load(Ordering::SeqCst) <= now

@@ -11,6 +11,7 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ends::Ends;
+use vervain_window::pairs::pulse::Pulse;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{ACKNOWLEDGEMENT, Acknowledgement, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
@@ -51,6 +52,9 @@ pub struct Pair {
     held: OwnerLock<VecDeque<Hold>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
+    /// Whether a peer of which no lock tells says that it lives, and whether it has not for long.
+    pulse: OwnerLock<Pulse>,
+    silent: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
     stalled: AtomicU64,
     /// Somebody has found no room, and nobody has since.
@@ -83,6 +87,8 @@ impl Pair {
             uses: OwnerLock::new(vec![used]),
             held: OwnerLock::default(),
             over: AtomicBool::new(false),
+            pulse: OwnerLock::default(),
+            silent: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
             is_full: AtomicBool::new(false),
             waiting: OwnerLock::default(),
@@ -229,6 +235,25 @@ impl Pair {
 
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
+    }
+
+    /// Says to a peer that no lock tells of this process that it lives, and notes whether the peer does.
+    pub fn beat(&self) {
+        let mut pulse = self.pulse.lock();
+        let count = pulse.beat();
+        self.put(|outgoing| outgoing.tell(block::BEAT, count.into()));
+        let is_silent = pulse.look(self.told(block::BEAT));
+        if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent {
+            let PeerId { node, process } = self.peer;
+            let what = if is_silent { "is silent: nothing is put into its memory" } else { "is heard again" };
+            log::info!("process {process} of node {node} {what}");
+        }
+    }
+
+    /// Whether what is put straight into the peer's memory may be nobody's any more. What goes through the ring has timers.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// Messages that the peer has taken.

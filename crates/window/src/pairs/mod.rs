@@ -4,7 +4,8 @@
 //! * [`door`], [`rendezvous`], [`memory`]: how processes find each other, and notice that one has been replaced;
 //! * [`grant`]: which memory a peer may write without asking, and how that is taken back;
 //! * [`block`], [`slot`], [`byte_ring`], [`ring`], [`ends`]: the memory that a process has for one peer, and the messages in it;
-//! * [`waking`]: how one that sleeps is woken.
+//! * [`waking`]: how one that sleeps is woken;
+//! * [`pulse`]: how one on another kernel is known to live.
 
 pub mod block;
 pub mod byte_ring;
@@ -13,6 +14,7 @@ pub mod ends;
 pub mod grant;
 pub mod memory;
 mod padded;
+pub mod pulse;
 pub mod rendezvous;
 pub mod ring;
 pub mod slot;

@@ -144,19 +144,27 @@ impl Fabric {
             self.step(false);
         }
         self.come_right();
-        let end = self.now() + PATIENCE;
-        while let Some(lacks) = self.lacks().or_else(|| self.waits()) {
-            if self.now() >= end {
-                self.processes.iter().for_each(|process| self.say(|| format!("{process:?}")));
-                panic!("{lacks}");
-            }
-            self.step(true);
-        }
+        self.wait_while(|fabric| fabric.lacks().or_else(|| fabric.errs()));
+        // Else there is always something under way.
+        self.processes.iter_mut().for_each(|process| process.is_quiet = true);
+        self.wait_while(|fabric| fabric.lacks().or_else(|| fabric.waits()));
         self.check_at_rest();
         self.outcome.steps = self.now();
         let tallies: Vec<_> = self.processes.iter().map(|process| process.tally).collect();
         tallies.iter().for_each(|tally| self.outcome.tally.add(tally));
         self.outcome
+    }
+
+    /// Goes on while there is something to say of what has not come about.
+    fn wait_while(&mut self, wrong: impl Fn(&mut Self) -> Option<String>) {
+        let end = self.now() + PATIENCE;
+        while let Some(what) = wrong(self) {
+            if self.now() >= end {
+                self.processes.iter().for_each(|process| self.say(|| format!("{process:?}")));
+                panic!("{what}");
+            }
+            self.step(true);
+        }
     }
 
     fn step(&mut self, all: bool) {
@@ -270,6 +278,17 @@ impl Fabric {
             }
         }
         None
+    }
+
+    /// Who holds a peer that has died for one that lives, or the other way round.
+    fn errs(&self) -> Option<String> {
+        let lives = |peer, incarnation| self.processes.iter().any(|p| p.id == peer && p.incarnation() == incarnation);
+        let mut links = self.processes.iter().flat_map(|process| process.links.iter().map(move |link| (process, link)));
+        let wrong = links.find(|(_, (peer, link))| lives(**peer, link.incarnation) == link.is_silent);
+        wrong.map(|(process, (peer, link))| {
+            let what = if link.is_silent { "dead" } else { "alive" };
+            format!("{:?} holds {peer:?} for {what}", process.id)
+        })
     }
 
     /// Who waits for an answer, though all are there whom it has asked.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use vervain_window::pairs::block::{self, MTU};
 use vervain_window::pairs::memory::Memory;
+use vervain_window::pairs::pulse::Pulse;
 use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
@@ -49,6 +50,9 @@ pub struct Link {
     used: VecDeque<(u64, Buffer)>,
     /// A peer that is not believed has put what cannot be.
     pub over: bool,
+    /// What the two say of being alive, and whether the peer has said nothing for long.
+    pulse: Pulse,
+    pub is_silent: bool,
     /// Packets that are still to be sent.
     pub budget: u64,
 }
@@ -64,6 +68,8 @@ pub struct Process {
     pub wants: BTreeSet<PeerId>,
     /// Steps until which it is stopped.
     pub stopped: u64,
+    /// Whether it does not say any more that it lives.
+    pub is_quiet: bool,
     news: Vec<Event>,
     serials: u64,
     is_hostile: bool,
@@ -83,6 +89,11 @@ pub struct Tally {
 }
 
 impl Link {
+    fn beat(&mut self) {
+        self.out.tell(block::BEAT, self.pulse.beat().into());
+        self.is_silent = self.pulse.look(self.out.told(block::BEAT));
+    }
+
     /// A message of `peer` to the process with incarnation `own`.
     fn handle(
         &mut self,
@@ -151,6 +162,7 @@ impl Process {
             links: BTreeMap::new(),
             wants: BTreeSet::new(),
             stopped: 0,
+            is_quiet: false,
             news: Vec::new(),
             serials: 0,
             is_hostile: rules.hostile.contains(&id),
@@ -206,6 +218,9 @@ impl Process {
     fn keep_time(&mut self, now: u64, random: &mut Random) {
         if random.one_in(10) {
             self.claimed.beat();
+            if !self.is_quiet {
+                self.links.values_mut().for_each(Link::beat);
+            }
             let news = &mut self.news;
             self.rendezvous.look_for_dead(&mut self.memory, &mut |event| news.push(event));
         }
@@ -263,6 +278,8 @@ impl Process {
             long: None,
             used: VecDeque::new(),
             over: false,
+            pulse: Pulse::default(),
+            is_silent: false,
             budget: self.budget,
         };
         let before = self.links.insert(peer, link);

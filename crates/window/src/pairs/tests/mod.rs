@@ -1,6 +1,7 @@
 //! Both ends of pairs, in one process.
 
 mod meeting;
+mod pulse;
 mod rings;
 mod waking;
 
