@@ -551,7 +551,7 @@ fn a_run_is_like_itself() {
 #[test]
 fn the_plans_that_are_built_in_can_be_printed_and_are_plans() {
     let list = Job::start(&mut bench(&["plans"])).finish(LIMIT);
-    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp"] {
+    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp", "tca"] {
         assert!(list.output.lines().any(|line| line.starts_with(name)), "{}", list.describe());
         let plan = Job::start(&mut bench(&["plans", name])).finish(LIMIT);
         assert!(plan.success() && plan.output.contains("[[case]]"), "{}", plan.describe());

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 
 /// An enum whose values have one word each: in plans, in results, on the terminal.
@@ -27,13 +28,15 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 f.pad(self.word())
             }
         }
     };
 }
+
+pub(crate) use words;
 
 words! {
     /// What is measured through: the programming interface, and for MPI what carries its messages.
@@ -192,6 +195,9 @@ impl Operation {
     }
 }
 
+/// The name of an environment of the plan. At most so long, so that a case is a value that is copied.
+pub type EnvironmentName = ArrayString<40>;
+
 /// A stream that runs beside the measured one, on the same device and port, from a process of its own: RC, bandwidth,
 /// from before the measurement begins until after it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -234,6 +240,9 @@ pub struct Case {
     /// What it is measured through.
     #[serde(default)]
     pub interface: Interface,
+    /// The environment of the plan that its processes run in; None: the usual one.
+    #[serde(default)]
+    pub environment: Option<EnvironmentName>,
 }
 
 impl Case {
@@ -244,11 +253,14 @@ impl Case {
 }
 
 impl fmt::Display for Case {
-    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback".
+    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback"; either in an
+    /// environment: "8 B send RC latency, loopback, in board".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_environment = self.environment.map_or_else(String::new, |name| format!(", in {name}"));
         if self.interface.has_ranks() {
-            let by = self.interface.name();
-            return write!(f, "{} {} {} by {by}, {}", bytes(self.size), self.operation, self.measure, self.placement);
+            let Self { size, operation, measure, placement, interface, .. } = self;
+            let (size, by) = (bytes(*size), interface.name());
+            return write!(f, "{size} {operation} {measure} by {by}, {placement}{in_environment}");
         }
         let service = self.service.word().to_uppercase();
         write!(f, "{} {} {service} {}", bytes(self.size), self.operation, self.measure)?;
@@ -262,6 +274,7 @@ impl fmt::Display for Case {
         if self.memory == Memory::Gpu {
             write!(f, ", GPU memory")?;
         }
+        f.write_str(&in_environment)?;
         self.interference.map_or(Ok(()), |beside| write!(f, ", beside {beside}"))
     }
 }
@@ -292,6 +305,7 @@ mod tests {
             interference: Some(Interference { operation: Operation::FetchAdd, size: 8 }),
             memory: Memory::Host,
             interface: Interface::Verbs,
+            environment: None,
         };
         assert_eq!(case.to_string(), "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, beside 8 B faa");
         let alone = Case { measure: Measure::Latency, size: 1500, ..case }.alone();
@@ -300,6 +314,10 @@ mod tests {
         assert_eq!(of_gpu, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, GPU memory, beside 8 B faa");
         let by_acp = Case { operation: Operation::Put, interface: Interface::Acp, size: 8192, ..alone };
         assert_eq!(by_acp.to_string(), "8 KiB put latency by ACP, loopback");
+        let environment = EnvironmentName::from("board").ok();
+        let [in_board, by_acp] = [case, by_acp].map(|case| Case { environment, ..case }.to_string());
+        assert_eq!(in_board, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, in board, beside 8 B faa");
+        assert_eq!(by_acp, "8 KiB put latency by ACP, loopback, in board");
     }
 
     #[test]
@@ -308,7 +326,8 @@ mod tests {
             "placement":"peer","interference":null,"memory":"gpu"}"#;
         let case: Case = serde_json::from_str(text).expect("a case");
         assert_eq!((case.operation, case.service, case.memory), (Operation::SendImm, Service::Ud, Memory::Gpu));
-        assert_eq!(case.interface, Interface::Verbs, "a file of a version that had no other");
+        let younger = (case.interface, case.environment);
+        assert_eq!(younger, (Interface::Verbs, None), "a file of a version that had no other");
         assert_eq!(serde_json::from_str::<Case>(&serde_json::to_string(&case).expect("text")).expect("same"), case);
     }
 

@@ -21,6 +21,7 @@ pub fn write_case(size: u64) -> Case {
         interference: None,
         memory: Memory::Host,
         interface: Interface::Verbs,
+        environment: None,
     }
 }
 
@@ -137,6 +138,7 @@ pub fn nothing() -> Results {
             plan,
             seed: 42,
             rounds: 5,
+            environments: BTreeMap::new(),
             host: host.clone(),
             peer: Some(Host { name: "beta".to_owned(), ..host }),
             peer_note: None,
