@@ -53,6 +53,8 @@ words! {
         Mpich = "mpich",
         /// MPICH, over what it chooses itself.
         MpichOwn = "mpich-own",
+        /// The window that the environment names, by itself: puts into it, below verbs.
+        Window = "window",
     }
 }
 
@@ -81,6 +83,8 @@ words! {
         Copy = "copy",
         /// MPI: a message and its answer, which is its like.
         PingPong = "ping-pong",
+        /// A put into a window, and its answer, which is its like.
+        RawPut = "raw-put",
     }
 }
 
@@ -99,7 +103,7 @@ words! {
 words! {
     /// What is measured.
     Measure {
-        /// The time of one message at a time: half the round trip for Send, Write and the ping-pong, whose answer is the same
+        /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer is the same
         /// operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for ACP's copies.
         Latency = "latency",
         /// Bytes and messages per second with [`Case::depth`] requests under way.
@@ -130,7 +134,7 @@ words! {
 impl Interface {
     /// Whether ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP each.
     pub fn has_ranks(self) -> bool {
-        self != Self::Verbs
+        !matches!(self, Self::Verbs | Self::Window)
     }
 
     /// How many ranks: a third one for copies between two others.
@@ -147,6 +151,7 @@ impl Interface {
             Self::OpenMpiOwn => "Open MPI by its own choice",
             Self::Mpich => "MPICH over this device",
             Self::MpichOwn => "MPICH by its own choice",
+            Self::Window => "the window itself",
         }
     }
 }
@@ -165,6 +170,7 @@ impl Operation {
         match interface {
             Interface::Verbs => &[Send, SendImm, Write, WriteImm, Read, FetchAdd, CompareSwap],
             Interface::Acp => &[Put, Get, Copy],
+            Interface::Window => &[RawPut],
             _ => &[PingPong],
         }
     }
@@ -181,7 +187,7 @@ impl Operation {
 
     /// Whether its latency is half a round trip: the answer is the same operation the other way.
     pub fn is_answered(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong)
+        matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong | Self::RawPut)
     }
 
     /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC where it
@@ -223,7 +229,7 @@ pub struct Case {
     pub measure: Measure,
     /// What is posted.
     pub operation: Operation,
-    /// The service of the QPs; RC for ACP and MPI, which choose for themselves.
+    /// The service of the QPs; RC for ACP and MPI, which choose for themselves, and for windows.
     pub service: Service,
     /// Bytes of each message; 8 for atomics.
     pub size: u64,
@@ -257,7 +263,7 @@ impl fmt::Display for Case {
     /// environment: "8 B send RC latency, loopback, in board".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_environment = self.environment.map_or_else(String::new, |name| format!(", in {name}"));
-        if self.interface.has_ranks() {
+        if self.interface != Interface::Verbs {
             let Self { size, operation, measure, placement, interface, .. } = self;
             let (size, by) = (bytes(*size), interface.name());
             return write!(f, "{size} {operation} {measure} by {by}, {placement}{in_environment}");

@@ -23,6 +23,8 @@ words! {
         Cpu = "tca-cpu",
         /// PEACH2 boards, the memory that of a GPU.
         Gpu = "tca-gpu",
+        /// PEACH2 boards, whose descriptors lie in the memory of the host.
+        HostDescriptors = "tca-host",
         /// What the boards were compared with: InfiniBand.
         Other = "tca-other",
     }

@@ -14,6 +14,7 @@ use super::{Block, Settings};
 use crate::case::{
     Case, EnvironmentName, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes,
 };
+use crate::worker::MOST_PUT;
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
 const DEPTH: Quantity = Quantity::count(1, 32768);
@@ -187,18 +188,20 @@ impl<'a> Template<'a> {
                 let what = format!("expected {words}, which interface \"{interface}\" has, found {found}");
                 mistakes.add(operation.span.clone(), &operation.key, what);
             }
-            let fields = if interface.has_ranks() {
-                [
+            let mut fields = Vec::new();
+            if *interface != Interface::Verbs {
+                fields.extend([
                     odd(own.measure.or(&d.measure), Measure::Latency, "latency"),
                     odd(own.service.or(&d.service), Service::Rc, "rc"),
                     odd(own.memory.or(&d.memory), Memory::Host, "host"),
                     odd(own.placement.or(&d.placement), Placement::Loopback, "loopback"),
                     odd(own.interference.or(&d.interference), None, "none"),
-                ]
-            } else {
+                ]);
+            }
+            if !interface.has_ranks() {
                 let expected = "no volume, since at_most bounds what is measured,";
-                [own.volume.get().map(|item| Odd::of(item, expected)), None, None, None, None]
-            };
+                fields.push(own.volume.get().map(|item| Odd::of(item, expected)));
+            }
             for Odd { span, key, expected } in fields.into_iter().flatten() {
                 let found = mistakes.quote(span.clone());
                 let what = format!("expected {expected} with interface \"{interface}\", found {found}");
@@ -239,6 +242,18 @@ impl<'a> Template<'a> {
             let what = format!(
                 "expected 8 B, the size of {}, found {}; other operations have a block of their own",
                 atomic.value,
+                bytes(size.value)
+            );
+            mistakes.add(size.span.clone(), &size.key, what);
+        }
+
+        let interfaces = values(self.own.interface.or(&self.defaults.interface), &[]);
+        let mut sizes = self.own.size.or(&self.defaults.size).get().into_iter().flatten();
+        let is_put = |size: u64| size.is_multiple_of(8) && size <= MOST_PUT;
+        if let (true, Some(size)) = (interfaces.contains(&Interface::Window), sizes.find(|s| !is_put(s.value))) {
+            let what = format!(
+                "expected multiples of 8 B up to {}, which raw puts have, found {}",
+                bytes(MOST_PUT),
                 bytes(size.value)
             );
             mistakes.add(size.span.clone(), &size.key, what);

@@ -13,7 +13,7 @@ use super::ink::SERIES;
 use super::number::{in_unit, unit};
 use super::query::{Seen, flags, seen_where};
 use super::{Cell, Drawing, Figure, Picture, Table, interval};
-use crate::case::{Case, EnvironmentName, Measure, bytes};
+use crate::case::{Case, EnvironmentName, Interface, Measure, bytes};
 use crate::compare::ratio::{Ratio, ratio};
 use crate::results::Results;
 
@@ -112,7 +112,8 @@ fn lines(group: &Group<'_>, number: usize) -> Result<Vec<Figure>> {
             table: table.clone(),
             table_first: false,
         };
-        if group.what.interface.has_ranks() {
+        // What is measured as a time only, one after the other.
+        if group.what.interface != Interface::Verbs {
             let drawing = twice(&bandwidths(lines), Spacing::Linear)?;
             figures.push(figure(format!("environments-{number}-bandwidth{part}"), "bandwidth", drawing));
         }
@@ -121,7 +122,7 @@ fn lines(group: &Group<'_>, number: usize) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What the times of messages of ranks make as bandwidths.
+/// What the times of messages make as bandwidths.
 fn bandwidths(lines: &[(String, Vec<Seen<'_>>)]) -> LineChart {
     let line = |(label, points): &(String, Vec<Seen<'_>>)| Line {
         label: label.clone(),

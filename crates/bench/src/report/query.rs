@@ -180,6 +180,7 @@ pub fn name(operation: Operation) -> &'static str {
         Operation::Get => "get",
         Operation::Copy => "copy",
         Operation::PingPong => "ping-pong",
+        Operation::RawPut => "raw put",
     }
 }
 

@@ -10,7 +10,7 @@ use super::number::number;
 use super::query::{Seen, flags, name, seen_where};
 use super::{Cell, Drawing, Figure, Picture, Table, interval};
 use crate::case::{Case, Interface, Measure, Operation};
-use crate::environment::PaperDevice;
+use crate::environment::{Environment, PaperDevice};
 use crate::results::Results;
 use crate::terminal::{self, Kind, Screen};
 
@@ -30,15 +30,18 @@ struct Printed {
     measure: Measure,
     cpu: f64,
     gpu: Option<f64>,
+    /// With descriptors in the memory of the host.
+    host: Option<f64>,
     other: Option<f64>,
 }
 
 const fn printed(operation: Operation, measure: Measure, cpu: f64, gpu: Option<f64>, other: Option<f64>) -> Printed {
-    Printed { operation, measure, cpu, gpu, other }
+    Printed { operation, measure, cpu, gpu, host: None, other }
 }
 
 /// Latencies in µs, bandwidths in GB/s. Of GPU memory the paper prints 2.7 to 2.8 GB/s; the better one is here.
-const PRINTED: [Printed; 11] = [
+const PRINTED: [Printed; 12] = [
+    Printed { host: Some(2.2), ..printed(Operation::RawPut, Measure::Latency, 2.0, None, None) },
     printed(Operation::Send, Measure::Latency, 3.5, Some(4.2), None),
     printed(Operation::WriteImm, Measure::Latency, 3.5, Some(4.2), None),
     printed(Operation::Read, Measure::Latency, 6.5, Some(7.2), None),
@@ -57,6 +60,7 @@ impl Printed {
         match device {
             PaperDevice::Cpu => Some(self.cpu),
             PaperDevice::Gpu => self.gpu,
+            PaperDevice::HostDescriptors => self.host,
             PaperDevice::Other => self.other,
         }
     }
@@ -72,7 +76,7 @@ impl Printed {
             && match (case.interface, self.measure) {
                 (Interface::Verbs, Measure::Latency) => case.measure == self.measure && case.size == SMALL,
                 (Interface::Verbs, Measure::Bandwidth) => case.measure == self.measure && case.qps == 1,
-                (Interface::OpenMpi | Interface::Mpich, Measure::Latency) => case.size == SMALL,
+                (Interface::Window | Interface::OpenMpi | Interface::Mpich, Measure::Latency) => case.size == SMALL,
                 (Interface::OpenMpi | Interface::Mpich, Measure::Bandwidth) => true,
                 _ => false,
             }
@@ -118,12 +122,20 @@ impl Beside<'_> {
     }
 }
 
-/// All that the paper prints and was measured in environments that stand for its devices.
+/// All that the paper prints and was measured in environments that stand for its devices; nothing without a model of the boards.
 fn beside(results: &Results) -> Vec<Beside<'_>> {
     let mut all = Vec::new();
+    let is_board = |environment: &Environment| environment.paper.is_some_and(|paper| paper != PaperDevice::Other);
+    if !results.header.environments.values().any(is_board) {
+        return all;
+    }
     for printed in &PRINTED {
         for (environment, of) in &results.header.environments {
             let Some(device) = of.paper else { continue };
+            // Of these the paper prints only what they are made for.
+            if device == PaperDevice::HostDescriptors && printed.host.is_none() {
+                continue;
+            }
             let is_in = |case: &Case| case.environment.is_some_and(|name| name.as_str() == environment);
             let seen = seen_where(results, |case| is_in(case) && printed.fits(case));
             let best = match printed.measure {
@@ -153,7 +165,7 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for measure in Measure::ALL {
         let rows: Vec<&Beside<'_>> = all.iter().filter(|row| row.measure == *measure).collect();
-        if rows.iter().any(|row| row.device != PaperDevice::Other) {
+        if !rows.is_empty() {
             figures.push(figure(*measure, &rows)?);
         }
     }
@@ -163,7 +175,9 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
 fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
     let mut groups: Vec<&str> = rows.iter().map(|row| row.what).collect();
     groups.dedup();
-    let mut series: Vec<(PaperDevice, &str)> = rows.iter().map(|row| (row.device, row.environment)).collect();
+    // One value makes no bars; the table has it.
+    let drawn = rows.iter().filter(|row| row.device != PaperDevice::HostDescriptors);
+    let mut series: Vec<(PaperDevice, &str)> = drawn.map(|row| (row.device, row.environment)).collect();
     series.sort_unstable();
     series.dedup();
     let place = |row: &Beside<'_>| groups.iter().position(|group| *group == row.what).unwrap_or(0) as f64;
@@ -194,7 +208,7 @@ fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
     let (what, caption) = match measure {
         Measure::Latency => (
             "latency of 8 B",
-            "Half the round trip of Send, Write with immediate data and the ping-pong; the whole one of Read and atomics.",
+            "Half the round trip of puts, Send, Write with immediate data and the ping-pong; the whole one of Read and atomics.",
         ),
         Measure::Bandwidth => {
             ("highest bandwidth", "Of the sizes that were measured, the one with the highest bandwidth.")
@@ -204,7 +218,7 @@ fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
         name: format!("tca-{measure}"),
         title: format!("A model of PEACH2 beside the board: {what}"),
         caption: caption.to_owned(),
-        findings: if measure == Measure::Latency { added_by_mpi(rows) } else { Vec::new() },
+        findings: if measure == Measure::Latency { added(rows) } else { Vec::new() },
         drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
         table: values(measure, rows),
         table_first: true,
@@ -215,28 +229,40 @@ fn described(device: PaperDevice) -> &'static str {
     match device {
         PaperDevice::Cpu => "PEACH2, CPU memory",
         PaperDevice::Gpu => "PEACH2, GPU memory",
+        PaperDevice::HostDescriptors => "PEACH2, host descriptors",
         PaperDevice::Other => "InfiniBand",
     }
 }
 
-/// What the paper says that MPI adds to a Send, in µs.
-fn added(device: PaperDevice) -> Option<f64> {
-    match device {
-        PaperDevice::Cpu => Some(0.1),
-        PaperDevice::Gpu => Some(0.4),
-        PaperDevice::Other => None,
-    }
+/// What the paper says that an operation takes more than the one that it is made of, in µs.
+struct Added {
+    what: &'static str,
+    operation: Operation,
+    to: Operation,
+    cpu: f64,
+    gpu: f64,
 }
 
-fn added_by_mpi(rows: &[&Beside<'_>]) -> Vec<String> {
+const ADDED: [Added; 2] = [
+    Added { what: "verbs add", operation: Operation::Send, to: Operation::RawPut, cpu: 1.5, gpu: 2.2 },
+    Added { what: "MPI adds", operation: Operation::PingPong, to: Operation::Send, cpu: 0.1, gpu: 0.4 },
+];
+
+fn added(rows: &[&Beside<'_>]) -> Vec<String> {
     let mut said = Vec::new();
-    for row in rows.iter().filter(|row| row.seen.case().operation == Operation::PingPong) {
-        let is_its_send = |other: &&&Beside<'_>| {
-            other.seen.case().operation == Operation::Send && other.environment == row.environment
-        };
-        if let (Some(send), Some(paper)) = (rows.iter().find(is_its_send), added(row.device)) {
-            let (more, paper) = (number(row.here() - send.here()), number(paper));
-            said.push(format!("In {} MPI adds {more} µs to a Send of 8 B. Paper: {paper} µs.", row.environment));
+    for Added { what, operation, to, cpu, gpu } in &ADDED {
+        for row in rows.iter().filter(|row| row.seen.case().operation == *operation) {
+            let paper = match row.device {
+                PaperDevice::Cpu => cpu,
+                PaperDevice::Gpu => gpu,
+                PaperDevice::HostDescriptors | PaperDevice::Other => continue,
+            };
+            let is_its =
+                |other: &&&Beside<'_>| other.seen.case().operation == *to && other.environment == row.environment;
+            if let Some(base) = rows.iter().find(is_its) {
+                let (more, paper, to) = (number(row.here() - base.here()), number(*paper), name(*to));
+                said.push(format!("In {} {what} {more} µs to a {to} of 8 B. Paper: {paper} µs.", row.environment));
+            }
         }
     }
     said
@@ -306,13 +332,13 @@ pub fn text(results: &Results, screen: Screen) -> String {
 mod tests {
     use super::*;
     use crate::case::EnvironmentName;
-    use crate::environment::Environment;
     use crate::report::sample::{bandwidth, latency, nothing, write_case};
 
     fn run() -> Results {
         let mut results = nothing();
         for (name, paper) in [
             ("board", Some(PaperDevice::Cpu)),
+            ("host", Some(PaperDevice::HostDescriptors)),
             ("gpu", Some(PaperDevice::Gpu)),
             ("less", None),
             ("ib", Some(PaperDevice::Other)),
@@ -324,6 +350,7 @@ mod tests {
             Case { operation, measure: Measure::Latency, depth: 1, environment, ..write_case(size) }
         };
         let by_mpi = |case| Case { interface: Interface::OpenMpi, ..case };
+        let by_itself = |case| Case { interface: Interface::Window, ..case };
         for (case, ns) in [
             (case(Operation::Send, 8, "board"), 2800.0),
             (case(Operation::Send, 64, "board"), 3000.0),
@@ -331,6 +358,9 @@ mod tests {
             (case(Operation::Send, 8, "less"), 9000.0),
             (case(Operation::FetchAdd, 8, "ib"), 750.0),
             (by_mpi(case(Operation::PingPong, 8, "board")), 3100.0),
+            (by_itself(case(Operation::RawPut, 8, "board")), 2000.0),
+            (by_itself(case(Operation::RawPut, 8, "host")), 2200.0),
+            (case(Operation::Send, 8, "host"), 2300.0),
             (by_mpi(case(Operation::PingPong, 4 << 20, "board")), 1.5e6),
         ] {
             results.cases.push(latency(case, &[ns; 5]));
@@ -353,13 +383,18 @@ mod tests {
         assert_eq!(names, ["tca-latency", "tca-bandwidth"]);
         let latencies = rows(&figures[0]);
         let picked = |row: &[String]| [0, 1, 2, 6, 7].map(|column: usize| row[column].clone());
-        assert_eq!(picked(&latencies[0]), ["Send", "board", "2.80", "3.50", "0.800"]);
-        assert_eq!(picked(&latencies[1]), ["Send", "gpu", "2.10", "4.20", "0.500"]);
-        assert_eq!(picked(&latencies[2]), ["FAA", "ib", "0.750", "1.50", "0.500"]);
-        assert_eq!(picked(&latencies[3]), ["MPI ping-pong", "board", "3.10", "3.60", "0.861"]);
-        assert_eq!(latencies.len(), 4, "other sizes and other environments are not the paper's");
-        let said = "In board MPI adds 0.300 µs to a Send of 8 B. Paper: 0.100 µs.";
-        assert_eq!(figures[0].findings, [said]);
+        assert_eq!(picked(&latencies[0]), ["raw put", "board", "2.00", "2.00", "1.00"]);
+        assert_eq!(picked(&latencies[1]), ["raw put", "host", "2.20", "2.20", "1.00"]);
+        assert_eq!(picked(&latencies[2]), ["Send", "board", "2.80", "3.50", "0.800"]);
+        assert_eq!(picked(&latencies[3]), ["Send", "gpu", "2.10", "4.20", "0.500"]);
+        assert_eq!(picked(&latencies[4]), ["FAA", "ib", "0.750", "1.50", "0.500"]);
+        assert_eq!(picked(&latencies[5]), ["MPI ping-pong", "board", "3.10", "3.60", "0.861"]);
+        assert_eq!(latencies.len(), 6, "other sizes, and what the paper does not print of an environment");
+        let said = [
+            "In board verbs add 0.800 µs to a raw put of 8 B. Paper: 1.50 µs.",
+            "In board MPI adds 0.300 µs to a Send of 8 B. Paper: 0.100 µs.",
+        ];
+        assert_eq!(figures[0].findings, said);
         let bandwidths = rows(&figures[1]);
         assert_eq!(picked(&bandwidths[0]), ["Write", "board", "3.50", "3.50", "1.00"]);
         assert_eq!(picked(&bandwidths[1]), ["MPI ping-pong", "board", "2.80", "3.50", "0.799"]);
@@ -376,10 +411,8 @@ mod tests {
     #[test]
     fn without_a_model_nothing_is_said() {
         let mut results = run();
-        results.header.environments.retain(|_, environment| environment.paper != Some(PaperDevice::Cpu));
-        results.header.environments.remove("gpu");
+        results.header.environments.retain(|_, environment| environment.paper == Some(PaperDevice::Other));
         assert!(figures(&results).expect("figures").is_empty(), "InfiniBand alone is not the model");
-        results.header.environments.clear();
         assert!(text(&results, Screen::Columns(80)).is_empty());
     }
 }

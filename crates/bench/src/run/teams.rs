@@ -84,9 +84,9 @@ impl<'r> Teams<'r> {
                 Err(WorkerError::Failed(why)) if kind.1 == Memory::Gpu => {
                     teams.absent.insert(kind, why);
                 }
-                // Not installed, or not able to use this device; an environment without a device.
+                // Not installed, or not able to use this device; an environment without a device, or without a window.
                 Err(WorkerError::Failed(why) | WorkerError::Lost { why, remote: false })
-                    if kind.2.has_ranks() || kind.3.is_some() =>
+                    if kind.2 != Interface::Verbs || kind.3.is_some() =>
                 {
                     teams.absent.insert(kind, why);
                 }
@@ -137,6 +137,7 @@ impl<'r> Teams<'r> {
             gid_index: self.setup.gid_index,
             pinning: self.plan_pinning,
             memory,
+            interface,
             bytes: self.bytes.get(&kind).copied().unwrap_or((1, 0)),
         })
     }

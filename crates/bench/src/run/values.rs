@@ -136,8 +136,9 @@ fn row(Shown { case, summary, runs, failures }: &Shown, planned: Option<u32>) ->
 
 /// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its interface.
 fn how(case: &Case) -> String {
-    if case.interface.has_ranks() {
-        return case.interface.name().to_owned();
+    if case.interface != Interface::Verbs {
+        let name = case.interface.name();
+        return case.environment.map_or_else(|| name.to_owned(), |environment| format!("{name}, in {environment}"));
     }
     let mut how = case.service.word().to_uppercase();
     if case.measure == Measure::Bandwidth {

@@ -19,7 +19,7 @@ fn a_mistake_is_shown_with_its_place_its_key_and_its_line() {
     let text = "title = \"Mine\"\n\n[[case]]\noperation = \"wirte\"\nmeasure = \"latency\"\n";
     let errors = parse("mine.toml", text).expect_err("a mistake").to_string();
     let expected = concat!(
-        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, ",
+        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, ",
         r#"found "wirte"; did you mean "write"?
   |
 4 | operation = "wirte"
@@ -166,7 +166,7 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
         "[[case]]",
         &[
             "1:1 case[1]: expected the key measure, latency or bandwidth, found none",
-            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, found none",
+            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, found none",
         ],
     ),
     (
@@ -337,7 +337,7 @@ const OF_ENVIRONMENTS: &[(&str, &str)] = &[
     ),
     (
         "[environment.a]\npaper = \"tca\"",
-        "2:9 environment.a.paper: expected tca-cpu, tca-gpu or tca-other, found \"tca\"; did you mean \"tca-gpu\"?",
+        "2:9 environment.a.paper: expected tca-cpu, tca-gpu, tca-host or tca-other, found \"tca\"; did you mean \"tca-gpu\"?",
     ),
     ("[environment.a]\nnote = \"\"", "2:8 environment.a.note: expected one line of text, found \"\""),
     (
@@ -353,6 +353,20 @@ const OF_ENVIRONMENTS: &[(&str, &str)] = &[
         "4:13 defaults.placement: expected loopback in an environment, whose workers are of this host, found peer",
     ),
 ];
+
+#[test]
+fn raw_puts_are_words_that_a_board_has_an_image_of() {
+    let block = "[[case]]\ninterface = \"window\"\noperation = \"raw-put\"\nmeasure = \"latency\"\n";
+    assert_eq!(cases(&format!("{block}size = \"8..64K\"\n")).len(), 14);
+    let expected = "expected multiples of 8 B up to 64 KiB, which raw puts have, found";
+    for (size, found) in [("12", "12 B"), ("[8, \"128K\"]", "128 KiB")] {
+        let said = mistakes(&format!("{block}size = {size}\n"));
+        assert!(said.len() == 1 && said[0].ends_with(&format!("{expected} {found}")), "{said:?}");
+    }
+    let said = mistakes(&format!("{block}volume = 8\nservice = \"ud\"\n"));
+    assert!(said.iter().any(|said| said.contains("expected rc with interface \"window\"")), "{said:?}");
+    assert!(said.iter().any(|said| said.contains("expected no volume")), "{said:?}");
+}
 
 #[test]
 fn mistakes_of_environments_are_told() {
