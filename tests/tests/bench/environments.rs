@@ -9,7 +9,7 @@ rounds = 2
 [environment.board]
 note = "a model of a board"
 paper = "tca-cpu"
-variables = { VERVAIN_LINK = "window", VERVAIN_WINDOW = "peach2:{file},heap=on,size=64M" }
+variables = { VERVAIN_LINK = "window", VERVAIN_WINDOW = "peach2:{file},heap=on" }
 [environment.local]
 variables = { VERVAIN_LINK = "local" }
 [environment.wrong]
@@ -51,7 +51,7 @@ fn environments_are_measured_beside_each_other_and_what_one_does_not_have_is_lef
     assert_eq!(why.iter().filter(|why| why.starts_with("VERVAIN_LINK")).count(), 2, "{why:?}");
     assert_eq!(why.iter().filter(|why| why.contains("VERVAIN_WINDOW is not set")).count(), 2, "{why:?}");
     let variables = &results["header"]["environments"]["board"]["variables"];
-    assert_eq!(variables["VERVAIN_WINDOW"], "peach2:{file},heap=on,size=64M");
+    assert_eq!(variables["VERVAIN_WINDOW"], "peach2:{file},heap=on");
     let page = fs::read_to_string(dir.path().join("out/report.html")).expect("a page");
     assert!(page.contains("values of a model of PEACH2 in software, not of the board"), "{page}");
     assert!(end.output.contains("A model of PEACH2, not the board, beside TCA Verbs (2015)"), "{}", end.describe());

@@ -62,7 +62,7 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (i, group) in groups(results).iter().enumerate() {
         let number = i + 1;
-        figures.extend(lines(group, number)?);
+        figures.extend(lines(group, number, results)?);
         figures.extend(rows(group, number, results)?);
     }
     Ok(figures)
@@ -90,7 +90,7 @@ fn groups(results: &Results) -> Vec<Group<'_>> {
 }
 
 /// Over sizes, those environments that have several.
-fn lines(group: &Group<'_>, number: usize) -> Result<Vec<Figure>> {
+fn lines(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figure>> {
     let lines: Vec<(String, Vec<Seen<'_>>)> = group
         .series
         .iter()
@@ -106,7 +106,7 @@ fn lines(group: &Group<'_>, number: usize) -> Result<Vec<Figure>> {
         let figure = |name: String, what: &str, drawing| Figure {
             name,
             title: format!("{}: {what} over size in each environment", group.title()),
-            caption: "The plan says what the environments are.".to_owned(),
+            caption: notes(lines.iter().map(|(label, _)| label.as_str()), results),
             findings: Vec::new(),
             drawing,
             table: table.clone(),
@@ -156,7 +156,7 @@ fn rows(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figur
             .filter_map(|series| {
                 let seen = series.at(size).filter(|seen| seen.case() != base.case())?;
                 let ratio = ratio(base.result, seen.result, results.header.seed)?;
-                Some((described(series, results), seen, ratio))
+                Some((described(&series.label(), results), seen, ratio))
             })
             .collect();
         if !others.is_empty() {
@@ -166,11 +166,17 @@ fn rows(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figur
     Ok(figures)
 }
 
-/// The name with its note.
-fn described(series: &Series<'_>, results: &Results) -> String {
-    let label = series.label();
-    let note = results.header.environments.get(&label).and_then(|environment| environment.note.as_ref());
-    note.map_or_else(|| label.clone(), |note| format!("{label}: {note}"))
+/// The name of an environment with its note.
+fn described(label: &str, results: &Results) -> String {
+    let note = results.header.environments.get(label).and_then(|environment| environment.note.as_ref());
+    note.map_or_else(|| label.to_owned(), |note| format!("{label}: {note}"))
+}
+
+/// Those of all that have one: "board: a board; less: one part left out."
+fn notes<'l>(labels: impl Iterator<Item = &'l str>, results: &Results) -> String {
+    let noted = labels.filter(|label| results.header.environments.get(*label).is_some_and(|of| of.note.is_some()));
+    let noted: Vec<String> = noted.map(|label| described(label, results)).collect();
+    if noted.is_empty() { String::new() } else { noted.join("; ") + "." }
 }
 
 fn held_against(
@@ -194,7 +200,7 @@ fn held_against(
     };
     Ok(Figure {
         name: format!("environments-{number}-{size}B"),
-        title: format!("{} of {}: each environment beside {first}", group.title(), bytes(size)),
+        title: format!("{}: each environment beside {first}", Case { size, ..group.what }),
         caption: format!("In {first} it is {} {}.", super::number::number(base.value()), unit(measure)),
         findings: Vec::new(),
         drawing: Drawing::One(Picture::of(|width| forest::draw(&forest, &means, width))?),
@@ -271,6 +277,8 @@ mod tests {
         }
         let note = Some("one part left out".to_owned());
         results.header.environments.insert("less".to_owned(), Environment { note, ..Environment::default() });
+        let note = Some("a board".to_owned());
+        results.header.environments.insert("board".to_owned(), Environment { note, ..Environment::default() });
         results
     }
 
@@ -279,8 +287,8 @@ mod tests {
         let figures = figures(&run()).expect("figures");
         let names: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(names, ["environments-1-latency", "environments-1-8B"]);
-        assert_eq!(figures[0].table.rows.len(), 6);
-        assert_eq!(figures[1].title, "Write RC latency, loopback of 8 B: each environment beside board");
+        assert_eq!((figures[0].table.rows.len(), figures[0].caption.as_str()), (6, "board: a board."));
+        assert_eq!(figures[1].title, "8 B write RC latency, loopback: each environment beside board");
         let cells = |row: usize| figures[1].table.rows[row].cells.iter().map(Cell::shown).collect::<Vec<_>>();
         assert_eq!(cells(0)[..2], ["board", "3.00"]);
         let less = cells(1);

@@ -129,14 +129,16 @@ fn beside(results: &Results) -> Vec<Beside<'_>> {
     if !results.header.environments.values().any(is_board) {
         return all;
     }
+    let stands = |(name, environment): (_, &Environment)| Some((environment.paper?, name));
+    let mut models: Vec<(PaperDevice, &String)> = results.header.environments.iter().filter_map(stands).collect();
+    models.sort_unstable();
     for printed in &PRINTED {
-        for (environment, of) in &results.header.environments {
-            let Some(device) = of.paper else { continue };
+        for &(device, environment) in &models {
             // Of these the paper prints only what they are made for.
             if device == PaperDevice::HostDescriptors && printed.host.is_none() {
                 continue;
             }
-            let is_in = |case: &Case| case.environment.is_some_and(|name| name.as_str() == environment);
+            let is_in = |case: &Case| case.environment.is_some_and(|name| name.as_str() == *environment);
             let seen = seen_where(results, |case| is_in(case) && printed.fits(case));
             let best = match printed.measure {
                 Measure::Latency => seen.first(),
@@ -175,8 +177,8 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
 fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
     let mut groups: Vec<&str> = rows.iter().map(|row| row.what).collect();
     groups.dedup();
-    // One value makes no bars; the table has it.
-    let drawn = rows.iter().filter(|row| row.device != PaperDevice::HostDescriptors);
+    // What has nothing of the paper beside it would only set the scale, and one value makes no bars; the table has them.
+    let drawn = rows.iter().filter(|row| row.paper.is_some() && row.device != PaperDevice::HostDescriptors);
     let mut series: Vec<(PaperDevice, &str)> = drawn.map(|row| (row.device, row.environment)).collect();
     series.sort_unstable();
     series.dedup();
