@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 
 /// An enum whose values have one word each: in plans, in results, on the terminal.
@@ -27,13 +28,15 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 f.pad(self.word())
             }
         }
     };
 }
+
+pub(crate) use words;
 
 words! {
     /// What is measured through: the programming interface, and for MPI what carries its messages.
@@ -50,6 +53,8 @@ words! {
         Mpich = "mpich",
         /// MPICH, over what it chooses itself.
         MpichOwn = "mpich-own",
+        /// The window that the environment names, by itself: puts into it, below verbs.
+        Window = "window",
     }
 }
 
@@ -78,6 +83,8 @@ words! {
         Copy = "copy",
         /// MPI: a message and its answer, which is its like.
         PingPong = "ping-pong",
+        /// A put into a window, and its answer, which is its like.
+        RawPut = "raw-put",
     }
 }
 
@@ -96,7 +103,7 @@ words! {
 words! {
     /// What is measured.
     Measure {
-        /// The time of one message at a time: half the round trip for Send, Write and the ping-pong, whose answer is the same
+        /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer is the same
         /// operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for ACP's copies.
         Latency = "latency",
         /// Bytes and messages per second with [`Case::depth`] requests under way.
@@ -127,7 +134,7 @@ words! {
 impl Interface {
     /// Whether ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP each.
     pub fn has_ranks(self) -> bool {
-        self != Self::Verbs
+        !matches!(self, Self::Verbs | Self::Window)
     }
 
     /// How many ranks: a third one for copies between two others.
@@ -144,6 +151,7 @@ impl Interface {
             Self::OpenMpiOwn => "Open MPI by its own choice",
             Self::Mpich => "MPICH over this device",
             Self::MpichOwn => "MPICH by its own choice",
+            Self::Window => "the window itself",
         }
     }
 }
@@ -162,6 +170,7 @@ impl Operation {
         match interface {
             Interface::Verbs => &[Send, SendImm, Write, WriteImm, Read, FetchAdd, CompareSwap],
             Interface::Acp => &[Put, Get, Copy],
+            Interface::Window => &[RawPut],
             _ => &[PingPong],
         }
     }
@@ -178,7 +187,7 @@ impl Operation {
 
     /// Whether its latency is half a round trip: the answer is the same operation the other way.
     pub fn is_answered(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong)
+        matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong | Self::RawPut)
     }
 
     /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC where it
@@ -191,6 +200,9 @@ impl Operation {
         }
     }
 }
+
+/// The name of an environment of the plan. At most so long, so that a case is a value that is copied.
+pub type EnvironmentName = ArrayString<40>;
 
 /// A stream that runs beside the measured one, on the same device and port, from a process of its own: RC, bandwidth,
 /// from before the measurement begins until after it has ended.
@@ -217,7 +229,7 @@ pub struct Case {
     pub measure: Measure,
     /// What is posted.
     pub operation: Operation,
-    /// The service of the QPs; RC for ACP and MPI, which choose for themselves.
+    /// The service of the QPs; RC for ACP and MPI, which choose for themselves, and for windows.
     pub service: Service,
     /// Bytes of each message; 8 for atomics.
     pub size: u64,
@@ -234,6 +246,9 @@ pub struct Case {
     /// What it is measured through.
     #[serde(default)]
     pub interface: Interface,
+    /// The environment of the plan that its processes run in; None: the usual one.
+    #[serde(default)]
+    pub environment: Option<EnvironmentName>,
 }
 
 impl Case {
@@ -244,11 +259,14 @@ impl Case {
 }
 
 impl fmt::Display for Case {
-    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback".
+    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback"; either in an
+    /// environment: "8 B send RC latency, loopback, in board".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.interface.has_ranks() {
-            let by = self.interface.name();
-            return write!(f, "{} {} {} by {by}, {}", bytes(self.size), self.operation, self.measure, self.placement);
+        let in_environment = self.environment.map_or_else(String::new, |name| format!(", in {name}"));
+        if self.interface != Interface::Verbs {
+            let Self { size, operation, measure, placement, interface, .. } = self;
+            let (size, by) = (bytes(*size), interface.name());
+            return write!(f, "{size} {operation} {measure} by {by}, {placement}{in_environment}");
         }
         let service = self.service.word().to_uppercase();
         write!(f, "{} {} {service} {}", bytes(self.size), self.operation, self.measure)?;
@@ -262,6 +280,7 @@ impl fmt::Display for Case {
         if self.memory == Memory::Gpu {
             write!(f, ", GPU memory")?;
         }
+        f.write_str(&in_environment)?;
         self.interference.map_or(Ok(()), |beside| write!(f, ", beside {beside}"))
     }
 }
@@ -292,6 +311,7 @@ mod tests {
             interference: Some(Interference { operation: Operation::FetchAdd, size: 8 }),
             memory: Memory::Host,
             interface: Interface::Verbs,
+            environment: None,
         };
         assert_eq!(case.to_string(), "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, beside 8 B faa");
         let alone = Case { measure: Measure::Latency, size: 1500, ..case }.alone();
@@ -300,6 +320,10 @@ mod tests {
         assert_eq!(of_gpu, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, GPU memory, beside 8 B faa");
         let by_acp = Case { operation: Operation::Put, interface: Interface::Acp, size: 8192, ..alone };
         assert_eq!(by_acp.to_string(), "8 KiB put latency by ACP, loopback");
+        let environment = EnvironmentName::from("board").ok();
+        let [in_board, by_acp] = [case, by_acp].map(|case| Case { environment, ..case }.to_string());
+        assert_eq!(in_board, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, in board, beside 8 B faa");
+        assert_eq!(by_acp, "8 KiB put latency by ACP, loopback, in board");
     }
 
     #[test]
@@ -308,7 +332,8 @@ mod tests {
             "placement":"peer","interference":null,"memory":"gpu"}"#;
         let case: Case = serde_json::from_str(text).expect("a case");
         assert_eq!((case.operation, case.service, case.memory), (Operation::SendImm, Service::Ud, Memory::Gpu));
-        assert_eq!(case.interface, Interface::Verbs, "a file of a version that had no other");
+        let younger = (case.interface, case.environment);
+        assert_eq!(younger, (Interface::Verbs, None), "a file of a version that had no other");
         assert_eq!(serde_json::from_str::<Case>(&serde_json::to_string(&case).expect("text")).expect("same"), case);
     }
 

@@ -12,6 +12,7 @@ pub mod case;
 pub mod compare;
 mod control;
 pub mod doubt;
+pub mod environment;
 mod machine;
 pub mod plan;
 mod protocol;

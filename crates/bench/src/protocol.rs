@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 use vervain_rdma::Endpoint;
 
-use crate::case::{Case, Memory};
+use crate::case::{Case, Interface, Memory};
 use crate::results::{Host, RawFigures};
 
 /// Both ends must say the same; raised with every change here.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The TCP port of `vervain bench serve`, where none is named.
 pub const PORT: u16 = 4790;
@@ -31,6 +31,8 @@ pub enum Order {
     Settle {
         /// None: left to the scheduler.
         cpu: Option<u32>,
+        /// What is measured through: for a window, that is opened.
+        interface: Interface,
         /// Whose memory.
         memory: Memory,
         /// NUMA node of the host's memory; None: that of the CPU.
@@ -40,10 +42,10 @@ pub enum Order {
         /// Bytes of memory.
         bytes: u64,
     },
-    /// Makes QPs. [`Answer::Prepared`].
+    /// Makes QPs, or memory to put to. [`Answer::Prepared`].
     Prepare(Spec),
     /// Brings the QPs to RTS. [`Answer::Done`].
-    Connect(Vec<Endpoint>),
+    Connect(Ends),
     /// Carries out the case; so often as it is ordered. A responder says [`Answer::Listening`] first. [`Answer::Run`]
     /// for a requester, [`Answer::Served`] for a responder, [`Answer::Stream`] for an interfering requester.
     Start {
@@ -92,6 +94,20 @@ pub enum Side {
     Responder,
 }
 
+/// What a worker has made for the other one to reach.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Ends {
+    /// One endpoint for each QP, with the memory that it may use; none of ranks, who find each other.
+    Qps(Vec<Endpoint>),
+    /// Memory of a window.
+    Place {
+        /// Whose.
+        node: u32,
+        /// From the beginning of the node's region.
+        at: u64,
+    },
+}
+
 /// From a worker to the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Answer {
@@ -106,8 +122,8 @@ pub enum Answer {
         /// The GPU that it lies in, by its number and name.
         gpu: Option<String>,
     },
-    /// The QPs are there; one endpoint for each, with the memory that it may use.
-    Prepared(Vec<Endpoint>),
+    /// The QPs are there, or what stands for them.
+    Prepared(Ends),
     /// The responder has posted its receives and watches its memory.
     Listening,
     /// What the requester measured.

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Case, Interference, Measure};
+use crate::environment::Environment;
 
 /// The version of the layout.
 pub const SCHEMA: u32 = 1;
@@ -47,6 +48,9 @@ pub struct Header {
     pub seed: u64,
     /// How often each case is measured.
     pub rounds: u32,
+    /// The environments of the plan, by name.
+    #[serde(default)]
+    pub environments: BTreeMap<String, Environment>,
     /// The host of the requester.
     pub host: Host,
     /// The host of the responder of [`Placement::Peer`](crate::case::Placement::Peer); None where there is none.

@@ -6,11 +6,15 @@ use std::time::Duration;
 use humantime::format_duration;
 use toml::Spanned;
 
+use super::environments::Environments;
 use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
 use super::read::{Field, Item, Node};
 use super::{Block, Settings};
-use crate::case::{Case, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes};
+use crate::case::{
+    Case, EnvironmentName, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes,
+};
+use crate::worker::MOST_PUT;
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
 const DEPTH: Quantity = Quantity::count(1, 32768);
@@ -59,6 +63,7 @@ pub(super) const KEYS: &[&str] = &[
     "placement",
     "memory",
     "interference",
+    "environment",
     "iterations",
     "warm_up",
     "at_least",
@@ -81,6 +86,7 @@ pub(super) struct Keys {
     placement: Field<Vec<Item<Placement>>>,
     memory: Field<Vec<Item<Memory>>>,
     interference: Field<Vec<Item<Option<Interference>>>>,
+    environment: Field<Vec<Item<Option<EnvironmentName>>>>,
     iterations: Field<Item<u64>>,
     warm_up: Field<Item<u64>>,
     at_least: Field<Item<Duration>>,
@@ -92,7 +98,7 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Reads a table. `node` is one.
-    pub(super) fn read(node: &Node<'_, '_>, mistakes: &mut Mistakes<'_>) -> Keys {
+    pub(super) fn read(node: &Node<'_, '_>, environments: &Environments, mistakes: &mut Mistakes<'_>) -> Keys {
         let mut keys = Keys::default();
         for (name, value) in node.table().into_iter().flatten() {
             let value = Node::new(&node.key, name.get_ref(), value);
@@ -107,6 +113,7 @@ impl Keys {
                 "placement" => keys.placement = value.list(mistakes, |v| v.word(Placement::ALL, Placement::word)),
                 "memory" => keys.memory = value.list(mistakes, |v| v.word(Memory::ALL, Memory::word)),
                 "interference" => keys.interference = value.list(mistakes, Node::interference),
+                "environment" => keys.environment = value.list(mistakes, |v| v.environment(environments)),
                 "iterations" => keys.iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
                 "warm_up" => keys.warm_up = value.one(mistakes, |v| v.count(WARM_UP)),
                 "at_least" => keys.at_least = value.one(mistakes, |v| v.duration(Duration::ZERO, HOUR)),
@@ -138,8 +145,13 @@ pub(super) struct Template<'a> {
 
 impl<'a> Template<'a> {
     /// Reads and checks a block.
-    pub(super) fn read(node: &Node<'_, '_>, defaults: &'a Keys, mistakes: &mut Mistakes<'_>) -> Template<'a> {
-        let own = Keys::read(node, mistakes);
+    pub(super) fn read(
+        node: &Node<'_, '_>,
+        defaults: &'a Keys,
+        environments: &Environments,
+        mistakes: &mut Mistakes<'_>,
+    ) -> Template<'a> {
+        let own = Keys::read(node, environments, mistakes);
         let block = Template { own, defaults, key: node.key.clone(), span: node.value.span() };
         block.check_required(mistakes);
         block.check_interfaces(mistakes);
@@ -147,6 +159,7 @@ impl<'a> Template<'a> {
         block.check_sizes(mistakes);
         block.check_latency(mistakes);
         block.check_memory(mistakes);
+        block.check_environments(mistakes);
         block.check_times(mistakes);
         block
     }
@@ -175,18 +188,20 @@ impl<'a> Template<'a> {
                 let what = format!("expected {words}, which interface \"{interface}\" has, found {found}");
                 mistakes.add(operation.span.clone(), &operation.key, what);
             }
-            let fields = if interface.has_ranks() {
-                [
+            let mut fields = Vec::new();
+            if *interface != Interface::Verbs {
+                fields.extend([
                     odd(own.measure.or(&d.measure), Measure::Latency, "latency"),
                     odd(own.service.or(&d.service), Service::Rc, "rc"),
                     odd(own.memory.or(&d.memory), Memory::Host, "host"),
                     odd(own.placement.or(&d.placement), Placement::Loopback, "loopback"),
                     odd(own.interference.or(&d.interference), None, "none"),
-                ]
-            } else {
+                ]);
+            }
+            if !interface.has_ranks() {
                 let expected = "no volume, since at_most bounds what is measured,";
-                [own.volume.get().map(|item| Odd::of(item, expected)), None, None, None, None]
-            };
+                fields.push(own.volume.get().map(|item| Odd::of(item, expected)));
+            }
             for Odd { span, key, expected } in fields.into_iter().flatten() {
                 let found = mistakes.quote(span.clone());
                 let what = format!("expected {expected} with interface \"{interface}\", found {found}");
@@ -227,6 +242,18 @@ impl<'a> Template<'a> {
             let what = format!(
                 "expected 8 B, the size of {}, found {}; other operations have a block of their own",
                 atomic.value,
+                bytes(size.value)
+            );
+            mistakes.add(size.span.clone(), &size.key, what);
+        }
+
+        let interfaces = values(self.own.interface.or(&self.defaults.interface), &[]);
+        let mut sizes = self.own.size.or(&self.defaults.size).get().into_iter().flatten();
+        let is_put = |size: u64| size.is_multiple_of(8) && size <= MOST_PUT;
+        if let (true, Some(size)) = (interfaces.contains(&Interface::Window), sizes.find(|s| !is_put(s.value))) {
+            let what = format!(
+                "expected multiples of 8 B up to {}, which raw puts have, found {}",
+                bytes(MOST_PUT),
                 bytes(size.value)
             );
             mistakes.add(size.span.clone(), &size.key, what);
@@ -301,6 +328,23 @@ impl<'a> Template<'a> {
         }
     }
 
+    /// Workers of another host have the environment of that: the mistake is where the block has its say.
+    fn check_environments(&self, mistakes: &mut Mistakes<'_>) {
+        let (own, d) = (&self.own, self.defaults);
+        let environments = own.environment.or(&d.environment).get();
+        let Some(named) = environments.and_then(|all| all.iter().find(|e| e.value.is_some())) else { return };
+        let Some(Odd { span, key, expected }) = odd(own.placement.or(&d.placement), Placement::Loopback, "loopback")
+        else {
+            return;
+        };
+        let (span, key, whose) = match own.placement.is_absent() && !own.environment.is_absent() {
+            true => (named.span.clone(), &named.key, " in [defaults]"),
+            false => (span, &key, ""),
+        };
+        let why = "whose workers are of this host";
+        mistakes.add(span, key, format!("expected {expected} in an environment, {why}, found peer{whose}"));
+    }
+
     fn check_times(&self, mistakes: &mut Mistakes<'_>) {
         let (own, d) = (&self.own, self.defaults);
         let (least, most) = (own.at_least.or(&d.at_least), own.at_most.or(&d.at_most));
@@ -333,6 +377,7 @@ impl<'a> Template<'a> {
             length(self.own.placement.or(&d.placement)),
             length(self.own.memory.or(&d.memory)),
             length(self.own.interference.or(&d.interference)),
+            length(self.own.environment.or(&d.environment)),
         ];
         let sizes = length(self.own.size.or(&d.size));
         let driven = length(self.own.depth.or(&d.depth)).saturating_mul(length(self.own.qps.or(&d.qps)));
@@ -356,6 +401,7 @@ impl<'a> Template<'a> {
         let interfaces = values(own.interface.or(&d.interface), &[Interface::Verbs]);
         let services = values(own.service.or(&d.service), &[Service::Rc]);
         let services: Vec<_> = interfaces.iter().flat_map(|i| services.iter().map(move |s| (*i, *s))).collect();
+        let environments = values(own.environment.or(&d.environment), &[None]);
         let sizes = values(own.size.or(&d.size), &[SIZE_DEFAULT]);
         let depths = values(own.depth.or(&d.depth), &[u64::from(DEPTH_DEFAULT)]);
         let qps = values(own.qps.or(&d.qps), &[1]);
@@ -373,7 +419,8 @@ impl<'a> Template<'a> {
             let (depths, qps) = if latency { (&vec![1], &vec![1]) } else { (&depths, &qps) };
             for &operation in &operations {
                 let sizes = if operation.is_atomic() { &vec![8] } else { &sizes };
-                for &(interface, service) in &services {
+                let driven = environments.iter().flat_map(|e| services.iter().map(move |s| (*e, *s)));
+                for (environment, (interface, service)) in driven {
                     for &(placement, memory) in &places {
                         for &interference in &interferences {
                             for (&qps, &depth) in qps.iter().flat_map(|q| depths.iter().map(move |d| (q, d))) {
@@ -390,6 +437,7 @@ impl<'a> Template<'a> {
                                     interference,
                                     memory,
                                     interface,
+                                    environment,
                                 };
                                 let settings = self.settings(measure, interface, depth);
                                 blocks.extend(sizes.iter().map(|&size| Block {

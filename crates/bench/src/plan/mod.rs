@@ -4,19 +4,21 @@
 //! what was expected there, and that one look shows all of them.
 
 mod block;
+mod environments;
 mod error;
 mod parse;
 mod quantity;
 mod read;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::time::Duration;
 
 pub use error::{Place, PlanError, PlanErrors};
 pub use parse::parse;
 
-use crate::case::{Case, Measure, Placement};
+use crate::case::{Case, EnvironmentName, Measure, Placement};
+use crate::environment::Environment;
 
 /// The plans that come with the program: their names and their TOML.
 pub const BUILT_IN: &[(&str, &str)] = &[
@@ -26,6 +28,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("atomics", include_str!("../../plans/atomics.toml")),
     ("scaling", include_str!("../../plans/scaling.toml")),
     ("acp", include_str!("../../plans/acp.toml")),
+    ("tca", include_str!("../../plans/tca.toml")),
 ];
 
 /// Bytes of a plan's text: far more than one by hand has, far less than would take long to look through.
@@ -51,6 +54,8 @@ pub struct Plan {
     pub spread: f64,
     /// Who runs where.
     pub pinning: Pinning,
+    /// What cases may be measured in.
+    pub environments: BTreeMap<EnvironmentName, Environment>,
     /// The cases, in the order of the file; some may be there twice ([`Plan::cases`]).
     pub blocks: Vec<Block>,
 }
@@ -143,8 +148,9 @@ impl Plan {
     /// the settings that it has where it comes first.
     pub fn cases(&self, placement: Placement) -> Vec<(Case, Settings)> {
         let mut seen = HashSet::new();
-        // A launcher starts the ranks of a job on this host.
-        let of_block = |block: &Block| if block.case.interface.has_ranks() { Placement::Loopback } else { placement };
+        // A launcher starts the ranks of a job on this host, and workers of another one have the environment of that.
+        let is_here = |case: &Case| case.interface.has_ranks() || case.environment.is_some();
+        let of_block = |block: &Block| if is_here(&block.case) { Placement::Loopback } else { placement };
         let case = |block: &Block| Case { placement: block.placement.unwrap_or(of_block(block)), ..block.case };
         let all = self.blocks.iter().map(|block| (case(block), block.settings));
         all.filter(|(case, _)| seen.insert(*case)).collect()

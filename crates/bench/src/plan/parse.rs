@@ -3,6 +3,7 @@
 use toml::de::{DeTable, Error};
 
 use super::block::{Keys, Template, unknown};
+use super::environments::{self, Environments};
 use super::error::{Mistakes, PlanErrors, SHOWN};
 use super::quantity::Quantity;
 use super::read::{Field, GPUS, Item, NODES, Node};
@@ -14,7 +15,7 @@ const ROUNDS: Quantity = Quantity::count(1, 1000);
 /// TOML's integers are signed.
 const SEED: Quantity = Quantity::count(0, i64::MAX as u64);
 
-const TOP_KEYS: &[&str] = &["title", "rounds", "seed", "spread", "pinning", "defaults", "case"];
+const TOP_KEYS: &[&str] = &["title", "rounds", "seed", "spread", "pinning", "environment", "defaults", "case"];
 const PINNING_KEYS: &[&str] = &["client", "server", "background_client", "background_server", "memory_node", "gpu"];
 
 /// Mistakes of TOML after which the parser still knows where it is, as it words them: they hide no others.
@@ -106,6 +107,11 @@ fn walk(name: &str, text: &str, top: &DeTable<'_>, mistakes: &mut Mistakes<'_>) 
     let (mut title, mut rounds, mut seed, mut spread) = Default::default();
     let (mut pinning, mut defaults) = (Pinning::default(), Keys::default());
     let mut blocks = None;
+    // First: cases name them.
+    let environments = match top.iter().find(|(name, _)| name.get_ref() == "environment") {
+        Some((name, value)) => environments::read(&Node::new("", name.get_ref(), value), mistakes),
+        None => Environments::default(),
+    };
     for (name, value) in top {
         let value = Node::new("", name.get_ref(), value);
         match &**name.get_ref() {
@@ -115,7 +121,8 @@ fn walk(name: &str, text: &str, top: &DeTable<'_>, mistakes: &mut Mistakes<'_>) 
             "spread" => spread = value.one(mistakes, |v| v.share(0.001, 1.0)),
             "pinning" if value.table().is_some() => pinning = read_pinning(&value, mistakes),
             "pinning" => value.wrong(mistakes, "a table [pinning]"),
-            "defaults" if value.table().is_some() => defaults = Keys::read(&value, mistakes),
+            "environment" => {}
+            "defaults" if value.table().is_some() => defaults = Keys::read(&value, &environments, mistakes),
             "defaults" => value.wrong(mistakes, "a table [defaults]"),
             "case" => blocks = Some(value),
             _ => unknown(mistakes, name, &value.key, TOP_KEYS),
@@ -129,7 +136,7 @@ fn walk(name: &str, text: &str, top: &DeTable<'_>, mistakes: &mut Mistakes<'_>) 
             block.wrong(mistakes, "a block [[case]]");
             continue;
         }
-        let template = Template::read(&block, &defaults, mistakes);
+        let template = Template::read(&block, &defaults, &environments, mistakes);
         let before = cases;
         cases = cases.saturating_add(template.count());
         if before <= CASES_MOST && cases > CASES_MOST {
@@ -154,6 +161,7 @@ fn walk(name: &str, text: &str, top: &DeTable<'_>, mistakes: &mut Mistakes<'_>) 
         seed: number(&seed),
         spread: spread.value().copied().unwrap_or(0.1),
         pinning,
+        environments,
         blocks,
     }
 }
@@ -185,5 +193,5 @@ fn read_pinning(node: &Node<'_, '_>, mistakes: &mut Mistakes<'_>) -> Pinning {
 /// All keys, with the table that they belong to; what the guide must name.
 #[cfg(test)]
 pub(super) fn all_keys() -> impl Iterator<Item = &'static str> {
-    TOP_KEYS.iter().chain(PINNING_KEYS).chain(super::block::KEYS).copied()
+    TOP_KEYS.iter().chain(PINNING_KEYS).chain(environments::KEYS).chain(super::block::KEYS).copied()
 }

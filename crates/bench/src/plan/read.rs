@@ -7,15 +7,19 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Pin;
+use super::environments::Environments;
 use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
-use crate::case::{Interface, Interference, Operation};
+use crate::case::{EnvironmentName, Interface, Interference, Operation};
 
 /// CPUs that Linux can number (NR_CPUS), and NUMA nodes (MAX_NUMNODES).
 const CPUS: Quantity = Quantity::count(0, 8191);
 pub(super) const NODES: Quantity = Quantity::count(0, 1023);
 /// GPUs that a host can have, with room to spare.
 pub(super) const GPUS: Quantity = Quantity::count(0, 1023);
+
+/// In place of an environment's name: the usual one.
+pub(super) const NO_ENVIRONMENT: &str = "none";
 
 /// A value with the way to it.
 #[derive(Clone)]
@@ -164,6 +168,26 @@ impl<'a, 't> Node<'a, 't> {
     pub(super) fn line(&self) -> Result<String, Expected> {
         let text = self.text().map(str::trim).filter(|text| !text.is_empty() && !text.chars().any(char::is_control));
         text.map(str::to_owned).ok_or_else(|| "one line of text".into())
+    }
+
+    /// Text that may be empty, without what no variable has.
+    pub(super) fn variable(&self) -> Result<String, Expected> {
+        let text = self.text().filter(|text| !text.contains('\0'));
+        text.map(str::to_owned).ok_or_else(|| "text, the variable's value".into())
+    }
+
+    /// "none", or the name of an environment of the plan.
+    pub(super) fn environment(&self, known: &Environments) -> Result<Vec<Option<EnvironmentName>>, Expected> {
+        let text = self.text().unwrap_or_default();
+        if let Some((name, _)) = known.get_key_value(text) {
+            return Ok(vec![Some(*name)]);
+        }
+        if text == NO_ENVIRONMENT {
+            return Ok(vec![None]);
+        }
+        let names = || known.keys().map(EnvironmentName::as_str).chain([NO_ENVIRONMENT]);
+        let help = if known.is_empty() { "; there is no table [environment.NAME]".to_owned() } else { String::new() };
+        Err(Expected(one_of(names()), help + &did_you_mean(text, names())))
     }
 
     /// One of the words of an enum.

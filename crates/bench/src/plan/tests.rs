@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::case::{Interface, Interference, Measure, Memory, Operation, Service};
+use crate::environment::PaperDevice;
 
 const GUIDE: &str = include_str!("../../../../docs/bench.md");
 
@@ -37,6 +38,7 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
         interference: None,
         memory: Memory::Host,
         interface: Interface::Verbs,
+        environment: None,
     };
     let bandwidth = Case { measure: Measure::Bandwidth, depth: 128, ..latency };
     let faa = Operation::FetchAdd;
@@ -116,6 +118,7 @@ fn what_a_plan_says_is_what_is_measured() {
         interference: Some(Interference { operation: Operation::Read, size: 65536 }),
         memory: Memory::Gpu,
         interface: Interface::Verbs,
+        environment: None,
     };
     let settings = Settings {
         iterations: 1000,
@@ -217,7 +220,7 @@ fn the_limits_themselves_are_taken() {
 fn a_name_that_is_no_plan_gets_the_names_that_are() {
     let errors = load("papr").expect_err("no such plan").to_string();
     let expected = "papr: expected a file, or the name of a built-in plan, quick, paper, interference, atomics, \
-                    scaling or acp; the file: No such file or directory (os error 2); did you mean \"paper\"?";
+                    scaling, acp or tca; the file: No such file or directory (os error 2); did you mean \"paper\"?";
     assert_eq!(errors, expected);
 }
 
@@ -274,6 +277,7 @@ fn the_paper_plan_has_every_point_of_the_paper() {
         interference: None,
         memory: Memory::Host,
         interface: Interface::Verbs,
+        environment: None,
     };
     let latency = |case| Case { measure: Measure::Latency, depth: 1, ..case };
     let (write, read, faa, cas) = (Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap);
@@ -350,11 +354,73 @@ fn the_guide_names_every_key() {
 }
 
 #[test]
+fn cases_are_measured_in_the_environments_that_a_block_names_on_this_host() {
+    let text = r#"
+        [environment.board]
+        note = "a board"
+        paper = "tca-gpu"
+        variables = { A = "x:{file}", B = "" }
+        [environment.local]
+        [[case]]
+        operation = "write"
+        measure = "bandwidth"
+        size = ["8", "64"]
+        environment = ["none", "board", "local"]
+    "#;
+    let plan = plan(text);
+    let board = &plan.environments["board"];
+    let variables = [("A", "x:{file}"), ("B", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(board.variables, BTreeMap::from(variables));
+    assert_eq!((board.note.as_deref(), board.paper), (Some("a board"), Some(PaperDevice::Gpu)));
+    assert_eq!(plan.environments["local"], Environment::default());
+    // With another host at hand.
+    let cases = plan.cases(Placement::Peer);
+    let shown: Vec<_> = cases.iter().map(|(case, _)| (case.size, case.environment, case.placement)).collect();
+    let [board, local] = ["board", "local"].map(|name| EnvironmentName::from(name).ok());
+    let (here, there) = (Placement::Loopback, Placement::Peer);
+    let expected = [(None, there), (board, here), (local, here)];
+    let expected: Vec<_> = expected.into_iter().flat_map(|(name, at)| [(8, name, at), (64, name, at)]).collect();
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn the_plan_of_tca_has_every_part_of_the_model_and_all_that_the_paper_measures() {
+    let plan = load("tca").expect("built in");
+    let of = |paper| plan.environments.iter().filter(move |(_, of)| of.paper == Some(paper)).map(|(name, _)| *name);
+    let cases = plan.cases(Placement::Loopback);
+    for device in [PaperDevice::Cpu, PaperDevice::Gpu, PaperDevice::Other] {
+        for name in of(device) {
+            let has = |operation, measure, size| {
+                let fits = |c: &Case| {
+                    (c.operation, c.measure, c.size, c.environment) == (operation, measure, size, Some(name))
+                };
+                assert!(cases.iter().any(|(case, _)| fits(case)), "{size} B {operation} {measure} in {name}");
+            };
+            for operation in
+                [Operation::Send, Operation::WriteImm, Operation::Read, Operation::FetchAdd, Operation::PingPong]
+            {
+                has(operation, Measure::Latency, 8);
+            }
+            has(Operation::Write, Measure::Bandwidth, 2 << 20);
+        }
+        assert_eq!(of(device).count(), 1, "{device}");
+    }
+    let windows: Vec<_> = plan.environments.values().filter_map(|of| of.variables.get("VERVAIN_WINDOW")).collect();
+    for part in ["low-latency", "high-bandwidth", "chaining", "internal", "prepared", "zero-copy"] {
+        assert!(windows.iter().any(|window| window.ends_with(&format!(",without={part}"))), "{part}");
+    }
+    assert!(windows.iter().any(|window| window.ends_with(",direct=off")));
+    assert!(windows.iter().all(|window| window.starts_with("peach2:{file},") && window.contains(",timing=on")));
+    assert!(plan.estimate(Placement::Loopback) < Duration::from_secs(600));
+}
+
+#[test]
 fn the_plans_of_the_guide_are_plans() {
     let plans: Vec<_> = GUIDE.split("```toml\n").skip(1).filter_map(|text| text.split("```").next()).collect();
-    assert_eq!(plans.len(), 2);
+    assert_eq!(plans.len(), 3);
     assert_eq!(cases(plans[0]).len(), 42);
-    assert_ne!(plan(&format!("{}{BLOCK}", plans[1])).pinning, Pinning::default());
+    assert_eq!(plan(plans[1]).environments.len(), 2);
+    assert_ne!(plan(&format!("{}{BLOCK}", plans[2])).pinning, Pinning::default());
 }
 
 /// Were the time of any of these the square of the text's length, the test would not end.

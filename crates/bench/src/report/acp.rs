@@ -118,7 +118,7 @@ fn pair(name: &str, title: &str, caption: &str, all: &[Series<'_>], findings: Ve
 }
 
 /// A time in µs as the bandwidth in MB/s that it makes.
-fn as_bandwidth(point: Point) -> Point {
+pub fn as_bandwidth(point: Point) -> Point {
     let Point { x, y, interval: (low, high), doubtful } = point;
     Point { x, y: x / y, interval: (x / high, x / low), doubtful }
 }

@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::axis::Spacing;
 use super::number::moment;
 use super::reference::{DEVICES, PAPER};
-use super::{Cell, Drawing, Figure, OF_ACP, OF_THE_PAPER, Picture, Table, acp, cases, ink, machine};
+use super::{Cell, Drawing, Figure, OF_ACP, OF_TCA, OF_THE_PAPER, Picture, Table, acp, cases, ink, machine, tca};
 use crate::doubt;
 use crate::results::Results;
 
@@ -124,6 +124,10 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
                 h2 { (heading) }
                 @if *heading == OF_THE_PAPER {
                     p { "Drawn after " (PAPER) ", for this device." }
+                }
+                @if *heading == OF_TCA {
+                    p { "After " (tca::PAPER) "." }
+                    p.warning { (tca::LABEL) }
                 }
                 @if *heading == OF_ACP {
                     p { "Drawn after " (acp::PAPER) ", for this device." }

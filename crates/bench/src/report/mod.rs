@@ -8,6 +8,7 @@ mod canvas;
 mod cases;
 mod chart;
 pub(crate) mod differences;
+mod environments;
 mod figures;
 mod findings;
 pub(crate) mod forest;
@@ -22,6 +23,7 @@ pub(crate) mod query;
 mod reference;
 #[doc(hidden)]
 pub mod sample;
+pub(crate) mod tca;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,11 +79,21 @@ const OF_THE_PAPER: &str = "The figures of the paper";
 /// The heading of the figures of ranks of jobs, which a run has only if it measured ACP.
 const OF_ACP: &str = "ACP beside the MPI ping-pong";
 
+/// The heading of what stands beside the paper on PEACH2, which a run has only if it measured in an environment that is its model.
+const OF_TCA: &str = "A model of PEACH2 beside TCA Verbs";
+
 fn all(results: &Results) -> Result<Chapters> {
     let paper = figures::of_the_paper(results)?;
     let (is_of_paper, rest) = if paper.is_empty() { (false, "Figures") } else { (true, "More of this device") };
     let acp = acp::figures(results)?;
-    let mut chapters = vec![(OF_ACP, acp), (OF_THE_PAPER, paper), (rest, general::of_the_rest(results, is_of_paper)?)];
+    let environments = environments::figures(results)?;
+    let mut chapters = vec![
+        (OF_TCA, tca::figures(results)?),
+        (OF_ACP, acp),
+        (OF_THE_PAPER, paper),
+        ("Environments beside each other", environments),
+        (rest, general::of_the_rest(results, is_of_paper)?),
+    ];
     chapters.retain(|(_, figures)| !figures.is_empty());
     Ok(chapters)
 }

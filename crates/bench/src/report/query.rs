@@ -52,15 +52,20 @@ impl Seen<'_> {
     }
 }
 
-/// All cases of the verbs API that have a value above zero, but those in a GPU's memory: figures are of the host's, as those
-/// of the paper are, and the table of all cases has the others.
+/// All cases of the verbs API that have a value above zero, but those in a GPU's memory, and those in environments: figures are of
+/// the host's, as those of the paper are, and the table of all cases has the others. Environments have figures of their own.
 pub fn seen(results: &Results) -> Vec<Seen<'_>> {
     seen_through(results, Interface::Verbs)
 }
 
 /// The same of another interface.
 pub fn seen_through(results: &Results, interface: Interface) -> Vec<Seen<'_>> {
-    let fits = |case: &Case| case.memory == Memory::Host && case.interface == interface;
+    let fits = |case: &Case| case.memory == Memory::Host && case.interface == interface && case.environment.is_none();
+    seen_where(results, fits)
+}
+
+/// All that have a value above zero and are as asked.
+pub fn seen_where(results: &Results, fits: impl Fn(&Case) -> bool) -> Vec<Seen<'_>> {
     let with_value = |result| -> Option<Seen<'_>> {
         let result: &CaseResult = result;
         let summary = result.summary.as_ref().filter(|_| fits(&result.case))?;
@@ -175,6 +180,7 @@ pub fn name(operation: Operation) -> &'static str {
         Operation::Get => "get",
         Operation::Copy => "copy",
         Operation::PingPong => "ping-pong",
+        Operation::RawPut => "raw put",
     }
 }
 
@@ -214,11 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn cases_without_a_number_and_of_gpus_are_not_seen() {
+    fn cases_without_a_number_of_gpus_and_in_environments_are_not_seen() {
         let mut results = nothing();
         results.cases = [f64::NAN, 0.0, 1e9].map(|value| bandwidth(write_case(8), &[value])).to_vec();
         results.cases.push(bandwidth(write_case(8), &[]));
         results.cases.push(bandwidth(Case { memory: Memory::Gpu, ..write_case(8) }, &[1e9]));
+        let environment = crate::case::EnvironmentName::from("board").ok();
+        results.cases.push(bandwidth(Case { environment, ..write_case(8) }, &[1e9]));
         assert_eq!(seen(&results).len(), 1);
     }
 }

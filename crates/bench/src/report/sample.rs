@@ -21,6 +21,7 @@ pub fn write_case(size: u64) -> Case {
         interference: None,
         memory: Memory::Host,
         interface: Interface::Verbs,
+        environment: None,
     }
 }
 
@@ -137,6 +138,7 @@ pub fn nothing() -> Results {
             plan,
             seed: 42,
             rounds: 5,
+            environments: BTreeMap::new(),
             host: host.clone(),
             peer: Some(Host { name: "beta".to_owned(), ..host }),
             peer_note: None,
@@ -268,7 +270,7 @@ fn model(case: &Case) -> f64 {
             Operation::Read => 1.2,
             Operation::FetchAdd => 2.0,
             Operation::CompareSwap => 2.1,
-            Operation::Put | Operation::Get | Operation::Copy | Operation::PingPong => 1.0,
+            Operation::Put | Operation::Get | Operation::Copy | Operation::PingPong | Operation::RawPut => 1.0,
         };
     let long = case.interference.is_some_and(|s| s.size > 4096);
     let slower = match case.interference.map(|s| s.operation) {

@@ -38,7 +38,7 @@ pub struct JobRequest<'a> {
 }
 
 /// Makes the command that starts the ranks of a job, or says in a sentence why there is none.
-pub type StartJob = dyn Fn(&JobRequest<'_>) -> Result<Command, String>;
+pub type StartJob<'s> = dyn Fn(&JobRequest<'_>) -> Result<Command, String> + 's;
 
 /// A job under way.
 pub struct Job<'a> {
@@ -53,7 +53,7 @@ impl<'a> Job<'a> {
         interface: Interface,
         port: u8,
         starter: u64,
-        command: &StartJob,
+        command: &StartJob<'_>,
         log: &File,
         interrupted: &'a AtomicBool,
     ) -> Result<(Self, Vec<WorkerHandle<'a>>), WorkerError> {

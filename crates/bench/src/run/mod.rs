@@ -8,37 +8,35 @@ mod job;
 mod journal;
 mod live;
 mod team;
+mod teams;
 mod values;
 mod worker_handle;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use self::collect::{Collector, default_placement, plan_of};
-use self::job::Job;
 pub use self::job::{JobRequest, StartJob};
 pub use self::journal::Setup;
 use self::journal::{Begin, Entry, Journal, replace};
 use self::live::Live;
-use self::team::{Needs, Team};
+use self::teams::{Teams, kind};
+use self::worker_handle::WorkerError;
 pub use self::worker_handle::watch;
-use self::worker_handle::{ANSWER_TIMEOUT, Role, WorkerError, WorkerHandle};
-use crate::case::{Case, Interface, Memory, Placement, Service, bytes};
+use crate::case::{Case, EnvironmentName, Placement, Service, bytes};
+use crate::environment::Environment;
 use crate::plan::{Plan, Settings};
-use crate::protocol::{Answer, Order, PORT};
 use crate::report;
-use crate::results::{Failure, Header, Host, PlanText, Results, Skipped};
+use crate::results::{Failure, Results, Skipped};
 use crate::terminal::Screen;
-use crate::worker::SCATTER;
 
 /// The file with everything, in the directory of a run.
 pub const RESULTS: &str = "results.json";
@@ -55,13 +53,18 @@ pub struct Options {
     pub dir: PathBuf,
 }
 
+/// Says why a device does not have what a variable chooses, by its name and value.
+pub type Refusal = dyn Fn(&str, &str) -> Option<String>;
+
 /// How workers are started on this host.
 pub struct Launcher {
     /// A command that becomes a worker ([`crate::worker::serve`]) on its standard input.
     pub worker: Box<dyn Fn(Route) -> Command>,
     /// A command that starts the ranks of a job, each of which becomes a worker ([`crate::worker::join`]); or why there is none, in a
     /// sentence.
-    pub job: Box<StartJob>,
+    pub job: Box<StartJob<'static>>,
+    /// Why the device of this host does not have what an environment's variable, by name and value, chooses; None: it has.
+    pub refusal: Box<Refusal>,
     /// What [`Route::Packets`] is, in words, where there is such a route: how a device without a far host can show what
     /// one would be like.
     pub packets: Option<String>,
@@ -109,8 +112,10 @@ pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
     let by_user = matches!(end, Err(End::Peer(WorkerError::Interrupted)));
     let why = end.err().map(|end| end.to_string());
     let shown = headlines(&run.cases);
-    let table = values::tables(&mut run.collected, &shown, false, Screen::Out);
+    let values = values::tables(&mut run.collected, &shown, false, Screen::Out);
     let results = run.collected.results(why);
+    let tables = [values, report::tca::text(&results, Screen::Out)];
+    let table = tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n");
     write(&results, &options.dir)?;
     Ok(Outcome { results, table, by_user })
 }
@@ -207,7 +212,7 @@ impl<'r> Run<'r> {
         }
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let usual = if setup.peer.is_some() { Placement::Peer } else { Placement::Loopback };
-        let (cases, mut skipped) = possible(plan.cases(usual), &setup, launcher);
+        let (cases, mut skipped) = possible(&plan, plan.cases(usual), &setup, launcher);
         let mut teams = Teams::new(&plan, &setup, &cases, dir, launcher, interrupted)?;
         let (cases, unfit) = fitting(cases, &mut teams)?;
         skipped.extend(unfit);
@@ -231,7 +236,7 @@ impl<'r> Run<'r> {
         let (mut journal, begin, entries) = Journal::resume(dir)?;
         let plan = plan_of(&begin)?;
         let all = plan.cases(default_placement(&begin));
-        let (cases, _) = possible(all.clone(), &begin.setup, launcher);
+        let (cases, _) = possible(&plan, all.clone(), &begin.setup, launcher);
         let mut teams = Teams::new(&plan, &begin.setup, &cases, dir, launcher, interrupted)?;
         let (cases, _) = fitting(cases, &mut teams)?;
         let mut collected = Collector::new(begin, &plan, &all);
@@ -316,13 +321,27 @@ impl<'r> Run<'r> {
 /// Cases with how to measure them.
 type Cases = Vec<(Case, Settings)>;
 
-/// The cases that this set-up has a placement for, and those that it has none for.
-fn possible(cases: Cases, setup: &Setup, launcher: &Launcher) -> (Cases, Vec<Skipped>) {
+/// The cases that this set-up has a placement and the environment for, and the others.
+fn possible(plan: &Plan, cases: Cases, setup: &Setup, launcher: &Launcher) -> (Cases, Vec<Skipped>) {
     let reachable = setup.peer.is_some() || launcher.packets.is_some();
-    let (there, not): (Vec<_>, Vec<_>) =
-        cases.into_iter().partition(|(case, _)| reachable || case.placement == Placement::Loopback);
-    let why = "there is no other host: name one by --peer";
-    (there, not.into_iter().map(|(case, _)| Skipped { case, why: why.into() }).collect())
+    let refusal = |(name, environment): (&EnvironmentName, &Environment)| {
+        let why = environment.variables.iter().find_map(|(variable, value)| (launcher.refusal)(variable, value))?;
+        Some((*name, why))
+    };
+    let refused: BTreeMap<EnvironmentName, String> = plan.environments.iter().filter_map(refusal).collect();
+    let (mut there, mut not) = (vec![], vec![]);
+    for (case, settings) in cases {
+        let why = match case.environment.and_then(|name| refused.get(&name)) {
+            Some(why) => Some(why.as_str()),
+            None if reachable || case.placement == Placement::Loopback => None,
+            None => Some("there is no other host: name one by --peer"),
+        };
+        match why {
+            Some(why) => not.push(Skipped { case, why: why.into() }),
+            None => there.push((case, settings)),
+        }
+    }
+    (there, not)
 }
 
 /// The cases that the devices can carry out, as far as that is known before, and the others.
@@ -365,216 +384,4 @@ fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
         case.interface.has_ranks() || ends.contains(&Some(&case.size))
     };
     all.iter().filter(shown).copied().collect()
-}
-
-/// What the workers of a team have in common.
-type Kind = (Placement, Memory, Interface);
-
-/// The team that every run has: it shows the device, and measures the machine itself.
-const PLAIN: Kind = (Placement::Loopback, Memory::Host, Interface::Verbs);
-
-/// The kind of team that carries out a case.
-fn kind(case: &Case) -> Kind {
-    (case.placement, case.memory, case.interface)
-}
-
-/// The workers of each kind, made when they are first needed and again when they died.
-struct Teams<'r> {
-    plan_pinning: crate::plan::Pinning,
-    setup: Setup,
-    /// Bytes of memory; of each kind that the cases need.
-    bytes: BTreeMap<Kind, (u64, u64)>,
-    launcher: &'r Launcher,
-    log: File,
-    interrupted: &'r AtomicBool,
-    teams: BTreeMap<Kind, Team<'r>>,
-    /// Kinds that this set-up cannot have, and why.
-    absent: BTreeMap<Kind, String>,
-    /// Workers of this host that died since the last measurement.
-    deaths: u32,
-}
-
-impl<'r> Teams<'r> {
-    fn new(
-        plan: &Plan,
-        setup: &Setup,
-        cases: &[(Case, Settings)],
-        dir: &Path,
-        launcher: &'r Launcher,
-        interrupted: &'r AtomicBool,
-    ) -> Result<Self> {
-        let log = OpenOptions::new().create(true).append(true).open(dir.join(LOG))?;
-        let mut kinds: BTreeSet<Kind> = cases.iter().map(|(case, _)| kind(case)).collect();
-        // Ranks of a job do not tell the device.
-        if kinds.iter().all(|kind| kind.2.has_ranks()) {
-            kinds.insert(PLAIN);
-        }
-        let needs = |of: Kind| team::memory_for(cases.iter().map(|(case, _)| case).filter(|case| kind(case) == of));
-        let bytes = kinds.iter().map(|of| (*of, needs(*of))).collect();
-        let mut teams = Self {
-            plan_pinning: plan.pinning,
-            setup: setup.clone(),
-            bytes,
-            launcher,
-            log,
-            interrupted,
-            teams: BTreeMap::new(),
-            absent: BTreeMap::new(),
-            deaths: 0,
-        };
-        for kind in kinds {
-            match teams.get(kind) {
-                Ok(_) => {}
-                // No GPU, or none that the device reaches: the other cases can be measured all the same.
-                Err(WorkerError::Failed(why)) if kind.1 == Memory::Gpu => {
-                    teams.absent.insert(kind, why);
-                }
-                // Not installed, or not able to use this device.
-                Err(WorkerError::Failed(why) | WorkerError::Lost { why, remote: false }) if kind.2.has_ranks() => {
-                    teams.absent.insert(kind, why);
-                }
-                Err(error) => bail!("{error}"),
-            }
-        }
-        Ok(teams)
-    }
-
-    fn get(&mut self, kind: Kind) -> Result<&mut Team<'r>, WorkerError> {
-        if !self.teams.contains_key(&kind) {
-            let team = self.make(kind)?;
-            self.teams.insert(kind, team);
-        }
-        self.teams.get_mut(&kind).ok_or_else(|| WorkerError::Failed("no workers".into()))
-    }
-
-    fn make(&mut self, kind: Kind) -> Result<Team<'r>, WorkerError> {
-        let (placement, memory, interface) = kind;
-        if interface.has_ranks() {
-            return self.make_job(interface, self.bytes.get(&kind).map_or(1, |bytes| bytes.0));
-        }
-        let peer = self.setup.peer.as_ref().filter(|_| placement == Placement::Peer);
-        let route = match (placement, peer) {
-            (Placement::Peer, None) => Route::Packets,
-            _ => Route::Usual,
-        };
-        let address = peer.map(|peer| with_port(peer));
-        let mut start_worker = |role: Role| match (&address, role) {
-            (Some(address), Role::Server | Role::BackgroundServer) => {
-                WorkerHandle::connect(address, role, self.interrupted)
-            }
-            _ => {
-                let mut command = (self.launcher.worker)(route);
-                if memory == Memory::Gpu {
-                    command.env(SCATTER.0, SCATTER.1);
-                }
-                WorkerHandle::start(command, role, &self.log, self.interrupted)
-            }
-        };
-        Team::new(Needs {
-            start_worker: &mut start_worker,
-            device: self.setup.device.as_deref(),
-            port: self.setup.port,
-            gid_index: self.setup.gid_index,
-            pinning: self.plan_pinning,
-            memory,
-            bytes: self.bytes.get(&kind).copied().unwrap_or((1, 0)),
-        })
-    }
-
-    /// Ranks with so much starter memory, on the CPUs of the plain team.
-    fn make_job(&mut self, interface: Interface, starter: u64) -> Result<Team<'r>, WorkerError> {
-        let (log, interrupted) = (self.log.try_clone(), self.interrupted);
-        let log = log.map_err(|e| WorkerError::Failed(format!("no log: {e}")))?;
-        let (command, port) = (&*self.launcher.job, self.setup.port);
-        let like = self.get(PLAIN)?;
-        let (job, ranks) = Job::start(interface, port, starter, command, &log, interrupted)?;
-        Team::of_job(ranks, job, like)
-    }
-
-    fn measure(
-        &mut self,
-        case: &Case,
-        settings: &Settings,
-        iterations: &mut Option<u64>,
-    ) -> Result<team::Outcome, WorkerError> {
-        let result = self.get(kind(case)).and_then(|team| team.measure(case, settings, iterations));
-        match &result {
-            Ok(_) => self.deaths = 0,
-            // The others of its team wait for the dead.
-            Err(WorkerError::Lost { .. }) => {
-                self.teams.remove(&kind(case));
-                self.deaths += 1;
-            }
-            Err(_) => {}
-        }
-        result
-    }
-
-    /// The machine's own figures, between the CPUs of requester and responder, or of the two requesters where the
-    /// responder is elsewhere.
-    fn raw(&mut self, round: u32) -> Result<Option<crate::results::RawFigures>, WorkerError> {
-        let Some((_, team)) = self.teams.iter_mut().next() else { return Ok(None) };
-        let cpus = team.cpus;
-        match team.client().ask(&Order::Raw { round, cpus }, ANSWER_TIMEOUT) {
-            Ok(Answer::Raw(figures)) => Ok(Some(figures)),
-            Ok(other) => Err(team.client().out_of_order(&other)),
-            // Worth knowing, not worth ending for.
-            Err(WorkerError::Failed(_)) => Ok(None),
-            Err(other) => Err(other),
-        }
-    }
-
-    fn header(&self, plan: &Plan, launcher: &Launcher) -> Result<Header> {
-        let first = self.teams.values().next().context("no workers")?;
-        let of = |placement| move |(kind, team): (&Kind, _)| (kind.0 == placement).then_some(team);
-        let peer = self.teams.iter().find_map(of(Placement::Peer));
-        let gpu = self.teams.values().find_map(|team| team.here.gpu.clone());
-        let gpu_there = self.teams.iter().filter_map(of(Placement::Peer)).find_map(|team| team.there.gpu.clone());
-        let mut notes: Vec<String> = self.teams.values().flat_map(|team| team.notes.clone()).collect();
-        notes.dedup();
-        Ok(Header {
-            version: launcher.version.clone(),
-            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            plan: PlanText { name: plan.name.clone(), title: plan.title.clone(), text: plan.text.clone() },
-            seed: plan.seed.unwrap_or_else(|| fastrand::u64(..1 << 53)),
-            rounds: plan.rounds,
-            host: Host { gpu, ..first.here.clone() },
-            peer: peer.filter(|_| self.setup.peer.is_some()).map(|team| Host { gpu: gpu_there, ..team.there.clone() }),
-            peer_note: peer.and(launcher.packets.clone()).filter(|_| self.setup.peer.is_none()),
-            notes,
-        })
-    }
-}
-
-/// host:port of a peer, whose port may be left out.
-fn with_port(peer: &str) -> String {
-    let has_port = match peer.rsplit_once(':') {
-        // An IPv6 address without brackets has colons and no port.
-        Some((host, _)) => !host.contains(':') || host.ends_with(']'),
-        None => false,
-    };
-    match (has_port, peer.contains(':') && !peer.starts_with('[')) {
-        (true, _) => peer.to_owned(),
-        (false, true) => format!("[{peer}]:{PORT}"),
-        (false, false) => format!("{peer}:{PORT}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_may_name_a_port() {
-        for (peer, address) in [
-            ("node7", "node7:4790"),
-            ("node7:99", "node7:99"),
-            ("10.0.0.1", "10.0.0.1:4790"),
-            ("fe80::1%eth0", "[fe80::1%eth0]:4790"),
-            ("[::1]:99", "[::1]:99"),
-            ("[::1]", "[::1]:4790"),
-        ] {
-            assert_eq!(with_port(peer), address);
-        }
-    }
 }

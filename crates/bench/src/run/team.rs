@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use vervain_rdma::Endpoint;
-
 use super::job::Job;
 use super::worker_handle::{ANSWER_TIMEOUT, Role, WorkerError, WorkerHandle};
-use crate::case::{Case, Interference, Measure, Memory, Service};
+use crate::case::{Case, Interface, Interference, Measure, Memory, Service};
 use crate::plan::{Pin, Pinning, Settings};
-use crate::protocol::{Answer, Measured, Opened, Order, Side, Spec, Stream};
+use crate::protocol::{Answer, Ends, Measured, Opened, Order, Side, Spec, Stream};
 use crate::results::{Host, InterferenceProof, Run};
 use crate::topology::{self, Assignment, Topology};
 use crate::worker;
@@ -46,6 +44,8 @@ pub struct Needs<'n, 'a> {
     pub pinning: Pinning,
     /// Whose memory that of the measured pair is; that of the interfering one is the host's.
     pub memory: Memory,
+    /// What is measured through: by itself, no memory of the device is needed.
+    pub interface: Interface,
     /// Bytes of memory of each worker of the measured pair, and of the interfering one; 0 where there is none.
     pub bytes: (u64, u64),
 }
@@ -92,7 +92,8 @@ impl<'a> Team<'a> {
             let (memory, bytes) = if measured { (needs.memory, needs.bytes.0) } else { (Memory::Host, needs.bytes.1) };
             let cpu = places.of(*role);
             let Pinning { memory_node: node, gpu, .. } = needs.pinning;
-            let gpu = match worker.ask(&Order::Settle { cpu, memory, node, gpu, bytes }, ANSWER_TIMEOUT)? {
+            let interface = if measured { needs.interface } else { Interface::Verbs };
+            let gpu = match worker.ask(&Order::Settle { cpu, interface, memory, node, gpu, bytes }, ANSWER_TIMEOUT)? {
                 Answer::Settled { gpu } => gpu,
                 other => return Err(worker.out_of_order(&other)),
             };
@@ -123,7 +124,8 @@ impl<'a> Team<'a> {
     pub fn of_job(mut ranks: Vec<WorkerHandle<'a>>, mut job: Job<'a>, like: &Team<'_>) -> Result<Self, WorkerError> {
         for rank in &mut ranks {
             let cpu = like.places.of(rank.role());
-            let settle = Order::Settle { cpu, memory: Memory::Host, node: None, gpu: None, bytes: 0 };
+            let interface = Interface::Verbs;
+            let settle = Order::Settle { cpu, interface, memory: Memory::Host, node: None, gpu: None, bytes: 0 };
             match rank.ask(&settle, ANSWER_TIMEOUT)? {
                 Answer::Settled { .. } => {}
                 other => return Err(rank.out_of_order(&other)),
@@ -260,9 +262,9 @@ pub fn run_of(round: u32, at: f64, what: Outcome) -> Run {
 
 /// Prepares and connects both ends.
 fn pair_up((client, server): Pair<'_, '_>, spec: &Spec) -> Result<(), WorkerError> {
-    let prepare = |worker: &mut WorkerHandle<'_>, side| -> Result<Vec<Endpoint>, WorkerError> {
+    let prepare = |worker: &mut WorkerHandle<'_>, side| -> Result<Ends, WorkerError> {
         match worker.ask(&Order::Prepare(Spec { side, ..*spec }), ANSWER_TIMEOUT)? {
-            Answer::Prepared(endpoints) => Ok(endpoints),
+            Answer::Prepared(ends) => Ok(ends),
             other => Err(worker.out_of_order(&other)),
         }
     };
@@ -327,6 +329,9 @@ fn stream_spec(case: &Case, beside: &Interference, mtu: u32) -> Spec {
 /// Bytes of memory that the workers of a pair need for these cases: the measured one, the interfering one.
 pub fn memory_for<'c>(cases: impl Iterator<Item = &'c Case>) -> (u64, u64) {
     cases.fold((0, 0), |(measured, beside), case| {
+        if case.interface == Interface::Window {
+            return (measured.max(1), beside);
+        }
         if case.interface.has_ranks() {
             // Starter memory, in whole pages; MPI's ranks make their buffers themselves.
             return (measured.max(case.size.next_multiple_of(4096)), beside);

@@ -39,9 +39,9 @@ pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Scr
 
 /// What ranks of jobs did, a row for each size: they are measured to be held against each other at one size.
 fn over_sizes(shown: &[Shown], screen: Screen) -> String {
-    let series = |case: &Case| match case.interface {
-        Interface::Acp => case.operation.word(),
-        mpi => mpi.word(),
+    let series = |case: &Case| {
+        let what = if case.interface == Interface::Acp { case.operation.word() } else { case.interface.word() };
+        case.environment.map_or_else(|| what.to_owned(), |name| format!("{what}, {name}"))
     };
     let (mut names, mut sizes) = (Vec::new(), BTreeSet::new());
     for Shown { case, .. } in shown {
@@ -61,7 +61,8 @@ fn over_sizes(shown: &[Shown], screen: Screen) -> String {
             format!("{}{mark}", number(summary.value / 1e3))
         }
     };
-    let columns: Vec<_> = ["size"].into_iter().chain(names.iter().copied()).map(|name| (name, Kind::Number)).collect();
+    let columns: Vec<_> =
+        ["size"].into_iter().chain(names.iter().map(String::as_str)).map(|name| (name, Kind::Number)).collect();
     let row = |size: &u64| {
         let cells = names.iter().map(|name| cell(*size, name));
         [bytes(*size)].into_iter().chain(cells).collect::<Vec<_>>()
@@ -135,8 +136,9 @@ fn row(Shown { case, summary, runs, failures }: &Shown, planned: Option<u32>) ->
 
 /// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its interface.
 fn how(case: &Case) -> String {
-    if case.interface.has_ranks() {
-        return case.interface.name().to_owned();
+    if case.interface != Interface::Verbs {
+        let name = case.interface.name();
+        return case.environment.map_or_else(|| name.to_owned(), |environment| format!("{name}, in {environment}"));
     }
     let mut how = case.service.word().to_uppercase();
     if case.measure == Measure::Bandwidth {
@@ -149,6 +151,9 @@ fn how(case: &Case) -> String {
     }
     if case.memory == Memory::Gpu {
         how += ", GPU memory";
+    }
+    if let Some(name) = case.environment {
+        how += &format!(", in {name}");
     }
     if let Some(beside) = case.interference {
         // A number stays with its unit.

@@ -76,6 +76,7 @@ pub fn latency() -> Case {
         interference: None,
         memory: Memory::Host,
         interface: Interface::Verbs,
+        environment: None,
     }
 }
 

@@ -127,7 +127,7 @@ fn halved(pair: &Pair) -> u64 {
 }
 
 /// When each iteration ended. They become a histogram afterwards, since that would take some ns of each.
-struct Times {
+pub struct Times {
     ends: Vec<Ticks>,
     last: Ticks,
     halved: u64,
@@ -138,19 +138,22 @@ impl Times {
     /// Ends that are kept before they have to be counted, between two iterations.
     const MOST: u64 = 1 << 20;
 
-    fn new(iterations: u64, halved: u64) -> Self {
+    /// For so many iterations, the time of each divided by `halved`.
+    pub fn new(iterations: u64, halved: u64) -> Self {
         let mut ends = vec![1; iterations.min(Self::MOST) as usize];
         // Touched, so that no page is made while it is measured.
         ends.clear();
         Self { ends, last: 0, halved, recorder: Recorder::new() }
     }
 
-    fn begin(&mut self, at: Ticks) {
+    /// The first iteration begins.
+    pub fn begin(&mut self, at: Ticks) {
         self.last = at;
     }
 
+    /// An iteration has ended.
     #[inline]
-    fn add(&mut self, end: Ticks, clock: &Clock) {
+    pub fn add(&mut self, end: Ticks, clock: &Clock) {
         self.ends.push(end);
         if self.ends.len() == Self::MOST as usize {
             self.count(clock);
@@ -165,7 +168,8 @@ impl Times {
         }
     }
 
-    fn into_buckets(mut self, clock: &Clock) -> Vec<(u64, u64)> {
+    /// All, as a histogram.
+    pub fn into_buckets(mut self, clock: &Clock) -> Vec<(u64, u64)> {
         self.count(clock);
         self.recorder.into_buckets()
     }

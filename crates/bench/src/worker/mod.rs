@@ -6,6 +6,7 @@ mod clock;
 mod latency;
 mod memory;
 mod pair;
+mod put;
 mod rank;
 mod segments;
 mod wait;
@@ -25,11 +26,13 @@ use self::memory::Memory;
 pub use self::memory::SCATTER;
 use self::pair::Pair;
 pub use self::pair::needs;
+pub use self::put::MOST as MOST_PUT;
+use self::put::{Puts, Window};
 pub use self::rank::join;
 use self::wait::Stop;
-use crate::case::{self, Measure};
+use crate::case::{self, Interface, Measure};
 use crate::control::{Control, Silence};
-use crate::protocol::{Answer, Opened, Order, Side, Spec, VERSION};
+use crate::protocol::{Answer, Ends, Opened, Order, Side, Spec, VERSION};
 use crate::topology::{self, Topology};
 use crate::{machine, raw};
 
@@ -61,7 +64,7 @@ pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
         None => process::exit(0),
         _ => false,
     })?;
-    let mut worker = Worker { stop, clock: Clock::new(), pair: None, open: None, defaults };
+    let mut worker = Worker { stop, clock: Clock::new(), ends: None, open: None, defaults };
     loop {
         let order = match control.receive(FOREVER) {
             Ok(order) => order,
@@ -70,7 +73,7 @@ pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
         };
         let answer = worker.carry_out(order, &mut control).unwrap_or_else(|error| {
             // Requests may be under way, and the other end does not know.
-            worker.pair = None;
+            worker.ends = None;
             Answer::Failed(format!("{error:#}"))
         });
         control.send(&answer)?;
@@ -80,10 +83,17 @@ pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
 struct Worker {
     stop: Arc<Stop>,
     clock: Clock,
-    pair: Option<Pair>,
+    /// What the case has been prepared with.
+    ends: Option<Prepared>,
     open: Option<Open>,
     /// What is opened where the order does not say.
     defaults: Defaults,
+}
+
+/// One end of a case.
+enum Prepared {
+    Pair(Pair),
+    Puts(Puts),
 }
 
 /// The device that a worker opens where the coordinator names none: what `vervain bench serve` was told.
@@ -101,6 +111,8 @@ struct Open {
     pd: Pd,
     path: PathOptions,
     memory: Option<Memory>,
+    /// Where it is measured by itself.
+    window: Option<Window>,
 }
 
 impl Worker {
@@ -111,20 +123,21 @@ impl Worker {
                 let Defaults { device: usual, gid_index: usual_gid } = self.defaults.clone();
                 self.open(device.or(usual).as_deref(), port, gid_index.or(usual_gid))
             }
-            Order::Settle { cpu, memory, node, gpu, bytes } => self.settle(cpu, memory, node, gpu, bytes),
+            Order::Settle { cpu, interface, memory, node, gpu, bytes } => {
+                if interface == Interface::Window {
+                    let open = self.open.as_mut().context("no device is open")?;
+                    open.window = Some(Window::open()?);
+                }
+                self.settle(cpu, memory, node, gpu, bytes)
+            }
             Order::Prepare(spec) => self.prepare(spec),
             Order::Connect(peers) => {
-                let open = self.open.as_ref().context("no device is open")?;
-                let pair = self.pair.as_mut().context("no QPs are prepared")?;
-                pair.connect(&open.pd, &peers)?;
-                if pair.is_received_from() {
-                    bandwidth::post_receives(pair, open.memory()?)?;
-                }
+                self.connect(&peers)?;
                 Ok(Answer::Done)
             }
             Order::Start { iterations } => self.start(iterations, control),
             Order::Release(number) => {
-                self.pair = None;
+                self.ends = None;
                 Ok(Answer::Released(number))
             }
             Order::Raw { round, cpus } => Ok(Answer::Raw(raw::measure(round, cpus))),
@@ -142,7 +155,7 @@ impl Worker {
         let host = machine::host(&topology, machine::device(&context, port, path.mtu)?, BTreeMap::new());
         let opened =
             Opened { host, cpus: topology.order(context.numa_node()), pid: process::id(), boot: machine::boot() };
-        self.open = Some(Open { pd: Pd::new(&context)?, context, path, memory: None });
+        self.open = Some(Open { pd: Pd::new(&context)?, context, path, memory: None, window: None });
         Ok(Answer::Opened(Box::new(opened)))
     }
 
@@ -159,7 +172,7 @@ impl Worker {
         if let Some(cpu) = cpu {
             topology::pin(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
         }
-        self.pair = None;
+        self.ends = None;
         if let Some(old) = open.memory.take() {
             old.deregister()?;
         }
@@ -174,19 +187,52 @@ impl Worker {
 
     fn prepare(&mut self, spec: Spec) -> Result<Answer> {
         let open = self.open.as_ref().context("no device is open")?;
-        self.pair = None;
+        self.ends = None;
+        if spec.case.interface == Interface::Window {
+            let puts = Puts::new(open.window.as_ref().context("no window is open")?, spec)?;
+            let end = puts.end();
+            self.ends = Some(Prepared::Puts(puts));
+            return Ok(Answer::Prepared(end));
+        }
         let memory = open.memory()?;
         let pair =
             Pair::new(spec, &open.pd, memory, open.path).with_context(|| format!("on {}", open.context.name()))?;
         let endpoints = pair.endpoints(memory)?;
-        self.pair = Some(pair);
-        Ok(Answer::Prepared(endpoints))
+        self.ends = Some(Prepared::Pair(pair));
+        Ok(Answer::Prepared(Ends::Qps(endpoints)))
+    }
+
+    fn connect(&mut self, peers: &Ends) -> Result<()> {
+        let open = self.open.as_ref().context("no device is open")?;
+        match (self.ends.as_mut().context("no QPs are prepared")?, peers) {
+            (Prepared::Puts(puts), peer) => puts.connect(peer),
+            (Prepared::Pair(pair), Ends::Qps(peers)) => {
+                pair.connect(&open.pd, peers)?;
+                if pair.is_received_from() {
+                    bandwidth::post_receives(pair, open.memory()?)?;
+                }
+                Ok(())
+            }
+            (Prepared::Pair(_), Ends::Place { .. }) => bail!("the other end has no QPs"),
+        }
     }
 
     fn start(&mut self, iterations: u64, control: &mut Control<Order>) -> Result<Answer> {
         let open = self.open.as_ref().context("no device is open")?;
-        let (memory, pair) = (open.memory()?, self.pair.as_ref().context("no QPs are prepared")?);
         let (stop, clock) = (&*self.stop, &self.clock);
+        let pair = match self.ends.as_mut().context("no QPs are prepared")? {
+            Prepared::Pair(pair) => &*pair,
+            Prepared::Puts(puts) => {
+                puts.reset();
+                if puts.side() == Side::Requester {
+                    return Ok(Answer::Run(puts.request(iterations, stop, clock)?));
+                }
+                control.send(&Answer::Listening)?;
+                puts.respond(iterations, stop)?;
+                return Ok(Answer::Served { received: 0 });
+            }
+        };
+        let memory = open.memory()?;
         let spec = pair.spec;
         if spec.case.measure == Measure::Latency {
             latency::reset(pair, memory);

@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::segments::Course;
 use crate::case::{Case, Interface, Operation};
 use crate::control::{Control, Silence};
-use crate::protocol::{Answer, Joined, Measured, Order, Side, Spec, VERSION};
+use crate::protocol::{Answer, Ends, Joined, Measured, Order, Side, Spec, VERSION};
 use crate::stats::Recorder;
 use crate::{machine, topology};
 
@@ -91,7 +91,7 @@ enum Member {
 impl Member {
     fn join(interface: Interface) -> Result<Self> {
         let flavour = match interface {
-            Interface::Verbs => bail!("a job has ranks of ACP or of an MPI"),
+            Interface::Verbs | Interface::Window => bail!("a job has ranks of ACP or of an MPI"),
             Interface::Acp => return Ok(Self::Acp(World::init(&Settings::from_environment()?)?)),
             Interface::OpenMpi | Interface::OpenMpiOwn => Flavour::OpenMpi,
             Interface::Mpich | Interface::MpichOwn => Flavour::Mpich,
@@ -188,7 +188,7 @@ impl Rank {
             Order::Prepare(spec) => {
                 self.case = None;
                 self.prepare(spec)?;
-                Ok(Answer::Prepared(vec![]))
+                Ok(Answer::Prepared(Ends::Qps(vec![])))
             }
             Order::Connect(_) => Ok(Answer::Done),
             Order::Start { iterations } => {

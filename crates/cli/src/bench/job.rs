@@ -70,7 +70,7 @@ pub fn interface(word: &str) -> Result<Interface> {
 pub fn command(workers: &Workers, request: &JobRequest<'_>) -> Result<Command, String> {
     let rank = ["bench", "worker", "--join", request.name, "--interface", request.interface.word()];
     let (mpi, over_device) = match request.interface {
-        Interface::Verbs => return Err("the verbs API has no ranks".into()),
+        Interface::Verbs | Interface::Window => return Err("it has no ranks".into()),
         Interface::Acp => {
             let mut command = workers.command(Route::Usual);
             // The environment is that of workers already.

@@ -18,12 +18,12 @@ use vervain_bench::plan::{self, Plan};
 use vervain_bench::results::Results;
 use vervain_bench::run::{Launcher, Options, Outcome, Route, Setup};
 use vervain_bench::{compare, doubt, run, serve, worker};
-use vervain_config::{LINK, LinkChoice, Variable};
+use vervain_config::{LINK, LinkChoice, PREFIX, TABLE, Variable};
 
 use self::cli::{BenchArgs, BenchCommand, CompareArgs, PlansArgs, ReportArgs, RunArgs, ServeArgs, Verbs, Which};
 use crate::environment::Variables;
 use crate::inventory::{self, Device};
-use crate::{libs, output};
+use crate::{libs, output, settings};
 
 /// Exit status after Ctrl-C, as shells give it.
 const INTERRUPTED: u8 = 130;
@@ -243,13 +243,28 @@ impl Workers {
         let by_memory_only = link.is_some_and(|(_, v)| LinkChoice::of(v.as_encoded_bytes()) == Some(LinkChoice::Local));
         let packets = self.ours && !by_memory_only;
         let workers = Arc::new(self);
-        let of_job = workers.clone();
+        let (of_job, of_environment) = (workers.clone(), workers.clone());
         Launcher {
             packets: packets.then(|| "RoCE v2 packets between two processes of this host (VERVAIN_LINK=roce)".into()),
             version: env!("CARGO_PKG_VERSION").into(),
             worker: Box::new(move |route| workers.worker(route)),
             job: Box::new(move |request| job::command(&of_job, request)),
+            refusal: Box::new(move |name, value| of_environment.refusal(name, value)),
         }
+    }
+
+    /// Why the device does not have what a variable chooses. Nothing is known of variables of others.
+    fn refusal(&self, name: &str, value: &str) -> Option<String> {
+        if !name.starts_with(PREFIX) {
+            return None;
+        }
+        if !self.ours {
+            return Some(format!("{name} is a variable of Vervain, and the device {} is not Vervain's", self.device));
+        }
+        let Some(variable) = TABLE.into_iter().find(|variable| variable.name() == name) else {
+            return Some(format!("{name}: unknown variable; `vervain env --list` lists all"));
+        };
+        settings::mistake(variable, value.as_ref()).map(|mistake| format!("{name}{mistake}"))
     }
 }
 
@@ -260,4 +275,27 @@ fn owned(variables: Variables) -> Vec<(String, OsString)> {
 fn names(devices: &[Device]) -> String {
     let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
     if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_of_ours_is_for_our_devices_and_must_be_one() {
+        let of = |ours| Workers {
+            exe: PathBuf::new(),
+            variables: vec![],
+            device: "mlx5_0".into(),
+            ours,
+            note: String::new(),
+        };
+        let refusal = |name, value| of(true).refusal(name, value).unwrap_or_default();
+        assert_eq!([refusal("VERVAIN_LINK", "local"), refusal("UCX_TLS", "anything")], ["", ""]);
+        assert!(refusal("VERVAIN_LINK", "lcoal").starts_with("VERVAIN_LINK"), "{}", refusal("VERVAIN_LINK", "lcoal"));
+        assert!(refusal("VERVAIN_LNIK", "local").contains("unknown variable"));
+        let why = of(false).refusal("VERVAIN_LINK", "local").expect("a refusal");
+        assert_eq!(why, "VERVAIN_LINK is a variable of Vervain, and the device mlx5_0 is not Vervain's");
+        assert!(of(false).refusal("UCX_TLS", "rc").is_none());
+    }
 }

@@ -19,7 +19,7 @@ fn a_mistake_is_shown_with_its_place_its_key_and_its_line() {
     let text = "title = \"Mine\"\n\n[[case]]\noperation = \"wirte\"\nmeasure = \"latency\"\n";
     let errors = parse("mine.toml", text).expect_err("a mistake").to_string();
     let expected = concat!(
-        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, ",
+        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, ",
         r#"found "wirte"; did you mean "write"?
   |
 4 | operation = "wirte"
@@ -50,8 +50,8 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
 
 /// What many of the sentences below have in common.
 fn whole(text: &str) -> String {
-    let keys = "expected a key interface, operation, service, measure, size, depth, qps, placement, memory, interference, iterations, \
-                warm_up, at_least, at_most, inline, signal_every or volume";
+    let keys = "expected a key interface, operation, service, measure, size, depth, qps, placement, memory, interference, environment, \
+                iterations, warm_up, at_least, at_most, inline, signal_every or volume";
     let polled =
         "expected host for the latency of write, since the CPU polls that memory and cannot poll a GPU's, found gpu";
     text.replace("{SIZES}", r#"expected 1 B to 2 GiB, written 8, "64K", "8 MiB", "8..8M" or "8..8M by 4""#)
@@ -166,7 +166,7 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
         "[[case]]",
         &[
             "1:1 case[1]: expected the key measure, latency or bandwidth, found none",
-            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, found none",
+            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, found none",
         ],
     ),
     (
@@ -246,7 +246,7 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
             "2:8 seed: expected 0 to 9223372036854775807, found -1",
             "3:10 spread: expected a share from 0.001 to 1, as 0.1 for 10 %, found '10%'",
             "4:9 title: expected one line of text, found ''",
-            "5:1 name: expected a key title, rounds, seed, spread, pinning, defaults or case, found name",
+            "5:1 name: expected a key title, rounds, seed, spread, pinning, environment, defaults or case, found name",
             "6:12 defaults: expected a table [defaults], found 1",
             "7:11 pinning: expected a table [pinning], found an empty list",
         ],
@@ -308,4 +308,74 @@ fn a_plan_has_at_most_100000_cases() {
     // Also in two blocks, and only once.
     let three = format!("{}{}{}", block(64), block(63), block(63));
     assert_eq!(mistakes(&three), said(7, 2, 101_600));
+}
+
+/// Mistakes of environments: a whole plan but for [`BLOCK`] behind it, and what is said.
+const OF_ENVIRONMENTS: &[(&str, &str)] = &[
+    ("environment = 8", "1:15 environment: expected tables [environment.NAME], found 8"),
+    ("environment.a = 8", "1:17 environment.a: expected a table [environment.a], found 8"),
+    (
+        "[environment.none]",
+        "1:14 environment.none: expected a name of 1 to 40 bytes on one line, but \"none\", found none",
+    ),
+    ("[environment.\"\"]", "1:14 environment.: expected a name of 1 to 40 bytes on one line, but \"none\", found \"\""),
+    (
+        "[environment.a]\nvaraibles = {}",
+        "2:1 environment.a.varaibles: expected a key variables, note or paper, found varaibles; did you mean \"variables\"?",
+    ),
+    (
+        "[environment.a]\nvariables = \"A=b\"",
+        "2:13 environment.a.variables: expected a table of variables, as { NAME = \"value\" }, found \"A=b\"",
+    ),
+    (
+        "[environment.a]\nvariables = { A = 1 }",
+        "2:19 environment.a.variables.A: expected text, the variable's value, found 1",
+    ),
+    (
+        "[environment.a]\nvariables = { \"A=B\" = \"1\" }",
+        "2:15 environment.a.variables.A=B: expected the name of a variable, found \"A=B\"",
+    ),
+    (
+        "[environment.a]\npaper = \"tca\"",
+        "2:9 environment.a.paper: expected tca-cpu, tca-gpu, tca-host or tca-other, found \"tca\"; did you mean \"tca-gpu\"?",
+    ),
+    ("[environment.a]\nnote = \"\"", "2:8 environment.a.note: expected one line of text, found \"\""),
+    (
+        "[environment.board]\n[defaults]\nenvironment = [\"none\", \"borad\"]",
+        "3:24 defaults.environment[2]: expected board or none, found \"borad\"; did you mean \"board\"?",
+    ),
+    (
+        "[defaults]\nenvironment = \"board\"",
+        "2:15 defaults.environment: expected none, found \"board\"; there is no table [environment.NAME]",
+    ),
+    (
+        "[environment.a]\n[defaults]\nenvironment = \"a\"\nplacement = \"peer\"",
+        "4:13 defaults.placement: expected loopback in an environment, whose workers are of this host, found peer",
+    ),
+];
+
+#[test]
+fn raw_puts_are_words_that_a_board_has_an_image_of() {
+    let block = "[[case]]\ninterface = \"window\"\noperation = \"raw-put\"\nmeasure = \"latency\"\n";
+    assert_eq!(cases(&format!("{block}size = \"8..64K\"\n")).len(), 14);
+    let expected = "expected multiples of 8 B up to 64 KiB, which raw puts have, found";
+    for (size, found) in [("12", "12 B"), ("[8, \"128K\"]", "128 KiB")] {
+        let said = mistakes(&format!("{block}size = {size}\n"));
+        assert!(said.len() == 1 && said[0].ends_with(&format!("{expected} {found}")), "{said:?}");
+    }
+    let said = mistakes(&format!("{block}volume = 8\nservice = \"ud\"\n"));
+    assert!(said.iter().any(|said| said.contains("expected rc with interface \"window\"")), "{said:?}");
+    assert!(said.iter().any(|said| said.contains("expected no volume")), "{said:?}");
+}
+
+#[test]
+fn mistakes_of_environments_are_told() {
+    for (text, expected) in OF_ENVIRONMENTS {
+        assert_eq!(mistakes(&format!("{text}\n{BLOCK}")), [*expected], "{text}");
+    }
+    let text = format!("[environment.a]\n[defaults]\nplacement = \"peer\"\n{BLOCK}environment = \"a\"\n");
+    let why = "whose workers are of this host";
+    let expected =
+        format!("7:15 case[1].environment: expected loopback in an environment, {why}, found peer in [defaults]");
+    assert_eq!(mistakes(&text), [expected]);
 }

@@ -1,6 +1,8 @@
 //! `vervain bench` as its users meet it: plans and their mistakes, runs that end well, that are cut off and taken up again,
 //! whose workers or whose peer are killed, and numbers that are perftest's.
 
+mod environments;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -414,7 +416,7 @@ fn a_plan_with_a_mistake_gets_the_line_the_key_and_what_was_expected() {
     let end = Job::start(&mut run(dir.path(), plan, &[])).finish(LIMIT);
     assert_eq!(status(&end), Some(1), "{}", end.describe());
     for wanted in [
-        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy or ping-pong, found \"wirte\"",
+        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, found \"wirte\"",
         "did you mean \"write\"?",
         "plan.toml:5:14: case[1].iterations: expected",
     ] {
@@ -551,7 +553,7 @@ fn a_run_is_like_itself() {
 #[test]
 fn the_plans_that_are_built_in_can_be_printed_and_are_plans() {
     let list = Job::start(&mut bench(&["plans"])).finish(LIMIT);
-    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp"] {
+    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp", "tca"] {
         assert!(list.output.lines().any(|line| line.starts_with(name)), "{}", list.describe());
         let plan = Job::start(&mut bench(&["plans", name])).finish(LIMIT);
         assert!(plan.success() && plan.output.contains("[[case]]"), "{}", plan.describe());
