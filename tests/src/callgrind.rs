@@ -54,14 +54,14 @@ pub const PACKET_INSTRUCTIONS_AT_MOST: [Packet; 4] = [
         operation: "message",
         link: "window",
         what: "window: ibv_post_send of a send",
-        at_most: 2_440.0,
+        at_most: 2_450.0,
     },
     Packet {
         function: "receive_message",
         operation: "message",
         link: "window",
         what: "window: ibv_poll_cq that takes it in, acknowledges it and takes that in",
-        at_most: 4_815.0,
+        at_most: 4_580.0,
     },
 ];
 

@@ -303,7 +303,11 @@ impl Pair {
         self.push_by(|outgoing| {
             let encoded = encode(headers);
             let sent = match acknowledgement(headers).filter(|_| outgoing.holds_acknowledgements()) {
-                Some(short) => outgoing.hold(short, &encoded).map(|does| if does { stands_for() }),
+                Some(short) => outgoing.hold(short, &encoded).map(|does| {
+                    if does {
+                        stands_for()
+                    }
+                }),
                 None => outgoing.later(|o| o.packet(Class::Answer, &encoded, &NO_BYTES)),
             };
             self.owes.store(outgoing.owes(), Ordering::Relaxed);
@@ -429,7 +433,11 @@ fn acknowledgement(headers: &Headers) -> Option<Acknowledgement> {
     let aeth = headers.aeth.filter(|_| opcode::operation(headers.bth.opcode) == opcode::ACKNOWLEDGE)?;
     let Some(Syndrome::Ack(_)) = Syndrome::decode(aeth.syndrome) else { return None };
     let mut bytes = [0; ACKNOWLEDGEMENT];
-    let words = [u32::from(headers.bth.opcode) << 24 | headers.bth.dest_qpn, headers.bth.psn, u32::from(aeth.syndrome) << 24 | aeth.msn];
+    let words = [
+        u32::from(headers.bth.opcode) << 24 | headers.bth.dest_qpn,
+        headers.bth.psn,
+        u32::from(aeth.syndrome) << 24 | aeth.msn,
+    ];
     bytes.chunks_exact_mut(4).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
     Some(bytes)
 }
@@ -458,7 +466,14 @@ mod tests {
     fn an_acknowledgement_that_goes_with_a_message_is_what_it_was() {
         let service = |bits| Bth { opcode: bits, migration: true, pkey: 0xffff, vervain: true, ..Bth::default() };
         for (own, other) in [(0, 0), (0xa0, 0xa0), (0xa0, 0)] {
-            let message = Bth { ack_request: true, solicited: true, pad: 3, dest_qpn: 7, psn: 9, ..service(other | opcode::SEND_ONLY) };
+            let message = Bth {
+                ack_request: true,
+                solicited: true,
+                pad: 3,
+                dest_qpn: 7,
+                psn: 9,
+                ..service(other | opcode::SEND_ONLY)
+            };
             let bth = Bth { dest_qpn: 0xab_cdef, psn: 0xff_fffe, ..service(own | opcode::ACKNOWLEDGE) };
             let aeth = Some(Aeth { syndrome: 31, msn: 0x12_3456 });
             let headers = Headers { bth, aeth, ..Headers::default() };
@@ -474,7 +489,9 @@ mod tests {
             acknowledgement(&Headers { bth, aeth: Some(Aeth { syndrome, msn: 1 }), ..Headers::default() })
         };
         assert!(of(opcode::ACKNOWLEDGE, 0x1f).is_some());
-        for (operation, syndrome) in [(opcode::ACKNOWLEDGE, 0x21), (opcode::ACKNOWLEDGE, 0x60), (opcode::ATOMIC_ACKNOWLEDGE, 0x1f)] {
+        for (operation, syndrome) in
+            [(opcode::ACKNOWLEDGE, 0x21), (opcode::ACKNOWLEDGE, 0x60), (opcode::ATOMIC_ACKNOWLEDGE, 0x1f)]
+        {
             assert_eq!(of(operation, syndrome), None, "operation {operation:#x}, syndrome {syndrome:#x}");
         }
     }

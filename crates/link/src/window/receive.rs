@@ -409,8 +409,9 @@ impl Engine {
             let bytes = if landed { 0 } else { len as u64 };
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
         };
-        let is_told =
-            || connection.has_landed(&packet.headers, message) || connection.answer_has_landed(&packet.headers, message);
+        let is_told = || {
+            connection.has_landed(&packet.headers, message) || connection.answer_has_landed(&packet.headers, message)
+        };
         if landed && !is_told() {
             // Of an earlier connection, say.
             return Taken::Yes;

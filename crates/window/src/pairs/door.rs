@@ -5,7 +5,7 @@
 /// Words of a cell: a cache line.
 pub const WORDS: usize = 8;
 /// What a cell of this protocol says; raised with the layout.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Beside it.
 const IS_UP: u64 = 1 << 32;
 const ASKS: u64 = 1 << 33;

@@ -162,16 +162,7 @@ impl BoardChannel {
     pub(super) fn new(device: Arc<Inside>, node: u32, base: NonNull<u8>) -> BoardChannel {
         let bounds = Bounds::of(device.facts.layout);
         let route = route(device.model.links, device.facts.layout.nodes(), device.facts.node, node);
-        BoardChannel {
-            device,
-            node,
-            base,
-            bounds,
-            route,
-            image: None,
-            chain: Described::default(),
-            later: 0,
-        }
+        BoardChannel { device, node, base, bounds, route, image: None, chain: Described::default(), later: 0 }
     }
 
     fn place<'a>(&self, device: &'a Inside, to: u64, len: u64, staged: &mut Staged<'a>) -> u64 {

@@ -1,9 +1,9 @@
 //! Messages from one end to the other.
 
 use super::{Stop, Two};
+use crate::device::{Channel, Put, Refused, Traits};
 use crate::pairs::block::{self, INLINE, MTU, SLOTS, TAKEN};
 use crate::pairs::byte_ring::ByteRing;
-use crate::device::{Channel, Put, Refused, Traits};
 use crate::pairs::ring::{ACKNOWLEDGEMENT, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use crate::pairs::slot::{Kind, Meaning, Place};
 use proptest::prelude::*;
@@ -33,7 +33,10 @@ impl Channel for Slow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     /// How far QP `qp` is.
-    Acknowledged { qp: u32, psn: u32 },
+    Acknowledged {
+        qp: u32,
+        psn: u32,
+    },
     Packet(u64),
     Group,
 }
