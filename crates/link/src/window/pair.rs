@@ -321,10 +321,17 @@ impl Pair {
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// It goes now.
+    /// It goes now, as far as there is room.
     pub fn flush(&self) {
-        if self.owes() {
-            self.put(Outgoing::flush);
+        if !self.owes() {
+            return;
+        }
+        let flushed = self.put(|outgoing| {
+            outgoing.flush();
+            self.owes.store(outgoing.owes(), Ordering::Relaxed);
+        });
+        if flushed.is_none() {
+            // Nothing is owed to one that is gone.
             self.owes.store(false, Ordering::Relaxed);
         }
     }
@@ -371,7 +378,13 @@ impl Pair {
 
     #[inline]
     fn push_by(&self, send: impl FnOnce(&mut Outgoing) -> Result<(), Unsent>) -> Result<u64, Refused> {
-        let push = |outgoing: &mut Outgoing| send(outgoing).map(|()| outgoing.sent());
+        let push = |outgoing: &mut Outgoing| {
+            let sent = send(outgoing);
+            if self.owes() {
+                self.owes.store(outgoing.owes(), Ordering::Relaxed);
+            }
+            sent.map(|()| outgoing.sent())
+        };
         match self.put(push).unwrap_or(Ok(u64::MAX)) {
             Ok(sent) => Ok(sent),
             Err(Unsent::Full) => {

@@ -240,6 +240,24 @@ fn a_ring_keeps_slots_for_answers_and_refuses_counts_that_cannot_be() {
 }
 
 #[test]
+fn an_acknowledgement_without_room_is_owed_until_there_is_some() {
+    let two = Two::new();
+    let (to, at) = (&two.devices[1], two.block(0));
+    let channel = Box::new(Slow(two.devices[0].channel(1).unwrap()));
+    let mut out = Outgoing::new(channel, at, two.devices[0].own().clone(), at);
+    let full = (0..SLOTS).take_while(|_| out.packet(Class::Answer, &headers(0), &NO_BYTES).is_ok()).count() as u64;
+    out.hold([7; ACKNOWLEDGEMENT], &headers(1)).unwrap();
+    assert_eq!(out.hold([8; ACKNOWLEDGEMENT], &headers(2)), Err(Unsent::Full), "somebody else's");
+    out.flush();
+    assert!(out.owes());
+    two.devices[0].own().word(at + TAKEN).store(1, Ordering::Release);
+    out.flush();
+    assert!(!out.owes());
+    let tag = to.own().word(at + block::slot_at(full)).load(Ordering::Acquire);
+    assert_eq!(tag, full + 1, "the message behind the others");
+}
+
+#[test]
 fn a_long_ring_is_used_once_it_is_there() {
     let two = Two::new();
     let (mut out, mut incoming) = two.ring();
