@@ -69,10 +69,38 @@ struct Functions<H> {
     barrier: unsafe extern "C" fn(H) -> c_int,
     send: unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H) -> c_int,
     receive: unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut c_void) -> c_int,
+    exchange: Exchange<H>,
+    all_reduce: unsafe extern "C" fn(*const c_void, *mut c_void, c_int, H, H, H) -> c_int,
+    constants: Constants<H>,
+}
+
+/// MPI_Sendrecv: what is sent, how much, its type, to whom, with which tag; then the same of what is received; the communicator, the
+/// status.
+type Exchange<H> = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    H,
+    c_int,
+    c_int,
+    *mut c_void,
+    c_int,
+    H,
+    c_int,
+    c_int,
+    H,
+    *mut c_void,
+) -> c_int;
+
+/// What <mpi.h> of a library has besides functions.
+struct Constants<H> {
     /// MPI_COMM_WORLD.
     world: H,
     /// MPI_BYTE.
     byte: H,
+    /// MPI_DOUBLE.
+    double: H,
+    /// MPI_SUM, whose type is as wide as that of the others.
+    sum: H,
     /// MPI_STATUS_IGNORE.
     ignore: *mut c_void,
 }
@@ -91,8 +119,8 @@ impl<H: Copy> Functions<H> {
     /// The functions of `library`, with its constants.
     ///
     /// # Safety
-    /// `H` is the type of the library's MPI_Comm and MPI_Datatype, and the constants are its own.
-    unsafe fn of(library: &Library, world: H, byte: H, ignore: *mut c_void) -> Result<Self> {
+    /// `H` is the type of the library's MPI_Comm, MPI_Datatype and MPI_Op, and the constants are its own.
+    unsafe fn of(library: &Library, constants: Constants<H>) -> Result<Self> {
         macro_rules! symbol {
             ($name:literal) => {
                 // SAFETY: the field's type repeats the declaration in <mpi.h>, with the caller's word on `H`. The library is never
@@ -110,9 +138,9 @@ impl<H: Copy> Functions<H> {
             barrier: symbol!("MPI_Barrier"),
             send: symbol!("MPI_Send"),
             receive: symbol!("MPI_Recv"),
-            world,
-            byte,
-            ignore,
+            exchange: symbol!("MPI_Sendrecv"),
+            all_reduce: symbol!("MPI_Allreduce"),
+            constants,
         })
     }
 
@@ -129,7 +157,7 @@ impl<H: Copy> Functions<H> {
         let number = |ask: unsafe extern "C" fn(H, *mut c_int) -> c_int, what| {
             let mut number = 0;
             // SAFETY: MPI is initialised; the place is `number`.
-            succeeded(unsafe { ask(self.world, &raw mut number) }, what)?;
+            succeeded(unsafe { ask(self.constants.world, &raw mut number) }, what)?;
             u32::try_from(number).map_err(|_| Error(format!("{what} says {number}")))
         };
         Ok((version, number(self.rank, "MPI_Comm_rank")?, number(self.size, "MPI_Comm_size")?))
@@ -142,14 +170,15 @@ impl<H: Copy> Functions<H> {
 
     fn barrier(&self) -> Result<()> {
         // SAFETY: between MPI_Init and MPI_Finalize, on the thread of both.
-        succeeded(unsafe { (self.barrier)(self.world) }, "MPI_Barrier")
+        succeeded(unsafe { (self.barrier)(self.constants.world) }, "MPI_Barrier")
     }
 
     #[inline]
     fn send(&self, message: &[u8], to: c_int) -> Result<()> {
         let count = count_of(message.len())?;
+        let Constants { world, byte, .. } = self.constants;
         // SAFETY: as of `barrier`; the bytes are there until it returns.
-        let sent = unsafe { (self.send)(message.as_ptr().cast(), count, self.byte, to, TAG, self.world) };
+        let sent = unsafe { (self.send)(message.as_ptr().cast(), count, byte, to, TAG, world) };
         succeeded(sent, "MPI_Send")
     }
 
@@ -157,9 +186,29 @@ impl<H: Copy> Functions<H> {
     fn receive(&self, message: &mut [u8], from: c_int) -> Result<()> {
         let count = count_of(message.len())?;
         let to = message.as_mut_ptr().cast();
+        let Constants { world, byte, ignore, .. } = self.constants;
         // SAFETY: as of `barrier`; at most `count` bytes are written, all of them the caller's until it returns.
-        let came = unsafe { (self.receive)(to, count, self.byte, from, TAG, self.world, self.ignore) };
+        let came = unsafe { (self.receive)(to, count, byte, from, TAG, world, ignore) };
         succeeded(came, "MPI_Recv")
+    }
+
+    fn exchange(&self, message: &[u8], into: &mut [u8], with: c_int) -> Result<()> {
+        let (sent, received) = (count_of(message.len())?, count_of(into.len())?);
+        let (from, to) = (message.as_ptr().cast(), into.as_mut_ptr().cast());
+        let Constants { world, byte, ignore, .. } = self.constants;
+        // SAFETY: as of `send` and `receive`; the two do not overlap.
+        let done =
+            unsafe { (self.exchange)(from, sent, byte, with, TAG, to, received, byte, with, TAG, world, ignore) };
+        succeeded(done, "MPI_Sendrecv")
+    }
+
+    fn sum(&self, value: f64) -> Result<f64> {
+        let Constants { world, double, sum, .. } = self.constants;
+        let mut whole = 0.0;
+        let (from, to) = ((&raw const value).cast(), (&raw mut whole).cast());
+        // SAFETY: as of `barrier`; both are one MPI_DOUBLE.
+        succeeded(unsafe { (self.all_reduce)(from, to, 1, double, sum, world) }, "MPI_Allreduce")?;
+        Ok(whole)
     }
 }
 
@@ -206,14 +255,26 @@ impl Mpi {
                         .map(|o| o.as_raw_ptr().cast_const())
                         .map_err(|e| Error(format!("no {name} in Open MPI: {e}")))
                 };
-                let (world, byte) = (address("ompi_mpi_comm_world")?, address("ompi_mpi_byte")?);
+                let constants = Constants {
+                    world: address("ompi_mpi_comm_world")?,
+                    byte: address("ompi_mpi_byte")?,
+                    double: address("ompi_mpi_double")?,
+                    sum: address("ompi_mpi_op_sum")?,
+                    ignore: ptr::null_mut(),
+                };
                 // SAFETY: Open MPI's <mpi.h>: handles are addresses of these objects, MPI_STATUS_IGNORE is null.
-                Abi::Addresses(unsafe { Functions::of(&library, world, byte, ptr::null_mut()) }?)
+                Abi::Addresses(unsafe { Functions::of(&library, constants) }?)
             }
             Flavour::Mpich => {
-                let (world, byte) = (0x4400_0000, 0x4c00_010d);
+                let constants = Constants {
+                    world: 0x4400_0000,
+                    byte: 0x4c00_010d,
+                    double: 0x4c00_080b,
+                    sum: 0x5800_0003,
+                    ignore: ptr::without_provenance_mut(1),
+                };
                 // SAFETY: MPICH's <mpi.h> and its ABI initiative: handles are these numbers, MPI_STATUS_IGNORE is the address 1.
-                Abi::Numbers(unsafe { Functions::of(&library, world, byte, ptr::without_provenance_mut(1)) }?)
+                Abi::Numbers(unsafe { Functions::of(&library, constants) }?)
             }
         };
         // What MPI has started (threads, handlers) may outlive MPI_Finalize.
@@ -265,6 +326,22 @@ impl Mpi {
     #[inline]
     pub fn receive(&self, message: &mut [u8], from: u32) -> Result<()> {
         either!(self, functions => functions.receive(message, from.cast_signed()))
+    }
+
+    /// Sends a message to a rank and receives one of it, neither of which waits for the other (MPI_Sendrecv).
+    ///
+    /// # Errors
+    /// As of [`send`](Self::send).
+    pub fn exchange(&self, message: &[u8], into: &mut [u8], with: u32) -> Result<()> {
+        either!(self, functions => functions.exchange(message, into, with.cast_signed()))
+    }
+
+    /// The sum of the values of all ranks, each of which calls this (MPI_Allreduce).
+    ///
+    /// # Errors
+    /// As the library says.
+    pub fn sum(&self, value: f64) -> Result<f64> {
+        either!(self, functions => functions.sum(value))
     }
 
     /// Leaves the job (MPI_Finalize); it may wait for the other ranks.

@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod clock;
+mod jacobi;
 mod latency;
 mod memory;
 mod pair;
