@@ -2,6 +2,7 @@
 //! of these, workers carry them out, results name them.
 
 use std::fmt;
+use std::str::FromStr;
 
 use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,14 @@ words! {
         PingPong = "ping-pong",
         /// A put into a window, and its answer, which is its like.
         RawPut = "raw-put",
+        /// MPI: a step of a Jacobi kernel, on a grid of ranks that have a block each.
+        Jacobi = "jacobi",
+        /// Of such a step, the calculation.
+        JacobiCalculation = "jacobi-calculation",
+        /// Of such a step, the exchange of halos with the neighbours.
+        JacobiExchange = "jacobi-exchange",
+        /// Of such a step, the sum of the residuals of all ranks (MPI_Allreduce).
+        JacobiAllreduce = "jacobi-allreduce",
     }
 }
 
@@ -137,11 +146,6 @@ impl Interface {
         !matches!(self, Self::Verbs | Self::Window)
     }
 
-    /// How many ranks: a third one for copies between two others.
-    pub fn ranks(self) -> u32 {
-        if self == Self::Acp { 3 } else { 2 }
-    }
-
     /// As figures and sentences call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -171,13 +175,18 @@ impl Operation {
             Interface::Verbs => &[Send, SendImm, Write, WriteImm, Read, FetchAdd, CompareSwap],
             Interface::Acp => &[Put, Get, Copy],
             Interface::Window => &[RawPut],
-            _ => &[PingPong],
+            _ => &[PingPong, Jacobi, JacobiCalculation, JacobiExchange, JacobiAllreduce],
         }
     }
 
     /// Whether it is of 8 bytes always.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether it is a step of the Jacobi kernel, or part of one.
+    pub fn is_jacobi(self) -> bool {
+        matches!(self, Self::Jacobi | Self::JacobiCalculation | Self::JacobiExchange | Self::JacobiAllreduce)
     }
 
     /// Whether each message takes a receive of the peer.
@@ -203,6 +212,53 @@ impl Operation {
 
 /// The name of an environment of the plan. At most so long, so that a case is a value that is copied.
 pub type EnvironmentName = ArrayString<40>;
+
+/// A grid of ranks, by its two dimensions. In plans and results "2x4".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Grid(pub u8, pub u8);
+
+impl Grid {
+    /// Ranks of one dimension at most.
+    pub const MOST: u8 = 16;
+
+    /// How many ranks.
+    pub fn ranks(self) -> u32 {
+        u32::from(self.0) * u32::from(self.1)
+    }
+}
+
+impl fmt::Display for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}x{}", self.0, self.1))
+    }
+}
+
+impl From<Grid> for String {
+    fn from(grid: Grid) -> String {
+        grid.to_string()
+    }
+}
+
+impl FromStr for Grid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Grid, String> {
+        let number = |text: &str| text.parse().ok().filter(|n| (1..=Self::MOST).contains(n));
+        let grid = text.split_once('x').and_then(|(i, j)| Some(Grid(number(i)?, number(j)?)));
+        grid.ok_or_else(|| {
+            format!("\"{text}\" is no grid of ranks as \"2x4\", of up to {} by {}", Self::MOST, Self::MOST)
+        })
+    }
+}
+
+impl TryFrom<String> for Grid {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Grid, String> {
+        text.parse()
+    }
+}
 
 /// A stream that runs beside the measured one, on the same device and port, from a process of its own: RC, bandwidth,
 /// from before the measurement begins until after it has ended.
@@ -249,9 +305,24 @@ pub struct Case {
     /// The environment of the plan that its processes run in; None: the usual one.
     #[serde(default)]
     pub environment: Option<EnvironmentName>,
+    /// The ranks of a Jacobi kernel; None for all else.
+    #[serde(default)]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub grid: Option<Grid>,
 }
 
 impl Case {
+    /// How many ranks carry it out, where those of a job do: at least two, of which one may have nothing to do; a third one for copies of
+    /// ACP between two others.
+    pub fn ranks(&self) -> u32 {
+        match (self.interface, self.grid) {
+            (interface, _) if !interface.has_ranks() => 0,
+            (Interface::Acp, _) => 3,
+            (_, Some(grid)) => grid.ranks().max(2),
+            (_, None) => 2,
+        }
+    }
+
     /// The case with nothing beside it.
     pub fn alone(self) -> Case {
         Case { interference: None, ..self }
@@ -266,7 +337,8 @@ impl fmt::Display for Case {
         if self.interface != Interface::Verbs {
             let Self { size, operation, measure, placement, interface, .. } = self;
             let (size, by) = (bytes(*size), interface.name());
-            return write!(f, "{size} {operation} {measure} by {by}, {placement}{in_environment}");
+            let on = self.grid.map_or_else(String::new, |grid| format!(" on {grid} ranks"));
+            return write!(f, "{size} {operation} {measure} by {by}{on}, {placement}{in_environment}");
         }
         let service = self.service.word().to_uppercase();
         write!(f, "{} {} {service} {}", bytes(self.size), self.operation, self.measure)?;
@@ -312,6 +384,7 @@ mod tests {
             memory: Memory::Host,
             interface: Interface::Verbs,
             environment: None,
+            grid: None,
         };
         assert_eq!(case.to_string(), "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, beside 8 B faa");
         let alone = Case { measure: Measure::Latency, size: 1500, ..case }.alone();
@@ -324,6 +397,21 @@ mod tests {
         let [in_board, by_acp] = [case, by_acp].map(|case| Case { environment, ..case }.to_string());
         assert_eq!(in_board, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, in board, beside 8 B faa");
         assert_eq!(by_acp, "8 KiB put latency by ACP, loopback, in board");
+        let (operation, interface) = (Operation::JacobiExchange, Interface::Mpich);
+        let of_grid = Case { operation, interface, size: 2 << 20, grid: Some(Grid(2, 4)), ..alone };
+        let by = "by MPICH over this device on 2x4 ranks, loopback";
+        assert_eq!(of_grid.to_string(), format!("2 MiB jacobi-exchange latency {by}"));
+        assert_eq!((of_grid.ranks(), alone.ranks()), (8, 0));
+    }
+
+    #[test]
+    fn a_grid_reads_as_it_is_written() {
+        for grid in [Grid(1, 1), Grid(2, 4), Grid(16, 16)] {
+            assert_eq!(grid.to_string().parse(), Ok(grid));
+        }
+        for wrong in ["", "2", "2x", "x2", "0x1", "2x17", "2x2x2", "-1x2", "2X2"] {
+            assert!(wrong.parse::<Grid>().is_err_and(|why| why.contains("as \"2x4\"")), "{wrong}");
+        }
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::quantity::{Quantity, SIZE};
 use super::read::{Field, Item, Node};
 use super::{Block, Settings};
 use crate::case::{
-    Case, EnvironmentName, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes,
+    Case, EnvironmentName, Grid, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes,
 };
-use crate::worker::MOST_PUT;
+use crate::worker::{MOST_PUT, Problem};
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
 const DEPTH: Quantity = Quantity::count(1, 32768);
@@ -64,7 +64,10 @@ pub(super) const KEYS: &[&str] = &[
     "memory",
     "interference",
     "environment",
+    "grid",
     "iterations",
+    "full_iterations",
+    "only_full",
     "warm_up",
     "at_least",
     "at_most",
@@ -87,7 +90,10 @@ pub(super) struct Keys {
     memory: Field<Vec<Item<Memory>>>,
     interference: Field<Vec<Item<Option<Interference>>>>,
     environment: Field<Vec<Item<Option<EnvironmentName>>>>,
+    grid: Field<Vec<Item<Option<Grid>>>>,
     iterations: Field<Item<u64>>,
+    full_iterations: Field<Item<u64>>,
+    only_full: Field<Item<bool>>,
     warm_up: Field<Item<u64>>,
     at_least: Field<Item<Duration>>,
     at_most: Field<Item<Duration>>,
@@ -114,6 +120,9 @@ impl Keys {
                 "memory" => keys.memory = value.list(mistakes, |v| v.word(Memory::ALL, Memory::word)),
                 "interference" => keys.interference = value.list(mistakes, Node::interference),
                 "environment" => keys.environment = value.list(mistakes, |v| v.environment(environments)),
+                "grid" => keys.grid = value.list(mistakes, Node::grid),
+                "only_full" => keys.only_full = value.one(mistakes, Node::flag),
+                "full_iterations" => keys.full_iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
                 "iterations" => keys.iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
                 "warm_up" => keys.warm_up = value.one(mistakes, |v| v.count(WARM_UP)),
                 "at_least" => keys.at_least = value.one(mistakes, |v| v.duration(Duration::ZERO, HOUR)),
@@ -158,6 +167,7 @@ impl<'a> Template<'a> {
         block.check_services(mistakes);
         block.check_sizes(mistakes);
         block.check_latency(mistakes);
+        block.check_grids(mistakes);
         block.check_memory(mistakes);
         block.check_environments(mistakes);
         block.check_times(mistakes);
@@ -288,6 +298,38 @@ impl<'a> Template<'a> {
         }
     }
 
+    /// What a Jacobi kernel needs, and nothing else has.
+    fn check_grids(&self, mistakes: &mut Mistakes<'_>) {
+        let (own, d) = (&self.own, self.defaults);
+        let operations = own.operation.or(&d.operation).get().into_iter().flatten();
+        let (kernels, others): (Vec<_>, Vec<_>) = operations.partition(|operation| operation.value.is_jacobi());
+        let grids = own.grid.or(&d.grid);
+        if let (Some(kernel), true) = (kernels.first(), grids.is_absent()) {
+            let what = format!("expected the key grid beside {}, as grid = \"1x2\", found none", kernel.value);
+            mistakes.add(kernel.span.clone(), &kernel.key, what);
+        }
+        if let (Some(other), Some(grid)) = (others.first(), own.grid.get().and_then(|grids| grids.first())) {
+            let what = format!(
+                "expected no grid with {}, which jacobi has, found {}",
+                other.value,
+                mistakes.quote(grid.span.clone())
+            );
+            mistakes.add(grid.span.clone(), &grid.key, what);
+        }
+        let sizes = own.size.or(&d.size).get().into_iter().flatten();
+        let odd = kernels
+            .first()
+            .and_then(|kernel| Some((kernel, sizes.into_iter().find(|s| Problem::of(s.value).is_none())?)));
+        if let Some((kernel, size)) = odd {
+            let what = format!(
+                "expected the bytes of a grid of N x N x 2N cells with N a power of 2 from 4 to 256, as 2M, 16M or 128M, for {}, found {}",
+                kernel.value,
+                bytes(size.value)
+            );
+            mistakes.add(size.span.clone(), &size.key, what);
+        }
+    }
+
     /// What the CPU would have to read or write in a GPU's memory: the mistake is where the block has its say.
     fn check_memory(&self, mistakes: &mut Mistakes<'_>) {
         let (own, d) = (&self.own, self.defaults);
@@ -382,7 +424,13 @@ impl<'a> Template<'a> {
         let sizes = length(self.own.size.or(&d.size));
         let driven = length(self.own.depth.or(&d.depth)).saturating_mul(length(self.own.qps.or(&d.qps)));
         let operations = self.own.operation.or(&d.operation).get().into_iter().flatten();
-        let sizes: u64 = operations.map(|o| if o.value.is_atomic() { 1 } else { sizes }).sum();
+        let grids = length(self.own.grid.or(&d.grid));
+        let of = |operation: Operation| match operation {
+            atomic if atomic.is_atomic() => 1,
+            kernel if kernel.is_jacobi() => sizes.saturating_mul(grids),
+            _ => sizes,
+        };
+        let sizes: u64 = operations.map(|o| of(o.value)).fold(0, u64::saturating_add);
         let measures = self.own.measure.or(&d.measure).get().into_iter().flatten();
         let driven: u64 = measures.map(|m| if m.value == Measure::Latency { 1 } else { driven }).sum();
         lists.into_iter().chain([sizes, driven]).fold(1, u64::saturating_mul)
@@ -402,6 +450,7 @@ impl<'a> Template<'a> {
         let services = values(own.service.or(&d.service), &[Service::Rc]);
         let services: Vec<_> = interfaces.iter().flat_map(|i| services.iter().map(move |s| (*i, *s))).collect();
         let environments = values(own.environment.or(&d.environment), &[None]);
+        let grids = values(own.grid.or(&d.grid), &[None]);
         let sizes = values(own.size.or(&d.size), &[SIZE_DEFAULT]);
         let depths = values(own.depth.or(&d.depth), &[u64::from(DEPTH_DEFAULT)]);
         let qps = values(own.qps.or(&d.qps), &[1]);
@@ -419,8 +468,10 @@ impl<'a> Template<'a> {
             let (depths, qps) = if latency { (&vec![1], &vec![1]) } else { (&depths, &qps) };
             for &operation in &operations {
                 let sizes = if operation.is_atomic() { &vec![8] } else { &sizes };
+                let grids = if operation.is_jacobi() { &grids } else { &vec![None] };
                 let driven = environments.iter().flat_map(|e| services.iter().map(move |s| (*e, *s)));
-                for (environment, (interface, service)) in driven {
+                let driven = driven.flat_map(|(e, s)| grids.iter().map(move |grid| (e, s, *grid)));
+                for (environment, (interface, service), grid) in driven {
                     for &(placement, memory) in &places {
                         for &interference in &interferences {
                             for (&qps, &depth) in qps.iter().flat_map(|q| depths.iter().map(move |d| (q, d))) {
@@ -438,6 +489,7 @@ impl<'a> Template<'a> {
                                     memory,
                                     interface,
                                     environment,
+                                    grid,
                                 };
                                 let settings = self.settings(measure, interface, depth);
                                 blocks.extend(sizes.iter().map(|&size| Block {
@@ -461,6 +513,8 @@ impl<'a> Template<'a> {
             |own: &Field<Item<Duration>>, d: &Field<Item<Duration>>, default| *own.or(d).value().unwrap_or(&default);
         Settings {
             iterations: given(&own.iterations, &d.iterations, iterations_default(measure, interface)),
+            full_iterations: own.full_iterations.or(&d.full_iterations).value().copied(),
+            only_full: own.only_full.or(&d.only_full).value().copied().unwrap_or(false),
             warm_up: given(&own.warm_up, &d.warm_up, warm_up_default(measure, interface)),
             at_least: time(&own.at_least, &d.at_least, AT_LEAST_DEFAULT),
             at_most: time(&own.at_most, &d.at_most, AT_MOST_DEFAULT),

@@ -76,6 +76,10 @@ pub struct Block {
 pub struct Settings {
     /// Operations of a run, where `at_least` and `at_most` do not say otherwise; 1 to 10^9.
     pub iterations: u64,
+    /// And those of a run that is to be full.
+    pub full_iterations: Option<u64>,
+    /// Nothing is measured in any other run.
+    pub only_full: bool,
     /// Operations before the measurement that do not count.
     pub warm_up: u64,
     /// More operations are made where they would take less than this.
@@ -159,7 +163,9 @@ impl Plan {
     /// About how long a run takes: all rounds over [`Plan::cases`]. A rough forecast, for the first "time left" and for
     /// who chooses a plan; see [`Settings::forecast`].
     pub fn estimate(&self, placement: Placement) -> Duration {
-        let round: Duration = self.cases(placement).iter().map(|(case, settings)| settings.forecast(case)).sum();
+        let cases = self.cases(placement);
+        let measured = cases.iter().filter(|(_, settings)| !settings.only_full);
+        let round: Duration = measured.map(|(case, settings)| settings.forecast(case)).sum();
         round * self.rounds
     }
 }
@@ -167,8 +173,11 @@ impl Plan {
 impl Settings {
     /// Iterations of a measurement by ranks of a job, of messages of so many bytes: the Intel MPI Benchmarks' rule (IMB-MPI1, its
     /// -iter and the volume behind its comma), without the limit of time.
-    pub fn of_ranks(&self, size: u64) -> u64 {
-        self.iterations.min(self.volume / size.max(1)).max(1)
+    pub fn of_ranks(&self, case: &Case) -> u64 {
+        if case.operation.is_jacobi() {
+            return self.iterations;
+        }
+        self.iterations.min(self.volume / case.size.max(1)).max(1)
     }
 
     /// About how long one measurement of a case takes, with what is around it. It supposes a device that takes 1 µs for
@@ -176,12 +185,14 @@ impl Settings {
     /// `at_least` and `at_most` bound how wrong it can be.
     pub fn forecast(&self, case: &Case) -> Duration {
         let per_message = match case.measure {
+            // By 2 GFLOPS, 17 operations for each two bytes of the pressure.
+            _ if case.operation.is_jacobi() => case.size as f64 * 8.5 / 2e9,
             Measure::Latency if case.operation.is_answered() => 2.0 * (1e-6 + case.size as f64 / 5e9),
             Measure::Latency => 1e-6 + case.size as f64 / 5e9,
             Measure::Bandwidth => 0.3e-6 + case.size as f64 / 5e9,
         };
         if case.interface.has_ranks() {
-            let iterations = self.of_ranks(case.size) + self.warm_up;
+            let iterations = self.of_ranks(case) + self.warm_up;
             return OVERHEAD + Duration::from_secs_f64(per_message * iterations as f64);
         }
         let planned = per_message * self.iterations as f64;

@@ -10,7 +10,7 @@ use super::Pin;
 use super::environments::Environments;
 use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
-use crate::case::{EnvironmentName, Interface, Interference, Operation};
+use crate::case::{EnvironmentName, Grid, Interface, Interference, Operation};
 
 /// CPUs that Linux can number (NR_CPUS), and NUMA nodes (MAX_NUMNODES).
 const CPUS: Quantity = Quantity::count(0, 8191);
@@ -188,6 +188,18 @@ impl<'a, 't> Node<'a, 't> {
         let names = || known.keys().map(EnvironmentName::as_str).chain([NO_ENVIRONMENT]);
         let help = if known.is_empty() { "; there is no table [environment.NAME]".to_owned() } else { String::new() };
         Err(Expected(one_of(names()), help + &did_you_mean(text, names())))
+    }
+
+    /// A grid of ranks.
+    pub(super) fn grid(&self) -> Result<Vec<Option<Grid>>, Expected> {
+        let grid = self.text().and_then(|text| text.parse().ok());
+        let expected = || format!("a grid of ranks as \"2x4\", up to {0}x{0}", Grid::MOST);
+        grid.map(|grid| vec![Some(grid)]).ok_or_else(|| Expected(expected(), String::new()))
+    }
+
+    /// true or false.
+    pub(super) fn flag(&self) -> Result<bool, Expected> {
+        self.value.get_ref().as_bool().ok_or_else(|| "true or false".into())
     }
 
     /// One of the words of an enum.

@@ -5,7 +5,7 @@ mod mistakes;
 use std::fmt::Write as _;
 
 use super::*;
-use crate::case::{Interface, Interference, Measure, Memory, Operation, Service};
+use crate::case::{Grid, Interface, Interference, Measure, Memory, Operation, Service};
 use crate::environment::PaperDevice;
 
 const GUIDE: &str = include_str!("../../../../docs/bench.md");
@@ -39,6 +39,7 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
         memory: Memory::Host,
         interface: Interface::Verbs,
         environment: None,
+        grid: None,
     };
     let bandwidth = Case { measure: Measure::Bandwidth, depth: 128, ..latency };
     let faa = Operation::FetchAdd;
@@ -46,6 +47,8 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
     assert_eq!(cases.iter().map(|(case, _)| *case).collect::<Vec<_>>(), expected);
     let settings = |iterations, warm_up, signal_every| Settings {
         iterations,
+        full_iterations: None,
+        only_full: false,
         warm_up,
         at_least: Duration::from_millis(20),
         at_most: Duration::from_millis(300),
@@ -119,9 +122,12 @@ fn what_a_plan_says_is_what_is_measured() {
         memory: Memory::Gpu,
         interface: Interface::Verbs,
         environment: None,
+        grid: None,
     };
     let settings = Settings {
         iterations: 1000,
+        full_iterations: None,
+        only_full: false,
         warm_up: 0,
         at_least: Duration::from_micros(1500),
         at_most: Duration::from_secs(1),
@@ -278,6 +284,7 @@ fn the_paper_plan_has_every_point_of_the_paper() {
         memory: Memory::Host,
         interface: Interface::Verbs,
         environment: None,
+        grid: None,
     };
     let latency = |case| Case { measure: Measure::Latency, depth: 1, ..case };
     let (write, read, faa, cas) = (Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap);
@@ -342,9 +349,33 @@ fn ranks_of_jobs_are_measured_as_often_as_the_intel_mpi_benchmarks_do() {
     // On this host also where the run has a peer.
     assert!(cases.iter().all(|(case, _)| (case.placement, case.depth, case.qps) == (Placement::Loopback, 1, 1)));
     assert_eq!((settings.iterations, settings.warm_up, settings.volume), (1000, 4, 40 << 20));
-    let iterations = [1, 32 << 10, 64 << 10, 1 << 20, 40 << 20, 64 << 20, 1 << 31].map(|size| settings.of_ranks(size));
+    let iterations = [1, 32 << 10, 64 << 10, 1 << 20, 40 << 20, 64 << 20, 1 << 31]
+        .map(|size| settings.of_ranks(&Case { size, ..first }));
     assert_eq!(iterations, [1000, 1000, 640, 40, 1, 1, 1]);
-    assert_eq!(cases.last().expect("a case").1.of_ranks(64 << 10), 16);
+    let (last, settings) = cases.last().expect("a case");
+    assert_eq!(settings.of_ranks(&Case { size: 64 << 10, ..*last }), 16);
+}
+
+#[test]
+fn kernels_have_grids_of_ranks_and_nothing_else_has() {
+    let text = "[defaults]\nmeasure = 'latency'\ngrid = ['1x1', '2x4']\n\
+        [[case]]\ninterface = 'mpich'\noperation = ['jacobi', 'ping-pong']\nsize = ['2M', '16M']\niterations = 20\n\
+        full_iterations = 1000\n[[case]]\noperation = 'send'\n";
+    let cases = plan(text).cases(Placement::Loopback);
+    let found: Vec<_> = cases.iter().map(|(case, _)| (case.operation, case.size, case.grid, case.ranks())).collect();
+    let expected = [
+        (Operation::Jacobi, 2 << 20, Some(Grid(1, 1)), 2),
+        (Operation::Jacobi, 16 << 20, Some(Grid(1, 1)), 2),
+        (Operation::Jacobi, 2 << 20, Some(Grid(2, 4)), 8),
+        (Operation::Jacobi, 16 << 20, Some(Grid(2, 4)), 8),
+        (Operation::PingPong, 2 << 20, None, 2),
+        (Operation::PingPong, 16 << 20, None, 2),
+        (Operation::Send, 8, None, 0),
+    ];
+    assert_eq!(found, expected);
+    // Each of the steps is made, however large they are.
+    let (first, settings) = &cases[1];
+    assert_eq!((settings.of_ranks(first), settings.full_iterations), (20, Some(1000)));
 }
 
 #[test]

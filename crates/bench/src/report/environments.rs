@@ -70,7 +70,8 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
 
 fn groups(results: &Results) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for seen in seen_where(results, |_| true) {
+    // A kernel on grids of ranks has figures of its own.
+    for seen in seen_where(results, |case| case.grid.is_none()) {
         let (environment, what) = (seen.case().environment, Case { size: 0, environment: None, ..*seen.case() });
         let place = groups.iter().position(|group| group.what == what).unwrap_or_else(|| {
             groups.push(Group { what, series: Vec::new() });

@@ -16,6 +16,7 @@ mod general;
 mod html;
 mod ink;
 mod interference;
+pub(crate) mod jacobi;
 mod machine;
 pub(crate) mod number;
 mod orders;
@@ -91,6 +92,7 @@ fn all(results: &Results) -> Result<Chapters> {
         (OF_TCA, tca::figures(results)?),
         (OF_ACP, acp),
         (OF_THE_PAPER, paper),
+        ("A Jacobi kernel on grids of ranks", jacobi::figures(results)?),
         ("Environments beside each other", environments),
         (rest, general::of_the_rest(results, is_of_paper)?),
     ];

@@ -181,6 +181,10 @@ pub fn name(operation: Operation) -> &'static str {
         Operation::Copy => "copy",
         Operation::PingPong => "ping-pong",
         Operation::RawPut => "raw put",
+        Operation::Jacobi => "Jacobi step",
+        Operation::JacobiCalculation => "calculation",
+        Operation::JacobiExchange => "halo exchange",
+        Operation::JacobiAllreduce => "allreduce",
     }
 }
 

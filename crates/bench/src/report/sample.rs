@@ -22,6 +22,7 @@ pub fn write_case(size: u64) -> Case {
         memory: Memory::Host,
         interface: Interface::Verbs,
         environment: None,
+        grid: None,
     }
 }
 
@@ -270,7 +271,7 @@ fn model(case: &Case) -> f64 {
             Operation::Read => 1.2,
             Operation::FetchAdd => 2.0,
             Operation::CompareSwap => 2.1,
-            Operation::Put | Operation::Get | Operation::Copy | Operation::PingPong | Operation::RawPut => 1.0,
+            _ => 1.0,
         };
     let long = case.interference.is_some_and(|s| s.size > 4096);
     let slower = match case.interference.map(|s| s.operation) {

@@ -42,15 +42,15 @@ pub type StartJob<'s> = dyn Fn(&JobRequest<'_>) -> Result<Command, String> + 's;
 
 /// A job under way.
 pub struct Job<'a> {
-    /// Ranks that nobody orders anything. Dropped first.
-    others: Vec<WorkerHandle<'a>>,
+    /// Ranks besides requester and responder. Dropped first.
+    pub others: Vec<WorkerHandle<'a>>,
     _launcher: Launcher,
 }
 
 impl<'a> Job<'a> {
     /// Has the ranks started by the command that `command` makes, and waits until all have joined: the job, and its ranks.
     pub fn start(
-        interface: Interface,
+        (interface, ranks): (Interface, u32),
         port: u8,
         starter: u64,
         command: &StartJob<'_>,
@@ -59,7 +59,6 @@ impl<'a> Job<'a> {
     ) -> Result<(Self, Vec<WorkerHandle<'a>>), WorkerError> {
         let failed = |e: io::Error| WorkerError::Failed(format!("cannot start ranks of {}: {e}", interface.name()));
         let (listener, name) = listen().map_err(failed)?;
-        let ranks = interface.ranks();
         let request = JobRequest { interface, port, ranks, starter, name: &name };
         let mut command = command(&request).map_err(WorkerError::Failed)?;
         let mut begin = || -> io::Result<Child> {
@@ -73,11 +72,6 @@ impl<'a> Job<'a> {
             workers.push(WorkerHandle::of_rank(stream, ranks, interrupted)?);
         }
         Ok((Self { others: vec![], _launcher: launcher }, workers))
-    }
-
-    /// Keeps ranks that nobody orders anything until the job ends.
-    pub fn keep(&mut self, others: Vec<WorkerHandle<'a>>) {
-        self.others = others;
     }
 }
 
@@ -175,7 +169,7 @@ mod tests {
             command.args(["-c", script]);
             Ok(command)
         };
-        Job::start(Interface::Acp, 1, 4096, &command, &log, interrupted).map(|(job, _)| job)
+        Job::start((Interface::Acp, 3), 1, 4096, &command, &log, interrupted).map(|(job, _)| job)
     }
 
     #[test]
@@ -196,7 +190,7 @@ mod tests {
     fn a_command_that_there_is_not_is_the_reason() {
         let log = tempfile::tempfile().expect("a file");
         let (interrupted, none) = (AtomicBool::new(false), |_: &JobRequest<'_>| Err("no mpirun".to_owned()));
-        let Err(error) = Job::start(Interface::Mpich, 1, 0, &none, &log, &interrupted) else {
+        let Err(error) = Job::start((Interface::Mpich, 2), 1, 0, &none, &log, &interrupted) else {
             panic!("nothing to start")
         };
         assert_eq!(error.to_string(), "no mpirun");

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -114,7 +115,7 @@ pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
     let shown = headlines(&run.cases);
     let values = values::tables(&mut run.collected, &shown, false, Screen::Out);
     let results = run.collected.results(why);
-    let tables = [values, report::tca::text(&results, Screen::Out)];
+    let tables = [values, report::jacobi::text(&results, Screen::Out), report::tca::text(&results, Screen::Out)];
     let table = tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n");
     write(&results, &options.dir)?;
     Ok(Outcome { results, table, by_user })
@@ -329,10 +330,15 @@ fn possible(plan: &Plan, cases: Cases, setup: &Setup, launcher: &Launcher) -> (C
         Some((*name, why))
     };
     let refused: BTreeMap<EnvironmentName, String> = plan.environments.iter().filter_map(refusal).collect();
+    let processors = thread::available_parallelism().map_or(1, usize::from) as u32;
+    let crowded = format!("its ranks are more than the {processors} processors of this host: --full");
     let (mut there, mut not) = (vec![], vec![]);
-    for (case, settings) in cases {
+    for (case, mut settings) in cases.into_iter().filter(|(_, settings)| setup.full || !settings.only_full) {
+        settings.iterations = settings.full_iterations.filter(|_| setup.full).unwrap_or(settings.iterations);
+        let is_crowded = case.grid.is_some_and(|grid| grid.ranks() > processors);
         let why = match case.environment.and_then(|name| refused.get(&name)) {
             Some(why) => Some(why.as_str()),
+            None if is_crowded && !setup.full => Some(crowded.as_str()),
             None if reachable || case.placement == Placement::Loopback => None,
             None => Some("there is no other host: name one by --peer"),
         };

@@ -23,6 +23,8 @@ const STREAM_DEPTH: u32 = 128;
 const STREAM_SIGNAL_EVERY: u32 = 100;
 /// What a run may take longer than planned before its worker is given up.
 const SLACK: Duration = Duration::from_secs(60);
+/// And a Jacobi kernel, of whose ranks several may share a processor.
+const STEPS_SLACK: Duration = Duration::from_secs(3600);
 
 /// A requester and a responder that are connected for a case.
 type Pair<'p, 'a> = (&'p mut WorkerHandle<'a>, &'p mut WorkerHandle<'a>);
@@ -122,8 +124,10 @@ impl<'a> Team<'a> {
 
     /// A team of the ranks of a job, on the CPUs of `like`, which is on this host.
     pub fn of_job(mut ranks: Vec<WorkerHandle<'a>>, mut job: Job<'a>, like: &Team<'_>) -> Result<Self, WorkerError> {
+        // Where there are more of them than processors that are known to be free, the scheduler knows better.
+        let is_small = ranks.iter().all(|rank| rank.role() != Role::Further);
         for rank in &mut ranks {
-            let cpu = like.places.of(rank.role());
+            let cpu = like.places.of(rank.role()).filter(|_| is_small);
             let interface = Interface::Verbs;
             let settle = Order::Settle { cpu, interface, memory: Memory::Host, node: None, gpu: None, bytes: 0 };
             match rank.ask(&settle, ANSWER_TIMEOUT)? {
@@ -138,7 +142,7 @@ impl<'a> Team<'a> {
         let (Some(client), Some(server)) = (take(Role::Client), take(Role::Server)) else {
             return Err(WorkerError::Failed("a job without two ranks".into()));
         };
-        job.keep(ranks);
+        job.others = ranks;
         let (mut here, mut there) = (like.here.clone(), like.there.clone());
         // The places are those of the team that this one is like.
         here.pinned.clear();
@@ -172,7 +176,8 @@ impl<'a> Team<'a> {
         // Also after a failure, so that the next case finds them free; what ended the run says more than what this does.
         let mut released = Ok(());
         let background = self.background.iter_mut().flat_map(|(client, server)| [client, server]);
-        for worker in [&mut self.client, &mut self.server].into_iter().chain(background) {
+        let others = self.job.iter_mut().filter(|_| case.operation.is_jacobi()).flat_map(|job| &mut job.others);
+        for worker in [&mut self.client, &mut self.server].into_iter().chain(background).chain(others) {
             released = released.and(worker.release());
         }
         match (result, released) {
@@ -190,8 +195,25 @@ impl<'a> Team<'a> {
     ) -> Result<Outcome, WorkerError> {
         let spec = Spec { warm_up: settings.warm_up, ..spec(case, settings, self.mtu) };
         pair_up((&mut self.client, &mut self.server), &spec)?;
-        let planned = *iterations.get_or_insert_with(|| settings.of_ranks(case.size));
-        let (measured, _) = start((&mut self.client, &mut self.server), &spec, planned, SLACK)?;
+        let planned = *iterations.get_or_insert_with(|| settings.of_ranks(case));
+        let others = self.job.iter_mut().filter(|_| case.operation.is_jacobi()).flat_map(|job| &mut job.others);
+        let mut others: Vec<_> = others.collect();
+        for other in &mut others {
+            match other.ask(&Order::Prepare(Spec { side: Side::Responder, ..spec }), ANSWER_TIMEOUT)? {
+                Answer::Prepared(_) => {}
+                answer => return Err(other.out_of_order(&answer)),
+            }
+            other.order(&Order::Start { iterations: planned })?;
+            listening(other)?;
+        }
+        let limit = if case.operation.is_jacobi() { STEPS_SLACK } else { SLACK };
+        let (measured, _) = start((&mut self.client, &mut self.server), &spec, planned, limit)?;
+        for other in &mut others {
+            match other.answer(limit)? {
+                Answer::Served { .. } => {}
+                answer => return Err(other.out_of_order(&answer)),
+            }
+        }
         Ok((measured, 0, None))
     }
 
@@ -396,6 +418,7 @@ impl Places {
             // Where two more processes run, a third rank has the place of the first of them.
             Role::BackgroundClient | Role::Third => (self.pinning.background_client, self.here.background_client),
             Role::BackgroundServer => (self.pinning.background_server, self.there.background_server),
+            Role::Further => return None,
         };
         match pin {
             Pin::Auto => automatic,
@@ -416,6 +439,8 @@ mod tests {
     fn settings() -> Settings {
         Settings {
             iterations: 5000,
+            full_iterations: None,
+            only_full: false,
             warm_up: 256,
             at_least: Duration::from_millis(20),
             at_most: Duration::from_millis(300),

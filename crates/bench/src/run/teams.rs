@@ -20,15 +20,15 @@ use crate::protocol::{Answer, Order, PORT};
 use crate::results::{Header, Host, PlanText, RawFigures};
 use crate::worker::SCATTER;
 
-/// What the workers of a team have in common.
-pub type Kind = (Placement, Memory, Interface, Option<EnvironmentName>);
+/// What the workers of a team have in common; the number is that of the ranks of a job.
+pub type Kind = (Placement, Memory, Interface, Option<EnvironmentName>, u32);
 
 /// The team that every run has: it shows the device, and measures the machine itself.
-const PLAIN: Kind = (Placement::Loopback, Memory::Host, Interface::Verbs, None);
+const PLAIN: Kind = (Placement::Loopback, Memory::Host, Interface::Verbs, None, 0);
 
 /// The kind of team that carries out a case.
 pub fn kind(case: &Case) -> Kind {
-    (case.placement, case.memory, case.interface, case.environment)
+    (case.placement, case.memory, case.interface, case.environment, case.ranks())
 }
 
 /// The workers of each kind, made when they are first needed and again when they died.
@@ -105,11 +105,12 @@ impl<'r> Teams<'r> {
     }
 
     fn make(&mut self, kind: Kind) -> Result<Team<'r>, WorkerError> {
-        let (placement, memory, interface, environment) = kind;
+        let (placement, memory, interface, environment, ranks) = kind;
         // Whoever opens the device has its file then: it needs no name any longer.
         let environment = self.prepare(environment)?;
         if interface.has_ranks() {
-            return self.make_job(interface, self.bytes.get(&kind).map_or(1, |bytes| bytes.0), &environment);
+            let starter = self.bytes.get(&kind).map_or(1, |bytes| bytes.0);
+            return self.make_job((interface, ranks), starter, &environment);
         }
         let peer = self.setup.peer.as_ref().filter(|_| placement == Placement::Peer);
         let route = match (placement, peer) {
@@ -153,7 +154,7 @@ impl<'r> Teams<'r> {
     /// Ranks with so much starter memory, on the CPUs of the plain team.
     fn make_job(
         &mut self,
-        interface: Interface,
+        job: (Interface, u32),
         starter: u64,
         environment: &Prepared,
     ) -> Result<Team<'r>, WorkerError> {
@@ -166,7 +167,7 @@ impl<'r> Teams<'r> {
             Ok(command)
         };
         let like = self.get(PLAIN)?;
-        let (job, ranks) = Job::start(interface, port, starter, &command, &log, interrupted)?;
+        let (job, ranks) = Job::start(job, port, starter, &command, &log, interrupted)?;
         Team::of_job(ranks, job, like)
     }
 

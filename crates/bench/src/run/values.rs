@@ -32,7 +32,9 @@ pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Scr
     if running {
         return of(&shown, None, screen);
     }
-    let (by_ranks, others): (Vec<_>, Vec<_>) = shown.into_iter().partition(|s| s.case.interface.has_ranks());
+    // Kernels on grids of ranks have a table of their own.
+    let shown = shown.into_iter().filter(|s| s.case.grid.is_none());
+    let (by_ranks, others): (Vec<_>, Vec<_>) = shown.partition(|s| s.case.interface.has_ranks());
     let tables = [of(&others, Some(rounds), screen), over_sizes(&by_ranks, screen)];
     tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }
@@ -137,8 +139,9 @@ fn row(Shown { case, summary, runs, failures }: &Shown, planned: Option<u32>) ->
 /// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its interface.
 fn how(case: &Case) -> String {
     if case.interface != Interface::Verbs {
-        let name = case.interface.name();
-        return case.environment.map_or_else(|| name.to_owned(), |environment| format!("{name}, in {environment}"));
+        let on = case.grid.map_or_else(String::new, |grid| format!(" on {grid} ranks"));
+        let name = format!("{}{on}", case.interface.name());
+        return case.environment.map_or_else(|| name.clone(), |environment| format!("{name}, in {environment}"));
     }
     let mut how = case.service.word().to_uppercase();
     if case.measure == Measure::Bandwidth {

@@ -43,12 +43,14 @@ pub enum Role {
     BackgroundServer,
     /// The third rank of a job: where a copy goes between two others.
     Third,
+    /// A further rank of a job.
+    Further,
 }
 
 impl Role {
     /// That of a rank by its number.
-    pub fn of_rank(rank: u32) -> Option<Self> {
-        [Self::Client, Self::Server, Self::Third].get(rank as usize).copied()
+    pub fn of_rank(rank: u32) -> Self {
+        [Self::Client, Self::Server, Self::Third].get(rank as usize).copied().unwrap_or(Self::Further)
     }
 
     /// As in plans and results.
@@ -59,6 +61,7 @@ impl Role {
             Self::BackgroundClient => "background_client",
             Self::BackgroundServer => "background_server",
             Self::Third => "third",
+            Self::Further => "further",
         }
     }
 }
@@ -71,6 +74,7 @@ impl fmt::Display for Role {
             Self::BackgroundClient => "the interfering requester",
             Self::BackgroundServer => "the responder of the interference",
             Self::Third => "the third rank",
+            Self::Further => "a further rank",
         })
     }
 }
@@ -155,9 +159,10 @@ impl<'a> WorkerHandle<'a> {
             Answer::Joined(joined) => joined,
             other => return Err(rank.out_of_order(&other)),
         };
-        let role = Role::of_rank(joined.rank).filter(|_| (joined.version, joined.ranks) == (VERSION, ranks));
-        let unfit = || WorkerError::Failed(format!("a rank of another job than was started: {joined:?}"));
-        rank.role = role.ok_or_else(unfit)?;
+        if (joined.version, joined.ranks) != (VERSION, ranks) || joined.rank >= ranks {
+            return Err(WorkerError::Failed(format!("a rank of another job than was started: {joined:?}")));
+        }
+        rank.role = Role::of_rank(joined.rank);
         Ok(rank)
     }
 

@@ -77,6 +77,7 @@ pub fn latency() -> Case {
         memory: Memory::Host,
         interface: Interface::Verbs,
         environment: None,
+        grid: None,
     }
 }
 

@@ -2,7 +2,7 @@
 //! operations a cell. The cells lie in blocks, which ranks have: a grid of ranks in the first two dimensions. Before each step a block
 //! gets what its neighbours have beside it, its *halo*.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use anyhow::Result;
 
@@ -10,6 +10,39 @@ use anyhow::Result;
 const OMEGA: f32 = 0.8;
 /// Bytes of a cell in a message.
 const CELL: usize = size_of::<f32>();
+
+/// Lines between the beginnings of two arrays, besides whole pages: rows of all of them would else share the same few sets of the caches.
+const STAGGER: usize = 5 * 64 / CELL;
+
+/// Cells of a block, one value for each.
+struct Array {
+    cells: Vec<f32>,
+    skip: usize,
+}
+
+impl Array {
+    /// The one with that number of a block's.
+    fn new(number: usize, len: usize, value: f32) -> Array {
+        let skip = number * STAGGER;
+        Array { cells: vec![value; skip + len], skip }
+    }
+}
+
+impl Deref for Array {
+    type Target = [f32];
+
+    #[inline]
+    fn deref(&self) -> &[f32] {
+        &self.cells[self.skip..]
+    }
+}
+
+impl DerefMut for Array {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.cells[self.skip..]
+    }
+}
 
 /// Cells of the whole problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +58,11 @@ impl Problem {
         let shape = |edge: u64| 2 * edge * edge * edge * CELL as u64;
         let edge = (2..=8).map(|power| 1 << power).find(|edge| shape(*edge) == bytes)? as usize;
         Some(Problem { cells: [edge, edge, 2 * edge] })
+    }
+
+    /// Floating-point operations of a step: 34 for each cell that is not of the border.
+    pub fn operations(self) -> u64 {
+        34 * self.cells.iter().map(|cells| *cells as u64 - 2).product::<u64>()
     }
 }
 
@@ -45,14 +83,14 @@ pub struct Block {
     neighbours: [[Option<u32>; 2]; 2],
     /// Where in the grid of ranks it is.
     place: [usize; 2],
-    pressure: Vec<f32>,
-    next: Vec<f32>,
+    pressure: Array,
+    next: Array,
     /// Coefficients of each cell, of which the benchmark has arrays, so that they take their share of the memory's bandwidth.
-    a: [Vec<f32>; 4],
-    b: [Vec<f32>; 3],
-    c: [Vec<f32>; 3],
-    bound: Vec<f32>,
-    work: Vec<f32>,
+    a: [Array; 4],
+    b: [Array; 3],
+    c: [Array; 3],
+    bound: Array,
+    work: Array,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
 }
@@ -81,8 +119,8 @@ impl Block {
             [low, (place[d] + 1 < ranks[d]).then(|| (rank + step) as u32)]
         });
         let all = cells.iter().product();
-        let filled = |value: f32| vec![value; all];
-        let mut pressure = filled(0.0);
+        let filled = |number, value| Array::new(number, all, value);
+        let mut pressure = filled(0, 0.0);
         for (i, plane) in pressure.chunks_exact_mut(cells[1] * cells[2]).enumerate() {
             // As the benchmark begins: the square of the place in the first dimension. In the halo it is overwritten.
             let at = (own[0].start + i).saturating_sub(1) as f32 / (problem.cells[0] - 1) as f32;
@@ -93,13 +131,13 @@ impl Block {
             inner,
             neighbours,
             place,
-            next: pressure.clone(),
             pressure,
-            a: [filled(1.0), filled(1.0), filled(1.0), filled(1.0 / 6.0)],
-            b: [filled(0.0), filled(0.0), filled(0.0)],
-            c: [filled(1.0), filled(1.0), filled(1.0)],
-            bound: filled(1.0),
-            work: filled(0.0),
+            next: filled(1, 0.0),
+            a: [filled(2, 1.0), filled(3, 1.0), filled(4, 1.0), filled(5, 1.0 / 6.0)],
+            b: [filled(6, 0.0), filled(7, 0.0), filled(8, 0.0)],
+            c: [filled(9, 1.0), filled(10, 1.0), filled(11, 1.0)],
+            bound: filled(12, 1.0),
+            work: filled(13, 0.0),
             outgoing: Vec::new(),
             incoming: Vec::new(),
         })

@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use vervain_rdma::{Context, Library, PathOptions, Pd};
 
 use self::clock::Clock;
+pub use self::jacobi::Problem;
 use self::memory::Memory;
 pub use self::memory::SCATTER;
 use self::pair::Pair;

@@ -226,9 +226,7 @@ impl Pair {
             (Operation::Read, None) => SendRequest::read(&sge, there),
             (Operation::FetchAdd, None) => SendRequest::fetch_add(&sge, there, 1),
             (Operation::CompareSwap, None) => SendRequest::compare_swap(&sge, there, 0, 0),
-            (Operation::Put | Operation::Get | Operation::Copy | Operation::PingPong | Operation::RawPut, None) => {
-                unreachable!("refused by Pair::new")
-            }
+            (_, None) => unreachable!("refused by Pair::new"),
         };
         let request = if signaled { request.signaled() } else { request };
         let request = if self.inline { request.inline() } else { request };

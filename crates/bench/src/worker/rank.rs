@@ -15,9 +15,10 @@ use vervain_acp::{GlobalAddress, Order as Begin, Settings, World};
 use vervain_mpi::{Flavour, Mpi};
 
 use super::FOREVER;
-use super::clock::Clock;
+use super::clock::{Clock, Ticks};
+use super::jacobi::{Block, Problem};
 use super::segments::Course;
-use crate::case::{Case, Interface, Operation};
+use crate::case::{Case, Grid, Interface, Operation};
 use crate::control::{Control, Silence};
 use crate::protocol::{Answer, Ends, Joined, Measured, Order, Side, Spec, VERSION};
 use crate::stats::Recorder;
@@ -63,7 +64,7 @@ pub fn join(name: &str, interface: Interface) -> Result<()> {
     };
     let (rank, ranks) = member.place();
     control.send(&Answer::Joined(Joined { version: VERSION, rank, ranks }))?;
-    let mut rank = Rank { member, clock: Clock::new(), case: None, buffers: Buffers::default() };
+    let mut rank = Rank { member, clock: Clock::new(), case: None, buffers: Buffers::default(), block: None };
     loop {
         let order = match control.receive(FOREVER) {
             Ok(order) => order,
@@ -120,6 +121,8 @@ struct Rank {
     clock: Clock,
     case: Option<Spec>,
     buffers: Buffers,
+    /// This rank's part of a Jacobi kernel; none where there are more ranks than blocks.
+    block: Option<Block>,
 }
 
 /// Where MPI's messages come from and go to; nothing for ACP, which has starter memory. Kept from case to case, since touching
@@ -198,7 +201,7 @@ impl Rank {
                 self.start(iterations)
             }
             Order::Release(number) => {
-                self.case = None;
+                (self.case, self.block) = (None, None);
                 self.buffers.keep((machine::memory() / SHARE_KEPT) as usize);
                 Ok(Answer::Released(number))
             }
@@ -209,7 +212,13 @@ impl Rank {
     fn prepare(&mut self, spec: Spec) -> Result<()> {
         let Case { operation, interface, size, .. } = spec.case;
         ensure!(Operation::of(interface).contains(&operation), "{operation} is no operation of {}", interface.name());
-        if matches!(self.member, Member::Mpi(_)) {
+        if operation.is_jacobi() {
+            let problem = Problem::of(size).context("no such problem")?;
+            let Grid(i, j) = spec.case.grid.context("no grid of ranks")?;
+            let rank = self.member.place().0 as usize;
+            self.block = Block::new(problem, [i.into(), j.into()], rank);
+            ensure!(rank > 0 || self.block.is_some(), "a block without cells");
+        } else if matches!(self.member, Member::Mpi(_)) {
             self.buffers.provide(usize::try_from(size)?.max(1));
         }
         self.case = Some(spec);
@@ -220,6 +229,16 @@ impl Rank {
         let spec = self.case.context("no case is prepared")?;
         let measure = Timed { iterations, warm_up: spec.warm_up, size: spec.case.size, clock: &self.clock };
         match (&self.member, spec.side) {
+            (Member::Mpi(mpi), side) if spec.case.operation.is_jacobi() => {
+                mpi.barrier()?;
+                let Some(block) = &mut self.block else { return Ok(Answer::Served { received: 0 }) };
+                let is_alone = spec.case.grid.is_none_or(|grid| grid.ranks() == 1);
+                let measured = measure.steps(spec.case.operation, || step(mpi, block, is_alone, &self.clock))?;
+                match side {
+                    Side::Requester => Ok(Answer::Run(measured)),
+                    Side::Responder => Ok(Answer::Served { received: iterations }),
+                }
+            }
             (Member::Acp(_), Side::Responder) => Ok(Answer::Served { received: 0 }),
             (Member::Acp(world), Side::Requester) => {
                 let (to, from) = ends(world, spec.case.operation)?;
@@ -254,6 +273,18 @@ fn ends(world: &World, operation: Operation) -> Result<(GlobalAddress, GlobalAdd
         Operation::Copy => Ok((starter(2)?, starter(1)?)),
         other => bail!("{other} is no operation of ACP"),
     }
+}
+
+/// A step of the Jacobi kernel: when it began, when the halos were there, when it was calculated, when all ranks knew the sum.
+fn step(mpi: &Mpi, block: &mut Block, is_alone: bool, clock: &Clock) -> Result<[Ticks; 4]> {
+    let begun = clock.now();
+    block.exchange(|with, outgoing, incoming| Ok(mpi.exchange(outgoing, incoming, with)?))?;
+    let exchanged = clock.now();
+    let left = block.step();
+    let calculated = clock.now();
+    let left = if is_alone { left } else { mpi.sum(left)? };
+    ensure!(left.is_finite(), "the calculation has left its numbers: {left}");
+    Ok([begun, exchanged, calculated, clock.now()])
 }
 
 /// How an operation is measured.
@@ -301,6 +332,27 @@ impl Timed<'_> {
         }
         let measured: Measured = course.end(made, recorder.into_buckets());
         Ok(Answer::Run(measured))
+    }
+
+    /// Steps of a Jacobi kernel, of each of which that part is recorded which `operation` is.
+    fn steps(&self, operation: Operation, mut once: impl FnMut() -> Result<[Ticks; 4]>) -> Result<Measured> {
+        let (from, to) = match operation {
+            Operation::JacobiExchange => (0, 1),
+            Operation::JacobiCalculation => (1, 2),
+            Operation::JacobiAllreduce => (2, 3),
+            _ => (0, 3),
+        };
+        let mut recorder = Recorder::new();
+        for _ in 0..self.warm_up {
+            once()?;
+        }
+        let mut course = Course::begin(self.iterations, self.clock);
+        for made in 1..=self.iterations {
+            let times = once()?;
+            recorder.record(self.clock.picoseconds(times[from], times[to]));
+            course.mark(made, times[3]);
+        }
+        Ok(course.end(self.iterations, recorder.into_buckets()))
     }
 }
 

@@ -93,6 +93,9 @@ pub struct RunArgs {
     /// Rounds of each case, instead of the plan's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "resume")]
     pub rounds: Option<u32>,
+    /// Also cases with more ranks than this host has processors, and the iterations that the plan has for a full run
+    #[arg(long, conflicts_with = "resume")]
+    pub full: bool,
     /// Seed of order and resampling, instead of the plan's
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     pub seed: Option<u64>,

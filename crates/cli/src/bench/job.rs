@@ -17,6 +17,8 @@ struct Mpi {
     mark: &'static str,
     package: &'static str,
     options: &'static [&'static str],
+    /// The option that says how many ranks there are.
+    ranks: &'static str,
     /// More of them for ranks that use this device and nothing else.
     over_device: &'static [&'static str],
 }
@@ -27,7 +29,8 @@ const OPEN_MPI: Mpi = Mpi {
     mark: "Open MPI",
     package: "openmpi-bin",
     // Ranks are pinned by the coordinator. A host of one processor runs both all the same.
-    options: &["--bind-to", "none", "--oversubscribe", "-np", "2"],
+    options: &["--bind-to", "none", "--oversubscribe"],
+    ranks: "-np",
     over_device: &[
         "--mca",
         "pml",
@@ -53,7 +56,8 @@ const MPICH: Mpi = Mpi {
     launchers: ["mpirun.mpich", "mpirun"],
     mark: "HYDRA",
     package: "mpich",
-    options: &["-bind-to", "none", "-n", "2"],
+    options: &["-bind-to", "none"],
+    ranks: "-n",
     over_device: &[],
 };
 
@@ -89,7 +93,7 @@ pub fn command(workers: &Workers, request: &JobRequest<'_>) -> Result<Command, S
         format!("{name} is not installed: there is no {own}, nor an mpirun of its (Debian: apt install {package})")
     })?;
     let mut command = Command::new(launcher);
-    command.args(mpi.options);
+    command.args(mpi.options).args([mpi.ranks, &request.ranks.to_string()]);
     // Open MPI asks for these before it starts as root.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     if over_device {

@@ -58,7 +58,7 @@ fn measure(args: &RunArgs) -> Result<ExitCode> {
         (Some(plan), _) => {
             let dir = args.out.clone().unwrap_or_else(|| default_directory(&plan.name));
             let Which { device, gid_index, .. } = args.which.clone();
-            let setup = Setup { device, port: args.port, gid_index, peer: args.peer.clone() };
+            let setup = Setup { device, port: args.port, gid_index, peer: args.peer.clone(), full: args.full };
             (Some((plan, setup)), dir)
         }
         (None, dir) => (None, dir.clone().unwrap_or_default()),

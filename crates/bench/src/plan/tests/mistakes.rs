@@ -19,7 +19,7 @@ fn a_mistake_is_shown_with_its_place_its_key_and_its_line() {
     let text = "title = \"Mine\"\n\n[[case]]\noperation = \"wirte\"\nmeasure = \"latency\"\n";
     let errors = parse("mine.toml", text).expect_err("a mistake").to_string();
     let expected = concat!(
-        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, ",
+        "mine.toml:4:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong, raw-put, jacobi, jacobi-calculation, jacobi-exchange or jacobi-allreduce, ",
         r#"found "wirte"; did you mean "write"?
   |
 4 | operation = "wirte"
@@ -51,7 +51,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
 /// What many of the sentences below have in common.
 fn whole(text: &str) -> String {
     let keys = "expected a key interface, operation, service, measure, size, depth, qps, placement, memory, interference, environment, \
-                iterations, warm_up, at_least, at_most, inline, signal_every or volume";
+                grid, iterations, full_iterations, only_full, warm_up, at_least, at_most, inline, signal_every or volume";
     let polled =
         "expected host for the latency of write, since the CPU polls that memory and cannot poll a GPU's, found gpu";
     text.replace("{SIZES}", r#"expected 1 B to 2 GiB, written 8, "64K", "8 MiB", "8..8M" or "8..8M by 4""#)
@@ -166,18 +166,37 @@ const OF_A_PLAN: &[(&str, &[&str])] = &[
         "[[case]]",
         &[
             "1:1 case[1]: expected the key measure, latency or bandwidth, found none",
-            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, found none",
+            "1:1 case[1]: expected the key operation, send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong, raw-put, jacobi, jacobi-calculation, jacobi-exchange or jacobi-allreduce, found none",
         ],
     ),
     (
         "[[case]]\ninterface = ['acp', 'mpich']\noperation = 'put'\nmeasure = ['latency', 'bandwidth']\nplacement = 'peer'",
         &[
-            "3:13 case[1].operation: expected ping-pong, which interface \"mpich\" has, found put",
+            "3:13 case[1].operation: expected ping-pong, jacobi, jacobi-calculation, jacobi-exchange or jacobi-allreduce, which interface \"mpich\" has, found put",
             "4:23 case[1].measure[2]: expected latency with interface \"acp\", found 'bandwidth'",
             "4:23 case[1].measure[2]: expected latency with interface \"mpich\", found 'bandwidth'",
             "5:13 case[1].placement: expected loopback with interface \"acp\", found 'peer'",
             "5:13 case[1].placement: expected loopback with interface \"mpich\", found 'peer'",
         ],
+    ),
+    (
+        "[[case]]\ninterface = 'mpich'\noperation = 'jacobi'\nmeasure = 'latency'\nsize = ['2M', '3M']",
+        &[
+            "3:13 case[1].operation: expected the key grid beside jacobi, as grid = \"1x2\", found none",
+            "5:15 case[1].size[2]: expected the bytes of a grid of N x N x 2N cells with N a power of 2 from 4 to 256, as 2M, 16M or \
+             128M, for jacobi, found 3 MiB",
+        ],
+    ),
+    (
+        "[[case]]\ninterface = 'mpich'\noperation = 'jacobi'\nmeasure = 'latency'\nsize = '2M'\ngrid = ['1x2', '2']\nonly_full = 1",
+        &[
+            "6:16 case[1].grid[2]: expected a grid of ranks as \"2x4\", up to 16x16, found '2'",
+            "7:13 case[1].only_full: expected true or false, found 1",
+        ],
+    ),
+    (
+        "[[case]]\noperation = 'send'\nmeasure = 'latency'\ngrid = '1x2'",
+        &["4:8 case[1].grid: expected no grid with send, which jacobi has, found '1x2'"],
     ),
     (
         "[[case]]\noperation = 'get'\nmeasure = 'latency'\nvolume = '1M'\ninterference = '8 B put'",
