@@ -257,18 +257,17 @@ mod tests {
     /// The pressure of the whole problem after some steps on a grid of ranks, and what was left at the last of them.
     fn run(problem: Problem, ranks: [usize; 2], steps: usize) -> (HashMap<[usize; 3], f32>, f64) {
         let all = ranks[0] * ranks[1];
-        let mut ways: HashMap<(usize, usize), (Sender<Vec<u8>>, Option<Receiver<Vec<u8>>>)> = HashMap::new();
-        for from in 0..all {
-            for to in 0..all {
-                let (sender, receiver) = channel();
-                ways.insert((from, to), (sender, Some(receiver)));
-            }
+        // A way from each rank to each, by whom it ends at and begins at.
+        let ways = || (0..all).map(|_| (0..all).map(|_| channel()).collect::<Vec<_>>()).collect::<Vec<_>>();
+        let mut senders: Vec<Vec<Sender<Vec<u8>>>> = (0..all).map(|_| Vec::new()).collect();
+        let mut inboxes: Vec<Vec<Receiver<Vec<u8>>>> = Vec::new();
+        for of_rank in ways() {
+            let (ins, outs): (Vec<_>, Vec<_>) = of_rank.into_iter().map(|(sender, inbox)| (inbox, sender)).unzip();
+            senders.iter_mut().zip(outs).for_each(|(senders, sender)| senders.push(sender));
+            inboxes.push(ins);
         }
         let mut threads = Vec::new();
-        for rank in 0..all {
-            let senders: Vec<_> = (0..all).map(|to| ways[&(rank, to)].0.clone()).collect();
-            let receivers: Vec<_> =
-                (0..all).map(|from| ways.get_mut(&(from, rank)).unwrap().1.take().unwrap()).collect();
+        for (rank, (senders, receivers)) in senders.into_iter().zip(inboxes).enumerate() {
             threads.push(thread::spawn(move || {
                 let mut block = Block::new(problem, ranks, rank).expect("cells");
                 let mut left = 0.0;
