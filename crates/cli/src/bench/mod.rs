@@ -293,7 +293,7 @@ mod tests {
         let refusal = |name, value| of(true).refusal(name, value).unwrap_or_default();
         assert_eq!([refusal("VERVAIN_LINK", "local"), refusal("UCX_TLS", "anything")], ["", ""]);
         assert!(refusal("VERVAIN_LINK", "lcoal").starts_with("VERVAIN_LINK"), "{}", refusal("VERVAIN_LINK", "lcoal"));
-        assert!(refusal("VERVAIN_LNIK", "local").contains("unknown variable"));
+        assert!(refusal(&format!("{PREFIX}LNIK"), "local").contains("unknown variable"));
         let why = of(false).refusal("VERVAIN_LINK", "local").expect("a refusal");
         assert_eq!(why, "VERVAIN_LINK is a variable of Vervain, and the device mlx5_0 is not Vervain's");
         assert!(of(false).refusal("UCX_TLS", "rc").is_none());

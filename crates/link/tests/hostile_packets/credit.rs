@@ -23,6 +23,8 @@ const ECHO: u64 = 28;
 /// What such a message is counted with, and the credit of a peer that is not known yet.
 const COST: u64 = 2048 + 320;
 const FIRST: u64 = (64 << 10) / COST;
+/// How long one is waited for that has never answered.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The socket that stands for the other process.
 struct Peer {
@@ -165,12 +167,13 @@ fn a_sender_without_credit_waits_for_the_echo_and_goes_on() {
 fn a_peer_that_does_not_answer_is_not_waited_for_for_long() {
     alone("credit::a_peer_that_does_not_answer_is_not_waited_for_for_long", || {
         let (world, side, mut peer) = uc();
+        let begin = Instant::now();
         (0..MESSAGES).for_each(|n| side.post(n, None));
         peer.look();
-        assert_eq!(peer.messages, FIRST);
-        let before = Instant::now();
+        // Unless the machine has let it wait already.
+        assert!(peer.messages == FIRST || begin.elapsed() > PATIENCE, "{} messages", peer.messages);
         complete(&side, &mut peer, 0);
-        assert!(before.elapsed() > Duration::from_millis(20), "{:?}", before.elapsed());
+        assert!(begin.elapsed() > PATIENCE, "{:?}", begin.elapsed());
         assert_eq!(world.roce.credit(THERE.into(), THEIR_QPN), Some((None, 0)));
         assert_eq!(peer.probes, [], "nothing but messages goes to a device that may not be Vervain's");
         assert!((5..20).contains(&peer.marked.len()), "{:?}", peer.marked);
