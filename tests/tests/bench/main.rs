@@ -416,7 +416,7 @@ fn a_plan_with_a_mistake_gets_the_line_the_key_and_what_was_expected() {
     let end = Job::start(&mut run(dir.path(), plan, &[])).finish(LIMIT);
     assert_eq!(status(&end), Some(1), "{}", end.describe());
     for wanted in [
-        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong or raw-put, found \"wirte\"",
+        "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong, raw-put, jacobi, jacobi-calculation, jacobi-exchange or jacobi-allreduce, found \"wirte\"",
         "did you mean \"write\"?",
         "plan.toml:5:14: case[1].iterations: expected",
     ] {

@@ -61,6 +61,8 @@ pub fn tiles(results: &Results) -> Vec<[String; 3]> {
     let summaries = || results.cases.iter().filter_map(|c| Some((&c.case, c.summary.as_ref()?)));
     let best = |measure: Measure, of: fn(&Summary) -> f64, is_sound: bool| {
         let alone = summaries().filter(move |(case, _)| case.measure == measure && case.interference.is_none());
+        // Steps of a kernel are no messages.
+        let alone = alone.filter(|(case, _)| case.grid.is_none());
         let values = alone.map(move |(case, summary)| (case, of(summary), summary));
         let values =
             values.filter(move |(_, value, s)| value.is_finite() && *value > 0.0 && (!is_sound || s.flags.is_empty()));
