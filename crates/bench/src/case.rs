@@ -189,6 +189,11 @@ impl Operation {
         matches!(self, Self::Jacobi | Self::JacobiCalculation | Self::JacobiExchange | Self::JacobiAllreduce)
     }
 
+    /// Whether it is what ranks of a kernel do with each other, which one alone does not.
+    pub fn is_between_ranks(self) -> bool {
+        matches!(self, Self::JacobiExchange | Self::JacobiAllreduce)
+    }
+
     /// Whether each message takes a receive of the peer.
     pub fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)

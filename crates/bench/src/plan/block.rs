@@ -491,6 +491,9 @@ impl<'a> Template<'a> {
                                     environment,
                                     grid,
                                 };
+                                if grid == Some(Grid(1, 1)) && operation.is_between_ranks() {
+                                    continue;
+                                }
                                 let settings = self.settings(measure, interface, depth);
                                 blocks.extend(sizes.iter().map(|&size| Block {
                                     case: case(size),

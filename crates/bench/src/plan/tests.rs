@@ -373,6 +373,11 @@ fn kernels_have_grids_of_ranks_and_nothing_else_has() {
         (Operation::Send, 8, None, 0),
     ];
     assert_eq!(found, expected);
+    let parts = "[[case]]\nmeasure = 'latency'\ninterface = 'mpich'\noperation = ['jacobi-calculation', 'jacobi-exchange', \
+        'jacobi-allreduce']\nsize = '2M'\ngrid = ['1x1', '1x2']\n";
+    let alone = plan(parts).cases(Placement::Loopback).into_iter().filter(|(case, _)| case.grid == Some(Grid(1, 1)));
+    let alone: Vec<_> = alone.map(|(case, _)| case.operation).collect();
+    assert_eq!(alone, [Operation::JacobiCalculation], "one rank exchanges nothing");
     // Each of the steps is made, however large they are.
     let (first, settings) = &cases[1];
     assert_eq!((settings.of_ranks(first), settings.full_iterations), (20, Some(1000)));

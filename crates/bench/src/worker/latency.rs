@@ -103,14 +103,28 @@ pub fn reset(pair: &Pair, memory: &Memory) {
 /// The requester: posts, and waits for the answer.
 pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
     let mut player = Player::new(pair, memory, stop)?;
-    let mut times = Times::new(iterations, halved(pair));
+    timed(iterations, halved(pair), clock, |n| {
+        player.post(n)?;
+        // Its completion first: the memory of the message is then free, and the queue never fills.
+        Ok(player.sent()? && player.came(n)?)
+    })
+}
+
+/// Measures each of so many iterations, which `once` makes by its number, from 1, and whose times are divided by `halved`; until it says
+/// that it was stopped (false).
+#[inline]
+pub fn timed(
+    iterations: u64,
+    halved: u64,
+    clock: &Clock,
+    mut once: impl FnMut(u64) -> Result<bool>,
+) -> Result<Measured> {
+    let mut times = Times::new(iterations, halved);
     let mut course = Course::begin(iterations, clock);
     let mut made = 0;
     times.begin(course.began());
     for n in 1..=iterations {
-        player.post(n)?;
-        // Its completion first: the memory of the message is then free, and the queue never fills.
-        if !player.sent()? || !player.came(n)? {
+        if !once(n)? {
             break;
         }
         let now = clock.now();

@@ -11,8 +11,7 @@ use vervain_config::{WINDOW, WindowSpec};
 use vervain_window::{Channel, Claim, GRANULE, HeapOwner, Options, Origin, Put, PutDevice};
 
 use super::clock::Clock;
-use super::latency::Times;
-use super::segments::Course;
+use super::latency::timed;
 use super::wait::{Stop, Wait};
 use crate::protocol::{Ends, Measured, Side, Spec};
 
@@ -108,21 +107,10 @@ impl Puts {
     /// The requester: puts, and waits for the answer.
     pub fn request(&mut self, iterations: u64, stop: &Stop, clock: &Clock) -> Result<Measured> {
         let mut words = self.words();
-        let mut times = Times::new(iterations, 2);
-        let mut course = Course::begin(iterations, clock);
-        let mut made = 0;
-        times.begin(course.began());
-        for n in 1..=iterations {
+        timed(iterations, 2, clock, |n| {
             self.put(&mut words, n)?;
-            if !self.came(n, stop)? {
-                break;
-            }
-            let now = clock.now();
-            made = n;
-            times.add(now, clock);
-            course.mark(n, now);
-        }
-        Ok(course.end(made, times.into_buckets(clock)))
+            self.came(n, stop)
+        })
     }
 
     /// The responder: waits for each put and answers it with its like.

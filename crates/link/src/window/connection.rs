@@ -389,8 +389,9 @@ impl Connection {
         self.service == Service::Uc
     }
 
-    /// The QP is reset or gone.
+    /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would take it along.
     pub fn close(&self) {
+        self.pair().iter().for_each(|pair| pair.flush());
         let mut replying = self.replying.lock();
         self.closed.store(true, Ordering::Relaxed);
         replying.1.release();

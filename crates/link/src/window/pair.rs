@@ -300,8 +300,8 @@ impl Pair {
     /// As there.
     #[inline]
     pub fn push_later(&self, headers: &Headers, stands_for: impl FnOnce()) -> Result<u64, Refused> {
-        self.push_by(|outgoing| {
-            let encoded = encode(headers);
+        let encoded = encode(headers);
+        self.push_by(&encoded, |outgoing| {
             let sent = match acknowledgement(headers).filter(|_| outgoing.holds_acknowledgements()) {
                 Some(short) => outgoing.hold(short, &encoded).map(|does| {
                     if does {
@@ -342,10 +342,7 @@ impl Pair {
     /// [`Refused::Full`] while there is no room; [`Refused::Memory`] where the payload is not there.
     #[inline]
     pub fn push(&self, class: Class, headers: &[u8; HEADERS], from: &Pieces) -> Result<u64, Refused> {
-        self.push_by(|outgoing| {
-            outgoing.headers_end(|| opcode::headers_len(headers[0]));
-            outgoing.packet(class, headers, &PiecesSource::new(from, false))
-        })
+        self.push_by(headers, |outgoing| outgoing.packet(class, headers, &PiecesSource::new(from, false)))
     }
 
     /// [`Pair::push`] of a request of another kind, with what is said besides.
@@ -353,10 +350,7 @@ impl Pair {
     /// # Errors
     /// As there.
     pub fn push_with(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> Result<u64, Refused> {
-        self.push_by(|outgoing| {
-            outgoing.headers_end(|| opcode::headers_len(headers[0]));
-            outgoing.packet_as(kind, Class::Request, headers, &more)
-        })
+        self.push_by(headers, |outgoing| outgoing.packet_as(kind, Class::Request, headers, &more))
     }
 
     /// [`Pair::push`] of a packet whose payload was put where it belongs.
@@ -370,15 +364,17 @@ impl Pair {
         place: (u64, u64),
         ends: Ends,
     ) -> Result<u64, Refused> {
-        self.push_by(|outgoing| {
-            outgoing.headers_end(|| opcode::headers_len(headers[0]));
-            outgoing.landed(class, headers, place, ends)
-        })
+        self.push_by(headers, |outgoing| outgoing.landed(class, headers, place, ends))
     }
 
     #[inline]
-    fn push_by(&self, send: impl FnOnce(&mut Outgoing) -> Result<(), Unsent>) -> Result<u64, Refused> {
+    fn push_by(
+        &self,
+        headers: &[u8; HEADERS],
+        send: impl FnOnce(&mut Outgoing) -> Result<(), Unsent>,
+    ) -> Result<u64, Refused> {
         let push = |outgoing: &mut Outgoing| {
+            outgoing.headers_end(|| opcode::headers_len(headers[0]));
             let sent = send(outgoing);
             if self.owes() {
                 self.owes.store(outgoing.owes(), Ordering::Relaxed);
