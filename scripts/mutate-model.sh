@@ -73,7 +73,7 @@ rule "a name may be seen late" process/gate.rs \
 rule "the lane is not asked for" process/gate.rs \
     '&& lane.open.load(Ordering::Relaxed) != 0' ''
 rule "a pause is not heeded" process/gate.rs \
-    '&& header.paused.load(Ordering::Acquire) == 0' ''
+    '&& !is_closed(switch)' ''
 rule "the key is not looked at" arena/layout.rs \
     'if self.key.load(Ordering::Acquire) != u64::from(key)
             || self.domain' 'if self.domain'

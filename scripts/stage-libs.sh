@@ -4,16 +4,20 @@
 set -eu
 build=$1 dir=$2 packaging=$(dirname "$0")/../packaging
 put() { # FILE NAME
-    cp "$1" "$dir/.$2.new"
-    mv -f "$dir/.$2.new" "$dir/$2"
+    cp "$1" "$dir/$2.new"
+    mv -f "$dir/$2.new" "$dir/$2"
 }
-mkdir -p "$dir"
-for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
+# Programs preload what lies in rsocket, as where rdma-core has it, by its path only.
+mkdir -p "$dir/rsocket"
+for name in ibverbs rdmacm mlx5 mlx4 efa hns mana ionic; do
     put "$build/lib$name.so" "lib$name.so.1"
     # NCCL opens the unversioned name first.
     ln -sfn "lib$name.so.1" "$dir/lib$name.so"
 done
 put "$build/libvervain_preload.so" libvervain_preload.so
+put "$build/librspreload.so" rsocket/librspreload.so.1.0.0
+ln -sfn librspreload.so.1.0.0 "$dir/rsocket/librspreload.so.1"
+ln -sfn librspreload.so.1.0.0 "$dir/rsocket/librspreload.so"
 # What `vervain run` names to valgrind and to ThreadSanitizer.
 put "$packaging/valgrind.supp" valgrind.supp
 put "$packaging/tsan.supp" tsan.supp

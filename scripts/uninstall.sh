@@ -6,22 +6,24 @@ root=$1
 remove() { # FILE...
     for file; do rm -f -- "$root/$file"; done
 }
-remove bin/vervain lib/pkgconfig/vervain.pc
-for name in ibverbs mlx5 mlx4 efa hns mana ionic; do
+remove bin/vervain lib/pkgconfig/vervain.pc include/vervain.h
+for name in ibverbs rdmacm mlx5 mlx4 efa hns mana ionic; do
     remove "lib/vervain/lib$name.so.1" "lib/vervain/lib$name.so"
 done
 remove bin/acpcc include/acp.h lib/libacp.so.3 lib/libacp.so lib/libacpbl.so lib/libacpml.so lib/pkgconfig/acp.pc
+remove include/pm.h lib/libpm.so.2 lib/libpm.so lib/pkgconfig/pm.pc
 for package in "$root"/lib/python3*/dist-packages/vervain_acp "$root"/lib/python3*/site-packages/vervain_acp; do
     if [ -d "$package" ]; then rm -rf -- "$package/__pycache__" "$package"/*.py && rmdir --ignore-fail-on-non-empty -- "$package"; fi
 done
 remove lib/vervain/libvervain_preload.so lib/vervain/valgrind.supp lib/vervain/tsan.supp
 for page in "" -run -launch -devices -doctor -env -acp -acp-memory -bench -bench-run -bench-serve -bench-compare -bench-report \
-    -bench-plans -completions -man; do
+    -bench-plans -completions -man -job -job-run -job-list -job-kill -job-rsh -checkpoint -restart -gang; do
     remove "share/man/man1/vervain$page.1"
 done
 remove share/bash-completion/completions/vervain share/zsh/site-functions/_vervain \
     share/fish/vendor_completions.d/vervain.fish
 remove share/doc/vervain/README.md share/doc/vervain/LICENSE-MIT share/doc/vervain/LICENSE-APACHE
-for own in lib/vervain share/doc/vervain; do
+for name in so so.1 so.1.0.0; do remove "lib/vervain/rsocket/librspreload.$name"; done
+for own in lib/vervain/rsocket lib/vervain share/doc/vervain; do
     if [ -d "$root/$own" ]; then rmdir --ignore-fail-on-non-empty -- "$root/$own"; fi
 done

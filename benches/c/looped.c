@@ -7,7 +7,7 @@
  * clock costs nothing. Messages are 8 bytes; each is posted signalled and polled for before the next.
  *
  * The operation `packet` is for VERVAIN_LINK=roce: send_packet and receive_packet are one packet each, to be counted alone; and
- * `message` for VERVAIN_LINK=window, with send_packet and receive_message.
+ * `message` for VERVAIN_LINK=window, with send_packet and poll_received.
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -94,19 +94,23 @@ static void send_recv(void)
 	await(recv_cq, 1);
 }
 
-/* Beside what the program does for a write, which is taken off. */
+/* Not arguments, for this function and others that are counted by their names: of one with arguments compilers make copies by another
+ * name. */
+static struct ibv_wc counted_wc;
+
+static __attribute__((noinline)) int poll_received(void)
+{
+	return ibv_poll_cq(recv_cq, 1, &counted_wc);
+}
+
 static void poll_empty(void)
 {
-	struct ibv_wc wc;
-	nothing();
-	if (ibv_poll_cq(recv_cq, 1, &wc))
+	if (poll_received())
 		die("a completion of nothing");
 }
 
-/* What a packet is made of, and what comes of it. Not arguments: for a function with arguments compilers make copies by
- * another name, and these two are counted by their names. */
+/* What a packet is made of. */
 static struct ibv_send_wr packet_wr;
-static struct ibv_wc packet_wc;
 
 static __attribute__((noinline)) int send_packet(void)
 {
@@ -118,7 +122,7 @@ static __attribute__((noinline)) int send_packet(void)
  * nothing yet: the acknowledgement waits for polls that find nothing. */
 static __attribute__((noinline)) int receive_packet(void)
 {
-	return ibv_poll_cq(send_cq, 1, &packet_wc);
+	return ibv_poll_cq(send_cq, 1, &counted_wc);
 }
 
 static void packet(void)
@@ -132,16 +136,11 @@ static void packet(void)
 	/* The progress thread may have taken everything in already. */
 	if (!receive_packet())
 		await(send_cq, 1);
-	else if (packet_wc.status != IBV_WC_SUCCESS)
+	else if (counted_wc.status != IBV_WC_SUCCESS)
 		die("completion");
 }
 
-/* The same of a Send, which takes a receive. The poll takes the acknowledgement in too: a window has both by then. */
-static __attribute__((noinline)) int receive_message(void)
-{
-	return ibv_poll_cq(recv_cq, 1, &packet_wc);
-}
-
+/* A Send, which takes a receive. The poll takes the acknowledgement in too: a window has both by then. */
 static void message(void)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, LENGTH, mr->lkey };
@@ -150,9 +149,9 @@ static void message(void)
 	packet_wr = (struct ibv_send_wr){ .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
 					  .send_flags = IBV_SEND_SIGNALED };
 	need("ibv_post_send", send_packet());
-	if (!receive_message())
+	if (!poll_received())
 		await(recv_cq, 1);
-	else if (packet_wc.status != IBV_WC_SUCCESS)
+	else if (counted_wc.status != IBV_WC_SUCCESS)
 		die("completion");
 	await(send_cq, 1);
 }

@@ -1,8 +1,8 @@
-//! Instructions of one operation and of one packet, counted by callgrind, as the test of the same name counts them and with
+//! Instructions of one operation and of one call, counted by callgrind, as the test of the same name counts them and with
 //! its bounds.
 
 use anyhow::{Error, Result, ensure};
-use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, PACKET_INSTRUCTIONS_AT_MOST, per_operation, per_packet};
+use vervain_tests::callgrind::{CALL_INSTRUCTIONS_AT_MOST, INSTRUCTIONS_AT_MOST, per_call, per_operation};
 
 use crate::report::{Row, Section, Target, Unit};
 use crate::setup::{Setup, is_installed};
@@ -12,7 +12,7 @@ pub fn section(setup: &Setup) -> Section {
     Section::new(
         "One process: instructions of one operation of 8 bytes, post and poll",
         "callgrind's counts of two runs of different length, subtracted and divided; the library alone, and the program's \
-         own loop around it. Packets: the median of many calls, over loopback, without what the kernel does.",
+         own loop around it. Calls: the median of many, packets over loopback, without what the kernel does.",
         rows(setup),
     )
 }
@@ -30,10 +30,9 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
             row.map(|row| row.note(format!("the program around it: {program:.0}; the test fails above the bound"))),
         );
     }
-    for packet in &PACKET_INSTRUCTIONS_AT_MOST {
-        let count = per_packet(|| setup.under_vervain(&[], "valgrind"), &looped, packet).map_err(Error::msg)?;
-        let row =
-            Row::new(packet.what, Unit::Instructions, &[count]).map(|row| row.target(Target::AtMost(packet.at_most)));
+    for call in &CALL_INSTRUCTIONS_AT_MOST {
+        let count = per_call(|| setup.under_vervain(&[], "valgrind"), &looped, call).map_err(Error::msg)?;
+        let row = Row::new(call.what, Unit::Instructions, &[count]).map(|row| row.target(Target::AtMost(call.at_most)));
         rows.extend(row.map(|row| row.note("the test fails above the bound")));
     }
     Ok(rows)

@@ -7,9 +7,11 @@ mod adoption;
 mod atomics;
 mod between;
 mod bystander;
+mod connections;
 mod containers;
 mod idle;
 mod instructions;
+mod jobs;
 mod looped;
 mod machine;
 mod many;
@@ -19,6 +21,7 @@ mod owner;
 mod peach2;
 mod peers;
 mod perftest;
+mod pm;
 mod process;
 mod ranks;
 mod raw_udp;
@@ -99,6 +102,12 @@ enum Part {
     Messages,
     /// ACP, beside verbs and one-sided MPI
     Acp,
+    /// PM, beside verbs
+    Pm,
+    /// Checkpoint and restart of jobs; as root
+    Jobs,
+    /// Connections by rdma_cm
+    Connections,
     /// RoCE packets over the loopback interface
     Roce,
     /// The window link
@@ -128,7 +137,7 @@ enum Part {
 /// What measures a part.
 type Measure = fn(&Setup) -> Vec<Section>;
 
-const PARTS: [(Part, Measure); 21] = [
+const PARTS: [(Part, Measure); 24] = [
     (Part::Looped, |setup| vec![looped::section(setup)]),
     (Part::Latency, |setup| vec![between::latency(setup)]),
     (Part::Bandwidth, |setup| vec![between::copies(setup)]),
@@ -138,6 +147,9 @@ const PARTS: [(Part, Measure); 21] = [
     (Part::Mpi, mpi::sections),
     (Part::Messages, messages::sections),
     (Part::Acp, acp::sections),
+    (Part::Pm, pm::sections),
+    (Part::Jobs, |setup| vec![jobs::section(setup)]),
+    (Part::Connections, |setup| vec![connections::section(setup)]),
     (Part::Roce, roce::sections),
     (Part::Window, window::sections),
     (Part::Peach2, peach2::sections),

@@ -18,7 +18,7 @@ use crate::process::Running;
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 19] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 23] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -29,18 +29,23 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 19] = [
     ("register", "register", None, VERBS),
     ("many", "many", None, VERBS),
     ("paired", "paired", None, VERBS),
+    ("standing", "standing", None, VERBS),
+    ("connected", "connected", None, VERBS),
     ("rdma", "rdma", None, VERBS),
     ("acp", "acp", None, ACP),
     ("containers", "containers", None, ACP),
+    ("pmtest", "../../examples/pm/pmtest", None, PM),
     ("pmix", "pmix", None, &[]),
     ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
     ("ranks", "ranks", Some("mpicc.openmpi"), &[]),
+    ("wavefront", "../../tests/apps/wavefront", Some("mpicc.openmpi"), &["-lm"]),
     ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
     ("rma-openmpi", "rma_map", Some("mpicc.openmpi"), &[]),
     ("rma-mpich", "rma_map", Some("mpicc.mpich"), &[]),
 ];
-const VERBS: &[&str] = &["-libverbs"];
+const VERBS: &[&str] = &["-libverbs", "-ldl"];
 const ACP: &[&str] = &["-lacp"];
+const PM: &[&str] = &["-lpm"];
 
 /// Everything that the measurements share.
 pub struct Setup {
@@ -81,19 +86,19 @@ impl Setup {
         let program = compiled.entry(name).or_insert_with(|| {
             let to = self.directory.path().join(name);
             let source = package_directory().map(|package| package.join("c").join(source).with_extension("c"));
-            let places = if libraries == ACP { self.acp() } else { Ok(Vec::new()) };
+            let places = if libraries == ACP || libraries == PM { self.libraries() } else { Ok(Vec::new()) };
             let done = source.and_then(|source| compile(&source, &to, compiler, &places?, libraries));
             done.map(|()| to).map_err(|e| format!("{e:#}"))
         });
         program.clone().map_err(Error::msg)
     }
 
-    /// How a compiler finds the ACP that is built, or installed, with the command.
-    fn acp(&self) -> Result<Vec<String>> {
+    /// How a compiler finds libacp and libpm that are built, or installed, with the command.
+    fn libraries(&self) -> Result<Vec<String>> {
         let beside = self.vervain.parent().unwrap_or(Path::new("."));
         let roots = [beside.to_owned(), beside.join("..")];
         let root = roots.iter().find(|root| root.join("include/acp.h").is_file());
-        let root = root.context("there is no libacp beside the vervain command: run `make build` first")?;
+        let root = root.context("there are no libraries beside the vervain command: run `make build` first")?;
         let lib = root.join("lib").canonicalize()?;
         Ok(vec![
             format!("-I{}", root.join("include").display()),

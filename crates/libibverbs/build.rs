@@ -1,4 +1,4 @@
-//! Declares libibverbs's version nodes to the linker. There never were nodes 1.2 to 1.4.
+//! Declares libibverbs's version nodes to the linker, and Vervain's own. There never were nodes 1.2 to 1.4.
 
 fn main() {
     // The progress thread runs this library's code: a program that closes it with dlclose must not unmap it.
@@ -27,6 +27,8 @@ fn main() {
             ("IBVERBS_PRIVATE_59", ""),
             ("IBVERBS_PRIVATE_64", ""),
             ("IBVERBS_PRIVATE_65", ""),
+            ("VERVAIN_1.0", ""),
+            ("VERVAIN_PRIVATE_1", ""),
         ],
     );
 }

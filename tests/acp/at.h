@@ -68,6 +68,19 @@ static inline double at_now(void) {
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Whether a process is stopped: the third character behind its name says how it is. */
+static inline bool at_is_stopped(pid_t pid) {
+	char name[64], text[512];
+	snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
+	FILE *file = fopen(name, "r");
+	AT_MUST(file != NULL, "%s: %s", name, strerror(errno));
+	size_t got = fread(text, 1, sizeof text - 1, file);
+	fclose(file);
+	text[got] = 0;
+	const char *behind = strrchr(text, ')');
+	return behind != NULL && behind[2] == 'T';
+}
+
 static inline void at_number(void) {
 	at_rank = acp_rank();
 	at_procs = acp_procs();

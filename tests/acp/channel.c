@@ -423,6 +423,8 @@ int main(int argc, char **argv) {
 	} else if (strcmp(what, "late") == 0) {
 		/* The launcher's child stops itself; its own child lets it go on after a second. */
 		if (at_rank == 1 && fork() == 0) {
+			while (!at_is_stopped(getppid()))
+				usleep(10000);
 			sleep(1);
 			kill(getppid(), SIGCONT);
 			_exit(0);

@@ -88,19 +88,6 @@ static void end_all(int other) {
 	AT_CHECK(at_differs(sink_bytes, SEGMENT, other, 3) == SEGMENT, "the segment");
 }
 
-/* The third character behind the name says how it is. */
-static bool is_stopped(pid_t pid) {
-	char name[64], text[512];
-	snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
-	FILE *file = fopen(name, "r");
-	AT_MUST(file != NULL, "%s: %s", name, strerror(errno));
-	size_t got = fread(text, 1, sizeof text - 1, file);
-	fclose(file);
-	text[got] = 0;
-	const char *behind = strrchr(text, ')');
-	return behind != NULL && behind[2] == 'T';
-}
-
 /* Between ranks 0 and 2. */
 static void others_go_on(void) {
 	static unsigned char from[LONG], to[LONG];
@@ -143,7 +130,7 @@ int main(int argc, char **argv) {
 		if (!dies && !early && halt > 8)
 			begin_all(1), early = true;
 		double until = at_now() + AT_PATIENCE;
-		while (!dies && !is_stopped(victim)) {
+		while (!dies && !at_is_stopped(victim)) {
 			if (early)
 				acp_isconnected_segbuf(source);
 			AT_MUST(at_now() < until, "rank 1 does not stop");

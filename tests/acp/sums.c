@@ -1,5 +1,5 @@
 /* Atomic operations of all ranks on the same words at the same time: nothing is lost. The argument says how many each rank makes of
- * a kind (2000). */
+ * a kind (2000). With "stay=FILE" behind it, the last kind does not begin while FILE is there, on a machine of any speed. */
 #include "at.h"
 
 /* Words of rank 0's. */
@@ -122,8 +122,17 @@ static void rank_0_looks(volatile uint64_t *words) {
 	}
 }
 
+/* Rank 0 does; the others wait for it. */
+static void stay_for(const char *file) {
+	struct timespec moment = {0, 10000000};
+	while (at_rank == 0 && access(file, F_OK) == 0)
+		nanosleep(&moment, NULL);
+	at_sync();
+}
+
 int main(int argc, char **argv) {
 	at_begin(&argc, &argv);
+	const char *stay = argc > 1 && strncmp(argv[argc - 1], "stay=", 5) == 0 ? argv[--argc] + 5 : NULL;
 	if (argc > 1)
 		count = atoi(argv[1]);
 	AT_MUST(at_procs <= 32, "%d ranks", at_procs);
@@ -140,6 +149,8 @@ int main(int argc, char **argv) {
 	at_sync();
 	old_values_increase();
 	at_sync();
+	if (stay != NULL)
+		stay_for(stay);
 	busy_neighbours();
 	at_sync();
 	if (at_rank == 0)

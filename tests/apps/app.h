@@ -1,11 +1,12 @@
 /* What the kernels share: the command line, memory, the clock, pseudo-random numbers, the line that says how
  * it went.
  *
- *   KERNEL [SIZE [ITERATIONS [unchecked]]]
+ *   KERNEL [SIZE [ITERATIONS [unchecked] [every=N] [stay=FILE]]]
  *
  * Each works on the whole of MPI_COMM_WORLD and times that; then rank 0 does the same alone, over MPI_COMM_SELF, and
- * compares every number. `unchecked` leaves that out, for measurements of sizes that take long. The status is 0 if
- * nothing differed. */
+ * compares every number. `unchecked` leaves that out, for measurements of sizes that take long. With `every`, rank 0
+ * prints how far it is after each N iterations. With `stay`, nothing ends while FILE is there, on a machine of any
+ * speed: rank 0 sleeps before it says that the last of them is done. The status is 0 if nothing differed. */
 #ifndef APP_H
 #define APP_H
 
@@ -14,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 /* A size by name: what n[] holds is said by the kernel. */
 struct size {
@@ -27,6 +30,8 @@ struct app {
 	const struct size *size;
 	int iterations;
 	int checked;
+	int every;
+	const char *stay;
 };
 
 _Noreturn static inline void refuse(const char *why)
@@ -54,12 +59,29 @@ static inline struct app app_start(int argc, char **argv, const struct size *siz
 	app.iterations = argc > 2 ? atoi(argv[2]) : app.size->iterations;
 	if (app.iterations < 1)
 		refuse("iterations: 1 or more");
-	if (argc > 3) {
-		if (strcmp(argv[3], "unchecked"))
-			refuse("the third argument is `unchecked` or nothing");
-		app.checked = 0;
+	for (int i = 3; i < argc; i++) {
+		if (!strcmp(argv[i], "unchecked"))
+			app.checked = 0;
+		else if (!strncmp(argv[i], "stay=", 5))
+			app.stay = argv[i] + 5;
+		else if (sscanf(argv[i], "every=%d", &app.every) != 1 || app.every < 1)
+			refuse("arguments behind the iterations: `unchecked`, `every=N`, `stay=FILE`");
 	}
 	return app;
+}
+
+/* After an iteration, counted from 1: prints a number by which results are compared. */
+static inline void app_step(const struct app *app, int iteration, double number)
+{
+	if (app->rank != 0)
+		return;
+	if (app->stay && iteration == app->iterations)
+		while (access(app->stay, F_OK) == 0)
+			nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	if (!app->every || iteration % app->every)
+		return;
+	printf("%d %.17g\n", iteration, number);
+	fflush(stdout);
 }
 
 /* Prints, at rank 0, kernel, size, ranks, the longest time of all ranks and what `numbers` says; ends MPI. */

@@ -126,8 +126,8 @@ static void sweep(struct block *s, int up, double m[3][5][5])
 	}
 }
 
-/* The sums of the squares of the last changes. */
-static void solve(struct block *s, int iterations, double norms[UNKNOWNS])
+/* The sums of the squares of the last changes. Of `app` it is told how far it is, unless it is NULL. */
+static void solve(struct block *s, const struct app *app, int iterations, double norms[UNKNOWNS])
 {
 	double m[2][3][5][5];
 	for (int x = 0; x < 2 * 3 * 5 * 5; x++)
@@ -152,6 +152,8 @@ static void solve(struct block *s, int iterations, double norms[UNKNOWNS])
 						own[c] += s->v[x] * s->v[x];
 					}
 		MPI_Allreduce(own, norms, UNKNOWNS, MPI_DOUBLE, MPI_SUM, s->grid);
+		if (app)
+			app_step(app, n + 1, norms[0]);
 	}
 }
 
@@ -170,7 +172,7 @@ static int compare(const struct app *app, struct block *s, const double norms[UN
 	if (app->rank == 0) {
 		struct block serial = block_new(app, MPI_COMM_SELF);
 		double expected[UNKNOWNS];
-		solve(&serial, app->iterations, expected);
+		solve(&serial, NULL, app->iterations, expected);
 		for (int c = 0; c < UNKNOWNS; c++)
 			if (!(fabs(norms[c] - expected[c]) <= 1e-9 * expected[c])) {
 				fprintf(stderr, "wavefront: norm %d is %.15g, serial %.15g\n", c, norms[c], expected[c]);
@@ -209,7 +211,7 @@ int main(int argc, char **argv)
 	double norms[UNKNOWNS];
 	MPI_Barrier(s.grid);
 	double start = MPI_Wtime();
-	solve(&s, app.iterations, norms);
+	solve(&s, &app, app.iterations, norms);
 	double took = longest(MPI_Wtime() - start, s.grid);
 	int ok = isfinite(norms[0]) && (!app.checked || compare(&app, &s, norms));
 	const int *n = app.size->n;

@@ -13,7 +13,7 @@
 #define RANKS 16
 #define STEPS 250
 #define RECVS 128
-#define OPTS &(struct vt_duo_opts){ .type = VT_RC_SRQ, .nqp = RANKS, .depth = RECVS / 2, .sge = 1, .size = 1 << 18 }
+#define OPTS &(struct vt_duo_opts){ .type = VT_RC_SRQ, .nqp = RANKS, .depth = RECVS / 2, .sge = 1, .size = 1 << 18, .timeout = 17 }
 #define WINDOW 4 /* steps under way at a peer */
 #define VICTIM 5
 #define SLOTS 8192 /* 256 bytes for each rank: the payload of its last write */
@@ -109,7 +109,8 @@ static bool work(int fd, struct report *r)
 {
 	uint64_t sent[RANKS] = { 0 }, done[RANKS] = { 0 }, progress = vt_now_us();
 	bool gone[RANKS] = { false }, told = false;
-	for (int open = 2 * (RANKS - 1); open > 0;) {
+	/* The victim does not end before it is killed, however fast it is. */
+	for (int open = 2 * (RANKS - 1); open > 0 || (killing && me == VICTIM);) {
 		struct ibv_wc wc[16];
 		/* To the victim without end: only who has something under way hears of the death. */
 		for (int i = 1; i < RANKS; i++) {

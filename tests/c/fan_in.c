@@ -316,7 +316,8 @@ static int lender_peer(int fd)
 		return 1;
 	pthread_t t;
 	pthread_create(&t, NULL, churn, &d);
-	vt_get(fd, &c, 1, 60000);
+	/* Until the other end has done, whose run has a limit of its own. */
+	vt_get(fd, &c, 1, 600000);
 	stop = 1;
 	pthread_join(t, NULL);
 	return !vt_duo_close(&d) || failures;

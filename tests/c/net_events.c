@@ -83,6 +83,15 @@ static void traffic(struct peer *p, unsigned ms)
 	traffic_of(p, UINT32_MAX, ms);
 }
 
+/* For ms, and on a busy machine until one more is done. */
+static void traffic_goes_on(struct peer *p, unsigned ms)
+{
+	uint64_t before = p->done;
+	traffic(p, ms);
+	for (int more = 0; more < 100 && p->failed < 0 && p->done == before; more++)
+		traffic(p, 100);
+}
+
 static int state_of(struct vt_duo *d)
 {
 	struct ibv_qp_attr a;
@@ -136,7 +145,7 @@ static void connect_again(struct peer *p)
 		   "connecting again");
 	uint64_t before = p->done;
 	p->failed = -1;
-	traffic(p, 300);
+	traffic_goes_on(p, 300);
 	vt_check(p->failed < 0 && p->done > before, "the new connection: %s", vt_wc_name(p->failed));
 }
 
@@ -144,7 +153,7 @@ static void a_pulled_cable(void)
 {
 	static struct peer p;
 	begin(&p, (struct vt_duo_opts)SHORT);
-	traffic(&p, 300);
+	traffic_goes_on(&p, 300);
 	vt_require(p.failed < 0 && p.done > 0, "before: %s", vt_wc_name(p.failed));
 	vt_check(port_state(&p.d) == IBV_PORT_ACTIVE, "port state %d with a cable", port_state(&p.d));
 	command("ip link set eth0 down");
@@ -162,7 +171,7 @@ static void a_cable_that_is_soon_back(void)
 {
 	static struct peer p;
 	begin(&p, (struct vt_duo_opts)LONG);
-	traffic(&p, 200);
+	traffic_goes_on(&p, 200);
 	for (int i = 0; i < 3; i++) {
 		command("ip link set eth0 down");
 		traffic(&p, 300);
@@ -185,15 +194,12 @@ static void a_killed_peer(void)
 	begin(&healthy, (struct vt_duo_opts)SHORT);
 	for (int i = 0; i < 5; i++) {
 		begin(&victim, (struct vt_duo_opts)SHORT);
-		traffic(&victim, 20 + (unsigned)(vt_random() % 60));
-		/* On a busy machine the first one takes longer. */
-		for (int more = 0; more < 100 && victim.failed < 0 && !victim.done; more++)
-			traffic(&victim, 100);
+		traffic_goes_on(&victim, 20 + (unsigned)(vt_random() % 60));
 		vt_require(victim.failed < 0 && victim.done > 0, "before: %s", vt_wc_name(victim.failed));
 		kill(victim.pid, SIGKILL);
 		retries_exceeded(&victim);
 		uint64_t before = healthy.done;
-		traffic(&healthy, 100);
+		traffic_goes_on(&healthy, 100);
 		vt_check(healthy.failed < 0 && healthy.done > before, "the healthy peer: %s", vt_wc_name(healthy.failed));
 		end(&victim);
 	}
@@ -207,7 +213,7 @@ static void a_host_that_is_gone(void)
 {
 	static struct peer p;
 	begin(&p, (struct vt_duo_opts)SHORT);
-	traffic(&p, 300);
+	traffic_goes_on(&p, 300);
 	vt_require(p.failed < 0 && p.done > 0, "before: %s", vt_wc_name(p.failed));
 	kill(p.pid, SIGKILL);
 	vt_note("the host may go");

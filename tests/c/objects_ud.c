@@ -228,6 +228,8 @@ static void multicast(void)
 	vt_check(ibv_attach_mcast(b->qp, &A()->dev.gid, mlid) == EINVAL, "a unicast GID is taken for a group");
 	/* Attached once however often it was asked for (10.5.1). */
 	vt_check(ibv_detach_mcast(b->qp, &mgid, mlid) == 0, "ibv_detach_mcast");
+	vt_check(ibv_destroy_qp(b->qp) == 0, "a QP that has left its group is not destroyed");
+	b->qp = NULL;
 	vt_check(ibv_destroy_qp(second) == 0 && ibv_destroy_ah(ah) == 0, "destroying");
 	struct ibv_qp_init_attr ia = { .send_cq = b->scq, .recv_cq = b->rcq, .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
 	struct ibv_qp *rcqp = ibv_create_qp(b->pd, &ia);

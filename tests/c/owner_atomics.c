@@ -87,7 +87,7 @@ static int adder(int fd)
 	uint64_t last, old = 0, guess = 0, n, until;
 	if (!vt_duo_open(&d, PEER_OPTS) || !vt_duo_meet(&d, fd))
 		return 1;
-	while (vt_get(fd, &job, sizeof(job), 60000) && job.addr) {
+	while (vt_get(fd, &job, sizeof(job), 100000) && job.addr) {
 		for (n = last = 0, until = vt_now_us() + TIME_US; n < LEAST || vt_now_us() < until; n++) {
 			bool ok = job.which == 0 ? atomic_op(IBV_WR_ATOMIC_FETCH_AND_ADD, ADDED, 3, 0, &old)
 				: job.which == 1 ? swap_up(SWAPPED, &guess, 5) : locked_up();
@@ -180,7 +180,7 @@ static void contend(int which)
 	for (int i = 0; i < PEERS; i++)
 		vt_put(fd[i], &job, sizeof(job));
 	for (int i = 0; i < PEERS; i++)
-		if (vt_get(fd[i], &n, sizeof(n), 30000)) {
+		if (vt_get(fd[i], &n, sizeof(n), 100000)) {
 			theirs += n;
 			done++;
 		}

@@ -38,20 +38,26 @@ static void recv_one(uint64_t id)
 	vt_check(rc == 0, "posting a receive: %s", vt_errno_name(rc));
 }
 
+/* A post that waits does so each time; one that the machine has held up does not. */
+#define TRIES 3
+
 static void retry_time(void)
 {
-	ready(VT_RC, 13, 2, 7, 12); /* 33.6 ms, three tries */
-	vt_simple(&vt_b, VT_DESTROY, 0, 0, 0);
-	uint64_t us, start = vt_now_us();
-	post(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED);
-	uint64_t in_post = vt_now_us() - start;
-	int status = wait_status(5000, &us);
-	us += in_post;
-	vt_check(status == IBV_WC_RETRY_EXC_ERR, "expected RETRY_EXC_ERR, got %s", vt_wc_name(status));
-	/* C9-139: a try lasts at least the timeout and at most four times as long. */
-	vt_check(us >= 90000 && us < 4 * 100700 + 1000000, "retries of 3 x 33.6 ms ended after %" PRIu64 " us", us);
+	uint64_t in_post = UINT64_MAX;
+	for (int i = 0; i < TRIES && in_post >= 20000; i++) {
+		ready(VT_RC, 13, 2, 7, 12); /* 33.6 ms, three tries */
+		vt_simple(&vt_b, VT_DESTROY, 0, 0, 0);
+		uint64_t us, start = vt_now_us();
+		post(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED);
+		in_post = vt_now_us() - start;
+		int status = wait_status(5000, &us);
+		us += in_post;
+		vt_check(status == IBV_WC_RETRY_EXC_ERR, "expected RETRY_EXC_ERR, got %s", vt_wc_name(status));
+		/* C9-139: a try lasts at least the timeout and at most four times as long. */
+		vt_check(us >= 90000 && us < 4 * 100700 + 1000000, "retries of 3 x 33.6 ms ended after %" PRIu64 " us", us);
+		vt_teardown();
+	}
 	vt_check(in_post < 20000, "ibv_post_send blocked for %" PRIu64 " us", in_post);
-	vt_teardown();
 }
 
 static void timeout_zero(void)
@@ -86,35 +92,39 @@ static void late_peer(void)
 
 static void rnr_time(void)
 {
-	ready(VT_RC, 14, 7, 3, 20); /* 10.24 ms, first try and three more */
-	uint64_t us, start = vt_now_us();
-	post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
-	uint64_t in_post = vt_now_us() - start;
-	int status = wait_status(5000, &us);
-	us += in_post;
-	vt_check(status == IBV_WC_RNR_RETRY_EXC_ERR, "expected RNR_RETRY_EXC_ERR, got %s", vt_wc_name(status));
-	vt_check(us >= 30000 && us < 1030000, "3 waits of 10.24 ms took %" PRIu64 " us", us);
+	uint64_t us, start, in_post = UINT64_MAX;
+	int status;
+	for (int i = 0; i < TRIES && in_post >= 10000; i++) {
+		ready(VT_RC, 14, 7, 3, 20); /* 10.24 ms, first try and three more */
+		start = vt_now_us();
+		post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
+		in_post = vt_now_us() - start;
+		status = wait_status(5000, &us);
+		us += in_post;
+		vt_check(status == IBV_WC_RNR_RETRY_EXC_ERR, "expected RNR_RETRY_EXC_ERR, got %s", vt_wc_name(status));
+		vt_check(us >= 30000 && us < 1030000, "3 waits of 10.24 ms took %" PRIu64 " us", us);
+	}
 	vt_check(in_post < 10000, "ibv_post_send blocked for %" PRIu64 " us", in_post);
 	/* The responder is unharmed and serves the next connection attempt. */
 	vt_check(vt_state(&vt_b) == IBV_QPS_RTS, "the responder left RTS");
-	ready(VT_RC, 14, 7, 0, 26);
+	ready(VT_RC, 14, 7, 0, 31); /* 491.52 ms, of which there is not one wait */
 	start = vt_now_us();
 	post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
 	status = wait_status(5000, NULL);
 	us = vt_now_us() - start;
-	vt_check(status == IBV_WC_RNR_RETRY_EXC_ERR && us < 80000, "rnr_retry 0: %s after %" PRIu64 " us", vt_wc_name(status), us);
+	vt_check(status == IBV_WC_RNR_RETRY_EXC_ERR && us < 450000, "rnr_retry 0: %s after %" PRIu64 " us", vt_wc_name(status), us);
 	vt_teardown();
 }
 
 static void rnr_recover(void)
 {
-	ready(VT_RC, 14, 7, 6, 22); /* 20.48 ms */
+	ready(VT_RC, 14, 7, 6, 30); /* 327.68 ms: the receive comes before the last of six */
 	post(IBV_WR_SEND, 1, IBV_SEND_SIGNALED);
 	vt_check(wait_status(30, NULL) == -1, "completed without a receive");
 	recv_one(5);
 	int status = wait_status(3000, NULL);
 	vt_check(status == IBV_WC_SUCCESS, "expected SUCCESS, got %s", vt_wc_name(status));
-	ready(VT_RC, 14, 0, 7, 1); /* 7 is for ever; the timer is 10 us */
+	ready(VT_RC, 18, 0, 7, 1); /* 7 is for ever; the timer is 10 us; an answer has a second to come */
 	for (uint64_t i = 0; i < 5; i++)
 		post(i == 3 ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND, i, IBV_SEND_SIGNALED);
 	vt_check(wait_status(250, NULL) == -1, "completed without a receive");
@@ -365,7 +375,7 @@ static void fence(void)
 
 static void xrc_srq_gone(void)
 {
-	ready(VT_XRC, 10, 1, 0, 12);
+	ready(VT_XRC, 14, 7, 0, 12);
 	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 8);
 	recv_one(1);
 	w.srqn ^= 0x5a5a;

@@ -22,7 +22,8 @@
 /* In the receiver's buffer: where messages go, and where a healthy peer writes on the same page. */
 #define AT 65536u
 #define BESIDE (AT + LEN - 64)
-#define OPTS(t, n) &(struct vt_duo_opts){ .type = t, .nqp = n, .depth = 16, .timeout = 10, .retry = 2, .size = 1 << 20 }
+/* 4.096 us * 2^13, six times: a fifth of a second in which a peer that lives answers, and no long wait for one that does not. */
+#define OPTS(t, n) &(struct vt_duo_opts){ .type = t, .nqp = n, .depth = 16, .timeout = 13, .retry = 5, .size = 1 << 20 }
 
 enum op { SEND, WRITE, READ, WRITE_IMM, NOPS };
 static const char *const names[] = { "Send", "Write", "Read", "Write with immediate" };

@@ -180,7 +180,7 @@ static void read_messages(uint8_t *target, const char *what, uint32_t how)
 	struct ibv_mr *mr = ibv_reg_mr(d.pd, target, SIZE, VT_ACCESS_ALL);
 	vt_require(mr, "ibv_reg_mr: %s", strerror(errno));
 	const char *way = getenv("VERVAIN_MEMORY"), *link = getenv("VERVAIN_LINK");
-	bool owner = way && !strcmp(way, "owner"), packets = link && (!strcmp(link, "roce") || !strcmp(link, "window"));
+	bool owner = way && !strcmp(way, "owner"), by_kernel = way && !strcmp(way, "vm"), packets = link && (!strcmp(link, "roce") || !strcmp(link, "window"));
 	uint8_t old = 255;
 	memset(target, old, SIZE);
 	uint64_t end = vt_now_us() + limit_us(), number = 1;
@@ -197,8 +197,8 @@ static void read_messages(uint8_t *target, const char *what, uint32_t how)
 		memset(p - 16, 255, 16);
 		memset(p, old, len);
 		memset(p + len, 255, 16);
-		/* The owner's copies are parted at lines of the message, not of memory. */
-		bool at_once = !owner || len <= 65536 || (uintptr_t)p % 8 == 0;
+		/* The owner's copies are parted at lines of the message, not of memory. The kernel's are seen half done now and then. */
+		bool at_once = !by_kernel && (!owner || len <= 65536 || (uintptr_t)p % 8 == 0);
 		/* Where a packet begins inside of the word, an HCA too stores the packets one after the other: every MTU is a
 		 * multiple of 256. */
 		if (packets && len > 256 && len % 256 > 0 && len % 256 < 8)

@@ -32,6 +32,11 @@ void vt_begin(const char *fmt, ...)
 	case_open = true;
 }
 
+int vt_failures(void)
+{
+	return case_failures;
+}
+
 void vt_failed(const char *file, int line, const char *fmt, ...)
 {
 	char why[600];

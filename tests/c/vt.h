@@ -56,6 +56,7 @@ struct vt_role {
 	int (*run)(int fd); /* -> exit status */
 };
 int vt_main_roles(int argc, char **argv, const struct vt_case *cases, size_t n, const struct vt_role *roles, size_t nroles);
+int vt_failures(void); /* of this case, so far */
 void vt_failed(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void vt_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* For programs whose cases are rows of a table: each row is reported on its own line under this name. */

@@ -17,7 +17,7 @@
 struct place {
 	uint32_t kind;
 	int32_t fd;
-	uint64_t object, offset, object_len;
+	uint64_t object, offset, object_len, incarnation;
 };
 struct share_api {
 	uint32_t version, size;
@@ -26,6 +26,8 @@ struct share_api {
 	void (*unpin)(uint64_t object, uint64_t offset, size_t len);
 	void (*set_fork_gate)(void (*before)(void), void (*after)(void));
 	void (*part)(uintptr_t addr, size_t len);
+	void (*set_reaper)(void (*called)(void));
+	uint64_t (*reap)(void);
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -141,10 +143,21 @@ static void part(uintptr_t addr, size_t len)
 	(void)addr, (void)len;
 }
 
+/* Nothing is kept for the next request. */
+static void set_reaper(void (*called)(void))
+{
+	(void)called;
+}
+
+static uint64_t reap(void)
+{
+	return UINT64_MAX;
+}
+
 const struct share_api *vervain_share_v1(void);
 const struct share_api *vervain_share_v1(void)
 {
-	static const struct share_api ours = { 2, sizeof(ours), find, pin, unpin, set_fork_gate, part };
+	static const struct share_api ours = { 4, sizeof(ours), find, pin, unpin, set_fork_gate, part, set_reaper, reap };
 	if (shared())
 		return &ours;
 	const struct share_api *(*next)(void);

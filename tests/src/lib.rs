@@ -16,22 +16,25 @@ pub mod kernels;
 mod leftovers;
 pub mod matrix;
 pub mod mesh;
+pub mod moved;
 pub mod mpi;
 pub mod netns;
 pub mod pairs;
+pub mod pm;
 mod process;
 pub mod rank;
 mod runs;
 pub mod scarce;
 pub mod sequences_rank;
 pub mod slurm;
+pub mod supervised;
 mod venv;
 pub mod windows;
 pub mod wire;
 
 pub use compile::{
-    acp_program, app_program, bench_program, c_program, c_program_with, failure, have_c, mpi_program, must_hold,
-    sanitized_program, stand_in,
+    acp_program, app_over_pm, app_program, bench_program, c_program, c_program_with, failure, have_c, have_cm,
+    mpi_program, must_hold, pm_example, pm_program, sanitized_program, stand_in,
 };
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};

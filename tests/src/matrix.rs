@@ -166,6 +166,32 @@ pub const PERFTEST: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// perftest's options by which it connects by librdmacm (-R) and speaks of the connection by it too (-z). It refuses UC and XRC, and its own
+/// groups.
+pub const CONNECTED: &[(&str, &[&str])] = &[
+    ("ib_send_lat", &["-n 200 -R", "-n 200 -z", "-n 200 -R -z", "-n 200 -R -e", "-n 200 -R -c UD", "-n 200 -R -I 64"]),
+    (
+        "ib_send_bw",
+        &[
+            "-n 300 -R",
+            "-n 300 -z",
+            "-n 300 -R -z",
+            "-n 300 -R -q 4",
+            "-n 300 -R -b",
+            "-n 300 -R -e",
+            "-n 300 -R -r 64",
+            "-n 300 -R -T 106",
+            "-n 300 -R -c UD -s 1024",
+        ],
+    ),
+    ("ib_write_lat", &["-n 200 -R", "-n 200 -z", "-n 200 -R -z", "-n 200 -R -m 256 -s 10000"]),
+    ("ib_write_bw", &["-n 300 -R", "-n 300 -z", "-n 300 -R -z", "-n 300 -R -q 4", "-n 300 -R -b"]),
+    ("ib_read_lat", &["-n 200 -R", "-n 200 -z", "-n 200 -R -z", "-n 200 -R -e"]),
+    ("ib_read_bw", &["-n 300 -R", "-n 300 -z", "-n 300 -R -z", "-n 300 -R -q 4", "-n 300 -R -b"]),
+    ("ib_atomic_lat", &["-n 200 -R", "-n 200 -z", "-n 200 -R -z"]),
+    ("ib_atomic_bw", &["-n 300 -R", "-n 300 -z", "-n 300 -R -z", "-n 300 -R -q 4", "-n 300 -R -b"]),
+];
+
 /// The lines of one tool.
 ///
 /// # Panics

@@ -23,6 +23,26 @@ pub const OPEN_MPI: Mpi = Mpi {
     arguments: &["--oversubscribe", "--mca", "pml", "ucx", "--mca", "osc", "ucx", "--mca", "btl", "self"],
 };
 
+/// Open MPI over libfabric, which connects by rdma_cm: messages only.
+pub const OPEN_MPI_OVER_LIBFABRIC: Mpi = Mpi {
+    arguments: &[
+        "--oversubscribe",
+        "--mca",
+        "pml",
+        "cm",
+        "--mca",
+        "mtl",
+        "ofi",
+        "--mca",
+        "mtl_ofi_provider_include",
+        "verbs;ofi_rxm",
+        "--mca",
+        "btl",
+        "self",
+    ],
+    ..OPEN_MPI
+};
+
 /// MPICH, which Debian builds for UCX.
 pub const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", arguments: &[] };
 

@@ -9,6 +9,8 @@ use crate::netns::Network;
 use crate::{Failures, Finished, Job, alone, free_port, have, side_by_side, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// Of one that goes through all sizes, for which perftest takes ten seconds.
+const LONG_LIMIT: Duration = Duration::from_secs(180);
 
 /// Index of the GID of 127.0.0.1 in the table of `vervain0`, as `ibv_devinfo -v` prints it.
 pub fn loopback_gid() -> u32 {
@@ -138,7 +140,8 @@ fn perftest_by<'a>(
     each_line(tool, &lines, &mut failures, |line| {
         let at = lines.iter().position(|other| *other == line).expect("one of them");
         let name = way_of(at, lines[at]);
-        let (server, client) = pair(tool, &perftest_options(tool, line, gid), &way(name), LIMIT);
+        let limit = if has_all_sizes(line) { LONG_LIMIT } else { LIMIT };
+        let (server, client) = pair(tool, &perftest_options(tool, line, gid), &way(name), limit);
         println!("{name} {tool} {line}: {:.2} s", client.took.as_secs_f64());
         complaint(tool, &server, &client)
     });

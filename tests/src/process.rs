@@ -124,7 +124,7 @@ impl Job {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until a process of the group listens on the TCP port: clients of this server do not try twice. False when this
+    /// Waits until a process of the group listens on the TCP port, or by librdmacm on that one: clients of this server do not try twice. False when this
     /// program ends or the time is over before that.
     pub fn listens(&mut self, port: u16, limit: Duration) -> bool {
         let until = Instant::now() + limit;
@@ -139,11 +139,12 @@ impl Job {
         }
     }
 
-    /// Whether a process of the group has a socket that listens on the port. The table of sockets alone does not say it: a
+    /// Whether a process of the group has a socket that listens on the port, or the name of a service there. The table of sockets alone does not say it: a
     /// program that is on its way to another network namespace is in this one yet, where any other may listen.
     fn has_listener(&self, port: u16) -> bool {
         let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", self.pid()));
-        let sockets: BTreeSet<_> = tables.iter().flat_map(|table| listeners(table, port)).collect();
+        let services = services(&format!("/proc/{}/net/unix", self.pid()), port);
+        let sockets: BTreeSet<_> = tables.iter().flat_map(|table| listeners(table, port)).chain(services).collect();
         !sockets.is_empty() && group(self.pid()).iter().any(|pid| has_one_of(*pid, &sockets))
     }
 
@@ -156,9 +157,9 @@ impl Job {
         }
     }
 
-    /// Waits for the end, at most `limit`; then the whole group is killed.
+    /// Waits for the end, at most `limit` from now; then the whole group is killed.
     pub fn finish(mut self, limit: Duration) -> Finished {
-        let until = self.started + limit;
+        let until = Instant::now() + limit;
         let mut status = self.child.try_wait().ok().flatten();
         while status.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -222,6 +223,20 @@ fn listeners(table: &str, port: u16) -> Vec<PathBuf> {
     let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let listening = fields.filter(|f| f.len() > 9 && f[1].ends_with(&port) && f[3] == "0A");
     listening.map(|f| format!("socket:[{}]", f[9]).into()).collect()
+}
+
+/// The sockets of services of librdmacm at a port, in a table such as /proc/net/unix, whose lines end with inode and name. That of a service
+/// ends with its number, which ends with the port, and an address.
+fn services(table: &str, port: u16) -> Vec<PathBuf> {
+    let port = format!("{port:04x}");
+    let table = std::fs::read_to_string(table).unwrap_or_default();
+    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let is_there = |name: &str| {
+        let number = name.rsplit_once('/').and_then(|(number, _)| number.rsplit_once("/cm/"));
+        number.is_some_and(|(_, number)| number.ends_with(&port))
+    };
+    let serving = fields.filter(|f| f.len() > 7 && is_there(f[7]));
+    serving.map(|f| format!("socket:[{}]", f[6]).into()).collect()
 }
 
 /// The processes of a group.

@@ -20,7 +20,7 @@ use crate::{Job, have, skip, tool, unswayed};
 const DAEMONS: &str = r#"
     cd "$0"
     export PATH="$PATH:/usr/sbin:/sbin" SLURM_CONF="$0/slurm.conf"
-    deadline=$(($(date +%s) + 30))
+    deadline=$(($(date +%s) + 120))
     until_it() {
         until "$@"; do
             [ "$(date +%s)" -lt $deadline ] || { tail -n 20 *.log >&2; exit 1; }
@@ -39,7 +39,7 @@ const DAEMONS: &str = r#"
     exec cat
 "#;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The host's name in [`Network::of_one`].
 const HOST: &str = "vervain-first";
@@ -56,7 +56,7 @@ impl Slurm {
     /// Starts the daemons, with PMIx for the steps; None with a printed reason where that cannot be.
     ///
     /// # Panics
-    /// When they are there and do not start within 30 s.
+    /// When they are there and do not start within 120 s.
     pub fn start() -> Option<Slurm> {
         if !have(&["munged", "mungekey", "slurmctld", "slurmd", "sinfo", "srun", "unshare", "nsenter"]) {
             return None;

@@ -132,6 +132,65 @@ fn data_between_two_processes() {
 }
 
 #[test]
+fn what_a_program_has_seen_is_acknowledged_though_its_qp_goes() {
+    busily("seen_and_gone", 60);
+}
+
+#[test]
+fn a_process_that_stands_and_one_that_goes_on() {
+    let all =
+        |cases: &[&'static str]| WAYS.iter().map(|name| ("standing", cases.to_vec(), way(name))).collect::<Vec<_>>();
+    run(ALL_AT_ONCE, 180, &all(&["refusals", "taken_back", "killed"]));
+    run(2, 180, &all(&["in_traffic"]));
+}
+
+#[test]
+fn saved_and_restored_objects() {
+    let mut runs: Vec<Run> = Vec::new();
+    for name in ["auto", "vm", "owner", "roce"] {
+        runs.extend(["saved_objects", "saved_work"].map(|program| (program, vec![], way(name))));
+    }
+    // Groups reach every process of the host.
+    run(1, 120, &runs);
+    let refused: Vec<_> =
+        ["auto", "roce", "window", "write_only"].map(|name| ("saved_refused", vec![], way(name))).into();
+    run(ALL_AT_ONCE, 120, &refused);
+}
+
+#[test]
+fn saved_and_restored_between_two_processes() {
+    let mut runs: Vec<Run> = Vec::new();
+    for name in ["auto", "vm", "owner", "shared", "adopt", "roce"] {
+        let points = |case, by_srq: bool| {
+            let mut vars = way(name);
+            vars.push(("VT_POINTS", "8"));
+            vars.extend(by_srq.then_some(("VT_BY_SRQ", "1")));
+            ("saved", vec![case], vars)
+        };
+        runs.extend([points("random_points", false), points("random_points", true), points("both", false)]);
+    }
+    run(2, 120, &runs);
+}
+
+#[test]
+fn peers_of_a_saved_process() {
+    // By packets nobody is told of a save.
+    let cases =
+        ["another_past", "late_peer", "saved_again", "one_after_the_other", "frozen_peer", "killed_in_the_middle"];
+    let runs = cases.map(|case| {
+        let mut vars = way("auto");
+        vars.push(("VT_POINTS", "4"));
+        ("saved", vec![case], vars)
+    });
+    run(cases.len(), 120, &runs);
+}
+
+#[test]
+fn many_contexts_and_many_qps_stand() {
+    run(1, 120, &[("standing", vec!["many_contexts", "many_qps"], way("auto"))]);
+}
+
+#[test]
 fn threads_share_objects() {
     busily("threads", 180);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use vervain_tests::callgrind::{INSTRUCTIONS_AT_MOST, PACKET_INSTRUCTIONS_AT_MOST, per_operation, per_packet};
+use vervain_tests::callgrind::{CALL_INSTRUCTIONS_AT_MOST, INSTRUCTIONS_AT_MOST, per_call, per_operation};
 use vervain_tests::{bench_program, have, have_c, under_vervain};
 
 /// One at a time: where the other test takes the second processor, polls in vain look around more often.
@@ -41,14 +41,14 @@ fn operations_take_no_more_instructions_than_their_bounds() {
 }
 
 #[test]
-fn packets_take_no_more_instructions_than_their_bounds() {
+fn calls_take_no_more_instructions_than_their_bounds() {
     if !have(&["valgrind"]) || !have_c() {
         return;
     }
     let (_alone, looped) = (ALONE.lock().unwrap_or_else(PoisonError::into_inner), looped());
-    for packet in &PACKET_INSTRUCTIONS_AT_MOST {
-        let (what, at_most) = (packet.what, packet.at_most);
-        let count = within(at_most, || per_packet(|| under_vervain("valgrind"), looped, packet), |count| *count);
+    for call in &CALL_INSTRUCTIONS_AT_MOST {
+        let (what, at_most) = (call.what, call.at_most);
+        let count = within(at_most, || per_call(|| under_vervain("valgrind"), looped, call), |count| *count);
         assert!(count <= at_most, "{what}: {count} instructions, more than {at_most}");
         eprintln!("{what}: {count} instructions");
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use vervain_tests::matrix::{PERFTEST, PING_PONGS};
+use vervain_tests::matrix::{CONNECTED, PERFTEST, PING_PONGS};
 use vervain_tests::netns::Network;
 use vervain_tests::wire::{Wire, matrix, programs};
 use vervain_tests::{Job, c_program, have, have_c, skip, under_vervain};
@@ -34,6 +34,11 @@ fn perftest_over_a_cable_of_1500_bytes() {
 #[test]
 fn perftest_over_ipv6() {
     matrix(Wire::Cable(1500), PERFTEST, 1, 1);
+}
+
+#[test]
+fn perftest_connected_by_librdmacm_over_a_cable() {
+    matrix(Wire::Cable(1500), CONNECTED, 0, usize::MAX);
 }
 
 #[test]

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use vervain_tests::pairs::{has_all_sizes, pair, perftest, words};
-use vervain_tests::{Failures, alone, have};
+use vervain_tests::matrix::CONNECTED;
+use vervain_tests::pairs::{complaint, each_line, has_all_sizes, pair, perftest, perftest_options, words};
+use vervain_tests::{Failures, alone, have, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -52,6 +53,24 @@ fn ib_atomic_lat() {
 #[test]
 fn ib_atomic_bw() {
     matrix("ib_atomic_bw");
+}
+
+/// By librdmacm, through memory and in packets.
+#[test]
+fn connected_by_librdmacm() {
+    let _turn = alone();
+    let mut failures = Failures::default();
+    for (tool, lines) in CONNECTED.iter().filter(|(tool, _)| have(&[tool])) {
+        for name in ["auto", "roce"] {
+            each_line(tool, lines, &mut failures, |line| {
+                let args = perftest_options(tool, line, 0);
+                let (server, client) = pair(tool, &args, &way(name), LIMIT);
+                println!("{name} {tool} {line}: {:.2} s", client.took.as_secs_f64());
+                complaint(tool, &server, &client)
+            });
+        }
+    }
+    failures.assert_none();
 }
 
 /// Without -x: perftest chooses the GID by itself, and on InfiniBand goes by LID.

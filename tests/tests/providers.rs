@@ -19,7 +19,7 @@ fn a_program_linked_with_provider_libraries_loads_and_is_refused_by_each() {
 
 #[test]
 fn every_library_is_there_under_the_name_to_link_and_the_name_to_load() {
-    for library in LIBRARIES.iter().chain(&["ibverbs", "mlx5", "efa"]) {
+    for library in LIBRARIES.iter().chain(&["ibverbs", "rdmacm", "mlx5", "efa"]) {
         for name in [format!("lib{library}.so"), format!("lib{library}.so.1")] {
             let file = libraries().join(&name);
             assert!(file.is_file(), "{} is missing", file.display());

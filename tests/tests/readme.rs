@@ -94,11 +94,17 @@ fn the_targets_of_make_are_there() {
     assert!(tried >= 2, "{tried} lines of make");
 }
 
+/// Waits until the shell's program in the background listens on the TCP port, or has ended: its client does not try twice.
+fn until_it_listens(port: u16) -> String {
+    let listens = format!("grep -qs ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6");
+    format!("while kill -0 $! 2>/dev/null && ! {listens}; do sleep 0.02; done")
+}
+
 /// Two processes that talk, so that packets are there to be captured.
-const MY_PROGRAM: &str = "#!/bin/sh
-ibv_rc_pingpong -g 0 -p 18600 >server.txt & sleep 0.5
-ibv_rc_pingpong -g 0 -p 18600 localhost; wait
-";
+fn my_program() -> String {
+    let server = format!("ibv_rc_pingpong -g 0 -p 18600 >server.txt &\n{}", until_it_listens(18600));
+    format!("#!/bin/sh\n{server}\nibv_rc_pingpong -g 0 -p 18600 localhost; wait\n")
+}
 
 /// One shell runs all of them in turn, as who pastes them has it.
 #[test]
@@ -109,13 +115,16 @@ fn the_commands_of_one_host_run() {
     let Some(network) = Network::of_one() else { return };
     let home = tempfile::tempdir().expect("a directory");
     let program = home.path().join("my-program");
-    fs::write(&program, MY_PROGRAM).expect("a script");
+    fs::write(&program, my_program()).expect("a script");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
     let blocks: String = blocks().into_iter().filter(|block| !block.contains(ADDRESS)).collect();
     let lines = blocks.lines().filter(|line| !line.starts_with("make "));
     let mut script: String = lines.clone().map(|line| format!("{line}\n")).collect();
     assert!(lines.count() > 10, "{script}");
     script = script.replace("/tmp/", &format!("{}/", home.path().display()));
+    // A second is enough for who types it, not on every machine that tests.
+    assert!(script.contains("sleep 1;"), "{script}");
+    script = script.replace("sleep 1;", &format!("{};", until_it_listens(PORT)));
     // The shell is on Vervain's devices at the end.
     script += "wait\nibv_devices | grep vervain0\n";
     let end = Job::start(network.first().enter(&shell(&script, home.path())).current_dir(home.path())).finish(LIMIT);

@@ -86,7 +86,10 @@ impl World {
 
     /// Both ends of a ping-pong, by this link; both must end in the time. True where both succeed.
     fn pingpong(&mut self, program: &str, link: &str) -> (bool, String) {
-        let both = format!("{program} -g 0 & sleep 0.3; {program} -g 0 127.0.0.1; r=$?; wait $! && exit $r");
+        // The client tries once; a server that has what it needs listens before long, another ends.
+        let listens = "grep -qs ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6";
+        let wait = format!("while kill -0 $! 2>/dev/null && ! {listens}; do sleep 0.02; done");
+        let both = format!("{program} -g 0 & {wait}; {program} -g 0 127.0.0.1; r=$?; wait $! && exit $r");
         let mut command = unswayed(vervain());
         command.args(["run", "--log", "info", "--link", link, "--", "sh", "-c", &both]);
         let end = self.run(&command);

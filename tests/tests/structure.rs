@@ -9,8 +9,8 @@ use syn::visit::Visit;
 /// The rooms of `crates/hca/src`, each of which may use those before it.
 const ROOMS: [&str; 16] = [
     "error",
-    "reasons",
     "host",
+    "reasons",
     "adopt",
     "arena",
     "device",

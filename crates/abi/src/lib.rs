@@ -19,6 +19,7 @@ mod mr;
 mod port;
 mod qp;
 mod qp_ex;
+mod sa;
 mod srq;
 mod wr;
 
@@ -31,5 +32,6 @@ pub use mr::*;
 pub use port::*;
 pub use qp::*;
 pub use qp_ex::*;
+pub use sa::*;
 pub use srq::*;
 pub use wr::*;

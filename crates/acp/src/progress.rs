@@ -100,7 +100,8 @@ impl Progress {
             cqs,
         });
         let of_thread = shared.clone();
-        let thread = spawn(move || of_thread.run())?;
+        let thread = vervain_scheduler::spawn("acp", STACK, move || of_thread.run())
+            .map_err(|error| Error::broken(format!("no thread for progress: {error}")))?;
         let progress = Progress {
             shared,
             thread: Some(thread),
@@ -354,7 +355,6 @@ impl Shared {
 
     /// The progress thread.
     fn run(&self) {
-        vervain_scheduler::shorten_slice();
         let mut taken = false;
         while !self.stop.load(Ordering::Acquire) {
             if let Err(error) = self.turn(&mut taken) {
@@ -449,21 +449,6 @@ fn timespec(time: Duration) -> Timespec {
 
 fn clear(event: BorrowedFd<'_>) {
     let _ = rustix::io::read(event, &mut [0u8; 8]);
-}
-
-/// A thread that no signal of the program's is delivered to.
-fn spawn(body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    // SAFETY: two sets of signals of this thread, of which the second is filled before it is read.
-    let (mut all, mut old) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: valid places; the mask is put back below.
-    unsafe {
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-    }
-    let thread = std::thread::Builder::new().name("acp".into()).stack_size(STACK).spawn(body);
-    // SAFETY: the mask from before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
-    thread.map_err(|error| Error::broken(format!("no thread for progress: {error}")))
 }
 
 /// The mesh that these settings ask for.

@@ -46,6 +46,8 @@ words! {
         Verbs = "verbs",
         /// ACP, on starter memory.
         Acp = "acp",
+        /// PM: messages, and memory of the other node.
+        Pm = "pm",
         /// Open MPI, over this device alone.
         OpenMpi = "openmpi",
         /// Open MPI, over what it chooses itself: shared memory inside a host.
@@ -62,15 +64,15 @@ words! {
 words! {
     /// What is posted, or called.
     Operation {
-        /// Send into a receive of the peer.
+        /// Send into a receive of the peer; of PM a message, one after the other.
         Send = "send",
         /// Send with immediate data.
         SendImm = "send+imm",
-        /// RDMA Write.
+        /// RDMA Write; of PM `pmWrite`.
         Write = "write",
         /// RDMA Write with immediate data, which takes a receive of the peer.
         WriteImm = "write+imm",
-        /// RDMA Read.
+        /// RDMA Read; of PM `pmRead`.
         Read = "read",
         /// Atomic fetch and add of 8 bytes.
         FetchAdd = "faa",
@@ -82,7 +84,7 @@ words! {
         Get = "get",
         /// ACP: a copy from a second rank's memory to a third one's, to its completion.
         Copy = "copy",
-        /// MPI: a message and its answer, which is its like.
+        /// MPI and PM: a message and its answer, which is its like.
         PingPong = "ping-pong",
         /// A put into a window, and its answer, which is its like.
         RawPut = "raw-put",
@@ -115,7 +117,7 @@ words! {
         /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer is the same
         /// operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for ACP's copies.
         Latency = "latency",
-        /// Bytes and messages per second with [`Case::depth`] requests under way.
+        /// Bytes and messages per second with [`Case::depth`] requests under way; of PM as many as it has room for, until all are done.
         Bandwidth = "bandwidth",
     }
 }
@@ -151,6 +153,7 @@ impl Interface {
         match self {
             Self::Verbs => "verbs",
             Self::Acp => "ACP",
+            Self::Pm => "PM",
             Self::OpenMpi => "Open MPI over this device",
             Self::OpenMpiOwn => "Open MPI by its own choice",
             Self::Mpich => "MPICH over this device",
@@ -174,6 +177,7 @@ impl Operation {
         match interface {
             Interface::Verbs => &[Send, SendImm, Write, WriteImm, Read, FetchAdd, CompareSwap],
             Interface::Acp => &[Put, Get, Copy],
+            Interface::Pm => &[PingPong, Send, Write, Read],
             Interface::Window => &[RawPut],
             _ => &[PingPong, Jacobi, JacobiCalculation, JacobiExchange, JacobiAllreduce],
         }
@@ -192,6 +196,11 @@ impl Operation {
     /// Whether it is what ranks of a kernel do with each other, which one alone does not.
     pub fn is_between_ranks(self) -> bool {
         matches!(self, Self::JacobiExchange | Self::JacobiAllreduce)
+    }
+
+    /// What is measured of it through PM: the time of a message and its answer, else how much goes through.
+    pub fn measure_of_pm(self) -> Measure {
+        if self == Self::PingPong { Measure::Latency } else { Measure::Bandwidth }
     }
 
     /// Whether each message takes a receive of the peer.
@@ -290,13 +299,13 @@ pub struct Case {
     pub measure: Measure,
     /// What is posted.
     pub operation: Operation,
-    /// The service of the QPs; RC for ACP and MPI, which choose for themselves, and for windows.
+    /// The service of the QPs; RC for ranks of jobs, whose libraries choose for themselves, and for windows.
     pub service: Service,
     /// Bytes of each message; 8 for atomics.
     pub size: u64,
-    /// Requests under way on each QP; 1 for latency.
+    /// Requests under way on each QP; 1 for latency, and for PM, which decides by itself.
     pub depth: u32,
-    /// QPs that post in turn, from one thread; 1 for latency.
+    /// QPs that post in turn, from one thread; 1 for latency and for PM.
     pub qps: u32,
     /// Where the responder is.
     pub placement: Placement,
@@ -398,6 +407,9 @@ mod tests {
         assert_eq!(of_gpu, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, GPU memory, beside 8 B faa");
         let by_acp = Case { operation: Operation::Put, interface: Interface::Acp, size: 8192, ..alone };
         assert_eq!(by_acp.to_string(), "8 KiB put latency by ACP, loopback");
+        let by_pm =
+            Case { operation: Operation::Send, interface: Interface::Pm, interference: None, qps: 1, depth: 1, ..case };
+        assert_eq!((by_pm.to_string().as_str(), by_pm.ranks()), ("64 KiB send bandwidth by PM, loopback", 2));
         let environment = EnvironmentName::from("board").ok();
         let [in_board, by_acp] = [case, by_acp].map(|case| Case { environment, ..case }.to_string());
         assert_eq!(in_board, "64 KiB write RC bandwidth, depth 128, 4 QPs, loopback, in board, beside 8 B faa");
@@ -438,9 +450,10 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_is_of_one_kind_of_interface() {
+    fn each_operation_is_of_one_kind_of_interface_but_those_of_pm() {
         for operation in Operation::ALL {
-            let of = |interface: &&Interface| Operation::of(**interface).contains(operation);
+            let of =
+                |interface: &&Interface| **interface != Interface::Pm && Operation::of(**interface).contains(operation);
             let mut kinds: Vec<&[Operation]> = Interface::ALL.iter().filter(of).map(|i| Operation::of(*i)).collect();
             kinds.dedup();
             assert_eq!(kinds.len(), 1, "{operation}");

@@ -45,6 +45,22 @@ pub enum Command {
     /// failed, 128 and the signal's number for a signal; if the program does not start, as of `vervain run`.
     #[command(after_help = LAUNCH_EXAMPLES, override_usage = "vervain launch -n N [OPTIONS] [--] PROGRAM [ARGS]...")]
     Launch(LaunchArgs),
+    /// Run programs as jobs that can be checkpointed, list them, kill them
+    Job(crate::job::cli::JobArgs),
+    /// Save a running job, so that it can be restarted after it has ended or was killed
+    ///
+    /// The job goes on, unless --stop is given. A checkpoint that is there is whole.
+    Checkpoint(crate::job::cli::CheckpointArgs),
+    /// Restart a job from its newest checkpoint, and stay in the foreground as `vervain job run` does
+    ///
+    /// What is in a checkpoint is executed, so one that another user has made, or could have changed, is refused.
+    Restart(crate::job::cli::RestartArgs),
+    /// Have jobs take turns: one has the CPUs for a while, and the others are stopped
+    ///
+    /// Stays in the foreground until the jobs have ended, or it is told to end. Then, or if it is killed, all jobs go on at once.
+    /// Connections of a job that is stopped know of no time. Prints at its end what the switches have cost.
+    #[command(after_help = crate::job::cli::GANG_EXAMPLES)]
+    Gang(crate::job::cli::GangArgs),
     /// List the devices that a program under `vervain run` sees
     Devices(DevicesArgs),
     /// Check this machine for everything that Vervain uses, with cost and remedy of each lack
@@ -73,6 +89,9 @@ pub enum Command {
     /// Ends the ranks of a launcher that was killed; their numbers come by standard input
     #[command(hide = true)]
     Guard,
+    /// The programs inside of a job's namespaces
+    #[command(hide = true)]
+    Inside(crate::job::cli::InsideArgs),
     /// Print the kind of memory that this process allocates (the process behind doctor's trial of sharing)
     #[command(hide = true)]
     Sharing,

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 
 /// The verbs library's file in the library directory.
 pub const LIBIBVERBS: &str = "libibverbs.so.1";
+/// The connection manager's file in the library directory.
+pub const LIBRDMACM: &str = "librdmacm.so.1";
 /// The preload library's file in the library directory.
 pub const PRELOAD: &str = "libvervain_preload.so";
 /// ThreadSanitizer's suppressions in the library directory.

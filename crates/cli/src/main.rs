@@ -11,6 +11,7 @@ mod env_format;
 mod environment;
 mod generate;
 mod inventory;
+mod job;
 mod launch;
 mod libs;
 mod output;
@@ -32,6 +33,10 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Run(args) => return run::run(args),
         Command::Launch(args) => return launch::launch(args),
+        Command::Job(args) => return job::job(args),
+        Command::Checkpoint(args) => job::checkpoint(args),
+        Command::Restart(args) => return job::restart(args),
+        Command::Gang(args) => job::gang(args),
         Command::Devices(args) => devices::devices(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Env(args) => env_format::env(args),
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
         Command::Inventory(args) => inventory::print(args),
         Command::Probe(args) => probe::peer(args),
         Command::Guard => launch::guard::guard(),
+        Command::Inside(args) => job::inside(args),
         Command::Sharing => sharing::look(),
     };
     result.unwrap_or_else(|error| {

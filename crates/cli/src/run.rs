@@ -96,6 +96,16 @@ impl Ready {
         self.variables.extend(variables);
     }
 
+    /// The file that is executed.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// A variable that the program gets.
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.variables.iter().find(|(of, _)| *of == name).map(|(_, value)| value.as_os_str())
+    }
+
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg0(&self.words[0]).args(&self.words[1..]);

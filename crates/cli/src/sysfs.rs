@@ -1,18 +1,22 @@
-//! The tree of files that the preload library serves for /sys/class/infiniband, /sys/class/infiniband_verbs and
+//! The tree of files that the preload library serves for /sys/class/infiniband, /sys/class/infiniband_verbs, /sys/class/misc/rdma_cm and
 //! /dev/infiniband. It says what the verbs library answered (`inventory`), in the kernel's own spelling, and is laid out
 //! as for the kernel's virtual devices: class entries are links into /sys/devices/virtual.
 //!
 //! One tree per configuration, named by a hash of its content, in a private directory of this user: runs share it, and
-//! a later one removes it when nobody uses it any more (`prune`). Device nodes are links to /dev/null, since UCX and Mooncake want a character device there.
+//! a later one removes it when nobody uses it any more (`prune`). Device nodes are links to /dev/null, since UCX and Mooncake want a character device there;
+//! that of rdma_cm is one to /dev/full. A librdmacm that is not Vervain's, inside of a program, would write its commands there, and is refused
+//! instead of told that each was carried out.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 
 use crate::inventory::{Device, Port};
 use crate::prune;
@@ -46,9 +50,18 @@ fn plan(devices: &[Device]) -> Plan {
     let mut add = |path: String, node| plan.insert(PathBuf::from(path), node);
     add("sys/class/infiniband_verbs/abi_version".into(), Node::File("6\n".into()));
     add(format!("sys/devices/virtual/infiniband_driver/{DRIVER}/uevent"), Node::File(String::new()));
+    let base = "sys/devices/virtual/misc/rdma_cm";
+    add("sys/class/misc/rdma_cm".into(), Node::Link("../../devices/virtual/misc/rdma_cm".into()));
+    // RDMA_USER_CM_ABI_VERSION of the kernel's headers.
+    add(format!("{base}/abi_version"), Node::File("4\n".into()));
+    // The numbers of /dev/full.
+    add(format!("{base}/dev"), Node::File("1:7\n".into()));
+    add(format!("{base}/uevent"), Node::File("MAJOR=1\nMINOR=7\nDEVNAME=infiniband/rdma_cm\n".into()));
+    add("dev/infiniband/rdma_cm".into(), Node::Link("/dev/full".into()));
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()).trim().to_owned();
     let ports: usize = devices.iter().map(|d| d.ports.len()).sum();
     let mut port_index = 0;
+    let addresses = addresses();
     for d in devices {
         let base = format!("sys/devices/virtual/infiniband/{}", d.name);
         let link = format!("../../devices/virtual/infiniband/{}", d.name);
@@ -82,6 +95,9 @@ fn plan(devices: &[Device]) -> Plan {
             Node::Link(format!("../../../infiniband_verbs/{}", d.uverbs)),
         );
         for port in &d.ports {
+            if let Some(netdev) = interface(port, &addresses) {
+                add(format!("{parent}/net/{netdev}"), Node::Link(format!("/sys/class/net/{netdev}")));
+            }
             for (file, text) in port_files(port) {
                 add(format!("{base}/ports/{}/{file}", port.number), Node::File(text + "\n"));
             }
@@ -102,6 +118,27 @@ fn plan(devices: &[Device]) -> Plan {
         add(format!("dev/infiniband/{}", d.uverbs), Node::Link("/dev/null".into()));
     }
     plan
+}
+
+/// The addresses of this host, each with the name of its interface.
+fn addresses() -> Vec<(String, Ipv6Addr)> {
+    let address = |entry: InterfaceAddress| {
+        let address = entry.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip().to_ipv6_mapped());
+        // A label of an address is behind a colon.
+        let name = entry.interface_name.split(':').next().unwrap_or_default().to_owned();
+        Some((name, v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip()))?))
+    };
+    getifaddrs().into_iter().flatten().filter_map(address).collect()
+}
+
+/// The interface that stands behind a port, whose addresses come first in its table. That of a window's node is none: programs ask for the
+/// interface to connect to an address that it has.
+fn interface<'a>(port: &'a Port, addresses: &[(String, Ipv6Addr)]) -> Option<&'a str> {
+    port.gids.iter().find_map(|gid| {
+        let (name, ip) = (gid.netdev.as_deref()?, gid.gid.parse::<Ipv6Addr>().ok()?);
+        addresses.iter().any(|(of, address)| of == name && *address == ip).then_some(name)
+    })
 }
 
 const DRIVER: &str = "vervain";
@@ -272,7 +309,7 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
 
 /// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`, else `/dev/shm/vervain-<uid>`, which a container with a read-only
 /// root has: this user's, and nobody else's.
-fn private_directory() -> Result<PathBuf> {
+pub fn private_directory() -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && is_private(d, uid));
     let places = [runtime.map(|d| d.join("vervain"))].into_iter().flatten();
@@ -357,6 +394,15 @@ mod tests {
     }
 
     #[test]
+    fn the_interface_behind_a_port_has_the_address_that_its_gid_is() {
+        let has = |name: &str, ip: &str| (name.to_owned(), ip.parse().unwrap());
+        let port = &device().ports[0];
+        assert_eq!(interface(port, &[has("eth0", "fd00::1"), has("lo", "::ffff:127.0.0.1")]), Some("lo"));
+        // As of a window, whose GID goes with the interface that comes first.
+        assert_eq!(interface(port, &[has("eth0", "::ffff:127.0.0.1"), has("lo", "::1")]), None);
+    }
+
+    #[test]
     fn rates_are_spelled_as_the_kernel_does() {
         assert_eq!(rate(2, 32), "100 Gb/sec (4X EDR)");
         assert_eq!(rate(1, 1), "2.5 Gb/sec (1X)");
@@ -390,7 +436,22 @@ mod tests {
         assert_eq!(driver.file_name().unwrap(), "vervain");
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/device/infiniband/vervain0/node_type"), "1: CA\n");
         assert_eq!(read("sys/class/infiniband/vervain0/device/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
-        assert!(fs::metadata(root.join("dev/infiniband/uverbs0")).unwrap().file_type().is_char_device());
+        let interface = fs::read_dir(root.join("sys/class/infiniband/vervain0/device/net")).unwrap();
+        let interface: Vec<_> = interface.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(interface, ["lo"]);
+        assert_eq!(read("sys/class/infiniband/vervain0/device/net/lo/type"), "772\n", "ARPHRD_LOOPBACK");
+        assert_eq!(read("sys/class/misc/rdma_cm/abi_version"), "4\n");
+        for (node, number) in
+            [("uverbs0", "sys/class/infiniband_verbs/uverbs0/dev"), ("rdma_cm", "sys/class/misc/rdma_cm/dev")]
+        {
+            let node = fs::metadata(root.join("dev/infiniband").join(node)).unwrap();
+            assert!(node.file_type().is_char_device());
+            let (major, minor) = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
+            assert_eq!(read(number), format!("{major}:{minor}\n"));
+        }
+        // Commands to the kernel are not taken.
+        let refused = fs::write(root.join("dev/infiniband/rdma_cm"), [0; 8]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1, "nothing but the tree is left");
     }
 

@@ -533,6 +533,20 @@ fn doctor_says_the_verdict_first_and_in_its_status() {
 }
 
 #[test]
+fn doctor_names_a_criu_that_is_too_old_and_runs_without() {
+    let tools = tempfile::tempdir().unwrap();
+    let criu = tools.path().join("criu");
+    fs::write(&criu, "#!/bin/sh\necho Version: 3.17.1\n").unwrap();
+    fs::set_permissions(&criu, fs::Permissions::from_mode(0o755)).unwrap();
+    let (mut command, _runtime) = vervain(&["doctor", "--lib-dir", lib_dir().to_str().unwrap()]);
+    let said = command.env("PATH", tools.path()).output().unwrap();
+    let line = stdout(&said).lines().find(|line| line.contains(" CRIU: ")).map(str::to_owned).unwrap_or_default();
+    assert!(line.starts_with("note ") && line.contains("is CRIU 3.17, and 4.2 is needed"), "{}", stdout(&said));
+    assert!(line.contains("; remedy: a package of CRIU 4.2 or later"), "{line}");
+    assert_eq!(said.status.code(), Some(0));
+}
+
+#[test]
 fn help_manual_and_completions_are_real() {
     for subcommand in ["run", "devices", "doctor", "env"] {
         let (mut command, _runtime) = vervain(&[subcommand, "--help"]);

@@ -1,14 +1,13 @@
 //! The file: blocks taken by threads, and the sums over all of them.
 
 use crate::{Line, WORDS};
+use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 const LINE: usize = size_of::<Line>();
@@ -25,22 +24,31 @@ fn block_bytes(ports: usize) -> usize {
     (ports.max(1) * LINE).next_multiple_of(PAGE)
 }
 
-/// The file as a process sees it that counts.
+/// The file as a process sees it that counts. Its threads take turns: a lock in here would be kept by one that ends within a call.
 #[derive(Debug)]
 pub struct CountersFile {
-    fd: OwnedFd,
+    path: PathBuf,
+    /// None between [`CountersFile::leave`] and [`CountersFile::rejoin`].
+    fd: Option<OwnedFd>,
     ports: usize,
-    blocks: Mutex<Blocks>,
-}
-
-#[derive(Debug, Default)]
-struct Blocks {
     /// Those that this process holds, free for its next thread.
     free: Vec<Block>,
-    /// All that it holds, with what each had counted before: the sum over its lines.
-    held: Vec<(Block, [u64; WORDS])>,
+    /// All that it holds.
+    held: Vec<Held>,
     /// Where it looks for the next one.
     next: usize,
+}
+
+type Words = [u64; WORDS];
+
+/// A block of this process.
+#[derive(Debug)]
+struct Held {
+    block: Block,
+    /// What had been counted there before: the sum over its lines.
+    before: Words,
+    /// What its lines said when the file was left.
+    left: Option<Vec<Words>>,
 }
 
 /// A block in hand: one line for each port. The memory stays mapped as long as the process lives.
@@ -63,76 +71,118 @@ impl CountersFile {
     /// # Errors
     /// What open(2) says, and EPERM for a file that is another user's.
     pub fn open(directory: &Path, ports: usize) -> io::Result<CountersFile> {
-        let path = CString::new(directory.join(crate::FILE).as_os_str().as_bytes())?;
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        // SAFETY: the path is a C string.
-        let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+        let path = directory.join(crate::FILE);
+        let fd = Some(open(&path)?);
+        Ok(CountersFile { path, fd, ports, free: Vec::new(), held: Vec::new(), next: 0 })
+    }
+
+    /// Lets go of the file, for an image of the process: its blocks may be others' when that is restored, and the file another one. What
+    /// threads count until [`CountersFile::rejoin`] stands in memory of the process.
+    ///
+    /// # Errors
+    /// What mmap(2) says; it may be called again.
+    pub fn leave(&mut self) -> io::Result<()> {
+        for held in self.held.iter_mut().filter(|held| held.left.is_none()) {
+            let (place, bytes) = place_of(held.block, self.ports);
+            let own = map(bytes, None)?;
+            // SAFETY: both have so many bytes; what a thread counts just now may be missing.
+            unsafe { ptr::copy_nonoverlapping(place, own, bytes) };
+            let left = words_of(held.block, self.ports);
+            put_in_place(own, bytes, place)?;
+            held.left = Some(left);
         }
-        // SAFETY: just opened, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let meta = status(&fd)?;
-        // SAFETY: geteuid cannot fail.
-        if meta.st_uid != unsafe { libc::geteuid() } || meta.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        self.fd = None;
+        Ok(())
+    }
+
+    /// Counts in blocks of the file again, with what was counted meanwhile.
+    ///
+    /// # Errors
+    /// As [`CountersFile::open`] and [`CountersFile::take`]; it may be called again, and counts in memory of the process until then.
+    pub fn rejoin(&mut self) -> io::Result<()> {
+        if self.fd.is_none() {
+            self.fd = Some(open(&self.path)?);
+            self.next = 0;
         }
-        Ok(CountersFile { fd, ports, blocks: Mutex::default() })
+        for at in 0..self.held.len() {
+            let Held { block, before, left: Some(left) } = &self.held[at] else { continue };
+            let (block, before, left) = (*block, *before, left.clone());
+            let (place, bytes) = place_of(block, self.ports);
+            // Where pages are larger than blocks, it has to lie in its page where the old one does.
+            let within = block.0 as usize - place as usize;
+            let new = loop {
+                let number = self.lock_next()?;
+                if number * block_bytes(self.ports) % page_bytes() == within {
+                    break self.map(number)?;
+                }
+            };
+            let now = words_of(block, self.ports);
+            for (port, (now, left)) in now.iter().zip(&left).enumerate() {
+                // SAFETY: a block has a line for each port, and nobody else has this one.
+                unsafe { &*new.lines().add(port) }.go_on(now, left);
+            }
+            let own = less(self.sum(block), before);
+            let before = less(self.sum(new), own);
+            put_in_place(place_of(new, self.ports).0, bytes, place)?;
+            self.held[at] = Held { block, before, left: None };
+        }
+        Ok(())
     }
 
     /// A block for the calling thread, until it gives it back.
     ///
     /// # Errors
     /// ENOSPC when the disk or the file is full, EMFILE when this process has its share, and what mmap(2) says.
-    pub fn take(&self) -> io::Result<Block> {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(block) = blocks.free.pop() {
+    pub fn take(&mut self) -> io::Result<Block> {
+        if let Some(block) = self.free.pop() {
             return Ok(block);
         }
-        if blocks.held.len() == MOST_OWN {
+        if self.held.len() == MOST_OWN {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
+        let number = self.lock_next()?;
+        let block = self.map(number)?;
+        self.held.push(Held { block, before: self.sum(block), left: None });
+        Ok(block)
+    }
+
+    /// Locks the next block that is nobody's: its number.
+    fn lock_next(&mut self) -> io::Result<usize> {
         // A lock that this process has would be granted again, so it looks only beyond those.
-        while blocks.next < MOST_BLOCKS {
-            let i = blocks.next;
-            blocks.next += 1;
-            if self.lock(i)? {
-                let block = self.map(i)?;
-                blocks.held.push((block, self.sum(block)));
-                return Ok(block);
+        while self.next < MOST_BLOCKS {
+            let number = self.next;
+            self.next += 1;
+            if self.lock(number)? {
+                return Ok(number);
             }
         }
         Err(io::Error::from_raw_os_error(libc::ENOSPC))
     }
 
     /// Takes a block back from a thread that has ended, for the next one.
-    pub fn give_back(&self, block: Block) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).free.push(block);
+    pub fn give_back(&mut self, block: Block) {
+        self.free.push(block);
     }
 
     /// What this process has counted, over all ports.
     pub fn own_sums(&self) -> [u64; WORDS] {
-        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums = [0_u64; WORDS];
-        for (block, before) in &blocks.held {
-            for (sum, (now, before)) in sums.iter_mut().zip(self.sum(*block).into_iter().zip(before)) {
-                *sum = sum.wrapping_add(now.wrapping_sub(*before));
-            }
+        for held in &self.held {
+            add(&mut sums, &less(self.sum(held.block), held.before));
         }
         sums
     }
 
     /// The sum over the lines of a block.
-    fn sum(&self, block: Block) -> [u64; WORDS] {
+    fn sum(&self, block: Block) -> Words {
         let mut sums = [0_u64; WORDS];
-        for port in 0..self.ports.max(1) {
-            // SAFETY: a block in hand has a line for each port, and stays mapped.
-            let line = unsafe { &*block.lines().add(port) };
-            for (sum, word) in sums.iter_mut().zip(&line.words) {
-                *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
-            }
-        }
+        words_of(block, self.ports).iter().for_each(|words| add(&mut sums, words));
         sums
+    }
+
+    /// The file's descriptor.
+    fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// Whether block `i` could be locked: it is nobody else's.
@@ -144,7 +194,7 @@ impl CountersFile {
         // One byte stands for the block: the lock needs no file behind it.
         (lock.l_start, lock.l_len) = (i as _, 1);
         // SAFETY: the lock is a valid struct for the whole call.
-        if unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        if unsafe { libc::fcntl(self.fd()?.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
             return Ok(true);
         }
         match io::Error::last_os_error() {
@@ -158,39 +208,89 @@ impl CountersFile {
         let bytes = block_bytes(self.ports);
         let at = i * bytes;
         // SAFETY: a plain call on our own descriptor.
-        let error = unsafe { libc::posix_fallocate(self.fd.as_raw_fd(), at as _, bytes as _) };
+        let error = unsafe { libc::posix_fallocate(self.fd()?.as_raw_fd(), at as _, bytes as _) };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
-        // SAFETY: sysconf has no conditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
-        let before = at % page;
-        // SAFETY: a new mapping, at an offset that is a multiple of the page size.
-        let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                before + bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                self.fd.as_raw_fd(),
-                (at - before) as _,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // A forked child would count where its parent does.
-        // SAFETY: the mapping just made; it is never unmapped.
-        let line = unsafe {
-            libc::madvise(address, before + bytes, libc::MADV_DONTFORK);
-            address.cast::<u8>().add(before).cast::<Line>()
-        };
+        let before = at % page_bytes();
+        let address = map(before + bytes, Some((self.fd()?, (at - before) as u64)))?;
+        // SAFETY: inside the mapping just made; it is never unmapped.
+        let line = unsafe { address.add(before).cast::<Line>() };
         for port in 0..self.ports.max(1) {
             // SAFETY: the block has a line for each port.
             unsafe { &*line.add(port) }.begin();
         }
         Ok(Block(line))
     }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let meta = status(&fd)?;
+    // SAFETY: geteuid cannot fail.
+    if meta.st_uid != unsafe { libc::geteuid() } || meta.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    Ok(fd)
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: sysconf has no conditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize
+}
+
+/// Where the mapping of a block begins, and its bytes.
+fn place_of(block: Block, ports: usize) -> (*mut u8, usize) {
+    let within = block.0 as usize % page_bytes();
+    (block.0.cast::<u8>().wrapping_sub(within).cast_mut(), within + block_bytes(ports))
+}
+
+/// Maps so many bytes: of an open file from a page on, or of nobody's. A forked child, which would count where its parent does, has none of
+/// them. By the system call: libc's functions are others' too, such as those of the preload, which would give shared memory for memory of
+/// nobody's, and of UCX, whose mremap forgets where to.
+fn map(bytes: usize, of: Option<(BorrowedFd<'_>, u64)>) -> io::Result<*mut u8> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping.
+    let address = unsafe {
+        match of {
+            Some((fd, at)) => mm::mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd, at),
+            None => mm::mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE),
+        }
+    }?;
+    // SAFETY: the mapping just made.
+    let _ = unsafe { mm::madvise(address, bytes, mm::Advice::LinuxDontFork) };
+    Ok(address.cast())
+}
+
+/// Puts a mapping in the place of another one of so many bytes, which goes.
+fn put_in_place(new: *mut u8, bytes: usize, place: *mut u8) -> io::Result<()> {
+    // SAFETY: both are mappings of blocks. Whoever counts finds lines in the place before and after it.
+    unsafe { mm::mremap_fixed(new.cast(), bytes, bytes, MremapFlags::MAYMOVE, place.cast()) }?;
+    Ok(())
+}
+
+/// What the lines of a block say.
+fn words_of(block: Block, ports: usize) -> Vec<Words> {
+    // SAFETY: a block in hand has a line for each port, and stays mapped.
+    let line = |port: usize| unsafe { &*block.lines().add(port) };
+    let words = |line: &Line| std::array::from_fn(|word| line.words[word].load(Ordering::Relaxed));
+    (0..ports.max(1)).map(|port| words(line(port))).collect()
+}
+
+fn add(sums: &mut Words, more: &Words) {
+    sums.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
+}
+
+fn less(words: Words, fewer: Words) -> Words {
+    std::array::from_fn(|word| words[word].wrapping_sub(fewer[word]))
 }
 
 fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
@@ -266,7 +366,8 @@ mod tests {
     fn what_all_have_counted_is_summed_port_by_port() {
         let tmp = tempfile::tempdir().unwrap();
         // Two open files, as two processes have.
-        let (one, other) = (CountersFile::open(tmp.path(), 20).unwrap(), CountersFile::open(tmp.path(), 20).unwrap());
+        let (mut one, mut other) =
+            (CountersFile::open(tmp.path(), 20).unwrap(), CountersFile::open(tmp.path(), 20).unwrap());
         let blocks = [one.take().unwrap(), other.take().unwrap(), one.take().unwrap()];
         assert!(blocks[0] != blocks[2]);
         for (block, n) in blocks.into_iter().zip([1, 10, 100]) {
@@ -281,7 +382,7 @@ mod tests {
     #[test]
     fn a_block_that_is_given_back_or_whose_process_ends_counts_on_for_the_next() {
         let tmp = tempfile::tempdir().unwrap();
-        let one = CountersFile::open(tmp.path(), 1).unwrap();
+        let mut one = CountersFile::open(tmp.path(), 1).unwrap();
         let block = one.take().unwrap();
         add(block, 0, Word::Sends, 5);
         one.give_back(block);
@@ -291,7 +392,7 @@ mod tests {
         // SAFETY: nobody uses the block any more.
         unsafe { libc::munmap(block.lines().cast_mut().cast(), PAGE) };
         drop(one);
-        let next = CountersFile::open(tmp.path(), 1).unwrap();
+        let mut next = CountersFile::open(tmp.path(), 1).unwrap();
         add(next.take().unwrap(), 0, Word::Sends, 6);
         assert_eq!(read(tmp.path(), 0, 1)[Word::Sends as usize], 11);
         assert_eq!(std::fs::metadata(tmp.path().join(crate::FILE)).unwrap().len(), PAGE as u64, "one block was enough");
@@ -302,7 +403,8 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let held =
             || held_sums(File::open(tmp.path().join(crate::FILE)).unwrap().as_raw_fd(), 0, 1)[Word::Qps as usize];
-        let (one, other) = (CountersFile::open(tmp.path(), 1).unwrap(), CountersFile::open(tmp.path(), 1).unwrap());
+        let (mut one, mut other) =
+            (CountersFile::open(tmp.path(), 1).unwrap(), CountersFile::open(tmp.path(), 1).unwrap());
         let (here, there, third) = (one.take().unwrap(), one.take().unwrap(), other.take().unwrap());
         add(here, 0, Word::Qps, 3);
         // SAFETY: a block has one line at least.
@@ -313,15 +415,54 @@ mod tests {
         unsafe { libc::munmap(third.lines().cast_mut().cast(), PAGE) };
         drop(other);
         assert_eq!(held(), 2, "a process that has ended has none");
-        let next = CountersFile::open(tmp.path(), 1).unwrap();
+        let mut next = CountersFile::open(tmp.path(), 1).unwrap();
         next.take().unwrap();
         assert_eq!(held(), 2, "and its block begins at none for the next");
     }
 
     #[test]
+    fn a_file_that_was_left_is_counted_on_in_whatever_blocks_are_free() {
+        let tmp = tempfile::tempdir().unwrap();
+        let mut one = CountersFile::open(tmp.path(), 2).unwrap();
+        let block = one.take().unwrap();
+        let objects = || held_sums(File::open(tmp.path().join(crate::FILE)).unwrap().as_raw_fd(), 1, 2);
+        for another_takes_it in [false, true, false] {
+            add(block, 1, Word::Sends, 5);
+            add(block, 1, Word::Qps, 1);
+            let (sends, qps) = (read(tmp.path(), 1, 2)[Word::Sends as usize], objects()[Word::Qps as usize]);
+            let own = one.own_sums();
+            one.leave().unwrap();
+            one.leave().unwrap();
+            assert_eq!(objects()[Word::Qps as usize], 0, "nobody has the block");
+            add(block, 1, Word::Sends, 7);
+            add(block, 1, Word::Qps, 1);
+            assert_eq!(read(tmp.path(), 1, 2)[Word::Sends as usize], sends, "that is not in the file");
+            let mut other = CountersFile::open(tmp.path(), 2).unwrap();
+            let taken = another_takes_it.then(|| other.take().unwrap());
+            taken.into_iter().for_each(|taken| add(taken, 1, Word::Sends, 100));
+            one.rejoin().unwrap();
+            one.rejoin().unwrap();
+            let more = if another_takes_it { 100 } else { 0 };
+            assert_eq!(read(tmp.path(), 1, 2)[Word::Sends as usize], sends + 7 + more);
+            assert_eq!(objects()[Word::Qps as usize], qps + 1);
+            assert_eq!(one.own_sums()[Word::Sends as usize], own[Word::Sends as usize] + 7);
+            add(block, 1, Word::Sends, 1);
+            assert_eq!(read(tmp.path(), 1, 2)[Word::Sends as usize], sends + 8 + more, "it counts in the file again");
+            taken.into_iter().for_each(|taken| drop_mapping(taken, 2));
+        }
+    }
+
+    /// What the end of a process does: the lock lives as long as the mapping, too.
+    fn drop_mapping(block: Block, ports: usize) {
+        let (place, bytes) = place_of(block, ports);
+        // SAFETY: nobody uses the block any more.
+        unsafe { libc::munmap(place.cast(), bytes) };
+    }
+
+    #[test]
     fn one_process_does_not_take_all_blocks() {
         let tmp = tempfile::tempdir().unwrap();
-        let one = CountersFile::open(tmp.path(), 1).unwrap();
+        let mut one = CountersFile::open(tmp.path(), 1).unwrap();
         let taken = (0..=MOST_OWN).map_while(|_| one.take().ok()).count();
         assert_eq!(taken, MOST_OWN);
     }

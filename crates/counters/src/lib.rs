@@ -165,6 +165,15 @@ impl Line {
         }
     }
 
+    /// Counts on where another line stood that had said `left` before it came to `now`; its objects are this one's.
+    pub(crate) fn go_on(&self, now: &[u64; WORDS], left: &[u64; WORDS]) {
+        for (word, (now, left)) in now.iter().zip(left).enumerate() {
+            let counted = if OF_OBJECTS.contains(&word) { *now } else { now.wrapping_sub(*left) };
+            let before = self.words[word].load(Ordering::Relaxed);
+            self.words[word].store(before.wrapping_add(counted), Ordering::Relaxed);
+        }
+    }
+
     /// The value.
     pub fn get(&self, word: Word) -> u64 {
         self.words[word as usize].load(Ordering::Relaxed)

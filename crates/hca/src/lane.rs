@@ -2,7 +2,7 @@
 //! and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
 
 use crate::arena::Block;
-use crate::arena::layout::{CqeRing, Lane, found, request};
+use crate::arena::layout::{CqeRing, Lane, QpShared, Switch, found, request};
 use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::cq::recv_ring::RecvRing;
@@ -19,6 +19,8 @@ use std::sync::{Arc, Weak};
 /// A lane of this process.
 pub(crate) struct OwnedLane {
     pub(crate) process: &'static Process,
+    /// That of its QP.
+    pub(crate) switch: &'static Switch,
     /// Shared part.
     pub shared: &'static Lane,
     /// Who is in flight on it.
@@ -65,6 +67,8 @@ impl OwnedLane {
             }
         };
         let view = process.arena.view();
+        let switch = view.get::<QpShared>(qp_offset).expect("its QP").switch.load(Ordering::Relaxed);
+        let switch = view.get::<Switch>(switch).expect("the switch of its QP");
         let offset = lane_block.offset();
         let shared = view.get::<Lane>(offset).expect("just allocated");
         let ring = view.slice::<AtomicU32>(ring_block.offset() + before, slots as usize).expect("just allocated");
@@ -83,6 +87,7 @@ impl OwnedLane {
             shared.attention.store(process.attention.add(weak.clone()), Ordering::Relaxed);
             OwnedLane {
                 process,
+                switch,
                 shared,
                 gate: Arc::new(LaneGate::new(shared, offset)),
                 ring: Arc::new(RecvRing::new(shared, ring, cqes, Arc::clone(rq), qp_num, granted == 0)),

@@ -2,9 +2,9 @@
 //! program was started without `VERVAIN_LOG`, the first one is told when it ends, so that nobody has to know the variable to
 //! learn why.
 
+use crate::host::lock::OwnerLock;
 use std::fmt::Arguments;
 use std::io::Write as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_config::LOG;
 
@@ -19,7 +19,7 @@ struct Reasons {
     count: u64,
 }
 
-static REASONS: Mutex<Option<Reasons>> = Mutex::new(None);
+static REASONS: OwnerLock<Option<Reasons>> = OwnerLock::new(None);
 
 /// Says why a verb or a work request has failed.
 #[cold]
@@ -37,12 +37,12 @@ pub fn tell(why: Arguments<'_>) {
 #[cold]
 #[inline(never)]
 pub fn tell_what_is_no_failure(why: Arguments<'_>) {
-    static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+    static LAST: OwnerLock<Option<(String, Instant)>> = OwnerLock::new(None);
     if !log::log_enabled!(log::Level::Info) {
         return;
     }
     let (why, now) = (why.to_string(), Instant::now());
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = LAST.lock();
     if !last.as_ref().is_some_and(|(told, at)| *told == why && now.duration_since(*at) < AGAIN_AFTER) {
         log::info!("{why}");
         *last = Some((why, now));
@@ -51,7 +51,7 @@ pub fn tell_what_is_no_failure(why: Arguments<'_>) {
 
 fn keep(why: Arguments<'_>) {
     let pid = std::process::id();
-    let mut reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reasons = REASONS.lock();
     match &mut *reasons {
         Some(known) if known.pid == pid => known.count += 1,
         known => {
@@ -67,7 +67,7 @@ fn keep(why: Arguments<'_>) {
 
 /// At the end of the program: a line with the first reason and the way to see the others.
 extern "C" fn tell_the_first() {
-    let Ok(reasons) = REASONS.try_lock() else { return };
+    let Some(reasons) = REASONS.try_lock() else { return };
     let Some(known) = reasons.as_ref().filter(|known| known.pid == std::process::id()) else { return };
     let line = match known.count {
         1 => format!("vervain: {}; {}=info reports it as it happens\n", known.first, LOG.name()),

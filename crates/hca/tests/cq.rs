@@ -6,6 +6,7 @@ mod common;
 use common::{Random, TURN, bind, context, foreign, poll, process, publish, receiver};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -409,5 +410,94 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
         assert_eq!((got, flushed), (sent.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)));
         assert_eq!(outstanding.len(), 16);
         assert!(srq.post_recv(0, &[]).is_err(), "all receives are outstanding again");
+    });
+}
+
+/// Has the calling thread run on one CPU.
+fn pin(cpu: usize) {
+    // SAFETY: a set of bits, and a local.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// How many messages were sent, in the test below.
+static SENT: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Whether one was sent while the CPU of this thread was lent.
+    static SENT_WHILE_LENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// sched_yield(2), by which a poll lends its CPU: in place of libc's, to know what happens meanwhile.
+#[unsafe(no_mangle)]
+extern "C" fn sched_yield() -> libc::c_int {
+    let before = SENT.load(Ordering::Acquire);
+    // SAFETY: without arguments.
+    let answer = unsafe { libc::syscall(libc::SYS_sched_yield) };
+    if SENT.load(Ordering::Acquire) != before {
+        SENT_WHILE_LENT.set(true);
+    }
+    answer as libc::c_int
+}
+
+/// Two threads of one CPU, of which the second completes something while a poll of the first lends it the CPU: that poll tells of it. What the
+/// program hears next may be that the peer has gone, and then it takes for lost what it was not told of.
+#[test]
+fn a_poll_that_lends_its_cpu_tells_of_what_came_meanwhile() {
+    /// Messages, and polls that are to have lent the CPU for one: on a busy machine others lose it to the tick, and are told no more than any.
+    const MOST: u32 = 20_000;
+    const LENT: u32 = 100;
+    let context = context();
+    let pd = context.alloc_pd().unwrap();
+    let cq = Cq::create(&context, 255, None, 0, 0, false, false).unwrap();
+    let qp = receiver(&context, &pd, &cq, None, 4);
+    let target = bind(&qp, foreign(1));
+    let (round, is_polling, is_over) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    // SAFETY: without arguments.
+    let cpu = unsafe { libc::sched_getcpu() } as usize;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            pin(cpu);
+            for n in 1.. {
+                while round.load(Ordering::Acquire) < n || !is_polling.load(Ordering::Acquire) {
+                    if is_over.load(Ordering::Acquire) {
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+                let _mark = common::enter(&target);
+                publish(&target, target.claim().unwrap(), n);
+                SENT.store(n, Ordering::Release);
+            }
+        });
+        let polls = s.spawn(|| {
+            pin(cpu);
+            let (mut lent, mut stale) = (0, 0);
+            let mut n = 0;
+            while n < MOST && lent < LENT {
+                n += 1;
+                qp.post_recv(u64::from(n), &[]).unwrap();
+                round.store(n, Ordering::Release);
+                until("a completion never came", || {
+                    SENT_WHILE_LENT.set(false);
+                    is_polling.store(true, Ordering::Release);
+                    let got = poll(&cq, 1).len();
+                    is_polling.store(false, Ordering::Release);
+                    if SENT_WHILE_LENT.get() {
+                        lent += 1;
+                        stale += u32::from(got == 0);
+                    }
+                    got == 1
+                });
+            }
+            is_over.store(true, Ordering::Release);
+            (lent, stale)
+        });
+        let (lent, stale) = polls.join().unwrap();
+        assert!(lent > 0, "no poll has lent its CPU");
+        assert_eq!(stale, 0, "of {lent} polls so many told of nothing, and there was something");
     });
 }

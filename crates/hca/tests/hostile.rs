@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{
     CqShared, CqeRing, Header, IS_INLINE, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared,
-    RecvWqe, RqShared,
+    RecvWqe, RqShared, Switch,
 };
 use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted};
@@ -135,7 +135,9 @@ fn honest() -> Honest {
     }
     let qpns: Vec<u32> = [&rc, &on_srq, &ud].map(|q| q.qp_num()).to_vec();
     for qpn in &qpns {
-        structs.push((at(std::ptr::from_ref(own.qp(*qpn).unwrap()).cast()), size(size_of::<QpShared>())));
+        let qp = own.qp(*qpn).unwrap();
+        structs.push((at(std::ptr::from_ref(qp).cast()), size(size_of::<QpShared>())));
+        structs.push((qp.switch.load(Ordering::Relaxed), size(size_of::<Switch>())));
     }
     for lane in &lanes {
         let l = own.view.get::<Lane>(*lane).unwrap();
@@ -206,7 +208,7 @@ impl Copied {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
         // The mutex of the real owner says nothing here.
-        view.get::<Header>(0).unwrap().alive[0].store(0, Ordering::Relaxed);
+        view.get::<Header>(0).unwrap().switch.alive[0].store(0, Ordering::Relaxed);
     }
 
     fn space(&self, view: &View) -> Option<Arc<PeerProcess>> {

@@ -6,12 +6,14 @@
 
 pub mod timer;
 
+use serde::{Deserialize, Serialize};
+
 /// A 128-bit global identifier.
 pub type Gid = [u8; 16];
 
 /// A scatter/gather element; same layout as `struct ibv_sge`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sge {
     /// First byte, as the key names it.
     pub addr: u64,
@@ -25,7 +27,7 @@ pub struct Sge {
 macro_rules! verbs_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal),+ $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[repr(u32)]
         pub enum $name { $($(#[$vmeta])* $variant = $number),+ }
 
@@ -386,7 +388,7 @@ pub mod event {
 }
 
 /// Global routing header fields of an address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grh {
     /// Destination.
     pub dgid: Gid,
@@ -401,7 +403,7 @@ pub struct Grh {
 }
 
 /// An address vector (`struct ibv_ah_attr`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AhAttr {
     /// Destination LID (InfiniBand link layer).
     pub dlid: u16,
@@ -420,7 +422,7 @@ pub struct AhAttr {
 }
 
 /// Sizes of a QP's queues (`struct ibv_qp_cap`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct QpCap {
     pub max_send_wr: u32,
@@ -434,7 +436,7 @@ pub struct QpCap {
 pub const PSN_MASK: u32 = 0x00ff_ffff;
 
 /// `struct ibv_qp_attr`, field by field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct QpAttr {
     pub qp_state: QpState,
@@ -499,7 +501,7 @@ impl Default for QpAttr {
 }
 
 /// A completion, as `struct ibv_wc` and the extended CQ report it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
     /// The program's cookie.
     pub wr_id: u64,

@@ -1,4 +1,4 @@
-//! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and nothing else. What
+//! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and those of `vervain.h`. What
 //! the functions do is in the `vervain-verbs` crate.
 //!
 //! `tests/exports.rs` compares the built library with the list of Debian's v44 and with the nodes that came later.
@@ -285,6 +285,12 @@ export!(
     ibv_dmabuf_heap_free,
     verbs_register_driver_65,
 );
+
+// What Vervain has beyond verbs, for programs that ask for it.
+export!(default "VERVAIN_1.0" from vervain_verbs: vervain_go, vervain_restore, vervain_save, vervain_stop);
+
+// QP 1, for Vervain's librdmacm.
+export!(default "VERVAIN_PRIVATE_1" from vervain_verbs: vervain_gsi);
 
 // The one datum: a flag of rdma-core's that plugins may set, and that nobody here reads.
 std::arch::global_asm!(

@@ -3,11 +3,14 @@
 //! arena stands in `vervain-hca`; nothing here knows C structs.
 
 pub mod endpoint;
+pub mod gsi;
 pub mod local;
 pub mod roce;
+mod unix;
 mod user;
 pub mod window;
 
+use gsi::Gsi;
 use local::Local;
 use log::LevelFilter;
 use roce::Roce;
@@ -69,13 +72,14 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
     let devices = devices()?;
     let mut carriers: Vec<Arc<dyn Carrier>> = Vec::new();
     let mut pollers: Vec<Arc<dyn Poller>> = Vec::new();
-    let window = window::of_process()?.map(Window::new).transpose()?;
+    let gsi = Gsi::new(&devices)?;
+    let window = window::of_process()?.map(|device| Window::new(device, Arc::clone(&gsi))).transpose()?;
     if let Some(window) = &window {
         carriers.push(Arc::new(window.clone()));
         pollers.push(Arc::new(window.clone()));
     }
     if choice != LinkChoice::Window {
-        let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce)?);
+        let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce, Arc::clone(&gsi))?);
         *ROCE.lock() = Some(Arc::clone(&roce));
         carriers.push(roce.clone());
         pollers.push(roce);
@@ -86,7 +90,7 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
         pollers.push(poller);
     }
     let rendezvous = Arc::new(Local::new(identity, window.map_or((1, 0), |window| window.slots()))?);
-    Ok((Ways { rendezvous, pollers }, Router::new(choice, devices, carriers)))
+    Ok((Ways { rendezvous, pollers, handlers: vec![gsi] }, Router::new(choice, devices, carriers)))
 }
 
 /// The RoCE carrier of this process, to look at what it counts. None before a device is open.

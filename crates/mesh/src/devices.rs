@@ -1,6 +1,6 @@
 //! The devices as the protocol needs them: ports, and two QPs for each place at each of them, made when they are first used.
 
-use vervain_rdma::{Qp, RecvRequest};
+use vervain_rdma::{Qp, RecvRequest, Region};
 
 use crate::address::{Door, Lanes};
 use crate::error::{Error, Result};
@@ -21,13 +21,16 @@ pub struct Devices {
     active: Box<[u32]>,
     /// Places by the numbers of their QPs for commands, for each port.
     numbers: Vec<Table<u32>>,
+    /// Of receives that are a connection's own, which the owner has, by their numbers.
+    held: Box<[bool]>,
 }
 
 impl Devices {
     pub fn new(ports: Vec<Port>, places: usize) -> Self {
         let pairs = (0..places * ports.len()).map(|_| None).collect();
         let numbers = ports.iter().map(|_| Table::new(places, 0)).collect();
-        Self { ports, pairs, active: (0..places as u32).collect(), numbers }
+        let own = if ports[0].srq.is_none() { places * ports.len() * ports[0].slots as usize } else { 0 };
+        Self { ports, pairs, active: (0..places as u32).collect(), numbers, held: vec![false; own].into() }
     }
 
     /// Bytes of it, for `places` places at `ports` ports, without the QPs.
@@ -50,6 +53,38 @@ impl Devices {
     #[inline]
     pub fn place_of_qp(&self, port: usize, number: u32) -> Option<u32> {
         self.numbers[port].get(number.into())
+    }
+
+    /// Whether connections share the receives for commands.
+    #[inline]
+    pub fn are_shared(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The owner has what a receive of a connection's own has got.
+    #[inline]
+    pub fn hold(&mut self, slot: u32) {
+        self.held[slot as usize] = true;
+    }
+
+    /// The place that a receive belongs to which is a connection's own.
+    pub fn place_of_slot(&self, port: usize, slot: u32) -> u32 {
+        slot / self.ports[port].slots / self.ports.len() as u32
+    }
+
+    /// The owner gives one back. It is posted if the place is in use; else it is when it is used again.
+    pub fn give_back(&mut self, port: usize, slot: u32, is_used: bool) -> Result<()> {
+        self.held[slot as usize] = false;
+        match &self.pairs[(slot / self.ports[port].slots) as usize] {
+            Some(pair) if is_used => self.ports[port].post_own(pair, slot),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a command lies: the memory, and the offset in it.
+    #[inline]
+    pub fn receive_of(&self, port: usize, slot: u32) -> (&Region, usize) {
+        self.ports[port].receive_of(|pair| self.pairs[pair].as_ref(), slot)
     }
 
     fn made(&mut self, place: u32, port: usize) -> Result<&Pair> {
@@ -94,7 +129,14 @@ impl Fabric for Devices {
         let index = self.pair_index(place, port);
         self.active[place as usize] = index as u32;
         let pair = self.pairs[index].as_ref().ok_or_else(|| Error::new("a place has no QPs"))?;
-        self.ports[port].prepare(pair, notice_id(Link { index: place, life }))
+        let lanes = self.ports[port].prepare(pair, notice_id(Link { index: place, life }))?;
+        if pair.receives.is_some() {
+            let first = index as u32 * self.ports[port].slots;
+            for slot in (first..first + self.ports[port].slots).filter(|slot| !self.held[*slot as usize]) {
+                self.ports[port].post_own(pair, slot)?;
+            }
+        }
+        Ok(lanes)
     }
 
     fn connect(&mut self, place: u32, port: usize, door: &Door, lanes: &Lanes) -> Result<()> {

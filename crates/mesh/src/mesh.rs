@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use vervain_bootstrap::Job;
-use vervain_rdma::{Completion, Qp};
+use vervain_rdma::{Completion, Qp, Status};
 
 use crate::address::Doors;
 use crate::devices::{Devices, link_of_notice, notice_receive};
@@ -34,6 +34,8 @@ pub struct Command {
 pub struct Mesh {
     pool: Pool<Devices>,
     agreed: Vec<u8>,
+    /// Where completions are polled to: making room for them anew takes as long as a poll.
+    done: [Completion; BATCH],
 }
 
 impl Mesh {
@@ -74,7 +76,7 @@ impl Mesh {
             introduction::put_common(job, epoch, key, agreed)?;
             pool.set_key(key);
         }
-        Ok(Mesh { pool, agreed: agreed.to_vec() })
+        Ok(Mesh { pool, agreed: agreed.to_vec(), done: [Completion::default(); BATCH] })
     }
 
     /// What peers get with each connection from now on, at most [`MAX_HELLO`] bytes; before [`introduce`](Mesh::introduce), for who
@@ -267,7 +269,34 @@ impl Mesh {
 
     /// Copies the bytes of a command, as many as fit, and says how many.
     pub fn read_command(&self, command: &Command, into: &mut [u8]) -> usize {
-        self.ports()[command.port as usize].read_command(command.buffer, command.len, into)
+        let port = command.port as usize;
+        let (memory, start) = self.pool.fabric().receive_of(port, command.buffer);
+        let len = (command.len as usize).min(self.ports()[port].slot_bytes()).min(into.len());
+        memory.read(start, &mut into[..len]);
+        len
+    }
+
+    /// Copies what the receive `buffer` has got, as many bytes as there is room for.
+    ///
+    /// # Panics
+    /// Where that is more than a command can have.
+    pub fn read_memory_of(&self, port: usize, buffer: u32, into: &mut [u8]) {
+        let (memory, start) = self.pool.fabric().receive_of(port, buffer);
+        assert!(into.len() <= self.ports()[port].slot_bytes(), "{} bytes of a command", into.len());
+        memory.read(start, into);
+    }
+
+    /// Where the bytes of a command lie, which are the owner's to read and write until [`repost_command`](Mesh::repost_command).
+    #[inline]
+    pub fn command_memory(&self, command: &Command) -> *mut u8 {
+        self.memory_of(command.port as usize, command.buffer)
+    }
+
+    /// As [`command_memory`](Mesh::command_memory), of what the receive `buffer` has got.
+    #[inline]
+    pub fn memory_of(&self, port: usize, buffer: u32) -> *mut u8 {
+        let (memory, start) = self.pool.fabric().receive_of(port, buffer);
+        memory.as_ptr().wrapping_add(start)
     }
 
     /// Posts the receive of a command again, once.
@@ -275,7 +304,23 @@ impl Mesh {
     /// # Errors
     /// What the driver says.
     pub fn repost_command(&mut self, command: &Command) -> Result<()> {
-        self.ports()[command.port as usize].post_command(command.buffer)
+        self.post_commands(command.port as usize, &[command.buffer])
+    }
+
+    /// Posts receives of commands by one call: those that were not posted from the start ([`Options::posted`]), and those that
+    /// commands have taken, each once.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn post_commands(&mut self, port: usize, buffers: &[u32]) -> Result<()> {
+        if self.pool.fabric().are_shared() {
+            return self.pool.fabric_mut().ports[port].post_commands(buffers);
+        }
+        for &buffer in buffers {
+            let is_used = self.pool.link(self.pool.fabric().place_of_slot(port, buffer)).is_some();
+            self.pool.fabric_mut().give_back(port, buffer, is_used)?;
+        }
+        Ok(())
     }
 
     /// Connects to `rank` by `colour`, unless it is or will be connected; [`Event::Opened`] tells. Also to the own rank. Those that
@@ -291,11 +336,54 @@ impl Mesh {
     /// What the driver says; a receive or a datagram that failed.
     #[inline]
     pub fn poll_service(&mut self, port: usize, commands: &mut Vec<Command>) -> Result<usize> {
-        let mut done = [Completion::default(); BATCH];
-        let found = self.ports()[port].service.poll(&mut done)?;
-        for completion in &done[..found] {
-            self.serve(port, completion, commands)?;
+        let found = self.pool.fabric().ports[port].service.poll(&mut self.done)?;
+        self.serve_all(port, found, commands)?;
+        Ok(found)
+    }
+
+    /// Polls [`Port::service`] once, where the door has a CQ of its own ([`Options::own_door_cq`]): passes each command and the rank
+    /// that it came from to `take`, counted as [`received`](Mesh::received), and says how many there were.
+    ///
+    /// # Errors
+    /// What the driver says; a receive that failed.
+    #[inline]
+    pub fn poll_commands(&mut self, port: usize, mut take: impl FnMut(Command, u32)) -> Result<usize> {
+        let found = self.pool.fabric().ports[port].service.poll(&mut self.done)?;
+        let are_shared = self.pool.fabric().are_shared();
+        for at in 0..found {
+            if !are_shared && self.done[at].status() == Status::Flushed {
+                // The connection has ended, and with it its own receives.
+                continue;
+            }
+            let command = self.command_of(port, &self.done[at])?;
+            if !are_shared {
+                self.pool.fabric_mut().hold(command.buffer);
+            }
+            self.pool.received(command.link);
+            take(command, self.pool.peer(command.link).0);
         }
+        Ok(found)
+    }
+
+    #[inline]
+    fn serve_all(&mut self, port: usize, found: usize, commands: &mut Vec<Command>) -> Result<()> {
+        for at in 0..found {
+            let completion = self.done[at];
+            self.serve(port, &completion, commands)?;
+        }
+        Ok(())
+    }
+
+    /// Polls [`Port::door_cq`] once, where that is a CQ of its own ([`Options::own_door_cq`]): answers what came to the door, and says
+    /// how many completions there were.
+    ///
+    /// # Errors
+    /// As [`poll_service`](Mesh::poll_service).
+    pub fn poll_door(&mut self, port: usize) -> Result<usize> {
+        let found = self.pool.fabric().ports[port].door_cq.poll(&mut self.done)?;
+        let mut none = Vec::new();
+        self.serve_all(port, found, &mut none)?;
+        debug_assert!(none.is_empty(), "a command completes into the door's own CQ");
         Ok(found)
     }
 
@@ -309,25 +397,36 @@ impl Mesh {
                 self.pool.datagram(Instant::now(), port, datagram);
                 Ok(())
             }
-            Done::Other => self.command(port, completion, commands),
+            Done::Other => {
+                let command = self.command_of(port, completion)?;
+                if !self.pool.fabric().are_shared() {
+                    self.pool.fabric_mut().hold(command.buffer);
+                }
+                commands.push(command);
+                Ok(())
+            }
         }
     }
 
-    fn command(&mut self, port: usize, completion: &Completion, commands: &mut Vec<Command>) -> Result<()> {
-        if !completion.is_success() {
-            let device = self.ports()[port].context.name();
-            return Err(Error::new(format!(
-                "a command that came to {device} was not received: {}",
-                completion.status()
-            )));
-        }
+    /// The command that has taken the receive of a completion.
+    #[inline]
+    fn command_of(&self, port: usize, completion: &Completion) -> Result<Command> {
         // Commands have their completions before a connection is closed.
-        let link = self.link_of_qp(port, completion.qp_num()).ok_or_else(|| {
-            Error::new(format!("a command came by QP {:#x}, which has no connection", completion.qp_num()))
-        })?;
-        let buffer = completion.id() as u32;
-        commands.push(Command { link, port: port as u32, buffer, len: completion.bytes() });
-        Ok(())
+        match self.link_of_qp(port, completion.qp_num()) {
+            Some(link) if completion.is_success() => {
+                Ok(Command { link, port: port as u32, buffer: completion.id() as u32, len: completion.bytes() })
+            }
+            _ => Err(self.no_command(port, completion)),
+        }
+    }
+
+    #[cold]
+    fn no_command(&self, port: usize, completion: &Completion) -> Error {
+        if completion.is_success() {
+            return Error::new(format!("a command came by QP {:#x}, which has no connection", completion.qp_num()));
+        }
+        let device = self.ports()[port].context.name();
+        Error::new(format!("a command that came to {device} was not received: {}", completion.status()))
     }
 
     /// Whether [`progress`](Mesh::progress) has something to do at once; for who gives the lock back.
@@ -368,8 +467,9 @@ fn check(job: &Job, rank: u32, options: &Options, hello: &[u8]) -> Result<()> {
     if options.sends == 0 || options.notices == 0 || options.commands == 0 || options.command_bytes == 0 {
         return wrong("a mesh has at least one send, notice and command, of one byte".into());
     }
-    if options.devices.len() > crate::MAX_DEVICES {
-        return wrong(format!("{} devices: a rank uses one or two", options.devices.len()));
+    if !(1..=crate::MAX_DEVICES).contains(&options.most_devices) || options.devices.len() > options.most_devices {
+        let (named, most) = (options.devices.len(), options.most_devices);
+        return wrong(format!("{named} devices of at most {most}: a rank uses one or two"));
     }
     if hello.len() > MAX_HELLO {
         return wrong(format!("a hello of {} bytes: {MAX_HELLO} are possible", hello.len()));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::address::MAX_DEVICES;
 use crate::error::Error;
 
 /// The longest hello, in bytes.
@@ -16,10 +17,21 @@ pub struct Options {
     pub sends: u32,
     /// Receives on the data lane of a connection: immediate data that the peer may have under way.
     pub notices: u32,
-    /// Receives for commands, shared by all connections of a port.
+    /// Receives for commands, which all connections of a port share, or with [`shared`](Options::shared) off those of each.
     pub commands: u32,
+    /// Whether connections share them, by an SRQ; else memory for them grows with the number of connections.
+    pub shared: bool,
+    /// Of those that are shared, how many are posted from the start; the owner posts the others with [`Mesh::post_commands`](crate::Mesh::post_commands).
+    pub posted: u32,
     /// The longest command, in bytes.
     pub command_bytes: usize,
+    /// The most bytes that a command is to carry inline, where devices can: the device's own limit is found, which no query tells.
+    pub max_inline: u32,
+    /// Whether what comes to the door completes into a CQ of its own, [`Port::door_cq`](crate::Port::door_cq), rather than into that of
+    /// commands: for who has another thread wait for the one than for the other.
+    pub own_door_cq: bool,
+    /// The most devices that are used of those that are there, from 1 to [`MAX_DEVICES`](crate::MAX_DEVICES).
+    pub most_devices: usize,
     /// The devices by their names, at most [`MAX_DEVICES`](crate::MAX_DEVICES); none: the usable ones, in the library's order.
     pub devices: Vec<String>,
     /// How long a peer may be silent that was asked something.
@@ -27,14 +39,19 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 256 connections of 16 sends, 24 notices; 128 commands of 64 bytes; 30 s.
+    /// 256 connections of 16 sends, 24 notices; 128 commands of 64 bytes, which may be inline; all usable devices; 30 s.
     fn default() -> Self {
         Self {
             connections: 256,
             sends: 16,
             notices: 24,
             commands: 128,
+            shared: true,
+            posted: u32::MAX,
             command_bytes: 64,
+            max_inline: 64,
+            own_door_cq: false,
+            most_devices: MAX_DEVICES,
             devices: Vec::new(),
             give_up: Duration::from_secs(30),
         }

@@ -1,11 +1,11 @@
 //! A device with what all connections of it share.
 
 use vervain_rdma::{
-    Access, AtomicCap, CompChannel, Context, Cq, Device, Library, PathOptions, Pd, PortState, Qp, RecvRequest, Region,
-    Srq, Transport,
+    Access, AtomicCap, CompChannel, Context, Cq, Device, Library, PathOptions, Pd, PortState, Qp, RecvList,
+    RecvRequest, Region, Srq, Transport,
 };
 
-use crate::address::{Door as DoorAddress, Lanes, MAX_DEVICES};
+use crate::address::{Door as DoorAddress, Lanes};
 use crate::door::{self, Door};
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -14,6 +14,11 @@ use crate::options::Options;
 const RNR_TIMER: u8 = 1;
 /// Never gives up.
 const RNR_RETRY: u8 = 7;
+
+/// The limit of inline bytes is looked for this closely.
+const INLINE_STEP: u32 = 32;
+/// The most bytes inline on the data lane, where they are an answer's. More would be in each request of its queue, for nothing.
+const DATA_INLINE: u32 = 64;
 
 /// Bytes of the receive for a command.
 pub(crate) fn slot_bytes(options: &Options) -> usize {
@@ -30,19 +35,27 @@ pub struct Port {
     pub path: PathOptions,
     /// Completions of both lanes' sends, and of notices. It has room for all that can be outstanding.
     pub data: Cq,
-    /// Completions of commands, and of the door: [`Mesh::poll_service`](crate::Mesh::poll_service) polls it. It has room for all.
+    /// Completions of commands, and of the door if that has no CQ of its own: [`Mesh::poll_service`](crate::Mesh::poll_service) polls
+    /// it. It has room for all.
     pub service: Cq,
+    /// Completions of the door: `service`, or with [`Options::own_door_cq`] one that
+    /// [`Mesh::poll_door`](crate::Mesh::poll_door) polls.
+    pub door_cq: Cq,
     /// Where events of `data` arrive; does not block.
     pub data_channel: CompChannel,
     /// Where events of `service` arrive; does not block.
     pub service_channel: CompChannel,
-    /// The receives for commands.
-    pub srq: Srq,
+    /// Where events of `door_cq` arrive; does not block.
+    pub door_channel: CompChannel,
+    /// The receives for commands, where connections share them, and what they are for: `slots` of `slot_bytes` each.
+    pub srq: Option<Srq>,
+    commands: Option<Region>,
     pub(crate) door: Door,
-    /// What the receives of `srq` are for: `slots` of `slot_bytes` each.
-    commands: Region,
     slot_bytes: usize,
-    slots: u32,
+    /// Of all connections, or of each.
+    pub(crate) slots: u32,
+    /// The room of a list of receives.
+    list: Option<RecvList<'static>>,
     sends: u32,
     notices: u32,
     inline: u32,
@@ -53,6 +66,8 @@ pub struct Port {
 pub(crate) struct Pair {
     pub data: Qp,
     pub commands: Qp,
+    /// What the receives of `commands` are for, where they are its own.
+    pub receives: Option<Region>,
 }
 
 impl Port {
@@ -61,7 +76,10 @@ impl Port {
         let devices = Library::load()?.devices()?;
         let ports: Vec<Port> = if options.devices.is_empty() {
             let usable = devices.iter().filter_map(|device| usable(device).ok());
-            usable.take(MAX_DEVICES).map(|(context, path)| Port::open(context, path, options)).collect::<Result<_>>()?
+            usable
+                .take(options.most_devices)
+                .map(|(context, path)| Port::open(context, path, options))
+                .collect::<Result<_>>()?
         } else {
             options.devices.iter().map(|name| Port::open_named(&devices, name, options)).collect::<Result<_>>()?
         };
@@ -97,13 +115,30 @@ impl Port {
                 context.name()
             ))
         })?;
+        let commands = if options.shared {
+            u64::from(options.commands)
+        } else {
+            u64::from(options.commands) * options.connections as u64
+        };
+        let commands =
+            u32::try_from(commands).ok().filter(|all| *all <= attr.max_cqe - door::REQUESTS).ok_or_else(|| {
+                Error::new(format!("{commands} receives for commands are too many for {}", context.name()))
+            })?;
         let pd = Pd::new(&context)?;
         let data = Cq::new(&context, room, Some(&data_channel), 0)?;
-        let service = Cq::new(&context, options.commands + door::REQUESTS, Some(&service_channel), 0)?;
-        let srq = Srq::new(&pd, options.commands, 1)?;
+        let (service, door_cq, door_channel) = if options.own_door_cq {
+            let door_channel = channel()?;
+            let service = Cq::new(&context, commands, Some(&service_channel), 0)?;
+            (service, Cq::new(&context, door::REQUESTS, Some(&door_channel), 0)?, door_channel)
+        } else {
+            let service = Cq::new(&context, commands + door::REQUESTS, Some(&service_channel), 0)?;
+            (service.clone(), service, service_channel.clone())
+        };
         let slot_bytes = slot_bytes(options);
-        let commands = pd.region(slot_bytes * options.commands as usize, Access::LOCAL_WRITE)?;
-        let door = Door::open(&pd, &service, &path)?;
+        let srq = if options.shared { Some(Srq::new(&pd, options.commands, 1)?) } else { None };
+        let bytes = slot_bytes * options.commands as usize;
+        let commands = if options.shared { Some(pd.region(bytes, Access::LOCAL_WRITE)?) } else { None };
+        let door = Door::open(&pd, &door_cq, &path)?;
         // A device refuses a QP for a right that it does not know.
         let atomics = if attr.atomics == AtomicCap::None { Access::REMOTE_ATOMIC } else { Access::empty() };
         let mut port = Port {
@@ -112,36 +147,51 @@ impl Port {
             path,
             data,
             service,
+            door_cq,
             data_channel,
             service_channel,
+            door_channel,
             srq,
             door,
             commands,
             slot_bytes,
             slots: options.commands,
+            list: None,
             sends: options.sends,
             notices: options.notices,
             inline: 0,
             access: Access::REMOTE - atomics,
         };
-        for slot in 0..port.slots {
-            port.post_command(slot)?;
+        if options.shared {
+            let first: Vec<u32> = (0..port.slots.min(options.posted)).collect();
+            port.post_commands(&first)?;
         }
-        port.inline = port.most_inline(options);
+        port.inline = port.most_inline(options.max_inline);
         Ok(port)
     }
 
-    /// What devices allow no query tells.
-    fn most_inline(&mut self, options: &Options) -> u32 {
-        let wanted = u32::try_from(options.command_bytes).unwrap_or(u32::MAX).max(64);
-        [wanted, 64, 32].into_iter().find(|bytes| self.qp(*bytes).build().is_ok()).unwrap_or(0)
+    /// What devices allow no query tells: the most of `wanted` bytes, to within [`INLINE_STEP`].
+    fn most_inline(&self, wanted: u32) -> u32 {
+        let (mut taken, mut refused) = (wanted, wanted);
+        while taken > 0 && self.qp(taken).build().is_err() {
+            (taken, refused) = (taken / 2, taken);
+        }
+        while refused - taken > INLINE_STEP {
+            let between = taken.midpoint(refused);
+            if self.qp(between).build().is_ok() {
+                taken = between;
+            } else {
+                refused = between;
+            }
+        }
+        taken
     }
 
     fn qp(&self, inline: u32) -> vervain_rdma::QpBuilder {
         Qp::builder(Transport::Rc, &self.pd, &self.data, &self.data).max_send(self.sends).max_inline(inline)
     }
 
-    /// Bytes that a request can carry inline.
+    /// Bytes that a command can carry inline.
     pub fn max_inline(&self) -> u32 {
         self.inline
     }
@@ -153,13 +203,18 @@ impl Port {
 
     /// The QPs for a place.
     pub(crate) fn pair(&self) -> Result<Pair> {
-        let data = self.qp(self.inline).max_receive(self.notices).max_sges(1, 1).build()?;
+        let data = self.qp(self.inline.min(DATA_INLINE)).max_receive(self.notices).max_sges(1, 1).build()?;
         let commands = Qp::builder(Transport::Rc, &self.pd, &self.data, &self.service)
             .max_send(self.sends)
-            .max_inline(self.inline)
-            .srq(&self.srq)
-            .build()?;
-        Ok(Pair { data, commands })
+            .max_inline(self.inline);
+        let (commands, receives) = match &self.srq {
+            Some(srq) => (commands.srq(srq), None),
+            None => {
+                let receives = self.pd.region(self.slot_bytes * self.slots as usize, Access::LOCAL_WRITE)?;
+                (commands.max_receive(self.slots).max_sges(1, 1), Some(receives))
+            }
+        };
+        Ok(Pair { data, commands: commands.build()?, receives })
     }
 
     /// Takes them from RESET to INIT, with the receives for notices.
@@ -187,18 +242,44 @@ impl Port {
         Ok(())
     }
 
-    /// Posts a receive for a command; those that are posted already must not be posted again.
-    pub(crate) fn post_command(&self, slot: u32) -> Result<()> {
-        let start = slot as usize * self.slot_bytes;
-        let sges = [self.commands.slice(start..start + self.slot_bytes)];
-        Ok(self.srq.receive(RecvRequest::new(&sges).id(slot.into()))?)
+    /// Posts shared receives for commands by one call; those that are posted already must not be posted again.
+    pub(crate) fn post_commands(&mut self, slots: &[u32]) -> Result<()> {
+        let (Some(srq), Some(commands)) = (&self.srq, &self.commands) else { return Ok(()) };
+        let mut list = self.list.take().map_or_else(|| RecvList::with_capacity(slots.len()), RecvList::recycled);
+        for &slot in slots {
+            let start = slot as usize * self.slot_bytes;
+            list.push(RecvRequest::new(&[commands.slice(start..start + self.slot_bytes)]).id(slot.into()));
+        }
+        let posted = srq.receive_list(&mut list);
+        self.list = Some(list.recycled());
+        Ok(posted?)
     }
 
-    /// Copies what a command's receive got.
-    pub(crate) fn read_command(&self, slot: u32, len: u32, into: &mut [u8]) -> usize {
-        let len = (len as usize).min(self.slot_bytes).min(into.len());
-        self.commands.read(slot as usize * self.slot_bytes, &mut into[..len]);
-        len
+    /// Posts a receive for a command that is the connection's own, the one with number `slot` among all connections'.
+    pub(crate) fn post_own(&self, pair: &Pair, slot: u32) -> Result<()> {
+        let Some(receives) = &pair.receives else { return Ok(()) };
+        let start = (slot % self.slots) as usize * self.slot_bytes;
+        let sges = [receives.slice(start..start + self.slot_bytes)];
+        Ok(pair.commands.receive(RecvRequest::new(&sges).id(slot.into()))?)
+    }
+
+    /// Where a command's receive has put it: the memory, which may be the connection's own, and the offset.
+    #[inline]
+    pub(crate) fn receive_of<'a>(
+        &'a self,
+        own: impl FnOnce(usize) -> Option<&'a Pair>,
+        slot: u32,
+    ) -> (&'a Region, usize) {
+        if let Some(shared) = &self.commands {
+            return (shared, slot as usize * self.slot_bytes);
+        }
+        let own = own((slot / self.slots) as usize).and_then(|pair| pair.receives.as_ref());
+        (own.expect("a command came by the connection"), (slot % self.slots) as usize * self.slot_bytes)
+    }
+
+    /// The most bytes of a command.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
     }
 }
 

@@ -54,6 +54,7 @@ impl Kind {
 pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
     let places = options.connections;
     let leaders = ranks.div_ceil(BLOCK);
+    let commands = options.commands as usize * if options.shared { 1 } else { places };
     let pool = PoolBytes::of(places, leaders as usize);
     let holding =
         |kind, what, made_of: String, bytes: usize, grows| Holding { kind, what, made_of, bytes: bytes as u64, grows };
@@ -72,8 +73,8 @@ pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
         holding(
             Kind::Commands,
             "receives for commands",
-            format!("{} of {} B", options.commands as usize * ports, port::slot_bytes(options)),
-            ports * options.commands as usize * port::slot_bytes(options),
+            format!("{} of {} B", commands * ports, port::slot_bytes(options)),
+            ports * commands * port::slot_bytes(options),
             false,
         ),
         holding(Kind::Directory, "directory, of leaders only", format!("{BLOCK} ranks"), pool.directory, false),

@@ -4,11 +4,14 @@
 //! another user can take names before this one does. Nothing is believed of such a socket; what is left to do is to lose no
 //! time with it, and to say whose it is.
 
+mod addresses;
 mod holders;
+pub mod parking;
 
+pub use addresses::{AddressMap, BadMap};
 pub use holders::{Holder, Other, holders, others, peer, process_with};
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// Where the process that has slot `slot` listens; sequenced packets.
 pub fn slot(uid: u32, slot: u32) -> String {
@@ -18,6 +21,17 @@ pub fn slot(uid: u32, slot: u32) -> String {
 /// What the names of all slots of a user begin with.
 pub fn slots(uid: u32) -> String {
     format!("vervain/{uid}/")
+}
+
+/// Where the process that has slot `slot` gets management datagrams; datagrams.
+pub fn management(uid: u32, slot: u32) -> String {
+    format!("{}cm/{slot}", slots(uid))
+}
+
+/// Where the process that has claimed service `service` gets management datagrams that ask for it, at `address`, a GID, or at any; datagrams.
+pub fn service(uid: u32, service: u64, address: Option<Ipv6Addr>) -> String {
+    let address = address.map_or_else(|| "*".to_owned(), |address| address.to_string());
+    format!("{}cm/{service:016x}/{address}", slots(uid))
 }
 
 /// Where the process listens that changes the group of sockets of an address; sequenced packets.

@@ -11,10 +11,10 @@ use std::ffi::{CStr, c_char};
 /// This one does not: where there is a sanitizer it passes every request on (`vervain_share::checkers`).
 const ASAN_OPTIONS: &CStr = c"verify_asan_link_order=0";
 
-/// ThreadSanitizer sees what the device's library calls of the C library and nothing of how its threads agree among
-/// themselves: what it takes for races there is none. The library orders the program's own accesses by hand
+/// ThreadSanitizer sees what Vervain's libraries call of the C library and nothing of how their threads agree among
+/// themselves: what it takes for races there is none. The device's orders the program's own accesses by hand
 /// (`vervain_verbs::ordered`). packaging/tsan.supp says the same.
-const TSAN_SUPPRESSIONS: &CStr = c"called_from_lib:libibverbs.so.1$\n";
+const TSAN_SUPPRESSIONS: &CStr = c"called_from_lib:libibverbs.so.1$\ncalled_from_lib:librdmacm.so.1$\n";
 
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const c_char {

@@ -9,7 +9,7 @@
 //! Memory: in a process that has loaded the verbs library, large allocations and mappings come from shared memory
 //! (`vervain-share`), unless VERVAIN_SHARE=off. The device finds out about them by [`vervain_share_v1`].
 //!
-//! Libraries: what a program loads from a package that brings a libibverbs of its own gets Vervain's (`loading`).
+//! Libraries: what a program loads from a package that brings a libibverbs or librdmacm of its own gets Vervain's (`loading`).
 //!
 //! Sanitizers: what a runtime has to be told where this library is loaded (`checkers`).
 //!

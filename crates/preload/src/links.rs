@@ -70,7 +70,7 @@ unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) -> *mu
     // SAFETY: `kind` has read this C string.
     let given = unsafe { CStr::from_ptr(path) }.to_bytes();
     let end = given.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
-    // A node leads out of the tree, to /dev/null: it is its own name.
+    // A node leads out of the tree, to one of /dev: it is its own name.
     let shown = view::without_tree(found).unwrap_or(if kind == Kind::Device { &given[..end] } else { found });
     // SAFETY: `resolved` is null or has PATH_MAX bytes, as realpath(3) demands; `shown` is shorter than that.
     unsafe { give(shown, resolved) }

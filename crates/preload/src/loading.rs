@@ -1,4 +1,4 @@
-//! dlopen(3). A package may bring a libibverbs of its own: a Python wheel has its libraries under names such as
+//! dlopen(3). A package may bring a libibverbs of its own, and a librdmacm: a Python wheel has its libraries under names such as
 //! libibverbs-1de1263b.so.1.14.48.0, other packages in a directory that each of them names in its DT_RPATH. Neither is
 //! found in LD_LIBRARY_PATH, and with it the program would look for devices of the kernel's.
 //!
@@ -21,8 +21,16 @@ use crate::real::{absent, errno, reals, set_errno};
 reals! { dlopen }
 
 /// The libraries that Vervain has its own of, by the names that programs link to.
-const LIBRARIES: [&str; 7] =
-    ["libibverbs.so.1", "libmlx5.so.1", "libmlx4.so.1", "libefa.so.1", "libhns.so.1", "libmana.so.1", "libionic.so.1"];
+const LIBRARIES: [&str; 8] = [
+    "libibverbs.so.1",
+    "librdmacm.so.1",
+    "libmlx5.so.1",
+    "libmlx4.so.1",
+    "libefa.so.1",
+    "libhns.so.1",
+    "libmana.so.1",
+    "libionic.so.1",
+];
 
 /// Where the real dlopen goes on: its first argument, and itself. In the two registers of a returned pair.
 #[repr(C)]

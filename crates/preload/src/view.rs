@@ -8,10 +8,23 @@ use crate::counters;
 /// Room for a path with its terminating NUL (PATH_MAX).
 pub const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// A prefix is followed by anything, since the kernel's classes infiniband_verbs, _mad, _cm belong to one stack.
-const SYSFS: [&[u8]; 2] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband"];
-/// This one ends at a component.
-const DEVICES: &[u8] = b"/dev/infiniband";
+/// What is shown, by the beginning of its path.
+struct Prefix {
+    text: &'static [u8],
+    /// It is a whole name, and not the beginning of several.
+    is_whole: bool,
+    kind: Kind,
+}
+
+const SHOWN: [Prefix; 5] = [
+    // The kernel's classes infiniband_verbs, _mad, _cm belong to one stack.
+    Prefix { text: b"/sys/class/infiniband", is_whole: false, kind: Kind::Sysfs },
+    Prefix { text: b"/sys/devices/virtual/infiniband", is_whole: false, kind: Kind::Sysfs },
+    // The rest of these two directories is the machine's.
+    Prefix { text: b"/sys/class/misc/rdma_cm", is_whole: true, kind: Kind::Sysfs },
+    Prefix { text: b"/sys/devices/virtual/misc/rdma_cm", is_whole: true, kind: Kind::Sysfs },
+    Prefix { text: b"/dev/infiniband", is_whole: true, kind: Kind::Device },
+];
 
 /// The tree's path, without a slash at its end, kept apart from the environment, which the program may rewrite.
 struct Tree {
@@ -67,23 +80,26 @@ impl Tree {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sysfs,
-    /// At or below /dev/infiniband. The nodes there are links to /dev/null, and must look like nodes.
+    /// At or below /dev/infiniband. The nodes there are links to nodes of memory devices, and must look like nodes.
     Device,
 }
 
 /// Whether there is a tree and `path` is one of those that are shown from it. The comparison is all that any other path costs.
 #[inline]
 pub fn kind(path: *const c_char) -> Option<Kind> {
-    if starts_with(path, DEVICES) {
-        // SAFETY: the bytes up to the prefix's end are no NUL, so the next one is still of the string.
-        let next = unsafe { path.add(DEVICES.len()).cast::<u8>().read() };
-        return ((next == 0 || next == b'/') && tree().is_some()).then_some(Kind::Device);
-    }
-    let shown = SYSFS.iter().any(|prefix| starts_with(path, prefix)) && tree().is_some();
-    if shown {
+    let shown = SHOWN.iter().find(|prefix| {
+        starts_with(path, prefix.text)
+            && (!prefix.is_whole || {
+                // SAFETY: the bytes up to the prefix's end are no NUL, so the next one is still of the string.
+                let next = unsafe { path.add(prefix.text.len()).cast::<u8>().read() };
+                next == 0 || next == b'/'
+            })
+    })?;
+    tree()?;
+    if shown.kind == Kind::Sysfs {
         counters::visited();
     }
-    shown.then_some(Kind::Sysfs)
+    Some(shown.kind)
 }
 
 /// Byte by byte, so that nothing behind the string's end is read; nearly every path differs in the second byte.

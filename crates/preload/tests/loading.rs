@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 /// As auditwheel names it.
 const HASHED: &str = "libibverbs-0a1b2c3d.so.1.14.48.0";
+const HASHED_CM: &str = "librdmacm-0a1b2c3d.so.1.3.48.0";
 const DIRECT: (&str, &str) = ("wheel/libtransport-deadbeef.so", "transport_who");
 const INDIRECT: (&str, &str) = ("wheel/plugin.so", "plugin_who");
 const RPATH: (&str, &str) = ("environment/libtransport.so", "transport_who");
@@ -33,6 +34,8 @@ impl Package {
         verbs("vervain/libibverbs.so.1", "Vervain's");
         verbs(&format!("wheel/{HASHED}"), "the package's");
         verbs("environment/libibverbs.so.1", "the package's");
+        verbs("vervain/librdmacm.so.1", "Vervain's librdmacm");
+        verbs(&format!("wheel/{HASHED_CM}"), "the package's librdmacm");
         verbs("caller/own/libfound.so", "found");
         let (wheel, environment) = (package.path("wheel"), package.path("environment"));
         let (wheel, environment) = (format!("-L{}", wheel.display()), format!("-L{}", environment.display()));
@@ -80,6 +83,9 @@ fn whatever_leads_to_a_libibverbs_of_a_packages_own_leads_to_vervains() {
         assert_eq!(package.says(false, what), "the package's", "{what:?}");
         assert_eq!(package.says(true, what), "Vervain's", "{what:?}");
     }
+    let cm = format!("wheel/{HASHED_CM}");
+    assert_eq!(package.says(false, (&cm, "ibv_who")), "the package's librdmacm");
+    assert_eq!(package.says(true, (&cm, "ibv_who")), "Vervain's librdmacm");
 }
 
 #[test]

@@ -25,6 +25,10 @@ fn tree() -> TempDir {
     symlink("../../devices/virtual/infiniband/vervain0", root.join("sys/class/infiniband/vervain0")).unwrap();
     fs::create_dir_all(root.join("dev/infiniband")).unwrap();
     symlink("/dev/null", root.join("dev/infiniband/uverbs0")).unwrap();
+    fs::create_dir_all(root.join("sys/devices/virtual/misc/rdma_cm")).unwrap();
+    fs::write(root.join("sys/devices/virtual/misc/rdma_cm/abi_version"), "4\n").unwrap();
+    fs::create_dir_all(root.join("sys/class/misc")).unwrap();
+    symlink("../../devices/virtual/misc/rdma_cm", root.join("sys/class/misc/rdma_cm")).unwrap();
     tmp
 }
 
@@ -81,8 +85,28 @@ fn the_tools_of_the_shell_see_a_device() {
     assert!(long.stderr.is_empty(), "{long:?}");
     let entered = under_preload(tree.path(), "sh", &["-c", "cd /sys/class/infiniband && echo *"]);
     assert_eq!(stdout(&entered), "vervain0\n");
-    let real = under_preload(tree.path(), "readlink", &["-f", "/sys/class/infiniband/vervain0"]);
-    assert_eq!(stdout(&real), "/sys/devices/virtual/infiniband/vervain0\n");
+    for (class, device) in [("infiniband/vervain0", "infiniband/vervain0"), ("misc/rdma_cm", "misc/rdma_cm")] {
+        let real = under_preload(tree.path(), "readlink", &["-f", &format!("/sys/class/{class}")]);
+        assert_eq!(stdout(&real), format!("/sys/devices/virtual/{device}\n"));
+    }
+}
+
+#[test]
+fn of_the_class_misc_rdma_cm_is_shown_and_the_rest_is_the_machines() {
+    let tree = tree();
+    for dir in ["class", "devices/virtual"] {
+        let version = under_preload(tree.path(), "cat", &[&format!("/sys/{dir}/misc/rdma_cm/abi_version")]);
+        assert_eq!(stdout(&version), "4\n");
+        let other = Path::new("/sys").join(dir).join("misc");
+        let [shown, there] = ["VERVAIN_SYSFS", "NOTHING"].map(|variable| {
+            let mut command = Command::new("ls");
+            command.arg(&other).env("LD_PRELOAD", preload()).env(variable, tree.path());
+            command.output().unwrap().stdout
+        });
+        assert_eq!(shown, there);
+    }
+    fs::write(tree.path().join("sys/class/misc/rdma_cm_other"), "").unwrap();
+    assert!(!under_preload(tree.path(), "stat", &["/sys/class/misc/rdma_cm_other"]).status.success());
 }
 
 #[test]

@@ -64,6 +64,7 @@ mod qp_attr;
 mod receive;
 mod region;
 mod srq;
+mod standing;
 mod window;
 
 pub use ah::{AddressVector, Ah, GRH_BYTES, Route};
@@ -83,5 +84,6 @@ pub use qp::{Qp, QpBuilder, QpState, Transport};
 pub use qp_attr::QpAttr;
 pub use region::{Foreign, Part, Region, RemoteAddr, RemoteMemory, Sge, StillRegistered};
 pub use srq::{Srq, SrqAttr, SrqId};
+pub use standing::StandsStill;
 pub use vervain_abi as abi;
 pub use window::{BindRequest, Window, WindowType};

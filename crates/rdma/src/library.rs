@@ -58,6 +58,9 @@ pub(crate) struct Functions {
     pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
     pub get_async_event: unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
     pub ack_async_event: unsafe extern "C" fn(*mut ibv_async_event),
+    /// Of Vervain's library only, by the declarations in `vervain.h`.
+    pub vervain_stop: Option<unsafe extern "C" fn(*mut ibv_context, *const c_void) -> c_int>,
+    pub vervain_go: Option<unsafe extern "C" fn(*mut ibv_context) -> c_int>,
     // Last, so that it is dropped after the functions that live in it.
     _library: Dynamic,
 }
@@ -135,6 +138,10 @@ impl Library {
             destroy_ah: symbol!("ibv_destroy_ah"),
             get_async_event: symbol!("ibv_get_async_event"),
             ack_async_event: symbol!("ibv_ack_async_event"),
+            // SAFETY: as of the macro's, by the declaration in vervain.h.
+            vervain_stop: unsafe { library.get(b"vervain_stop\0") }.ok().map(|symbol| *symbol),
+            // SAFETY: as above.
+            vervain_go: unsafe { library.get(b"vervain_go\0") }.ok().map(|symbol| *symbol),
             _library: library,
         })))
     }

@@ -384,6 +384,13 @@ impl<'a> RecvList<'a> {
         self.chain.clear();
     }
 
+    /// Takes all receives out, and with them what the list borrows: its room can be used for receives into other memory.
+    #[inline]
+    pub fn recycled<'b>(mut self) -> RecvList<'b> {
+        self.clear();
+        RecvList { chain: self.chain, borrows: PhantomData }
+    }
+
     /// How many receives it has.
     #[inline]
     pub fn len(&self) -> usize {

@@ -1,15 +1,20 @@
-//! The slice that the kernel's scheduler gives a thread of Vervain's own: short, so that it soon runs beside programs that compute.
+//! Threads of Vervain's own: no signal of the program's is delivered to them, and the kernel's scheduler gives them a short slice, so that
+//! they soon run beside programs that compute.
 //!
 //! A thread that wakes runs at once only if its deadline is before that of who is running, and a deadline is one slice away: with the
 //! default, 1 to 3 ms, a peer that spins keeps an answer of 2 µs waiting for a whole slice. A short one takes nothing from others in
 //! the long run, for the share of each thread is as before, and needs no right (sched(7), sched_setattr(2); Linux 6.12).
+
+use std::marker::PhantomData;
+use std::thread::{self, JoinHandle};
+use std::{io, mem, ptr};
 
 /// Threads of Vervain's work for some microseconds at a time. 100 µs is the least that the kernel takes.
 const SLICE_NS: u64 = 100_000;
 
 /// struct sched_attr of sched_setattr(2), its first version.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Attributes {
     size: u32,
     policy: u32,
@@ -39,9 +44,97 @@ pub fn shorten_slice() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
+/// A thread that runs before all that are scheduled as most are, for as long as this lives, where the user may have that; else with a short
+/// slice. For what works for microseconds at a time while others wait for it. What it starts meanwhile is scheduled as most are.
+#[derive(Debug)]
+pub struct First {
+    before: Option<Attributes>,
+    /// It is the thread's that has made it.
+    _thread: PhantomData<*const ()>,
+}
+
+impl First {
+    /// The calling thread.
+    pub fn of_this_thread() -> First {
+        /// SCHED_FLAG_RESET_ON_FORK of linux/sched.h.
+        const RESET_ON_FORK: u64 = 1;
+        let size = size_of::<Attributes>() as u32;
+        let mut before = Attributes::default();
+        // SAFETY: the kernel fills at most `size` bytes of a struct of that size, of integers only.
+        let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut before, size, 0) };
+        before.size = size;
+        let first = Attributes {
+            size,
+            policy: libc::SCHED_FIFO as u32,
+            flags: RESET_ON_FORK,
+            priority: 1,
+            ..Attributes::default()
+        };
+        // SAFETY: the kernel reads the struct. What it refuses stays as it was.
+        let is_first = got == 0 && unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const first, 0) } == 0;
+        if !is_first {
+            shorten_slice();
+        }
+        First { before: is_first.then_some(before), _thread: PhantomData }
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // SAFETY: as above.
+            unsafe { libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_ref(before), 0) };
+        }
+    }
+}
+
+/// Starts a thread of the library's own, with a stack of `stack` bytes and a short slice, that no signal of the program's is delivered to.
+///
+/// # Errors
+/// There is no thread to be had.
+pub fn spawn(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // SAFETY: two sets of signals of this thread, of which the second is filled before it is read.
+    let (mut all, mut old) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    // SAFETY: valid places; the mask is put back below.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+    }
+    let thread = thread::Builder::new().name(name.into()).stack_size(stack).spawn(|| {
+        shorten_slice();
+        body();
+    });
+    // SAFETY: the mask from before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, ptr::null_mut()) };
+    thread
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_of_the_librarys_own_gets_no_signals() {
+        spawn("quiet", 64 << 10, || {
+            // SAFETY: a set that the call fills.
+            let blocked = unsafe {
+                let mut set = mem::zeroed();
+                libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &mut set);
+                [libc::SIGINT, libc::SIGUSR1, libc::SIGALRM].map(|signal| libc::sigismember(&raw const set, signal))
+            };
+            assert_eq!(blocked, [1; 3]);
+        })
+        .expect("a thread")
+        .join()
+        .expect("the thread's own checks");
+        // SAFETY: as above.
+        let own = unsafe {
+            let mut set = mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &mut set);
+            libc::sigismember(&raw const set, libc::SIGINT)
+        };
+        assert_eq!(own, 0, "the mask of who starts it is as before");
+    }
 
     fn attributes() -> Attributes {
         let mut attributes = Attributes::default();
@@ -63,6 +156,25 @@ mod tests {
             assert_eq!(after.nice, 7);
             // Before Linux 6.12 there are no slices.
             assert_eq!(after.runtime, before.runtime.min(SLICE_NS));
+        })
+        .join()
+        .expect("the thread's own checks");
+    }
+
+    #[test]
+    fn a_thread_is_first_for_a_while() {
+        std::thread::spawn(|| {
+            let of = |a: &Attributes| (a.policy, a.nice, a.priority, a.runtime);
+            let before = attributes();
+            let first = First::of_this_thread();
+            let meanwhile = attributes();
+            // A user may have no right to it.
+            assert!(meanwhile.policy == libc::SCHED_FIFO as u32 || meanwhile.runtime <= before.runtime);
+            let of_child = std::thread::spawn(|| attributes().policy).join().expect("its policy");
+            assert_eq!(of_child, libc::SCHED_OTHER as u32);
+            let was_first = first.before.is_some();
+            drop(first);
+            assert!(!was_first || of(&attributes()) == of(&before));
         })
         .join()
         .expect("the thread's own checks");

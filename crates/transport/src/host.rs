@@ -1,6 +1,7 @@
 //! What the protocol asks of its host: the requests and memory of a QP, and a way out for packets. `link/roce` implements
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
+use serde::{Deserialize, Serialize};
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -148,7 +149,7 @@ pub trait RequesterHost {
 }
 
 /// How a request ended (subset of `enum ibv_wc_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Status {
     Success,
@@ -164,7 +165,7 @@ pub enum Status {
 }
 
 /// Why the responder refuses (IBA 9.7.5.2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Nak {
     /// The QP takes nothing now: the packet counts as lost.
@@ -188,7 +189,7 @@ pub enum Access {
 }
 
 /// Where a message goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// A SEND: the receive that was claimed for it, and its room.
     #[allow(missing_docs)]
@@ -199,7 +200,7 @@ pub enum Target {
 }
 
 /// What a receive completion tells (IBA 11.4.2.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Received {
     /// Bytes of the message.
     pub length: u32,
@@ -238,11 +239,12 @@ pub trait ResponderHost {
     fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak>;
     /// Completes a claimed receive.
     fn complete(&mut self, srqn: u32, receive: u32, received: &Received);
-    /// A claimed receive ends in error, and so does the QP. `nak` is what the peer is told.
+    /// A claimed receive ends in error, and so does the QP. `nak` is what the peer is told then.
     fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, nak: Nak);
     /// A message that was begun will not be finished (UC): its receive is for the next one.
     fn unclaim(&mut self, srqn: u32, receive: u32);
-    /// The request was refused with an error that ends the QP (IBA 9.9.3 class C, asynchronous affiliated error).
+    /// The request is refused with an error that ends the QP (IBA 9.9.3 class C, asynchronous affiliated error). The NAK is still to
+    /// be sent, and leaves although the QP has ended.
     fn fail(&mut self, nak: Nak);
     /// As [`RequesterHost::landing`], of the `left` packets of the answer to a READ from this PSN on.
     #[inline(always)]

@@ -17,6 +17,7 @@ pub mod psn;
 mod requester;
 mod responder;
 mod rtt;
+mod saved;
 mod window;
 
 pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
@@ -26,9 +27,10 @@ pub use host::{
     Target, Transmit,
 };
 pub use pacer::Pacer;
-pub use requester::{Requester, Sent};
-pub use responder::Responder;
+pub use requester::{Requester, SavedRequester, Sent};
+pub use responder::{Answer, Body, Message, Refusal, Resource, Responder, SavedResponder, Then};
 pub use rtt::Rtt;
+pub use saved::Unusable;
 pub use window::Window;
 
 #[cfg(test)]

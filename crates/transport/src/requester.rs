@@ -7,6 +7,7 @@
 mod acknowledge;
 mod flight;
 mod recovery;
+mod saved;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use crate::psn;
 use crate::window::Window;
 use flight::{Flight, WireRead};
 use recovery::Timers;
+pub use saved::SavedRequester;
 
 /// Why [`Requester::poll_transmit`] has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

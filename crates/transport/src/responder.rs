@@ -1,9 +1,12 @@
 //! The responder of a QP (IBA 9.7.4, 9.7.5): takes request packets in PSN order, has its host execute them, and keeps what is to
 //! be answered until it is polled for it. Executed requests that come again are answered again and not executed again.
 
+use serde::{Deserialize, Serialize};
+
 mod answer;
 mod duplicate;
 mod execute;
+mod saved;
 mod transmit;
 mod unreliable;
 
@@ -16,8 +19,9 @@ use crate::config::{LARGEST_MTU, ResponderConfig, Service};
 use crate::counters::ResponderCounters;
 use crate::host::{Nak, Received, ResponderHost, Status};
 use crate::psn;
-use answer::{Answer, Resource};
-use execute::Message;
+pub use answer::{Answer, Body, Resource};
+pub use execute::Message;
+pub use saved::SavedResponder;
 
 /// The receiving side of a connected QP.
 #[derive(Debug)]
@@ -51,21 +55,25 @@ pub struct Responder {
 }
 
 /// A NAK to be sent after all answers to requests before it.
-#[derive(Clone, Copy, Debug)]
-struct Refusal {
-    psn: u32,
-    syndrome: Syndrome,
-    then: Then,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// That of the request that is refused.
+    pub psn: u32,
+    /// What the requester is told.
+    pub syndrome: Syndrome,
+    /// What follows here.
+    pub then: Then,
 }
 
 /// What a NAK means for the QP.
-#[derive(Clone, Copy, Debug)]
-enum Then {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Then {
     /// The requester tries again.
     Nothing,
     /// It ends.
     Fail(Nak),
-    /// It ends, and so does a receive.
+    /// It ends, and so does a receive: as [`ResponderHost::spoil`] is told.
+    #[allow(missing_docs)]
     Spoil { srqn: u32, receive: u32, received: Received, status: Status, nak: Nak },
 }
 
@@ -123,10 +131,10 @@ impl Responder {
     /// Whether [`Responder::poll_transmit`] has something to send.
     #[inline]
     pub fn has_ack_due(&self) -> bool {
-        !self.ended && (self.ack_due || self.refusal.is_some() || !self.answers.is_empty())
+        self.ack_due || self.refusal.is_some() || !self.answers.is_empty()
     }
 
-    /// Whether a request was refused with an error. The responder does nothing more.
+    /// Whether a request was refused with an error. The responder takes nothing more; the NAK may wait to be sent.
     pub fn has_ended(&self) -> bool {
         self.ended
     }

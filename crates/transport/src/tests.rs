@@ -11,4 +11,5 @@ mod lossless;
 mod operations;
 mod pair;
 mod placing;
+mod saved;
 mod unreliable;

@@ -9,9 +9,25 @@ use crate::abi::*;
 use crate::context::opening;
 use crate::cq::cq_state;
 use crate::object::{self, Handle, errno_of, from_cookie, minus_one_of, pointer_of, state};
+use crate::registry::Entry;
+
+/// Behind an `ibv_comp_channel`.
+pub(crate) struct ChannelState {
+    _entry: Entry<ibv_comp_channel>,
+    pub(crate) hca: Arc<hca::CompChannel>,
+}
 
 impl Handle for ibv_comp_channel {
-    type State = Arc<hca::CompChannel>;
+    type State = ChannelState;
+}
+
+/// Wraps a new channel and gives it a handle.
+pub(crate) unsafe fn new_channel(context: *mut ibv_context, hca: Arc<hca::CompChannel>) -> *mut ibv_comp_channel {
+    // SAFETY: the client's context.
+    let opening = unsafe { opening(context) };
+    let handle = opening.handle();
+    let c = ibv_comp_channel { context, fd: hca.fd(), refcnt: 0 };
+    opening.channels.publish(handle, object::new(c, ChannelState { _entry: opening.channels.entry(handle), hca }))
 }
 
 /// Creates a channel.
@@ -19,7 +35,8 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
     pointer_of(|| {
         // SAFETY: the client's context.
         let hca = hca::CompChannel::create(unsafe { &opening(context).hca })?;
-        Ok(object::new(ibv_comp_channel { context, fd: hca.fd(), refcnt: 0 }, hca))
+        // SAFETY: as above.
+        Ok(unsafe { new_channel(context, hca) })
     })
 }
 
@@ -28,7 +45,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     errno_of(|| {
         // SAFETY: the client's channel, which it gives up if this succeeds.
         unsafe {
-            hca::CompChannel::destroy(state(channel))?;
+            state(channel).hca.destroy()?;
             object::free(channel);
         }
         Ok(())
@@ -45,7 +62,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: the client's channel and out parameters. The event's CQ is alive: destroying it waits until its events
         // are acknowledged, and drops those not yet read.
         unsafe {
-            let from: *mut ibv_cq = from_cookie(state(channel).next_event()?);
+            let from: *mut ibv_cq = from_cookie(state(channel).hca.next_event()?);
             *cq = from;
             *cq_context = (*from).cq_context;
         }

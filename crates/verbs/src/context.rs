@@ -3,7 +3,6 @@
 
 use core::ffi::c_int;
 use core::mem::size_of;
-use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,6 +12,7 @@ use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
 use crate::object::{self, Handle, pointer_of, state};
+use crate::registry::Registry;
 use crate::{cq, cq_ex, device_list, dm, errno, mr, mw, ordered, pd, post, qp, query, srq, xrcd};
 
 /// What all `ibv_context`s of one opening share: the one opened and those imported.
@@ -21,43 +21,21 @@ pub(crate) struct Opening {
     /// The file whose descriptor is `cmd_fd`: empty, and only there to be recognised by `ibv_import_device`.
     identity: FileIdentity,
     next_handle: AtomicU32,
-    pub(crate) pds: Registry<hca::Pd>,
-    pub(crate) mrs: Registry<hca::Mr>,
-    pub(crate) dms: Registry<hca::Dm>,
+    pub(crate) pds: Registry<ibv_pd>,
+    pub(crate) mrs: Registry<ibv_mr>,
+    pub(crate) mws: Registry<ibv_mw>,
+    pub(crate) dms: Registry<ibv_dm>,
+    pub(crate) channels: Registry<ibv_comp_channel>,
+    pub(crate) cqs: Registry<ibv_cq_ex>,
+    pub(crate) xrcds: Registry<ibv_xrcd>,
+    pub(crate) srqs: Registry<ibv_srq>,
+    pub(crate) qps: Registry<ibv_qp_ex>,
 }
 
 impl Opening {
     /// A number for an object's `handle`; never 0, which is what a forgotten field holds.
     pub(crate) fn handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// Objects of one opening by handle, for `ibv_import_pd` and its kin.
-pub(crate) struct Registry<T>(OwnerLock<HashMap<u32, Arc<T>>>);
-
-impl<T> Registry<T> {
-    fn new() -> Self {
-        Registry(OwnerLock::new(HashMap::new()))
-    }
-
-    fn lock(&self) -> OwnerGuard<'_, HashMap<u32, Arc<T>>> {
-        self.0.lock()
-    }
-
-    pub(crate) fn insert(&self, handle: u32, object: &Arc<T>) {
-        self.lock().insert(handle, Arc::clone(object));
-    }
-
-    pub(crate) fn get(&self, handle: u32) -> Result<Arc<T>, Error> {
-        self.lock()
-            .get(&handle)
-            .cloned()
-            .ok_or_else(|| Error::new(libc::ENOENT, format!("there is no object {handle}")))
-    }
-
-    pub(crate) fn remove(&self, handle: u32) {
-        self.lock().remove(&handle);
     }
 }
 
@@ -116,9 +94,15 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
             hca,
             identity: identify(file.as_raw_fd())?,
             next_handle: AtomicU32::new(1),
-            pds: Registry::new(),
-            mrs: Registry::new(),
-            dms: Registry::new(),
+            pds: Registry::default(),
+            mrs: Registry::default(),
+            mws: Registry::default(),
+            dms: Registry::default(),
+            channels: Registry::default(),
+            cqs: Registry::default(),
+            xrcds: Registry::default(),
+            srqs: Registry::default(),
+            qps: Registry::default(),
         });
         let mut openings = openings();
         openings.retain(|(o, _)| o.strong_count() > 0);

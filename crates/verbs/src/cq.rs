@@ -11,9 +11,11 @@ use vervain_hca::{self as hca, Completion, Error};
 use crate::abi::*;
 use crate::context::opening;
 use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
+use crate::registry::Entry;
 
 /// Behind an `ibv_cq_ex`.
 pub(crate) struct CqState {
+    _entry: Entry<ibv_cq_ex>,
     pub(crate) hca: Arc<hca::Cq>,
     /// Held from `start_poll` to `end_poll`.
     pub(crate) poll_lock: UnsafeCell<libc::pthread_mutex_t>,
@@ -52,7 +54,7 @@ pub(crate) unsafe fn new_cq(context: *mut ibv_context, new: &NewCq) -> Result<*m
     // SAFETY: the client's context and channel.
     let opening = unsafe { opening(context) };
     // SAFETY: as above.
-    let channel = (!new.channel.is_null()).then(|| unsafe { state(new.channel) });
+    let channel = (!new.channel.is_null()).then(|| unsafe { &state(new.channel).hca });
     let blank = Blank::<ibv_cq_ex>::new();
     let hca = hca::Cq::create(
         &opening.hca,
@@ -63,20 +65,37 @@ pub(crate) unsafe fn new_cq(context: *mut ibv_context, new: &NewCq) -> Result<*m
         new.ignore_overrun,
         new.timestamps,
     )?;
-    if channel.is_some() {
+    // SAFETY: the client's context and channel.
+    Ok(unsafe { fill(blank, context, new.channel, new.cq_context, hca) })
+}
+
+/// Makes the client's CQ around the device model's.
+pub(crate) unsafe fn fill(
+    blank: Blank<ibv_cq_ex>,
+    context: *mut ibv_context,
+    channel: *mut ibv_comp_channel,
+    cq_context: *mut c_void,
+    hca: Arc<hca::Cq>,
+) -> *mut ibv_cq_ex {
+    // SAFETY: the client's context.
+    let opening = unsafe { opening(context) };
+    if !channel.is_null() {
         // SAFETY: the client's channel; the count is for its eyes only.
-        unsafe { (*new.channel).refcnt += 1 };
+        unsafe { (*channel).refcnt += 1 };
     }
+    let handle = opening.handle();
     // SAFETY: integers, pointers, `Option`s of functions, and pthread objects.
     let mut c: ibv_cq_ex = unsafe { object::zeros() };
     c.base.context = context;
-    c.base.channel = new.channel;
-    c.base.cq_context = new.cq_context;
-    c.base.handle = opening.handle();
+    c.base.channel = channel;
+    c.base.cq_context = cq_context;
+    c.base.handle = handle;
     c.base.cqe = hca.cqe() as c_int;
     // SAFETY: a pthread mutex.
     let poll_lock = UnsafeCell::new(unsafe { object::zeros() });
-    Ok(blank.fill(c, CqState { hca, poll_lock, current: UnsafeCell::new(Completion::default()) }))
+    let _entry = opening.cqs.entry(handle);
+    let state = CqState { _entry, hca, poll_lock, current: UnsafeCell::new(Completion::default()) };
+    opening.cqs.publish(handle, blank.fill(c, state))
 }
 
 /// Creates a CQ with room for at least `cqe` completions.

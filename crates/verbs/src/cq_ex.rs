@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-fn set_operations(cq: &mut ibv_cq_ex) {
+pub(crate) fn set_operations(cq: &mut ibv_cq_ex) {
     let in_order = ordered::order().is_some();
     cq.start_poll = Some(if in_order { start_poll_in_order } else { start_poll });
     cq.next_poll = Some(if in_order { next_poll_in_order } else { next_poll });

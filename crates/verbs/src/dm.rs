@@ -9,12 +9,29 @@ use vervain_hca::{self as hca, Error};
 use crate::abi::*;
 use crate::context::opening;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
+use crate::registry::Entry;
 
-impl Handle for ibv_dm {
-    type State = Arc<hca::Dm>;
+/// Behind an `ibv_dm`.
+pub(crate) struct DmState {
+    /// None of an imported one.
+    _entry: Option<Entry<ibv_dm>>,
+    pub(crate) hca: Arc<hca::Dm>,
 }
 
-fn new_dm(context: *mut ibv_context, handle: u32, hca: Arc<hca::Dm>) -> *mut ibv_dm {
+impl Handle for ibv_dm {
+    type State = DmState;
+}
+
+/// Wraps device memory and gives it a handle.
+pub(crate) unsafe fn new_dm(context: *mut ibv_context, hca: Arc<hca::Dm>) -> *mut ibv_dm {
+    // SAFETY: the client's context.
+    let opening = unsafe { opening(context) };
+    let handle = opening.handle();
+    let entry = opening.dms.entry(handle);
+    opening.dms.publish(handle, wrap(context, handle, DmState { _entry: Some(entry), hca }))
+}
+
+fn wrap(context: *mut ibv_context, handle: u32, state: DmState) -> *mut ibv_dm {
     object::new(
         ibv_dm {
             context,
@@ -23,7 +40,7 @@ fn new_dm(context: *mut ibv_context, handle: u32, hca: Arc<hca::Dm>) -> *mut ibv
             comp_mask: IBV_DM_MASK_HANDLE,
             handle,
         },
-        hca,
+        state,
     )
 }
 
@@ -36,9 +53,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut i
             return Err(Error::invalid("ibv_alloc_dm_attr has no optional fields"));
         }
         let hca = hca::Dm::alloc(&opening.hca, attr.length as u64, attr.log_align_req)?;
-        let handle = opening.handle();
-        opening.dms.insert(handle, &hca);
-        Ok(new_dm(context, handle, hca))
+        // SAFETY: the client's context.
+        Ok(unsafe { new_dm(context, hca) })
     })
 }
 
@@ -47,8 +63,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     errno_of(|| {
         // SAFETY: the client's device memory, which it gives up if this succeeds.
         unsafe {
-            state(dm).free()?;
-            opening((*dm).context).dms.remove((*dm).handle);
+            state(dm).hca.free()?;
             object::free(dm);
         }
         Ok(())
@@ -71,7 +86,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
         // SAFETY: the client's device memory, and `length` bytes of its memory.
         unsafe {
             let from = if length == 0 { &[] } else { slice::from_raw_parts(from.cast(), length) };
-            state(dm).write(offset, from)
+            state(dm).hca.write(offset, from)
         }
     })
 }
@@ -82,7 +97,7 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
         // SAFETY: the client's device memory, and `length` bytes of its memory.
         unsafe {
             let to = if length == 0 { &mut [] } else { slice::from_raw_parts_mut(to.cast(), length) };
-            state(dm).read(offset, to)
+            state(dm).hca.read(offset, to)
         }
     })
 }
@@ -91,8 +106,8 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
 pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm {
     pointer_of(|| {
         // SAFETY: the client's context.
-        let hca = unsafe { opening(context) }.dms.get(dm_handle)?;
-        Ok(new_dm(context, dm_handle, hca))
+        let hca = unsafe { opening(context) }.dms.with(dm_handle, |dm| Arc::clone(&dm.hca))?;
+        Ok(wrap(context, dm_handle, DmState { _entry: None, hca }))
     })
 }
 

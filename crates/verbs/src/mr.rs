@@ -14,9 +14,12 @@ use crate::context::opening;
 use crate::errno;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
 use crate::pd::{Use, hca_pd, use_pd};
+use crate::registry::Entry;
 
 /// Behind an `ibv_mr`.
 pub(crate) struct MrState {
+    /// None of an imported one.
+    _entry: Option<Entry<ibv_mr>>,
     pub(crate) hca: Arc<hca::Mr>,
     /// Changes with the PD.
     pd_use: OwnerLock<Option<Use>>,
@@ -27,19 +30,17 @@ impl Handle for ibv_mr {
 }
 
 /// Wraps a new region and gives it a handle.
-unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, hca: Arc<hca::Mr>) -> *mut ibv_mr {
+pub(crate) unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, hca: Arc<hca::Mr>) -> *mut ibv_mr {
     // SAFETY: the client's PD, whose context lives longer.
     let context = unsafe { (*pd).context };
     // SAFETY: as above.
     let opening = unsafe { opening(context) };
     let handle = opening.handle();
-    opening.mrs.insert(handle, &hca);
+    let _entry = Some(opening.mrs.entry(handle));
     // SAFETY: the client's PD.
     let pd_use = OwnerLock::new(unsafe { use_pd(pd) });
-    object::new(
-        ibv_mr { context, pd, addr, length, handle, lkey: hca.lkey(), rkey: hca.rkey() },
-        MrState { hca, pd_use },
-    )
+    let c = ibv_mr { context, pd, addr, length, handle, lkey: hca.lkey(), rkey: hca.rkey() };
+    opening.mrs.publish(handle, object::new(c, MrState { _entry, hca, pd_use }))
 }
 
 /// Where the device may write, memcheck is not to wait for a store of this program's: others store there without its knowing.
@@ -141,7 +142,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         }
         // SAFETY: the client's PD and device memory.
         unsafe {
-            let mr = hca::Mr::of_dm(hca_pd(pd)?, state(dm), dm_offset, length as u64, access)?;
+            let mr = hca::Mr::of_dm(hca_pd(pd)?, &state(dm).hca, dm_offset, length as u64, access)?;
             Ok(new_mr(pd, ptr::null_mut(), length, mr))
         }
     })
@@ -201,7 +202,6 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: the client's region, which it gives up if this succeeds.
         unsafe {
             state(mr).hca.deregister()?;
-            opening((*mr).context).mrs.remove((*mr).handle);
             object::free(mr);
         }
         Ok(())
@@ -214,12 +214,13 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
         // SAFETY: the client's PD.
         let context = unsafe { (*pd).context };
         // SAFETY: its context.
-        let hca = unsafe { opening(context) }.mrs.get(mr_handle)?;
+        let hca = unsafe { opening(context) }.mrs.with(mr_handle, |mr| Arc::clone(&mr.hca))?;
         let addr = ptr::with_exposed_provenance_mut(hca.addr() as usize);
         let (length, lkey, rkey) = (hca.length() as usize, hca.lkey(), hca.rkey());
         // SAFETY: the client's PD.
         let pd_use = OwnerLock::new(unsafe { use_pd(pd) });
-        Ok(object::new(ibv_mr { context, pd, addr, length, handle: mr_handle, lkey, rkey }, MrState { hca, pd_use }))
+        let c = ibv_mr { context, pd, addr, length, handle: mr_handle, lkey, rkey };
+        Ok(object::new(c, MrState { _entry: None, hca, pd_use }))
     })
 }
 

@@ -9,10 +9,12 @@ use crate::abi::*;
 use crate::context::opening;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
 use crate::pd::{Use, hca_pd, use_pd};
+use crate::registry::Entry;
 
 /// Behind an `ibv_mw`.
 pub(crate) struct MwState {
-    hca: Arc<hca::Mw>,
+    _entry: Entry<ibv_mw>,
+    pub(crate) hca: Arc<hca::Mw>,
     _pd: Option<Use>,
 }
 
@@ -24,15 +26,20 @@ impl Handle for ibv_mw {
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
     pointer_of(|| {
         // SAFETY: the client's PD.
-        let context = unsafe { (*pd).context };
-        // SAFETY: as above, and its context.
-        let (opening, hca_pd) = unsafe { (opening(context), hca_pd(pd)?) };
-        let hca = hca::Mw::alloc(hca_pd, mw_type)?;
-        let (rkey, handle) = (hca.rkey(), opening.handle());
-        // SAFETY: the client's PD.
-        let state = MwState { hca, _pd: unsafe { use_pd(pd) } };
-        Ok(object::new(ibv_mw { context, pd, rkey, handle, type_: mw_type }, state))
+        unsafe { Ok(new_mw(pd, hca::Mw::alloc(hca_pd(pd)?, mw_type)?)) }
     })
+}
+
+/// Wraps a new window and gives it a handle.
+pub(crate) unsafe fn new_mw(pd: *mut ibv_pd, hca: Arc<hca::Mw>) -> *mut ibv_mw {
+    // SAFETY: the client's PD.
+    let context = unsafe { (*pd).context };
+    // SAFETY: its context.
+    let opening = unsafe { opening(context) };
+    let (rkey, type_, handle) = (hca.rkey(), hca.mw_type(), opening.handle());
+    // SAFETY: the client's PD.
+    let state = MwState { _entry: opening.mws.entry(handle), hca, _pd: unsafe { use_pd(pd) } };
+    opening.mws.publish(handle, object::new(ibv_mw { context, pd, rkey, handle, type_ }, state))
 }
 
 /// Deallocates a window; when this returns nobody reaches memory by it any more.

@@ -10,13 +10,23 @@ use vervain_hca::{self as hca, Error};
 use crate::abi::*;
 use crate::context::opening;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
+use crate::registry::Entry;
 
 /// Behind an `ibv_pd`.
 pub(crate) struct PdState {
+    /// None of an imported one.
+    _entry: Option<Entry<ibv_pd>>,
     pub(crate) hca: Arc<hca::Pd>,
     users: Users,
     /// What a parent domain is made of; none for a plain PD. A parent domain stands for the PD that it contains.
-    parts: Option<(Use, Option<Use>)>,
+    pub(crate) parts: Option<Parts>,
+}
+
+/// What keeps the PD and the thread domain of a parent domain, and the handle of that PD.
+pub(crate) struct Parts {
+    _pd: Use,
+    _td: Option<Use>,
+    pub(crate) of: u32,
 }
 
 /// Counts what keeps a domain from being deallocated.
@@ -69,19 +79,38 @@ pub(crate) unsafe fn hca_pd<'a>(pd: *mut ibv_pd) -> Result<&'a Arc<hca::Pd>, Err
     Ok(unsafe { &state(pd).hca })
 }
 
-fn new_pd(context: *mut ibv_context, handle: u32, hca: Arc<hca::Pd>, parts: Option<(Use, Option<Use>)>) -> *mut ibv_pd {
-    object::new(ibv_pd { context, handle }, PdState { hca, users: Users::default(), parts })
+/// Wraps a PD under a handle of its own.
+pub(crate) unsafe fn new_pd(context: *mut ibv_context, hca: Arc<hca::Pd>, parts: Option<Parts>) -> *mut ibv_pd {
+    // SAFETY: the client's context.
+    let opening = unsafe { opening(context) };
+    let handle = opening.handle();
+    let _entry = Some(opening.pds.entry(handle));
+    let pd = object::new(ibv_pd { context, handle }, PdState { _entry, hca, users: Users::default(), parts });
+    opening.pds.publish(handle, pd)
+}
+
+/// Wraps a parent domain of a PD and perhaps a thread domain.
+pub(crate) unsafe fn new_parent_domain(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    td: *mut ibv_td,
+) -> Result<*mut ibv_pd, Error> {
+    // SAFETY: the client's context, PD and thread domain.
+    unsafe {
+        let hca = Arc::clone(hca_pd(pd)?);
+        let _td = (!td.is_null()).then(|| state(td).enter());
+        let parts = Parts { _pd: state(pd).users.enter(), _td, of: (*pd).handle };
+        Ok(new_pd(context, hca, Some(parts)))
+    }
 }
 
 /// Allocates a PD.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     pointer_of(|| {
         // SAFETY: the client's context.
-        let opening = unsafe { opening(context) };
-        let hca = opening.hca.alloc_pd()?;
-        let handle = opening.handle();
-        opening.pds.insert(handle, &hca);
-        Ok(new_pd(context, handle, hca, None))
+        let hca = unsafe { opening(context) }.hca.alloc_pd()?;
+        // SAFETY: as above.
+        Ok(unsafe { new_pd(context, hca, None) })
     })
 }
 
@@ -94,7 +123,6 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             this.users.check()?;
             if this.parts.is_none() {
                 this.hca.dealloc()?;
-                opening((*pd).context).pds.remove((*pd).handle);
             }
             object::free(pd);
         }
@@ -106,8 +134,9 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd {
     pointer_of(|| {
         // SAFETY: the client's context.
-        let hca = unsafe { opening(context) }.pds.get(pd_handle)?;
-        Ok(new_pd(context, pd_handle, hca, None))
+        let hca = unsafe { opening(context) }.pds.with(pd_handle, |pd| Arc::clone(&pd.hca))?;
+        let pd = PdState { _entry: None, hca, users: Users::default(), parts: None };
+        Ok(object::new(ibv_pd { context, handle: pd_handle }, pd))
     })
 }
 
@@ -159,10 +188,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             if comp_mask & !KNOWN != 0 {
                 return Err(Error::invalid(format!("unknown fields in comp_mask {comp_mask:#x}")));
             }
-            let hca = Arc::clone(hca_pd(pd)?);
-            let td_use = (!td.is_null()).then(|| state(td).enter());
-            let parts = (state(pd).users.enter(), td_use);
-            Ok(new_pd(context, (*pd).handle, hca, Some(parts)))
+            new_parent_domain(context, pd, td)
         }
     })
 }

@@ -14,6 +14,7 @@ use crate::cq::hca_cq;
 use crate::errno;
 use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
 use crate::pd::{Use, hca_pd, use_pd};
+use crate::registry::Entry;
 use crate::srq::hca_srq;
 use crate::wr::{self, Builder};
 use crate::xrc_target;
@@ -21,10 +22,11 @@ use crate::xrcd::hca_xrcd;
 
 /// Behind an `ibv_qp_ex`.
 pub(crate) struct QpState {
+    _entry: Entry<ibv_qp_ex>,
     pub(crate) hca: Arc<hca::Qp>,
     pub(crate) builder: Builder,
     /// Created with send operations, so `ibv_qp_to_qp_ex` may show the table.
-    extended: bool,
+    pub(crate) extended: bool,
     sq_sig_all: c_int,
     _pd: Option<Use>,
 }
@@ -124,7 +126,7 @@ unsafe fn new_qp(
 }
 
 /// Makes the client's QP around the device model's.
-unsafe fn fill(
+pub(crate) unsafe fn fill(
     blank: Blank<ibv_qp_ex>,
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -142,7 +144,9 @@ unsafe fn fill(
     base.recv_cq = init.recv_cq;
     base.srq = init.srq;
     // SAFETY: the client's context.
-    base.handle = unsafe { opening(context) }.handle();
+    let opening = unsafe { opening(context) };
+    let handle = opening.handle();
+    base.handle = handle;
     base.qp_num = hca.qp_num();
     base.state = hca.state().to_verbs();
     base.qp_type = init.qp_type;
@@ -155,7 +159,9 @@ unsafe fn fill(
     let builder = Builder::new(&if extended { init.cap } else { ibv_qp_cap::default() });
     // SAFETY: the client's PD, or NULL.
     let _pd = unsafe { use_pd(pd) };
-    blank.fill(c, QpState { hca, builder, extended, sq_sig_all: init.sq_sig_all, _pd }).cast()
+    let _entry = opening.qps.entry(handle);
+    let qp = blank.fill(c, QpState { _entry, hca, builder, extended, sq_sig_all: init.sq_sig_all, _pd });
+    opening.qps.publish(handle, qp).cast()
 }
 
 /// Creates a QP.
@@ -323,7 +329,7 @@ fn cap_from_c(c: &ibv_qp_cap) -> hca::QpCap {
     }
 }
 
-fn cap_to_c(h: &hca::QpCap) -> ibv_qp_cap {
+pub(crate) fn cap_to_c(h: &hca::QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: h.max_send_wr,
         max_recv_wr: h.max_recv_wr,

@@ -11,10 +11,12 @@ use crate::cq::hca_cq;
 use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::post::post_chain;
+use crate::registry::Entry;
 use crate::xrcd::hca_xrcd;
 
 /// Behind an `ibv_srq`.
 pub(crate) struct SrqState {
+    _entry: Entry<ibv_srq>,
     pub(crate) hca: Arc<hca::Srq>,
     _pd: Option<Use>,
 }
@@ -50,15 +52,32 @@ unsafe fn new_srq(
     };
     let hca = hca::Srq::create(&opening.hca, hca_pd, &init)?;
     (attr.max_wr, attr.max_sge, _) = hca.query();
+    // SAFETY: the client's PD.
+    Ok(unsafe { fill(blank, pd, srq_context, hca) })
+}
+
+/// Makes the client's SRQ around the device model's.
+pub(crate) unsafe fn fill(
+    blank: Blank<ibv_srq>,
+    pd: *mut ibv_pd,
+    srq_context: *mut c_void,
+    hca: Arc<hca::Srq>,
+) -> *mut ibv_srq {
+    // SAFETY: the client's PD.
+    let context = unsafe { (*pd).context };
+    // SAFETY: its context.
+    let opening = unsafe { opening(context) };
+    let handle = opening.handle();
     // SAFETY: integers, pointers and pthread objects.
     let mut c: ibv_srq = unsafe { object::zeros() };
     c.context = context;
     c.srq_context = srq_context;
     c.pd = pd;
-    c.handle = opening.handle();
+    c.handle = handle;
     // SAFETY: the client's PD.
     let _pd = unsafe { use_pd(pd) };
-    Ok(blank.fill(c, SrqState { hca, _pd }))
+    let state = SrqState { _entry: opening.srqs.entry(handle), hca, _pd };
+    opening.srqs.publish(handle, blank.fill(c, state))
 }
 
 /// Creates a basic SRQ.

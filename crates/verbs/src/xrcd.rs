@@ -8,9 +8,25 @@ use vervain_hca::{self as hca, Error};
 use crate::abi::*;
 use crate::context::opening;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
+use crate::registry::Entry;
+
+/// Behind an `ibv_xrcd`.
+pub(crate) struct XrcdState {
+    _entry: Entry<ibv_xrcd>,
+    pub(crate) hca: Arc<hca::Xrcd>,
+}
 
 impl Handle for ibv_xrcd {
-    type State = Arc<hca::Xrcd>;
+    type State = XrcdState;
+}
+
+/// Wraps a domain and gives it a handle.
+pub(crate) unsafe fn new_xrcd(context: *mut ibv_context, hca: Arc<hca::Xrcd>) -> *mut ibv_xrcd {
+    // SAFETY: the client's context.
+    let opening = unsafe { opening(context) };
+    let handle = opening.handle();
+    let state = XrcdState { _entry: opening.xrcds.entry(handle), hca };
+    opening.xrcds.publish(handle, object::new(ibv_xrcd { context }, state))
 }
 
 /// The device model's domain behind a client's.
@@ -19,7 +35,7 @@ pub(crate) unsafe fn hca_xrcd<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Arc<hca::Xr
         return Err(Error::invalid("the XRC domain is NULL"));
     }
     // SAFETY: the client's domain.
-    Ok(unsafe { state(xrcd) })
+    Ok(&unsafe { state(xrcd) }.hca)
 }
 
 /// Opens the domain of a file's inode, or a private one.
@@ -32,7 +48,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(context: *mut ibv_context, attr: *mut 
         }
         let fd = (attr.fd != -1).then_some(attr.fd);
         let hca = hca::Xrcd::open(&opening.hca, fd, attr.oflags)?;
-        Ok(object::new(ibv_xrcd { context }, hca))
+        // SAFETY: the client's context.
+        Ok(unsafe { new_xrcd(context, hca) })
     })
 }
 
@@ -41,7 +58,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     errno_of(|| {
         // SAFETY: the client's domain, which it gives up if this succeeds.
         unsafe {
-            hca::Xrcd::close(state(xrcd))?;
+            state(xrcd).hca.close()?;
             object::free(xrcd);
         }
         Ok(())

@@ -91,14 +91,24 @@ impl Claims {
         Ok(self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A number among the processes of this node, and a new incarnation. Its doors are as the process left them that had the
-    /// number before.
+    /// The lowest number among the processes of this node that is free, and a new incarnation. Its doors are as the process left them
+    /// that had the number before.
     ///
     /// # Errors
     /// ENOSPC: [`PROCESSES`] processes are there. ESRCH: this is a forked child.
     pub fn process(self: &Arc<Self>) -> Result<Process> {
+        self.process_from(0)
+    }
+
+    /// [`Claims::process`], with the first number that is free from `first` on, after the last of which the lowest follows: where what
+    /// processes have goes by their numbers, those of several windows had better not all have the same.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn process_from(self: &Arc<Self>, first: u32) -> Result<Process> {
         let mut held = self.held()?;
-        for number in (0..PROCESSES).filter(|n| !held.processes.contains_key(n)).collect::<Vec<_>>() {
+        let numbers = (0..PROCESSES).map(|n| (first % PROCESSES + n) % PROCESSES);
+        for number in numbers.filter(|n| !held.processes.contains_key(n)).collect::<Vec<_>>() {
             if !self.kernel.try_lock(one(locks::process(self.node, number)), Kind::Alone)? {
                 continue;
             }

@@ -64,11 +64,14 @@ fn a_node_has_64_processes_at_most() {
     let claims = vervain_window::PutDevice::claims(&device);
     let processes: Vec<_> = (0..64).map(|_| claims.process().unwrap()).collect();
     assert!(processes.iter().map(vervain_window::Process::number).eq(0..64));
+    assert_eq!(claims.process_from(63).unwrap_err().errno(), libc::ENOSPC);
     let error = Agent::on("file", &path, 0).ask("process").unwrap_err();
     assert_eq!(error, (libc::ENOSPC, "node 0 of the window has 64 processes already".to_owned()));
     assert_eq!(claims.process().unwrap_err().errno(), libc::ENOSPC);
     drop(processes);
     assert_eq!(claims.process().unwrap().number(), 0);
+    let after = [(); 3].map(|()| claims.process_from(62).unwrap());
+    assert_eq!(after.map(|process| process.number()), [62, 63, 0]);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What the AETH says: the syndrome (IBA table 44) and end-to-end credits (table 46).
 
+use serde::{Deserialize, Serialize};
+
 /// A syndrome, decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Syndrome {
     /// Acknowledge, with the encoded credit count: see [`credits`].
     Ack(u8),
@@ -12,7 +14,7 @@ pub enum Syndrome {
 }
 
 /// Why a request is refused (IBA table 44, NAK codes 0 to 4; 4 concerns RD alone).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum NakCode {
     /// PSN sequence error.

@@ -1,7 +1,8 @@
 //! The memory and the receive queue that a responder works on. A receive is filled and ended once, within its room, by one
-//! message at a time; after an error nothing is touched and nothing is sent.
+//! message at a time; after an error nothing is touched, and nothing is sent but one NAK.
 
 use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
+use vervain_wire::aeth::{NakCode, Syndrome};
 
 use super::assert_well_formed;
 
@@ -25,6 +26,8 @@ pub struct Receiver {
     pub room: u32,
     pub sent: u64,
     pub has_failed: bool,
+    /// The NAK has been sent that says so.
+    has_refused: bool,
 }
 
 impl Receiver {
@@ -40,6 +43,7 @@ impl Receiver {
             room: u32::MAX,
             sent: 0,
             has_failed: false,
+            has_refused: false,
         }
     }
 
@@ -145,7 +149,11 @@ impl ResponderHost for Receiver {
     }
 
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
-        self.assert_alive();
+        if self.has_failed {
+            let syndrome = packet.headers.aeth.and_then(|aeth| Syndrome::decode(aeth.syndrome));
+            let refuses = matches!(syndrome, Some(Syndrome::Nak(code)) if code != NakCode::Sequence);
+            assert!(refuses && !self.has_refused, "{syndrome:?} after an error");
+        }
         let len = match packet.payload {
             Payload::None => 0,
             Payload::Memory { rkey, addr, len, .. } => {
@@ -157,6 +165,7 @@ impl ResponderHost for Receiver {
         assert_well_formed(packet.headers, len, self.mtu);
         self.room = self.room.checked_sub(1).ok_or(Refused::Full)?;
         self.sent += 1;
+        self.has_refused = self.has_failed;
         Ok(())
     }
 }

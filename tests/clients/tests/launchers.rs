@@ -1,11 +1,11 @@
 //! `vervain-bootstrap` under the launchers of others: Open MPI's and Slurm's, which speak PMIx, and MPICH's, which does not. The ranks are
-//! `tests/src/rank.rs`, which use no device; and programs of `tests/acp`, over Vervain's.
+//! `tests/src/rank.rs`, which use no device; and programs of `tests/acp` and `tests/pm`, over Vervain's.
 
 use std::process::Command;
 use std::time::Duration;
 
 use vervain_tests::slurm::Slurm;
-use vervain_tests::{Failures, Finished, Job, OPEN_MPI, acp, acp_program, have, unswayed};
+use vervain_tests::{Failures, Finished, Job, OPEN_MPI, acp, acp_program, have, pm_program, unswayed};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const RANK: &str = env!("CARGO_BIN_EXE_vervain-mpi-rank");
@@ -164,6 +164,26 @@ fn ranks_of_open_mpi_use_acp() {
     }
     failures.assert_none();
     ends(&started("abort", &["kill"]));
+}
+
+#[test]
+fn ranks_of_both_use_pm() {
+    let programs = [("exchange", &["100", "sleep"][..]), ("rdma", &[]), ("select", &[]), ("score", &[])];
+    let mut failures = Failures::default();
+    for (name, arguments) in programs {
+        if OPEN_MPI.is_there() {
+            let mut command = OPEN_MPI.launch("auto", 3, pm_program("cc", &[], name));
+            acp::judge(name, 3, &Job::start(command.args(arguments)).finish(LIMIT), &mut failures);
+        }
+    }
+    if let Some(slurm) = Slurm::start() {
+        for (name, arguments) in programs {
+            let mut command = slurm.srun("pmix", 3);
+            command.arg(vervain_tests::vervain()).args(["run", "--"]).arg(pm_program("cc", &[], name)).args(arguments);
+            acp::judge(name, 3, &Job::start(&mut command).finish(LIMIT), &mut failures);
+        }
+    }
+    failures.assert_none();
 }
 
 #[test]

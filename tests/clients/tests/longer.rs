@@ -9,7 +9,7 @@ const EACH_WAY: &[&str] = &["auto", "vm", "owner", "shared", "adopt"];
 
 #[test]
 fn peers_are_killed_under_load_500_times() {
-    let kill = Runs { program: "kill", cases: &[&["kill_under_load"]], seconds: 180, ..Runs::default() };
+    let kill = Runs { program: "kill", cases: &[&["kill_under_load"]], seconds: 900, ..Runs::default() };
     Runs { vars: &[("VT_ROUNDS", "500")], ..kill }.must_hold();
     Runs { ways: &EACH_WAY[1..], vars: &[("VT_ROUNDS", "100")], ..kill }.must_hold();
 }
@@ -20,6 +20,7 @@ fn objects_come_and_go_50_000_times_beside_others_in_use() {
         program: "fan_in",
         cases: &[&["churning"]],
         ways: EACH_WAY,
+        seconds: 600,
         vars: &[("VT_CHURNS", "50000")],
         ..Runs::default()
     }

@@ -11,7 +11,7 @@ use vervain_tests::{Failures, Job, OPEN_MPI, alone, have, skip};
 const PYTHON: &str = "/usr/bin/python3";
 /// Debian 12's version; the names in the list are of this one.
 const VERSION: &str = "3.1.4";
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What four ranks run: messages, collectives, windows, files. The others ask little more of more ranks, and take
 /// their time where processors are fewer than ranks.

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use vervain_tests::pairs::serve;
 use vervain_tests::{
-    Failures, Finished, Job, c_program, have, have_c, sanitized_program, skip, under_vervain, unswayed, vervain, way,
+    Failures, Finished, Job, c_program, free_port, have, have_c, sanitized_program, skip, under_vervain, unswayed,
+    vervain, way,
 };
 
 /// Memcheck's search for leaks once took three minutes; all of this takes seconds.
@@ -183,6 +185,29 @@ fn memcheck_finds_nothing_in_what_the_device_writes_and_in_the_library() {
         let run = end(command.args(&MEMCHECK[..2]).arg(&program).args(["looped", "apart"]).envs(way(name)));
         if !memcheck_is_content(&run) {
             failures.add(name, run.describe());
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn memcheck_is_content_with_both_ends_of_a_connection_by_librdmacm() {
+    if !have_valgrind() || !have(&["rdma_server", "rdma_client", "rdma_xserver", "rdma_xclient"]) {
+        return;
+    }
+    let mut failures = Failures::default();
+    for (name, tool) in [("auto", "rdma_"), ("roce", "rdma_"), ("auto", "rdma_x")] {
+        let port = free_port();
+        let [server, client] = ["server", "client"].map(|end| {
+            let mut side = under_vervain("valgrind");
+            side.args(&MEMCHECK[..2]).arg(format!("{tool}{end}")).args(["-p", &port.to_string()]).envs(way(name));
+            side
+        });
+        let (server, client) = serve(server, client, port, LIMIT);
+        for end in [&server, &client] {
+            if !memcheck_is_content(end) {
+                failures.add(&format!("{name}, {tool}"), end.describe());
+            }
         }
     }
     failures.assert_none();

@@ -1,7 +1,7 @@
 //! The gate: an initiator that marks itself, looks whether it may come in and touches memory, against an owner who takes that
 //! away (DESIGN decision 3).
 
-use crate::arena::layout::{CqShared, Header, KeyEntry, Lane, QpShared};
+use crate::arena::layout::{CqShared, KeyEntry, Lane, QpShared, Switch};
 use crate::check::check;
 use crate::cq::recv_ring::{Deliveries, RecvRing};
 use crate::host::atomic::{Ordering, spin_loop};
@@ -68,7 +68,7 @@ impl Region {
 /// A QP, and one initiator's lane into it.
 struct Target {
     qp: &'static QpShared,
-    header: &'static Header,
+    switch: &'static Switch,
     lane: &'static Lane,
     /// Kept as long as the lane, as its owner keeps it.
     _gate: Arc<LaneGate>,
@@ -76,17 +76,17 @@ struct Target {
 
 impl Target {
     fn new(process: &'static Process, gates: &Gates, offset: u64) -> Arc<Target> {
-        let (qp, header, lane): (&QpShared, _, &Lane) = (process.place(), process.place(), process.place());
+        let (qp, switch, lane): (&QpShared, _, &Lane) = (process.place(), process.place(), process.place());
         qp.state.store(QpState::Rts as u32, Ordering::Relaxed);
         lane.open.store(1, Ordering::Relaxed);
         let gate = Arc::new(LaneGate::new(lane, offset));
         gates.add(&gate);
-        Arc::new(Target { qp, header, lane, _gate: gate })
+        Arc::new(Target { qp, switch, lane, _gate: gate })
     }
 
     fn enter(&self) -> Option<InFlight<'_>> {
         let mark = InFlight::begin(self.lane, &!barrier::is_registered());
-        gate::is_open(self.lane, self.qp, self.header).then_some(mark)
+        gate::is_open(self.lane, self.qp, self.switch).then_some(mark)
     }
 
     /// The short way of a request, which names the memory before the mark.
@@ -217,7 +217,7 @@ pub fn nobody_is_inside_after_the_lane_was_shut(seeds: Range<u64>) {
 
 /// While the process is paused nobody is in flight.
 pub fn nobody_is_inside_during_a_pause(seeds: Range<u64>) {
-    closed_by(seeds, "a pause", |target| _ = target.header.paused.fetch_add(1, Ordering::SeqCst));
+    closed_by(seeds, "a pause", |target| _ = target.switch.closed.fetch_add(1, Ordering::SeqCst));
 }
 
 /// An initiator that is cut off while it publishes: what counts for it the owner has found, and each receive ends once.

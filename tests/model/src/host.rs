@@ -5,4 +5,8 @@ pub(crate) mod barrier;
 #[path = "../../../crates/hca/src/host/bits.rs"]
 pub(crate) mod bits;
 pub(crate) mod clock;
+#[path = "../../../crates/hca/src/host/dense.rs"]
+pub(crate) mod dense;
 pub(crate) mod lock;
+#[path = "../../../crates/hca/src/host/prefetch.rs"]
+pub(crate) mod prefetch;

@@ -11,7 +11,7 @@ use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::{Device, grh};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
-use vervain_hca::process::poller::Poller;
+use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::process::{Process, Progress};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
@@ -327,6 +327,9 @@ impl Engine {
         };
         let Some(qp) = connection.qp.upgrade().filter(takes) else { return true };
         if is_request {
+            if qp.is_stopped() {
+                return false;
+            }
             if connection.reply(&qp, |responder, host| responder.handle_packet(&packet, host)) {
                 rx.unanswered.push(connection);
             }
@@ -464,6 +467,8 @@ impl Carrier for PutOnly {
         self.0.groups.lock().entry(*group).or_default().retain(|member| *member != qpn);
     }
 }
+
+impl EventHandler for PutOnly {}
 
 impl Poller for PutOnly {
     fn poll(&self, process: &'static Process) -> bool {

@@ -248,6 +248,65 @@ fn acp_and_each_mpi_that_is_installed_are_measured_in_one_run_and_no_rank_stays(
     assert!(end.output.contains("Latency in µs: ACP's copies on starter memory"), "{}", end.describe());
 }
 
+/// The plan `pm` with few sizes and one round.
+const PM: &str = r#"
+title = "PM, shortly"
+rounds = 1
+[environment.less]
+variables = { PM_INLINE = "0" }
+[environment.wire]
+variables = { VERVAIN_LINK = "roce", VERVAIN_INTERFACE = "lo" }
+[defaults]
+iterations = 50
+environment = ["none", "less", "wire"]
+[[case]]
+interface = "pm"
+operation = "ping-pong"
+measure = "latency"
+size = [8, "8K"]
+[[case]]
+interface = "pm"
+operation = ["send", "write", "read"]
+measure = "bandwidth"
+size = [1, "8K"]
+[[case]]
+interface = "pm"
+operation = ["write", "read"]
+measure = "bandwidth"
+size = "64M"
+volume = "128M"
+"#;
+
+#[test]
+fn pm_is_measured_by_two_ranks_in_each_environment_and_no_rank_stays() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut job = Job::start(&mut run(dir.path(), PM, &[]));
+    wait_for(dir.path(), 1, &mut job);
+    let mut begun = children(job.pid());
+    begun.extend(begun.clone().into_iter().flat_map(|pid| children(pid.cast_unsigned())));
+    let end = job.finish(LIMIT);
+    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    are_gone(&begun);
+    let results = results(dir.path());
+    assert_eq!((&results["complete"], &results["skipped"]), (&Value::Bool(true), &Value::Array(vec![])));
+    assert_eq!(cases(&results).len(), 3 * (2 + 3 * 2 + 2));
+    for result in cases(&results) {
+        let (case, run) = (&result["case"], &result["runs"][0]);
+        let is_long = case["size"].as_u64() == Some(64 << 20);
+        assert_eq!(run["iterations"].as_u64(), Some(if is_long { 2 } else { 50 }), "{result}");
+        let parts = run["segments"].as_array().map(Vec::len);
+        assert_eq!(parts == Some(1), case["measure"] == "bandwidth", "{result}");
+        assert!(result["summary"]["value"].as_f64() > Some(0.0), "{result}");
+    }
+    for name in ["pm-latency", "pm-bandwidth", "pm-round-trip", "pm-messages", "pm-copies"] {
+        assert!(dir.path().join(format!("out/figures/{name}.csv")).is_file(), "{name}");
+    }
+    let page = fs::read_to_string(dir.path().join("out/report.html")).expect("a page");
+    assert!(page.contains("In the usual environment, data inside the work request "), "no finding");
+    assert!(end.output.contains("PM beside Sumimoto et al. 2004"), "{}", end.describe());
+}
+
 #[test]
 fn an_mpi_that_is_not_installed_is_left_out_with_a_sentence() {
     let _turn = alone();
@@ -553,7 +612,7 @@ fn a_run_is_like_itself() {
 #[test]
 fn the_plans_that_are_built_in_can_be_printed_and_are_plans() {
     let list = Job::start(&mut bench(&["plans"])).finish(LIMIT);
-    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp", "tca"] {
+    for name in ["quick", "paper", "interference", "atomics", "scaling", "acp", "tca", "pm"] {
         assert!(list.output.lines().any(|line| line.starts_with(name)), "{}", list.describe());
         let plan = Job::start(&mut bench(&["plans", name])).finish(LIMIT);
         assert!(plan.success() && plan.output.contains("[[case]]"), "{}", plan.describe());

@@ -14,7 +14,7 @@ use super::{Block, Settings};
 use crate::case::{
     Case, EnvironmentName, Grid, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes,
 };
-use crate::worker::{MOST_PUT, Problem};
+use crate::worker::{MOST_COPY, MOST_MESSAGE, MOST_PUT, Problem};
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
 const DEPTH: Quantity = Quantity::count(1, 32768);
@@ -34,10 +34,10 @@ const SIGNAL_DEFAULT: u64 = 100;
 /// IMB-MPI1's OVERALL_VOL, 40 MBytes.
 const VOLUME_DEFAULT: u64 = 40 << 20;
 
-/// P1's iterations; of ranks IMB-MPI1's, its MSGSPERSAMPLE.
+/// P1's iterations; of ranks' latency IMB-MPI1's, its MSGSPERSAMPLE.
 fn iterations_default(measure: Measure, interface: Interface) -> u64 {
     match measure {
-        _ if interface.has_ranks() => 1000,
+        Measure::Latency if interface.has_ranks() => 1000,
         Measure::Latency => 2000,
         Measure::Bandwidth => 5000,
     }
@@ -199,9 +199,13 @@ impl<'a> Template<'a> {
                 mistakes.add(operation.span.clone(), &operation.key, what);
             }
             let mut fields = Vec::new();
+            match interface {
+                Interface::Verbs => {}
+                Interface::Pm => fields.extend(self.odd_of_pm()),
+                _ => fields.push(odd(own.measure.or(&d.measure), Measure::Latency, "latency")),
+            }
             if *interface != Interface::Verbs {
                 fields.extend([
-                    odd(own.measure.or(&d.measure), Measure::Latency, "latency"),
                     odd(own.service.or(&d.service), Service::Rc, "rc"),
                     odd(own.memory.or(&d.memory), Memory::Host, "host"),
                     odd(own.placement.or(&d.placement), Placement::Loopback, "loopback"),
@@ -218,6 +222,24 @@ impl<'a> Template<'a> {
                 mistakes.add(span, &key, what);
             }
         }
+    }
+
+    /// Measures that PM's operations are not for, and what it decides by itself. Depth and QPs of [defaults] are not for it.
+    fn odd_of_pm(&self) -> Vec<Option<Odd>> {
+        let (own, d) = (&self.own, self.defaults);
+        let operations = own.operation.or(&d.operation).get().into_iter().flatten();
+        let operations = operations.filter(|o| Operation::of(Interface::Pm).contains(&o.value));
+        let mut fields: Vec<Option<Odd>> = Vec::new();
+        for measure in Measure::ALL {
+            if let Some(operation) = operations.clone().find(|o| o.value.measure_of_pm() == *measure) {
+                let expected = format!("{measure} for {}", operation.value);
+                fields.push(odd(own.measure.or(&d.measure), *measure, &expected));
+            }
+        }
+        for given in [&own.depth, &own.qps] {
+            fields.push(odd(given, 1, "1, since PM decides how much is under way,"));
+        }
+        fields
     }
 
     /// Operations that the service does not carry: the mistake is where the block has its say.
@@ -269,6 +291,10 @@ impl<'a> Template<'a> {
             mistakes.add(size.span.clone(), &size.key, what);
         }
 
+        if interfaces.contains(&Interface::Pm) {
+            self.check_sizes_of_pm(mistakes);
+        }
+
         let services = self.own.service.or(&self.defaults.service).get();
         let datagrams = services.and_then(|all| all.iter().find(|s| s.value == Service::Ud));
         let long = self.own.size.or(&self.defaults.size).get();
@@ -281,6 +307,26 @@ impl<'a> Template<'a> {
             let found = bytes(size.value);
             let what = format!("expected sizes up to 4 KiB, the longest datagram of UD, found {found}{whose}");
             mistakes.add(span.clone(), key, what);
+        }
+    }
+
+    /// Messages have the length of a receive at most, and copies that of a request.
+    fn check_sizes_of_pm(&self, mistakes: &mut Mistakes<'_>) {
+        let operations = || self.own.operation.or(&self.defaults.operation).get().into_iter().flatten();
+        let messages = ([Operation::PingPong, Operation::Send], MOST_MESSAGE, "message");
+        let copies = ([Operation::Write, Operation::Read], MOST_COPY, "copy");
+        for (of_these, most, what) in [messages, copies] {
+            let mut sizes = self.own.size.or(&self.defaults.size).get().into_iter().flatten();
+            if let (true, Some(size)) =
+                (operations().any(|o| of_these.contains(&o.value)), sizes.find(|s| s.value > most))
+            {
+                let what = format!(
+                    "expected sizes up to {}, the longest {what} of PM, found {}",
+                    bytes(most),
+                    bytes(size.value)
+                );
+                mistakes.add(size.span.clone(), &size.key, what);
+            }
         }
     }
 
@@ -414,7 +460,6 @@ impl<'a> Template<'a> {
     pub(super) fn count(&self) -> u64 {
         let d = self.defaults;
         let lists = [
-            length(self.own.interface.or(&d.interface)),
             length(self.own.service.or(&d.service)),
             length(self.own.placement.or(&d.placement)),
             length(self.own.memory.or(&d.memory)),
@@ -431,8 +476,10 @@ impl<'a> Template<'a> {
             _ => sizes,
         };
         let sizes: u64 = operations.map(|o| of(o.value)).fold(0, u64::saturating_add);
+        let interfaces = values(self.own.interface.or(&d.interface), &[Interface::Verbs]);
         let measures = self.own.measure.or(&d.measure).get().into_iter().flatten();
-        let driven: u64 = measures.map(|m| if m.value == Measure::Latency { 1 } else { driven }).sum();
+        let of = |measure| interfaces.iter().map(move |i| if is_driven(measure, *i) { driven } else { 1 });
+        let driven = measures.flat_map(|m| of(m.value)).fold(0, u64::saturating_add);
         lists.into_iter().chain([sizes, driven]).fold(1, u64::saturating_mul)
     }
 
@@ -464,14 +511,14 @@ impl<'a> Template<'a> {
 
         let mut blocks = Vec::new();
         for measure in values(own.measure.or(&d.measure), &[]) {
-            let latency = measure == Measure::Latency;
-            let (depths, qps) = if latency { (&vec![1], &vec![1]) } else { (&depths, &qps) };
             for &operation in &operations {
                 let sizes = if operation.is_atomic() { &vec![8] } else { &sizes };
                 let grids = if operation.is_jacobi() { &grids } else { &vec![None] };
                 let driven = environments.iter().flat_map(|e| services.iter().map(move |s| (*e, *s)));
                 let driven = driven.flat_map(|(e, s)| grids.iter().map(move |grid| (e, s, *grid)));
                 for (environment, (interface, service), grid) in driven {
+                    let is_driven = is_driven(measure, interface);
+                    let (depths, qps) = if is_driven { (&depths, &qps) } else { (&vec![1], &vec![1]) };
                     for &(placement, memory) in &places {
                         for &interference in &interferences {
                             for (&qps, &depth) in qps.iter().flat_map(|q| depths.iter().map(move |d| (q, d))) {
@@ -526,6 +573,11 @@ impl<'a> Template<'a> {
             volume: given(&own.volume, &d.volume, VOLUME_DEFAULT),
         }
     }
+}
+
+/// Whether the plan says how many requests are under way: of latency there is one, and PM decides by itself.
+fn is_driven(measure: Measure, interface: Interface) -> bool {
+    measure == Measure::Bandwidth && interface != Interface::Pm
 }
 
 /// A value that does not go with the others of a block.

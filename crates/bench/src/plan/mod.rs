@@ -29,6 +29,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("scaling", include_str!("../../plans/scaling.toml")),
     ("acp", include_str!("../../plans/acp.toml")),
     ("tca", include_str!("../../plans/tca.toml")),
+    ("pm", include_str!("../../plans/pm.toml")),
 ];
 
 /// Bytes of a plan's text: far more than one by hand has, far less than would take long to look through.

@@ -226,7 +226,7 @@ fn the_limits_themselves_are_taken() {
 fn a_name_that_is_no_plan_gets_the_names_that_are() {
     let errors = load("papr").expect_err("no such plan").to_string();
     let expected = "papr: expected a file, or the name of a built-in plan, quick, paper, interference, atomics, \
-                    scaling, acp or tca; the file: No such file or directory (os error 2); did you mean \"paper\"?";
+                    scaling, acp, tca or pm; the file: No such file or directory (os error 2); did you mean \"paper\"?";
     assert_eq!(errors, expected);
 }
 
@@ -354,6 +354,60 @@ fn ranks_of_jobs_are_measured_as_often_as_the_intel_mpi_benchmarks_do() {
     assert_eq!(iterations, [1000, 1000, 640, 40, 1, 1, 1]);
     let (last, settings) = cases.last().expect("a case");
     assert_eq!(settings.of_ranks(&Case { size: 64 << 10, ..*last }), 16);
+}
+
+#[test]
+fn pm_decides_how_much_is_under_way_and_is_counted_so() {
+    let text = "[defaults]\nmeasure = 'bandwidth'\ndepth = [1, 16]\nqps = [1, 2]\n[[case]]\ninterface = ['pm', 'verbs']\n\
+        operation = ['send', 'write']\nsize = ['8', '8K']\n[[case]]\ninterface = 'pm'\noperation = 'ping-pong'\n\
+        measure = 'latency'\nsize = '8'\n";
+    let cases = cases(text);
+    let of = |interface| cases.iter().filter(move |(case, _)| case.interface == interface);
+    assert_eq!((of(Interface::Pm).count(), of(Interface::Verbs).count()), (2 * 2 + 1, 4 * 2 * 2));
+    for (case, settings) in of(Interface::Pm) {
+        assert_eq!((case.depth, case.qps, case.ranks(), case.placement), (1, 1, 2, Placement::Loopback), "{case}");
+        let iterations = if case.measure == Measure::Latency { 1000 } else { 5000 };
+        assert_eq!((settings.iterations, settings.warm_up, settings.volume), (iterations, 4, 40 << 20), "{case}");
+    }
+    // The most cases of a plan, were those of PM not counted by what they are.
+    let most = "[[case]]\ninterface = ['pm', 'verbs']\noperation = 'send'\nmeasure = 'bandwidth'\nsize = 8\n";
+    assert_eq!(plan(&format!("[defaults]\ndepth = '1..32768'\nqps = [{}]\n{most}", list(6_000))).blocks.len(), 96_001);
+}
+
+fn list(count: u32) -> String {
+    (1..=count).map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn the_plan_of_pm_has_all_that_the_paper_measures_with_and_without_data_in_the_work_request() {
+    let plan = load("pm").expect("built in");
+    let cases = plan.cases(Placement::Loopback);
+    let sizes = |interface, operation, measure, name: &str| {
+        let name = EnvironmentName::from(name).ok().filter(|name| !name.is_empty());
+        let of = move |case: &Case| (case.interface, case.operation, case.measure, case.environment);
+        let fits = move |case: &&Case| of(case) == (interface, operation, measure, name);
+        cases.iter().map(|(case, _)| case).filter(fits).map(|case| case.size).collect::<Vec<_>>()
+    };
+    let messages: Vec<u64> = (3..=13).map(|power| 1 << power).collect();
+    for name in ["", "no-inline", "packets", "packets-no-inline"] {
+        assert_eq!(sizes(Interface::Pm, Operation::PingPong, Measure::Latency, name), messages, "{name}");
+        assert_eq!(sizes(Interface::Pm, Operation::Send, Measure::Bandwidth, name), messages, "{name}");
+    }
+    for name in ["", "packets"] {
+        assert_eq!(sizes(Interface::Verbs, Operation::Send, Measure::Latency, name), messages, "{name}");
+        assert_eq!(sizes(Interface::Verbs, Operation::Send, Measure::Bandwidth, name), messages, "{name}");
+        let copies = sizes(Interface::Pm, Operation::Write, Measure::Bandwidth, name);
+        assert_eq!((copies.first(), copies.last()), (Some(&8), Some(&(1 << 20))));
+        assert_eq!(sizes(Interface::Verbs, Operation::Write, Measure::Bandwidth, name), copies, "{name}");
+    }
+    let value = |name: &str, variable: &str| plan.environments[name].variables.get(variable).cloned();
+    for (name, like) in [("no-inline", None), ("packets-no-inline", Some("packets"))] {
+        assert_eq!(value(name, "PM_INLINE").as_deref(), Some("0"));
+        let mut rest = plan.environments[name].variables.clone();
+        rest.remove("PM_INLINE");
+        assert_eq!(rest, like.map_or_else(BTreeMap::new, |like| plan.environments[like].variables.clone()));
+    }
+    assert!(plan.estimate(Placement::Loopback) < Duration::from_secs(120));
 }
 
 #[test]

@@ -70,8 +70,8 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
 
 fn groups(results: &Results) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    // A kernel on grids of ranks has figures of its own.
-    for seen in seen_where(results, |case| case.grid.is_none()) {
+    // A kernel on grids of ranks has figures of its own, and so has PM.
+    for seen in seen_where(results, |case| case.grid.is_none() && case.interface != Interface::Pm) {
         let (environment, what) = (seen.case().environment, Case { size: 0, environment: None, ..*seen.case() });
         let place = groups.iter().position(|group| group.what == what).unwrap_or_else(|| {
             groups.push(Group { what, series: Vec::new() });
@@ -299,8 +299,10 @@ mod tests {
     }
 
     #[test]
-    fn without_environments_there_is_no_figure() {
+    fn without_environments_there_is_no_figure_and_pm_has_its_own() {
         let mut results = nothing();
+        let by_pm = Case { interface: Interface::Pm, operation: crate::case::Operation::PingPong, ..case(8, "board") };
+        results.cases.push(latency(by_pm, &[1e3; 3]));
         results.cases.push(bandwidth(write_case(8), &[1e9; 3]));
         assert!(figures(&results).expect("figures").is_empty());
     }

@@ -7,7 +7,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::axis::Spacing;
 use super::number::moment;
 use super::reference::{DEVICES, PAPER};
-use super::{Cell, Drawing, Figure, OF_ACP, OF_TCA, OF_THE_PAPER, Picture, Table, acp, cases, ink, machine, tca};
+use super::{
+    Cell, Drawing, Figure, OF_ACP, OF_PM, OF_TCA, OF_THE_PAPER, Picture, Table, acp, cases, ink, machine, pm, tca,
+};
 use crate::doubt;
 use crate::results::Results;
 
@@ -131,6 +133,9 @@ pub fn page(results: &Results, chapters: &[(&'static str, Vec<Figure>)]) -> Resu
                 }
                 @if *heading == OF_ACP {
                     p { "Drawn after " (acp::PAPER) ", for this device." }
+                }
+                @if *heading == OF_PM {
+                    p { "After " (pm::PAPER) ", for this device." }
                 }
                 div.figures { @for figure in figures { (figure_block(figure, "figures/")?) } }
             }

@@ -20,6 +20,7 @@ pub(crate) mod jacobi;
 mod machine;
 pub(crate) mod number;
 mod orders;
+pub(crate) mod pm;
 pub(crate) mod query;
 mod reference;
 #[doc(hidden)]
@@ -83,6 +84,9 @@ const OF_ACP: &str = "ACP beside the MPI ping-pong";
 /// The heading of what stands beside the paper on PEACH2, which a run has only if it measured in an environment that is its model.
 const OF_TCA: &str = "A model of PEACH2 beside TCA Verbs";
 
+/// The heading of what stands beside the paper on PM, which a run has only if it measured through PM.
+const OF_PM: &str = "PM beside Sumimoto et al. 2004";
+
 fn all(results: &Results) -> Result<Chapters> {
     let paper = figures::of_the_paper(results)?;
     let (is_of_paper, rest) = if paper.is_empty() { (false, "Figures") } else { (true, "More of this device") };
@@ -91,6 +95,7 @@ fn all(results: &Results) -> Result<Chapters> {
     let mut chapters = vec![
         (OF_TCA, tca::figures(results)?),
         (OF_ACP, acp),
+        (OF_PM, pm::figures(results)?),
         (OF_THE_PAPER, paper),
         ("A Jacobi kernel on grids of ranks", jacobi::figures(results)?),
         ("Environments beside each other", environments),

@@ -1,5 +1,5 @@
-//! Ranks of a job as workers: the launcher that starts them, and how they find the coordinator. `vervain launch` starts ACP's, an
-//! mpirun those of an MPI.
+//! Ranks of a job as workers: the launcher that starts them, and how they find the coordinator. `vervain launch` starts those
+//! of ACP and PM, an mpirun those of an MPI.
 
 use std::fs::File;
 use std::io;

@@ -115,8 +115,9 @@ pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
     let shown = headlines(&run.cases);
     let values = values::tables(&mut run.collected, &shown, false, Screen::Out);
     let results = run.collected.results(why);
-    let tables = [values, report::jacobi::text(&results, Screen::Out), report::tca::text(&results, Screen::Out)];
-    let table = tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n");
+    let papers = [report::tca::text(&results, Screen::Out), report::pm::text(&results, Screen::Out)];
+    let tables = [values, report::jacobi::text(&results, Screen::Out)].into_iter().chain(papers);
+    let table = tables.filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n");
     write(&results, &options.dir)?;
     Ok(Outcome { results, table, by_user })
 }
@@ -333,10 +334,11 @@ fn possible(plan: &Plan, cases: Cases, setup: &Setup, launcher: &Launcher) -> (C
     let processors = thread::available_parallelism().map_or(1, usize::from) as u32;
     let crowded = format!("its ranks are more than the {processors} processors of this host: --full");
     let (mut there, mut not) = (vec![], vec![]);
-    for (case, mut settings) in cases.into_iter().filter(|(_, settings)| setup.full || !settings.only_full) {
+    for (case, mut settings) in cases {
         settings.iterations = settings.full_iterations.filter(|_| setup.full).unwrap_or(settings.iterations);
         let is_crowded = case.grid.is_some_and(|grid| grid.ranks() > processors);
         let why = match case.environment.and_then(|name| refused.get(&name)) {
+            _ if settings.only_full && !setup.full => Some("it is measured by --full only"),
             Some(why) => Some(why.as_str()),
             None if is_crowded && !setup.full => Some(crowded.as_str()),
             None if reachable || case.placement == Placement::Loopback => None,

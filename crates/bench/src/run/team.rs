@@ -181,6 +181,10 @@ impl<'a> Team<'a> {
             released = released.and(worker.release());
         }
         match (result, released) {
+            // A rank tells why it fails, and ends; of a pair, who fails does so because the other one is lost.
+            (Err(WorkerError::Failed(why)), Err(WorkerError::Lost { remote, .. })) if self.job.is_some() => {
+                Err(WorkerError::Lost { why, remote })
+            }
             (Err(WorkerError::Failed(_)) | Ok(_), Err(error)) => Err(error),
             (result, _) => result,
         }
@@ -355,7 +359,7 @@ pub fn memory_for<'c>(cases: impl Iterator<Item = &'c Case>) -> (u64, u64) {
             return (measured.max(1), beside);
         }
         if case.interface.has_ranks() {
-            // Starter memory, in whole pages; MPI's ranks make their buffers themselves.
+            // Starter memory, in whole pages; ranks of PM and of an MPI make their buffers themselves.
             return (measured.max(case.size.next_multiple_of(4096)), beside);
         }
         let stream = case.interference.map_or(0, |i| worker::needs(i.size, 1));

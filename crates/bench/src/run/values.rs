@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::collect::Collector;
-use crate::case::{Case, Interface, Measure, Memory, Placement, bytes};
-use crate::report::number::number;
+use crate::case::{Case, Interface, Measure, Memory, Operation, Placement, bytes};
+use crate::report::number::{in_unit, number};
 use crate::results::{Flag, Summary};
 use crate::terminal::{self, Kind, Screen};
 
@@ -35,16 +35,35 @@ pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Scr
     // Kernels on grids of ranks have a table of their own.
     let shown = shown.into_iter().filter(|s| s.case.grid.is_none());
     let (by_ranks, others): (Vec<_>, Vec<_>) = shown.partition(|s| s.case.interface.has_ranks());
-    let tables = [of(&others, Some(rounds), screen), over_sizes(&by_ranks, screen)];
-    tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
+    let tables = [of(&others, Some(rounds), screen)].into_iter().chain(of_ranks(by_ranks, screen));
+    tables.filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// What ranks of jobs did, a row for each size: they are measured to be held against each other at one size.
-fn over_sizes(shown: &[Shown], screen: Screen) -> String {
+/// What ranks of jobs did: ACP beside MPI in one table, and each operation of PM in one with its environments.
+fn of_ranks(shown: Vec<Shown>, screen: Screen) -> Vec<String> {
+    let (by_pm, others): (Vec<_>, Vec<_>) = shown.into_iter().partition(|s| s.case.interface == Interface::Pm);
     let series = |case: &Case| {
         let what = if case.interface == Interface::Acp { case.operation.word() } else { case.interface.word() };
         case.environment.map_or_else(|| what.to_owned(), |name| format!("{what}, {name}"))
     };
+    let title = "Latency in µs: ACP's copies on starter memory, and half an MPI round trip";
+    let mut tables = vec![over_sizes(&others, title, series, screen)];
+    let mut rest = by_pm;
+    for operation in Operation::of(Interface::Pm) {
+        let those;
+        (those, rest) = rest.into_iter().partition(|s| s.case.operation == *operation);
+        let title = match operation {
+            Operation::PingPong => "PM: half a round trip in µs".to_owned(),
+            _ => format!("PM: bandwidth of {operation} in MB/s"),
+        };
+        let series = |case: &Case| case.environment.map_or_else(|| "usual".to_owned(), |name| name.to_string());
+        tables.push(over_sizes(&those, &title, series, screen));
+    }
+    tables
+}
+
+/// A row for each size: ranks are measured to be held against each other at one size.
+fn over_sizes(shown: &[Shown], title: &str, series: impl Fn(&Case) -> String, screen: Screen) -> String {
     let (mut names, mut sizes) = (Vec::new(), BTreeSet::new());
     for Shown { case, .. } in shown {
         if !names.contains(&series(case)) {
@@ -58,9 +77,9 @@ fn over_sizes(shown: &[Shown], screen: Screen) -> String {
     let cell = |size: u64, name: &str| match shown.iter().find(|s| s.case.size == size && series(&s.case) == name) {
         None => String::new(),
         Some(Shown { summary: None, .. }) => "failed".to_owned(),
-        Some(Shown { summary: Some(summary), .. }) => {
+        Some(Shown { case, summary: Some(summary), .. }) => {
             let mark = if summary.flags.is_empty() { "" } else { "*" };
-            format!("{}{mark}", number(summary.value / 1e3))
+            format!("{}{mark}", number(in_unit(case.measure, summary.value)))
         }
     };
     let columns: Vec<_> =
@@ -71,7 +90,7 @@ fn over_sizes(shown: &[Shown], screen: Screen) -> String {
     };
     let rows: Vec<_> = sizes.iter().map(row).collect();
     let table = terminal::table(&columns, &rows, screen);
-    format!("Latency in µs: ACP's copies on starter memory, and half an MPI round trip; * doubtful\n{table}\n")
+    format!("{title}; * doubtful\n{table}\n")
 }
 
 /// `planned`: how many runs each case should have; None while the run goes on.
@@ -272,9 +291,38 @@ Latency in µs: ACP's copies on starter memory, and half an MPI round trip; * do
     1 B    0.108  0.302
 256 MiB  24,900*            55,100
 ";
-        let said = over_sizes(&rows, Screen::Columns(80));
+        let said = of_ranks(rows.into(), Screen::Columns(80)).concat();
         assert_eq!(said, expected, "\n{said}");
-        assert_eq!(over_sizes(&[], Screen::Columns(80)), "");
+        assert_eq!(of_ranks(vec![], Screen::Columns(80)).concat(), "");
+    }
+
+    #[test]
+    fn each_operation_of_pm_is_a_table_with_a_column_for_each_environment() {
+        let case = |operation, name: &str| Case {
+            interface: Interface::Pm,
+            operation,
+            measure: operation.measure_of_pm(),
+            depth: 1,
+            environment: crate::case::EnvironmentName::from(name).ok().filter(|name| !name.is_empty()),
+            ..write_case(8)
+        };
+        let rows = vec![
+            shown(latency(case(Operation::PingPong, ""), &[400.0; 3]), &[]),
+            shown(latency(case(Operation::PingPong, "no-inline"), &[5000.0; 3]), &[Flag::Noisy]),
+            shown(bandwidth(case(Operation::Send, "no-inline"), &[2e8; 3]), &[]),
+        ];
+        let expected = "\
+PM: half a round trip in µs; * doubtful
+size  usual  no-inline
+══════════════════════
+ 8 B  0.400      5.00*
+PM: bandwidth of send in MB/s; * doubtful
+size  no-inline
+═══════════════
+ 8 B        200
+";
+        let said = of_ranks(rows, Screen::Columns(80)).concat();
+        assert_eq!(said, expected, "\n{said}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn area(size: u64) -> u64 {
 
 /// How messages of a case go round in the first page of an area: how far it is from one to the next, and how many there
 /// are, less one.
-fn going_round(case: &Case) -> (usize, u64) {
+pub fn going_round(case: &Case) -> (usize, u64) {
     // perftest's rule: messages of half a page and more stay where they are. Latency is measured in one place.
     if case.measure == Measure::Latency || case.size > CYCLE as u64 / 2 {
         return (0, 0);

@@ -1,8 +1,9 @@
-//! A worker that is a rank of a job: of ACP, or of an MPI. Its launcher has started it, and it finds the coordinator by a name.
+//! A worker that is a rank of a job: of ACP, of PM, or of an MPI. Its launcher has started it, and it finds the coordinator by a name.
 //!
 //! Rank 0 measures. The ping-pong is that of the Intel MPI Benchmarks (IMB-MPI1 PingPong): a barrier, some iterations before those
 //! that count, half the time of a round trip, from one buffer into another. ACP's other ranks wait for orders in a system call
-//! and have no part in a copy.
+//! and have no part in a copy. PM's ping-pong is like that of an MPI; its bandwidth is that of operations one after the other until all
+//! are done, which of messages the other rank says.
 
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -13,10 +14,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use vervain_acp::{GlobalAddress, Order as Begin, Settings, World};
 use vervain_mpi::{Flavour, Mpi};
+use vervain_pm::Direction;
 
 use super::FOREVER;
 use super::clock::{Clock, Ticks};
 use super::jacobi::{Block, Problem};
+use super::node::Node;
+use super::pair::going_round;
 use super::segments::Course;
 use crate::case::{Case, Grid, Interface, Operation};
 use crate::control::{Control, Silence};
@@ -75,25 +79,34 @@ pub fn join(name: &str, interface: Interface) -> Result<()> {
             // What it does ends by itself.
             continue;
         }
-        let answer = rank.carry_out(order, &mut control).unwrap_or_else(|error| {
-            rank.case = None;
-            Answer::Failed(format!("{error:#}"))
-        });
-        control.send(&answer)?;
+        let is_measured = matches!(order, Order::Start { .. });
+        match rank.carry_out(order, &mut control) {
+            Ok(answer) => control.send(&answer)?,
+            Err(error) => {
+                rank.case = None;
+                control.send(&Answer::Failed(format!("{error:#}")))?;
+                // What is under way between nodes of PM would be taken for the next case's: they end, and others are started.
+                if is_measured && matches!(rank.member, Member::Pm(_)) {
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 
 /// The job from inside.
 enum Member {
     Acp(World),
+    Pm(Node),
     Mpi(Mpi),
 }
 
 impl Member {
     fn join(interface: Interface) -> Result<Self> {
         let flavour = match interface {
-            Interface::Verbs | Interface::Window => bail!("a job has ranks of ACP or of an MPI"),
+            Interface::Verbs | Interface::Window => bail!("a job has ranks of ACP, of PM or of an MPI"),
             Interface::Acp => return Ok(Self::Acp(World::init(&Settings::from_environment()?)?)),
+            Interface::Pm => return Ok(Self::Pm(Node::join()?)),
             Interface::OpenMpi | Interface::OpenMpiOwn => Flavour::OpenMpi,
             Interface::Mpich | Interface::MpichOwn => Flavour::Mpich,
         };
@@ -104,6 +117,7 @@ impl Member {
     fn place(&self) -> (u32, u32) {
         match self {
             Self::Acp(world) => (world.rank(), world.size()),
+            Self::Pm(node) => node.place(),
             Self::Mpi(mpi) => (mpi.rank(), mpi.ranks()),
         }
     }
@@ -111,6 +125,7 @@ impl Member {
     fn leave(self) -> Result<()> {
         match self {
             Self::Acp(world) => Ok(world.finalize()?),
+            Self::Pm(node) => node.leave(),
             Self::Mpi(mpi) => Ok(mpi.finalize()?),
         }
     }
@@ -125,8 +140,8 @@ struct Rank {
     block: Option<Block>,
 }
 
-/// Where MPI's messages come from and go to; nothing for ACP, which has starter memory. Kept from case to case, since touching
-/// hundreds of MiB takes longer than a measurement, as far as the host has memory.
+/// Where MPI's messages come from and go to; nothing for ACP, which has starter memory, and for PM, whose node has its own. Kept from case
+/// to case, since touching hundreds of MiB takes longer than a measurement, as far as the host has memory.
 #[derive(Default)]
 struct Buffers {
     outgoing: Buffer,
@@ -202,7 +217,11 @@ impl Rank {
             }
             Order::Release(number) => {
                 (self.case, self.block) = (None, None);
-                self.buffers.keep((machine::memory() / SHARE_KEPT) as usize);
+                let most = (machine::memory() / SHARE_KEPT) as usize;
+                self.buffers.keep(most);
+                if let Member::Pm(node) = &mut self.member {
+                    node.keep(most)?;
+                }
                 Ok(Answer::Released(number))
             }
             Order::Open { .. } | Order::Raw { .. } | Order::Stop => bail!("no order for a rank of a job"),
@@ -220,6 +239,13 @@ impl Rank {
             ensure!(rank > 0 || self.block.is_some(), "a block without cells");
         } else if matches!(self.member, Member::Mpi(_)) {
             self.buffers.provide(usize::try_from(size)?.max(1));
+        } else if let Member::Pm(node) = &mut self.member {
+            match direction(operation) {
+                Some(_) => node.provide(usize::try_from(size)?)?,
+                None => {
+                    ensure!(size <= node.mtu(), "a message of {size} bytes, of which PM has {} at most", node.mtu())
+                }
+            }
         }
         self.case = Some(spec);
         Ok(())
@@ -244,6 +270,31 @@ impl Rank {
                 let (to, from) = ends(world, spec.case.operation)?;
                 measure.run(1, |len| Ok(world.complete(world.copy(to, from, len, Begin::Now)?)?))
             }
+            (Member::Pm(node), side) => match (spec.case.operation, side) {
+                (Operation::Send, side) => measure.messages(node, side),
+                (Operation::PingPong, Side::Requester) => measure.run(2, |len| {
+                    node.send(len)?;
+                    node.receive(len)
+                }),
+                (Operation::PingPong, Side::Responder) => {
+                    for len in measure.lengths() {
+                        node.receive(len)?;
+                        node.send(len)?;
+                    }
+                    Ok(Answer::Served { received: iterations })
+                }
+                (_, Side::Responder) => {
+                    node.send_handle()?;
+                    Ok(Answer::Served { received: 0 })
+                }
+                (operation, Side::Requester) => {
+                    let direction = direction(operation).context("no operation of PM")?;
+                    let remote = node.receive_handle()?;
+                    let (stride, round) = going_round(&spec.case);
+                    let once = |n: u64, len| node.copy(direction, remote, (n & round) as usize * stride, len);
+                    measure.stream(once, || node.finish(direction))
+                }
+            },
             (Member::Mpi(mpi), side) => {
                 let len = (spec.case.size as usize).max(1);
                 let (outgoing, incoming) = (self.buffers.outgoing.get(len), self.buffers.incoming.get_mut(len));
@@ -272,6 +323,15 @@ fn ends(world: &World, operation: Operation) -> Result<(GlobalAddress, GlobalAdd
         Operation::Get => Ok((starter(0)?, starter(1)?)),
         Operation::Copy => Ok((starter(2)?, starter(1)?)),
         other => bail!("{other} is no operation of ACP"),
+    }
+}
+
+/// Which way PM copies; None of messages.
+fn direction(operation: Operation) -> Option<Direction> {
+    match operation {
+        Operation::Write => Some(Direction::Write),
+        Operation::Read => Some(Direction::Read),
+        _ => None,
     }
 }
 
@@ -309,7 +369,7 @@ impl Timed<'_> {
         let mut ends = vec![(1, 1); self.iterations.div_ceil(batch) as usize];
         // Touched, so that no page is made while it is measured.
         ends.clear();
-        for len in self.lengths().take((WAKING + self.warm_up) as usize) {
+        for len in self.before() {
             once(len)?;
         }
         let mut course = Course::begin(self.iterations, self.clock);
@@ -332,6 +392,47 @@ impl Timed<'_> {
         }
         let measured: Measured = course.end(made, recorder.into_buckets());
         Ok(Answer::Run(measured))
+    }
+
+    /// The lengths of all messages before those that count.
+    fn before(&self) -> impl Iterator<Item = usize> {
+        self.lengths().take((WAKING + self.warm_up) as usize)
+    }
+
+    /// Messages of PM: both ends, of which the other one says by a byte that it has received all, those before and those that count.
+    fn messages(&self, node: &Node, side: Side) -> Result<Answer> {
+        if side == Side::Requester {
+            return self.stream(|_, len| node.send(len), || node.receive(1));
+        }
+        for len in self.before() {
+            node.receive(len)?;
+        }
+        node.send(1)?;
+        for _ in 0..self.iterations {
+            node.receive(self.size as usize)?;
+        }
+        node.send(1)?;
+        Ok(Answer::Served { received: self.iterations })
+    }
+
+    /// Calls `once` with the number and the length of each operation, which it begins, and `finish` where all must be done: once before
+    /// the measurement, and at its end. What PM says of operations is that all are done, so a run is one part.
+    fn stream(
+        &self,
+        mut once: impl FnMut(u64, usize) -> Result<()>,
+        mut finish: impl FnMut() -> Result<()>,
+    ) -> Result<Answer> {
+        for (n, len) in (0..).zip(self.before()) {
+            once(n, len)?;
+        }
+        finish()?;
+        let mut course = Course::begin(self.iterations, self.clock);
+        for n in 0..self.iterations {
+            once(n, self.size as usize)?;
+        }
+        finish()?;
+        course.mark(self.iterations, self.clock.now());
+        Ok(Answer::Run(course.end(self.iterations, vec![])))
     }
 
     /// Steps of a Jacobi kernel, of each of which that part is recorded which `operation` is.
@@ -378,6 +479,27 @@ mod tests {
             assert_eq!(*made.borrow(), timed.lengths().collect::<Vec<_>>());
             assert_eq!(measured.histogram.iter().map(|(_, count)| count).sum::<u64>(), values, "{size} B");
         }
+    }
+
+    #[test]
+    fn a_stream_is_of_all_operations_and_waits_for_those_before_it_and_for_all() {
+        let clock = Clock::new();
+        let timed = Timed { iterations: 50, warm_up: 4, size: 8192, clock: &clock };
+        let (made, finished) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let once = |n, len| {
+            made.borrow_mut().push((n, len));
+            Ok(())
+        };
+        let answer = timed.stream(once, || {
+            finished.borrow_mut().push(made.borrow().len());
+            Ok(())
+        });
+        let Ok(Answer::Run(measured)) = answer else { panic!("no run: {answer:?}") };
+        assert_eq!(*finished.borrow(), [WAKING as usize + 4, WAKING as usize + 54]);
+        // What the other end expects.
+        assert_eq!(made.borrow().iter().map(|(_, len)| *len).collect::<Vec<_>>(), timed.lengths().collect::<Vec<_>>());
+        assert_eq!(made.borrow().last(), Some(&(49, 8192)));
+        assert_eq!((measured.iterations, measured.segments.len(), measured.histogram.len()), (50, 1, 0));
     }
 
     #[test]

@@ -13,6 +13,7 @@ Examples:
   vervain bench run paper --local -o paper   the figures of Akimoto et al. 2012, on this host
   vervain bench run acp -o acp               ACP beside the MPI ping-pong, as Ajima et al. 2015
   vervain bench run tca -o tca               a model of PEACH2 beside TCA Verbs (2015)
+  vervain bench run pm -o pm                 PM's messages and copies beside Sumimoto et al. 2004
   vervain bench serve                        on the far host, then here:
   vervain bench run paper --peer node7 --device mlx5_0
   vervain bench plans paper > mine.toml      a plan to change; then: vervain bench run mine.toml

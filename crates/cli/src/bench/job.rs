@@ -1,4 +1,5 @@
-//! How the ranks of a job are started that measure: ACP's by `vervain launch`, those of an MPI by its mpirun.
+//! How the ranks of a job are started that measure: those of ACP and PM by `vervain launch`, those of an MPI by its
+//! mpirun.
 
 use std::process::{Command, Stdio};
 
@@ -76,11 +77,14 @@ pub fn command(workers: &Workers, request: &JobRequest<'_>) -> Result<Command, S
     let (mpi, over_device) = match request.interface {
         Interface::Verbs | Interface::Window => return Err("it has no ranks".into()),
         Interface::Acp => {
-            let mut command = workers.command(Route::Usual);
-            // The environment is that of workers already.
-            command.args(["launch", "--verbs", "system", "--no-prefix", "-n", &request.ranks.to_string()]);
+            let mut command = launch(workers, request);
             command.args(["--starter", &request.starter.to_string(), "--"]).arg(&workers.exe).args(rank);
             command.env("ACP_DEVICES", &workers.device);
+            return Ok(command);
+        }
+        Interface::Pm => {
+            let mut command = launch(workers, request);
+            command.arg("--").arg(&workers.exe).args(rank).env("PM_DEVICE", &workers.device);
             return Ok(command);
         }
         Interface::OpenMpi => (OPEN_MPI, true),
@@ -105,6 +109,14 @@ pub fn command(workers: &Workers, request: &JobRequest<'_>) -> Result<Command, S
     Ok(command)
 }
 
+/// `vervain launch` for so many ranks, without what it starts.
+fn launch(workers: &Workers, request: &JobRequest<'_>) -> Command {
+    let mut command = workers.command(Route::Usual);
+    // The environment is that of workers already.
+    command.args(["launch", "--verbs", "system", "--no-prefix", "-n", &request.ranks.to_string()]);
+    command
+}
+
 /// Whether this launcher is there and says so of itself.
 fn says(launcher: &str, mark: &str) -> bool {
     let output = Command::new(launcher).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
@@ -121,6 +133,24 @@ mod tests {
         for word in ["verbs", "mpi", ""] {
             assert!(interface(word).is_err_and(|e| e.to_string().contains("no job has ranks of")), "{word}");
         }
+    }
+
+    #[test]
+    fn ranks_of_pm_are_launched_on_the_device_of_the_run() {
+        let workers = Workers {
+            exe: "/bin/vervain".into(),
+            variables: vec![],
+            device: "mlx5_0".into(),
+            ours: false,
+            note: String::new(),
+        };
+        let request = JobRequest { interface: Interface::Pm, port: 1, ranks: 2, starter: 4096, name: "here" };
+        let command = command(&workers, &request).expect("a command");
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let expected = "launch --verbs system --no-prefix -n 2 -- /bin/vervain bench worker --join here --interface pm";
+        assert_eq!(words.join(" "), expected);
+        let device = command.get_envs().find(|(name, _)| *name == "PM_DEVICE").and_then(|(_, value)| value);
+        assert_eq!(device, Some("mlx5_0".as_ref()));
     }
 
     #[test]

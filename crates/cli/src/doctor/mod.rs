@@ -1,9 +1,10 @@
 //! `vervain doctor`: what this machine allows, what is lost where it does not, and the remedy. This file owns the form of a
 //! finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between processes),
-//! `memory.rs` (the ways to a peer's memory), `window.rs` (memory that nodes share), `network.rs` (what it needs between hosts)
-//! and `machine.rs` (limits and surroundings).
+//! `memory.rs` (the ways to a peer's memory), `window.rs` (memory that nodes share), `network.rs` (what it needs between hosts),
+//! `jobs.rs` (what saves whole jobs) and `machine.rs` (limits and surroundings).
 
 mod access;
+mod jobs;
 mod machine;
 mod memory;
 mod network;
@@ -90,6 +91,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         network::buffers(),
         network::checksums(),
         network::translation(),
+        jobs::criu(),
         machine::cpus(),
         machine::descriptors(),
         machine::memlock(),

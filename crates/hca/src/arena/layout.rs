@@ -23,7 +23,7 @@ unsafe impl Shared for AtomicU64 {}
 /// Marks an arena ("VERVAIN" and a zero).
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
 /// Version of everything in this file; peers of another version are refused.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 8;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
@@ -50,6 +50,8 @@ pub const BY_PACKETS: u32 = 1 << 24;
 pub const ATTENTION: usize = 1 << 17;
 /// Ready bits of a CQ; lanes beyond share bits.
 pub const READY_BITS: usize = 4096;
+/// [`QpShared::rq_psn`] of a QP that was restored: the PSN that its peer has next, whatever that is.
+pub const ANY_PSN: u32 = u32::MAX;
 /// The QPN that stands for a multicast group (IBA 11.2.5).
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
@@ -82,15 +84,12 @@ pub struct Header {
     pub attention: AtomicU64,
     /// Offset of the table of shared objects, [`ObjectEntry`] × [`OBJECTS`]. Owner, once.
     pub objects: AtomicU64,
-    _line0: AtomicU64,
-    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
-    pub alive: [AtomicU64; 6],
-    /// Not 0 while nobody may begin to touch this process's memory or queues (`Process::pause`). Owner.
-    pub paused: AtomicU32,
     /// 1 when the owner interrupts all CPUs before it looks for who is in flight (`barrier::heavy`), so that initiators
     /// may mark themselves with a plain store. Owner, once.
     pub heavy: AtomicU32,
-    _line1: AtomicU64,
+    _line0: AtomicU32,
+    /// The switch of the process as a whole, and of contexts beyond [`SWITCHES`].
+    pub switch: Switch,
     /// The slots this process holds. Owner.
     pub slots: [SlotEntry; SLOTS_PER_PROCESS],
     _line2: [AtomicU64; 12],
@@ -105,6 +104,37 @@ pub struct Header {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for Header {}
+
+/// Contexts of a process that have a switch of their own. The kernel looks at 2,048 robust mutexes of a thread at most.
+pub const SWITCHES: usize = 255;
+
+/// What lets initiators in to the QPs of a context. It lies in one line and is all that an initiator asks of the other process as
+/// such: whether it lives, and whether its owner has closed it, by one store.
+#[repr(C, align(64))]
+pub struct Switch {
+    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
+    pub alive: [AtomicU64; 6],
+    /// Not 0 while nobody may begin to touch the memory or queues of the context: how many pauses last (`Process::pause`), and
+    /// bits of [`closed`]. Owner.
+    pub closed: AtomicU32,
+    _pad: AtomicU32,
+    /// For how many nanoseconds it has been stopped in all, until it was let go last. Owner.
+    pub stood: AtomicU64,
+}
+// SAFETY: atomics only.
+unsafe impl Shared for Switch {}
+
+/// Bits of [`Switch::closed`], above the count of pauses.
+pub mod closed {
+    /// The context is stopped.
+    pub const CONTEXT: u32 = 1 << 16;
+    /// The process is stopped as a whole.
+    pub const PROCESS: u32 = 1 << 17;
+    /// Either: an initiator waits until it is let go, however long that takes.
+    pub const STOPPED: u32 = CONTEXT | PROCESS;
+    /// It was saved since it was stopped: initiators wait even if its QPs or its process end, for it may be restored.
+    pub const SAVED: u32 = 1 << 18;
+}
 
 /// One process slot and its tables.
 #[repr(C)]
@@ -260,7 +290,9 @@ pub struct QpShared {
     pub rq_psn: AtomicU32,
     /// What was refused, written before [`QpShared::fault`]. Peers.
     pub refused: Refused,
-    _pad: [AtomicU32; 4],
+    /// Offset of the [`Switch`] of its context. Owner, once.
+    pub switch: AtomicU64,
+    _pad: [AtomicU32; 2],
 }
 // SAFETY: atomics only.
 unsafe impl Shared for QpShared {}
@@ -684,7 +716,8 @@ mod tests {
         assert_eq!(size_of::<KeyEntry>(), 64);
         assert_eq!(size_of::<ObjectEntry>(), 64);
         assert_eq!(size_of::<RecvWqe>() + size_of::<WqeSge>(), 64);
-        assert_eq!(std::mem::offset_of!(Header, alive) % 64, 0);
+        assert_eq!(size_of::<Switch>(), 64);
+        assert_eq!(std::mem::offset_of!(Header, switch) % 64, 0);
         assert_eq!(std::mem::offset_of!(Header, sleeping) % 64, 0);
         assert_eq!(std::mem::offset_of!(Lane, produced), 64);
         assert_eq!((size_of::<RecvCqe>(), std::mem::offset_of!(CqeRing, entries)), (64, 64));

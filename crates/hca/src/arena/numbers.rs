@@ -34,6 +34,12 @@ impl SlotNumbers {
 }
 
 impl Numbers {
+    /// Takes this number; false if it is in use, or in none of the slots.
+    pub(crate) fn take_again(&mut self, kind: Kind, number: u32) -> bool {
+        let slot = self.slots.iter_mut().find(|s| s.slot == layout::slot_of(number));
+        slot.is_some_and(|s| !std::mem::replace(&mut s.used[kind as usize][layout::index_of(number)], true))
+    }
+
     pub(crate) fn take(&mut self, kind: Kind) -> Option<u32> {
         let k = kind as usize;
         for s in &mut self.slots {

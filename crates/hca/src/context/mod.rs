@@ -2,6 +2,7 @@
 
 pub mod async_events;
 
+use crate::arena::layout::{SWITCHES, Switch};
 use crate::context::async_events::{AsyncEvent, AsyncQueue, Element, EventCount};
 use crate::device::Device;
 use crate::device::port_counters::{Counted, Word};
@@ -9,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
+use crate::process::gate;
+use crate::process::standing::{PATIENCE_NS, SavedProcess};
+use crate::process::switches::OF_PROCESS;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,7 +23,7 @@ static OPEN: OwnerLock<Vec<Weak<Context>>> = OwnerLock::new(Vec::new());
 
 /// The open devices of this process; those that a forked child has from its parent are not.
 fn open_ones() -> Vec<Arc<Context>> {
-    OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.process.lock().is_current()).collect()
+    OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.home.lock().process.is_current()).collect()
 }
 
 /// Looks at the network again and tells every open device whose ports it lies behind what has changed. Called by the link
@@ -43,19 +47,42 @@ pub fn network_changed() {
 /// An open device.
 pub struct Context {
     device: Arc<Device>,
-    process: OwnerLock<&'static Process>,
+    home: OwnerLock<Home>,
     events: AsyncQueue,
     _counted: Counted,
+}
+
+/// Where the objects of a context are made.
+#[derive(Clone, Copy)]
+struct Home {
+    process: &'static Process,
+    /// The number of the context's switch there.
+    switch: usize,
+}
+
+impl Home {
+    fn new(process: &'static Process) -> Home {
+        Home { process, switch: process.switches.take() }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let home = *self.home.lock();
+        if home.process.is_current() {
+            home.process.switches.give_back(home.switch);
+        }
+    }
 }
 
 impl Context {
     /// Opens `device` in `process`. The link's crate offers this with its link wired in.
     pub fn open(device: &Arc<Device>, process: &'static Process) -> Result<Arc<Context>> {
-        let process = OwnerLock::new(process);
+        let events = AsyncQueue::create()?;
         let context = Arc::new(Context {
             device: Arc::clone(device),
-            process,
-            events: AsyncQueue::create()?,
+            home: OwnerLock::new(Home::new(process)),
+            events,
             _counted: Counted::new(Word::Contexts, device),
         });
         let mut all = OPEN.lock();
@@ -67,13 +94,77 @@ impl Context {
     /// The process that new objects belong to. A forked child makes its own with a context that it has from its parent,
     /// as with a descriptor of the kernel's; the objects that it has from there stay the parent's.
     pub(crate) fn process(&self) -> Result<&'static Process> {
-        let mut process = self.process.lock();
-        if !process.is_current() {
-            let here = process.here()?;
+        let mut home = self.home.lock();
+        if !home.process.is_current() {
+            let here = home.process.here()?;
             self.events.leave_to_parent()?;
-            *process = here;
+            *home = Home::new(here);
         }
-        Ok(*process)
+        Ok(home.process)
+    }
+
+    /// The switch that lets initiators in to its QPs, and where that lies in the arena.
+    pub(crate) fn switch(&self) -> (&'static Switch, u64) {
+        let Home { process, switch } = *self.home.lock();
+        (process.switches.get(switch), process.switches.offset(switch))
+    }
+
+    /// Stops its QPs: when this returns nothing of them moves, here or in peers, and whoever wants something of them waits until
+    /// [`Context::go`]. EALREADY if it is stopped, ETIMEDOUT if somebody stands in the middle of a request for `patience`
+    /// nanoseconds, 2 s if none are given; then it is not stopped.
+    pub fn stop(&self, patience: Option<u64>) -> Result<()> {
+        let home = self.standing_home()?;
+        home.process.stop(home.switch, patience.unwrap_or(PATIENCE_NS))
+    }
+
+    /// The end of a stop. EALREADY if it is not stopped.
+    pub fn go(&self) -> Result<()> {
+        let home = self.standing_home()?;
+        home.process.go(home.switch)
+    }
+
+    /// Notes that it was saved, and tells its peers. EBUSY if it is not stopped.
+    pub fn mark_saved(&self, suspense: u32) -> Result<SavedProcess> {
+        let home = self.standing_home()?;
+        home.process.mark_saved(home.switch, suspense)
+    }
+
+    /// There is no image of it although [`Context::mark_saved`] said so.
+    pub fn unmark_saved(&self) {
+        let Home { process, switch } = *self.home.lock();
+        process.unmark_saved(switch);
+    }
+
+    /// Takes the place of the context that was saved of the process `saved`, now that its objects are there; it is stopped.
+    pub fn take_the_place(&self, saved: &SavedProcess) -> Result<()> {
+        let home = self.standing_home()?;
+        home.process.take_the_place(home.switch, saved)
+    }
+
+    /// Claims the numbers that the QPs of a saved process have. EADDRINUSE if another process has them.
+    pub fn claim_slots_again(&self, saved: &SavedProcess) -> Result<()> {
+        self.process()?.claim_slots_again(&saved.slots, &saved.credentials)
+    }
+
+    /// Whether it was saved since it is stopped.
+    pub fn is_saved(&self) -> bool {
+        gate::is_saved(self.switch().0)
+    }
+
+    /// Whether it is stopped, by itself or with the process.
+    pub fn is_stopped(&self) -> bool {
+        gate::is_stopped(self.switch().0)
+    }
+
+    /// EOPNOTSUPP where it can be stopped with the process only.
+    fn standing_home(&self) -> Result<Home> {
+        self.process()?;
+        let home = *self.home.lock();
+        if home.switch == OF_PROCESS {
+            let why = format!("only the first {SWITCHES} contexts of a process can be stopped alone");
+            return Err(Error::new(libc::EOPNOTSUPP, why));
+        }
+        Ok(home)
     }
 
     /// The device.

@@ -7,6 +7,7 @@ pub(crate) mod notify;
 pub mod peer_events;
 pub(crate) mod recv_ring;
 pub(crate) mod rings;
+pub mod saved;
 pub(crate) mod send_ring;
 
 use crate::arena::Block;
@@ -21,6 +22,7 @@ use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::clock::hca_clock_ns;
+use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::tid;
 use crate::host::yield_policy::{Courtesy, offer_cpu};
@@ -296,7 +298,7 @@ impl Cq {
     }
 
     /// Puts an event into the completion channel.
-    pub(crate) fn raise_event(&self) {
+    pub fn raise_event(&self) {
         if let Some(channel) = &self.channel {
             channel.post(self.channel_id);
         }
@@ -384,32 +386,24 @@ impl Cq {
     /// Hands up to `max` completions to `sink`, oldest first per QP; returns how many. `man ibv_poll_cq`.
     #[inline]
     pub fn poll(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        match self.poll_rings(max, sink) {
-            0 if self.process.expects_packets() && self.process.should_poll() => self.poll_packets(max, sink),
-            n => {
-                if n > 0 && self.process.expects_packets() && self.process.count_look() {
-                    // What a program sends without being acknowledged completes at once: it might never poll in vain.
-                    self.process.poll_packets();
-                }
-                n
-            }
-        }
-    }
-
-    /// Polls after a look for packets (who polls makes progress, `docs/roce-link.md`).
-    #[cold]
-    #[inline(never)]
-    fn poll_packets(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        if self.process.poll_packets() { self.poll_rings(max, sink) } else { 0 }
-    }
-
-    #[inline(always)]
-    fn poll_rings(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             self.advance_pending();
         }
         let mut guard = self.queue.lock();
-        let q = &mut *guard;
+        let n = self.take(&mut guard, max, sink);
+        if n == 0 {
+            return self.polled_in_vain(guard, max, sink);
+        }
+        drop(guard);
+        if self.process.expects_packets() && self.process.count_look() {
+            // What a program sends without being acknowledged completes at once: it might never poll in vain.
+            self.process.poll_packets();
+        }
+        n
+    }
+
+    #[inline(always)]
+    fn take(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         if q.since_event.polled() {
             self.look_at_requests(q);
         }
@@ -421,23 +415,58 @@ impl Cq {
         if n > 0 {
             q.courtesy.found();
             tid::count_found();
-            return n;
         }
-        self.polled_in_vain(guard);
+        n
+    }
+
+    /// Decides by what is at hand whether there is anything to do now, and calls nothing: most polls are in vain.
+    #[cold]
+    #[inline(never)]
+    fn polled_in_vain(
+        &self,
+        mut queue: OwnerGuard<'_, Queue>,
+        max: usize,
+        sink: &mut impl FnMut(&Completion),
+    ) -> usize {
+        let is_time = queue.courtesy.in_vain(tid::known());
+        let wants_packets = self.process.expects_packets() && self.process.should_poll();
+        if is_time || wants_packets || self.process.own.wants_attention() {
+            return self.look_around(queue, is_time, wants_packets, max, sink);
+        }
         0
     }
 
+    /// Does what there is time for now, and polls once more where that may have brought something: after others may have had the CPU, for
+    /// milliseconds perhaps, and after packets have come (who polls makes progress, `docs/roce-link.md`). Peers may have completed all they
+    /// had to while others had the CPU, and be gone: a program that were told of nothing, and then of a disconnection, would take what it
+    /// waits for as lost.
     #[cold]
     #[inline(never)]
-    fn polled_in_vain(&self, mut queue: OwnerGuard<'_, Queue>) {
-        let look = queue.courtesy.in_vain(tid::tid(), tid::found);
+    fn look_around(
+        &self,
+        mut queue: OwnerGuard<'_, Queue>,
+        is_time: bool,
+        wants_packets: bool,
+        max: usize,
+        sink: &mut impl FnMut(&Completion),
+    ) -> usize {
+        let is_due = is_time && queue.courtesy.look(tid::found(), now_ns());
         drop(queue);
         if self.process.own.wants_attention() {
             self.process.attend_from_poll();
         }
-        if look == Some(true) {
+        if is_due {
             self.offer_cpu();
         }
+        let has_packets = wants_packets && self.process.poll_packets();
+        // Also where nobody seems to have had the CPU: two switches may take less time than can be told from none.
+        if !is_due && !has_packets {
+            return 0;
+        }
+        if self.pending_count.load(Ordering::Relaxed) != 0 {
+            self.advance_pending();
+        }
+        self.take(&mut self.queue.lock(), max, sink)
     }
 
     #[cold]

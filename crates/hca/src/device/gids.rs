@@ -13,9 +13,10 @@
 
 use crate::device::{GidEntry, GidType, LIMITS};
 use crate::error::{Error, Result};
+use crate::host::address_map;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::host::network::{Interface, interfaces};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 use vervain_config::{Config, INTERFACE, LinkChoice};
 use vervain_iba::{Gid, event};
@@ -205,10 +206,30 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
 }
 
 /// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and whether
-/// they are up now.
+/// they are up now. What a process sees that has left, or has left since, is no change.
 pub(crate) fn look_again() -> (Vec<u32>, bool) {
-    let changes = table().as_mut().map(|t| t.update(&interfaces(), wanted(), WINDOW.get().copied()));
+    let here = address_map::here();
+    let all = interfaces();
+    let mut table = table();
+    let is_news = here.is_some() && here == address_map::here();
+    let changes = table.as_mut().filter(|_| is_news).map(|t| t.update(&all, wanted(), WINDOW.get().copied()));
     changes.map_or((Vec::new(), false), |changes| (changes.events().collect(), changes.now.up))
+}
+
+/// The addresses behind the valid entries, and their interfaces.
+pub(crate) fn own_addresses() -> Vec<(IpAddr, String)> {
+    let own = |entry: GidEntry| (Ipv6Addr::from(entry.gid).to_canonical(), entry.ifname);
+    entries().into_iter().map(own).collect()
+}
+
+/// The index of the interface that has a GID at this moment, and had `index` when the table was filled; none if no interface has it.
+pub fn interface_of(gid: &Gid, index: u32) -> Option<u32> {
+    let is_it = |e: &&GidEntry| e.gid == *gid && e.ifindex == index;
+    let name = table().as_ref()?.present().find(is_it).map(|entry| entry.ifname.clone());
+    let mut all = interfaces();
+    all.retain(|interface| interface.addresses.iter().any(|ip| gid_of(*ip) == *gid));
+    let same = all.iter().find(|interface| Some(&interface.name) == name.as_ref());
+    same.or(all.first()).map(|interface| interface.index)
 }
 
 /// State and MTU of the line.
@@ -228,9 +249,10 @@ pub(crate) fn gid_at(index: u32) -> Gid {
     slot.filter(|s| s.present).map_or([0; 16], |s| s.entry.gid)
 }
 
-/// Whether an address of this host has this GID.
+/// Whether an address of this host has this GID, as the program has known it first or as it is now.
 pub fn is_of_this_host(gid: &Gid) -> bool {
-    table().as_ref().is_some_and(|t| t.addresses.contains(gid))
+    let gid = gid_of(address_map::first_known(Ipv6Addr::from(*gid).to_canonical()));
+    table().as_ref().is_some_and(|t| t.addresses.contains(&gid))
 }
 
 fn gid_of(ip: IpAddr) -> Gid {

@@ -1,6 +1,7 @@
 //! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere nobody could read
 //! it, and it is counted into the void.
 
+use crate::host::lock::OwnerLock;
 use crate::host::tid;
 use std::cell::Cell;
 use std::sync::Once;
@@ -18,7 +19,7 @@ const MOST_PORTS: usize = 64;
 /// The void.
 static NOWHERE: [Line; MOST_PORTS] = [const { Line::new() }; MOST_PORTS];
 /// This process's file; null for none. Never freed: threads of any age may still give blocks back.
-static FILE: AtomicPtr<CountersFile> = AtomicPtr::new(std::ptr::null_mut());
+static FILE: AtomicPtr<OwnerLock<CountersFile>> = AtomicPtr::new(std::ptr::null_mut());
 /// Ports that have lines.
 static PORTS: AtomicU32 = AtomicU32::new(1);
 
@@ -128,10 +129,28 @@ pub(crate) fn start(config: &Config) {
         }
     });
     PORTS.store(ports, Ordering::Relaxed);
-    let file = file.map_or(std::ptr::null_mut(), |f| Box::into_raw(Box::new(f)));
+    let file = file.map_or(std::ptr::null_mut(), |f| Box::into_raw(Box::new(OwnerLock::new(f))));
     // That of a forked child's parent is left where it is.
     FILE.store(file, Ordering::Release);
     tell_sums_at_exit();
+}
+
+/// Lets go of the file, for an image of the process: it counts in its own memory until [`rejoin`].
+pub(crate) fn leave() {
+    with_file(|file| file.leave());
+}
+
+/// Counts in the file again.
+pub(crate) fn rejoin() {
+    with_file(|file| file.rejoin());
+}
+
+fn with_file(f: impl FnOnce(&mut CountersFile) -> std::io::Result<()>) {
+    // SAFETY: null, or a leaked box.
+    let Some(file) = (unsafe { FILE.load(Ordering::Acquire).as_ref() }) else { return };
+    if let Err(e) = f(&mut file.lock()) {
+        log::info!("what is counted is not seen by others: {e}");
+    }
 }
 
 /// The process that began last: a forked child that ends has its parent's functions of atexit(3).
@@ -153,7 +172,7 @@ extern "C" fn tell_sums() {
     // SAFETY: null, or a leaked box that is never freed.
     let file = unsafe { FILE.load(Ordering::Acquire).as_ref() };
     if let Some(file) = file.filter(|_| PID.load(Ordering::Relaxed) == std::process::id()) {
-        let sums = file.own_sums();
+        let sums = file.lock().own_sums();
         let of = |words: &[Word]| words.iter().map(|word| sums[*word as usize]).sum::<u64>();
         let by_memory = of(&[Word::MemorySends, Word::MemoryWrites, Word::MemoryReads, Word::MemoryAtomics]);
         let [sent, received] = [Word::SentPackets, Word::ReceivedPackets].map(|word| of(&[word]));
@@ -187,7 +206,7 @@ pub(crate) fn forget() {
 }
 
 /// A block that goes back when its thread ends.
-struct Held(Cell<Option<(&'static CountersFile, Block)>>);
+struct Held(Cell<Option<(&'static OwnerLock<CountersFile>, Block)>>);
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -195,8 +214,10 @@ impl Drop for Held {
         tid::set_lines(NOWHERE.as_ptr());
         if let Some((file, block)) = self.0.take()
             && std::ptr::eq(FILE.load(Ordering::Acquire), file)
+            // One that ends in the midst of taking another (`pthread_exit` of a signal handler) would wait for itself.
+            && !file.raw().held_by_me()
         {
-            file.give_back(block);
+            file.lock().give_back(block);
         }
     }
 }
@@ -213,11 +234,11 @@ fn claim() -> *const Line {
     // SAFETY: null, or a leaked box that is never freed.
     let file = unsafe { file.as_ref() };
     let mut lines = NOWHERE.as_ptr();
-    if let Some((file, block)) = file.and_then(|file| file.take().ok().map(|block| (file, block))) {
+    if let Some((file, block)) = file.and_then(|file| file.lock().take().ok().map(|block| (file, block))) {
         // A thread that is past its destructors counts into the void.
         match HELD.try_with(|held| held.0.set(Some((file, block)))) {
             Ok(()) => lines = block.lines(),
-            Err(_) => file.give_back(block),
+            Err(_) => file.lock().give_back(block),
         }
     }
     tid::set_lines(lines);

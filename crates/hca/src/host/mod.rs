@@ -1,11 +1,13 @@
 //! The machine under the device, which knows nothing of verbs: memory that may go away, locks that survive their holder, copies,
 //! barriers, waking and waiting, and what the kernel says of the network.
 
+pub mod address_map;
 pub(crate) mod atomic;
 pub mod barrier;
 pub(crate) mod bits;
 pub mod clock;
 pub mod copy;
+pub(crate) mod dense;
 pub mod eventfd;
 pub(crate) mod faults;
 pub mod guarded;
@@ -13,6 +15,7 @@ pub mod lock;
 pub(crate) mod mapping;
 pub(crate) mod network;
 pub(crate) mod pinnable;
+pub(crate) mod prefetch;
 pub(crate) mod random;
 pub mod spin_budget;
 pub(crate) mod sysv;

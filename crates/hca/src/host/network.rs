@@ -1,6 +1,7 @@
 //! The host's network as the kernel tells it at one moment: interfaces, their state, MTU and addresses. Asked by
 //! `getifaddrs` and not read from sysfs, which may show another network namespace than the process is in.
 
+use crate::host::address_map;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::net::IpAddr;
@@ -19,8 +20,13 @@ pub(crate) struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// All interfaces, in the order of their indices; none where the kernel does not tell.
+/// All interfaces, in the order of their indices, with the addresses and names that the program knows; none where the kernel does not tell.
 pub(crate) fn interfaces() -> Vec<Interface> {
+    address_map::as_known(at_present())
+}
+
+/// All interfaces as they are.
+pub(crate) fn at_present() -> Vec<Interface> {
     let Ok(entries) = getifaddrs() else { return Vec::new() };
     let mut all: Vec<Interface> = Vec::new();
     let mut addresses = Vec::new();

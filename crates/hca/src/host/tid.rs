@@ -161,6 +161,12 @@ pub fn tid() -> u32 {
     }
 }
 
+/// That of a thread that has asked before, as each has that has taken a lock; 0 of another.
+#[inline(always)]
+pub fn known() -> u32 {
+    word::get()
+}
+
 #[cold]
 #[inline(never)]
 fn ask() -> u32 {

@@ -18,6 +18,7 @@ pub struct Dm {
     memory: OwnerLock<Option<Memory>>,
     host: u64,
     pub(crate) length: u64,
+    pub(crate) log_align: u32,
     pub(crate) users: AtomicU32,
 }
 
@@ -86,7 +87,8 @@ impl Dm {
         }
         let found = Memory::in_window(process, length).map_or_else(|| Memory::in_arena(process, length, log_align), Ok);
         let (memory, host) = found?;
-        Ok(Arc::new(Dm { process, memory: OwnerLock::new(Some(memory)), host, length, users: AtomicU32::new(0) }))
+        let (memory, users) = (OwnerLock::new(Some(memory)), AtomicU32::new(0));
+        Ok(Arc::new(Dm { process, memory, host, length, log_align, users }))
     }
 
     /// EIO in a forked child that did not make it.

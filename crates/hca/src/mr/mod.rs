@@ -4,6 +4,7 @@
 
 pub mod dm;
 pub mod mw;
+pub mod saved;
 pub mod transfer;
 
 use crate::arena::layout::KEY_NULL;
@@ -85,12 +86,12 @@ impl Mr {
             ));
         }
         let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
-        Self::make(pd, addr, length, iova, access, 0, None)
+        Self::make(pd, (addr, length), iova, access, 0, None, None)
     }
 
     /// The region that reads as zeros and swallows writes (`man ibv_alloc_null_mr`).
     pub fn null(pd: &Arc<Pd>) -> Result<Arc<Mr>> {
-        Self::make(pd, 0, u64::MAX, 0, access::LOCAL_WRITE, KEY_NULL, None)
+        Self::make(pd, (0, u64::MAX), 0, access::LOCAL_WRITE, KEY_NULL, None, None)
     }
 
     /// A region over device memory (`man ibv_reg_dm_mr`).
@@ -103,23 +104,25 @@ impl Mr {
             return Err(Error::invalid("the range lies outside the device memory"));
         }
         dm.check()?;
-        dm.users.fetch_add(1, Ordering::Relaxed);
         let host = dm.host() + offset;
-        Self::make(pd, host, length, 0, access, 0, Some(Arc::clone(dm)))
+        Self::make(pd, (host, length), 0, access, 0, Some(dm), None)
     }
 
     fn make(
         pd: &Arc<Pd>,
-        addr: u64,
-        length: u64,
+        (addr, length): (u64, u64),
         iova: u64,
         access: u32,
         flags: u32,
-        dm: Option<Arc<Dm>>,
+        dm: Option<&Arc<Dm>>,
+        key: Option<u32>,
     ) -> Result<Arc<Mr>> {
         let process = pd.process;
         process.check()?;
-        let key = process.keys.take(&process.arena)?;
+        let key = process.take_key(key)?;
+        if let Some(dm) = dm {
+            dm.users.fetch_add(1, Ordering::Relaxed);
+        }
         let nothing = flags & KEY_NULL != 0;
         let partings = process.partings();
         let ExportedRange { at, generation, pin } =
@@ -135,7 +138,7 @@ impl Mr {
             state: OwnerLock::new(state),
             windows: OwnerLock::default(),
             gone: AtomicBool::new(false),
-            dm,
+            dm: dm.cloned(),
             _counted: Counted::new(Word::Mrs, pd.device()),
         }))
     }

@@ -13,24 +13,28 @@ use vervain_iba::access;
 
 /// A memory window, type 1 or 2.
 pub struct Mw {
-    process: &'static Process,
+    pub(super) process: &'static Process,
     pd: Arc<Pd>,
-    mw_type: u32,
+    pub(super) mw_type: u32,
     /// The current key. Type 1: changes with each bind. Type 2: the low byte is the program's.
     key: AtomicU32,
-    next_key: AtomicU32,
-    bound: OwnerLock<Option<Arc<Mr>>>,
+    pub(super) next_key: AtomicU32,
+    pub(super) bound: OwnerLock<Option<Arc<Mr>>>,
     gone: AtomicBool,
 }
 
 impl Mw {
     /// A memory window of type 1 or 2 (`man ibv_alloc_mw`).
     pub fn alloc(pd: &Arc<Pd>, mw_type: u32) -> Result<Arc<Mw>> {
+        Self::with_key(pd, mw_type, None)
+    }
+
+    pub(super) fn with_key(pd: &Arc<Pd>, mw_type: u32, key: Option<u32>) -> Result<Arc<Mw>> {
         if mw_type != 1 && mw_type != 2 {
             return Err(Error::invalid(format!("memory window type {mw_type}; there are types 1 and 2")));
         }
         pd.process.check()?;
-        let key = pd.process.keys.take(&pd.process.arena)?;
+        let key = pd.process.take_key(key)?;
         pd.users.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Mw {
             process: pd.process,

@@ -9,9 +9,9 @@ use crate::host::guarded::Access;
 use crate::lane::OwnedLane;
 use crate::mr::transfer::{Direction, Pieces, atomic, copy_direct, copy_tail_last};
 use crate::owner_copy::bounce::Stream;
-use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::Location;
+use crate::process::{Process, gate};
 use crate::responder::{Nak, QpIncarnation, Responder, Spoilt};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
         Err(Nak::InvalidRequest) => 1,
         Err(Nak::RemoteAccess) => 2,
         Err(Nak::RemoteOperation) => 3,
-        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused) => 4,
+        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped) => 4,
     }
 }
 
@@ -67,6 +67,8 @@ enum Step {
     Dry,
     /// Nobody may touch this process's memory now.
     Paused,
+    /// The QP is stopped.
+    Stopped,
     /// The request is gone.
     Gone,
 }
@@ -92,6 +94,10 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     loop {
         match process.serving(|| answered(step(process, lane), r)) {
             Step::Gone | Step::Over(_) => return,
+            Step::Stopped => {
+                leave(process, lane);
+                return;
+            }
             Step::Paused if turn.patience > 0 => std::thread::sleep(PAUSED),
             Step::Paused => {
                 queue_again(process, lane);
@@ -143,6 +149,14 @@ fn queue_again(process: &Process, lane: &OwnedLane) {
     process.own.raise(lane.shared.attention.load(Ordering::Relaxed));
 }
 
+/// The QP is stopped: the request waits in the lane until it goes on. Its initiator may take it back meanwhile.
+#[cold]
+fn leave(process: &Process, lane: &OwnedLane) {
+    let state = &lane.shared.request.state;
+    let _ = state.compare_exchange(request::RUNNING, request::POSTED, Ordering::SeqCst, Ordering::Relaxed);
+    process.keep_request(lane.shared.attention.load(Ordering::Relaxed), lane.switch);
+}
+
 /// The stream of a copy, and the bytes that may be moved next.
 fn next(r: &Request, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
     let bounce = lane.bounce()?;
@@ -164,8 +178,8 @@ fn step(process: &Process, lane: &OwnedLane) -> Step {
     if r.state.load(Ordering::Acquire) != request::RUNNING {
         return Step::Gone;
     }
-    if process.is_paused() {
-        return Step::Paused;
+    if gate::is_closed(lane.switch) {
+        return if gate::is_stopped(lane.switch) { Step::Stopped } else { Step::Paused };
     }
     // A QP that does not receive any more answers nothing; whoever stopped it waits until we are through.
     let state = process.own.qp(lane.qp_num).map_or(0, |qp| qp.state.load(Ordering::SeqCst));

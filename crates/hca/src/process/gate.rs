@@ -2,12 +2,12 @@
 //! closes a way in and looks who is marked. Whoever closes stores before a heavy barrier and looks after it, and the initiator
 //! stores before a light one and looks after it, so that one of the two sees the other.
 
-use crate::arena::layout::{Header, Lane, QpShared};
+use crate::arena::layout::{Lane, QpShared, Switch, closed};
 use crate::host::atomic::{Ordering, compiler_fence};
 use crate::host::barrier;
 use crate::host::clock::now_ns;
+use crate::host::dense::Dense;
 use crate::host::lock::OwnerLock;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use vervain_iba::QpState;
 
@@ -46,12 +46,36 @@ impl Drop for InFlight<'_> {
 
 /// Whether the way in through `lane` is open, as it is most of the time. Asked inside the mark.
 #[inline(always)]
-pub(crate) fn is_open(lane: &Lane, qp: &QpShared, header: &Header) -> bool {
+pub(crate) fn is_open(lane: &Lane, qp: &QpShared, switch: &Switch) -> bool {
     let state = qp.state.load(Ordering::Acquire);
     (state == QpState::Rts as u32 || receives_only(state, qp))
         && lane.open.load(Ordering::Relaxed) != 0
-        && header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED == 0
-        && header.paused.load(Ordering::Acquire) == 0
+        && !has_ended(switch)
+        && !is_closed(switch)
+}
+
+/// Whether the process of `switch` has ended, as the kernel says.
+#[inline(always)]
+pub(crate) fn has_ended(switch: &Switch) -> bool {
+    switch.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0
+}
+
+/// Whether its owner lets nobody in.
+#[inline(always)]
+pub(crate) fn is_closed(switch: &Switch) -> bool {
+    switch.closed.load(Ordering::Acquire) != 0
+}
+
+/// Whether it is stopped, as opposed to closed for a moment.
+#[inline]
+pub(crate) fn is_stopped(switch: &Switch) -> bool {
+    switch.closed.load(Ordering::Acquire) & closed::STOPPED != 0
+}
+
+/// Whether it was saved, and has not gone on since: it may be restored from its image.
+#[inline]
+pub(crate) fn is_saved(switch: &Switch) -> bool {
+    switch.closed.load(Ordering::Acquire) & closed::SAVED != 0
 }
 
 /// Whether `state` is RTR, where passive sides of RDMA Writes often stay, and a message has arrived.
@@ -166,7 +190,7 @@ pub(crate) fn standing(gates: Vec<Arc<LaneGate>>) -> Vec<Standing> {
 
 /// The gates of all lanes of a process, by where they lie.
 #[derive(Default)]
-pub(crate) struct Gates(OwnerLock<BTreeMap<u64, (&'static Lane, Weak<LaneGate>)>>);
+pub(crate) struct Gates(OwnerLock<Dense<u64, (&'static Lane, Weak<LaneGate>)>>);
 
 impl Gates {
     pub(crate) fn add(&self, gate: &Arc<LaneGate>) {
@@ -174,11 +198,13 @@ impl Gates {
     }
 
     pub(crate) fn remove(&self, gate: &LaneGate) {
-        self.0.lock().remove(&gate.offset);
+        self.0.lock().remove(gate.offset);
     }
 
     pub(crate) fn which(&self, which: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
-        self.0.lock().values().filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
+        let gates = self.0.lock();
+        let looked_at = gates.look_at(|(lane, _)| std::ptr::from_ref(&lane.gate));
+        looked_at.filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
     }
 
     /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`. On all

@@ -73,9 +73,11 @@ impl Grants {
             .collect()
     }
 
-    /// Asks for all grants, and waits for `patience` nanoseconds. Those of peers that do not answer stand.
-    pub(crate) fn ask_back(&self, patience: u64) {
-        drop(self.take(|_| true, patience, |is_silent| !is_silent));
+    /// Asks for the grants for which `which` is true, and waits for `patience` nanoseconds. Those of peers that do not answer stand;
+    /// whether there are none such.
+    pub(crate) fn ask_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> bool {
+        self.take(&which, patience, |is_silent| !is_silent);
+        self.count.load(Ordering::SeqCst) == 0 || !self.list.lock().iter().any(which)
     }
 
     /// Grants that were taken from the list, where `ends` is true of whether the peer was silent.
@@ -169,7 +171,7 @@ mod tests {
         assert!(grants.take_back(|g| g.key == 9, 0).is_empty());
         assert!(fake.0.lock().is_empty());
         // Those that do not answer keep theirs when they were only asked.
-        grants.ask_back(0);
+        assert!(!grants.ask_back(|_| true, 0));
         assert_eq!((left(), std::mem::take(&mut *fake.0.lock())), (vec![(1, 3)], vec![2, 3, 4]));
         for (key, qpn, peer) in [(1, 7, 2), (2, 7, 2), (3, 9, 4)] {
             assert!(add(key, qpn, peer).is_some());
@@ -178,6 +180,7 @@ mod tests {
         assert_eq!(silent.iter().map(|s| (s.peer, s.memory.start)).collect::<Vec<_>>(), [(3, 1 << 12)]);
         assert!(silent.iter().all(Silent::remains));
         assert_eq!(left(), [(3, 4)], "with the key of another region of the same peer");
+        assert!(grants.ask_back(|g| g.key == 1, 0));
         grants.end(9, &(3 << 12..(3 << 12) + 64), 4);
         assert_eq!((left(), grants.count.load(Ordering::SeqCst)), (vec![], 0));
     }

@@ -67,12 +67,41 @@ impl KeyTable {
         Ok(index << 8 | u32::from(*variant))
     }
 
+    /// Takes `key`, which a saved process had. EEXIST if its index is in use.
+    pub(crate) fn take_again(&self, arena: &Arena, key: u32) -> Result<()> {
+        let index = key >> 8;
+        if index == 0 || index as usize >= self.entries.len() {
+            return Err(Error::invalid(format!("{key:#x} is no memory key")));
+        }
+        let mut state = self.state.lock();
+        let page = index as usize / COMMIT;
+        if !state.pages.contains_key(&page) {
+            let indices = self.open_page(arena, &mut state, page)?;
+            state.free.extend(indices);
+        }
+        if let Some(i) = state.fresh.iter().position(|fresh| *fresh == index) {
+            state.fresh.swap_remove(i);
+        } else if let Some(i) = state.free.iter().position(|free| *free == index) {
+            state.free.remove(i);
+        } else {
+            return Err(Error::new(libc::EEXIST, format!("memory key {key:#x} is in use")));
+        }
+        *state.variant(index) = key as u8;
+        Ok(())
+    }
+
     /// One more page of the table, any of those that are not in use, with its indices in any order.
     fn add_page(&self, arena: &Arena, state: &mut KeyState) -> Result<()> {
         let pages = self.entries.len() / COMMIT;
         let random = random::word()? as usize;
         let page = (0..pages).map(|i| (random + i) % pages).find(|page| !state.pages.contains_key(page));
         let page = page.ok_or_else(|| Error::no_memory("no memory key is free"))?;
+        state.fresh = self.open_page(arena, state, page)?;
+        Ok(())
+    }
+
+    /// Commits page `page` of the table; its indices, in any order.
+    fn open_page(&self, arena: &Arena, state: &mut KeyState, page: usize) -> Result<Vec<u32>> {
         let first = self.offset + (page * COMMIT * size_of::<KeyEntry>()) as u64;
         arena.commit(&(first..first + (COMMIT * size_of::<KeyEntry>()) as u64))?;
         let mut variants = [0; COMMIT];
@@ -85,8 +114,7 @@ impl KeyTable {
         }
         indices.retain(|index| *index != 0);
         state.pages.insert(page, variants);
-        state.fresh = indices;
-        Ok(())
+        Ok(indices)
     }
 
     pub(crate) fn give_back(&self, key: u32) {

@@ -12,6 +12,7 @@ pub mod imports;
 pub(crate) mod inline_receive;
 pub(crate) mod key_table;
 mod packets;
+mod parking;
 pub mod peer;
 pub mod peer_channels;
 pub mod poller;
@@ -20,14 +21,18 @@ pub mod rendezvous;
 pub(crate) mod revocation;
 pub(crate) mod send_work;
 pub mod share_api;
+pub(crate) mod standing;
+pub(crate) mod switches;
 
 pub use fork::{forget_private_fd, keep_from_children};
 pub use send_work::Progress;
+pub use standing::SavedProcess;
 
 use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
 use crate::error::{Error, Result};
+use crate::host::dense::Dense;
 use crate::host::lock::OwnerLock;
 use crate::host::pinnable::Mappings;
 use crate::host::{barrier, random};
@@ -40,15 +45,16 @@ use crate::process::inline_receive::InlineLanes;
 use crate::process::key_table::KeyTable;
 use crate::process::packets::Packets;
 use crate::process::peer::PeerProcess;
-use crate::process::poller::Poller;
-use crate::process::rendezvous::{LaneOwner, LaneRequest, Rendezvous};
+use crate::process::poller::{EventHandler, Poller};
+use crate::process::rendezvous::{Credentials, LaneOwner, LaneRequest, Rendezvous};
 use crate::process::revocation::Revocation;
-use crate::process::send_work::{SendWork, is_same};
+use crate::process::send_work::{Mark, SendWork, is_same};
 use crate::process::share_api::Source;
-use std::collections::BTreeMap;
+use crate::process::switches::{Parked, Stops, Switches};
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use vervain_config::{Config, MemoryWay};
 use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
@@ -62,6 +68,8 @@ pub struct Ways {
     pub rendezvous: Arc<dyn Rendezvous>,
     /// What is polled for carriers.
     pub pollers: Vec<Arc<dyn Poller>>,
+    /// What the progress thread sees to besides.
+    pub handlers: Vec<Arc<dyn EventHandler>>,
 }
 
 /// What the ways to peers are made for.
@@ -90,16 +98,26 @@ pub struct Process {
     /// The processes of this host.
     pub rendezvous: Arc<dyn Rendezvous>,
     pollers: Vec<Arc<dyn Poller>>,
+    handlers: Vec<Arc<dyn EventHandler>>,
     lane_owner: OnceLock<&'static dyn LaneOwner>,
     restart: Restart,
     /// How often the image had forked when this was made; see [`Process::is_current`].
     forks: u32,
     numbers: OwnerLock<Numbers>,
+    pub(crate) switches: Switches,
+    stops: Stops,
+    parked: OwnerLock<Parked>,
+    /// Its number, once it runs.
+    progress_thread: AtomicU32,
+    /// Odd while the progress thread does what peers have called for.
+    attending: AtomicU64,
     /// The gates of all lanes, by where they lie.
     gates: Gates,
     /// The send work of all QPs, by their numbers.
-    send_work: OwnerLock<BTreeMap<u32, Weak<dyn SendWork>>>,
+    send_work: OwnerLock<Dense<u32, Mark>>,
     pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
+    /// How often one came to that list.
+    pending_added: AtomicU32,
     serving: OwnerLock<()>,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
@@ -178,6 +196,7 @@ impl Process {
         let attention = arena.alloc((layout::ATTENTION / 8) as u64)?;
         let table = arena.alloc_sparse((layout::OBJECTS * size_of::<layout::ObjectEntry>()) as u64)?;
         let objects = Objects::new(&arena, table.offset(), source)?;
+        let switches = Switches::new(&arena)?;
         let incarnation = [random::word()?, random::word()?];
         header.version.store(layout::VERSION, Ordering::Relaxed);
         header.pid.store(std::process::id(), Ordering::Relaxed);
@@ -191,7 +210,7 @@ impl Process {
         header.magic.store(layout::MAGIC, Ordering::Release);
         hold_record_lock(arena.fd())?;
         let wake = crate::host::eventfd::create()?;
-        let Ways { rendezvous, pollers } =
+        let Ways { rendezvous, pollers, handlers } =
             ways(&Identity { arena_fd: arena.fd(), wake_fd: wake.as_raw_fd(), incarnation })?;
         let own = Arc::new(PeerProcess::new(view.clone(), None, std::process::id() as i32, wake)?);
         allow_process_vm();
@@ -205,14 +224,21 @@ impl Process {
             attention: AttentionTable::default(),
             rendezvous,
             pollers,
+            handlers,
             lane_owner: OnceLock::new(),
             restart,
             forks: fork::count(),
             numbers: OwnerLock::default(),
+            switches,
+            stops: Stops::default(),
+            parked: OwnerLock::default(),
+            progress_thread: AtomicU32::new(0),
+            attending: AtomicU64::new(0),
             gates: Gates::default(),
             inline_lanes: InlineLanes::default(),
             send_work: OwnerLock::default(),
             pending: OwnerLock::default(),
+            pending_added: AtomicU32::new(0),
             serving: OwnerLock::default(),
             incarnation,
             policy: config.memory,
@@ -244,20 +270,66 @@ impl Process {
         if let Some(number) = numbers.take(kind) {
             return Ok(number);
         }
+        self.add_slot(&mut numbers, || self.rendezvous.claim_slot())?;
+        numbers.take(kind).ok_or_else(|| Error::no_memory("no number is free"))
+    }
+
+    /// A slot of this process, its first one; claimed now if it has none yet.
+    pub fn first_slot(&self) -> Result<u32> {
+        let mut numbers = self.numbers.lock();
+        if numbers.slots.is_empty() {
+            self.add_slot(&mut numbers, || self.rendezvous.claim_slot())?;
+        }
+        numbers.slots.first().map(|first| first.slot).ok_or_else(|| Error::no_memory("no process slot is free"))
+    }
+
+    /// The number that a QP or SRQ of a saved process had. EEXIST if it is in use.
+    pub(crate) fn take_number(&self, kind: Kind, number: u32) -> Result<()> {
+        let taken = self.numbers.lock().take_again(kind, number);
+        let what = if kind == Kind::Qp { "QP" } else { "SRQ" };
+        taken.then_some(()).ok_or_else(|| Error::new(libc::EEXIST, format!("{what} number {number:#x} is in use")))
+    }
+
+    /// Claims the slots that a saved process had, but for those that this one has.
+    pub fn claim_slots_again(&self, slots: &[u32], of: &Credentials) -> Result<()> {
+        let mut numbers = self.numbers.lock();
+        let wanted: BTreeSet<u32> = slots.iter().copied().filter(|slot| !self.owns_slot(*slot)).collect();
+        // All of them or none: what is claimed is this process's until it ends.
+        if let Some(slot) = wanted.iter().find(|slot| !(1..layout::SLOTS - 1).contains(slot)) {
+            return Err(Error::invalid(format!("{slot} is no slot")));
+        }
+        if numbers.slots.len() + wanted.len() > layout::SLOTS_PER_PROCESS {
+            return Err(Error::no_memory(
+                "this process has QPs or SRQs of its own, and no room for those that were saved",
+            ));
+        }
+        for slot in wanted {
+            self.add_slot(&mut numbers, || self.rendezvous.claim_slot_again(slot, slots, of).map(|()| slot))?;
+        }
+        Ok(())
+    }
+
+    /// The slots that this process has.
+    pub fn slots(&self) -> Vec<u32> {
+        self.numbers.lock().slots.iter().map(|s| s.slot).collect()
+    }
+
+    fn add_slot(&self, numbers: &mut Numbers, claim: impl FnOnce() -> Result<u32>) -> Result<()> {
         let i = numbers.slots.len();
         if i == layout::SLOTS_PER_PROCESS {
             return Err(Error::no_memory("this process has all the QPs or SRQs that it can have"));
         }
-        let slot = self.rendezvous.claim_slot()?;
-        self.pollers.iter().try_for_each(|poller| poller.expect_slot(slot))?;
+        let slot = claim()?;
         let table = (PER_SLOT * 8) as u64;
-        let (qps, srqs) = (self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?);
+        let tables = || Ok((self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?));
+        let expected = self.pollers.iter().try_for_each(|poller| poller.expect_slot(slot));
+        let (qps, srqs) = expected.and_then(|()| tables()).inspect_err(|_| self.rendezvous.give_slot_back(slot))?;
         let entry = &self.own.header.slots[i];
         entry.qps.store(qps.offset(), Ordering::Relaxed);
         entry.srqs.store(srqs.offset(), Ordering::Relaxed);
         entry.slot.store(slot, Ordering::Release);
         numbers.slots.push(SlotNumbers::new(slot, [qps, srqs], self.incarnation[1] as usize));
-        numbers.take(kind).ok_or_else(|| Error::no_memory("no number is free"))
+        Ok(())
     }
 
     /// Makes `number` lead to `offset`; 0 to withdraw it.
@@ -279,6 +351,14 @@ impl Process {
         }
     }
 
+    /// A memory key: any, or that which a saved process had.
+    pub(crate) fn take_key(&self, key: Option<u32>) -> Result<u32> {
+        match key {
+            None => self.keys.take(&self.arena),
+            Some(key) => self.keys.take_again(&self.arena, key).map(|()| key),
+        }
+    }
+
     // ---- registries ------------------------------------------------------------------------------------------------
 
     pub(crate) fn add_gate(&self, gate: &Arc<LaneGate>) {
@@ -289,17 +369,24 @@ impl Process {
         self.gates.remove(gate);
     }
 
-    pub(crate) fn add_send_work(&self, work: Weak<dyn SendWork>, qpn: u32) {
+    pub(crate) fn add_send_work(&self, work: Mark, qpn: u32) {
         self.send_work.lock().insert(qpn, work);
     }
 
     pub(crate) fn remove_send_work(&self, qpn: u32) {
-        self.send_work.lock().remove(&qpn);
+        self.send_work.lock().remove(qpn);
     }
 
-    /// The send work of all QPs.
-    fn all_send_work(&self) -> Vec<Arc<dyn SendWork>> {
-        self.send_work.lock().values().filter_map(Weak::upgrade).collect()
+    /// The send work that a thread is carrying out a piece of now.
+    fn executing(&self) -> Vec<Arc<dyn SendWork>> {
+        let marks = self.send_work.lock();
+        marks.look_at(Mark::place).filter_map(Mark::executing).collect()
+    }
+
+    /// The send work that may have asked an owner for something.
+    fn asking(&self) -> Vec<Arc<dyn SendWork>> {
+        let marks = self.send_work.lock();
+        marks.look_at(Mark::place).filter_map(Mark::asking).collect()
     }
 
     /// Names who makes lanes into the QPs of this process. Once, before it is served.
@@ -325,7 +412,12 @@ impl Process {
 
     /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the rendezvous.
     pub fn reap(&self, slots: &[u32]) {
-        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots));
+        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, true));
+    }
+
+    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had begun.
+    pub fn reap_saved(&self, slots: &[u32]) {
+        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, false));
     }
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
@@ -373,14 +465,14 @@ impl Process {
     /// Whether nobody may begin.
     #[inline]
     pub fn is_paused(&self) -> bool {
-        self.own.header.paused.load(Ordering::Relaxed) != 0
+        self.switches.of_process().closed.load(Ordering::Relaxed) != 0
     }
 
     /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's memory
     /// has done with it. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
-        self.all_send_work().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
+        self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
     }
 
     /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress thread.
@@ -419,7 +511,7 @@ impl Process {
         }
         if self.owns_slot(slot) {
             // Also while it is being destroyed.
-            let work = self.send_work.lock().get(&qpn).and_then(Weak::upgrade);
+            let work = self.send_work.lock().get(qpn).and_then(Mark::work);
             return work.is_some_and(|work| !work.thread_is_gone());
         }
         self.rendezvous.initiator_lives(slot)
@@ -435,6 +527,7 @@ impl Process {
 
     pub(crate) fn add_pending(&self, work: Arc<dyn SendWork>) {
         self.pending.lock().push(work);
+        self.pending_added.fetch_add(1, Ordering::SeqCst);
         self.wake_progress();
     }
 
@@ -442,9 +535,14 @@ impl Process {
         self.pending.lock().clone()
     }
 
-    /// Whether QPs came to the list since the progress thread read it.
-    pub(crate) fn has_new_pending(&self, known: usize) -> bool {
-        self.urgent.load(Ordering::SeqCst) || self.pending.lock().len() > known
+    /// How often a QP came to the list; read before the list.
+    pub(crate) fn pending_added(&self) -> u32 {
+        self.pending_added.load(Ordering::SeqCst)
+    }
+
+    /// Whether QPs came to the list since the progress thread read it, when so many had.
+    pub(crate) fn has_new_pending(&self, added: u32) -> bool {
+        self.urgent.load(Ordering::SeqCst) || self.pending_added() != added
     }
 
     /// Takes a QP without work off the progress thread's list; false if work came meanwhile.
@@ -479,6 +577,11 @@ impl Process {
         self.pending.lock().retain(|p| !is_same(&**p, work));
     }
 
+    /// Whether the calling thread is the progress thread, which waits for nobody.
+    pub fn is_progress_thread(&self) -> bool {
+        crate::host::tid::tid() == self.progress_thread.load(Ordering::Relaxed)
+    }
+
     /// Wakes the progress thread.
     pub fn wake_progress(&self) {
         self.own.wake();
@@ -487,11 +590,13 @@ impl Process {
     /// Looks at everything that peers asked for; says whether initiators' requests were among it.
     pub(crate) fn attend(&self) -> bool {
         let mut numbers = Vec::new();
+        self.attending.fetch_add(1, Ordering::SeqCst);
         self.own.take_attention(|n| numbers.push(n));
         let mut served = false;
         for n in numbers {
             served |= self.attention.call(n, Looker::Progress) == Looked::Served;
         }
+        self.attending.fetch_add(1, Ordering::SeqCst);
         served
     }
 

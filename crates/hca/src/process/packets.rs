@@ -4,6 +4,7 @@
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
+use crate::process::poller::EventHandler;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -32,7 +33,7 @@ impl Process {
             // SAFETY: the handler may run at any time when the process ends, or this library is unloaded.
             unsafe { libc::atexit(at_exit) };
         }
-        self.wake_progress();
+        self.wake_for_packets();
     }
 
     #[inline(always)]
@@ -58,6 +59,17 @@ impl Process {
         }
         // All of them, whichever has something.
         self.pollers.iter().fold(false, |any, poller| poller.poll(process) | any)
+    }
+
+    /// All that hear in the progress thread, those that are polled too.
+    pub(super) fn handlers(&self) -> impl Iterator<Item = &dyn EventHandler> {
+        let pollers = self.pollers.iter().map(|poller| &**poller as &dyn EventHandler);
+        pollers.chain(self.handlers.iter().map(|handler| &**handler))
+    }
+
+    /// Takes in all packets that have come until now, in the progress thread; false if another thread is at it.
+    pub fn take_in_packets(&'static self) -> bool {
+        !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.take_in(self) & all)
     }
 
     /// Takes packets in until `fd` is readable, in a thread that sleeps for it. With several carriers, the progress thread does,

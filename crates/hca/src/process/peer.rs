@@ -5,7 +5,7 @@ use crate::arena::layout::{self, Header, KeyEntry, QpShared, RqShared};
 use crate::arena::{ArenaRef, View};
 use crate::error::{Error, Result};
 use crate::host::bits::bits;
-use crate::process::gate::OWNER_DIED;
+use crate::process::gate;
 use crate::process::imports::{Mapped, Wanted};
 use crate::process::peer_channels::PeerChannels;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -138,18 +138,12 @@ impl PeerProcess {
     /// Whether the process has ended (or has replaced itself by `exec`).
     #[inline]
     pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Relaxed) || self.header.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0
+        self.dead.load(Ordering::Relaxed) || gate::has_ended(&self.header.switch)
     }
 
     /// Notes that the process has ended.
     pub fn mark_dead(&self) {
         self.dead.store(true, Ordering::Release);
-    }
-
-    /// Whether somebody may begin to touch its memory and queues: none while it is paused or after its end.
-    #[inline]
-    pub fn is_open(&self) -> bool {
-        !self.is_dead() && self.header.paused.load(Ordering::Relaxed) == 0
     }
 
     /// Whether an initiator needs a full barrier after its mark, see `barrier`.

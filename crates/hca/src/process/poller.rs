@@ -1,12 +1,39 @@
-//! What is polled for a carrier: its packets, by the threads of the program that poll, by those that sleep for a completion
+//! What the progress thread sees to beside the process's own memory, and what is polled for a carrier: its packets, by the threads of the program that poll, by those that sleep for a completion
 //! event, and by the progress thread while neither does.
 
 use crate::error::Result;
 use crate::process::Process;
 use std::os::fd::RawFd;
 
-/// The receiving side of a carrier, whatever it carries.
-pub trait Poller: Send + Sync {
+/// A part of the process that hears by descriptors and by the clock, in the progress thread.
+pub trait EventHandler: Send + Sync {
+    /// A descriptor that is readable when [`EventHandler::handle_events`] has something to do.
+    fn events_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// When [`EventHandler::handle_events`] has something to do besides (CLOCK_MONOTONIC, ns; 0: at once). Whoever makes it earlier wakes the
+    /// progress thread.
+    fn deadline(&self) -> Option<u64> {
+        None
+    }
+
+    /// Does what came in there. Only the progress thread calls it.
+    fn handle_events(&self, _process: &'static Process) {}
+
+    /// Gives up what no image of the process can have, and keeps what had come; the process is stopped. An error leaves all as it was.
+    fn leave(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Has again what was given up by [`EventHandler::leave`], here or where the process is restored.
+    fn rejoin(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The receiving side of a carrier, whatever it carries; the descriptors of [`EventHandler`] are besides its packets.
+pub trait Poller: EventHandler {
     /// The process has slot `slot` from now on; called before a QP has a number in it.
     fn expect_slot(&self, _slot: u32) -> Result<()> {
         Ok(())
@@ -26,13 +53,11 @@ pub trait Poller: Send + Sync {
     /// A descriptor that is readable when something has come; none before there is a port.
     fn packet_fd(&self) -> Option<RawFd>;
 
-    /// A descriptor that is readable when [`Poller::handle_events`] has something to do, besides packets.
-    fn events_fd(&self) -> Option<RawFd> {
-        None
+    /// Takes in all that has come until now, in the progress thread; false if another thread is at it. What never ends coming is taken in
+    /// part.
+    fn take_in(&self, _process: &'static Process) -> bool {
+        true
     }
-
-    /// Does what came in there. Only the progress thread calls it.
-    fn handle_events(&self, _process: &'static Process) {}
 
     /// Says what is left to be said before the process ends: what a program has received is acknowledged, even if it ends
     /// at once.

@@ -1,10 +1,12 @@
 //! The progress thread: sleeps until a peer asks for something, the link has news, or send work waits that nobody polls for
 //! (DESIGN decision 6). While the program polls, it keeps away.
 
+use crate::arena::layout::Switch;
 use crate::error::{Error, Result};
 use crate::host::clock::now_ns;
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
+use crate::process::poller::EventHandler;
 use crate::process::send_work::{Progress, SendWork, is_same};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -34,7 +36,8 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     let (ready, started) = std::sync::mpsc::channel();
     let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
         vervain_scheduler::shorten_slice();
-        hold_alive_mutex(process);
+        process.switches.each().for_each(hold_alive_mutex);
+        process.progress_thread.store(crate::host::tid::tid(), Ordering::Relaxed);
         let _ = ready.send(());
         run(process);
     });
@@ -45,10 +48,10 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     Ok(())
 }
 
-/// Takes the robust mutex in the arena's header. The kernel marks it when this thread dies, and this thread dies only with
-/// the process image (`man pthread_mutexattr_setrobust`).
-fn hold_alive_mutex(process: &Process) {
-    let mutex = process.own.header.alive.as_ptr().cast_mut().cast::<libc::pthread_mutex_t>();
+/// Takes the robust mutex in a switch. The kernel marks it when this thread dies, and this thread dies only with the process
+/// image (`man pthread_mutexattr_setrobust`).
+fn hold_alive_mutex(switch: &Switch) {
+    let mutex = switch.alive.as_ptr().cast_mut().cast::<libc::pthread_mutex_t>();
     const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 48);
     // SAFETY: 48 bytes of our own arena, zeroed, used by nobody else as a mutex: peers only read the first word.
     unsafe {
@@ -83,10 +86,11 @@ fn run(process: &'static Process) {
     loop {
         let served = process.attend();
         rounds = rounds.wrapping_add(1);
-        if std::mem::take(&mut link_has_news) || rounds.is_multiple_of(LINK_ROUNDS) {
+        if std::mem::take(&mut link_has_news) || is_due(process) || rounds.is_multiple_of(LINK_ROUNDS) {
             process.rendezvous.handle_events(process);
-            process.pollers.iter().for_each(|poller| poller.handle_events(process));
+            process.handlers().for_each(|handler| handler.handle_events(process));
         }
+        let pending_added = process.pending_added();
         let timeout = look_after(process, &mut watched, &mut tick);
         watch.forget_packets();
         let packet_time = if process.expects_packets() { process.attend_pollers(|fd| watch.packets(fd)) } else { None };
@@ -97,14 +101,26 @@ fn run(process: &'static Process) {
         let sleeping = &process.own.header.sleeping;
         sleep = sleep.wrapping_add(1).max(1);
         sleeping.store(sleep, Ordering::SeqCst);
-        if process.own.wants_attention() || process.has_new_pending(watched.len()) || process.take_packets_wanted() {
+        let has_work = process.own.wants_attention() || process.has_new_pending(pending_added);
+        if has_work || process.take_packets_wanted() || is_due(process) {
             sleeping.store(0, Ordering::SeqCst);
             continue;
         }
-        let timeout = timeout.into_iter().chain(reap(process, &mut reap_at)).min();
+        let due = deadline(process).map(|at| at.saturating_sub(now_ns()));
+        let timeout = timeout.into_iter().chain(reap(process, &mut reap_at)).chain(due).min();
         link_has_news = watch.wait(timeout);
         sleeping.store(0, Ordering::SeqCst);
     }
+}
+
+/// When one wants its events handled although none comes.
+fn deadline(process: &Process) -> Option<u64> {
+    process.handlers().filter_map(EventHandler::deadline).min()
+}
+
+/// Whether that time has come.
+fn is_due(process: &Process) -> bool {
+    deadline(process).is_some_and(|at| at == 0 || at <= now_ns())
 }
 
 /// Gives memory back that is kept for requests which do not come, where that is due; after this thread has said that it
@@ -128,12 +144,13 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
     }
     let urgent = process.take_urgent();
     let mut next: Option<u64> = None;
-    let mut app_polls = false;
+    let (mut app_polls, mut all_stand) = (false, true);
     watched.retain_mut(|w| {
         let looks = w.work.looks();
         let polled = looks != w.looks && !urgent;
         w.looks = looks;
         if !w.work.has_pending() {
+            all_stand = false;
             w.idle += 1;
             if w.idle > LINGER && process.unwatch(&*w.work) {
                 return false;
@@ -142,19 +159,22 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
         }
         w.idle = 0;
         if polled {
-            app_polls = true;
+            (app_polls, all_stand) = (true, false);
             return true;
         }
         let until = match w.work.advance_for_progress() {
             Some(Progress::More) => 0,
             Some(Progress::Wait(until)) => until.saturating_sub(now_ns()).max(20_000),
+            // Whoever lets it go has this thread look again.
+            Some(Progress::Stopped) => return true,
             // Done, or another thread is at it.
             Some(Progress::Idle) | None => FIRST_TICK_NS,
         };
+        all_stand = false;
         next = Some(next.map_or(until, |n| n.min(until)));
         true
     });
-    if watched.is_empty() {
+    if all_stand {
         *tick = FIRST_TICK_NS;
         return None;
     }
@@ -176,7 +196,7 @@ fn watched(fd: RawFd) -> libc::pollfd {
 
 impl Watch {
     fn new(process: &Process) -> Watch {
-        let news = process.pollers.iter().filter_map(|poller| poller.events_fd());
+        let news = process.handlers().filter_map(EventHandler::events_fd);
         let fixed = [process.own.wake_fd(), process.rendezvous.events_fd()].into_iter().chain(news);
         let fds: Vec<_> = fixed.map(watched).collect();
         Watch { fixed: fds.len(), fds }

@@ -1,10 +1,11 @@
 //! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for lanes,
 //! channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::process::imports::Wanted;
 use crate::process::peer::PeerProcess;
+use serde::{Deserialize, Serialize};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_iba::Gid;
@@ -18,6 +19,30 @@ pub enum Peer {
     Connecting,
     /// No process answers under that number.
     Absent,
+    /// It has ended after it was saved, and may be restored: whoever wants something of it waits.
+    Suspended,
+}
+
+/// A process that this one knows, as an image of this one names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acquaintance {
+    /// Its slots.
+    pub slots: Vec<u32>,
+    /// Which process image it was.
+    pub incarnation: [u64; 2],
+    /// What its secret is known by.
+    pub proof: [u64; 2],
+}
+
+/// What a process shows its peers to be taken for one that was saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credentials {
+    /// Random, told to nobody while the process lives.
+    pub secret: [u64; 4],
+    /// Which save it was; not 0.
+    pub save: u64,
+    /// How long peers wait for it, in seconds.
+    pub suspense: u32,
 }
 
 /// What a lane is for.
@@ -50,8 +75,9 @@ pub trait LaneOwner: Send + Sync {
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process.
     fn drop_lanes_of(&self, initiator: u32);
 
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held.
-    fn reap(&self, slots: &[u32]);
+    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. What they had begun and not ended is
+    /// `lost`, or begun anew by one that is restored.
+    fn reap(&self, slots: &[u32], lost: bool);
 }
 
 /// A member of a multicast group: the QP number.
@@ -61,6 +87,46 @@ pub type Member = u32;
 pub trait Rendezvous: Send + Sync {
     /// A process slot that no other process of this user has on this host.
     fn claim_slot(&self) -> Result<u32>;
+
+    /// Takes back that a slot was claimed, in which nothing has a number yet.
+    fn give_slot_back(&self, _slot: u32) {}
+
+    /// Claims `slot`, one of the `slots` of a saved process, whose peers may keep it for who can show them what `of` it they know.
+    /// EADDRINUSE, with who has it.
+    fn claim_slot_again(&self, slot: u32, _slots: &[u32], _of: &Credentials) -> Result<()> {
+        Err(Error::unsupported(format!("slot {slot} cannot be claimed")))
+    }
+
+    /// The processes that have initiators here, or initiators of this process.
+    fn acquaintances(&self) -> Vec<Acquaintance> {
+        Vec::new()
+    }
+
+    /// Tells the peers that this process, which stands, was saved, so that they wait for it when it ends. What it will show them.
+    fn tell_saved(&self, suspense: u32) -> Result<Credentials> {
+        Ok(Credentials { secret: [0; 4], save: 1, suspense })
+    }
+
+    /// Tells the peers that this process goes on: what was saved of it is void.
+    fn tell_save_is_over(&self) {}
+
+    /// Whether what the process `incarnation` of `slot` had may still be restored. Asked again and again by whoever waits for it, which
+    /// is how the time is counted that it is waited for.
+    fn may_be_restored(&self, _slot: u32, _incarnation: [u64; 2]) -> bool {
+        false
+    }
+
+    /// Shows the processes that a saved one knew that this one is in its place. ESTALE if one of them says that it is not, or not any
+    /// more; those that are not there are waited for like one that was saved.
+    fn take_the_place(
+        &self,
+        _process: &'static Process,
+        _slots: &[u32],
+        _of: &Credentials,
+        _known: &[Acquaintance],
+    ) -> Result<()> {
+        Ok(())
+    }
 
     /// A descriptor that is readable when [`Rendezvous::handle_events`] has something to do.
     fn events_fd(&self) -> RawFd;
@@ -104,6 +170,9 @@ pub trait Rendezvous: Send + Sync {
 
     /// Takes it out again.
     fn leave(&self, process: &'static Process, group: &Gid, qpn: u32);
+
+    /// Tells the peers that have initiators here that what was stopped goes on: they look again at once.
+    fn tell_go(&self) {}
 
     /// The members of a group on this host.
     fn members(&self, process: &'static Process, group: &Gid) -> Vec<Member>;

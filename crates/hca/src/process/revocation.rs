@@ -91,7 +91,7 @@ impl Process {
 
     /// [`Process::pause`] that waits only for peers on lanes that `matter`.
     pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
-        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        self.switches.close();
         self.wait_until_left(self.gates.inside(matter));
         self.take_back_grants(|_, _| true, PATIENCE_NS);
         self.wait_for_own();
@@ -100,26 +100,26 @@ impl Process {
 
     /// [`Process::pause`] before a fork, which cuts nobody off.
     pub(crate) fn pause_for_fork(&self) {
-        self.own.header.paused.fetch_add(1, Ordering::SeqCst);
+        self.switches.close();
         drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
-        self.grants.ask_back(FORK_PATIENCE_NS);
+        self.grants.ask_back(|_| true, FORK_PATIENCE_NS);
         self.wait_for_own();
         self.wait_for_packets();
     }
 
     /// The end of a pause.
     pub fn resume(&self) {
-        self.own.header.paused.fetch_sub(1, Ordering::SeqCst);
+        self.switches.open();
     }
 
     /// Waits for threads of this process that carry out send work or requests of peers.
     fn wait_for_own(&self) {
-        self.all_send_work().iter().filter(|work| work.is_executing()).for_each(|work| work.wait_executing());
+        self.executing().iter().for_each(|work| work.wait_executing());
         self.wait_serving();
     }
 
     /// Waits until no packet is being handled.
-    fn wait_for_packets(&self) {
+    pub(crate) fn wait_for_packets(&self) {
         // In a signal handler it may be this thread's own.
         if !self.packets.in_hand.raw().held_by_me() {
             drop(self.packets.in_hand.lock());

@@ -1,6 +1,10 @@
 //! The send work of a QP, as its process and its CQ see it: who pauses or revokes waits for it, and who polls or sleeps goes
 //! on with it.
 
+use crate::arena::layout::Switch;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
 /// What is left to do after a look at send work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -10,6 +14,17 @@ pub enum Progress {
     More,
     /// Something, not before this time (CLOCK_MONOTONIC, ns).
     Wait(u64),
+    /// Something, when the QP goes on, which is stopped (`Process::go`).
+    Stopped,
+}
+
+/// What is left of a stopped QP with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Nothing.
+    Yes,
+    /// An owner is at its request, or a thread of this process has the send queue.
+    NotYet,
 }
 
 /// Whether both are the send work of the same QP. Its number does not tell, for the next QP may have it while a thread still
@@ -18,10 +33,77 @@ pub(crate) fn is_same(a: &dyn SendWork, b: &dyn SendWork) -> bool {
     std::ptr::addr_eq(a, b)
 }
 
+/// What others see of the send work of a QP, in one line.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct Marks {
+    /// Odd while a thread carries out a piece of it.
+    pub(crate) executing: AtomicU64,
+    /// An owner may have been asked for something that is not answered. Written inside the mark.
+    pub(crate) asks: AtomicBool,
+}
+
+/// The send work of a QP, and its marks, by which many are looked at fast.
+pub(crate) struct Mark {
+    /// A part of the QP that is `work`.
+    marks: *const Marks,
+    work: Weak<dyn SendWork>,
+}
+
+// SAFETY: the pointer leads to atomics, as a shared reference would.
+unsafe impl Send for Mark {}
+
+impl Mark {
+    /// That of the QP behind `me`, of which `marks` are a part.
+    pub(crate) fn new<Q: SendWork + 'static>(me: &Arc<Q>, marks: impl FnOnce(&Q) -> &Marks) -> Mark {
+        let work: Weak<dyn SendWork> = Arc::downgrade(me) as _;
+        Mark { marks: marks(me), work }
+    }
+
+    /// Where the marks are.
+    pub(crate) fn place(&self) -> *const Marks {
+        self.marks
+    }
+
+    fn marks(&self) -> &Marks {
+        // SAFETY: the weak reference keeps the memory of the QP, if not the QP; and the end of a QP leaves integers as they are.
+        unsafe { &*self.marks }
+    }
+
+    /// The send work, if its QP exists still.
+    pub(crate) fn work(&self) -> Option<Arc<dyn SendWork>> {
+        self.work.upgrade()
+    }
+
+    /// The send work, if a thread is carrying out a piece of it now.
+    pub(crate) fn executing(&self) -> Option<Arc<dyn SendWork>> {
+        if self.marks().executing.load(Ordering::SeqCst) & 1 == 1 { self.work() } else { None }
+    }
+
+    /// The send work, if it may have asked an owner for something.
+    pub(crate) fn asking(&self) -> Option<Arc<dyn SendWork>> {
+        if self.marks().asks.load(Ordering::SeqCst) { self.work() } else { None }
+    }
+}
+
 /// The send work of one QP.
 pub(crate) trait SendWork: Send + Sync {
+    /// The QP.
+    fn qpn(&self) -> u32;
+
+    /// What stops it.
+    fn switch(&self) -> &'static Switch;
+
+    /// Its mark: odd while a thread is carrying out a piece of it.
+    fn mark(&self) -> u64;
+
+    /// Takes back what it has asked an owner for, which would go on although the QP is stopped, or takes the answer.
+    fn settle(&self) -> Settled;
+
     /// Whether a thread is carrying out a piece of it now.
-    fn is_executing(&self) -> bool;
+    fn is_executing(&self) -> bool {
+        self.mark() & 1 == 1
+    }
 
     /// Waits until the piece in hand is over; a thread that ended inside is not waited for.
     fn wait_executing(&self);

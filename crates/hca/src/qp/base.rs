@@ -1,14 +1,15 @@
 //! What the send queue sees of its QP: who it is, where its completions go, and the mark of send work.
 
-use crate::arena::layout::QpShared;
+use crate::arena::layout::{QpShared, Switch};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::device::port_counters::{Tally, Word, by_memory};
 use crate::host::barrier;
-use crate::process::Process;
+use crate::process::send_work::Marks;
+use crate::process::{Process, gate};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_iba::{AhAttr, Gid, Opcode, QpState, QpType};
 
 /// The part of a QP that its send queue works with.
@@ -18,9 +19,11 @@ pub struct QpBase {
     pub(crate) qp_type: QpType,
     pub(crate) number: u32,
     pub(crate) shared: &'static QpShared,
+    /// That of its context.
+    pub(crate) switch: &'static Switch,
     pub(crate) send_cq: Option<Arc<Cq>>,
-    /// Odd while a thread carries out send work.
-    pub(crate) executing: AtomicU64,
+    /// What others see of its send work.
+    pub(crate) marks: Marks,
     lid: AtomicU32,
     /// What it does is counted here.
     pub tally: Tally,
@@ -33,6 +36,7 @@ impl QpBase {
         qp_type: QpType,
         number: u32,
         shared: &'static QpShared,
+        switch: &'static Switch,
         send_cq: Option<&Arc<Cq>>,
     ) -> QpBase {
         QpBase {
@@ -41,8 +45,9 @@ impl QpBase {
             qp_type,
             number,
             shared,
+            switch,
             send_cq: send_cq.cloned(),
-            executing: AtomicU64::new(0),
+            marks: Marks::default(),
             lid: AtomicU32::new(0),
             tally: Tally::default(),
         }
@@ -85,8 +90,9 @@ impl QpBase {
         self.shared.generation.load(Ordering::Relaxed)
     }
 
+    /// The CQ of its sends.
     #[inline]
-    pub(crate) fn send_cq(&self) -> Option<&Arc<Cq>> {
+    pub fn send_cq(&self) -> Option<&Arc<Cq>> {
         self.send_cq.as_ref()
     }
 
@@ -126,33 +132,56 @@ impl QpBase {
         }
     }
 
+    /// Whether it is stopped: what comes for it waits until it goes on.
+    pub fn is_stopped(&self) -> bool {
+        gate::is_stopped(self.switch)
+    }
+
     // ---- the mark of send work -------------------------------------------------------------------------------------
 
     /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
     #[inline(always)]
     pub(crate) fn executing<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store(e + 1, Ordering::Relaxed);
+        let e = self.marks.executing.load(Ordering::Relaxed);
+        self.marks.executing.store(e + 1, Ordering::Relaxed);
         barrier::light(!barrier::is_registered());
-        let r = if self.process.is_paused() { None } else { Some(f()) };
-        self.executing.store(e + 2, Ordering::Release);
+        let r = if gate::is_closed(self.switch) { None } else { Some(f()) };
+        self.marks.executing.store(e + 2, Ordering::Release);
         r
+    }
+
+    /// [`QpBase::executing`] of a QP that is stopped, by the thread that stops it.
+    pub(crate) fn while_stopped<R>(&self, f: impl FnOnce() -> R) -> R {
+        let e = self.marks.executing.load(Ordering::Relaxed);
+        self.marks.executing.store(e + 1, Ordering::Relaxed);
+        barrier::light(!barrier::is_registered());
+        let r = f();
+        self.marks.executing.store(e + 2, Ordering::Release);
+        r
+    }
+
+    /// Its request at the head, which waits, asks an owner for something or not. Inside the mark.
+    #[inline]
+    pub(crate) fn asks(&self, asks: bool) {
+        if self.marks.asks.load(Ordering::Relaxed) != asks {
+            self.marks.asks.store(asks, Ordering::Relaxed);
+        }
     }
 
     /// Runs `f`, which itself waits for work in hand, outside of the mark. Called from inside send work, which holds no
     /// memory at that point.
     pub(crate) fn pausing<R>(&self, f: impl FnOnce() -> R) -> R {
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store(e + 1, Ordering::Release);
+        let e = self.marks.executing.load(Ordering::Relaxed);
+        self.marks.executing.store(e + 1, Ordering::Release);
         let r = f();
-        self.executing.swap(e + 2, Ordering::SeqCst);
+        self.marks.executing.swap(e + 2, Ordering::SeqCst);
         r
     }
 
     /// Ends a mark that a thread left behind when it ended.
     pub(crate) fn end_mark(&self) {
-        let e = self.executing.load(Ordering::Relaxed);
-        self.executing.store((e | 1) + 1, Ordering::Release);
+        let e = self.marks.executing.load(Ordering::Relaxed);
+        self.marks.executing.store((e | 1) + 1, Ordering::Release);
     }
 }

@@ -3,14 +3,27 @@
 //! this process ([`Qp::way_in`]). What a packet is, only the carrier knows.
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::{Process, Progress};
 use crate::qp::Qp;
 use crate::qp::remote::Sends;
 pub use crate::qp::sq::path::{PathAttr, Psns};
 pub use crate::qp::sq::ud::Datagram;
 use std::sync::Arc;
+use std::time::Duration;
 use vervain_iba::{AhAttr, Gid, QpAttr};
+
+/// A management datagram, as it is on the wire (IBA 13.4.2).
+pub type Mad = [u8; 256];
+
+/// A service whose requests are for this process (IBA 12.6.5, Service ID).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceClaim {
+    /// Its ID.
+    pub service: u64,
+    /// The address that the requests come to; None: any.
+    pub address: Option<Gid>,
+}
 
 /// The way to peers that memory does not reach. Its receiving side is a [`crate::process::poller::Poller`].
 pub trait Carrier: Send + Sync {
@@ -22,6 +35,10 @@ pub trait Carrier: Send + Sync {
 
     /// Receives datagrams for `qp`, which goes to RTR. An error where it can get none at all.
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()>;
+
+    /// QP `qpn` takes nothing more soon. What its peer has put into its memory, where a program sees it before the peer has told, is
+    /// waited for and acknowledged, as an adapter has done by then. Called without a lock of the QP.
+    fn let_arrive(&self, _process: &'static Process, _qpn: u32) {}
 
     /// QP `qpn` is reset or destroyed: nothing is received for it any more, neither by a connection nor as a datagram.
     fn unregister_qp(&self, qpn: u32);
@@ -51,8 +68,21 @@ pub trait Carrier: Send + Sync {
         Ok(())
     }
 
-    /// Finds out whether the host of an address can be reached. Waits a second at most. [`Carrier::connect`] does it by itself.
-    fn resolve(&self, _device: u32, _ah: &AhAttr) -> Result<()> {
+    /// Sends a management datagram to QP 1 of an address. Never waits, unless another thread than the progress thread is the first that
+    /// sends from its source.
+    fn send_mad(&self, _process: &'static Process, _device: u32, _ah: &AhAttr, _mad: &Mad) -> Result<()> {
+        Err(Error::unsupported("this carrier takes no management datagrams"))
+    }
+
+    /// Has management datagrams led to this process: those with communication identifiers that begin with its `slot`, and those that ask
+    /// for one of these services. An error where none can come.
+    fn serve(&self, _process: &'static Process, _slot: u32, _services: &[ServiceClaim]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Finds out whether the host of an address can be reached. Waits for `patience`, or a second, whichever is longer.
+    /// [`Carrier::connect`] does it by itself.
+    fn resolve(&self, _device: u32, _ah: &AhAttr, _patience: Duration) -> Result<()> {
         Ok(())
     }
 }
@@ -77,4 +107,14 @@ pub trait Connection: Send + Sync {
 
     /// The send queue has let it go: nothing more is sent by it.
     fn disconnected(&self);
+
+    /// What another connection of a carrier of this kind needs to go on in its place, of a QP that is stopped; None where there is no such.
+    fn save(&self, _qp: &Qp) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes on where the connection was that has `saved` this. The requests of the send queue are those that it had then.
+    fn resume(&self, _saved: &[u8], _sends: &mut Sends<'_>) -> Result<()> {
+        Err(Error::unsupported("a connection of this kind does not go on in the place of another"))
+    }
 }

@@ -42,7 +42,7 @@ impl Qp {
 
     /// Whether grants are given out now.
     fn may_grant(&self) -> bool {
-        self.process.own.header.paused.load(Ordering::SeqCst) == 0 && self.receives()
+        self.switch.closed.load(Ordering::SeqCst) == 0 && self.receives()
     }
 
     /// What may be granted of `rkey`, and its addresses in this process. Windows are not: they are bound and invalidated by requests.

@@ -2,10 +2,12 @@
 //! then waits until nobody is in flight, and only then touches what was shared.
 
 use crate::arena::Block;
+use crate::arena::layout::ANY_PSN;
 use crate::arena::numbers::Kind;
 use crate::context::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
+use crate::host::clock::now_ns;
 use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::revocation::PATIENCE_NS;
@@ -17,7 +19,12 @@ use crate::rq::RecvQueue;
 use crate::srq::XrcTarget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
+
+/// How long a UD QP that is destroyed waits for what it has sent to leave, and between two looks.
+const DATAGRAMS_LEAVE_NS: u64 = 1_000_000_000;
+const LOOK_AT_DATAGRAMS: Duration = Duration::from_micros(100);
 
 impl Qp {
     // ---- errors ----------------------------------------------------------------------------------------------------
@@ -122,14 +129,14 @@ impl Qp {
         self.raise(event);
     }
 
-    /// The initiators of these lanes have ended, or give them up.
-    pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool) {
+    /// The initiators of these lanes have ended, or give them up; messages that they have begun are `lost`, or begun anew.
+    pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool, lost: bool) {
         let lanes: Vec<_> = self.lanes.lock().iter().filter(|lane| theirs(lane)).cloned().collect();
-        lanes.iter().for_each(|lane| self.reap(lane, lane.holder()));
+        lanes.iter().for_each(|lane| self.reap(lane, lane.holder(), lost));
     }
 
     /// The initiator of `lane`, QP `qpn`, has ended with its process.
-    fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32) {
+    fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32, lost: bool) {
         let mut lanes = self.lanes.lock();
         // The QP may have been reset and connected to another meanwhile.
         if lane.holder() != qpn || !lanes.iter().any(|l| Arc::ptr_eq(l, lane)) {
@@ -137,9 +144,12 @@ impl Qp {
         }
         lane.cq.settle(&lane.ring);
         lane.cq.rescue();
-        if self.qp_type == QpType::Ud {
+        let is_shared = self.srq.is_some() || self.xrcd.is_some();
+        if self.qp_type == QpType::Ud || is_shared && !lost {
             lane.rq.reap_and_repost(qpn);
-        } else if self.srq.is_some() || self.xrcd.is_some() {
+        } else if !lost {
+            lane.rq.unclaim_last();
+        } else if is_shared {
             for wr_id in lane.rq.reap(qpn) {
                 lane.cq.push(self.flushed_receive(wr_id));
             }
@@ -147,6 +157,11 @@ impl Qp {
         let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
         if own {
             lane.reset();
+            if !lost {
+                // What it has told last may have been an access that was no request; who is restored begins where it was saved.
+                lane.shared.psn_base.store(0, Ordering::Relaxed);
+                self.shared.rq_psn.store(ANY_PSN, Ordering::Relaxed);
+            }
         } else {
             lane.close();
             lanes.retain(|l| !Arc::ptr_eq(l, lane));
@@ -182,6 +197,7 @@ impl Qp {
         if let (Some(rq), None) = (&self.rq, &self.srq) {
             rq.reset();
         }
+        self.shared.rq_psn.store(0, Ordering::Relaxed);
         self.shared.fault.store(0, Ordering::Relaxed);
         self.shared.refused.kind.store(0, Ordering::Relaxed);
         self.shared.established.store(0, Ordering::Relaxed);
@@ -213,6 +229,21 @@ impl Qp {
         false
     }
 
+    /// A datagram that has completed has left, with an adapter. Here it may be kept for a process whose handshake is under way: that is waited for.
+    fn let_datagrams_leave(&self) {
+        let until = now_ns() + DATAGRAMS_LEAVE_NS;
+        while self.qp_type == QpType::Ud && self.change_sends(|sends| sends.sq.keeps_datagrams()) && now_ns() < until {
+            std::thread::sleep(LOOK_AT_DATAGRAMS);
+        }
+    }
+
+    /// A program that has seen what a peer has written may well be done with the QP.
+    pub(super) fn let_requests_arrive(&self) {
+        if matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) && !self.is_gone() {
+            self.table.router.let_arrive(self.process, self.number);
+        }
+    }
+
     /// Runs `f` on the sending half, and starts what may go on after it.
     pub(super) fn change_sends<R>(&self, f: impl FnOnce(&mut SendSide) -> R) -> R {
         let mut sends = self.lock_sends();
@@ -242,7 +273,10 @@ impl Qp {
     pub fn attach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         self.check_group(gid)?;
         self.table.router.join(gid, self)?;
-        self.groups.fetch_add(1, Ordering::Relaxed);
+        let mut groups = self.groups.lock();
+        if !groups.contains(gid) {
+            groups.push(*gid);
+        }
         Ok(())
     }
 
@@ -250,7 +284,10 @@ impl Qp {
     pub fn detach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         self.check_group(gid)?;
         self.table.router.leave(gid, self)?;
-        self.groups.fetch_sub(1, Ordering::Relaxed);
+        let mut groups = self.groups.lock();
+        if let Some(i) = groups.iter().position(|group| group == gid) {
+            groups.swap_remove(i);
+        }
         Ok(())
     }
 
@@ -270,9 +307,11 @@ impl Qp {
         if !self.process.is_current() {
             return Ok(());
         }
-        if self.groups.load(Ordering::Relaxed) != 0 {
+        if !self.groups.lock().is_empty() {
             return Err(Error::busy("the QP is in a multicast group"));
         }
+        self.let_datagrams_leave();
+        self.let_requests_arrive();
         if self.gone.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid("the QP was destroyed already"));
         }

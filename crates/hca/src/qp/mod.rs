@@ -9,12 +9,13 @@ pub(crate) mod life;
 pub(crate) mod modify;
 pub mod remote;
 pub mod router;
+pub mod saved;
 pub mod sq;
 pub(crate) mod state;
 pub mod table;
 
 use crate::arena::Block;
-use crate::arena::layout::QpShared;
+use crate::arena::layout::{QpShared, Switch};
 use crate::arena::numbers::Kind;
 use crate::context::async_events::{Element, EventCount};
 use crate::context::{Context, Pd};
@@ -28,7 +29,7 @@ use crate::host::barrier;
 use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::lane::OwnedLane;
-use crate::process::send_work::{Progress, SendWork};
+use crate::process::send_work::{Mark, Progress, SendWork, Settled};
 use crate::qp::base::QpBase;
 use crate::qp::carrier::Connection;
 use crate::qp::sq::ud::DatagramOut;
@@ -42,10 +43,13 @@ use crate::srq::{Srq, XrcTarget};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_iba::{Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
+use vervain_iba::{Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
 
 /// How soon send work is looked at again while the process is paused.
 const PAUSED_NS: u64 = 20_000;
+
+/// Bytes that say of a piece where it lies, as `struct ibv_sge`.
+const PIECE: u32 = 16;
 
 /// What a QP is made of.
 pub struct QpInit<'a> {
@@ -92,7 +96,8 @@ pub struct Qp {
     looks: AtomicU32,
     notify_drained: AtomicBool,
     last_wqe_told: AtomicBool,
-    groups: AtomicU32,
+    /// Multicast groups that it is in.
+    groups: OwnerLock<Vec<Gid>>,
     cookie: AtomicUsize,
     events: Arc<EventCount>,
     gone: AtomicBool,
@@ -126,6 +131,15 @@ impl Qp {
 
     /// Makes a QP, of a PD or of an XRC domain (`man ibv_create_qp_ex`).
     pub fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
+        Self::with_number(context, pd, init, None)
+    }
+
+    fn with_number(
+        context: &Arc<Context>,
+        pd: Option<&Arc<Pd>>,
+        init: &QpInit<'_>,
+        number: Option<u32>,
+    ) -> Result<Arc<Qp>> {
         let process = context.process()?;
         let table = QpTable::of(process)?;
         pd.map_or(Ok(()), |pd| pd.process.check())?;
@@ -140,8 +154,14 @@ impl Qp {
         if !receives_itself {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
-        cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { cap.max_inline_data };
-        let number = process.new_number(Kind::Qp)?;
+        // Where a send request has its pieces there is room for data in their place, as on rxe and adapters: there are programs that send
+        // a few bytes inline and have asked for nothing.
+        let inline = cap.max_inline_data.max(cap.max_send_sge * PIECE);
+        cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { inline };
+        let number = match number {
+            None => process.new_number(Kind::Qp)?,
+            Some(number) => process.take_number(Kind::Qp, number).map(|()| number)?,
+        };
         let built = Self::build(context, table, pd, init, cap, number, receives_itself);
         match built {
             Ok(qp) => Ok(qp),
@@ -178,9 +198,11 @@ impl Qp {
         shared.qpn.store(number, Ordering::Relaxed);
         shared.qp_type.store(init.qp_type.to_verbs(), Ordering::Relaxed);
         shared.pd.store(pd_number, Ordering::Relaxed);
+        let (switch, at) = context.switch();
+        shared.switch.store(at, Ordering::Relaxed);
         shared.xrcd.store(init.xrcd.map_or(0, |x| x.id), Ordering::Relaxed);
         let send_cq = init.send_cq.map(|cq| &**cq);
-        let mut sq = SendQueue::new(process, init.qp_type, number, pd_number, cap, init.sq_sig_all, send_cq);
+        let mut sq = SendQueue::new((process, switch), init.qp_type, number, pd_number, cap, init.sq_sig_all, send_cq);
         let ring = Arc::clone(sq.ring());
         let qp = Arc::new_cyclic(|me: &Weak<Qp>| {
             shared.attention.store(process.attention.add(me.clone()), Ordering::Relaxed);
@@ -189,7 +211,7 @@ impl Qp {
                 sq.set_datagram_out(out);
             }
             Qp {
-                base: QpBase::new(process, context, init.qp_type, number, shared, init.send_cq),
+                base: QpBase::new(process, context, init.qp_type, number, shared, switch, init.send_cq),
                 table,
                 me: me.clone(),
                 pd: pd.cloned(),
@@ -209,7 +231,7 @@ impl Qp {
                 looks: AtomicU32::new(0),
                 notify_drained: AtomicBool::new(false),
                 last_wqe_told: AtomicBool::new(false),
-                groups: AtomicU32::new(0),
+                groups: OwnerLock::default(),
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
                 gone: AtomicBool::new(false),
@@ -219,8 +241,7 @@ impl Qp {
         qp.make_own_lane(offset)?;
         qp.count_users(1);
         qp.report_to_cqs();
-        let work: Weak<dyn SendWork> = qp.me.clone();
-        process.add_send_work(work, number);
+        process.add_send_work(Mark::new(&qp, |qp| &qp.base.marks), number);
         table.add(&qp);
         process.publish_number(Kind::Qp, number, offset);
         Ok(qp)
@@ -322,7 +343,8 @@ impl Qp {
         self.events.ack();
     }
 
-    pub(crate) fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+    /// The XRC domain of a target.
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
         self.xrcd.as_ref()
     }
 
@@ -473,7 +495,10 @@ impl Qp {
             Some(connection) => self.advance_connection(sq, &**connection),
             None => sq.advance(&self.base, budget),
         });
-        let progress = progress.unwrap_or(Progress::Wait(now_ns() + PAUSED_NS));
+        let progress = progress.unwrap_or_else(|| match self.is_stopped() {
+            true => Progress::Stopped,
+            false => Progress::Wait(now_ns() + PAUSED_NS),
+        });
         self.note_if_needed(sends, progress);
         progress
     }
@@ -539,12 +564,35 @@ impl SendSide {
 }
 
 impl SendWork for Qp {
-    fn is_executing(&self) -> bool {
-        self.base.executing.load(Ordering::SeqCst) & 1 == 1
+    fn qpn(&self) -> u32 {
+        self.number
+    }
+
+    fn switch(&self) -> &'static Switch {
+        self.base.switch
+    }
+
+    fn mark(&self) -> u64 {
+        self.base.marks.executing.load(Ordering::SeqCst)
+    }
+
+    fn settle(&self) -> Settled {
+        let Some(mut sends) = self.sends.try_lock() else { return Settled::NotYet };
+        let settled = self.base.while_stopped(|| {
+            let settled = sends.sq.settle(&self.base);
+            if sends.sq.take_failure() {
+                self.send_error(&mut sends);
+            }
+            settled
+        });
+        if settled == Settled::Yes {
+            self.note_if_needed(&sends, if sends.sq.has_work() { Progress::Stopped } else { Progress::Idle });
+        }
+        settled
     }
 
     fn wait_executing(&self) {
-        let executing = &self.base.executing;
+        let executing = &self.base.marks.executing;
         let e = executing.load(Ordering::SeqCst);
         let mut spins = 0u32;
         while e & 1 == 1 && executing.load(Ordering::Acquire) == e && !self.thread_is_gone() {

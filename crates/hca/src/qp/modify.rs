@@ -1,6 +1,7 @@
 //! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
 //! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
 
+use crate::arena::layout::ANY_PSN;
 use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerGuard;
@@ -11,7 +12,7 @@ use crate::qp::sq::path::Params;
 use crate::qp::{Qp, SendSide};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{PSN_MASK, QpAttr, QpState, access, attr};
+use vervain_iba::{AhAttr, PSN_MASK, QpAttr, QpState, access, attr};
 
 /// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
 const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
@@ -22,6 +23,9 @@ impl Qp {
         self.process.check()?;
         if self.is_gone() {
             return Err(Error::invalid("the QP was destroyed"));
+        }
+        if mask & attr::STATE != 0 && matches!(new.qp_state, QpState::Reset | QpState::Err) {
+            self.let_requests_arrive();
         }
         let mut a = self.attr.lock();
         let from = self.state();
@@ -125,7 +129,9 @@ impl Qp {
         let s = self.shared;
         s.dest_qpn.store(a.dest_qp_num, Ordering::Relaxed);
         s.qkey.store(a.qkey, Ordering::Relaxed);
-        s.rq_psn.store(a.rq_psn, Ordering::Relaxed);
+        if s.rq_psn.load(Ordering::Relaxed) != ANY_PSN {
+            s.rq_psn.store(a.rq_psn, Ordering::Relaxed);
+        }
         if s.access.swap(a.qp_access_flags, Ordering::SeqCst) & !a.qp_access_flags & access::REMOTE_WRITE != 0 {
             self.process.take_back_grants(|_, qpn| qpn == self.qp_num(), PATIENCE_NS);
         }
@@ -179,6 +185,41 @@ impl Qp {
         if named(attr::ALT_PATH) || named(attr::PATH_MIG_STATE) {
             return Err(Error::unsupported("automatic path migration is not offered"));
         }
+        Ok(())
+    }
+
+    /// Takes the attributes of a saved QP, whose state this one has: those too that no step to that state has set.
+    pub(crate) fn take_attributes(&self, saved: &QpAttr) -> Result<()> {
+        let mut a = self.attr.lock();
+        let state = self.state();
+        // What no step has looked at because it goes no further, or because the QP has failed, stands as it was before it was set.
+        let set = |bit: u32, is_set: bool| if is_set { bit } else { 0 };
+        self.check_values(
+            state,
+            saved,
+            saved,
+            set(attr::PORT, saved.port_num != 0)
+                | set(attr::PATH_MTU, saved.path_mtu != 0)
+                | set(attr::AV, saved.ah != AhAttr::default())
+                | attr::ACCESS_FLAGS
+                | attr::PKEY_INDEX
+                | attr::TIMEOUT
+                | attr::RETRY_CNT
+                | attr::RNR_RETRY
+                | attr::MIN_RNR_TIMER
+                | attr::MAX_QP_RD_ATOMIC
+                | attr::MAX_DEST_RD_ATOMIC
+                | attr::DEST_QPN,
+        )?;
+        *a = QpAttr { cap: a.cap, qp_state: state, ..*saved };
+        a.rq_psn &= PSN_MASK;
+        a.sq_psn &= PSN_MASK;
+        self.publish(&a);
+        let params = self.params(&a);
+        self.change_sends(|sends| {
+            sends.sq.set_params(params);
+            sends.sq.begin_psns();
+        });
         Ok(())
     }
 

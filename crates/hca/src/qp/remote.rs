@@ -32,7 +32,7 @@ pub enum SenderAccess {
     Ran,
     /// The QP is not connected, or by another connection.
     NoSender,
-    /// Another thread has the send queue, or the process is paused: come again.
+    /// Another thread has the send queue, or the process is paused or the QP stopped: come again.
     Busy,
 }
 
@@ -60,6 +60,10 @@ pub struct Sends<'a> {
 }
 
 impl<'a> Sends<'a> {
+    pub(super) fn of(sq: &'a mut SendQueue, qp: &'a Qp) -> Sends<'a> {
+        Sends { sq, qp }
+    }
+
     /// The QP.
     pub fn qp(&self) -> &'a Qp {
         self.qp
@@ -236,7 +240,7 @@ impl Qp {
 
     /// The send queue, if it can be had soon: whoever has packets in hand does not wait for a program that has begun a
     /// batch (`ibv_wr_start`) and not ended it, least of all when that is itself, nor for a thread that was preempted.
-    fn lock_sends_soon(&self) -> Option<OwnerGuard<'_, SendSide>> {
+    pub(super) fn lock_sends_soon(&self) -> Option<OwnerGuard<'_, SendSide>> {
         for _ in 0..SOON_TRIES {
             if let Some(sends) = self.sends.try_lock() {
                 return Some(sends);
@@ -269,7 +273,7 @@ impl Qp {
             Nak::RemoteAccess => event::QP_ACCESS_ERR,
             Nak::InvalidRequest => event::QP_REQ_ERR,
             Nak::RemoteOperation => event::QP_FATAL,
-            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused => return,
+            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped => return,
         };
         if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
             self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));

@@ -7,9 +7,11 @@ use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::qp::ah::{Ah, Route, check_address};
-use crate::qp::carrier::{Carrier, Connection};
+use crate::qp::carrier::{Carrier, Connection, ServiceClaim};
 use crate::qp::table::QpTable;
 use std::sync::Arc;
+use std::time::Duration;
+use vervain_config::LINK;
 use vervain_iba::{AhAttr, Gid, QpAttr};
 
 /// The carriers of a process, and the rule by which one is chosen.
@@ -79,6 +81,11 @@ impl Router {
         self.carriers.iter().for_each(|carrier| carrier.flush());
     }
 
+    /// See [`Carrier::let_arrive`].
+    pub(crate) fn let_arrive(&self, process: &'static Process, qpn: u32) {
+        self.carriers.iter().for_each(|carrier| carrier.let_arrive(process, qpn));
+    }
+
     /// QP `qpn` is reset or destroyed.
     pub(crate) fn unregister_qp(&self, qpn: u32) {
         self.carriers.iter().for_each(|carrier| carrier.unregister_qp(qpn));
@@ -89,9 +96,40 @@ impl Router {
         let route = self.route(device, ah);
         if let (Route::Carrier(_), Some(carrier)) = (route, self.carrier(route)) {
             carrier.check_source(process, device, ah)?;
-            carrier.resolve(device, ah)?;
+            carrier.resolve(device, ah, Duration::ZERO)?;
         }
         Ok(route)
+    }
+
+    /// The carrier of management datagrams to an address; None if it is one of this host, where processes reach each other without one.
+    /// Errors as of [`Ah::create`].
+    pub fn way_of_mads(&self, device: u32, ah: &AhAttr) -> Result<Option<&dyn Carrier>> {
+        let from = self.devices.get(device as usize);
+        let from = from.ok_or_else(|| Error::invalid(format!("there is no device {device}")))?;
+        check_address(from, ah, 0)?;
+        if is_multicast(&ah.grh.dgid) {
+            return Err(Error::invalid("QP 1 is in no multicast group"));
+        }
+        match self.route(device, ah) {
+            Route::Memory => Ok(None),
+            Route::Unreachable => Err(Error::new(libc::ENETUNREACH, format!("no way leads there ({})", LINK.name()))),
+            route => Ok(self.carrier(route)),
+        }
+    }
+
+    /// Has the carriers lead management datagrams to this process ([`Carrier::serve`]). An error where no other way is left.
+    pub fn serve(&self, process: &'static Process, slot: u32, services: &[ServiceClaim]) -> Result<()> {
+        let mut served = self.carriers.iter().map(|carrier| carrier.serve(process, slot, services));
+        match self.choice {
+            LinkChoice::Local => Ok(()),
+            LinkChoice::Auto => {
+                served
+                    .filter_map(std::result::Result::err)
+                    .for_each(|e| log::info!("no connection manager elsewhere reaches it: {e}"));
+                Ok(())
+            }
+            LinkChoice::Roce | LinkChoice::Window => served.try_for_each(|served| served),
+        }
     }
 
     /// Enters `qp` into a multicast group; when this returns, senders of this host know.

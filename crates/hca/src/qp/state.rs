@@ -59,10 +59,17 @@ fn drained(t: QpType) -> u32 {
     }
 }
 
+/// The attributes that a transition needs.
+pub(crate) fn needed(t: QpType, from: QpState, to: QpState) -> Result<u32> {
+    let masks =
+        masks(t, from, to).ok_or_else(|| Error::invalid(format!("{t} QP: it cannot go from {from} to {to}")))?;
+    Ok(masks.0)
+}
+
 /// Refuses a modify that the table does not have.
 pub(crate) fn check(t: QpType, from: QpState, to: QpState, mask: u32) -> Result<()> {
-    let (needed, allowed) =
-        masks(t, from, to).ok_or_else(|| Error::invalid(format!("{t} QP: it cannot go from {from} to {to}")))?;
+    let needed = needed(t, from, to)?;
+    let allowed = masks(t, from, to).map_or(0, |(_, allowed)| allowed);
     let missing = needed & !mask;
     if missing != 0 {
         return Err(Error::invalid(format!("{t} QP, {from} to {to}: attr_mask lacks {}", names(missing))));

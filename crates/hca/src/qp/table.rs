@@ -62,6 +62,11 @@ impl QpTable {
             .ok_or_else(|| Error::new(libc::EIO, "the process has no device open"))
     }
 
+    /// By which way peers are reached.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
     /// The process whose QPs they are.
     pub(crate) fn process(&self) -> &'static Process {
         self.process
@@ -98,11 +103,11 @@ impl LaneOwner for QpTable {
     }
 
     fn drop_lanes_of(&self, initiator: u32) {
-        self.all().iter().for_each(|qp| qp.reap_where(|lane| lane.granted == initiator && lane.granted != 0));
+        self.all().iter().for_each(|qp| qp.reap_where(|lane| lane.granted == initiator && lane.granted != 0, true));
     }
 
-    fn reap(&self, slots: &[u32]) {
+    fn reap(&self, slots: &[u32], lost: bool) {
         let theirs = |holder: u32| holder != 0 && slots.contains(&slot_of(holder));
-        self.all().iter().for_each(|qp| qp.reap_where(|lane| theirs(lane.holder())));
+        self.all().iter().for_each(|qp| qp.reap_where(|lane| theirs(lane.holder()), lost));
     }
 }

@@ -33,8 +33,8 @@ pub(crate) struct Arriving<'a> {
 }
 
 /// Delivers a datagram that came in a packet to the QP behind `target`, which is this process's. Called inside
-/// `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise. The data is read
-/// once, and may change meanwhile.
+/// `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise, and to be
+/// kept while the QP is stopped. The data is read once, and may change meanwhile.
 pub fn deliver(
     target: &Responder,
     header: &[u8; GRH_BYTES],
@@ -43,7 +43,7 @@ pub fn deliver(
     qkey: u32,
     solicited: bool,
 ) -> Result<bool, Nak> {
-    let _mark = target.enter_in_hand()?;
+    let _mark = target.enter_unless_stopped()?;
     let arriving = Arriving { header, payload: data, receipt: *receipt, qkey, solicited };
     match receive(target, &arriving, Policy::Auto)? {
         Outcome::Over(call) => {

@@ -24,8 +24,9 @@ pub use refused::Spoilt;
 pub use visit::Visit;
 
 use crate::arena::ArenaRef;
-use crate::arena::layout::{self, CqShared, CqeRing, Header, KeyEntry, Lane, QpShared};
+use crate::arena::layout::{self, CqShared, CqeRing, KeyEntry, Lane, QpShared, Switch};
 use crate::host::barrier;
+use crate::process::Process;
 use crate::process::gate::{self, is_established};
 use crate::process::peer::PeerProcess;
 use crate::rq::RqView;
@@ -48,6 +49,8 @@ pub enum Nak {
     RemoteOperation,
     /// The process lets nobody in for a moment ([`crate::Process::pause`]); not an answer that a peer would hear of.
     Paused,
+    /// The QP is stopped, and will go on ([`crate::Context::stop`]): no silence, and no answer that a peer would hear of.
+    Stopped,
 }
 
 /// A QP as it was when somebody decided to use it: a number and how many resets it has had.
@@ -82,8 +85,8 @@ pub struct Responder {
     cq: ArenaRef<CqShared>,
     ring: ArenaRef<[AtomicU32]>,
     cqes: Option<ArenaRef<CqeRing>>,
-    /// The header of its process's arena. The kernel itself marks there that the process has ended.
-    header: ArenaRef<Header>,
+    /// The switch of its context. The kernel itself marks there that the process has ended.
+    switch: ArenaRef<Switch>,
     /// Its process's keys.
     keys: ArenaRef<[KeyEntry; layout::KEYS]>,
     /// Its process is the calling one.
@@ -101,6 +104,7 @@ impl Responder {
         let view = &space.view;
         let lane = view.hold::<Lane>(lane_offset)?;
         let qp = view.hold::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
+        let switch = view.hold::<Switch>(qp.switch.load(Ordering::Relaxed))?;
         let cq = view.hold::<CqShared>(lane.cq.load(Ordering::Relaxed))?;
         let ring =
             view.hold_slice(lane.ring.load(Ordering::Relaxed), lane.mask.load(Ordering::Relaxed) as usize + 1)?;
@@ -130,7 +134,7 @@ impl Responder {
             return None;
         }
         let full_barrier = space.needs_full_barrier();
-        let (header, keys, own) = (space.header.clone(), space.keys.clone(), space.is_own());
+        let (keys, own) = (space.keys.clone(), space.is_own());
         Some(Responder {
             space: Arc::clone(space),
             lane,
@@ -139,7 +143,7 @@ impl Responder {
             cq,
             ring,
             cqes,
-            header,
+            switch,
             keys,
             own,
             qp_type,
@@ -196,7 +200,7 @@ impl Responder {
     #[inline(always)]
     fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
         let mark = InFlight::begin(lane, &self.full_barrier);
-        if !gate::is_open(lane, &self.qp, &self.header)
+        if !gate::is_open(lane, &self.qp, &self.switch)
             && let Some(nak) = self.not_as_usual()
         {
             return Err(nak);
@@ -212,8 +216,17 @@ impl Responder {
         self.enter_by(lane)
     }
 
-    /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause waits for: what was begun is finished.
+    /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause and a stop wait for: what was begun is finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
+        let mark = InFlight::begin(&self.lane, &self.full_barrier);
+        match self.not_as_usual() {
+            None | Some(Nak::Paused | Nak::Stopped) => Ok(mark),
+            Some(nak) => Err(nak),
+        }
+    }
+
+    /// [`Responder::enter_in_hand`] that may be refused: with what is done in one visit, and may be done later.
+    pub(crate) fn enter_unless_stopped(&self) -> Result<InFlight<'_>, Nak> {
         let mark = InFlight::begin(&self.lane, &self.full_barrier);
         match self.not_as_usual() {
             None | Some(Nak::Paused) => Ok(mark),
@@ -225,14 +238,22 @@ impl Responder {
     #[cold]
     #[inline(never)]
     fn not_as_usual(&self) -> Option<Nak> {
+        if gate::is_saved(&self.switch) {
+            // However it ends: it may be restored.
+            return Some(Nak::Stopped);
+        }
         let state = self.qp.state.load(Ordering::Acquire);
         // IBA 10.3.1: RTR, RTS, SQD and SQE receive.
         let receives = (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state);
-        if !receives || self.lane.open.load(Ordering::Relaxed) == 0 || self.space.is_dead() {
+        if !receives
+            || self.lane.open.load(Ordering::Relaxed) == 0
+            || self.space.is_dead()
+            || gate::has_ended(&self.switch)
+        {
             return Some(Nak::Silence);
         }
-        if !self.space.is_open() {
-            return Some(Nak::Paused);
+        if gate::is_closed(&self.switch) {
+            return Some(if gate::is_stopped(&self.switch) { Nak::Stopped } else { Nak::Paused });
         }
         if state == QpState::Rtr as u32 && !is_established(&self.qp) {
             self.established();
@@ -248,9 +269,22 @@ impl Responder {
         }
     }
 
-    /// The PSN that the owner expects next (RC).
-    pub fn expected_psn(&self) -> u32 {
-        self.lane.next_psn().unwrap_or_else(|| self.qp.rq_psn.load(Ordering::Relaxed))
+    /// Whether the QP, which was saved, is gone from where it was, by itself or with its process, and is not to be waited for there
+    /// any more: it is restored elsewhere, or will not be.
+    #[cold]
+    pub(crate) fn is_over(&self, process: &Process) -> bool {
+        let is_dead = self.space.is_dead() || gate::has_ended(&self.switch);
+        if !is_dead && self.lane.open.load(Ordering::Relaxed) != 0 && self.has_lane() {
+            return false;
+        }
+        let incarnation = self.space.header.incarnation.each_ref().map(|word| word.load(Ordering::Relaxed));
+        !process.rendezvous.may_be_restored(layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)), incarnation)
+    }
+
+    /// The PSN that the owner expects next (RC), if it does not take any.
+    pub fn expected_psn(&self) -> Option<u32> {
+        let first = || Some(self.qp.rq_psn.load(Ordering::Relaxed)).filter(|psn| *psn != layout::ANY_PSN);
+        self.lane.next_psn().or_else(first)
     }
 
     /// Orders what the initiator has stored before what it looks at next, inside the mark.
@@ -289,7 +323,7 @@ impl Responder {
 
     /// What the responder does when it refuses an RDMA operation with `nak` on a reliable service (IBA 9.9.3, class C): the
     /// QP goes to ERR with an affiliated asynchronous error. On UC the message is dropped (class D). False while the process
-    /// is paused: then it is to be refused later, or the QP would go on as if nothing had been. `note` says what was refused, inside
+    /// is paused or the QP stopped: then it is to be refused later, or the QP would go on as if nothing had been. `note` says what was refused, inside
     /// the mark: outside, the QP may be gone, and something else be where it was.
     #[cold]
     #[must_use]
@@ -299,14 +333,14 @@ impl Responder {
         }
         let _mark = match self.enter() {
             Ok(mark) => mark,
-            Err(refused) => return refused != Nak::Paused,
+            Err(refused) => return !matches!(refused, Nak::Paused | Nak::Stopped),
         };
         note(self);
         match nak {
             Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
             Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),
             Nak::RemoteOperation => self.fail(Some(event::QP_FATAL)),
-            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused => {}
+            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped => {}
         }
         true
     }

@@ -88,6 +88,16 @@ impl RecvQueue {
         Some(completion)
     }
 
+    /// Puts the receive back that was claimed and not completed, if there is one. Its claimer has ended.
+    pub(crate) fn unclaim_last(&self) {
+        let head = &self.view.shared.head;
+        let taken = self.taken.load(Ordering::Relaxed);
+        let is_claimed = head.load(Ordering::Relaxed) == taken + 1 && !self.is_completed();
+        if self.view.exclusive && is_claimed {
+            head.store(taken, Ordering::Relaxed);
+        }
+    }
+
     /// Takes all that are posted: their cookies. Nobody is in flight, and what was completed has been taken.
     pub(crate) fn flush_exclusive(&self) -> Vec<u64> {
         let state = self.state.lock();

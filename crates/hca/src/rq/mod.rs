@@ -7,6 +7,7 @@
 //! order, so entries name them by index and the owner keeps the list of free ones.
 
 pub(crate) mod exclusive;
+pub mod saved;
 
 use crate::arena::layout::{Completed, Inline, RecvWqe, RqShared, WqeSge};
 use crate::arena::{ArenaRef, Block, View};
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
+use crate::host::prefetch::{prefetch, prefetch_to_read};
 use crate::process::Process;
 use vervain_iba::{Completion, Sge};
 
@@ -129,6 +131,15 @@ impl RqView {
         None
     }
 
+    /// Claims the WQE at `position` for `me`, whichever is the oldest; false if somebody has.
+    pub(crate) fn claim_at(&self, position: u64, me: u32) -> bool {
+        let slot = &self.ring[position as usize & (self.ring.len() - 1)];
+        let e = slot.load(Ordering::Acquire);
+        entry_position(e) == position & POSITION_MASK
+            && entry_claimer(e) == 0
+            && slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of a shared
     /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before. There
     /// the line is mostly only read.
@@ -190,32 +201,6 @@ impl RqView {
 /// Advances `counter` from `from` by one, whoever does it first.
 fn help(counter: &AtomicU64, from: u64) {
     let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// Asks for a cache line to write to.
-#[inline]
-pub(crate) fn prefetch(line: *const i8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint that touches nothing, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(line);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// Asks for a cache line to read from.
-#[inline]
-fn prefetch_to_read(line: *const i8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }
 
 /// What a claimant writes into a WQE before it publishes it.

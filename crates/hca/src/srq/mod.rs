@@ -1,5 +1,6 @@
 //! Shared receive queues (IBA 10.2.9), basic and XRC.
 
+pub mod saved;
 pub mod xrcd;
 
 use crate::arena::numbers::Kind;
@@ -57,6 +58,10 @@ pub struct Srq {
 impl Srq {
     /// A shared receive queue (`man ibv_create_srq_ex`).
     pub fn create(context: &Arc<Context>, pd: &Arc<Pd>, init: &SrqInit<'_>) -> Result<Arc<Srq>> {
+        Self::with_number(context, pd, init, None)
+    }
+
+    fn with_number(context: &Arc<Context>, pd: &Arc<Pd>, init: &SrqInit<'_>, number: Option<u32>) -> Result<Arc<Srq>> {
         let process = context.process()?;
         pd.process.check()?;
         init.xrc.map_or(Ok(()), |(_, cq)| cq.process.check())?;
@@ -70,7 +75,11 @@ impl Srq {
             return Err(Error::invalid("the SRQ limit is above its size"));
         }
         let rq = Arc::new(RecvQueue::create(process, pd.number, init.max_wr, init.max_sge, false)?);
-        let number = if init.xrc.is_some() { process.new_number(Kind::Srq)? } else { 0 };
+        let number = match (init.xrc, number) {
+            (None, _) => 0,
+            (Some(_), None) => process.new_number(Kind::Srq)?,
+            (Some(_), Some(number)) => process.take_number(Kind::Srq, number).map(|()| number)?,
+        };
         rq.view.shared.xrcd.store(init.xrc.map_or(0, |(x, _)| x.id), Ordering::Relaxed);
         rq.view.shared.limit.store(init.srq_limit, Ordering::Relaxed);
         let srq = Arc::new_cyclic(|me: &Weak<Srq>| {

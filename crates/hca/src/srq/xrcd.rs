@@ -43,6 +43,21 @@ impl Xrcd {
             Some(fd) => file_id(fd)?,
             None => crate::host::random::word()? | 1,
         };
+        Self::with_id(id, oflags)
+    }
+
+    /// What makes it the domain that it is: the file, or nothing else of this host.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The domain that a saved process had, by its [`Xrcd::id`].
+    pub fn restore(context: &Context, id: u64) -> Result<Arc<Xrcd>> {
+        context.process()?;
+        Self::with_id(id, libc::O_CREAT)
+    }
+
+    fn with_id(id: u64, oflags: i32) -> Result<Arc<Xrcd>> {
         let mut all = OPEN_XRCDS.lock();
         all.retain(|x| x.strong_count() > 0);
         if let Some(known) = all.iter().filter_map(Weak::upgrade).find(|x| x.id == id) {

@@ -81,7 +81,10 @@ pub fn process() -> &'static Process {
         // SAFETY: a fresh descriptor, owned at once.
         let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
         let rendezvous = Arc::new(Nobody { slot: AtomicU32::new(3), event });
-        Ok((Ways { rendezvous, pollers: Vec::new() }, Router::new(LinkChoice::Local, devices()?, Vec::new())))
+        Ok((
+            Ways { rendezvous, pollers: Vec::new(), handlers: Vec::new() },
+            Router::new(LinkChoice::Local, devices()?, Vec::new()),
+        ))
     })
     .unwrap()
 }

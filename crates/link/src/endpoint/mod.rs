@@ -4,6 +4,7 @@
 pub mod counters;
 pub mod requester;
 pub mod responder;
+pub mod saved;
 
 use std::ops::Range;
 use vervain_hca::mr::transfer::Pieces;

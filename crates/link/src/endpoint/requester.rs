@@ -6,7 +6,8 @@ use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
 use vervain_transport::{
-    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, Status, Transmit,
+    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Status,
+    Transmit, Unusable,
 };
 use vervain_wire::opcode;
 
@@ -53,6 +54,31 @@ impl RequesterEnd {
         self.skipped = 0;
         self.requester = Some(Requester::new(&config(first_psn, sends.head())));
         Some(true)
+    }
+
+    /// What another requester needs to go on; None where there is none that goes on.
+    pub fn save(&self) -> Option<SavedRequester> {
+        self.requester.as_ref()?.save()
+    }
+
+    /// Makes a requester in the place of one that was saved, with the same requests posted. `config` is as for [`RequesterEnd::start`].
+    pub fn resume<O: PacketOut>(
+        &mut self,
+        sends: &mut Sends<'_>,
+        out: O,
+        saved: &SavedRequester,
+        config: impl FnOnce(u32, u32) -> RequesterConfig,
+    ) -> Result<(), Unusable> {
+        let head = sends.head();
+        if saved.begun > sends.tail().wrapping_sub(head) {
+            return Err(Unusable("more requests were begun than there are"));
+        }
+        // Begun, so that they go on in SQD too.
+        self.begun.set(head.wrapping_add(saved.begun));
+        self.skipped = 0;
+        let mut host = SendQueueHost { sends, skipped: 0, begun: &self.begun, out, reason: None };
+        self.requester = Some(Requester::resume(&config(saved.first_psn, head), saved, &mut host)?);
+        Ok(())
     }
 
     /// The next request that the requester has not seen.

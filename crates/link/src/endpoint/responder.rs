@@ -264,7 +264,7 @@ fn noted(inside: &Responder, refused: responder::Nak, memory: (u32, u64, u64), n
 /// What the device model says against a request, in the protocol's words.
 pub fn nak(nak: responder::Nak) -> Nak {
     match nak {
-        responder::Nak::Silence | responder::Nak::Paused => Nak::Silence,
+        responder::Nak::Silence | responder::Nak::Paused | responder::Nak::Stopped => Nak::Silence,
         responder::Nak::ReceiverNotReady(code) => Nak::ReceiverNotReady(code),
         responder::Nak::InvalidRequest => Nak::InvalidRequest,
         responder::Nak::RemoteAccess => Nak::RemoteAccess,

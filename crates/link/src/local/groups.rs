@@ -110,7 +110,7 @@ impl Groups {
         let mut waiting = others;
         while !waiting.is_empty() && Instant::now() < deadline {
             waiting.retain(|slot| match link.peer(process, *slot) {
-                Peer::Absent => false,
+                Peer::Absent | Peer::Suspended => false,
                 Peer::Connecting => true,
                 Peer::Ready(_) => {
                     // Count before sending: the answer may be quick.

@@ -1,16 +1,27 @@
 //! Connections from the processes that initiate to this one: their greeting, lanes for them, and their end.
 
-use super::groups::Groups;
+use super::restored::save_in;
 use super::socket::{Message, Socket, kind};
-use super::{Identity, slots_in};
+use super::{Local, proof_in, slots_in};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 use vervain_hca::arena::layout::VERSION;
+use vervain_hca::context::network_changed;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::process::peer::{name_of, warn_of_settings_for_packets};
 use vervain_hca::process::rendezvous::LaneRequest;
+use vervain_hca::{Error, Result};
+use vervain_names::AddressMap;
+use vervain_names::parking::{ADDRESS, ANSWER, Step, pair_in};
+
+/// Addresses that a supervisor tells at most: more are none of a job.
+const MOST_MOVED: usize = 64 << 10;
+/// Bytes of stack that a step of parking has.
+const PARKING_STACK: usize = 256 << 10;
 
 #[derive(Default)]
 pub(super) struct Incoming {
@@ -27,19 +38,33 @@ struct Connection {
     socket: Socket,
     slots: Vec<u32>,
     incarnation: [u64; 2],
+    proof: [u64; 2],
+    /// It has been told who this process is, and what of its past it has to know.
+    welcomed: bool,
+    /// It was looking for another process, whose name this one keeps.
+    astray: bool,
     /// Numbers of objects that it has asked for.
     objects: HashSet<u32>,
+    /// Addresses that have become others, as a supervisor tells before it has the process rejoin.
+    moved: Vec<(IpAddr, IpAddr)>,
+}
+
+impl Connection {
+    fn new(socket: Socket, astray: bool) -> Connection {
+        let (slots, incarnation, proof, objects) = (Vec::new(), [0; 2], [0; 2], HashSet::new());
+        let moved = Vec::new();
+        Connection { socket, slots, incarnation, proof, welcomed: false, astray, objects, moved }
+    }
 }
 
 impl Incoming {
     /// Takes a new connection.
-    pub(super) fn add(&self, socket: Socket, watch: impl FnOnce(&Socket, u32) -> bool) {
+    pub(super) fn add(&self, socket: Socket, astray: bool, watch: impl FnOnce(&Socket, u32) -> bool) {
         let mut state = self.state.lock();
         let id = state.next;
         state.next = state.next.wrapping_add(1);
         if watch(&socket, id) {
-            let (slots, objects) = (Vec::new(), HashSet::new());
-            state.peers.insert(id, Connection { socket, slots, incarnation: [0; 2], objects });
+            state.peers.insert(id, Connection::new(socket, astray));
         }
     }
 
@@ -49,7 +74,7 @@ impl Incoming {
     }
 
     /// What connection `id` has sent.
-    pub(super) fn handle(&self, id: u32, process: &'static Process, identity: &Identity, groups: &Groups) {
+    pub(super) fn handle(&self, id: u32, process: &'static Process, link: &Local) {
         loop {
             // Not locked while the process works: it may ask whether an initiator lives.
             let received = match self.state.lock().peers.get(&id) {
@@ -57,18 +82,19 @@ impl Incoming {
                 None => return,
             };
             match received {
-                Ok(Some((message, _fds))) => self.message(id, &message, process, identity, groups),
+                Ok(Some((message, _fds))) => self.message(id, &message, process, link),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 Ok(None) | Err(_) => {
-                    self.end(id, process, groups);
+                    self.end(id, process, link);
                     return;
                 }
             }
         }
     }
 
-    fn message(&self, id: u32, m: &Message, process: &'static Process, identity: &Identity, groups: &Groups) {
+    fn message(&self, id: u32, m: &Message, process: &'static Process, link: &Local) {
+        let Local { identity, groups, suspense, .. } = link;
         match m.kind {
             kind::HELLO if m.args[0] != VERSION => {
                 log::error!(
@@ -77,10 +103,26 @@ impl Incoming {
                 );
                 self.reply(id, &Message::new(kind::REFUSED, &[VERSION], &[]), &[]);
             }
+            _ if Step::of(m.kind).is_some() => self.park(id, m.kind, process),
+            ADDRESS => {
+                if let Some(c) = self.state.lock().peers.get_mut(&id).filter(|c| c.moved.len() < MOST_MOVED) {
+                    c.moved.push(pair_in(m.wide));
+                }
+            }
+            kind::YIELD => {
+                let yields = link.yield_names(m);
+                self.reply(id, &Message::new(kind::YIELD_REPLY, &[u32::from(yields)], &[]), &[]);
+            }
+            // Nobody is there.
+            kind::HELLO if self.state.lock().peers.get(&id).is_some_and(|c| c.astray) => self.end(id, process, link),
             kind::HELLO => {
                 self.tell_of(id);
-                self.greet(id, m, process, groups);
+                self.greet(id, m, process, link);
                 self.reply(id, &identity.message(kind::WELCOME), &[identity.arena.as_fd(), identity.wake.as_fd()]);
+                link.past().iter().for_each(|message| self.reply(id, message, &[]));
+                if let Some(c) = self.state.lock().peers.get_mut(&id) {
+                    c.welcomed = true;
+                }
             }
             kind::SLOTS => {
                 if let Some(c) = self.state.lock().peers.get_mut(&id) {
@@ -108,6 +150,25 @@ impl Incoming {
                 groups.note(m, m.kind == kind::JOIN);
                 self.reply(id, &Message::new(kind::ACK, &[m.args[1]], &[]), &[]);
             }
+            kind::SAVED => {
+                let of = |c: &Connection| (c.slots.clone(), c.incarnation, c.proof);
+                let known = self.state.lock().peers.get(&id).map(of);
+                if let Some((slots, incarnation, proof)) = known {
+                    suspense.saved(&slots, incarnation, proof, m.wide[0], m.args[0]);
+                }
+            }
+            kind::SAVE_IS_OVER => {
+                let slots = self.state.lock().peers.get(&id).map(|c| c.slots.clone()).unwrap_or_default();
+                suspense.is_over(&slots, m.wide[0]);
+            }
+            kind::RESTORED => {
+                let slots = slots_in(m);
+                // What the saved process has said before it ended comes first.
+                slots.iter().for_each(|slot| link.outgoing.handle(*slot, link));
+                let who = self.state.lock().peers.get(&id).map_or([0; 2], |c| c.incarnation);
+                let good = suspense.takes_the_place(&slots, who, &m.wide, save_in(m));
+                self.reply(id, &Message::new(kind::RESTORED_REPLY, &[u32::from(good)], &[]), &[]);
+            }
             kind::MEMBERS => {
                 for member in groups.own_members() {
                     self.reply(id, &member, &[]);
@@ -115,6 +176,38 @@ impl Incoming {
                 self.reply(id, &Message::new(kind::ACK, &[m.args[0]], &[]), &[]);
             }
             _ => {}
+        }
+    }
+
+    /// A supervisor wants a step of parking. The progress thread has its part in some of them, so it is taken in another, which alone has
+    /// the connection from then on.
+    fn park(&self, id: u32, kind: u32, process: &'static Process) {
+        let Some(Connection { socket, moved, .. }) = self.state.lock().peers.remove(&id) else { return };
+        let Some(step) = Step::of(kind) else { return };
+        let socket = Arc::new(socket);
+        let of_thread = Arc::clone(&socket);
+        let answer = |socket: &Socket, errno: i32| {
+            // Who does not wait for it needs none.
+            let _ = socket.send(&Message::new(ANSWER, &[errno.cast_unsigned()], &[]), &[]);
+        };
+        let taken = vervain_scheduler::spawn("vervain-park", PARKING_STACK, move || {
+            // Who has asked was killed, and another may have asked for something else since.
+            if of_thread.is_ended() {
+                return;
+            }
+            let taken = match step {
+                Step::Stop => process.park(),
+                Step::Leave => process.leave(),
+                Step::Rejoin => rejoin(process, moved),
+                Step::Go => process.unpark(),
+            };
+            if let Err(error) = &taken {
+                log::error!("the job cannot be checkpointed or go on ({step:?}): {error}");
+            }
+            answer(&of_thread, taken.map_or_else(|error| error.errno(), |()| 0));
+        });
+        if let Err(error) = taken {
+            answer(&socket, error.raw_os_error().unwrap_or(libc::EAGAIN));
         }
     }
 
@@ -153,7 +246,7 @@ impl Incoming {
     }
 
     /// A process introduces itself. An earlier one under the same slot has ended, even if its connection still shows life.
-    fn greet(&self, id: u32, m: &Message, process: &'static Process, groups: &Groups) {
+    fn greet(&self, id: u32, m: &Message, process: &'static Process, link: &Local) {
         let slots = slots_in(m);
         let incarnation = [m.wide[0], m.wide[1]];
         let mut state = self.state.lock();
@@ -166,11 +259,28 @@ impl Incoming {
             .map(|(other, _)| *other)
             .collect();
         drop(state);
-        stale.iter().for_each(|other| self.end(*other, process, groups));
+        for other in stale {
+            // It may have said that it was saved.
+            self.handle(other, process, link);
+            self.end(other, process, link);
+        }
         state = self.state.lock();
         if let Some(c) = state.peers.get_mut(&id) {
-            (c.slots, c.incarnation) = (slots, incarnation);
+            (c.slots, c.incarnation, c.proof) = (slots, incarnation, proof_in(m));
         }
+    }
+
+    /// The processes that are connected and know this one: slots, incarnation, proof.
+    pub(super) fn known(&self) -> Vec<(Vec<u32>, [u64; 2], [u64; 2])> {
+        let state = self.state.lock();
+        let welcomed = state.peers.values().filter(|c| c.welcomed && !c.slots.is_empty());
+        welcomed.map(|c| (c.slots.clone(), c.incarnation, c.proof)).collect()
+    }
+
+    /// Sends `message` to every process that is connected; whether each could take it.
+    pub(super) fn try_tell_all(&self, message: &Message) -> bool {
+        let told = |c: &Connection| c.socket.send(message, &[]) != Err(Errno::AGAIN);
+        self.state.lock().peers.values().all(told)
     }
 
     /// Sends `message` to every process that is connected.
@@ -188,11 +298,23 @@ impl Incoming {
         }
     }
 
-    fn end(&self, id: u32, process: &'static Process, groups: &Groups) {
+    fn end(&self, id: u32, process: &'static Process, link: &Local) {
         let Some(c) = self.state.lock().peers.remove(&id) else { return };
         // Another connection of the same process may still be there.
         let gone: Vec<u32> = c.slots.iter().copied().filter(|s| !self.has(*s)).collect();
-        groups.forget(&gone);
-        process.reap(&gone);
+        link.groups.forget(&gone);
+        link.suspense.has_ended(&gone, c.incarnation);
+        if link.suspense.was_saved(&gone) {
+            link.keep_names(&gone);
+            process.reap_saved(&gone);
+        } else {
+            process.reap(&gone);
+        }
     }
+}
+
+/// The process has again what it had given up, where these addresses have become others.
+fn rejoin(process: &'static Process, moved: Vec<(IpAddr, IpAddr)>) -> Result<()> {
+    let map = AddressMap::new(moved).map_err(|e| Error::new(libc::EPROTO, e.to_string()))?;
+    process.rejoin(&map.pairs().collect::<Vec<_>>(), network_changed)
 }

@@ -8,7 +8,9 @@ mod groups;
 mod incoming;
 mod network;
 mod outgoing;
+mod restored;
 pub(crate) mod socket;
+mod suspense;
 
 use crate::os_error;
 use groups::Groups;
@@ -21,13 +23,15 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 use socket::{Message, Socket, kind};
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use suspense::Suspense;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::PeerProcess;
-use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::process::rendezvous::{Acquaintance, Credentials, LaneReply, LaneRequest, Member, Peer, Rendezvous};
 use vervain_hca::process::{self, Process, keep_from_children};
-use vervain_hca::{Error, Gid, Result};
+use vervain_hca::{Error, Gid, Result, now_ns};
 
 /// Whose event an epoll entry is.
 #[derive(Clone, Copy)]
@@ -65,6 +69,9 @@ pub(crate) struct Identity {
     pub arena: OwnedFd,
     pub wake: OwnedFd,
     pub incarnation: [u64; 2],
+    /// By which peers know it again when it was saved and is restored, and what they know that by.
+    secret: [u64; 4],
+    proof: [u64; 2],
     pub uid: u32,
     /// Whether who looks like this user is this user.
     tells_users_apart: bool,
@@ -80,7 +87,8 @@ impl Identity {
         for (to, slot) in args[1..].iter_mut().zip(self.slots.lock().iter()) {
             *to = *slot;
         }
-        Message::new(kind, &args, &self.incarnation)
+        let ([a, b], [c, d]) = (self.incarnation, self.proof);
+        Message::new(kind, &args, &[a, b, c, d])
     }
 
     /// The process at the other end, if it is this user's: others have no business here (DESIGN decision 7). Its pid is 0
@@ -101,6 +109,11 @@ fn slots_in(message: &Message) -> Vec<u32> {
     message.args[1..=SLOTS_PER_PROCESS].iter().copied().filter(|s| *s != 0).collect()
 }
 
+/// What the sender of a greeting is known by when it is restored.
+fn proof_in(message: &Message) -> [u64; 2] {
+    [message.wide[2], message.wide[3]]
+}
+
 /// The way to the processes of this host.
 pub struct Local {
     epoll: OwnedFd,
@@ -111,6 +124,15 @@ pub struct Local {
     outgoing: Outgoing,
     incoming: Incoming,
     groups: Groups,
+    suspense: Suspense,
+    /// Names of processes that are waited for, until when.
+    kept: OwnerLock<Vec<(u32, Socket, u64)>>,
+    /// The number of the save that was told last, 0 if it is over.
+    save: AtomicU64,
+    /// For how many seconds this process is waited for when it ends after that.
+    suspense_s: AtomicU32,
+    /// The saved processes that this one is in the place of: their slots, and what it shows for it.
+    pasts: OwnerLock<Vec<(Vec<u32>, Credentials)>>,
     /// None where the system refuses it: then ports stay as they were at the start.
     network: Option<Watch>,
     /// Given up for a moment when there is no other descriptor to be had.
@@ -142,7 +164,10 @@ impl Local {
             keep_from_children(watch.as_fd().as_raw_fd());
         }
         let (incarnation, slots) = (init.incarnation, OwnerLock::default());
-        let identity = Identity { arena, wake, incarnation, uid, tells_users_apart: apart.is_ok(), slots };
+        let mut secret = [0; 4];
+        secret.iter_mut().try_for_each(|word| random_word().map(|random| *word = random))?;
+        let (proof, tells_users_apart) = (suspense::proof_of(&secret), apart.is_ok());
+        let identity = Identity { arena, wake, incarnation, secret, proof, uid, tells_users_apart, slots };
         Ok(Local {
             epoll,
             identity,
@@ -151,6 +176,11 @@ impl Local {
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             groups: Groups::default(),
+            suspense: Suspense::default(),
+            kept: OwnerLock::default(),
+            save: AtomicU64::new(0),
+            suspense_s: AtomicU32::new(0),
+            pasts: OwnerLock::default(),
             network,
             spare,
         })
@@ -161,12 +191,15 @@ impl Local {
     }
 
     fn accept_all(&self, slot: u32) {
-        let listeners = self.listeners.lock();
-        let Some((_, listener)) = listeners.iter().find(|(s, _)| *s == slot) else { return };
+        let (listeners, kept) = (self.listeners.lock(), self.kept.lock());
+        let own = listeners.iter().find(|(s, _)| *s == slot).map(|(_, listener)| listener);
+        let anothers = kept.iter().find(|(s, ..)| *s == slot).map(|(_, listener, _)| listener);
+        let Some(listener) = own.or(anothers) else { return };
         loop {
             match listener.accept() {
                 Ok(socket) if self.identity.trust(&socket).is_some() => {
-                    self.incoming.add(socket, |socket, id| self.watch(socket, Token::Incoming(id)).is_ok());
+                    let watch = |socket: &Socket, id| self.watch(socket, Token::Incoming(id)).is_ok();
+                    self.incoming.add(socket, own.is_none(), watch);
                 }
                 Ok(_) => {}
                 Err(Errno::MFILE | Errno::NFILE) => {
@@ -179,11 +212,35 @@ impl Local {
     }
 }
 
+/// A random word of the system's.
+fn random_word() -> Result<u64> {
+    getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
+}
+
 impl Local {
+    /// Listens under the name of `slot`, which is this process's from then on; false if somebody else does.
+    fn listen(&self, slot: u32) -> Result<bool> {
+        match Socket::listen(&self.identity.name(slot)) {
+            Ok(listener) => {
+                self.watch(&listener, Token::Listener(slot)).map_err(|e| os_error("epoll", e))?;
+                self.listeners.lock().push((slot, listener));
+                self.identity.slots.lock().push(slot);
+                self.outgoing.announce_slots(&self.identity);
+                Ok(true)
+            }
+            Err(Errno::ADDRINUSE) => Ok(false),
+            Err(e) => Err(os_error("cannot make the rendezvous socket", e)),
+        }
+    }
+
     /// Why none of `count` slots is to be had: their names may be another user's.
     fn no_slot(&self, count: u32) -> Error {
         let uid = self.identity.uid;
-        let taken = format!("all {count} process slots of this user on this host are taken");
+        let among = match self.wanted.0 {
+            1 => String::new(),
+            parts => format!(" that a process of its number in the window can have, one in {parts},"),
+        };
+        let taken = format!("all {count} process slots of this user on this host{among} are taken");
         let holders = vervain_names::holders(SocketType::SEQPACKET, &vervain_names::slots(uid)).unwrap_or_default();
         match vervain_names::others(&holders, uid).first() {
             Some(other) => {
@@ -220,19 +277,47 @@ impl Rendezvous for Local {
             if slot % divisor != remainder {
                 continue;
             }
-            match Socket::listen(&self.identity.name(slot)) {
-                Ok(listener) => {
-                    self.watch(&listener, Token::Listener(slot)).map_err(|e| os_error("epoll", e))?;
-                    self.listeners.lock().push((slot, listener));
-                    self.identity.slots.lock().push(slot);
-                    self.outgoing.announce_slots(&self.identity);
-                    return Ok(slot);
-                }
-                Err(Errno::ADDRINUSE) => {}
-                Err(e) => return Err(os_error("cannot make the rendezvous socket", e)),
+            if self.listen(slot)? {
+                return Ok(slot);
             }
         }
         Err(self.no_slot(count))
+    }
+
+    fn give_slot_back(&self, slot: u32) {
+        self.listeners.lock().retain(|(listened, _)| *listened != slot);
+        self.identity.slots.lock().retain(|had| *had != slot);
+        self.outgoing.announce_slots(&self.identity);
+    }
+
+    fn claim_slot_again(&self, slot: u32, slots: &[u32], of: &Credentials) -> Result<()> {
+        self.claim_from_peers(slot, slots, of)
+    }
+
+    fn acquaintances(&self) -> Vec<Acquaintance> {
+        self.known()
+    }
+
+    fn tell_saved(&self, suspense: u32) -> Result<Credentials> {
+        self.tell_of_save(suspense)
+    }
+
+    fn tell_save_is_over(&self) {
+        self.tell_of_the_end_of_a_save();
+    }
+
+    fn may_be_restored(&self, slot: u32, incarnation: [u64; 2]) -> bool {
+        incarnation != self.identity.incarnation && self.suspense.waits_for(slot, incarnation, now_ns())
+    }
+
+    fn take_the_place(
+        &self,
+        process: &'static Process,
+        slots: &[u32],
+        of: &Credentials,
+        known: &[Acquaintance],
+    ) -> Result<()> {
+        self.introduce(process, slots, of, known)
     }
 
     fn events_fd(&self) -> RawFd {
@@ -254,18 +339,22 @@ impl Rendezvous for Local {
         for event in &events {
             match Token::of(event.data) {
                 Token::Listener(slot) => self.accept_all(slot),
-                Token::Outgoing(slot) => self.outgoing.handle(slot, &self.groups),
-                Token::Incoming(id) => self.incoming.handle(id, process, &self.identity, &self.groups),
+                Token::Outgoing(slot) => self.outgoing.handle(slot, self),
+                Token::Incoming(id) => self.incoming.handle(id, process, self),
                 Token::Network => self.network.iter().for_each(Watch::handle),
             }
         }
         self.outgoing.sweep();
+        self.let_names_go();
         process.tidy_imports();
         process.wake_waiting();
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
-        let peer = self.outgoing.peer(slot, &self.identity, |socket| self.watch(socket, Token::Outgoing(slot)).is_ok());
+        let watch = |socket: &Socket| self.watch(socket, Token::Outgoing(slot)).is_ok();
+        let waits = || self.suspense.waits_for_any(slot, now_ns());
+        let asks = || !self.keeps_name(slot) && self.suspense.may_ask(slot, now_ns());
+        let peer = self.outgoing.peer(slot, &self.identity, watch, waits, asks);
         if self.outgoing.has_ended() {
             // What was mapped of it is given back by the progress thread.
             process.wake_progress();
@@ -295,6 +384,10 @@ impl Rendezvous for Local {
 
     fn channel_gone(&self, channel: u32) {
         self.incoming.tell_all(&Message::new(kind::CHANNEL_GONE, &[channel], &[]));
+    }
+
+    fn tell_go(&self) {
+        self.incoming.tell_all(&Message::new(kind::GO, &[], &[]));
     }
 
     fn ask_for_object(&self, space: &PeerProcess, wanted: &Wanted) -> bool {

@@ -1,8 +1,8 @@
 //! Connections to the processes that this one initiates to: the handshake, their mapped arenas, and lanes asked of them.
 
-use super::groups::Groups;
+use super::restored::save_in;
 use super::socket::{Message, Socket, kind};
-use super::{Identity, slots_in};
+use super::{Identity, Local, proof_in, slots_in};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -35,35 +35,91 @@ struct Connection {
     socket: Socket,
     pid: i32,
     space: Option<Arc<PeerProcess>>,
+    /// What its welcome has said of it.
+    slots: Vec<u32>,
+    incarnation: [u64; 2],
+    proof: [u64; 2],
+    /// Its answer to who takes the place of a saved process.
+    takes_us: Option<bool>,
+    /// Somebody is waited for in its place, and it has not shown that it is that.
+    unproven: bool,
     asked: usize,
 }
 
 impl Outgoing {
-    /// The process behind `slot`; starts the handshake if there was none.
-    pub(super) fn peer(&self, slot: u32, identity: &Identity, watch: impl FnOnce(&Socket) -> bool) -> Peer {
+    /// The process behind `slot`; starts the handshake if there was none. While somebody `waits` for a saved process there, only to see
+    /// whether it is there again, when it `asks`.
+    pub(super) fn peer(
+        &self,
+        slot: u32,
+        identity: &Identity,
+        watch: impl FnOnce(&Socket) -> bool,
+        waits: impl Fn() -> bool,
+        asks: impl FnOnce() -> bool,
+    ) -> Peer {
         let mut state = self.state.lock();
-        match state.peers.get(&slot) {
-            Some(Connection { space: Some(space), .. }) if !space.is_dead() => return Peer::Ready(Arc::clone(space)),
+        match state.peers.get_mut(&slot) {
+            Some(Connection { unproven: true, .. }) if waits() => return Peer::Suspended,
+            Some(Connection { space: Some(space), unproven, .. }) if !space.is_dead() => {
+                *unproven = false;
+                return Peer::Ready(Arc::clone(space));
+            }
             Some(Connection { space: Some(_), .. }) => state.forget(slot),
-            Some(Connection { space: None, .. }) => return Peer::Connecting,
+            Some(c) => {
+                c.unproven = false;
+                return Peer::Connecting;
+            }
             None => {}
         }
+        let unproven = waits();
+        if unproven && !asks() {
+            return Peer::Suspended;
+        }
+        let absent = || if unproven { Peer::Suspended } else { Peer::Absent };
         let socket = match Socket::connect(&identity.name(slot)) {
             Ok(socket) => socket,
             // Its queue of connections is full: it is alive, and slow.
-            Err(Errno::AGAIN) => return Peer::Connecting,
-            Err(Errno::CONNREFUSED) => return Peer::Absent,
+            Err(Errno::AGAIN) if !unproven => return Peer::Connecting,
+            Err(Errno::AGAIN | Errno::CONNREFUSED) => return absent(),
             Err(e) => {
                 log::error!("cannot reach the process of slot {slot}: {}", std::io::Error::from(e));
-                return Peer::Absent;
+                return absent();
             }
         };
-        let Some(pid) = identity.trust(&socket) else { return Peer::Absent };
+        let Some(pid) = identity.trust(&socket) else { return absent() };
         if socket.send(&identity.message(kind::HELLO), &[]).is_err() || !watch(&socket) {
-            return Peer::Absent;
+            return absent();
         }
-        state.peers.insert(slot, Connection { socket, pid, space: None, asked: 0 });
-        Peer::Connecting
+        state.peers.insert(slot, Connection { unproven, ..Connection::new(socket, pid) });
+        if unproven { Peer::Suspended } else { Peer::Connecting }
+    }
+
+    /// The processes that are connected: slots, incarnation, proof.
+    pub(super) fn known(&self) -> Vec<(Vec<u32>, [u64; 2], [u64; 2])> {
+        let state = self.state.lock();
+        let welcomed = state.peers.values().filter(|c| !c.slots.is_empty());
+        welcomed.map(|c| (c.slots.clone(), c.incarnation, c.proof)).collect()
+    }
+
+    /// Sends `message` to every process that is connected; whether each could take it.
+    pub(super) fn try_tell_all(&self, message: &Message) -> bool {
+        let told = |c: &Connection| c.socket.send(message, &[]) != Err(Errno::AGAIN);
+        self.state.lock().peers.values().all(told)
+    }
+
+    /// Asks the process behind `slot` by `message` whether it takes this one for a saved one; whether it could.
+    pub(super) fn ask_to_be_taken(&self, slot: u32, message: &Message) -> bool {
+        let mut state = self.state.lock();
+        let Some(c) = state.peers.get_mut(&slot) else { return false };
+        c.takes_us = None;
+        c.socket.send(message, &[]).is_ok()
+    }
+
+    /// What the process behind `slot` answers to who takes the place of a saved one, and who it is; None while it does not.
+    pub(super) fn takes_us(&self, slot: u32) -> Option<(bool, [u64; 2])> {
+        let state = self.state.lock();
+        let c = state.peers.get(&slot)?;
+        Some((c.takes_us?, c.incarnation))
     }
 
     /// Tells every peer that this process has more slots.
@@ -141,7 +197,8 @@ impl Outgoing {
     }
 
     /// What the process behind `slot` has sent.
-    pub(super) fn handle(&self, slot: u32, groups: &Groups) {
+    pub(super) fn handle(&self, slot: u32, link: &Local) {
+        let (groups, suspense) = (&link.groups, &link.suspense);
         let mut state = self.state.lock();
         loop {
             let Some(c) = state.peers.get_mut(&slot) else { return };
@@ -156,6 +213,8 @@ impl Outgoing {
                                     let _ = c.socket.send(&ask(&heap), &[]);
                                 }
                                 c.space = Some(Arc::new(space));
+                                (c.slots, c.proof) = (slots_in(&message), proof_in(&message));
+                                c.incarnation = [message.wide[0], message.wide[1]];
                             }
                             Err(e) => {
                                 log::error!("cannot use the process of slot {slot}: {e}");
@@ -193,6 +252,17 @@ impl Outgoing {
                             space.forget_object(message.args[0], message.args[1]);
                         }
                     }
+                    kind::SAVED => {
+                        suspense.saved(&c.slots, c.incarnation, c.proof, message.wide[0], message.args[0]);
+                    }
+                    kind::RESTORED => {
+                        let of = slots_in(&message);
+                        if suspense.takes_the_place(&of, c.incarnation, &message.wide, save_in(&message)) {
+                            c.unproven = false;
+                        }
+                    }
+                    kind::SAVE_IS_OVER => suspense.is_over(&c.slots, message.wide[0]),
+                    kind::RESTORED_REPLY => c.takes_us = Some(message.args[0] != 0),
                     kind::JOIN => groups.note(&message, true),
                     kind::ACK => groups.acknowledged(message.args[0]),
                     kind::REFUSED => log::error!(
@@ -205,11 +275,24 @@ impl Outgoing {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 Ok(None) | Err(_) => {
+                    let (slots, incarnation) = (std::mem::take(&mut c.slots), c.incarnation);
                     state.forget(slot);
+                    drop(state);
+                    suspense.has_ended(&slots, incarnation);
+                    if suspense.was_saved(&slots) {
+                        link.keep_names(&slots);
+                    }
                     return;
                 }
             }
         }
+    }
+}
+
+impl Connection {
+    fn new(socket: Socket, pid: i32) -> Connection {
+        let (slots, incarnation, proof) = (Vec::new(), [0; 2], [0; 2]);
+        Connection { socket, pid, space: None, slots, incarnation, proof, takes_us: None, unproven: false, asked: 0 }
     }
 }
 

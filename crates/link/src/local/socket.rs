@@ -58,6 +58,20 @@ pub mod kind {
     pub const CHANNEL_REPLY: u32 = 21;
     /// A completion channel is gone: its number.
     pub const CHANNEL_GONE: u32 = 22;
+    /// What was stopped in the owner goes on. Like all messages it has who waits look again, which is all that it is for.
+    pub const GO: u32 = 32;
+    /// The sender was saved while it stood still: for how many seconds it is waited for when it ends; the number of the save.
+    pub const SAVED: u32 = 33;
+    /// What was saved is void, for the sender goes on: the number of the save.
+    pub const SAVE_IS_OVER: u32 = 34;
+    /// The sender takes the place of a saved process: its slots, then the number of the save in two words; its secret.
+    pub const RESTORED: u32 = 35;
+    /// The answer: 1 if it does.
+    pub const RESTORED_REPLY: u32 = 36;
+    /// The sender is going to take the place of a saved process, as in RESTORED, and wants the names of its slots, which the owner keeps.
+    pub const YIELD: u32 = 37;
+    /// The answer: 1 if it does not keep them any more.
+    pub const YIELD_REPLY: u32 = 38;
 }
 
 impl Message {
@@ -150,8 +164,16 @@ impl Socket {
         rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// The next message; EAGAIN when there is none, `Ok(None)` when the other end is gone.
+    /// The next message; EAGAIN when there is none, `Ok(None)` when the other end is gone and all it has said was received.
     pub fn receive(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, Errno> {
+        match self.receive_one() {
+            // Told once, before what stands in the queue, if the other end has gone without receiving all.
+            Err(Errno::CONNRESET) => self.receive_one(),
+            received => received,
+        }
+    }
+
+    fn receive_one(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, Errno> {
         let mut bytes = [0u8; 64];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -187,6 +209,20 @@ mod tests {
     fn a_message_survives_its_bytes() {
         let m = Message::new(kind::LANE, &[1, 2, u32::MAX], &[u64::MAX, 7]);
         assert_eq!(Message::from_bytes(&m.to_bytes()), m);
+    }
+
+    #[test]
+    fn the_last_words_of_one_that_has_not_received_all_are_heard() {
+        let name = format!("vervain-test/words-{}", std::process::id());
+        let listener = Socket::listen(&name).unwrap();
+        let client = Socket::connect(&name).unwrap();
+        let server = listener.accept().unwrap();
+        server.send(&Message::new(kind::ACK, &[], &[]), &[]).unwrap();
+        let word = Message::new(kind::LANE, &[7], &[]);
+        client.send(&word, &[]).unwrap();
+        drop(client);
+        assert_eq!(server.receive().unwrap().unwrap().0, word);
+        assert!(matches!(server.receive(), Ok(None)));
     }
 
     #[test]

@@ -10,12 +10,13 @@ use super::rx::Backlog;
 use super::timers::NEVER;
 use crate::endpoint::counters;
 use crate::endpoint::responder::{self, Inbound};
+use crate::endpoint::saved;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::{Qp, QpAttr, QpType, mig};
-use vervain_transport::{Responder, ResponderConfig, ResponderCounters, Service, Window};
+use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
+use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResponder, Service, Window};
 use vervain_wire::{Packet, opcode};
 
 /// The only P_Key there is, of full membership.
@@ -44,6 +45,8 @@ pub(super) struct Connection {
     pub engine: Arc<Engine>,
     /// Its requester; taken under the lock of the QP's send queue only.
     pub outbound: OwnerLock<Outbound>,
+    /// What its responder was made from.
+    responder_config: ResponderConfig,
     replying: OwnerLock<Replying>,
     /// The responder may have something to say. Said before the program can know of what it answers; changed under the lock of
     /// `replying`.
@@ -109,6 +112,13 @@ impl Path {
         }
     }
 
+    /// `connection` is gone. Nothing may ever be sent by the path, and then nobody takes what waits there.
+    fn forget(&self, connection: &Connection) {
+        if connection.in_path_acks_due.load(Ordering::Relaxed) {
+            self.acks_due.lock().retain(|other| !std::ptr::eq(other.as_ptr(), connection));
+        }
+    }
+
     /// The connections of the path that have been about to owe an acknowledgement since the last call.
     pub(super) fn take_acks_due(&self) -> Vec<Arc<Connection>> {
         if !self.any_owes.load(Ordering::Relaxed) {
@@ -119,6 +129,12 @@ impl Path {
         let taken: Vec<_> = acks_due.drain(..).filter_map(|connection| connection.upgrade()).collect();
         taken.iter().for_each(|connection| connection.in_path_acks_due.store(false, Ordering::Relaxed));
         taken
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.path.forget(self);
     }
 }
 
@@ -138,7 +154,7 @@ impl Connection {
             _ => Service::Rc,
         };
         let migrated = attr.path_mig_state == mig::MIGRATED;
-        let responder = Responder::new(&ResponderConfig {
+        let responder_config = ResponderConfig {
             service,
             dest_qpn: attr.dest_qp_num,
             pkey: PKEY,
@@ -147,7 +163,8 @@ impl Connection {
             mtu: 128 << attr.path_mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             acks_first: false,
-        });
+        };
+        let responder = Responder::new(&responder_config);
         let to = Destination::new(remote, &attr.ah.grh);
         let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };
         Connection {
@@ -163,6 +180,7 @@ impl Connection {
             pace,
             engine: Arc::clone(engine),
             outbound: OwnerLock::default(),
+            responder_config,
             replying: OwnerLock::new(Replying {
                 responder,
                 told: ResponderCounters::default(),
@@ -277,6 +295,21 @@ impl Connection {
         let result = f(responder, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
         counters::of_responder(&qp.tally, responder.counters(), told);
         Some(result)
+    }
+
+    /// What another responder needs to go on, of a QP that is stopped.
+    pub(super) fn save_responder(&self, qp: &Qp) -> Option<SavedResponder> {
+        let mut saved = self.reply(qp, |responder, host| responder.save(host))?;
+        saved::name_by_places(qp, &mut saved).then_some(saved)
+    }
+
+    /// Goes on in the place of a responder that was saved.
+    pub(super) fn resume_responder(&self, qp: &Qp, mut saved: SavedResponder) -> Result<()> {
+        saved::claim_places(qp, &mut saved)?;
+        let responder = Responder::resume(&self.responder_config, &saved).map_err(saved::unusable)?;
+        self.replying.lock().responder = responder;
+        self.may_owe.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// How many READs and atomics the peer may have outstanding from now on.

@@ -17,7 +17,7 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Process;
 use vervain_hca::qp::carrier::Datagram;
-use vervain_hca::responder::datagram;
+use vervain_hca::responder::{self, datagram};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Gid, Qp, QpType, Result, now_ns, wc};
 use vervain_transport::{Nak, Nanos};
@@ -182,12 +182,17 @@ impl Engine {
             if listener.closed.load(Ordering::Relaxed) {
                 continue;
             }
+            let mut is_stopped = false;
             // What is dropped for want of a receive or for its Q_Key is dropped in silence (IBA 9.8.3.2).
             let delivered = lanes.get(&qp, 0).and_then(|lane| {
                 let (payload, solicited) = (Pieces::of(packet.payload), headers.bth.solicited);
-                datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited).map_err(nak)
+                let delivered = datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited);
+                is_stopped = delivered == Err(responder::Nak::Stopped);
+                delivered.map_err(nak)
             });
             match delivered {
+                // It is kept; one for a group may be for others too, and is lost for this one.
+                Err(_) if is_stopped && headers.bth.dest_qpn == qpn => return false,
                 Ok(true) => qp.tally.add(Word::Sends, 1),
                 Err(Nak::InvalidRequest) => {
                     datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);

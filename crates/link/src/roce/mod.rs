@@ -8,6 +8,7 @@ mod connection;
 mod datagrams;
 mod idle_probe;
 mod inspect;
+mod management;
 mod outbound;
 mod pacing;
 mod packet_sink;
@@ -20,9 +21,10 @@ mod timers;
 pub mod net;
 pub mod port_sharing;
 
+use crate::gsi::Gsi;
 use connection::{Connection, Path};
 use datagrams::Datagrams;
-use net::Reach;
+use net::{Arrival, Reach};
 use pacing::Paces;
 use poll::PollState;
 use ports::{LocalPort, Ports};
@@ -30,15 +32,17 @@ use rx::Receiver;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use timers::Timers;
 use vervain_hca::device::Device;
 use vervain_hca::device::lids::is_of_infiniband;
+use vervain_hca::host::address_map::first_known;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
-use vervain_hca::process::poller::Poller;
-use vervain_hca::qp::carrier::{self, Carrier, Datagram};
+use vervain_hca::process::poller::{EventHandler, Poller};
+use vervain_hca::qp::carrier::{self, Carrier, Datagram, Mad, ServiceClaim};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, QpType, Result};
 
 /// The RoCE carrier of one process.
@@ -63,13 +67,26 @@ struct Engine {
     timers: Timers,
     poll_state: PollState,
     reach: Reach,
+    /// Packets that others have received may have been kept while the process was stopped, or own ones when it was parked.
+    has_kept: AtomicBool,
+    /// Packets that lay in the sockets when these were given up.
+    kept: OwnerLock<Vec<KeptPacket>>,
+    /// Who takes what is for QP 1.
+    gsi: Arc<Gsi>,
+    /// PSN of the next packet from there.
+    management_psn: AtomicU32,
+    /// A thread opens a port for what the progress thread has sent from there.
+    is_opening_port: AtomicBool,
 }
+
+/// A packet that lay in a socket when this was given up: whose port, from whom, its bytes.
+type KeptPacket = (Arc<LocalPort>, Arrival, Vec<u8>);
 
 impl Roce {
     /// The carrier of a process that has no QP yet; sockets are opened when the first one needs them.
     ///
     /// `alone` says that there is no other way to processes of this host.
-    pub fn new(devices: &[Arc<Device>], alone: bool) -> Result<Roce> {
+    pub(crate) fn new(devices: &[Arc<Device>], alone: bool, gsi: Arc<Gsi>) -> Result<Roce> {
         let engine = Engine {
             devices: devices.to_vec(),
             ports: Ports::new(alone)?,
@@ -82,6 +99,11 @@ impl Roce {
             timers: Timers::default(),
             poll_state: PollState::default(),
             reach: Reach::default(),
+            has_kept: AtomicBool::new(false),
+            kept: OwnerLock::default(),
+            gsi,
+            management_psn: AtomicU32::new(0),
+            is_opening_port: AtomicBool::new(false),
         };
         Ok(Roce { engine: Arc::new(engine) })
     }
@@ -95,7 +117,7 @@ impl Carrier for Roce {
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
         let engine = &self.engine;
         let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
-        engine.reach.check(local.ip, local.interface, remote)?;
+        engine.reach.check(local.ip, local.interface, remote, Duration::ZERO)?;
         let port = engine.ports.open(qp.process(), local)?;
         let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
         if Arc::strong_count(&path) == 1 {
@@ -110,9 +132,9 @@ impl Carrier for Roce {
         Ok(connection)
     }
 
-    fn resolve(&self, device: u32, ah: &AhAttr) -> Result<()> {
+    fn resolve(&self, device: u32, ah: &AhAttr, patience: Duration) -> Result<()> {
         let (local, remote) = self.engine.addresses(device, ah)?;
-        self.engine.reach.check(local.ip, local.interface, remote)
+        self.engine.reach.check(local.ip, local.interface, remote, patience)
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
@@ -158,6 +180,14 @@ impl Carrier for Roce {
         self.engine.send_datagram(qp.process(), qp, datagram)
     }
 
+    fn send_mad(&self, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
+        management::send(&self.engine, process, device, ah, mad)
+    }
+
+    fn serve(&self, process: &'static Process, slot: u32, services: &[ServiceClaim]) -> Result<()> {
+        self.engine.serve(process, slot, services)
+    }
+
     fn flush(&self) {
         self.engine.ports.each(LocalPort::flush);
     }
@@ -168,6 +198,25 @@ impl Carrier for Roce {
 
     fn leave(&self, group: &Gid, qpn: u32) {
         self.engine.leave_group(group, qpn);
+    }
+}
+
+impl EventHandler for Roce {
+    fn events_fd(&self) -> Option<RawFd> {
+        Some(self.engine.ports.control_fd().as_raw_fd())
+    }
+
+    /// Lets other processes into the ports, and takes packets of this process that came to them.
+    fn handle_events(&self, _process: &'static Process) {
+        self.engine.adopt_strays();
+    }
+
+    fn leave(&self) -> Result<()> {
+        self.engine.leave_ports()
+    }
+
+    fn rejoin(&self) -> Result<()> {
+        self.engine.rejoin_ports()
     }
 }
 
@@ -192,13 +241,8 @@ impl Poller for Roce {
         self.engine.ports.packet_fd()
     }
 
-    fn events_fd(&self) -> Option<RawFd> {
-        Some(self.engine.ports.control_fd().as_raw_fd())
-    }
-
-    /// Lets other processes into the ports, and takes packets of this process that came to them.
-    fn handle_events(&self, _process: &'static Process) {
-        self.engine.adopt_strays();
+    fn take_in(&self, process: &'static Process) -> bool {
+        self.engine.take_all_in(process)
     }
 
     fn shutdown(&self) {
@@ -206,7 +250,7 @@ impl Poller for Roce {
     }
 }
 
-/// A local address and the interface that has it.
+/// A local address, as the program knows it, and the interface that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Address {
     ip: IpAddr,
@@ -220,7 +264,8 @@ impl Engine {
         let (gid, interface) = device
             .source(ah.grh.sgid_index.into())
             .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
-        let (local, remote) = (ip_of(&gid), ip_of(&ah.grh.dgid));
+        // A program may know a host by two addresses: one that it has had, and what that has become. There is one for all that is counted.
+        let (local, remote) = (ip_of(&gid), first_known(ip_of(&ah.grh.dgid)));
         if is_of_infiniband(&ah.grh.dgid) {
             return Err(Error::invalid(format!(
                 "the peer's address {remote} is of an InfiniBand port, and this port is Ethernet; use one --link-layer on \
@@ -281,7 +326,7 @@ fn ip_of(gid: &Gid) -> IpAddr {
 }
 
 /// The GID of an IP address.
-fn gid_of(ip: IpAddr) -> Gid {
+pub(crate) fn gid_of(ip: IpAddr) -> Gid {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

@@ -7,13 +7,14 @@ use super::packet_sink::{Destination, PacketSink};
 use crate::endpoint::PacketOut;
 use crate::endpoint::counters;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
+use crate::endpoint::saved::{self, SavedConnection};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::{Qp, now_ns};
+use vervain_hca::{Qp, Result, now_ns};
 use vervain_transport::{Nanos, Refused, Requester, RequesterConfig, RequesterCounters, Sent, Service, Window};
 use vervain_wire::{Headers, Packet, opcode};
 
@@ -267,6 +268,26 @@ impl carrier::Connection for Connection {
         self.outbound.lock().end.requester().is_some_and(|r| !r.is_idle())
     }
 
+    fn save(&self, qp: &Qp) -> Option<Vec<u8>> {
+        let requester = self.outbound.lock().end.save();
+        SavedConnection { requester, responder: self.save_responder(qp)? }.encode()
+    }
+
+    fn resume(&self, saved: &[u8], sends: &mut Sends<'_>) -> Result<()> {
+        let SavedConnection { requester, responder } = SavedConnection::decode(saved)?;
+        self.resume_responder(sends.qp(), responder)?;
+        let Some(requester) = requester else { return Ok(()) };
+        let path = sends.path();
+        let mut batch = self.port.batch();
+        let tally = &sends.qp().tally;
+        let mut out = PacketSink { batch: &mut batch, to: self.to, tally, pushed: 0 };
+        // Nothing is sent yet.
+        let sink = RequestSink { out: &mut out, paced: None, left: 0, with_last: false };
+        let config = |psn, head| config(self, &path, psn, head);
+        let resumed = self.outbound.lock().end.resume(sends, sink, &requester, config);
+        resumed.map_err(saved::unusable)
+    }
+
     fn disconnected(&self) {
         if let Some(mut requester) = self.outbound.lock().end.take() {
             let mut window = self.path.window.lock();
@@ -315,7 +336,7 @@ impl PacketOut for RequestSink<'_, '_, '_> {
     }
 
     #[inline]
-    fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> std::result::Result<(), Refused> {
         self.left -= 1;
         if self.with_last && opcode::is_last(headers.bth.opcode) {
             self.out.batch.keep_together();

@@ -36,6 +36,8 @@ pub(super) const ACK_DELAY_NS: u64 = 20_000;
 const RECENT_NS: u64 = 1_000_000;
 /// Between two visits to a process that is paused.
 const PAUSED_NS: u64 = 1_000_000;
+/// Between two looks of a thread that sleeps for a completion whether a process goes on that is stopped.
+const STOPPED_NS: u64 = 50_000_000;
 /// Rounds of receiving before the progress thread sees to other things.
 const ROUNDS: usize = 16;
 
@@ -88,6 +90,16 @@ impl Sleep {
     fn no_longer_than(&mut self, at: u64) {
         self.until = earlier(self.until, at);
     }
+
+    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it most of
+    /// the time, but what comes after its last poll would be seen by nobody if this had meant to sleep until packets come.
+    fn leave_to_receiver(&mut self, visit: &Visit) {
+        self.for_packets = false;
+        if !visit.polled || self.until.is_none() {
+            self.not_before = visit.now + FIRST_TICK_NS;
+            self.no_longer_than(self.not_before);
+        }
+    }
 }
 
 impl Engine {
@@ -95,8 +107,14 @@ impl Engine {
     pub(super) fn poll(&self, process: &'static Process) -> bool {
         self.uncork();
         let (rate, connected) = (&self.poll_state.rate, self.has_connections());
-        process.set_poll_interval(rate.interval(connected));
+        let interval = rate.interval(connected);
+        process.set_poll_interval(interval);
         if !rate.is_due(connected, now_ns) {
+            // The progress thread may have ended its watch meanwhile.
+            let now = rate.interval(connected);
+            if now != interval {
+                process.set_poll_interval(now);
+            }
             return false;
         }
         // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most likely polls
@@ -116,6 +134,15 @@ impl Engine {
         any |= self.expire(&mut rx);
         self.leave(process, &mut rx);
         any
+    }
+
+    /// Takes in all that has come until now; false if another thread is at it.
+    pub(super) fn take_all_in(&self, process: &'static Process) -> bool {
+        let Some(mut rx) = self.receiving.try_lock() else { return false };
+        (0..ROUNDS).take_while(|_| self.receive(&mut rx)).for_each(drop);
+        self.send_responses(&mut rx);
+        self.leave(process, &mut rx);
+        true
     }
 
     /// A thread of the program has received: what it leaves behind is seen to in time.
@@ -227,17 +254,28 @@ impl Engine {
         // Whoever wants it from now on is heard when it goes to sleep.
         let was_wanted = state.wanted.swap(0, Ordering::SeqCst) != 0;
         let now = now_ns();
+        if process.is_stopped() {
+            // Until it is woken.
+            state.sleeps_until.store(NEVER, Ordering::SeqCst);
+            return (false, None);
+        }
         if process.is_paused() {
             state.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
             return (false, Some(now + PAUSED_NS));
         }
-        if state.rate.is_watched() && self.ports.packet_fd().is_some_and(is_readable) {
-            // The program takes them, if it polls.
+        let still_kept = self.has_kept.swap(false, Ordering::SeqCst) && !self.adopt_strays();
+        let is_wanted = || self.timers.next() != NEVER || self.ports.packet_fd().is_some_and(is_readable);
+        if state.rate.is_watched() && is_wanted() {
+            // The program sees to it, if it polls.
             state.rate.activity();
             process.set_poll_interval(1);
         }
         let visit = self.visit(process, now);
         let mut sleep = self.plan_sleep(&visit, was_wanted, now < slept_until);
+        if still_kept {
+            self.has_kept.store(true, Ordering::SeqCst);
+            sleep.no_longer_than(now + FIRST_TICK_NS);
+        }
         match self.receiving.try_lock() {
             Some(mut rx) => self.receive_in_visit(process, &mut rx, &visit, &mut sleep),
             None => self.leave_to_receiver(&visit, &mut sleep),
@@ -301,6 +339,9 @@ impl Engine {
                 self.poll_state.idle_probe.lock().program_was_idle(found);
             }
             self.expire(rx);
+        } else if rx.keeps_packets() {
+            // Polls of the program may see no reason to: nothing more comes, or this thread watches.
+            self.retry_kept(process, rx);
         }
         match rx.acks_due_since() {
             Some(since) if since + patient > now_ns() && !rx.has_more_to_send() => {
@@ -311,24 +352,22 @@ impl Engine {
         }
         if rx.has_more_to_send() {
             sleep.until = Some(0);
+        } else if rx.acks_due_since().is_some() {
+            // A pause has begun.
+            sleep.no_longer_than(now_ns() + PAUSED_NS);
         }
         if rx.keeps_packets() {
             sleep.no_longer_than(now_ns() + FIRST_TICK_NS);
         }
     }
 
-    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it most of
-    /// the time.
+    /// Another thread receives, or has ended in the midst of it.
     fn leave_to_receiver(&self, visit: &Visit, sleep: &mut Sleep) {
         if self.receiving.raw().holder_is_gone() {
-            // A thread ended in the middle of receiving: what it had in hand is lost, like any packet.
+            // What it had in hand is lost, like any packet.
             self.start_over(&mut self.receiving.lock());
         }
-        sleep.for_packets = false;
-        if !visit.polled {
-            sleep.not_before = visit.now + FIRST_TICK_NS;
-            sleep.no_longer_than(sleep.not_before);
-        }
+        sleep.leave_to_receiver(visit);
     }
 
     /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether packets are
@@ -407,7 +446,9 @@ impl Engine {
                     self.send_responses(&mut rx);
                     self.expire(&mut rx);
                     let held = rx.keeps_packets().then(|| now_ns() + FIRST_TICK_NS);
-                    rx.has_more_to_send().then_some(0).or(held)
+                    // A pause has begun.
+                    let unsaid = rx.acks_due_since().map(|_| now_ns() + PAUSED_NS);
+                    rx.has_more_to_send().then_some(0).or(held).or(unsaid)
                 }
                 // Somebody else receives, and sees to timers; what it finds for us makes the channel readable.
                 None => {
@@ -417,7 +458,7 @@ impl Engine {
             };
             let (packets, deadline) = match process.is_paused() {
                 true => {
-                    not_before = now_ns() + PAUSED_NS;
+                    not_before = now_ns() + if process.is_stopped() { STOPPED_NS } else { PAUSED_NS };
                     (-1, Some(not_before))
                 }
                 false => (packets, deadline),
@@ -505,4 +546,25 @@ fn some_handler_interrupts() -> bool {
                 && action.sa_flags & libc::SA_RESTART == 0
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_packets_to_another_thread_comes_by_again() {
+        for (polled, recent, waited_for) in
+            [(true, true, false), (false, true, true), (false, false, true), (false, false, false)]
+        {
+            let visit = Visit { now: 1 << 40, polled, recent, waited_for };
+            // Until packets come, and until its time has come.
+            for until in [None, Some(visit.now + 2 * LAST_TICK_NS)] {
+                let mut sleep = Sleep { for_packets: until.is_none(), until, not_before: 0 };
+                sleep.leave_to_receiver(&visit);
+                assert!(!sleep.for_packets && sleep.until.is_some(), "{polled} {recent} {waited_for} {until:?}");
+                assert!(!polled || until.is_none() || sleep.until == until, "a program that polls is left alone");
+            }
+        }
+    }
 }

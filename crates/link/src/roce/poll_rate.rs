@@ -7,7 +7,7 @@
 //! of a conversation. When the progress thread has come by meanwhile it watches for packets, in a sleep that nothing else ends,
 //! and no poll asks: messages by memory cost no system call. The first packet then costs its wake-up.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// After so long without a packet the link is idle.
 const IDLE_AFTER_NS: u64 = 1_000_000;
@@ -46,16 +46,24 @@ impl PortPollRate {
     }
 }
 
-/// How often polls ask for packets. Of whatever thread polls: a value that is lost between two of them does no harm.
+/// What a process knows of its packets, in [`PollRate::stage`].
+mod stage {
+    /// They come or go.
+    pub(super) const BUSY: u8 = 0;
+    /// None has come or gone for a while.
+    pub(super) const IDLE: u8 = 1;
+    /// Nor does any poll ask: the progress thread watches for the next one.
+    pub(super) const WATCHED: u8 = 2;
+}
+
+/// How often polls ask for packets. Of whatever thread polls: a count or a time that is lost between two of them does no harm.
 #[derive(Default)]
 pub(super) struct PollRate {
     /// Polls that asked and found nothing.
     empty_polls: AtomicU32,
-    /// No packet has come or gone for a while.
-    idle: AtomicBool,
-    /// The progress thread watches for the next one.
-    watched: AtomicBool,
-    /// One has since `active_at`.
+    /// A [`stage`]. One word, so that whoever sees activity ends the watch with the idleness.
+    stage: AtomicU8,
+    /// A packet has come or gone since `active_at`.
     active: AtomicBool,
     active_at: AtomicU64,
     polled_at: AtomicU64,
@@ -93,24 +101,25 @@ impl PollRate {
     /// Whether no packet has come or gone for a while.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.idle.load(Ordering::Relaxed)
+        self.stage.load(Ordering::Relaxed) != stage::BUSY
     }
 
     /// The progress thread goes to sleep until packets come, if they have stayed away long enough; whether it may. From then on no
     /// poll asks until it says that there is [`PollRate::activity`].
     pub(super) fn watch(&self, connected: bool, now: u64) -> bool {
-        let quiet = now.wrapping_sub(self.active_at.load(Ordering::Relaxed));
-        if !self.is_idle() || self.active.load(Ordering::Relaxed) || connected && quiet < WATCH_CONNECTED_NS {
+        // Another thread's time may be a later one.
+        let quiet = now.saturating_sub(self.active_at.load(Ordering::Relaxed));
+        if self.active.load(Ordering::Relaxed) || connected && quiet < WATCH_CONNECTED_NS {
             return false;
         }
-        self.watched.store(true, Ordering::Relaxed);
-        true
+        let begun = self.stage.compare_exchange(stage::IDLE, stage::WATCHED, Ordering::Relaxed, Ordering::Relaxed);
+        begun.unwrap_or_else(|before| before) != stage::BUSY
     }
 
     /// Whether no poll asks, for the progress thread watches.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
+        self.stage.load(Ordering::Relaxed) == stage::WATCHED
     }
 
     /// A poll has asked; whether there was anything.
@@ -132,7 +141,7 @@ impl PollRate {
         if self.active.swap(false, Ordering::Relaxed) {
             self.active_at.store(now, Ordering::Relaxed);
         } else if now.wrapping_sub(self.active_at.load(Ordering::Relaxed)) >= IDLE_AFTER_NS {
-            self.idle.store(true, Ordering::Relaxed);
+            self.stage.store(stage::IDLE, Ordering::Relaxed);
         }
     }
 
@@ -140,8 +149,7 @@ impl PollRate {
     #[inline]
     pub(super) fn activity(&self) {
         if self.is_idle() {
-            self.idle.store(false, Ordering::Relaxed);
-            self.watched.store(false, Ordering::Relaxed);
+            self.stage.store(stage::BUSY, Ordering::Relaxed);
         }
         if !self.active.load(Ordering::Relaxed) {
             self.active.store(true, Ordering::Relaxed);

@@ -1,19 +1,24 @@
 //! The ports of this process: one for each local address that a QP has needed so far.
 
-use super::Address;
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
 use super::poll_rate::PortPollRate;
-use super::port_sharing::Sharing;
+use super::port_sharing::{self, Sharing};
+use super::{Address, gid_of};
 use crate::os_error;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+use vervain_hca::device::gids::interface_of;
+use vervain_hca::host::address_map::actual;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::process::{Process, keep_from_children};
+use vervain_hca::qp::carrier::ServiceClaim;
 use vervain_hca::{Error, Result, now_ns};
 use vervain_wire::UDP_PORT;
 
@@ -21,11 +26,12 @@ use vervain_wire::UDP_PORT;
 const MAX_CORKED: u32 = 48;
 /// How long an address that could not be opened is left alone: trying takes milliseconds, and datagrams come often.
 const REFUSED_NS: u64 = 1_000_000_000;
+/// Between two looks whether a parked process has its sockets again.
+const PARKED_NAP: Duration = Duration::from_millis(1);
 
 /// The sockets of one address, and what waits to be sent from there.
 pub(super) struct LocalPort {
     pub port: Arc<Port>,
-    address: Address,
     /// How this host's processes share it.
     pub sharing: Sharing,
     batch: OwnerLock<SendBatch>,
@@ -36,6 +42,10 @@ pub(super) struct LocalPort {
 }
 
 impl LocalPort {
+    fn address(&self) -> Address {
+        Address { ip: self.port.ip(), interface: self.port.interface() }
+    }
+
     /// The packets that are being collected.
     pub(super) fn batch(&self) -> OwnerGuard<'_, SendBatch> {
         self.batch.lock()
@@ -74,6 +84,21 @@ impl LocalPort {
     }
 }
 
+/// What is for this process of QP 1.
+struct Served {
+    slot: u32,
+    services: Vec<ServiceClaim>,
+}
+
+impl Served {
+    /// What of it is at an address.
+    fn at(&self, ip: IpAddr) -> port_sharing::Served {
+        let gid = gid_of(ip);
+        let here = self.services.iter().filter(|claim| claim.address.is_none_or(|address| address == gid));
+        port_sharing::Served { slot: self.slot, services: here.map(|claim| claim.service).collect() }
+    }
+}
+
 /// All ports.
 pub(super) struct Ports {
     list: OwnerLock<Vec<Arc<LocalPort>>>,
@@ -87,6 +112,10 @@ pub(super) struct Ports {
     /// Addresses that could not be opened, until when they are not tried again, and why.
     refused: OwnerLock<Vec<(Address, u64, Error)>>,
     control: OwnedFd,
+    /// Of QP 1. Changed under the lock of `slots`.
+    served: OwnerLock<Option<Served>>,
+    /// The process is parked, and has none of their sockets. Changed under the lock of `slots`.
+    have_left: AtomicBool,
 }
 
 impl Ports {
@@ -105,6 +134,8 @@ impl Ports {
             refused: OwnerLock::default(),
             packets: epoll()?,
             control: epoll()?,
+            served: OwnerLock::default(),
+            have_left: AtomicBool::new(false),
         })
     }
 
@@ -113,7 +144,7 @@ impl Ports {
         if let Some(port) = self.find(address) {
             return Ok(port);
         }
-        let slots = self.slots.lock();
+        let slots = self.slots_when_there();
         if let Some(port) = self.find(address) {
             return Ok(port);
         }
@@ -154,8 +185,10 @@ impl Ports {
 
     fn open_now(&self, address: Address, slots: &[u32]) -> Result<Arc<LocalPort>> {
         let (ip, interface) = (address.ip, address.interface);
-        let at = scoped(ip, UDP_PORT, interface);
-        let (sharing, socket) = Sharing::join(at, slots, &|| Port::bind(ip, interface))?;
+        let at = scoped(actual(ip), UDP_PORT, interface);
+        // With what is served, at once: nothing waits for others between here and the list, which is where who answers them looks.
+        let served = self.served.lock().as_ref().map(|served| served.at(ip));
+        let (sharing, socket) = Sharing::join(at, slots, served, &|| Port::bind(ip, interface))?;
         let port = Arc::new(Port::with_socket(ip, interface, socket)?);
         if !self.multicast_loops {
             port.spare_own_members();
@@ -165,14 +198,8 @@ impl Ports {
         // Not before it is sure that it stays open.
         keep_from_children(port.receive_socket().as_raw_fd());
         let batch = OwnerLock::new(SendBatch::new(Arc::clone(&port)));
-        let port = Arc::new(LocalPort {
-            port,
-            address,
-            sharing,
-            batch,
-            corked: AtomicU32::new(0),
-            poll_rate: PortPollRate::default(),
-        });
+        let port =
+            Arc::new(LocalPort { port, sharing, batch, corked: AtomicU32::new(0), poll_rate: PortPollRate::default() });
         let mut list = self.list.lock();
         list.push(Arc::clone(&port));
         self.count.store(list.len(), Ordering::Release);
@@ -184,8 +211,11 @@ impl Ports {
         !self.multicast_loops
     }
 
-    fn find(&self, address: Address) -> Option<Arc<LocalPort>> {
-        self.list.lock().iter().find(|p| p.address == address).cloned()
+    /// The port of `address`, if it is open.
+    pub(super) fn find(&self, address: Address) -> Option<Arc<LocalPort>> {
+        // Most addresses are one whatever interface has them, and that may just be becoming another.
+        let at = |address: Address| scoped(address.ip, UDP_PORT, address.interface);
+        self.list.lock().iter().find(|p| at(p.address()) == at(address)).cloned()
     }
 
     /// Has a port take part in a multicast group.
@@ -197,11 +227,82 @@ impl Ports {
     }
 
     pub(super) fn add_slot(&self, slot: u32) -> Result<()> {
-        let mut slots = self.slots.lock();
+        let mut slots = self.slots_when_there();
         let ports = self.list.lock().clone();
         ports.iter().try_for_each(|port| port.sharing.add_slot(slot))?;
         slots.push(slot);
         Ok(())
+    }
+
+    /// Has what is for QP 1 led to this process, at all ports that are open or will be: what names `slot`, or one of these services at an
+    /// address that it is claimed for. The first error, after all ports.
+    pub(super) fn serve(&self, slot: u32, services: &[ServiceClaim]) -> Result<()> {
+        let _slots = self.slots_when_there();
+        let served = Served { slot, services: services.to_vec() };
+        let ports = self.list.lock().clone();
+        let led: Vec<_> = ports.iter().map(|port| port.sharing.serve(served.at(port.port.ip()))).collect();
+        *self.served.lock() = Some(served);
+        led.into_iter().collect()
+    }
+
+    /// The slots; not before a process that is parked has its sockets again.
+    fn slots_when_there(&self) -> OwnerGuard<'_, Vec<u32>> {
+        loop {
+            let slots = self.slots.lock();
+            if !self.have_left.load(Ordering::Relaxed) {
+                return slots;
+            }
+            drop(slots);
+            std::thread::sleep(PARKED_NAP);
+        }
+    }
+
+    /// Gives all sockets up. Called with the receiver in hand, so that nobody is at them.
+    pub(super) fn leave(&self) -> io::Result<()> {
+        let _slots = self.slots.lock();
+        self.have_left.store(true, Ordering::Relaxed);
+        self.list.lock().iter().try_for_each(|port| self.give_up(port))
+    }
+
+    fn give_up(&self, port: &LocalPort) -> io::Result<()> {
+        // Others may hold the socket too, and so keep the entry of a number that leads nowhere.
+        port.port.each_receive_socket(|socket| {
+            let _ = epoll::delete(&self.packets, socket);
+            Ok(())
+        })?;
+        port.sharing.leave()?;
+        port.port.close()
+    }
+
+    /// Has them again, all or none, on the interfaces that have their addresses now.
+    pub(super) fn rejoin(&self) -> Result<()> {
+        let _slots = self.slots.lock();
+        if !self.have_left.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let ports = self.list.lock().clone();
+        if let Err(error) = ports.iter().try_for_each(|port| self.take_back(port)) {
+            for port in &ports {
+                self.give_up(port).map_err(|e| os_failure(port, &e))?;
+            }
+            return Err(error);
+        }
+        // The clock may be another too.
+        self.refused.lock().clear();
+        self.have_left.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn take_back(&self, port: &LocalPort) -> Result<()> {
+        let Address { ip, interface } = port.address();
+        let interface = interface_of(&gid_of(ip), interface).unwrap_or(interface);
+        let socket = port.sharing.rejoin(scoped(actual(ip), UDP_PORT, interface), &|| Port::bind(ip, interface))?;
+        let reopened = port.port.reopen(socket, interface).and_then(|()| {
+            port.port.each_receive_socket(|socket| {
+                Ok(epoll::add(&self.packets, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+            })
+        });
+        reopened.map_err(|e| os_failure(port, &e))
     }
 
     /// Readable when there is something to do about sharing a port.
@@ -233,6 +334,11 @@ impl Ports {
     pub(super) fn packet_fd(&self) -> Option<RawFd> {
         (self.count.load(Ordering::Acquire) != 0).then(|| self.packets.as_raw_fd())
     }
+}
+
+fn os_failure(port: &LocalPort, e: &io::Error) -> Error {
+    let what = format!("cannot receive RoCE packets at {} again: {e}", actual(port.port.ip()));
+    Error::new(e.raw_os_error().unwrap_or(libc::EIO), what)
 }
 
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<()> {

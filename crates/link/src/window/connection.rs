@@ -270,6 +270,10 @@ impl Connection {
         // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
         let pair = self.pair();
         pair.iter().for_each(|pair| pair.wait_for_room(self));
+        // Whoever has made room just before has not seen that somebody waits. An answer that is waited for comes by itself.
+        if !self.awaits_landing() && pair.is_some_and(|pair| pair.has_room(Class::Request)) {
+            return Progress::More;
+        }
         if self.service == Service::Uc {
             // There is no timer of the protocol's.
             self.deadline.store(self.waits(pair) + ABSENT_NS, Ordering::SeqCst);
@@ -391,10 +395,11 @@ impl Connection {
 
     /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would take it along.
     pub fn close(&self) {
-        self.pair().iter().for_each(|pair| pair.flush());
         let mut replying = self.replying.lock();
         self.closed.store(true, Ordering::Relaxed);
         replying.1.release();
+        drop(replying);
+        self.pair().iter().for_each(|pair| pair.flush());
     }
 }
 

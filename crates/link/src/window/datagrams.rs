@@ -6,12 +6,13 @@ use super::connection::PKEY;
 use super::pair::{Pair, encode};
 use super::{Engine, JOIN};
 use crate::endpoint::responder::{Lanes, nak};
+use crate::gsi::mad::QPN;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::port_counters::Word;
-use vervain_hca::device::{grh, lids};
+use vervain_hca::device::{Device, grh, lids};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::carrier::Datagram;
@@ -97,33 +98,34 @@ impl Patience {
 
 /// What stands in front of the payload.
 #[derive(Debug, PartialEq)]
-struct Route {
-    dgid: Gid,
-    traffic_class: u8,
-    hop_limit: u8,
-    flow_label: u32,
-    lrh: Lrh,
+pub(super) struct Route {
+    pub dgid: Gid,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
+    pub flow_label: u32,
+    pub lrh: Lrh,
 }
 
 /// What InfiniBand says of a datagram beside its GRH; on Ethernet nothing, and all have a GRH.
 #[derive(Debug, Default, PartialEq)]
-struct Lrh {
+pub(super) struct Lrh {
     /// Which port of its node it leaves from, as [`lids::place`].
-    place: u16,
+    pub place: u16,
     service_level: u8,
     has_grh: bool,
     /// Its source is the GID of the node in the window, not that of the port.
-    from_node: bool,
+    pub from_node: bool,
 }
 
 impl Lrh {
-    fn of(ah: &AhAttr, qp: &Qp, facts: &Facts) -> Lrh {
-        if qp.device().is_ethernet() {
+    /// Of what leaves from the port of `device` that has `lid`.
+    pub fn of(ah: &AhAttr, device: &Device, lid: u16, facts: &Facts) -> Lrh {
+        if device.is_ethernet() {
             return Lrh::default();
         }
-        let source = || qp.device().gid(ah.port_num.max(1), ah.grh.sgid_index.into());
+        let source = || device.gid(ah.port_num.max(1), ah.grh.sgid_index.into());
         let from_node = ah.is_global && source().is_ok_and(|gid| gid == facts.gid(facts.node));
-        Lrh { place: lids::place(qp.lid()), service_level: ah.sl, has_grh: ah.is_global, from_node }
+        Lrh { place: lids::place(lid), service_level: ah.sl, has_grh: ah.is_global, from_node }
     }
 
     fn encode(&self) -> u16 {
@@ -138,13 +140,13 @@ impl Lrh {
 }
 
 impl Route {
-    fn of(ah: &AhAttr, lrh: Lrh) -> Route {
+    pub fn of(ah: &AhAttr, lrh: Lrh) -> Route {
         let grh = &ah.grh;
         let (traffic_class, hop_limit, flow_label) = (grh.traffic_class, grh.hop_limit, grh.flow_label);
         Route { dgid: grh.dgid, traffic_class, hop_limit, flow_label, lrh }
     }
 
-    fn encode(&self) -> [u8; ROUTE] {
+    pub fn encode(&self) -> [u8; ROUTE] {
         let mut bytes = [0; ROUTE];
         bytes[..16].copy_from_slice(&self.dgid);
         bytes[16..20].copy_from_slice(&self.flow_label.to_be_bytes());
@@ -267,7 +269,7 @@ impl Engine {
             ..Headers::default()
         };
         let headers = encode(&headers);
-        let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp, self.facts())).encode();
+        let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp.device(), qp.lid(), self.facts())).encode();
         let mut pieces = Pieces::of(&route);
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
         let listener = self.datagrams.listener(qp.qp_num())?;
@@ -299,7 +301,7 @@ impl Engine {
     }
 
     /// Whether there is a process of this number.
-    fn lives_somewhere(&self, peer: PeerId) -> bool {
+    pub(super) fn lives_somewhere(&self, peer: PeerId) -> bool {
         self.device.claims().has_process(peer.node, peer.process) == Ok(true)
     }
 
@@ -351,6 +353,10 @@ impl Engine {
         let Some(deth) = headers.deth else { return true };
         let Some((route, payload)) = packet.payload.split_first_chunk::<ROUTE>() else { return true };
         let Some(route) = Route::decode(route) else { return true };
+        if headers.bth.dest_qpn == QPN {
+            self.management(pair, deth.qkey, &route, payload);
+            return true;
+        }
         let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
         let qpns = if is_for_group {
             self.datagrams.groups.lock().get(&route.dgid).cloned().unwrap_or_default()
@@ -364,6 +370,9 @@ impl Engine {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
             if !is_for_group && qp.lacks_receive() && listener.patience.waits(now_ns()) {
+                return false;
+            }
+            if !is_for_group && qp.is_stopped() {
                 return false;
             }
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, payload.len() as u64));

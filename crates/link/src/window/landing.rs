@@ -10,7 +10,9 @@ use super::receive::Receiving;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::process::Process;
 use vervain_hca::process::grants::Grantor;
 use vervain_hca::{Qp, now_ns};
 use vervain_transport::Refused;
@@ -30,6 +32,10 @@ pub const AT_ONCE: u32 = (1 << 20) / block::MTU;
 const QUESTION: usize = 16;
 /// How long a sender waits for the answer: one that has no CPU just now takes nothing from the ring either.
 const ANSWER_NS: u64 = 1_000_000;
+/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its CPU in the midst of
+/// it; and between two looks.
+const LANDING_ENDS_NS: u64 = 200_000_000;
+const LOOK: Duration = Duration::from_micros(20);
 
 /// What a sender knows of the message under way.
 #[derive(Default)]
@@ -260,6 +266,20 @@ impl Connection {
 }
 
 impl Engine {
+    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program sees them.
+    pub fn let_landing_end(&self, process: &'static Process, connection: &Connection) {
+        let until = now_ns() + LANDING_ENDS_NS;
+        let is_under_way = || {
+            let has_peer = || connection.pair().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
+            connection.has_told.load(Ordering::Relaxed) && has_peer()
+        };
+        while is_under_way() && now_ns() < until {
+            if !self.look(process) {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
     /// The sender of a long message asks where it belongs.
     pub fn wants_landing(&self, pair: &Arc<Pair>, message: &Message) {
         if message.len != QUESTION as u64 || !message.payload.is_multiple_of(block::WORD) {

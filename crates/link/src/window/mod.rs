@@ -9,6 +9,7 @@ mod datagrams;
 mod direct;
 mod grants;
 mod landing;
+mod management;
 mod numbers;
 mod pair;
 mod path_psns;
@@ -20,6 +21,7 @@ mod receive;
 mod slot_out;
 mod watch;
 
+use crate::gsi::Gsi;
 use connection::{Connection, NEVER};
 use datagrams::Datagrams;
 use numbers::ByNumber;
@@ -36,8 +38,8 @@ use vervain_hca::device::Device;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
-use vervain_hca::process::poller::Poller;
-use vervain_hca::qp::carrier::{self, Carrier, Datagram};
+use vervain_hca::process::poller::{EventHandler, Poller};
+use vervain_hca::qp::carrier::{self, Carrier, Datagram, Mad, ServiceClaim};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
 use vervain_window::pairs::memory::Memory;
 use vervain_window::pairs::pulse::BEAT_NS;
@@ -105,6 +107,9 @@ struct Engine {
     pairs: OwnerLock<HashMap<PeerId, Arc<Pair>>>,
     connections: OwnerLock<ByNumber<Arc<Connection>>>,
     datagrams: Datagrams,
+    /// Who takes what is for QP 1, and what goes out from there.
+    gsi: Arc<Gsi>,
+    mads: management::Outgoing,
     /// Whether peers may put where data belongs, and this process at theirs.
     direct: bool,
     /// Peers that were granted memory of this process.
@@ -134,10 +139,13 @@ struct Meeting {
 
 impl Window {
     /// Makes it for the calling process, which gets a number among those of its node.
-    pub fn new(device: Arc<dyn PutDevice>) -> Result<Window> {
+    pub(crate) fn new(device: Arc<dyn PutDevice>, gsi: Arc<Gsi>) -> Result<Window> {
         device.set_program(Box::new(OwnProgram));
         let failed = |e: vervain_window::Error| Error::new(e.errno(), format!("{}: {e}", WINDOW.name()));
-        let process = Arc::new(device.claims().process().map_err(failed)?);
+        // A number stands for a part of the host's QP numbers, which all of its windows share.
+        let mut first = [0; 4];
+        getrandom::fill(&mut first).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
+        let process = Arc::new(device.claims().process_from(u32::from_ne_bytes(first)).map_err(failed)?);
         let me = PeerId { node: device.facts().node, process: process.number() };
         let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
         let memory = Memory::new(Arc::clone(&device), Arc::clone(&process), Box::new(now_ns));
@@ -153,6 +161,8 @@ impl Window {
             pairs: OwnerLock::default(),
             connections: OwnerLock::default(),
             datagrams: Datagrams::default(),
+            gsi,
+            mads: management::Outgoing::default(),
             direct,
             grantees: OwnerLock::default(),
             groups: OwnerLock::default(),
@@ -355,7 +365,8 @@ impl Engine {
             }
             next = next.min(connection.deadline.load(Ordering::SeqCst));
         }
-        next.min(self.next_beat.load(Ordering::Relaxed))
+        let mads = self.push_waiting_mads(now).unwrap_or(NEVER);
+        next.min(mads).min(self.next_beat.load(Ordering::Relaxed))
     }
 }
 
@@ -393,6 +404,12 @@ impl Carrier for Window {
         Ok(())
     }
 
+    fn let_arrive(&self, process: &'static Process, qpn: u32) {
+        if let Some(connection) = self.0.connection(qpn) {
+            self.0.let_landing_end(process, &connection);
+        }
+    }
+
     fn unregister_qp(&self, qpn: u32) {
         self.0.datagrams.unregister_qp(qpn);
         let connection = self.0.connections.lock().remove(&qpn);
@@ -401,6 +418,18 @@ impl Carrier for Window {
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
         self.0.send_datagram(qp, datagram)
+    }
+
+    fn send_mad(&self, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
+        let device = self.0.gsi.device(device)?;
+        self.0.send_mad(process, device, ah, mad)
+    }
+
+    fn serve(&self, process: &'static Process, _slot: u32, _services: &[ServiceClaim]) -> Result<()> {
+        // Whoever hands a MAD on finds out whom it is for.
+        process.expect_packets();
+        process.wake_for_packets();
+        Ok(())
     }
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
@@ -423,6 +452,13 @@ impl Carrier for Window {
     }
 }
 
+impl EventHandler for Window {
+    fn leave(&self) -> Result<()> {
+        // Its number is a lock on the window, and what others put there comes while it stands still.
+        Err(Error::unsupported("a process that has a window cannot be parked for a checkpoint"))
+    }
+}
+
 impl Poller for Window {
     fn poll(&self, process: &'static Process) -> bool {
         self.0.look(process)
@@ -437,8 +473,11 @@ impl Poller for Window {
         let engine = &self.0;
         engine.set_watch(process);
         let found = engine.look_out(process);
+        // Whoever sets a deadline from now on, which may be passed over here, has this thread look again.
+        engine.next_look.store(NEVER, Ordering::SeqCst);
         let now = now_ns();
-        let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + FIRST_LOOK_NS);
+        let again = if process.is_stopped() { LAST_LOOK_NS } else { FIRST_LOOK_NS };
+        let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + again);
         let (mut more, mut owes) = (false, false);
         if let Some(mut rx) = engine.receiving.try_lock() {
             let _ = process.handle_packets(|| {

@@ -404,7 +404,7 @@ impl Pair {
     pub fn wait_for_room(&self, connection: &Arc<Connection>) {
         let mut waiting = self.waiting.lock();
         waiting.push(Arc::downgrade(connection));
-        self.is_waited_for.store(true, Ordering::Release);
+        self.is_waited_for.store(true, Ordering::SeqCst);
     }
 
     /// Those who wait, if there is room for them now.

@@ -404,6 +404,10 @@ impl Engine {
         }
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        if opcode::is_request(bth.opcode) && qp.is_stopped() {
+            // And so does all that comes behind it from that process.
+            return Taken::Later;
+        }
         // What was put where it belongs its sender counts in both directions.
         let count = || {
             let bytes = if landed { 0 } else { len as u64 };

@@ -44,7 +44,7 @@ fn member_process() {
     let (at, slots) = text.split_once(' ').unwrap();
     let at: SocketAddr = at.parse().unwrap();
     let slots: Vec<u32> = slots.split(',').map(|s| s.parse().unwrap()).collect();
-    match Sharing::join(at, &slots, &|| bind(at)) {
+    match Sharing::join(at, &slots, None, &|| bind(at)) {
         Ok((sharing, socket)) => serve(at, &Arc::new(sharing), socket),
         Err(e) => say(&format!("failed {} {e}", e.errno())),
     }
@@ -88,7 +88,7 @@ fn serve(at: SocketAddr, sharing: &Arc<Sharing>, socket: OwnedFd) {
             strays.flush(sharing);
         }
         if fds[1].revents != 0 {
-            sharing.handle_events(&mut |packet| answer(packet, ADOPTED));
+            sharing.handle_events(Some(&mut |packet: &_| answer(packet, ADOPTED)));
         }
         if fds[2].revents != 0 && !obey(sharing) {
             return;

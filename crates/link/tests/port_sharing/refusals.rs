@@ -210,7 +210,7 @@ fn ipv6_addresses_are_shared_in_the_same_way() {
         skip(format_args!("no IPv6 here: {e}"));
         return;
     }
-    let (first, socket) = Sharing::join(at, &[1], &bind).unwrap();
+    let (first, socket) = Sharing::join(at, &[1], None, &bind).unwrap();
     // Another process needs an answer from the first, whose progress thread this is.
     let first = std::sync::Arc::new(first);
     let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -218,12 +218,12 @@ fn ipv6_addresses_are_shared_in_the_same_way() {
         let (first, end) = (std::sync::Arc::clone(&first), std::sync::Arc::clone(&end));
         move || {
             while !end.load(std::sync::atomic::Ordering::Relaxed) {
-                first.handle_events(&mut |_| panic!("a stray"));
+                first.handle_events(Some(&mut |_: &_| panic!("a stray")));
                 std::thread::yield_now();
             }
         }
     });
-    let (second, other) = Sharing::join(at, &[2], &bind).unwrap();
+    let (second, other) = Sharing::join(at, &[2], None, &bind).unwrap();
     end.store(true, std::sync::atomic::Ordering::Relaxed);
     progress.join().unwrap();
     let sender = UdpSocket::bind("[::1]:0").unwrap();

@@ -35,6 +35,11 @@ impl Flight {
         length.div_ceil(u64::from(mtu)).max(1) as u32
     }
 
+    /// Whether the message takes a receive.
+    pub fn takes_receive(&self) -> bool {
+        takes_receive(self.request.operation)
+    }
+
     /// PSN behind the last packet.
     pub fn end_psn(&self) -> u32 {
         psn::add(self.first_psn, self.packets)

@@ -49,7 +49,7 @@ impl Requester {
 
     /// Takes the next posted request, if there is one.
     #[inline(always)]
-    fn begin(&mut self, host: &mut impl RequesterHost) -> bool {
+    pub(super) fn begin(&mut self, host: &mut impl RequesterHost) -> bool {
         let n = self.first.wrapping_add(self.flights.len() as u32);
         if self.stopped.is_some() {
             return false;

@@ -1,9 +1,12 @@
 //! READs and atomics that have been accepted: what is still to be answered, and what may be asked for again.
 
+use serde::{Deserialize, Serialize};
+
 /// What answers a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
     /// A READ response with this memory, read when it is sent.
+    #[allow(missing_docs)]
     Read { srqn: u32, rkey: u32, addr: u64, length: u32 },
     /// An atomic acknowledgement with the word before.
     Word(u64),
@@ -14,18 +17,21 @@ pub(super) enum Body {
 }
 
 /// A request that has been executed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Resource {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resource {
+    /// PSN of the request.
     pub first_psn: u32,
+    /// Packets of its answer.
     pub packets: u32,
+    /// The answer.
     pub body: Body,
     /// MSN once it is executed.
     pub msn: u32,
 }
 
 /// An answer to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
     /// PSN of its next packet.
     pub psn: u32,
     /// Packets left.

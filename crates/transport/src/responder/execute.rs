@@ -1,5 +1,6 @@
 //! Executes a request packet that comes in sequence (IBA 9.7.4.1): opcode sequence, lengths, keys, receives, in that order.
 
+use serde::{Deserialize, Serialize};
 use vervain_wire::{Headers, Packet, opcode};
 
 use crate::host::{Access, Data, Nak, Received, ResponderHost, Status, Target};
@@ -8,17 +9,19 @@ use super::answer::{Answer, Body, Resource};
 use super::{Responder, Stop};
 
 /// Longest message (IBA 9.7.7).
-const LONGEST: u32 = 1 << 31;
+pub(super) const LONGEST: u32 = 1 << 31;
 
 /// Packets that answer READs before what they read is changed: as many as a READ of ours asks for at most.
 const AT_ONCE: u32 = 64;
 
 /// A SEND or WRITE that has begun and not ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// The SRQ that an XRC packet names, else 0.
     pub srqn: u32,
     /// Bytes that have come.
     pub done: u64,
+    /// Where they go.
     pub target: Target,
 }
 

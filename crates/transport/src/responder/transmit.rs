@@ -14,16 +14,13 @@ impl Responder {
     /// Sends what is due, at most `budget` packets. Whether there is more, for the budget is spent or the host had no room.
     #[inline]
     pub fn poll_transmit(&mut self, budget: u32, host: &mut impl ResponderHost) -> bool {
-        if self.ended {
-            return false;
-        }
         if !self.answers.is_empty() && self.send_answers(budget, host) {
             return true;
         }
         if self.refusal.is_some() && self.send_refusal(host) {
             return true;
         }
-        if self.ack_due && !self.ended {
+        if self.ack_due {
             let psn = psn::add(self.expected, psn::MASK);
             let syndrome = self.acknowledge(host);
             if self.send_aeth(psn, syndrome, self.msn, host).is_err() {
@@ -69,17 +66,18 @@ impl Responder {
         host.transmit(&Transmit { headers: &headers, payload: Payload::None, again: false })
     }
 
-    /// Sends a NAK; then the QP ends, if it is one that ends it (IBA 9.9.3): the NAK has to be on its way before.
+    /// Sends a NAK. The QP that it ends (IBA 9.9.3) has ended before: who has the NAK may ask at once what has become of the QP.
     #[cold]
     fn send_refusal(&mut self, host: &mut impl ResponderHost) -> bool {
-        let Some(Refusal { psn, syndrome, then }) = self.refusal else { return false };
+        let Some(Refusal { psn, syndrome, then }) = &mut self.refusal else { return false };
+        let (psn, syndrome, then) = (*psn, *syndrome, std::mem::replace(then, Then::Nothing));
+        self.finish(then, host);
         if self.send_aeth(psn, syndrome, self.msn, host).is_err() {
             return true;
         }
         self.refusal = None;
         // It acknowledges all before it.
         self.ack_due &= psn != self.expected;
-        self.finish(then, host);
         false
     }
 
@@ -95,6 +93,8 @@ impl Responder {
         }
         self.counters.errors += 1;
         self.ended = true;
+        // Of what is to be said, the NAK alone is left.
+        self.ack_due = false;
     }
 
     /// Sends READ responses and atomic answers. Whether some are left.

@@ -1,4 +1,4 @@
-//! Errors leave the statuses that an adapter would leave, and are told before the QP falls silent.
+//! Errors leave the statuses that an adapter would leave, and the NAK is the last that a QP says.
 
 use vervain_wire::opcode;
 
@@ -203,7 +203,7 @@ fn packets_that_do_not_fit_their_message_are_invalid_requests() {
             let bytes = packet(code, psn::add(FIRST_PSN, i as u32), reth, payload);
             pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
         }
-        assert_eq!(pair.server.failed, None, "not before the NAK is sent");
+        assert_eq!(pair.server.failed, None, "not before its turn");
         pair.responder.poll_transmit(1, &mut pair.server);
         assert_eq!(pair.server.failed, Some(Nak::InvalidRequest), "{sequence:?}");
         assert_eq!(pair.server.posted.len(), 2, "a receive that was taken is given back");
@@ -218,7 +218,7 @@ fn an_error_nak_that_finds_no_room_is_sent_later_and_nothing_is_executed_meanwhi
     pair.client.post(Operation::Write, b"y", |_| ());
     pair.server.room = 0;
     pair.run(all);
-    assert_eq!((pair.server.failed, pair.server.writes), (None, 0));
+    assert_eq!((pair.server.failed, pair.server.writes), (Some(Nak::RemoteAccess), 0), "whoever gets it finds that");
     pair.server.room = 1;
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::RemoteAccess]);

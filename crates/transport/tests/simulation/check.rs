@@ -95,6 +95,13 @@ impl World {
             if end.target.service.reliable() {
                 end.target.check_memory();
             }
+            // What lies in a ring that nobody empties any more makes no room for it.
+            let is_stuck = self.plan.rings.is_some() && self.hosts[self.ends[end.peer].plan.host].stopped;
+            let speaks = !end.dead || end.target.failed && !self.hosts[end.plan.host].stopped;
+            assert!(
+                is_stuck || !speaks || !end.responder.has_ack_due(),
+                "QP {index}: something is to be said for ever"
+            );
             if end.dead {
                 continue;
             }
@@ -103,9 +110,6 @@ impl World {
             assert!(!is_whole || !end.target.has_claimed(), "QP {index}: a receive is claimed for no message");
             assert!(end.requester.is_idle(), "QP {index}: all is done, but the requester is not idle");
             assert_eq!(end.requester.next_timeout(), None, "QP {index}: an idle requester waits for a time");
-            // What lies in a ring that nobody empties any more makes no room for it.
-            let is_stuck = self.plan.rings.is_some() && self.hosts[self.ends[end.peer].plan.host].stopped;
-            assert!(is_stuck || !end.responder.has_ack_due(), "QP {index}: an acknowledgement is due for ever");
         }
         for (index, host) in self.hosts.iter().enumerate().filter(|(_, host)| !host.stopped) {
             for (to, window) in host.windows.iter().enumerate() {

@@ -37,6 +37,7 @@ fn plan(service: Service) -> Plan {
         full: 0,
         deaf: 0,
         stops: None,
+        moves: Vec::new(),
         stalls: None,
         shared: Receives::PLENTY,
     };

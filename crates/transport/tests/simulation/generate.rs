@@ -61,6 +61,11 @@ pub fn plan(seed: u64) -> Plan {
         let connection = connection(random, index, hosts as usize, budget, (scarce, misdeeds, endless), MTUS);
         plan.connections.push(connection);
     }
+    if random.permille(300) {
+        for host in &mut plan.hosts {
+            host.moves = (0..random.between(0, 12)).map(|_| random.magnitude(US, 100 * MS)).collect();
+        }
+    }
     let slack = plan.hosts.iter().map(|host| host.poll + host.acknowledge).max().unwrap_or(0);
     let around = 2 * (latency + slack) + 5 * MS;
     let patient = |end: &EndPlan| end.timeout == 0 || (end.retries == 7 && 4096 << end.timeout > 2 * around);
@@ -138,6 +143,7 @@ fn ring_host(random: &mut Random, scarce: bool) -> HostPlan {
         full: random.pick(&[0, 0, 0, 10, 200]),
         deaf: random.pick(&[0, 0, 0, 0, 10]),
         stops: None,
+        moves: Vec::new(),
         stalls: random.permille(300).then_some((from, from + stall)),
         shared: receives(random, scarce),
     }
@@ -178,6 +184,7 @@ fn host(random: &mut Random, weather: Weather, seed: u64, scarce: bool) -> HostP
         full: random.pick(&[0, 0, 0, 10, 200]),
         deaf: random.pick(&[0, 0, 0, 0, 0, 20]),
         stops: None,
+        moves: Vec::new(),
         stalls: None,
         shared: receives(random, scarce),
     }

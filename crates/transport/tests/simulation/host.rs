@@ -48,6 +48,8 @@ pub struct End {
     pub qpn: u32,
     pub requester: Requester,
     pub responder: Responder,
+    /// What they are made from.
+    configs: (RequesterConfig, ResponderConfig),
     pub send: SendQueue,
     pub target: Target,
     /// Gone: its host has stopped, or it is in the error state.
@@ -105,7 +107,7 @@ impl End {
         };
         let dest_qpn = FIRST_QPN + (index ^ 1) as u32;
         let mtu = connection.mtu;
-        let requester = Requester::new(&RequesterConfig {
+        let requester = RequesterConfig {
             service,
             dest_qpn,
             pkey: 0xffff,
@@ -118,8 +120,8 @@ impl End {
             retry_cnt: plan.retries,
             rnr_retry: plan.rnr_retries,
             max_rd_atomic: plan.depth,
-        });
-        let responder = Responder::new(&ResponderConfig {
+        };
+        let responder = ResponderConfig {
             service,
             dest_qpn,
             pkey: 0xffff,
@@ -129,7 +131,7 @@ impl End {
             max_dest_rd_atomic: peer.depth,
             // Of each pair one.
             acks_first: side == 1,
-        });
+        };
         let script = peer.operations.clone().into();
         let limits = (plan.room, plan.rnr_timer, mtu);
         let key = keys::REGION | index as u32;
@@ -147,8 +149,9 @@ impl End {
         Self {
             peer: index ^ 1,
             qpn: FIRST_QPN + index as u32,
-            requester,
-            responder,
+            requester: Requester::new(&requester),
+            responder: Responder::new(&responder),
+            configs: (requester, responder),
             send,
             target,
             dead: false,
@@ -163,6 +166,16 @@ impl End {
 }
 
 impl End {
+    /// What the requester of one is made from that has ended so many requests.
+    pub fn requester_config(&self) -> RequesterConfig {
+        let config = self.configs.0;
+        RequesterConfig { first_request: config.first_request.wrapping_add(self.send.completed as u32), ..config }
+    }
+
+    pub fn responder_config(&self) -> &ResponderConfig {
+        &self.configs.1
+    }
+
     /// Packets sent that stood for several.
     pub fn spans(&self) -> u64 {
         [&self.send.putter, &self.target.putter].into_iter().flatten().map(|putter| putter.spans).sum()

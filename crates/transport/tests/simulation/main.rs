@@ -23,9 +23,9 @@ use std::time::Duration;
 use runner::{NETWORK, RINGS, run_seed};
 use vervain_seeds::{Until, run_seeds, setting};
 
-/// How many seeds an ordinary test run simulates; CI asks for more (`.ci/run`).
+/// How many seeds an ordinary test run simulates.
 const SEEDS: u64 = 4_000;
-/// The first seed that nobody has run: where CI ends.
+/// The first seed of `make soak`: no ordinary run comes so far.
 const SOAK_FROM: u64 = 10_000;
 
 #[test]

@@ -62,6 +62,8 @@ pub struct HostPlan {
     pub deaf: u64,
     /// When it dies.
     pub stops: Option<Nanos>,
+    /// When other requesters and responders go on in the place of its own, as in another process.
+    pub moves: Vec<Nanos>,
     /// When it does nothing, from and to; what comes stays where it is. Over rings only.
     pub stalls: Option<(Nanos, Nanos)>,
     /// Receives of its SRQ.

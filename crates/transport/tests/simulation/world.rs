@@ -65,6 +65,9 @@ pub enum Event {
     Stop {
         host: usize,
     },
+    Move {
+        host: usize,
+    },
 }
 
 pub struct World {
@@ -134,6 +137,7 @@ impl World {
             if let Some(at) = plan.stops {
                 world.at(at, Event::Stop { host });
             }
+            plan.moves.iter().for_each(|at| world.at(*at, Event::Move { host }));
             world.refill_at(plan.shared, host, None);
         }
         for end in 0..world.ends.len() {
@@ -222,6 +226,7 @@ impl World {
                     self.ends[end].dead = true;
                 }
             }
+            Event::Move { host } => self.replace(host),
             Event::Post { end } => self.post(end),
             Event::Timer { end } => self.time_out(end),
             Event::Arrive { from, host, parcel } => match self.hosts[host].receive.as_mut() {
@@ -264,6 +269,26 @@ impl World {
                 self.refill_at(next, host, end);
             }
         }
+    }
+
+    /// Others go on in the place of the requesters and responders of a host.
+    fn replace(&mut self, host: usize) {
+        for index in self.hosts[host].ends.clone() {
+            let config = self.ends[index].requester_config();
+            self.with_requester(index, |requester, window, host| {
+                let Some(saved) = requester.save() else { return };
+                requester.abandon(window);
+                *requester = Requester::resume(&config, &saved, host).expect("what was saved");
+                assert_eq!(requester.save().as_ref(), Some(&saved));
+            });
+            let config = *self.ends[index].responder_config();
+            self.with_responder(index, None, |responder, host| {
+                let saved = responder.save(host);
+                *responder = Responder::resume(&config, &saved).expect("what was saved");
+                assert_eq!(responder.save(host), saved);
+            });
+        }
+        self.resume(host);
     }
 
     fn post(&mut self, end: usize) {
@@ -397,7 +422,9 @@ impl World {
     pub fn answer(&mut self, host: usize) {
         for index in self.hosts[host].ends.clone() {
             let end = &self.ends[index];
-            if !end.dead && (end.streaming || end.responder.has_ack_due()) {
+            // One that has refused a request for good is in ERR, and its NAK leaves all the same.
+            let speaks = !end.dead || end.target.failed && !self.hosts[host].stopped;
+            if speaks && (end.streaming || end.responder.has_ack_due()) {
                 let more = self.with_responder(index, None, |responder, host| responder.poll_transmit(BATCH, host));
                 self.ends[index].streaming = more;
                 if more {

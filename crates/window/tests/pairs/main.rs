@@ -13,9 +13,9 @@ use runner::run_seed;
 use std::time::Duration;
 use vervain_seeds::{Until, run_seeds, setting};
 
-/// How many seeds an ordinary test run simulates; CI asks for more (`.ci/run`).
+/// How many seeds an ordinary test run simulates.
 const SEEDS: u64 = 2_000;
-/// The first seed that nobody has run: where CI ends.
+/// The first seed of `make soak`: no ordinary run comes so far.
 const SOAK_FROM: u64 = 10_000;
 
 #[test]

@@ -316,7 +316,6 @@ fn each_mistake_has_a_sentence_of_its_own() {
 #[test]
 fn a_plan_has_at_most_100000_cases() {
     // 32 sizes, 25 depths, 125 QPs: all different, 100,000 together.
-    let list = |count| (1..=count).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(", ");
     let block = |qps| format!("{BLOCK}size = [{}]\ndepth = [{}]\nqps = [{}]\n", list(32), list(25), list(qps));
     assert_eq!(cases(&block(125)).len(), 100_000);
     let said = |line, block, found| {
@@ -385,6 +384,50 @@ fn raw_puts_are_words_that_a_board_has_an_image_of() {
     let said = mistakes(&format!("{block}volume = 8\nservice = \"ud\"\n"));
     assert!(said.iter().any(|said| said.contains("expected rc with interface \"window\"")), "{said:?}");
     assert!(said.iter().any(|said| said.contains("expected no volume")), "{said:?}");
+}
+
+/// Mistakes of a block of PM's, without its first two lines.
+const OF_PM: &[(&str, &[&str])] = &[
+    (
+        "operation = 'ping-pong'\nmeasure = ['latency', 'bandwidth']",
+        &["4:23 case[1].measure[2]: expected latency for ping-pong with interface \"pm\", found 'bandwidth'"],
+    ),
+    (
+        "operation = ['read', 'send']\nmeasure = 'latency'",
+        &["4:11 case[1].measure: expected bandwidth for read with interface \"pm\", found 'latency'"],
+    ),
+    (
+        "operation = 'put'\nmeasure = 'bandwidth'",
+        &["3:13 case[1].operation: expected ping-pong, send, write or read, which interface \"pm\" has, found put"],
+    ),
+    (
+        "operation = 'send'\nmeasure = 'bandwidth'\nsize = ['8K', '16K']",
+        &["5:15 case[1].size[2]: expected sizes up to 8 KiB, the longest message of PM, found 16 KiB"],
+    ),
+    (
+        "operation = 'ping-pong'\nmeasure = 'latency'\nsize = 8193",
+        &["5:8 case[1].size: expected sizes up to 8 KiB, the longest message of PM, found 8193 B"],
+    ),
+    (
+        "operation = ['write', 'read']\nmeasure = 'bandwidth'\nsize = ['1G', '2G']",
+        &["5:15 case[1].size[2]: expected sizes up to 1 GiB, the longest copy of PM, found 2 GiB"],
+    ),
+    (
+        "operation = 'write'\nmeasure = 'bandwidth'\ndepth = 16\nqps = [1, 2]\nservice = 'uc'\nmemory = 'gpu'",
+        &[
+            "5:9 case[1].depth: expected 1, since PM decides how much is under way, with interface \"pm\", found 16",
+            "6:11 case[1].qps[2]: expected 1, since PM decides how much is under way, with interface \"pm\", found 2",
+            "7:11 case[1].service: expected rc with interface \"pm\", found 'uc'",
+            "8:10 case[1].memory: expected host with interface \"pm\", found 'gpu'",
+        ],
+    ),
+];
+
+#[test]
+fn mistakes_of_blocks_of_pm_are_told() {
+    for (text, expected) in OF_PM {
+        assert_eq!(mistakes(&format!("[[case]]\ninterface = \"pm\"\n{text}\n")), *expected, "{text}");
+    }
 }
 
 #[test]

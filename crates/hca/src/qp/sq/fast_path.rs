@@ -8,6 +8,7 @@
 use crate::arena::layout::Inline;
 use crate::host::guarded;
 use crate::mr::transfer::{self, DIRECT_CHUNK};
+use crate::process::gate;
 use crate::process::peer::{Location, plain_region};
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
@@ -345,14 +346,14 @@ impl SendQueue {
         }
         let this = &*self;
         let target = this.path.peer()?;
-        qp.executing.store(qp.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        qp.marks.executing.store(qp.marks.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let mark = match remote {
             Some((addr, rkey)) => target.enter_at(rkey, addr),
             None => target.enter(),
         };
         let mark = mark.ok();
         // Looked at inside the marks, as whoever pauses this process changes it before it looks at them.
-        let open = self.header.paused.load(Ordering::Acquire) == 0;
+        let open = !gate::is_closed(self.switch);
         Some((this, target, mark.filter(|_| open)))
     }
 
@@ -372,8 +373,8 @@ impl SendQueue {
         if let Some(fetched) = done {
             self.complete_short(qp, w, opcode, length, fetched);
         }
-        let executing = qp.executing.load(Ordering::Relaxed);
-        qp.executing.store(executing + 1, Ordering::Release);
+        let executing = qp.marks.executing.load(Ordering::Relaxed);
+        qp.marks.executing.store(executing + 1, Ordering::Release);
         done.is_some()
     }
 

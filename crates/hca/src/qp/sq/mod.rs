@@ -11,10 +11,11 @@ pub(crate) mod requester;
 pub(crate) mod resolve;
 pub(crate) mod retry;
 pub(crate) mod ring;
+pub mod saved;
 pub mod ud;
 pub mod wqe;
 
-use crate::arena::layout::{Header, KEYS, KeyEntry};
+use crate::arena::layout::{KEYS, KeyEntry, Switch};
 use crate::cq::Cq;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::Word;
@@ -65,15 +66,15 @@ pub(crate) struct SendQueue {
     psn_ahead: u32,
     /// This process's keys.
     pub(crate) keys: &'static [KeyEntry; KEYS],
-    /// The own arena's header.
-    pub(crate) header: &'static Header,
+    /// That of the QP's context.
+    switch: &'static Switch,
     /// The first refusal in the batch.
     refused_push: Option<Error>,
 }
 
 impl SendQueue {
     pub(crate) fn new(
-        process: &'static Process,
+        (process, switch): (&'static Process, &'static Switch),
         qp_type: QpType,
         qpn: u32,
         pd: u32,
@@ -102,7 +103,7 @@ impl SendQueue {
             has_failed: false,
             psn_ahead: 0,
             keys: &process.own.keys,
-            header: &process.own.header,
+            switch,
             refused_push: None,
         }
     }
@@ -247,13 +248,20 @@ impl SendQueue {
             }
             match self.step(qp, &mut budget) {
                 Step::Done(status) => {
+                    qp.asks(false);
                     self.finish(qp, status);
                     if self.has_failed {
                         return Progress::Idle;
                     }
                 }
-                Step::Again => return Progress::More,
-                Step::Wait(until) => return Progress::Wait(until),
+                Step::Again => {
+                    qp.asks(self.exec.asked.is_some());
+                    return Progress::More;
+                }
+                Step::Wait(until) => {
+                    qp.asks(self.exec.asked.is_some());
+                    return Progress::Wait(until);
+                }
             }
         }
         if self.is_ud { self.end_of_datagrams() } else { Progress::Idle }

@@ -7,6 +7,8 @@ use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Pieces};
 use crate::owner_copy::bounce::Stream;
 use crate::owner_copy::owner::result_of;
+use crate::process::send_work::Settled;
+use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::{Step, Stop};
 use crate::responder::{Nak, Responder};
@@ -73,6 +75,7 @@ impl SendQueue {
                 }
                 if asked.op == request::BOUNCE {
                     self.over(target);
+                    self.exec.bounced = true;
                     continue;
                 }
             }
@@ -151,10 +154,9 @@ impl SendQueue {
         }
         let copies = op == request::WRITE || op == request::READ;
         let want = if n > request::BOUNCE_BYTES { request::LARGE_BOUNCE_BYTES } else { request::BOUNCE_BYTES };
-        // Asked for once in a message: an owner that is short of memory may have no larger one.
+        // Answered once in a message: an owner that is short of memory may have no larger one. What was taken back is no answer.
         let small = target.lane.bounce_len.load(Ordering::Acquire) < want && !self.exec.bounced;
         let (op, n) = if copies && small { (request::BOUNCE, want) } else { (op, n) };
-        self.exec.bounced |= op == request::BOUNCE;
         r.op.store(op, Ordering::Relaxed);
         r.key.store(remote.key, Ordering::Relaxed);
         r.local.store(u32::from(remote.local), Ordering::Relaxed);
@@ -238,6 +240,35 @@ impl SendQueue {
             self.exec.asked = self.exec.asked.map(|_| asked);
         }
         Ok(asked)
+    }
+
+    /// Brings what an owner was asked for to an end, of a QP that is stopped: an answer that ends the request is taken, so that no atomic
+    /// is made twice; what is not begun is taken back, and asked for anew when the QP goes on. What was moved of a message by then
+    /// is moved again.
+    #[cold]
+    pub(crate) fn settle(&mut self, qp: &QpBase) -> Settled {
+        if self.exec.asked.is_none() {
+            qp.asks(false);
+            return Settled::Yes;
+        }
+        let i = self.wq.place(self.wq.head());
+        let (mut at_it, mut has_answer) = (false, false);
+        self.path.each_peer(|target| {
+            at_it |= target.withdraw();
+            has_answer |= self.has_answer(i, target);
+        });
+        if has_answer {
+            // It takes the answer before anything else, and goes no further.
+            if let Step::Done(status) = self.step(qp, &mut 0) {
+                self.finish(qp, status);
+            }
+        }
+        if at_it && self.exec.asked.is_some() {
+            return Settled::NotYet;
+        }
+        self.exec.asked = None;
+        qp.asks(false);
+        Settled::Yes
     }
 
     /// Takes back a request that the owner has not begun.

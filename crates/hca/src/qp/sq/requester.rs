@@ -20,6 +20,8 @@ const MAX_MESSAGE: u64 = 1 << 31;
 /// How soon silence, a missing receive or a request to the owner is looked at again by the progress thread, at first.
 const FIRST_LOOK_NS: u64 = 50_000;
 const LAST_LOOK_NS: u64 = 1_000_000;
+/// How soon a stopped peer is looked at again at last; when it goes on, it says so.
+const LAST_LOOK_AT_STOPPED_NS: u64 = 50_000_000;
 /// Bytes that are moved in one go even if the budget is smaller.
 const SMALL: u64 = 64 << 10;
 
@@ -45,9 +47,9 @@ pub(crate) struct Exec {
     pub checked: bool,
     /// What the owner was asked to do.
     pub asked: Option<Asked>,
-    /// A bounce buffer was asked for.
+    /// The owner has made its bounce buffer as large as it can.
     pub bounced: bool,
-    /// When silence turns into an error; 0 while the peer answers.
+    /// When silence turns into an error, by the QP's clock as all times here; 0 while the peer answers.
     pub deadline: u64,
     /// When a handshake that is under way counts as silence; 0 while there is none.
     pub handshake_until: u64,
@@ -56,18 +58,26 @@ pub(crate) struct Exec {
     pub rnr_left: u8,
     /// An atomic has been carried out, and its answer could not be put where it was to go.
     pub unanswered: bool,
+    /// It had been begun when its QP was saved, and is begun anew.
+    pub resumed: bool,
     pub(crate) looks: u32,
 }
 
 impl Exec {
     /// Whether the request has had any effect.
     pub(crate) fn begun(&self) -> bool {
-        self.checked || self.asked.is_some()
+        self.checked || self.asked.is_some() || self.resumed
     }
 
     pub(crate) fn next_look(&mut self) -> u64 {
         self.looks += 1;
         now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
+    }
+
+    /// The next look at a stopped peer.
+    pub(crate) fn next_look_at_stopped(&mut self) -> u64 {
+        self.looks += 1;
+        now_ns() + (FIRST_LOOK_NS << self.looks.min(10)).min(LAST_LOOK_AT_STOPPED_NS)
     }
 }
 
@@ -171,7 +181,7 @@ impl SendQueue {
         }
         let dropped = match &outcome {
             Err(Stop::Local(_)) => true,
-            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::ReceiverNotReady(_)),
+            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::Stopped | Nak::ReceiverNotReady(_)),
             _ => false,
         };
         if dropped && let Some(wqe) = self.exec.claimed.take() {
@@ -181,6 +191,7 @@ impl SendQueue {
             Ok(()) => (Step::Done(wc::SUCCESS), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
+            Err(Stop::Nak(Nak::Stopped)) if target.is_over(self.process) => (self.look_anew(target), false),
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {

@@ -17,6 +17,8 @@ pub(crate) enum Resolved {
     Responder(Box<Responder>),
     /// A handshake is under way.
     Connecting,
+    /// A process that may be restored.
+    Suspended,
     /// Nobody who would answer.
     Nobody,
     /// The XRC target answers that it knows no such SRQ.
@@ -31,6 +33,7 @@ pub(crate) fn peer_of(process: &'static Process, qpn: u32) -> Result<Arc<PeerPro
     match process.rendezvous.peer(process, slot_of(qpn)) {
         Peer::Ready(peer) => Ok(peer),
         Peer::Connecting => Err(Resolved::Connecting),
+        Peer::Suspended => Err(Resolved::Suspended),
         Peer::Absent => Err(Resolved::Nobody),
     }
 }

@@ -6,6 +6,7 @@ use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
 use crate::responder::{Nak, Responder};
+use std::sync::atomic::Ordering;
 use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
 use vervain_iba::{QpType, wc};
 
@@ -21,8 +22,18 @@ pub(crate) fn retry_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
 }
 
 impl SendQueue {
+    /// The time by which the timers of the QP run: CLOCK_MONOTONIC less what it has been stopped.
+    pub(crate) fn clock(&self) -> u64 {
+        now_ns() - self.switch.stood.load(Ordering::SeqCst)
+    }
+
+    /// A time of [`SendQueue::clock`] as one of CLOCK_MONOTONIC, if the QP is not stopped until then.
+    fn to_monotonic(&self, time: u64) -> u64 {
+        time.saturating_add(self.switch.stood.load(Ordering::SeqCst))
+    }
+
     pub(crate) fn deadline_passed(&mut self) -> bool {
-        let now = now_ns();
+        let now = self.clock();
         if self.exec.deadline == 0 {
             self.exec.deadline =
                 retry_ns(self.params.timeout, self.params.retry_cnt).map_or(u64::MAX, |ns| now.saturating_add(ns));
@@ -42,6 +53,7 @@ impl SendQueue {
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
             Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
+            Nak::Stopped => self.stopped(),
             Nak::Silence => {
                 self.start_over(target);
                 if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
@@ -67,12 +79,12 @@ impl SendQueue {
     /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
     #[cold]
     pub(crate) fn receiver_not_ready(&mut self, qp: &QpBase, target: &Responder, code: u8) -> Step {
+        let (now, until) = (self.clock(), self.to_monotonic(self.exec.rnr_until));
         let e = &mut self.exec;
-        let now = now_ns();
         if e.rnr_until == 0 {
             e.rnr_left = self.params.rnr_retry;
         } else if now < e.rnr_until {
-            return Step::Wait(e.next_look().min(e.rnr_until));
+            return Step::Wait(e.next_look().min(until));
         }
         // One that comes in a packet: told by the receiver, heard by the sender.
         qp.tally.add(Word::OutOfBuffer, 1);
@@ -85,9 +97,22 @@ impl SendQueue {
         }
         e.rnr_until = now + rnr_timer_ns(code);
         if target.has_receive() {
-            return Step::Wait(now);
+            return Step::Wait(now_ns());
         }
-        Step::Wait(e.next_look().min(e.rnr_until))
+        Step::Wait(e.next_look().min(now_ns() + rnr_timer_ns(code)))
+    }
+
+    /// The peer is there, and no timer of ours runs.
+    fn stopped(&mut self) -> Step {
+        (self.exec.deadline, self.exec.handshake_until) = (0, 0);
+        Step::Wait(self.exec.next_look_at_stopped())
+    }
+
+    /// `target` was saved and is gone from where it was: it is restored elsewhere, or will not be.
+    #[cold]
+    pub(crate) fn look_anew(&mut self, target: &Responder) -> Step {
+        self.start_over(target);
+        Step::Wait(now_ns())
     }
 
     /// What was moved so far is moved again from the start, as retransmission would.
@@ -105,6 +130,8 @@ impl SendQueue {
         self.exec.claimed = None;
         self.exec.checked = false;
         self.exec.asked = None;
+        // Another lane has a bounce buffer of its own, or none yet.
+        self.exec.bounced = false;
     }
 
     /// Nobody answers: retry until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
@@ -116,7 +143,7 @@ impl SendQueue {
     /// The handshake with the peer process is under way; that is no silence yet.
     #[cold]
     pub(crate) fn connecting(&mut self, reliable: bool) -> Step {
-        let now = now_ns();
+        let now = self.clock();
         if self.exec.handshake_until == 0 {
             let retries = retry_ns(self.params.timeout, self.params.retry_cnt).unwrap_or(u64::MAX / 2);
             let ns = HANDSHAKE_NS.saturating_add(if reliable { retries } else { 0 });
@@ -138,7 +165,7 @@ impl SendQueue {
                 "QP {:#x}: QP {:#x} expects PSN {:#x}, not {:#x}: the rq_psn of one must be the sq_psn of the other",
                 qp.qp_num(),
                 self.params.dest_qpn,
-                target.expected_psn(),
+                target.expected_psn().unwrap_or_default(),
                 self.next_psn()
             );
         }
@@ -151,7 +178,9 @@ impl SendQueue {
         use crate::qp::sq::resolve::Resolved;
         let reliable = qp.qp_type().is_reliable();
         match crate::qp::sq::resolve::find(self.process, qp, &self.params, srqn) {
-            Resolved::Responder(t) if qp.qp_type() == QpType::Rc && t.expected_psn() != self.next_psn() => {
+            Resolved::Responder(t)
+                if qp.qp_type() == QpType::Rc && t.expected_psn().is_some_and(|psn| psn != self.next_psn()) =>
+            {
                 Err(self.other_psn(qp, &t))
             }
             Resolved::Responder(t) => {
@@ -160,6 +189,7 @@ impl SendQueue {
                 Ok(t)
             }
             Resolved::Connecting => Err(self.connecting(reliable)),
+            Resolved::Suspended => Err(self.stopped()),
             Resolved::Nobody if reliable => {
                 self.exec.handshake_until = 0;
                 Err(self.silence())

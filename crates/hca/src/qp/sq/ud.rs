@@ -33,6 +33,8 @@ const KEEP_FOR_CARRIER_NS: u64 = 4_000_000_000;
 /// Messages kept beyond which those for carriers wait in the send queue.
 const KEEP_FOR_CARRIER: usize = 64;
 const LOOK_NS: u64 = 100_000;
+/// How soon a stopped QP is looked at again; when it goes on, it says so.
+const LOOK_AT_STOPPED_NS: u64 = 50_000_000;
 
 /// A datagram that leaves by a carrier.
 pub struct Datagram<'a> {
@@ -67,6 +69,8 @@ pub(crate) struct UdPeers {
     waiting: VecDeque<Kept>,
     /// Packets were made that have not been sent.
     left: bool,
+    /// All that wait are for QPs that are stopped.
+    all_stand: bool,
 }
 
 struct Kept {
@@ -74,7 +78,19 @@ struct Kept {
     message: Message,
     /// For its carrier; else for memory, as to a member of a group that is reached both ways.
     is_carried: bool,
+    /// By the clock of the QP.
     until: u64,
+}
+
+/// What became of a message on its way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    /// It has arrived, or is lost.
+    Over,
+    /// The way there is not known yet, or closed for a moment.
+    Later,
+    /// The QP there is stopped.
+    Stopped,
 }
 
 /// One datagram without its destination.
@@ -91,7 +107,8 @@ impl UdPeers {
     }
 
     pub(crate) fn next_look(&self) -> Option<u64> {
-        (!self.waiting.is_empty()).then(|| now_ns() + LOOK_NS)
+        let ns = if self.all_stand { LOOK_AT_STOPPED_NS } else { LOOK_NS };
+        (!self.waiting.is_empty()).then(|| now_ns() + ns)
     }
 
     pub(crate) fn forget_waiting(&mut self) {
@@ -144,7 +161,7 @@ impl SendQueue {
                     self.flush_datagrams();
                     return Step::Wait(until);
                 }
-                return self.keep(to, &pieces, (imm, solicited), true, now_ns() + KEEP_FOR_CARRIER_NS);
+                return self.keep(to, &pieces, (imm, solicited), true, self.clock() + KEEP_FOR_CARRIER_NS);
             }
         }
         let members = match to.route {
@@ -156,9 +173,9 @@ impl SendQueue {
             let to = UdAddress { qpn, ..to };
             // Those that wait go first, or messages to one peer would change places.
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
-            let later = waits || !self.deliver(qp, &to, &pieces, imm, solicited);
+            let later = waits || self.deliver(qp, &to, &pieces, imm, solicited) != Delivery::Over;
             if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
-                let kept = self.keep(to, &pieces, (imm, solicited), false, now_ns() + KEEP_NS);
+                let kept = self.keep(to, &pieces, (imm, solicited), false, self.clock() + KEEP_NS);
                 if !matches!(kept, Step::Done(wc::SUCCESS)) {
                     return kept;
                 }
@@ -183,6 +200,7 @@ impl SendQueue {
         }
         if let Some(peers) = self.path.datagrams_mut() {
             peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, is_carried, until });
+            peers.all_stand = false;
         }
         Step::Done(wc::SUCCESS)
     }
@@ -214,34 +232,53 @@ impl SendQueue {
         }
     }
 
+    /// Whether a datagram waits for a process that may answer soon.
+    pub(crate) fn keeps_datagrams(&self) -> bool {
+        self.path.datagrams().is_some_and(|peers| !peers.waiting.is_empty() && !peers.all_stand)
+    }
+
     /// Tries again what waits.
     pub(crate) fn flush_stash(&mut self, qp: &QpBase) {
-        let mut blocked: Vec<u32> = Vec::new();
+        let mut blocked: Vec<(u32, Delivery)> = Vec::new();
         for _ in 0..self.path.datagrams().map_or(0, |peers| peers.waiting.len()) {
-            let Some(kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
+            let Some(mut kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
             let mut pieces = Pieces::new();
             pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
             let Message { imm, solicited, .. } = kept.message;
-            let later = blocked.contains(&kept.to.qpn)
-                || match kept.is_carried {
-                    true => self.carry(&kept.to, &pieces, imm, solicited).is_some(),
-                    false => !self.deliver(qp, &kept.to, &pieces, imm, solicited),
-                };
-            if later {
-                blocked.push(kept.to.qpn);
-                if let Some(peers) = self.path.datagrams_mut().filter(|_| now_ns() < kept.until) {
-                    peers.waiting.push_back(kept);
+            let delivery = match blocked.iter().find(|(qpn, _)| *qpn == kept.to.qpn) {
+                Some((_, why)) => *why,
+                None => {
+                    let delivery = match kept.is_carried {
+                        true if self.carry(&kept.to, &pieces, imm, solicited).is_some() => Delivery::Later,
+                        true => Delivery::Over,
+                        false => self.deliver(qp, &kept.to, &pieces, imm, solicited),
+                    };
+                    if delivery != Delivery::Over {
+                        blocked.push((kept.to.qpn, delivery));
+                    }
+                    delivery
                 }
+            };
+            if delivery == Delivery::Stopped {
+                // It stands as long as that QP does.
+                kept.until = self.clock() + KEEP_NS;
             }
+            let stays = delivery != Delivery::Over && self.clock() < kept.until;
+            if let Some(peers) = self.path.datagrams_mut().filter(|_| stays) {
+                peers.waiting.push_back(kept);
+            }
+        }
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.all_stand = blocked.iter().all(|(_, why)| *why == Delivery::Stopped);
         }
         self.flush_datagrams();
         self.wake_peers();
     }
 
-    /// False if the way there is not known yet.
-    fn deliver(&mut self, qp: &QpBase, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> bool {
+    /// Gives a message to a QP that is reached by memory.
+    fn deliver(&mut self, qp: &QpBase, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> Delivery {
         let qkey = self.qkey(to);
-        let Some(peers) = self.path.datagrams_mut() else { return true };
+        let Some(peers) = self.path.datagrams_mut() else { return Delivery::Over };
         let target = match peers.known.entry(to.qpn) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => match crate::qp::sq::resolve::find_ud(self.process, qp, to.qpn) {
@@ -249,8 +286,9 @@ impl SendQueue {
                     found.space.tell_of_way(qp.qp_num());
                     unknown.insert(*found)
                 }
-                Resolved::Connecting => return false,
-                Resolved::Nobody | Resolved::NoSuchSrq => return true,
+                Resolved::Connecting => return Delivery::Later,
+                Resolved::Suspended => return Delivery::Stopped,
+                Resolved::Nobody | Resolved::NoSuchSrq => return Delivery::Over,
             },
         };
         let route = qp.source(&to.ah);
@@ -280,7 +318,15 @@ impl SendQueue {
                 self.owed.extend(call);
                 qp.count_by_memory(Opcode::Send, pieces.len());
             }
-            Ok(Outcome::Later) | Err(Nak::Paused) => return false,
+            Ok(Outcome::Later) | Err(Nak::Paused) => return Delivery::Later,
+            Err(Nak::Stopped) => {
+                if target.is_over(self.process) {
+                    // It is looked for anew.
+                    target.release();
+                    peers.known.remove(&to.qpn);
+                }
+                return Delivery::Stopped;
+            }
             Err(Nak::Silence) => {
                 target.release();
                 peers.known.remove(&to.qpn);
@@ -293,6 +339,6 @@ impl SendQueue {
                 datagram::tell_dropped(qp.qp_num(), to.qpn, (qkey, theirs), has_no_receive);
             }
         }
-        true
+        Delivery::Over
     }
 }

@@ -3,6 +3,7 @@
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
 use crate::qp::ah::{Ah, Route};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use vervain_iba::{AhAttr, Opcode, Sge};
 
@@ -93,7 +94,7 @@ pub struct Bind<'a> {
 }
 
 /// What an RDMA Flush asks for (IBA annex A19).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flush {
     /// `enum ibv_placement_type` bits: 1 global visibility, 2 persistence.
     pub placement: u32,

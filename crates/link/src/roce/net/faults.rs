@@ -23,6 +23,12 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// Of this packet.
+    pub fn of(packet: &Datagram<'_>) -> Arrival {
+        let Datagram { from, to, hop_limit, tos, label, index, .. } = *packet;
+        Arrival { from, to, hop_limit, tos, label, index }
+    }
+
     /// The packet again.
     pub fn with(self, bytes: &[u8]) -> Datagram<'_> {
         let Arrival { from, to, hop_limit, tos, label, index } = self;
@@ -67,8 +73,7 @@ impl Lines {
     /// Puts a received packet into its line.
     pub fn arrived(&self, packet: &Datagram<'_>) {
         if let Some(line) = &self.receive {
-            let Datagram { from, to, hop_limit, tos, label, index, bytes } = *packet;
-            line.lock().push(now_ns(), Arrival { from, to, hop_limit, tos, label, index }, bytes);
+            line.lock().push(now_ns(), Arrival::of(packet), packet.bytes);
         }
     }
 

@@ -11,7 +11,6 @@ use super::sys;
 use super::train::{FlowKey, Train};
 use libc::{iovec, mmsghdr};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::now_ns;
@@ -234,7 +233,7 @@ impl Port {
         self.counters().sent_packets.add(packets as u64);
         self.counters().sent_bytes.add(bytes.len() as u64);
         if let Some(capture) = self.capture {
-            let (from, to) = (SocketAddr::new(self.ip(), source), self.remote(key));
+            let (from, to) = (self.local(source), self.remote(key));
             let FlowKey { hop_limit, tos, label, .. } = *key;
             let packets = bytes.chunks(segment).zip((0..).map(Untold::with_df));
             capture.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, label, untold, bytes }));

@@ -70,6 +70,12 @@ impl Port {
         }
     }
 
+    /// What [`Groups::close`] has closed is there again.
+    pub(super) fn reopen_groups(&self) -> io::Result<()> {
+        let list = self.groups.list.lock();
+        list.iter().try_for_each(|group| sys::refill(group.socket.as_fd(), self.open_group(group.ip)?))
+    }
+
     fn open_group(&self, group: IpAddr) -> io::Result<OwnedFd> {
         const ON: i32 = 1;
         const OFF: i32 = 0;
@@ -83,7 +89,7 @@ impl Port {
         match group {
             IpAddr::V4(group) => {
                 set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &OFF)?;
-                let IpAddr::V4(local) = self.ip() else { return Err(io::ErrorKind::InvalidInput.into()) };
+                let IpAddr::V4(local) = self.local(0).ip() else { return Err(io::ErrorKind::InvalidInput.into()) };
                 let membership = libc::ip_mreqn {
                     imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
                     imr_address: libc::in_addr { s_addr: u32::from_ne_bytes(local.octets()) },
@@ -116,6 +122,16 @@ impl Port {
 }
 
 impl Groups {
+    /// Closes the sockets; the groups stay joined.
+    pub(super) fn close(&self) -> io::Result<()> {
+        self.each(sys::vacate)
+    }
+
+    /// Calls `f` with each socket.
+    pub(super) fn each(&self, mut f: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        self.list.lock().iter().try_for_each(|group| f(group.socket.as_fd()))
+    }
+
     /// Calls `take` with the socket and address of each group until it says that it has taken something.
     pub fn any(&self, mut take: impl FnMut(BorrowedFd<'_>, IpAddr) -> bool) -> bool {
         self.any.load(Ordering::Acquire) && self.list.lock().iter().any(|group| take(group.socket.as_fd(), group.ip))

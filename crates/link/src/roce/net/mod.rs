@@ -28,6 +28,7 @@ mod tests;
 mod train;
 
 pub use counters::Counters;
+pub use faults::Arrival;
 pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};

@@ -15,7 +15,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use vervain_hca::host::address_map::{actual, is_moved};
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
 
@@ -28,14 +29,16 @@ const FIRST_SOURCE_PORT: u16 = 0xc000;
 /// How many ports may be taken by others before a flow does with [`UDP_PORT`].
 const TRIES: u16 = 64;
 
-/// The sockets of one local address.
+/// The sockets of one local address, as the program knows it; they are bound to what that has become.
 pub struct Port {
-    local: SocketAddr,
-    interface: u32,
+    ip: IpAddr,
+    interface: AtomicU32,
     receive: OwnedFd,
     flows: [OnceLock<Option<Flow>>; FLOWS],
     /// The interface takes trains, as far as is known.
     trains: AtomicBool,
+    /// Hop limits are asked for.
+    hop_limits: AtomicBool,
     /// The kernel lets programs choose the flow label; asked when one does.
     labels: OnceLock<bool>,
     /// Multicast packets come back to this host's members too.
@@ -51,7 +54,7 @@ pub struct Port {
 /// A socket that packets leave by.
 struct Flow {
     socket: OwnedFd,
-    source: u16,
+    source: AtomicU16,
 }
 
 impl Port {
@@ -63,14 +66,14 @@ impl Port {
 
     /// The socket alone that packets come in by, bound and ready. It is the last of its reuseport group.
     pub fn bind(ip: IpAddr, interface: u32) -> Result<OwnedFd> {
-        let local = scoped(ip, UDP_PORT, interface);
+        let local = scoped(actual(ip), UDP_PORT, interface);
         let opened = open(local.ip()).and_then(|socket| {
             options::for_receiving(socket.as_fd(), ip)?;
             options::for_sending(socket.as_fd(), ip)?;
             sys::bind(socket.as_fd(), local)?;
             Ok(socket)
         });
-        opened.map_err(|e| refusal(ip, &e))
+        opened.map_err(|e| refusal(local.ip(), &e))
     }
 
     /// A port that takes packets from `receive`, which [`Port::bind`] made for the same address. The error: a variable that
@@ -79,11 +82,12 @@ impl Port {
         let room = options::get(receive.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or_default();
         Ok(Port {
             room: u64::try_from(room).unwrap_or_default(),
-            local: scoped(ip, UDP_PORT, interface),
-            interface,
+            ip,
+            interface: AtomicU32::new(interface),
             receive,
             flows: std::array::from_fn(|_| OnceLock::new()),
             trains: AtomicBool::new(true),
+            hop_limits: AtomicBool::new(false),
             labels: OnceLock::new(),
             multicast_loops: AtomicBool::new(true),
             counters: Counters::default(),
@@ -93,9 +97,15 @@ impl Port {
         })
     }
 
-    /// The address.
+    /// The address, as the program knows it.
     pub fn ip(&self) -> IpAddr {
-        self.local.ip()
+        self.ip
+    }
+
+    /// The address as it is, with a port.
+    #[cold]
+    pub(super) fn local(&self, port: u16) -> SocketAddr {
+        scoped(actual(self.ip), port, self.interface())
     }
 
     /// What it has counted.
@@ -122,6 +132,7 @@ impl Port {
     /// From now on hop limit, traffic class and flow label of what comes in are told, as the GRH of a datagram needs them. Not from the
     /// beginning, for they cost 170 ns a packet.
     pub fn tell_hop_limits(&self) {
+        self.hop_limits.store(true, Ordering::Relaxed);
         if let Err(e) = options::for_hop_limits(self.receive.as_fd(), self.ip()) {
             log::warn!("{}: no hop limits of received packets: {e}", self.ip());
         }
@@ -137,20 +148,34 @@ impl Port {
     pub fn path_mtu(&self, to: IpAddr) -> io::Result<usize> {
         let socket = open(to)?;
         options::for_sending(socket.as_fd(), to)?;
-        sys::bind(socket.as_fd(), scoped(self.ip(), 0, self.scope()))?;
-        sys::connect(socket.as_fd(), scoped(to, UDP_PORT, self.interface))?;
+        sys::bind(socket.as_fd(), self.local(0))?;
+        sys::connect(socket.as_fd(), scoped(actual(to), UDP_PORT, self.interface()))?;
         let (level, name) =
             if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
         options::get(socket.as_fd(), level, name).map(|mtu| mtu as usize)
     }
 
-    /// The address that packets of a flow go to.
+    /// The address that packets of a flow go to, as it is.
     pub(super) fn remote(&self, key: &FlowKey) -> SocketAddr {
-        let mut to = scoped(key.to, UDP_PORT, self.interface);
+        let mut to = scoped(key.to, UDP_PORT, self.interface());
+        if is_moved() {
+            to = self.remote_of_moved(key.to);
+        }
         if let SocketAddr::V6(to) = &mut to {
             to.set_flowinfo(key.label.to_be());
         }
         to
+    }
+
+    #[cold]
+    fn remote_of_moved(&self, to: IpAddr) -> SocketAddr {
+        scoped(actual(to), UDP_PORT, self.interface())
+    }
+
+    /// What packets come from that leave by a source port, for their ICRC.
+    #[inline]
+    pub(super) fn source(&self, port: u16) -> SocketAddr {
+        if is_moved() { self.local(port) } else { SocketAddr::new(self.ip, port) }
     }
 
     /// Whether packets can have the flow label that the program wants. Any process may choose one, since Linux 5.3, unless
@@ -158,7 +183,7 @@ impl Port {
     #[inline]
     pub(super) fn sends_labels(&self) -> bool {
         *self.labels.get_or_init(|| {
-            let SocketAddr::V6(mut own) = self.local else { return false };
+            let SocketAddr::V6(mut own) = self.local(UDP_PORT) else { return false };
             own.set_flowinfo(1u32.to_be());
             let tried = open(self.ip()).and_then(|socket| {
                 options::for_sending(socket.as_fd(), self.ip())?;
@@ -172,16 +197,8 @@ impl Port {
     }
 
     /// The index of the port's interface, 0 if it is not known.
-    pub(super) fn interface(&self) -> u32 {
-        self.interface
-    }
-
-    /// The index of the port's interface if its address means nothing without one (RFC 4007), else 0.
-    pub(super) fn scope(&self) -> u32 {
-        match self.local {
-            SocketAddr::V4(_) => 0,
-            SocketAddr::V6(local) => local.scope_id(),
-        }
+    pub fn interface(&self) -> u32 {
+        self.interface.load(Ordering::Relaxed)
     }
 
     /// The socket and source port for packets to a process slot, one of [`SPREAD`].
@@ -189,12 +206,20 @@ impl Port {
         let n = (slot as usize * SPREAD + spread as usize % SPREAD) % FLOWS;
         let opened = self.flows[n].get_or_init(|| self.open_flow(n as u16));
         match opened {
-            Some(flow) => (flow.socket.as_fd(), flow.source),
+            Some(flow) => (flow.socket.as_fd(), flow.source.load(Ordering::Relaxed)),
             None => (self.receive.as_fd(), UDP_PORT),
         }
     }
 
     fn open_flow(&self, n: u16) -> Option<Flow> {
+        // Spread by process id, so that processes seldom try each other's ports.
+        let first = (std::process::id() as u16).wrapping_mul(FLOWS as u16).wrapping_add(n);
+        let (socket, source) = self.open_flow_from(first)?;
+        Some(Flow { socket, source: AtomicU16::new(source) })
+    }
+
+    /// A socket to send by, bound to the source port that `first` stands for or one of the next; and which that is.
+    fn open_flow_from(&self, first: u16) -> Option<(OwnedFd, u16)> {
         let socket = open(self.ip()).ok()?;
         options::for_sending(socket.as_fd(), self.ip()).ok()?;
         let loops = self.multicast_loops.load(Ordering::Relaxed);
@@ -203,14 +228,45 @@ impl Port {
         }
         // Nothing is meant to come in here.
         options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0).ok()?;
-        // Spread by process id, so that processes seldom try each other's ports.
-        let first = (std::process::id() as u16).wrapping_mul(FLOWS as u16).wrapping_add(n);
-        (0..TRIES)
-            .find_map(|i| {
-                let source = FIRST_SOURCE_PORT | (first.wrapping_add(i) & !FIRST_SOURCE_PORT);
-                sys::bind(socket.as_fd(), scoped(self.ip(), source, self.scope())).ok().map(|()| source)
-            })
-            .map(|source| Flow { socket, source })
+        let is_free = |source: &u16| sys::bind(socket.as_fd(), self.local(*source)).is_ok();
+        let source =
+            (0..TRIES).map(|i| FIRST_SOURCE_PORT | (first.wrapping_add(i) & !FIRST_SOURCE_PORT)).find(is_free)?;
+        Some((socket, source))
+    }
+
+    /// Closes all its sockets but the one that packets come in by, which stands for nothing any more, until [`Port::reopen`].
+    pub fn close(&self) -> io::Result<()> {
+        self.flows
+            .iter()
+            .filter_map(|flow| flow.get()?.as_ref())
+            .try_for_each(|flow| sys::vacate(flow.socket.as_fd()))?;
+        self.groups.close()?;
+        sys::vacate(self.receive.as_fd())
+    }
+
+    /// Opens them again, on the interface with index `interface`, by the source ports that they had where these are free, and takes packets
+    /// from `receive` from now on. In place of a socket to send by that is not to be had there is another one of the port's.
+    pub fn reopen(&self, receive: OwnedFd, interface: u32) -> io::Result<()> {
+        self.interface.store(interface, Ordering::Relaxed);
+        sys::refill(self.receive.as_fd(), receive)?;
+        if self.hop_limits.load(Ordering::Relaxed) {
+            self.tell_hop_limits();
+        }
+        for flow in self.flows.iter().filter_map(|flow| flow.get()?.as_ref()) {
+            let (socket, source) = match self.open_flow_from(flow.source.load(Ordering::Relaxed)) {
+                Some(opened) => opened,
+                None => (self.receive.try_clone()?, UDP_PORT),
+            };
+            sys::refill(flow.socket.as_fd(), socket)?;
+            flow.source.store(source, Ordering::Relaxed);
+        }
+        self.reopen_groups()
+    }
+
+    /// The sockets that packets come in by, those of multicast groups too.
+    pub fn each_receive_socket(&self, mut f: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        f(self.receive.as_fd())?;
+        self.groups.each(f)
     }
 
     /// Counts packets that the kernel gave; `dropped` are those that it did not, so far.

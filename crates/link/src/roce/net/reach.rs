@@ -16,11 +16,12 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use vervain_hca::host::address_map::actual;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
 
-/// How long the next hop may take to answer (the kernel's `rdma_addr_find_l2_eth_by_grh`).
+/// How long the next hop may take to answer at least (the kernel's `rdma_addr_find_l2_eth_by_grh`), and after which it is asked again.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a host that was reached is not asked for again: programs connect many QPs to one peer.
 const KNOWN: Duration = Duration::from_secs(10);
@@ -33,9 +34,10 @@ type HostPair = (IpAddr, u32, IpAddr);
 pub struct Reach(OwnerLock<HashMap<HostPair, Instant>>);
 
 impl Reach {
-    /// Makes sure that `to` can be reached from `from`, an address of `interface`; waits a second at most. ENETUNREACH,
-    /// EHOSTUNREACH and others as routes say, ETIMEDOUT when the next hop does not answer.
-    pub fn check(&self, from: IpAddr, interface: u32, to: IpAddr) -> Result<()> {
+    /// Makes sure that `to` can be reached from `from`, an address of `interface`; waits for `patience`, or a second, whichever is longer.
+    /// ENETUNREACH, EHOSTUNREACH and others as routes say, ETIMEDOUT when the next hop does not answer. Both are as the program knows them.
+    pub fn check(&self, from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> Result<()> {
+        let [from, to] = [from, to].map(actual);
         if from == to || to.is_multicast() {
             return Ok(());
         }
@@ -43,7 +45,7 @@ impl Reach {
         if self.0.lock().get(&(from, interface, to)).is_some_and(|since| now - *since < KNOWN) {
             return Ok(());
         }
-        find(from, interface, to)?;
+        find(from, interface, to, patience.max(PATIENCE))?;
         let mut known = self.0.lock();
         known.retain(|_, since| now.saturating_duration_since(*since) < KNOWN);
         known.insert((from, interface, to), now);
@@ -51,7 +53,7 @@ impl Reach {
     }
 }
 
-fn find(from: IpAddr, interface: u32, to: IpAddr) -> Result<()> {
+fn find(from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> Result<()> {
     // Whatever is wrong with the own address shows when its port is opened.
     let Ok(socket) = port::open(from).and_then(|s| sys::bind(s.as_fd(), scoped(from, 0, interface)).map(|()| s)) else {
         return Ok(());
@@ -60,11 +62,11 @@ fn find(from: IpAddr, interface: u32, to: IpAddr) -> Result<()> {
         let errno = e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
         Error::new(errno, format!("there is no route from {from} to {to}: {e}"))
     })?;
-    match resolve(&socket, from, interface, to) {
+    match resolve(&socket, from, interface, to, patience) {
         Ok(None) => Ok(()),
         Ok(Some(hop)) => {
             let by = if hop.ip == to { String::new() } else { format!(" by way of {}", hop.ip) };
-            let what = format!("{to} cannot be reached from {from}{by}: nobody answers there within {PATIENCE:?}");
+            let what = format!("{to} cannot be reached from {from}{by}: nobody answers there within {patience:?}");
             Err(Error::new(libc::ETIMEDOUT, what))
         }
         Err(e) => {
@@ -76,21 +78,26 @@ fn find(from: IpAddr, interface: u32, to: IpAddr) -> Result<()> {
 }
 
 /// Has the kernel find the link-layer address of the next hop, if it needs one; the hop if it does not answer.
-fn resolve(socket: &OwnedFd, from: IpAddr, interface: u32, to: IpAddr) -> io::Result<Option<Hop>> {
+fn resolve(socket: &OwnedFd, from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> io::Result<Option<Hop>> {
     let mut kernel = Rtnetlink::open()?;
     let of_link = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
     let Some(hop) = kernel.next_hop(from, to, if of_link { interface } else { 0 })? else { return Ok(None) };
     if !kernel.resolves(hop.interface)? || kernel.knows(hop)? {
         return Ok(None);
     }
-    let end = Instant::now() + PATIENCE;
-    let _ = send(socket, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let mut now = Instant::now();
+    let (end, mut again) = (now + patience, now);
     while !kernel.knows(hop)? {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if now >= end {
             return Ok(Some(hop));
         }
-        kernel.wait_for_change(left.as_millis() as i64 + 1);
+        if now >= again {
+            // The kernel gives up after a while too.
+            let _ = send(socket, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            again = now + PATIENCE;
+        }
+        kernel.wait_for_change(end.min(again).saturating_duration_since(now).as_millis() as i64 + 1);
+        now = Instant::now();
     }
     Ok(None)
 }

@@ -9,8 +9,9 @@ use super::{HOP_LIMIT, icrc, sys};
 use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use vervain_wire::UDP_PORT;
-use vervain_wire::icrc::Untold;
+use vervain_hca::host::address_map::{actual_socket, is_moved, known_socket};
+use vervain_wire::icrc::{Flow, Untold};
+use vervain_wire::{ICRC_LEN, MAX_HEADERS, UDP_PORT};
 
 /// Trains that are taken at once.
 const TRAINS: usize = 8;
@@ -22,10 +23,11 @@ const ROOM: usize = 64 << 10;
 /// place of 2.5 for a train); memory from malloc lies 16 bytes further.
 const PAGE: usize = 4096;
 
-/// A sender that the kernel does not tell. There is none: no packet of its is intact.
+/// A sender that the kernel does not tell, or who has an address by which the program knows another. There is none: no packet of its is
+/// intact.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A received packet.
+/// A received packet, with addresses as the program knows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// Sender.
@@ -52,14 +54,43 @@ impl<'a> Datagram<'a> {
 
     /// What the ICRC says of the IPv4 header.
     fn untold(&self) -> Option<Untold> {
-        icrc::flow(self.from, SocketAddr::new(self.to, UDP_PORT))?.verify(self.index, self.bytes)
+        self.flow()?.verify(self.index, self.bytes)
+    }
+
+    #[inline]
+    fn flow(&self) -> Option<Flow> {
+        if is_moved() {
+            return self.flow_of_moved();
+        }
+        icrc::flow(self.from, SocketAddr::new(self.to, UDP_PORT))
+    }
+
+    #[cold]
+    fn flow_of_moved(&self) -> Option<Flow> {
+        let (from, to) = self.on_the_wire();
+        icrc::flow(from, to)
+    }
+
+    /// From where and to where it was on its way.
+    pub fn on_the_wire(&self) -> (SocketAddr, SocketAddr) {
+        (actual_socket(self.from), actual_socket(SocketAddr::new(self.to, UDP_PORT)))
+    }
+
+    /// The ICRC that is right for an intact packet between the addresses as they are now.
+    pub fn icrc(&self) -> Option<[u8; ICRC_LEN]> {
+        let (covered, _) = self.bytes.split_last_chunk::<ICRC_LEN>()?;
+        let (headers, rest) = covered.split_at(covered.len().min(MAX_HEADERS));
+        let mut sum = self.flow()?.start(self.index, headers, rest.len());
+        sum.update(rest);
+        Some(sum.finish())
     }
 
     /// Where the sockets do not tell, the likely.
     fn captured(self) -> Captured<'a> {
+        let (from, to) = self.on_the_wire();
         Captured {
-            from: self.from,
-            to: SocketAddr::new(self.to, UDP_PORT),
+            from,
+            to,
             hop_limit: if self.hop_limit == 0 { HOP_LIMIT } else { self.hop_limit },
             tos: self.tos,
             label: self.label,
@@ -106,6 +137,8 @@ impl ReceiveBatch {
 
     /// Takes what has come to `port`, without waiting, in place of what was there before; whether anything has. There may be
     /// more: ask again until there is nothing.
+    // Once for each poll; what parks sockets, which calls it too, does not count.
+    #[inline(always)]
     pub fn receive(&mut self, port: &Port) -> bool {
         // One train costs less to ask for than many, and is most often all there is.
         let (socket, ip) = (port.receive_socket(), port.ip());
@@ -155,7 +188,10 @@ impl ReceiveBatch {
             // SAFETY: the kernel has just filled it in.
             let told = unsafe { ancillary::read(&message.msg_hdr) };
             let length = message.msg_len as usize;
-            let from = address.get().unwrap_or(UNKNOWN);
+            let mut from = address.get().unwrap_or(UNKNOWN);
+            if is_moved() {
+                from = known_socket(from).unwrap_or(UNKNOWN);
+            }
             *train = Some(Received { from, to, told, length });
             port.received(told.packets(length), length, told.dropped);
         }

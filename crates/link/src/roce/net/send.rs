@@ -11,7 +11,7 @@ use super::room::Room;
 use super::train::{FlowKey, Train};
 use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
 use libc::{iovec, mmsghdr};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::guarded::Access;
@@ -26,7 +26,7 @@ const TRAINS: usize = 32;
 /// A packet to send.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Address of the other side; of the same family as the port's.
+    /// Address of the other side, as the program knows it; of the same family as the port's.
     pub to: IpAddr,
     /// Process slot there: the upper part of the destination QPN.
     pub slot: u32,
@@ -163,7 +163,7 @@ impl SendBatch {
                 self.flush();
             }
             let (_, source) = self.port.flow(slot, spread);
-            let (from, to) = (SocketAddr::new(self.port.ip(), source), self.port.remote(&key));
+            let (from, to) = (self.port.source(source), self.port.remote(&key));
             let Some(flow) = icrc::flow(from, to) else {
                 self.port.counters().unreachable.add(1);
                 FIRST.add(Word::Discarded, 1);

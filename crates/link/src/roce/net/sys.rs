@@ -7,7 +7,7 @@ use super::address::RawAddress;
 use libc::{mmsghdr, msghdr};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 fn result(value: isize) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
@@ -79,6 +79,18 @@ pub unsafe fn receive(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Resul
 /// Waits until `fd` takes packets again, `milliseconds` at most; whether it does.
 pub fn wait_for_room(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
     poll(fd.as_raw_fd(), libc::POLLOUT, milliseconds)
+}
+
+/// Has the number `fd` stand for nothing that leads to the network; what it stood for is closed. [`refill`] gives it something again.
+pub fn vacate(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let nothing = std::fs::File::open("/dev/null")?;
+    refill(fd, nothing.into())
+}
+
+/// Has the number `fd` stand for what `with` does.
+pub fn refill(fd: BorrowedFd<'_>, with: OwnedFd) -> io::Result<()> {
+    // SAFETY: both are open. Whoever owns the number goes on to own it, and nobody relies on what stands behind it.
+    result(unsafe { libc::dup3(with.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) } as isize).map(drop)
 }
 
 /// Whether `fd` is readable.

@@ -73,6 +73,7 @@ fn receive(port: &Port, count: usize, mut check: impl FnMut(usize, &Datagram<'_>
 fn check_one(n: usize, length: usize, datagram: &Datagram<'_>) {
     let padded = length.next_multiple_of(4);
     assert!(datagram.is_intact(), "packet {n}");
+    assert_eq!(datagram.icrc().as_ref(), datagram.bytes.last_chunk(), "packet {n}");
     assert_eq!(datagram.bytes.len(), 12 + padded + 4, "packet {n}");
     assert_eq!(datagram.bytes[..12], headers(n, length), "packet {n}");
     assert_eq!(datagram.bytes[12..12 + length], payload(n, length), "packet {n}");

@@ -13,7 +13,7 @@ const MOST_PACKETS: usize = 64;
 /// What all packets of a train have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey {
-    /// Address.
+    /// Address, as the program knows it.
     pub to: IpAddr,
     /// Process slot: the receiving kernel looks at the first packet only to choose a socket.
     pub slot: u32,

@@ -7,13 +7,17 @@
 //! the descriptor store before the table speaks of it, and whether an entry's process lives is asked of the kernel.
 
 use super::mailbox::Caller;
-use super::sys::{self, Private};
-use super::{Doors, Names, VERSION, program, udp};
+use super::program::{self, Management};
+use super::sys;
+use super::{Doors, Names, VERSION, udp};
 use crate::roce::net::options;
+use crate::roce::net::sys::{refill, vacate};
+use crate::unix::{self, Private};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -29,6 +33,63 @@ type Entry = [u32; SLOTS_PER_PROCESS];
 const ENTRY: usize = size_of::<Entry>();
 /// As many as there are slots, and the sink.
 const ENTRIES: usize = SLOTS as usize;
+/// Behind them the records of what is for whom of QP 1: service ID, slot, kind. Of no slot are those that are free.
+const RECORDS: usize = 4096;
+const RECORD: usize = 16;
+
+/// What a record says of the process that has its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// It has claimed the service.
+    Service = 1,
+    /// It answers those that ask for a service that nobody has claimed.
+    Taker = 2,
+}
+
+/// A record of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Record {
+    kind: Kind,
+    slot: u32,
+    service: u64,
+}
+
+impl Record {
+    fn to_bytes(record: Option<Record>) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        if let Some(Record { kind, slot, service }) = record {
+            bytes[..8].copy_from_slice(&service.to_ne_bytes());
+            bytes[8..12].copy_from_slice(&slot.to_ne_bytes());
+            bytes[12..].copy_from_slice(&(kind as u32).to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn of(bytes: &[u8]) -> Option<Record> {
+        let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let kind = [Kind::Service, Kind::Taker].into_iter().find(|kind| *kind as u32 == word(12))?;
+        let service = u64::from_ne_bytes(std::array::from_fn(|i| bytes[i]));
+        Some(Record { kind, slot: word(8), service }).filter(|record| (1..SLOTS).contains(&record.slot))
+    }
+}
+
+/// What is for a process of QP 1: all with the slot, what asks for these services, and its share of what asks for services that nobody has
+/// claimed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// One of the process's.
+    pub slot: u32,
+    /// Service IDs.
+    pub services: Vec<u64>,
+}
+
+impl Served {
+    fn records(&self) -> BTreeSet<Record> {
+        let record = |kind, service| Record { kind, slot: self.slot, service };
+        let services = self.services.iter().map(|service| record(Kind::Service, *service));
+        [record(Kind::Taker, 0)].into_iter().chain(services).collect()
+    }
+}
 
 /// What each member holds of the group.
 pub struct Group {
@@ -52,7 +113,7 @@ impl Group {
             let (put, look) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
             options::set(put.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &VAULT_BYTES)?;
             let table = rustix::fs::memfd_create("vervain-port", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            rustix::fs::ftruncate(&table, (ENTRIES * ENTRY) as u64)?;
+            rustix::fs::ftruncate(&table, (ENTRIES * ENTRY + RECORDS * RECORD) as u64)?;
             rustix::fs::fcntl_add_seals(&table, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
             let group = Group {
                 fd_store: [put, look].map(Private::keep),
@@ -76,6 +137,22 @@ impl Group {
         Ok(Group { fd_store, sink: Private::keep(sink), table: Private::keep(table) })
     }
 
+    /// Lets go of it. What is held stands for nothing until [`Group::take_over`].
+    pub fn leave(&self) -> io::Result<()> {
+        self.each().try_for_each(|held| vacate(held.as_fd()))
+    }
+
+    /// Holds what `other` holds.
+    pub fn take_over(&self, other: &Group) -> io::Result<()> {
+        self.each()
+            .zip(other.each())
+            .try_for_each(|(held, new)| refill(held.as_fd(), new.as_fd().try_clone_to_owned()?))
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Private> {
+        self.fd_store.iter().chain([&self.sink, &self.table])
+    }
+
     /// The descriptor store, for somebody who joins.
     pub fn fd_store(&self) -> [BorrowedFd<'_>; 2] {
         [self.fd_store[IN].as_fd(), self.fd_store[OUT].as_fd()]
@@ -95,7 +172,7 @@ impl Group {
         bind: &dyn Fn() -> Result<OwnedFd>,
     ) -> Result<(u32, OwnedFd)> {
         let entries = self.live_entries(names, doors)?;
-        self.route(names, &entries)?;
+        self.route(names, &entries, &[], None)?;
         for index in 1..ENTRIES {
             if entries.get(index).is_some_and(|e| e[0] != 0) {
                 continue;
@@ -114,9 +191,9 @@ impl Group {
         Err(names.error(libc::ENOMEM, &format!("{} processes share the port", ENTRIES - 1)))
     }
 
-    /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index, and to no other. Called with
-    /// the turn.
-    pub fn lead(&self, names: &Names, doors: &Doors, index: u32, slots: &[u32]) -> Result<()> {
+    /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index, and to no other; and what is `served` of
+    /// QP 1. Called with the turn.
+    pub fn lead(&self, names: &Names, doors: &Doors, index: u32, slots: &[u32], served: Option<&Served>) -> Result<()> {
         let mut entry = Entry::default();
         let Some(places) = entry.get_mut(..slots.len()) else {
             return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
@@ -131,7 +208,7 @@ impl Group {
                 self.write(other, entry).map_err(|e| failure(names, &e))?;
             }
         }
-        self.route(names, &entries)
+        self.route(names, &entries, slots, served)
     }
 
     /// The table without those that are gone, as it stands from now on.
@@ -152,14 +229,66 @@ impl Group {
         Ok(entries)
     }
 
-    /// Writes the program for the table.
-    fn route(&self, names: &Names, entries: &[Entry]) -> Result<()> {
+    /// Writes the program for the table. The records of the member that has `slots` become what is `served`.
+    fn route(&self, names: &Names, entries: &[Entry], slots: &[u32], served: Option<&Served>) -> Result<()> {
         let members = entries.iter().enumerate().skip(1);
         let routes = members.flat_map(|(index, entry)| {
             entry.iter().filter(|slot| (1..SLOTS).contains(*slot)).map(move |slot| (*slot, index as u32))
         });
-        let program = program::build(routes.collect());
-        program::attach(self.sink.as_fd(), &program).map_err(|e| failure(names, &e))
+        let routes: Vec<(u32, u32)> = routes.collect();
+        let by_slot: BTreeMap<u32, u32> = routes.iter().copied().collect();
+        let records = self.change_records(|record| by_slot.contains_key(&record.slot), slots, served);
+        let records = records.map_err(|e| failure(names, &e))?;
+        let mut management = Management::default();
+        for Record { kind, slot, service } in records {
+            match (kind, by_slot.get(&slot)) {
+                (Kind::Service, Some(index)) => management.services.push((service, *index)),
+                (Kind::Taker, Some(index)) => management.takers.push(*index),
+                (_, None) => {}
+            }
+        }
+        program::attach(self.sink.as_fd(), &routes, management).map_err(|e| failure(names, &e))
+    }
+
+    /// Frees the records of who does not live any more, and those of `slots` that are not `served`, for which it makes those that are not
+    /// there; what there is no place for is handed on by whoever gets it. The records as they stand. Each is written by itself, so that
+    /// whoever is killed meanwhile leaves those of others whole.
+    fn change_records(
+        &self,
+        lives: impl Fn(&Record) -> bool,
+        slots: &[u32],
+        served: Option<&Served>,
+    ) -> io::Result<Vec<Record>> {
+        let mut wanted = served.map(Served::records).unwrap_or_default();
+        let mut records = self.records()?;
+        for (place, held) in records.iter_mut().enumerate() {
+            let Some(record) = *held else { continue };
+            if !wanted.remove(&record) && (!lives(&record) || slots.contains(&record.slot)) {
+                *held = None;
+                self.write_record(place, None)?;
+            }
+        }
+        let free = records.iter_mut().enumerate().filter(|(_, held)| held.is_none());
+        for ((place, held), record) in free.zip(wanted) {
+            *held = Some(record);
+            self.write_record(place, *held)?;
+        }
+        Ok(records.into_iter().flatten().collect())
+    }
+
+    fn records(&self) -> io::Result<Vec<Option<Record>>> {
+        let mut bytes = vec![0; RECORDS * RECORD];
+        let length = rustix::io::pread(&self.table, &mut bytes[..], (ENTRIES * ENTRY) as u64)?;
+        if length != bytes.len() {
+            return Err(Errno::PROTO.into());
+        }
+        Ok(bytes.chunks_exact(RECORD).map(Record::of).collect())
+    }
+
+    fn write_record(&self, place: usize, record: Option<Record>) -> io::Result<()> {
+        let at = (ENTRIES * ENTRY + place * RECORD) as u64;
+        let written = rustix::io::pwrite(&self.table, &Record::to_bytes(record), at)?;
+        if written == RECORD { Ok(()) } else { Err(Errno::IO.into()) }
     }
 
     /// The socket with this index, if the group has as many.
@@ -199,7 +328,7 @@ impl Group {
 fn look(fd_store: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
     // The distance belongs to the socket, not to this process; but so does the turn.
     options::set(fd_store.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, &((index * STRIDE) as i32))?;
-    match sys::receive(fd_store.as_fd(), &mut [0; STRIDE], libc::MSG_PEEK) {
+    match unix::receive(fd_store.as_fd(), &mut [0; STRIDE], libc::MSG_PEEK) {
         // The kernel leaves out descriptors that this process has no place for, and no message is without.
         Ok(message) if message.fds.is_empty() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
         Ok(message) => Ok(Some(message.fds)),
@@ -231,14 +360,46 @@ mod tests {
         let (owner, other) = (1, 2);
         let (uid, none) = (rustix::process::geteuid().as_raw(), Doors::default());
         let _doors = [7, 8, 9].map(|slot| Mailbox::open(&names, uid, slot).unwrap());
-        group.lead(&names, &none, owner, &[8, 9]).unwrap();
-        group.lead(&names, &none, other, &[7]).unwrap();
+        group.lead(&names, &none, owner, &[8, 9], None).unwrap();
+        group.lead(&names, &none, other, &[7], None).unwrap();
         // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the mailbox of 8.
-        group.lead(&names, &none, 3, &[8]).unwrap();
+        group.lead(&names, &none, 3, &[8], None).unwrap();
         let slots = || group.entries().unwrap()[1..5].iter().map(|e| e[0]).collect::<Vec<_>>();
         assert_eq!(slots(), [0, 7, 8, 0]);
         // Another user has opened a mailbox in the name of a member that has ended.
-        group.lead(&names, &Doors { strange: [7].into(), ..Doors::default() }, 3, &[8]).unwrap();
+        group.lead(&names, &Doors { strange: [7].into(), ..Doors::default() }, 3, &[8], None).unwrap();
         assert_eq!(slots(), [0, 0, 8, 0]);
+    }
+
+    #[test]
+    fn records_of_the_dead_go_and_those_of_others_stay_where_they_are() {
+        let names = Names { at: ([127, 8, 3, std::process::id() as u8], 4791).into() };
+        let group = Group::create(&names).unwrap();
+        let (uid, none) = (rustix::process::geteuid().as_raw(), Doors::default());
+        let open = |slot| Mailbox::open(&names, uid, slot).unwrap();
+        let [_first, second, _third] = [7, 8, 9].map(open);
+        let lead = |index, slot, services: &[u64]| {
+            let served = Served { slot, services: services.to_vec() };
+            group.lead(&names, &none, index, &[slot], Some(&served)).unwrap();
+        };
+        let of = |kind| {
+            let records = group.records().unwrap().into_iter().enumerate();
+            let of_kind = records.filter_map(|(place, record)| Some(place).zip(record.filter(|r| r.kind == kind)));
+            of_kind.map(|(place, record)| (place, record.slot, record.service)).collect::<Vec<_>>()
+        };
+        lead(1, 7, &[70, 71]);
+        lead(2, 8, &[80]);
+        lead(3, 9, &[90]);
+        assert_eq!(of(Kind::Taker), [(2, 7, 0), (4, 8, 0), (6, 9, 0)]);
+        assert_eq!(of(Kind::Service), [(0, 7, 70), (1, 7, 71), (3, 8, 80), (5, 9, 90)]);
+        // One gives a service back and claims two; one has ended.
+        drop(second);
+        lead(1, 7, &[71, 72, 73]);
+        assert_eq!(of(Kind::Service), [(0, 7, 72), (1, 7, 71), (3, 7, 73), (5, 9, 90)]);
+        // Another process gets the slot of one that has ended, and serves nothing.
+        let _heir = open(8);
+        lead(2, 8, &[]);
+        group.lead(&names, &none, 1, &[7], None).unwrap();
+        assert_eq!((of(Kind::Taker), of(Kind::Service)), (vec![(4, 8, 0), (6, 9, 0)], vec![(5, 9, 90)]));
     }
 }

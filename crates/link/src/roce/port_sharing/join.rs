@@ -2,8 +2,8 @@
 //! may be stopped.
 
 use super::mailbox::{Caller, HEAD, Word};
-use super::sys::{self, Private};
 use super::{Doors, Names, os_error, udp};
+use crate::unix::{self, Private};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -114,7 +114,7 @@ fn wait_for_answer(
 /// The descriptor store, if that is the answer; None when there is none and will not be.
 fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[OwnedFd; 2]>> {
     let mut head = [0; HEAD];
-    let Ok(message) = sys::receive(socket.as_fd(), &mut head, 0) else { return Ok(None) };
+    let Ok(message) = unix::receive(socket.as_fd(), &mut head, 0) else { return Ok(None) };
     if message.length != HEAD {
         return Ok(None);
     }

@@ -3,17 +3,14 @@
 //! through the mailbox of their owner. Every message carries the sender's user id, vouched for by the kernel.
 
 use super::misrouted::Origin;
-use super::sys::{self, Private, Received};
 use super::udp::to_wide;
 use super::{Doors, Names, VERSION};
+use crate::unix::{self, Private, Received, abstract_name};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::OnceCell;
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use vervain_hca::Result;
 
@@ -93,15 +90,6 @@ impl Word {
     }
 }
 
-fn open() -> std::result::Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-}
-
-fn abstract_name(name: &str) -> std::result::Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(name.as_bytes())
-}
-
 /// A mailbox of this process.
 pub struct Mailbox {
     /// The slot that it is named after.
@@ -112,13 +100,8 @@ pub struct Mailbox {
 impl Mailbox {
     /// Opens the mailbox of `slot`.
     pub fn open(names: &Names, uid: u32, slot: u32) -> Result<Mailbox> {
-        let opened = open().and_then(|socket| {
-            let socket = Private::keep(socket);
-            rustix::net::sockopt::set_socket_passcred(&socket, true)?;
-            rustix::net::bind(&socket, &abstract_name(&names.mailbox(slot))?)?;
-            Ok(Mailbox { slot, socket })
-        });
-        opened.map_err(|e| match e {
+        let opened = unix::named(&names.mailbox(slot));
+        opened.map(|socket| Mailbox { slot, socket }).map_err(|e| match e {
             Errno::ADDRINUSE => names
                 .taken_by_another(SocketType::DGRAM, &names.mailbox(slot), uid)
                 .unwrap_or_else(|| names.error(libc::EADDRINUSE, &format!("process slot {slot} is taken there"))),
@@ -128,7 +111,7 @@ impl Mailbox {
 
     /// The next message.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Received> {
-        sys::receive(self.socket.as_fd(), bytes, 0)
+        unix::receive(self.socket.as_fd(), bytes, 0)
     }
 
     /// Puts a message through the mailbox of another slot. Never waits: EAGAIN when that owner has too many to read,
@@ -157,7 +140,7 @@ impl Caller {
         let socket = match self.socket.get() {
             Some(socket) => socket,
             None => {
-                let opened = open()?;
+                let opened = unix::datagrams()?;
                 self.socket.get_or_init(|| opened)
             }
         };
@@ -202,25 +185,7 @@ fn send(
     packets: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> std::result::Result<(), Errno> {
-    let head = word.to_bytes();
-    let parts = [IoSlice::new(&head), IoSlice::new(packets)];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2), ScmCredentials(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    // The kernel fills in the real user id, but sockets belong to the effective one; it checks what we say.
-    let uid = rustix::process::geteuid();
-    if uid != rustix::process::getuid() {
-        let (pid, gid) = (rustix::process::getpid(), rustix::process::getegid());
-        control.push(SendAncillaryMessage::ScmCredentials(UCred { pid, uid, gid }));
-    }
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match to {
-        Some(name) => rustix::net::sendmsg_addr(socket, &abstract_name(name)?, &parts, &mut control, flags),
-        None => rustix::net::sendmsg(socket, &parts, &mut control, flags),
-    }
-    .map(drop)
+    unix::send(socket, to, &[IoSlice::new(&word.to_bytes()), IoSlice::new(packets)], fds)
 }
 
 #[cfg(test)]

@@ -8,20 +8,27 @@ use super::{Sharing, SlotOwner};
 use crate::roce::net::Datagram;
 use std::net::{IpAddr, SocketAddr};
 use vervain_hca::arena::layout::slot_of;
+use vervain_hca::host::address_map::{known, known_socket};
 
 /// Messages that are collected at once.
 const MESSAGES: usize = 16;
 /// Bytes before each packet: its length and its place in its train.
 const RECORD: usize = 4;
 
-/// The process slot of a packet (UDP payload); None if it is too short to have one.
-pub fn slot_of_packet(packet: &[u8]) -> Option<u32> {
+/// The destination QPN of a packet (UDP payload); None if it is too short to have one.
+pub fn qpn_of_packet(packet: &[u8]) -> Option<u32> {
     let qpn = packet.get(4..8)?;
     // Byte 4 is reserved (IBA 9.2.3).
-    Some(slot_of(u32::from_be_bytes([0, qpn[1], qpn[2], qpn[3]])))
+    Some(u32::from_be_bytes([0, qpn[1], qpn[2], qpn[3]]))
 }
 
-/// What all packets of a message have in common.
+/// The process slot in it.
+pub fn slot_of_packet(packet: &[u8]) -> Option<u32> {
+    qpn_of_packet(packet).map(slot_of)
+}
+
+/// What all packets of a message have in common. Addresses are those on the wire: the owner may know them by others than who received
+/// the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The sender.
@@ -54,8 +61,9 @@ impl Strays {
     /// Takes a packet for `slot`; may send those that wait.
     pub fn add(&mut self, sharing: &Sharing, slot: u32, packet: &Datagram<'_>) {
         let Ok(length) = u16::try_from(packet.bytes.len()) else { return };
-        let Datagram { from, to, hop_limit, tos, label, .. } = *packet;
-        let origin = Origin { from, to, hop_limit, tos, label };
+        let Datagram { hop_limit, tos, label, .. } = *packet;
+        let (from, to) = packet.on_the_wire();
+        let origin = Origin { from, to: to.ip(), hop_limit, tos, label };
         let fits = |m: &Message| HEAD + m.bytes.len() + RECORD + packet.bytes.len() <= MOST;
         let same = |m: &Message| m.slot == slot && m.origin == origin;
         let place = self.messages.iter().position(same);
@@ -93,10 +101,12 @@ impl Strays {
     }
 }
 
-/// The packets of a message.
+/// The packets of a message, with addresses as this process knows them; none of a sender whose address it knows as another's.
 pub(super) fn packets(origin: Origin, bytes: &[u8]) -> impl Iterator<Item = Datagram<'_>> {
     let Origin { from, to, hop_limit, tos, label } = origin;
-    let mut rest = bytes;
+    let ends = known_socket(from).zip(known(to));
+    let mut rest = if ends.is_some() { bytes } else { &[] };
+    let (from, to) = ends.unwrap_or((from, to));
     std::iter::from_fn(move || {
         let ([l0, l1, i0, i1], after) = rest.split_first_chunk::<RECORD>()?;
         let (bytes, after) = after.split_at_checked(usize::from(u16::from_ne_bytes([*l0, *l1])))?;

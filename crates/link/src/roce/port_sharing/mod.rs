@@ -14,9 +14,12 @@ mod program;
 mod sys;
 mod udp;
 
-pub use misrouted::{Strays, slot_of_packet};
+pub use group::Served;
+pub use misrouted::{Strays, qpn_of_packet, slot_of_packet};
 
 use crate::roce::net::Datagram;
+use crate::roce::net::sys::{refill, vacate};
+use crate::unix::Private;
 use group::Group;
 use group_lock::Turn;
 use mailbox::{HEAD, MOST, Mailbox, Word};
@@ -28,8 +31,7 @@ use rustix::net::SocketType;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use sys::Private;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vervain_hca::arena::layout::SLOTS_PER_PROCESS;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
@@ -37,7 +39,7 @@ use vervain_names::Other;
 
 /// Version of the messages, the descriptor store, the table and the options of the sockets. Processes of different versions do not
 /// share an address; that they can say so needs `HEAD` bytes with the version in the same place.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Index of the socket that nobody reads.
 const SINK: u32 = 0;
 /// Messages taken from a mailbox in one visit.
@@ -73,6 +75,7 @@ impl Count {
 
 /// Names of everything that belongs to one address, in the abstract namespace of unix sockets, which is the network
 /// namespace's as the address is. They do not tell the user: one user at a time can have the address.
+#[derive(Clone, Copy)]
 struct Names {
     at: SocketAddr,
 }
@@ -130,6 +133,9 @@ impl Names {
     }
 }
 
+/// Trains of packets that are kept: as much as a socket's buffer holds, and far more than come while others join.
+const MOST_KEPT: usize = 128;
+
 /// Slots with an open mailbox, as the kernel lists them.
 #[derive(Default)]
 struct Doors {
@@ -142,20 +148,25 @@ struct Doors {
 
 /// A process's part in an address.
 pub struct Sharing {
-    names: Names,
+    /// Of the address as it is now; changed only while this process has left.
+    names: OwnerLock<Names>,
     uid: u32,
-    index: u32,
+    index: AtomicU32,
     epoll: Private,
     /// One for each slot. Above the group, so that they go first: who has no mailbox is taken for dead.
     mailboxes: [OnceLock<Mailbox>; SLOTS_PER_PROCESS],
     group: Group,
+    /// Of QP 1. Changed with the turn.
+    served: OwnerLock<Option<Served>>,
     buffer: OwnerLock<Vec<u8>>,
+    /// Trains of packets that others have received while this process was stopped. Taken after `buffer`.
+    kept: OwnerLock<Vec<(Origin, Vec<u8>)>>,
     counters: Counters,
 }
 
 impl Sharing {
-    /// Joins the processes of this user that receive at `at`, as the owner of `slots`, and returns the socket to
-    /// receive by. `bind` makes one, bound to `at` with SO_REUSEPORT; it is not called when there is one that a dead
+    /// Joins the processes of this user that receive at `at`, as the owner of `slots`, with what is `served` of QP 1, and returns the socket
+    /// to receive by. `bind` makes one, bound to `at` with SO_REUSEPORT; it is not called when there is one that a dead
     /// process has left behind, which was made in the same way. Once the `Sharing` is dropped, the socket may be
     /// somebody else's.
     ///
@@ -163,7 +174,12 @@ impl Sharing {
     /// milliseconds, or up to 13 s when processes of this user are stopped in the wrong places. EADDRINUSE when another
     /// user, another user namespace, another version or another program has the port or its names, EBUSY when nobody
     /// answers, EPERM in a user namespace that does not tell users apart.
-    pub fn join(at: SocketAddr, slots: &[u32], bind: &dyn Fn() -> Result<OwnedFd>) -> Result<(Sharing, OwnedFd)> {
+    pub fn join(
+        at: SocketAddr,
+        slots: &[u32],
+        served: Option<Served>,
+        bind: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<(Sharing, OwnedFd)> {
         let names = Names { at };
         let uid = crate::user::own().map_err(|why| names.error(libc::EPERM, &why))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
@@ -176,20 +192,93 @@ impl Sharing {
         let (index, socket) = group.take_place(&names, &doors, bind)?;
         let (epoll, mailboxes) = (Private::keep(epoll), Default::default());
         let (buffer, counters) = (OwnerLock::default(), Counters::default());
-        let sharing = Sharing { names, uid, index, epoll, mailboxes, group, buffer, counters };
+        let sharing = Sharing {
+            names: OwnerLock::new(names),
+            uid,
+            index: AtomicU32::new(index),
+            epoll,
+            mailboxes,
+            group,
+            served: OwnerLock::new(served),
+            buffer,
+            kept: OwnerLock::default(),
+            counters,
+        };
         for slot in slots {
             sharing.open_door(*slot)?;
         }
-        sharing.group.lead(&sharing.names, &doors, index, slots)?;
+        sharing.group.lead(&names, &doors, index, slots, sharing.served.lock().as_ref())?;
         Ok((sharing, socket))
     }
 
     /// Makes another slot lead here, before anybody hears of a QPN in it. Waits as [`Sharing::join`] does.
     pub fn add_slot(&self, slot: u32) -> Result<()> {
-        let _turn = Turn::take(&self.names, self.uid)?;
+        let names = self.names();
+        let _turn = Turn::take(&names, self.uid)?;
         self.open_door(slot)?;
+        let served = self.served.lock().clone();
+        self.lead(&names, served.as_ref())
+    }
+
+    /// Has what is for QP 1 led here, where it names the slot, one of this process's, or one of these services. Waits as [`Sharing::join`]
+    /// does.
+    pub fn serve(&self, served: Served) -> Result<()> {
+        let served = Some(served);
+        if *self.served.lock() == served {
+            return Ok(());
+        }
+        let names = self.names();
+        let _turn = Turn::take(&names, self.uid)?;
+        self.lead(&names, served.as_ref())?;
+        *self.served.lock() = served;
+        Ok(())
+    }
+
+    /// Has led here what is this process's, and what is `served` of QP 1. Called with the turn.
+    fn lead(&self, names: &Names, served: Option<&Served>) -> Result<()> {
         let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
-        self.group.lead(&self.names, &self.names.doors(self.uid), self.index, &slots)
+        self.group.lead(names, &names.doors(self.uid), self.index.load(Ordering::Relaxed), &slots, served)
+    }
+
+    fn names(&self) -> Names {
+        *self.names.lock()
+    }
+
+    /// Leaves the group, as a process that ends does: what it holds of it stands for nothing until [`Sharing::rejoin`]. Strays that wait
+    /// are kept before.
+    pub fn leave(&self) -> std::io::Result<()> {
+        self.handle_events(None);
+        let _buffer = self.buffer.lock();
+        for mailbox in self.mailboxes() {
+            // The description may live on in what others hold, and an entry with it.
+            let _ = epoll::delete(&self.epoll, mailbox);
+            vacate(mailbox.as_fd())?;
+        }
+        self.group.leave()
+    }
+
+    /// Joins the group of what the address has become, with the slots that it had, and returns the socket to receive by, as
+    /// [`Sharing::join`] does.
+    pub fn rejoin(&self, at: SocketAddr, bind: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
+        let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
+        let (new, socket) = Sharing::join(at, &slots, self.served.lock().clone(), bind)?;
+        let names = new.names();
+        self.take_over(&new).map_err(|e| names.error(e.raw_os_error().unwrap_or(libc::EIO), &e.to_string()))?;
+        *self.names.lock() = names;
+        Ok(socket)
+    }
+
+    /// Holds what `new` holds of the group.
+    fn take_over(&self, new: &Sharing) -> std::io::Result<()> {
+        let _buffer = self.buffer.lock();
+        self.group.take_over(&new.group)?;
+        for (mailbox, of_new) in self.mailboxes().zip(new.mailboxes()) {
+            refill(mailbox.as_fd(), of_new.as_fd().try_clone_to_owned()?)?;
+            let token = epoll::EventData::new_u64(u64::from(mailbox.slot));
+            epoll::add(&self.epoll, mailbox, token, epoll::EventFlags::IN)?;
+        }
+        self.index.store(new.index.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(())
     }
 
     fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {
@@ -197,12 +286,13 @@ impl Sharing {
     }
 
     fn open_door(&self, slot: u32) -> Result<()> {
-        let mailbox = Mailbox::open(&self.names, self.uid, slot)?;
+        let names = self.names();
+        let mailbox = Mailbox::open(&names, self.uid, slot)?;
         let token = epoll::EventData::new_u64(u64::from(slot));
         let Some(place) = self.mailboxes.iter().find(|place| place.get().is_none()) else {
             return Err(Error::invalid(format!("a process has {SLOTS_PER_PROCESS} slots at most")));
         };
-        epoll::add(&self.epoll, &mailbox, token, epoll::EventFlags::IN).map_err(|e| os_error(&self.names, e))?;
+        epoll::add(&self.epoll, &mailbox, token, epoll::EventFlags::IN).map_err(|e| os_error(&names, e))?;
         // Only who has the turn fills a place.
         let _ = place.set(mailbox);
         Ok(())
@@ -213,9 +303,16 @@ impl Sharing {
         self.epoll.as_fd()
     }
 
-    /// Answers who joins, and calls `adopt` for packets of this process that others have received. Never waits.
-    pub fn handle_events(&self, adopt: &mut dyn FnMut(&Datagram<'_>)) {
+    /// Answers who joins, and calls `adopt` for packets of this process that others have received; without that they are kept until there
+    /// is one. Never waits.
+    pub fn handle_events(&self, mut adopt: Option<&mut dyn FnMut(&Datagram<'_>)>) {
         let mut buffer = self.buffer.lock();
+        let mut kept = self.kept.lock();
+        if let Some(adopt) = &mut adopt {
+            for (origin, packets) in kept.drain(..) {
+                self.adopt(origin, &packets, *adopt);
+            }
+        }
         buffer.resize(MOST, 0);
         for mailbox in self.mailboxes() {
             for _ in 0..MESSAGES {
@@ -223,12 +320,11 @@ impl Sharing {
                 let Some((head, packets)) = buffer[..message.length].split_first_chunk::<HEAD>() else { continue };
                 match Word::of(head) {
                     (Some(Word::Stray(origin)), _) if message.uid == Some(self.uid) => {
-                        for packet in misrouted::packets(origin, packets) {
-                            // What is not ours is not handed on: it would go round and round.
-                            if slot_of_packet(packet.bytes).is_some_and(|slot| self.owns(slot)) {
-                                self.counters.adopted.add(1);
-                                adopt(&packet);
-                            }
+                        match &mut adopt {
+                            Some(adopt) => self.adopt(origin, packets, *adopt),
+                            None if kept.len() < MOST_KEPT => kept.push((origin, packets.to_vec())),
+                            // As if its socket had been full.
+                            None => {}
                         }
                     }
                     (Some(Word::Ask { uid }), _) if message.uid == Some(self.uid) && uid == self.uid => {
@@ -247,6 +343,16 @@ impl Sharing {
         }
     }
 
+    fn adopt(&self, origin: Origin, packets: &[u8], adopt: &mut dyn FnMut(&Datagram<'_>)) {
+        for packet in misrouted::packets(origin, packets) {
+            // What is not ours is not handed on: it would go round and round.
+            if slot_of_packet(packet.bytes).is_some_and(|slot| self.owns(slot)) {
+                self.counters.adopted.add(1);
+                adopt(&packet);
+            }
+        }
+    }
+
     /// Whether packets for `slot` are for this process.
     pub fn owns(&self, slot: u32) -> bool {
         self.mailboxes().any(|mailbox| mailbox.slot == slot)
@@ -254,7 +360,7 @@ impl Sharing {
 
     fn put(&self, slot: u32, origin: Origin, packets: &[u8]) -> SlotOwner {
         let Some(mailbox) = self.mailboxes().next() else { return SlotOwner::IsNobody };
-        match mailbox.put(&self.names, slot, Word::Stray(origin), packets) {
+        match mailbox.put(&self.names(), slot, Word::Stray(origin), packets) {
             Ok(()) => SlotOwner::Took,
             Err(Errno::CONNREFUSED) => SlotOwner::IsNobody,
             Err(_) => SlotOwner::IsBusy,

@@ -1,5 +1,5 @@
 //! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them from the
-//! same process, in that order. A program must not find an answer to a message of its own whose completion is still to come,
+//! same process, in that order; and those for a QP that is stopped. A program must not find an answer to a message of its own whose completion is still to come,
 //! and over XRC such an answer is for another QP. But one QP may be busy for long (`ibv_wr_start`); the others wait for a
 //! while only.
 
@@ -97,7 +97,10 @@ impl Engine {
             if connection.is_closed() {
                 continue;
             }
-            if must_wait(connection, now) || self.deliver(&qp, connection, state, now, &packet) == SenderAccess::Busy {
+            if qp.is_stopped()
+                || must_wait(connection, now)
+                || self.deliver(&qp, connection, state, now, &packet) == SenderAccess::Busy
+            {
                 state.deferred.push(deferred);
             }
         }

@@ -64,19 +64,29 @@ impl LastConnection {
 impl Engine {
     /// Checks a packet that is for this process, and leads it to its QP.
     pub(super) fn packet(&self, port: &Arc<LocalPort>, state: &mut RxState, now: Nanos, datagram: &Datagram<'_>) {
-        let counters = port.port.counters();
-        if !datagram.is_intact() {
-            counters.bad_icrc.add(1);
-            FIRST.add(Word::BadIcrc, 1);
-            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+        if !self.is_intact(port, datagram) {
             return;
         }
+        let counters = port.port.counters();
         let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
             counters.malformed.add(1);
             FIRST.add(Word::Malformed, 1);
             return;
         };
         self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false });
+    }
+
+    /// Whether the ICRC of a packet is right; one that is not is counted.
+    #[inline]
+    pub(in crate::roce) fn is_intact(&self, port: &LocalPort, datagram: &Datagram<'_>) -> bool {
+        let is_intact = datagram.is_intact();
+        if !is_intact {
+            let counters = port.port.counters();
+            counters.bad_icrc.add(1);
+            FIRST.add(Word::BadIcrc, 1);
+            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+        }
+        is_intact
     }
 
     /// Leads a packet to its QP.
@@ -101,7 +111,7 @@ impl Engine {
         } else if let Some((qpn, ended)) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
         {
             // Its echo would say that everything before it has been taken.
-            state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender());
+            state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), false);
         } else {
             self.answer_probe(state, rx);
         }
@@ -111,7 +121,8 @@ impl Engine {
         let qpn = rx.bth().dest_qpn;
         let keep = |state: &mut RxState| {
             let ended = self.datagrams.ended(qpn);
-            ended.is_some_and(|ended| state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender()))
+            let stands = self.datagrams.qp(qpn).is_some_and(|qp| qp.is_stopped());
+            ended.is_some_and(|ended| state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), stands))
         };
         let lacks_receive =
             !rx.is_retry && state.awaiting_receive.holds(qpn) || !self.datagram(rx.counters(), rx.datagram, rx.packet);
@@ -147,7 +158,7 @@ impl Engine {
             // Before the program can know of the message, and answer it.
             connection.path.is_vervain.store(true, Ordering::Relaxed);
         }
-        let waits = must_wait(&connection, now);
+        let waits = qp.is_stopped() || must_wait(&connection, now);
         if waits || self.deliver(&qp, &connection, state, now, rx.packet) == SenderAccess::Busy {
             state.deferred.add(&connection, rx.datagram.bytes, now);
         }
@@ -173,7 +184,7 @@ impl Engine {
     }
 
     /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped (IBA
-    /// 9.8.2.2).
+    /// 9.8.2.2); all are kept while the QP is stopped.
     fn admit_uc(&self, state: &mut RxState, rx: &RxPacket<'_>, connection: &Connection, qp: &Qp) -> bool {
         let (bth, awaiting) = (rx.bth(), &mut state.awaiting_receive);
         let takes = takes_receive(bth.opcode);
@@ -181,8 +192,9 @@ impl Engine {
         if takes && !lacks {
             awaiting.has_receives(bth.dest_qpn);
         }
-        let is_early = !rx.is_retry && (lacks || awaiting.holds(bth.dest_qpn));
-        if is_early && awaiting.keep(rx, bth.dest_qpn, &connection.closed, rx.sender(connection.peer_qpn)) {
+        let stands = qp.is_stopped();
+        let is_early = !rx.is_retry && (lacks || stands || awaiting.holds(bth.dest_qpn));
+        if is_early && awaiting.keep(rx, bth.dest_qpn, &connection.closed, rx.sender(connection.peer_qpn), stands) {
             return false;
         }
         if bth.vervain {
@@ -224,7 +236,8 @@ impl Engine {
 #[cold]
 fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
     if n.is_power_of_two() {
-        let (from, to) = (datagram.from.ip(), datagram.to);
+        let (from, to) = datagram.on_the_wire();
+        let (from, to) = (from.ip(), to.ip());
         log::info!(
             "a packet from {from} to {to} has a wrong ICRC, and {} before it: damaged, with addresses that were translated on \
              the way (NAT), or with IP options or extension headers",

@@ -12,21 +12,24 @@ pub(super) use deferred::Backlog;
 
 use super::Engine;
 use super::connection::Connection;
-use super::net::{Datagram, ReceiveBatch};
+use super::net::{Arrival, Datagram, ReceiveBatch};
 use super::pacing::Echoes;
-use super::port_sharing::{Strays, slot_of_packet};
+use super::port_sharing::{Strays, qpn_of_packet, slot_of_packet};
 use super::ports::LocalPort;
+use crate::gsi::mad;
 use acks::AcksDue;
 use deferred::Deferred;
 use demux::LastConnection;
 use no_receive::AwaitingReceive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_hca::arena::layout::{MULTICAST_QPN, slot_of};
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
+use vervain_hca::{Error, Result};
 use vervain_transport::{Nanos, pacer};
 use vervain_wire::opcode;
 
@@ -113,6 +116,12 @@ impl Receiver {
     }
 }
 
+/// Whether a packet is a request rather than a response.
+#[inline]
+fn is_request(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|op| opcode::is_request(*op))
+}
+
 impl Engine {
     /// Takes in what has come; whether there was anything.
     pub(super) fn receive(&self, rx: &mut Receiver) -> bool {
@@ -151,7 +160,7 @@ impl Engine {
 
     /// Packets that could not be handled when they came get another chance.
     #[inline]
-    fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
+    pub(super) fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
         if !rx.state.deferred.is_empty() {
             process.handle_packets(|| self.retry_deferred(&mut rx.state));
             self.uncork();
@@ -197,7 +206,7 @@ impl Engine {
         let port = &ports[i];
         // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that gets the
         // answer finds its own send complete, as with an HCA.
-        let is_request = |d: &Datagram<'_>| d.bytes.first().is_some_and(|op| opcode::is_request(*op));
+        let is_request = |d: &Datagram<'_>| is_request(d.bytes);
         let taken = process.handle_packets(|| {
             // Not before: a pause that began in between would leave what was taken to nobody.
             if !batch.receive(&port.port) {
@@ -249,6 +258,7 @@ impl Engine {
     }
 
     /// A packet goes to its process, which is nearly always this one.
+    #[inline]
     fn own_or_stray(
         &self,
         port: &Arc<LocalPort>,
@@ -261,6 +271,15 @@ impl Engine {
             Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
                 self.packet(port, state, now, datagram);
             }
+            slot => self.not_own(port, strays, slot, datagram),
+        }
+    }
+
+    #[cold]
+    fn not_own(&self, port: &Arc<LocalPort>, strays: &mut Strays, slot: Option<u32>, datagram: &Datagram<'_>) {
+        match slot {
+            // QP 1 finds the process by itself.
+            Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.management(port, datagram),
             Some(slot) => strays.add(&port.sharing, slot, datagram),
             None => {
                 port.port.counters().malformed.add(1);
@@ -269,25 +288,80 @@ impl Engine {
         }
     }
 
-    /// Takes packets of this process that came to others.
-    pub(super) fn adopt_strays(&self) {
-        let Some(process) = Process::current().filter(|p| !p.is_paused()) else { return };
+    /// Gives the sockets up, of a process that is stopped; what has come by them is kept until it goes on.
+    pub(super) fn leave_ports(&self) -> Result<()> {
+        let mut rx = self.receiving.lock();
+        self.ports.refresh(&mut rx.ports);
+        let Receiver { ports, batch, .. } = &mut *rx;
+        let mut kept = self.kept.lock();
+        for port in ports.iter() {
+            let keep = |d: &Datagram<'_>| (Arc::clone(port), Arrival::of(d), d.bytes.to_vec());
+            let mut before = usize::MAX;
+            // It takes so many messages in one call.
+            while std::mem::replace(&mut before, kept.len()) != kept.len() {
+                port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| kept.push(keep(datagram))));
+            }
+            while batch.receive(&port.port) {
+                kept.extend(batch.datagrams().map(|datagram| keep(&datagram)));
+            }
+        }
+        // Looked at now, while the addresses are those that they were sent to.
+        kept.retain(|(port, arrival, bytes)| self.is_intact(port, &arrival.with(bytes)));
+        self.has_kept.store(true, Ordering::SeqCst);
+        let left = self.ports.leave();
+        left.map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("sockets cannot be given up: {e}")))
+    }
+
+    /// Has the sockets again, where addresses may be others: what was kept is as if it had been sent to those.
+    pub(super) fn rejoin_ports(&self) -> Result<()> {
+        self.ports.rejoin()?;
+        for (_, arrival, bytes) in self.kept.lock().iter_mut() {
+            if let Some(icrc) = arrival.with(bytes).icrc()
+                && let Some(old) = bytes.last_chunk_mut()
+            {
+                *old = icrc;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could not now.
+    pub(super) fn adopt_strays(&self) -> bool {
+        let Some(process) = Process::current() else { return true };
+        let is_stopped = process.is_stopped();
+        if process.is_paused() && !is_stopped {
+            return false;
+        }
         let Some(mut rx) = self.receiving.try_lock() else {
-            // A thread that polls has it for a moment, or is off its CPU with it. What waits is still there when this is
-            // called again, which is at once.
+            // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still there when
+            // this is called again, which is at once.
             std::thread::sleep(STRAYS_WAIT);
-            return;
+            return false;
         };
         self.ports.refresh(&mut rx.ports);
-        let Receiver { ports, state, .. } = &mut *rx;
+        let Receiver { ports, state, strays, .. } = &mut *rx;
+        if is_stopped {
+            // Others may join all the same.
+            ports.iter().for_each(|port| port.sharing.handle_events(None));
+            self.has_kept.store(true, Ordering::SeqCst);
+            return true;
+        }
         let mut any = false;
         // Nor is a stray taken that would not be handled.
-        process.handle_packets(|| {
+        let handled = process.handle_packets(|| {
+            let mut kept = std::mem::take(&mut *self.kept.lock());
+            // As they are taken from a socket.
+            kept.sort_by_key(|(.., bytes)| is_request(bytes));
+            for (port, arrival, bytes) in kept {
+                any = true;
+                self.own_or_stray(&port, state, strays, now_ns(), &arrival.with(&bytes));
+                strays.flush(&port.sharing);
+            }
             for port in ports.iter() {
-                port.sharing.handle_events(&mut |datagram| {
+                port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| {
                     any = true;
                     self.packet(port, state, now_ns(), datagram);
-                });
+                }));
             }
         });
         if any {
@@ -295,6 +369,7 @@ impl Engine {
             self.send_responses(&mut rx);
             self.uncork();
         }
+        handled.is_some()
     }
 
     /// Forgets what a thread that is gone had in hand.

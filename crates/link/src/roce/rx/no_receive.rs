@@ -1,7 +1,7 @@
 //! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program has
 //! posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it has seen
 //! what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with is no such
-//! case: what comes for it is dropped at once.
+//! case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
 
 use super::RxState;
 use super::demux::RxPacket;
@@ -93,11 +93,19 @@ impl AwaitingReceive {
         self.queues.iter().find(holds).map(|queue| (queue.qpn, Arc::clone(&queue.ended)))
     }
 
-    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped.
-    pub(super) fn keep(&mut self, rx: &RxPacket<'_>, qpn: u32, ended: &Arc<AtomicBool>, sender: PeerKey) -> bool {
+    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped. One that is stopped has
+    /// the time that it `stands` besides.
+    pub(super) fn keep(
+        &mut self,
+        rx: &RxPacket<'_>,
+        qpn: u32,
+        ended: &Arc<AtomicBool>,
+        sender: PeerKey,
+        stands: bool,
+    ) -> bool {
         let like = Datagram { bytes: &[], ..*rx.datagram };
         let packet = EarlyPacket { port: Arc::clone(rx.port), sender, like, bytes: rx.datagram.bytes.to_vec() };
-        if self.bytes + packet.cost() > MAX_BYTES || !self.served.contains(&qpn) {
+        if self.bytes + packet.cost() > MAX_BYTES || !(stands || self.served.contains(&qpn)) {
             return false;
         }
         self.bytes += packet.cost();
@@ -139,7 +147,11 @@ impl Engine {
         for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
             let ended = queue.has_ended();
             let mut may_wait = !ended;
-            while let Some(early) = queue.packets.front() {
+            let stands = !ended && self.is_stopped(queue.qpn);
+            if stands {
+                queue.until = now + MAX_WAIT_NS;
+            }
+            while let Some(early) = queue.packets.front().filter(|_| !stands) {
                 if let Ok(packet) = parse(&early.bytes) {
                     if may_wait && self.lacks_receive(queue.qpn, &packet) {
                         if now < queue.until {
@@ -165,6 +177,11 @@ impl Engine {
                 state.awaiting_receive.queues.push(queue);
             }
         }
+    }
+
+    fn is_stopped(&self, qpn: u32) -> bool {
+        let qp = self.connection(qpn).map_or_else(|| self.datagrams.qp(qpn), |connection| connection.qp.upgrade());
+        qp.is_some_and(|qp| qp.is_stopped())
     }
 
     /// Whether such a packet takes a receive, and its QP has none.

@@ -7,7 +7,7 @@ use vervain_tests::counters::Counters;
 use vervain_tests::matrix::PERFTEST;
 use vervain_tests::pairs::{has_all_sizes, perftest_by_turns};
 use vervain_tests::pairs::{pair, words};
-use vervain_tests::{Failures, Job, Runs, c_program, have, have_c, windows};
+use vervain_tests::{Failures, Job, Runs, beside_others, c_program, have, have_c, windows};
 
 const BOARDS: &[&str] = &["peach2", "peach2-timed"];
 
@@ -24,6 +24,7 @@ fn what_boards_put_is_as_what_is_sent() {
         ("objects_mr", &[]),
         ("withdrawn", &["--two"]),
         ("torn_tail", &[]),
+        ("seen_and_gone", &[]),
         ("owner_atomics", &[]),
     ] {
         Runs { program, cases: &[cases], ..RUNS }.must_hold();
@@ -86,6 +87,8 @@ fn counters_account_for_each_byte_that_boards_put() {
     if !have_c() {
         return;
     }
+    // Else others take what this leaves for a moment for what theirs have left.
+    let _turn = beside_others();
     let mut failures = Failures::default();
     for more in [
         "",
@@ -127,6 +130,7 @@ fn a_strict_board_tells_which_memory_it_cannot_reach() {
     if !have(&["ib_write_lat"]) {
         return;
     }
+    let _turn = beside_others();
     let strict = windows::boards(",strict=on");
     let elsewhere = strict.replace(",heap=on", "");
     for (window, works) in [(strict, true), (&*elsewhere, false)] {

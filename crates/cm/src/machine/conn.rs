@@ -1,0 +1,139 @@
+//! What is kept of an identifier.
+
+use crate::{Mad, Nanos, Path};
+
+/// Where an identifier stands (IBA 12.9.5). That an MRA was sent or received is not a state of its own here: it changes what duplicates are
+/// answered with, and how long is waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A REQ waits for its answer.
+    ReqSent,
+    /// A REP has come; the program has not answered.
+    RepRcvd,
+    /// A REQ has come; the program has not answered.
+    ReqRcvd,
+    /// A REP waits for its answer.
+    RepSent,
+    /// Established.
+    Established,
+    /// A DREQ waits for its answer.
+    DreqSent,
+    /// A DREQ has come; the program has not answered.
+    DreqRcvd,
+    /// Ended; packets may be under way.
+    Timewait,
+    /// Refused by one of the two; the other end may ask again.
+    Rejected,
+    /// Ended.
+    Idle,
+    /// A SIDR_REQ waits for its answer.
+    SidrReqSent,
+    /// A SIDR_REQ has come; the program has not answered.
+    SidrReqRcvd,
+    /// It was answered; the other end may ask again.
+    SidrDone,
+}
+
+impl State {
+    /// Whether the two ends have a connection, or are about to, and neither has said that it ends.
+    pub fn is_live(self) -> bool {
+        matches!(self, State::ReqRcvd | State::RepRcvd | State::RepSent | State::Established)
+    }
+}
+
+/// The other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its identifier.
+    pub id: u32,
+    /// Its adapter.
+    pub guid: u64,
+    /// Its QP.
+    pub qpn: u32,
+}
+
+/// What tells a REQ that comes again from another one with the same identifier, of a process that has taken the place of the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Transaction ID.
+    pub tid: u64,
+    /// Service ID.
+    pub service_id: u64,
+    /// QP.
+    pub qpn: u32,
+    /// First PSN.
+    pub psn: u32,
+}
+
+/// An identifier.
+#[derive(Debug)]
+pub struct Conn {
+    pub state: State,
+    /// The program has not given it up.
+    pub owned: bool,
+    /// The way to the other end.
+    pub path: Path,
+    /// Transaction ID of what is sent.
+    pub tid: u64,
+    pub xrc: bool,
+    pub local_guid: u64,
+    pub local_qpn: u32,
+    /// From REQ or REP on.
+    pub remote: Option<Remote>,
+    /// Who has sent an MRA for the REQ.
+    pub server: Option<u32>,
+    /// The REQ that has come.
+    pub asked: Option<Asked>,
+    /// The number of the SIDR_REQ that has come.
+    pub sidr: Option<u32>,
+    /// Of SIDR.
+    pub service_id: u64,
+    /// Exponent: how long packets are under way.
+    pub life: u8,
+    /// Exponent: in which time a packet is acknowledged; so long is timewait.
+    pub ack_timeout: u8,
+    /// After this time a message is sent again.
+    pub interval: Nanos,
+    /// That of the message that waits: an MRA prolongs it.
+    pub wait: Nanos,
+    /// After this time the other end sends its message again.
+    pub again: Nanos,
+    pub max_retries: u8,
+    /// How often the message that waits is still sent again.
+    pub retries: u8,
+    /// An MRA has come for the message that waits.
+    pub prolonged: bool,
+    pub deadline: Option<Nanos>,
+    /// The message that waits for its answer, or that answers what comes again.
+    pub mad: Option<Box<Mad>>,
+}
+
+impl Conn {
+    /// One that nothing is known of but the way and the transaction.
+    pub fn new(path: Path, tid: u64) -> Conn {
+        Conn {
+            state: State::Idle,
+            owned: true,
+            path,
+            tid,
+            xrc: false,
+            local_guid: 0,
+            local_qpn: 0,
+            remote: None,
+            server: None,
+            asked: None,
+            sidr: None,
+            service_id: 0,
+            life: 0,
+            ack_timeout: 0,
+            interval: 0,
+            wait: 0,
+            again: 0,
+            max_retries: 0,
+            retries: 0,
+            prolonged: false,
+            deadline: None,
+            mad: None,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What the program says of a connection, with the values that the kernel's rdma_cm has where it says nothing.
+
+use vervain_wire::cm::{EXTENDED, RC, UC, XRC};
+
+/// How messages are transported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Extended reliable connection: of an initiator to a target.
+    Xrc,
+}
+
+impl Service {
+    /// As a REQ has it: the transport service and its extension.
+    pub fn to_wire(self) -> (u8, u8) {
+        match self {
+            Service::Rc => (RC, 0),
+            Service::Uc => (UC, 0),
+            Service::Xrc => (EXTENDED, XRC),
+        }
+    }
+
+    /// From a REQ; none if it is another.
+    pub fn from_wire(service: u8, extension: u8) -> Option<Service> {
+        match (service, extension) {
+            (RC, _) => Some(Service::Rc),
+            (UC, _) => Some(Service::Uc),
+            (EXTENDED, XRC) => Some(Service::Xrc),
+            _ => None,
+        }
+    }
+}
+
+/// What a REQ asks, apart from what the path says. The default is what rdma_cm sends over RoCE; `service_id`, `qpn`, `starting_psn` and
+/// `ca_guid` have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReqParams {
+    /// What is asked for: see [`vervain_wire::cm::service_id`].
+    pub service_id: u64,
+    /// GUID of this end's adapter.
+    pub ca_guid: u64,
+    /// How messages are transported.
+    pub service: Service,
+    /// This end's QP.
+    pub qpn: u32,
+    /// PSN of the first packet that this end expects.
+    pub starting_psn: u32,
+    /// READs and atomics that this end takes at once.
+    pub responder_resources: u8,
+    /// READs and atomics that this end will have under way.
+    pub initiator_depth: u8,
+    /// Retries of the other end's QP, up to 7.
+    pub retry_count: u8,
+    /// RNR retries of the other end's QP, up to 7.
+    pub rnr_retry_count: u8,
+    /// This end grants credits.
+    pub flow_control: bool,
+    /// This end's QP has an SRQ.
+    pub srq: bool,
+    /// 1 to 5: 256 to 4096 bytes.
+    pub path_mtu: u8,
+    /// Partition.
+    pub pkey: u16,
+    /// Service level.
+    pub sl: u8,
+    /// As `enum ibv_rate`; 0: that of the port.
+    pub packet_rate: u8,
+    /// How long a packet is under way at most: 4.096 µs · 2^n.
+    pub packet_life_time: u8,
+    /// In which time a packet is acknowledged: 4.096 µs · 2^n.
+    pub ack_timeout: u8,
+    /// In which time the other end's connection manager answers, when its MAD has come: 4.096 µs · 2^n.
+    pub remote_response_timeout: u8,
+    /// In which time this end's does.
+    pub local_response_timeout: u8,
+    /// How often a message is sent again, up to 15.
+    pub max_retries: u8,
+    /// Enhanced connection establishment: vendor's ID.
+    pub ece_vendor: u32,
+    /// Enhanced connection establishment: options.
+    pub ece_options: u32,
+    /// Begins with an [`vervain_wire::cm::IpHeader`], for the IP CM service.
+    pub private_data: [u8; 92],
+}
+
+impl Default for ReqParams {
+    fn default() -> ReqParams {
+        ReqParams {
+            service_id: 0,
+            ca_guid: 0,
+            service: Service::Rc,
+            qpn: 0,
+            starting_psn: 0,
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            flow_control: false,
+            srq: false,
+            path_mtu: 3,
+            pkey: 0xffff,
+            sl: 0,
+            packet_rate: 0,
+            packet_life_time: 18,
+            ack_timeout: 19,
+            remote_response_timeout: 20,
+            local_response_timeout: 20,
+            max_retries: 15,
+            ece_vendor: 0,
+            ece_options: 0,
+            private_data: [0; 92],
+        }
+    }
+}
+
+/// What a REP says. `qpn`, `starting_psn` and `ca_guid` have no default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepParams {
+    /// GUID of this end's adapter.
+    pub ca_guid: u64,
+    /// This end's QP.
+    pub qpn: u32,
+    /// PSN of the first packet that this end expects.
+    pub starting_psn: u32,
+    /// READs and atomics that this end takes at once.
+    pub responder_resources: u8,
+    /// READs and atomics that this end will have under way.
+    pub initiator_depth: u8,
+    /// How long this end's adapter takes to acknowledge: 4.096 µs · 2^n.
+    pub target_ack_delay: u8,
+    /// What became of the other path.
+    pub failover_accepted: u8,
+    /// This end grants credits.
+    pub flow_control: bool,
+    /// RNR retries of the other end's QP, up to 7.
+    pub rnr_retry_count: u8,
+    /// This end's QP has an SRQ.
+    pub srq: bool,
+    /// Queue key.
+    pub qkey: u32,
+    /// Enhanced connection establishment: vendor's ID.
+    pub ece_vendor: u32,
+    /// Enhanced connection establishment: options.
+    pub ece_options: u32,
+    /// The program's.
+    pub private_data: [u8; 196],
+}
+
+impl Default for RepParams {
+    fn default() -> RepParams {
+        RepParams {
+            ca_guid: 0,
+            qpn: 0,
+            starting_psn: 0,
+            responder_resources: 1,
+            initiator_depth: 1,
+            target_ack_delay: 15,
+            failover_accepted: 0,
+            flow_control: false,
+            rnr_retry_count: 7,
+            srq: false,
+            qkey: 0,
+            ece_vendor: 0,
+            ece_options: 0,
+            private_data: [0; 196],
+        }
+    }
+}
+
+/// What a SIDR_REQ asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SidrReqParams {
+    /// What is asked for: see [`vervain_wire::cm::service_id`].
+    pub service_id: u64,
+    /// Partition.
+    pub pkey: u16,
+    /// In which time an answer comes: 4.096 µs · 2^n.
+    pub response_timeout: u8,
+    /// How often the message is sent again.
+    pub max_retries: u8,
+    /// Begins with an [`vervain_wire::cm::IpHeader`], for the IP CM service.
+    pub private_data: [u8; 216],
+}
+
+impl Default for SidrReqParams {
+    fn default() -> SidrReqParams {
+        SidrReqParams { service_id: 0, pkey: 0xffff, response_timeout: 20, max_retries: 15, private_data: [0; 216] }
+    }
+}
+
+/// What a SIDR_REP says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SidrRepParams {
+    /// Of [`vervain_wire::cm::sidr`].
+    pub status: u8,
+    /// The QP.
+    pub qpn: u32,
+    /// Its queue key.
+    pub qkey: u32,
+    /// What the status calls for.
+    pub ari: crate::Ari,
+    /// Enhanced connection establishment: vendor's ID.
+    pub ece_vendor: u32,
+    /// Enhanced connection establishment: options.
+    pub ece_options: u32,
+    /// The program's.
+    pub private_data: [u8; 136],
+}
+
+impl Default for SidrRepParams {
+    fn default() -> SidrRepParams {
+        SidrRepParams {
+            status: 0,
+            qpn: 0,
+            qkey: 0,
+            ari: crate::Ari::NONE,
+            ece_vendor: 0,
+            ece_options: 0,
+            private_data: [0; 136],
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The exports of the built library are what the header declares, those of the list, and no others.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use vervain_symver::readelf::{check_exports, expected_exports};
+
+#[test]
+fn the_exports_are_those_of_the_list() {
+    check_exports("libpm.so", env!("CARGO_MANIFEST_DIR")).expect("the lists agree");
+}
+
+#[test]
+fn the_header_declares_what_the_list_has() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = std::fs::read_to_string(package.join("include/pm.h")).expect("the header");
+    // A declaration begins in the first column, with its type or `extern`; comments do not.
+    let lines = header.lines().filter(|line| {
+        line.starts_with(|first: char| first.is_ascii_lowercase()) && !line.starts_with("typedef") && line.contains(';')
+    });
+    let names = lines.filter_map(|line| line.split(['(', ';']).next()?.rsplit([' ', '*']).next());
+    let declared: BTreeSet<String> = names.map(str::to_owned).collect();
+    let listed = expected_exports(&[package.join("tests/data/pm.txt")]).expect("the list");
+    let listed: BTreeSet<_> = listed.iter().filter_map(|name| Some(name.split_once("@@")?.0.to_owned())).collect();
+    assert_eq!(declared, listed);
+}

@@ -1,0 +1,161 @@
+//! The sockets that MADs of this host's processes come by: one for the slot of this process, and one for each service that it has claimed.
+//! A socket's name is the claim: the kernel gives it to one process, and takes it back when that ends.
+
+use super::events::{Events, Token};
+use super::mad::Addressee;
+use super::message::{Message, actual_gid};
+use crate::unix::{self, Private};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::net::Ipv6Addr;
+use std::result::Result;
+use vervain_hca::Gid;
+use vervain_hca::qp::carrier::ServiceClaim;
+
+/// Messages that are taken from one door in one visit.
+const MESSAGES: usize = 64;
+/// Visits in which all is taken that a socket can hold (net.unix.max_dgram_qlen, 10 by default).
+const VISITS: usize = 16;
+
+/// The name where a MAD for `service` at `address` comes, or at any.
+pub fn name_of_service(uid: u32, service: u64, address: Option<&Gid>) -> String {
+    vervain_names::service(uid, service, address.map(|gid| Ipv6Addr::from(actual_gid(gid))))
+}
+
+/// What a door is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Identifiers that begin with this slot.
+    Slot(u32),
+    /// A service.
+    Service(ServiceClaim),
+}
+
+impl Purpose {
+    fn name(&self, uid: u32) -> String {
+        match self {
+            Purpose::Slot(slot) => vervain_names::management(uid, *slot),
+            Purpose::Service(claim) => name_of_service(uid, claim.service, claim.address.as_ref()),
+        }
+    }
+
+    /// Whether a MAD for `whom` that comes to address `to` belongs here.
+    pub fn takes(&self, whom: Addressee, to: &Gid) -> bool {
+        match (self, whom) {
+            (Purpose::Slot(slot), Addressee::Slot(whose)) => *slot == whose,
+            (Purpose::Service(claim), Addressee::Service(service)) => {
+                claim.service == service && claim.address.is_none_or(|address| address == *to)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A door.
+struct Door {
+    number: u32,
+    purpose: Purpose,
+    /// None while the process has left.
+    socket: Option<Private>,
+}
+
+impl Door {
+    fn open(&mut self, uid: u32, events: &Events) -> Result<(), Errno> {
+        let socket = unix::named(&self.purpose.name(uid))?;
+        events.watch(&socket, Token::Door(self.number))?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// Takes up to [`MESSAGES`] that this user's processes have sent; whether there may be more.
+    fn receive(&self, uid: u32, each: &mut impl FnMut(Purpose, Message)) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        // One byte more than a message has, so that a longer one is known.
+        let mut bytes = [0; super::message::MESSAGE + 1];
+        for _ in 0..MESSAGES {
+            match unix::receive(socket.as_fd(), &mut bytes, 0) {
+                Ok(received) if received.uid == Some(uid) => {
+                    if let Some(message) = Message::of(&bytes[..received.length]) {
+                        each(self.purpose, message);
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Doors {
+    doors: Vec<Door>,
+    next: u32,
+    have_left: bool,
+}
+
+impl Doors {
+    /// Opens a door; EADDRINUSE if somebody has it.
+    pub fn open(&mut self, uid: u32, events: &Events, purpose: Purpose) -> Result<(), Errno> {
+        let mut door = Door { number: self.next, purpose, socket: None };
+        door.open(uid, events)?;
+        self.next = self.next.wrapping_add(1);
+        self.doors.push(door);
+        Ok(())
+    }
+
+    /// Closes it; what lies there is lost.
+    pub fn close(&mut self, purpose: Purpose) {
+        self.doors.retain(|door| door.purpose != purpose);
+    }
+
+    /// The services.
+    pub fn services(&self) -> impl Iterator<Item = ServiceClaim> {
+        self.doors.iter().filter_map(|door| match door.purpose {
+            Purpose::Service(claim) => Some(claim),
+            Purpose::Slot(_) => None,
+        })
+    }
+
+    /// Whether a MAD for `whom` that comes to `to` is for this process.
+    pub fn take(&self, whom: Addressee, to: &Gid) -> bool {
+        self.doors.iter().any(|door| door.purpose.takes(whom, to))
+    }
+
+    /// Whether the process has left.
+    pub fn have_left(&self) -> bool {
+        self.have_left
+    }
+
+    /// Takes what has come by the door with this number, as far as that is done in one visit.
+    pub fn receive(&self, number: u32, uid: u32, mut each: impl FnMut(Purpose, Message)) {
+        self.doors.iter().filter(|door| door.number == number).for_each(|door| {
+            door.receive(uid, &mut each);
+        });
+    }
+
+    /// Takes all that lies at any door. Not what goes on coming, as from another user, whose messages are for nobody: a socket holds few at a
+    /// time.
+    pub fn receive_all(&self, uid: u32, mut each: impl FnMut(Purpose, Message)) {
+        for door in &self.doors {
+            let _ = (0..VISITS).find(|_| !door.receive(uid, &mut each));
+        }
+    }
+
+    /// Gives up the sockets, of a process that is stopped.
+    pub fn leave(&mut self) {
+        self.have_left = true;
+        self.doors.iter_mut().for_each(|door| door.socket = None);
+    }
+
+    /// Has them again, all or none, under the names of what their addresses have become.
+    pub fn rejoin(&mut self, uid: u32, events: &Events) -> Result<(), Errno> {
+        if let Err(error) = self.doors.iter_mut().try_for_each(|door| door.open(uid, events)) {
+            self.leave();
+            return Err(error);
+        }
+        self.have_left = false;
+        Ok(())
+    }
+}

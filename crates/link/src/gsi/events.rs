@@ -1,0 +1,77 @@
+//! What the progress thread watches for QP 1.
+
+use crate::os_error;
+use crate::unix::Private;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+use std::os::fd::RawFd;
+use vervain_hca::Result;
+
+/// Events that are taken at once.
+const BATCH: usize = 64;
+
+/// Whose event it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// MADs have come by the door with this number.
+    Door(u32),
+    /// There is room for what waits in the queue with this number.
+    Room(u32),
+    /// The process of this slot says something, or has ended.
+    Peer(u32),
+}
+
+impl Token {
+    fn data(self) -> epoll::EventData {
+        let (kind, n) = match self {
+            Token::Door(n) => (0u64, n),
+            Token::Room(n) => (1, n),
+            Token::Peer(n) => (2, n),
+        };
+        epoll::EventData::new_u64(kind << 32 | u64::from(n))
+    }
+
+    fn of(data: epoll::EventData) -> Token {
+        let word = data.u64();
+        let n = word as u32;
+        match word >> 32 {
+            0 => Token::Door(n),
+            1 => Token::Room(n),
+            _ => Token::Peer(n),
+        }
+    }
+}
+
+/// The sockets that are watched.
+pub struct Events(Private);
+
+impl Events {
+    pub fn new() -> Result<Events> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
+        Ok(Events(Private::keep(epoll)))
+    }
+
+    /// Readable when there are some.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+
+    /// Watches a socket, until it is closed.
+    pub fn watch(&self, socket: impl AsFd, token: Token) -> std::result::Result<(), Errno> {
+        let events = match token {
+            Token::Room(_) => epoll::EventFlags::OUT,
+            Token::Door(_) => epoll::EventFlags::IN,
+            Token::Peer(_) => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+        };
+        epoll::add(&self.0, socket, token.data(), events)
+    }
+
+    /// Those that there are now; there may be more.
+    pub fn take(&self) -> Vec<Token> {
+        let mut events = Vec::with_capacity(BATCH);
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), Some(&now));
+        events.iter().map(|event: &epoll::Event| Token::of(event.data)).collect()
+    }
+}

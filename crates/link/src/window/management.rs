@@ -1,0 +1,155 @@
+//! QP 1 through a window: a management datagram is a datagram to QP 1 of a process. One that names an identifier goes to the process whose
+//! slot that begins with; a request for a service goes to any process of its node, which hands it on (`gsi`): to another one each time, so
+//! that one that stands still does not keep what is sent again and again.
+
+use super::connection::PKEY;
+use super::datagrams::{Lrh, Route};
+use super::pair::{Pair, encode};
+use super::{Engine, address};
+use crate::gsi::mad::{Addressee, QKEY, QPN, addressee};
+use crate::gsi::{Message, Origin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vervain_hca::device::Device;
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::process::Process;
+use vervain_hca::qp::carrier::Mad;
+use vervain_hca::{AhAttr, Error, Result, now_ns};
+use vervain_transport::Refused;
+use vervain_window::PROCESSES;
+use vervain_window::pairs::rendezvous::PeerId;
+use vervain_window::pairs::ring::Class;
+use vervain_wire::{Bth, Deth, Headers, opcode};
+
+/// MADs that wait for a pair with their receiver, or for room there, at most, and how long.
+const MOST_WAITING: usize = 1024;
+const PATIENCE_NS: u64 = 3_000_000_000;
+/// Between two tries.
+const AGAIN_NS: u64 = 200_000;
+
+/// Where a MAD goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiver {
+    Process(PeerId),
+    /// Any process of a node.
+    Node(u32),
+}
+
+struct Waiting {
+    to: Receiver,
+    payload: Vec<u8>,
+    since: u64,
+}
+
+/// MADs on their way out.
+#[derive(Default)]
+pub struct Outgoing {
+    waiting: OwnerLock<Vec<Waiting>>,
+    /// Which process of a node is next.
+    turn: AtomicUsize,
+}
+
+impl Engine {
+    /// Sends a MAD from a port of `device`, or has it wait for its receiver.
+    pub fn send_mad(&self, process: &'static Process, device: &Device, ah: &AhAttr, mad: &Mad) -> Result<()> {
+        let node = address::destination(self.facts(), device, ah)
+            .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
+        let whom = addressee(mad).ok_or_else(|| Error::invalid("no MAD of communication management"))?;
+        if node == self.facts().node {
+            // Those are of one kernel.
+            return self.gsi.send_here(process, device.index(), ah, whom, mad);
+        }
+        let to = match whom {
+            Addressee::Slot(slot) => Receiver::Process(PeerId { node, process: slot % PROCESSES }),
+            Addressee::Service(_) => Receiver::Node(node),
+        };
+        let lrh = Lrh::of(ah, device, device.lid(ah.port_num), self.facts());
+        let payload = [&Route::of(ah, lrh).encode()[..], mad].concat();
+        if !self.push_mad(to, &payload) {
+            let mut waiting = self.mads.waiting.lock();
+            if waiting.len() == MOST_WAITING {
+                return Err(Error::new(libc::EAGAIN, "many MADs wait for their receivers"));
+            }
+            waiting.push(Waiting { to, payload, since: now_ns() });
+        }
+        process.expect_packets();
+        process.wake_for_packets();
+        Ok(())
+    }
+
+    /// Puts a MAD into the ring of its receiver; false if there is no pair with that yet, which is asked for, or no room.
+    fn push_mad(&self, to: Receiver, payload: &[u8]) -> bool {
+        let headers = Headers {
+            bth: Bth { opcode: opcode::UD | opcode::SEND_ONLY, pkey: PKEY, dest_qpn: QPN, ..Bth::default() },
+            deth: Some(Deth { qkey: QKEY, source_qpn: QPN }),
+            ..Headers::default()
+        };
+        let (headers, pieces) = (encode(&headers), Pieces::of(payload));
+        let push = |pair: &Pair| {
+            let pushed = pair.push(Class::Request, &headers, &pieces);
+            if pushed.is_ok() {
+                FIRST.add_both((Word::SentPackets, 1), (Word::WindowRingBytes, payload.len() as u64));
+            }
+            // What a pair refuses for good is lost, as any datagram may be.
+            pushed != Err(Refused::Full)
+        };
+        match to {
+            Receiver::Process(peer) => match self.pair(peer) {
+                Some(pair) => push(&pair),
+                None => {
+                    self.want(peer);
+                    false
+                }
+            },
+            Receiver::Node(node) => {
+                let mut peers: Vec<PeerId> = (0..PROCESSES).map(|process| PeerId { node, process }).collect();
+                peers.retain(|peer| self.lives_somewhere(*peer));
+                if peers.is_empty() {
+                    return false;
+                }
+                let turn = self.mads.turn.fetch_add(1, Ordering::Relaxed) % peers.len();
+                peers.rotate_left(turn);
+                // The one whose turn it is may be reached the next time, if it is not now.
+                let first_is_there = self.pair(peers[0]).is_some() || !self.want(peers[0]);
+                let sent = peers.iter().filter_map(|peer| self.pair(*peer)).any(|pair| push(&pair));
+                if !sent && !first_is_there {
+                    let others = peers[1..].iter().filter(|peer| self.pair(**peer).is_none());
+                    others.for_each(|peer| {
+                        self.want(*peer);
+                    });
+                }
+                sent
+            }
+        }
+    }
+
+    /// Tries again to send the MADs that wait. When it is to be called next.
+    pub fn push_waiting_mads(&self, now: u64) -> Option<u64> {
+        let mut waiting = self.mads.waiting.lock();
+        waiting.retain(|mad| {
+            let is_late = now.saturating_sub(mad.since) > PATIENCE_NS;
+            if is_late {
+                log::info!("a MAD is dropped: nobody takes it in the window ({:?})", mad.to);
+            }
+            !is_late && !self.push_mad(mad.to, &mad.payload)
+        });
+        (!waiting.is_empty()).then_some(now + AGAIN_NS)
+    }
+
+    /// A datagram for QP 1 has come by `pair`.
+    pub(super) fn management(&self, pair: &Pair, qkey: u32, route: &Route, payload: &[u8]) {
+        let Some(mad) = Mad::try_from(payload).ok().filter(|_| qkey == QKEY) else { return };
+        FIRST.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, payload.len() as u64));
+        self.gsi.arrived(Message {
+            origin: Origin::Carrier,
+            // The one that leads there without a LID.
+            from: self.facts().gid(pair.peer.node),
+            to: route.dgid,
+            flow_label: route.flow_label,
+            traffic_class: route.traffic_class,
+            hop_limit: route.hop_limit.max(1),
+            mad,
+        });
+    }
+}

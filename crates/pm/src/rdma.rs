@@ -1,0 +1,260 @@
+//! Writes to and reads from memory that other nodes have locked, by the lane for data: the node itself does nothing.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use vervain_mesh::Link;
+use vervain_rdma::{Completion, RemoteAddr, SendRequest};
+
+use crate::engine::{COLOUR, Engine, NO_LINK, QUEUE, RDMA, is_refusal};
+use crate::error::{Error, Result};
+use crate::locks::AddrHandle;
+use crate::send::STOPPED;
+
+/// Writes and reads that can be under way.
+const OPERATIONS: usize = 1024;
+/// The longest request that all devices take.
+pub(crate) const MAX_REQUEST: usize = 1 << 30;
+
+const FULL: Error = Error::plain(libc::ENOBUFS, "too much is being written and read, or the node is not connected yet");
+const NOT_WRITTEN: Error = Error::plain(libc::EBUSY, "writes are under way");
+const NOT_READ: Error = Error::plain(libc::EBUSY, "reads are under way");
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// To the node (`pmWrite`).
+    Write,
+    /// From it (`pmRead`).
+    Read,
+}
+
+/// A write or a read that is with the device.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation {
+    pub link: Link,
+    pub direction: Direction,
+    pub remote: AddrHandle,
+    pub local: AddrHandle,
+    pub len: u32,
+    /// Which of all it was.
+    order: u64,
+}
+
+impl Operation {
+    pub const NONE: Operation = Operation {
+        link: NO_LINK,
+        direction: Direction::Write,
+        remote: AddrHandle(0),
+        local: AddrHandle(0),
+        len: 0,
+        order: 0,
+    };
+}
+
+/// Writes or reads.
+#[derive(Default)]
+struct Kind {
+    under_way: u32,
+    /// Why one has failed, until the program has been told.
+    fault: Option<Error>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Rdma {
+    operations: Vec<Operation>,
+    free: Vec<u32>,
+    begun: u64,
+    writes: Kind,
+    reads: Kind,
+}
+
+impl Rdma {
+    #[inline]
+    pub fn under_way(&self) -> bool {
+        self.free.len() < self.operations.len()
+    }
+
+    fn kind(&mut self, direction: Direction) -> &mut Kind {
+        match direction {
+            Direction::Write => &mut self.writes,
+            Direction::Read => &mut self.reads,
+        }
+    }
+
+    /// Those that are with the device, in the order in which they have begun.
+    pub fn all_under_way(&self) -> Vec<Operation> {
+        let free: HashSet<u32> = self.free.iter().copied().collect();
+        let numbered = (0u32..).zip(&self.operations);
+        let mut all: Vec<_> =
+            numbered.filter(|(number, _)| !free.contains(number)).map(|(_, operation)| *operation).collect();
+        all.sort_unstable_by_key(|operation| operation.order);
+        all
+    }
+
+    /// One has failed, of which the program is to be told.
+    pub fn add_fault(&mut self, direction: Direction, error: Error) {
+        self.kind(direction).fault.get_or_insert(error);
+    }
+
+    /// Nobody is told any more of what has failed.
+    pub fn forget_faults(&mut self) {
+        (self.writes.fault, self.reads.fault) = (None, None);
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            (self.operations.len() < OPERATIONS).then(|| {
+                self.operations.push(Operation::NONE);
+                (self.operations.len() - 1) as u32
+            })
+        })
+    }
+}
+
+impl Engine {
+    /// Begins to copy `len` bytes between `remote` at `node` and `local` here.
+    pub fn copy(
+        &mut self,
+        direction: Direction,
+        node: u32,
+        remote: AddrHandle,
+        local: AddrHandle,
+        len: usize,
+    ) -> Result<()> {
+        self.check_node(node)?;
+        if len == 0 || len > MAX_REQUEST || remote.addr() + len as u64 > 1 << 32 {
+            return Err(Error::invalid(format!(
+                "{len} bytes from handle {:#x} on: 1 to {MAX_REQUEST} are possible, inside a lock",
+                remote.0
+            )));
+        }
+        self.locks.find(local, len)?;
+        if self.rest.is_stopped {
+            return Err(STOPPED);
+        }
+        if self.rest.unsent.is_some() && !self.begin_unsent() {
+            return self.no_room();
+        }
+        self.begin_copy(direction, node, remote, local, len)
+    }
+
+    /// Begins one whose arguments are right but for the local memory.
+    pub fn begin_copy(
+        &mut self,
+        direction: Direction,
+        node: u32,
+        remote: AddrHandle,
+        local: AddrHandle,
+        len: usize,
+    ) -> Result<()> {
+        let Some(mut link) = self.connection(node) else { return self.no_room() };
+        if self.connections[link.index as usize].operations >= QUEUE {
+            // When the last one is over, and others wait for the place, the connection is not that to the node any more.
+            self.look_for_completions();
+            let Some(found) = self.mesh.find(node, COLOUR) else { return self.no_room() };
+            link = found;
+        }
+        if self.connections[link.index as usize].operations_broken {
+            let sentence = format!("node {node} has refused a write or a read, and takes no more by this connection");
+            return Err(Error::new(libc::EPIPE, sentence));
+        }
+        if self.connections[link.index as usize].operations >= QUEUE {
+            return self.no_room();
+        }
+        let Some(number) = self.rdma.take() else { return self.no_room() };
+        if let Err(error) = self.post_operation(link, number, direction, (remote, local), len) {
+            self.rdma.free.push(number);
+            return Err(error);
+        }
+        let key = local.key();
+        self.rdma.begun += 1;
+        let order = self.rdma.begun;
+        self.rdma.operations[number as usize] = Operation { link, direction, remote, local, len: len as u32, order };
+        self.rdma.kind(direction).under_way += 1;
+        self.connections[link.index as usize].operations += 1;
+        self.locks.hold(key);
+        self.mesh.hold(link);
+        Ok(())
+    }
+
+    fn post_operation(
+        &self,
+        link: Link,
+        number: u32,
+        direction: Direction,
+        (remote, local): (AddrHandle, AddrHandle),
+        len: usize,
+    ) -> Result<()> {
+        let (memory, at) = self.locks.find(local, len)?;
+        let sges = [memory.slice(at..at + len)];
+        let there = RemoteAddr { addr: remote.addr(), rkey: self.rest.key_at(self.mesh.peer(link).0, remote.key()) };
+        let request = match direction {
+            Direction::Write => SendRequest::write(&sges, there),
+            Direction::Read => SendRequest::read(&sges, there),
+        };
+        Ok(self.mesh.data(link).post(request.id(RDMA | u64::from(number)).signaled())?)
+    }
+
+    #[cold]
+    fn no_room(&mut self) -> Result<()> {
+        self.look();
+        self.check()?;
+        Err(FULL)
+    }
+
+    /// A write or a read is over: by which connection.
+    pub fn operation_over(&mut self, number: u32, completion: &Completion) -> Link {
+        let Operation { link, local, direction, .. } = self.rdma.operations[number as usize];
+        self.connections[link.index as usize].operations -= 1;
+        self.rdma.free.push(number);
+        if let Err(error) = self.locks.release(local.key()) {
+            self.fail(error);
+        }
+        if !completion.is_success() {
+            self.note_fault(link, direction, completion);
+        }
+        self.rdma.kind(direction).under_way -= 1;
+        link
+    }
+
+    #[cold]
+    fn note_fault(&mut self, link: Link, direction: Direction, completion: &Completion) {
+        let node = self.mesh.peer(link).0;
+        let status = completion.status();
+        let what = match direction {
+            Direction::Write => "a write to",
+            Direction::Read => "a read from",
+        };
+        let (errno, why) = if is_refusal(status) {
+            (libc::EFAULT, "the memory is not locked there, or not all of it")
+        } else {
+            (libc::EPIPE, "the connection is broken")
+        };
+        let error = Error::new(errno, format!("{what} node {node} failed: {why} ({status})"));
+        self.rdma.add_fault(direction, error);
+    }
+
+    /// Whether all writes, or reads, are over.
+    pub fn check_copied(&mut self, direction: Direction) -> Result<()> {
+        self.begin_unsent();
+        self.look_for_completions();
+        self.check()?;
+        let waits = self.rest.withholds(direction);
+        let kind = self.rdma.kind(direction);
+        if waits {
+            return Err(if direction == Direction::Write { NOT_WRITTEN } else { NOT_READ });
+        }
+        if let Some(fault) = kind.fault.take() {
+            return Err(fault);
+        }
+        if kind.under_way == 0 {
+            return Ok(());
+        }
+        Err(match direction {
+            Direction::Write => NOT_WRITTEN,
+            Direction::Read => NOT_READ,
+        })
+    }
+}

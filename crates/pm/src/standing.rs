@@ -1,0 +1,106 @@
+//! Images of devices that stand still. Nothing is let arrive: all nodes have their devices stand still, and take what they have then. What
+//! a node had sent by that moment is either with the other node, which says how many messages it has, or not, and then it is still in a
+//! buffer of its sender's. So each has what it needs to send it again.
+
+use crate::agree::Meeting;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::image::{Image, Kind, SaveId, SavedCopy, SavedMessage};
+use crate::rdma::{Direction, Operation};
+use crate::save::{Counted, count_for, heard, told};
+use crate::shared::Shared;
+
+/// What a node had in a moment in which nothing moved.
+struct Moment {
+    /// All but the messages that are to be sent again.
+    image: Image,
+    /// Messages that the device had and had not told to be with their nodes, in the order in which they were sent.
+    posted: Vec<SavedMessage>,
+    /// How many have come from each node.
+    received: Vec<(u32, u64)>,
+}
+
+/// The image of this node. None where not all nodes can make theirs so, which all hear: then nothing has changed.
+pub(crate) fn image(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> Result<Option<Image>> {
+    let still = shared.device.stand_still();
+    if !meeting.all_agree(still.is_ok())? {
+        return Ok(None);
+    }
+    // Now all of them do.
+    let moment = shared.with(|engine| take(engine, id));
+    let received = moment.as_ref().map_or_else(|_| Vec::new(), |moment| moment.received.clone());
+    meeting.tell(&told(&Counted(received))?)?;
+    // All have taken what they have: it is of no use to stand still any longer, and peers in packets do not wait for ever.
+    drop(still);
+    let image = match moment {
+        Ok(moment) => complete(moment, meeting)?,
+        Err(_) => None,
+    };
+    if !meeting.all_agree(image.is_some())? {
+        return Ok(None);
+    }
+    Ok(image)
+}
+
+/// What the node has while nothing moves.
+fn take(engine: &mut Engine, id: SaveId) -> Result<Moment> {
+    while engine.look_for_completions() {}
+    while engine.look_for_messages() {}
+    engine.keep_messages();
+    engine.check()?;
+    engine.check_hands()?;
+    let mut image = engine.image(Kind::StoodStill, id);
+    let received = image.peers.iter().map(|peer| (peer.node, peer.received)).collect();
+    let copies: Result<Vec<_>> =
+        engine.rdma.all_under_way().iter().map(|operation| engine.saved_copy(operation)).collect();
+    // What an image had under way and has not begun comes behind what has.
+    image.unsent.copies.splice(0..0, copies?);
+    engine.rest.withheld.writes |= image.unsent.has(Direction::Write);
+    engine.rest.withheld.reads |= image.unsent.has(Direction::Read);
+    Ok(Moment { image, posted: engine.posted_messages(), received })
+}
+
+/// Adds what is to be sent again, by what the others say that they have. None where one has less than this node knows to be there: a
+/// device may tell its sender of a message before it tells the receiver.
+fn complete(moment: Moment, meeting: &Meeting<'_>) -> Result<Option<Image>> {
+    let Moment { mut image, posted, .. } = moment;
+    let mut again = Vec::new();
+    for peer in &mut image.peers {
+        let Counted(all) = heard(peer.node, &meeting.told(peer.node)?)?;
+        let there = count_for(image.node, &all);
+        let to_it = posted.iter().filter(|message| message.node == peer.node);
+        let Some(missing) = peer.sent.checked_sub(there).and_then(|missing| usize::try_from(missing).ok()) else {
+            return Ok(None);
+        };
+        let Some(more) = to_it.clone().count().checked_sub(missing) else { return Ok(None) };
+        again.extend(to_it.skip(more).cloned());
+        peer.sent = there;
+    }
+    image.unsent.messages.splice(0..0, again);
+    Ok(Some(image))
+}
+
+impl Engine {
+    /// Messages that the device has and that are not known to be with their nodes, in order.
+    fn posted_messages(&self) -> Vec<SavedMessage> {
+        let mut is_used = vec![true; self.slots.len()];
+        self.free.iter().for_each(|slot| is_used[*slot as usize] = false);
+        let mut used: Vec<usize> = (0..self.slots.len()).filter(|slot| is_used[*slot]).collect();
+        used.sort_unstable_by_key(|slot| self.slots[*slot].order);
+        let saved = |slot: usize| {
+            let mut bytes = vec![0; self.slots[slot].len as usize];
+            self.buffers.read(slot * self.mtu, &mut bytes);
+            SavedMessage { node: self.mesh.peer(self.slots[slot].link).0, bytes }
+        };
+        used.into_iter().map(saved).collect()
+    }
+
+    /// # Errors
+    /// The local memory was unlocked meanwhile, so that no image has it.
+    fn saved_copy(&self, operation: &Operation) -> Result<SavedCopy> {
+        let Operation { link, direction, remote, local, len, .. } = *operation;
+        self.locks.find(local, len as usize)?;
+        let node = self.mesh.peer(link).0;
+        Ok(SavedCopy { node, direction, remote: remote.0, local: local.0, len })
+    }
+}

@@ -1,0 +1,117 @@
+//! The context's own thread: it answers peers that want to connect or to close a connection while the program computes, and asks the
+//! launcher for leaders' addresses. Messages wait in their buffers for the program, and wake nobody that has not asked for it; the
+//! thread looks at them only while a connection closes, which may depend on one, and while the context does.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vervain_mesh::Mesh;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::shared::Shared;
+
+/// Its stack, of which little is touched.
+pub(crate) const STACK: usize = 256 << 10;
+
+/// Runs until the context is closed.
+pub(crate) fn run(shared: &Shared) {
+    while !shared.stop.load(Ordering::Acquire) {
+        if let Err(error) = turn(shared) {
+            shared.lock().fail(error);
+            shared.wake();
+            // Nothing of the device or the launcher works any more: a call of the program's will say so.
+            return;
+        }
+    }
+}
+
+/// Whether it looks at messages and completions too.
+fn is_watching(engine: &Engine) -> bool {
+    engine.mesh.is_draining() || engine.discarding || engine.rest.keeps || engine.begins()
+}
+
+/// Does what there is to do, then sleeps until there is more.
+fn turn(shared: &Shared) -> Result<()> {
+    shared.door.arm()?;
+    let mut engine = shared.lock();
+    // What is over holds its connection no more, of which a peer that has woken this may want the place.
+    while engine.look_for_completions() {}
+    // What has come before it was armed has no event of its own for certain.
+    while engine.look_for_peers() {}
+    engine.progress(Instant::now());
+    if engine.begins() {
+        engine.begin_unsent();
+    }
+    let watching = is_watching(&engine);
+    engine.watching = watching;
+    if watching {
+        shared.messages.arm()?;
+        shared.completions.arm()?;
+        look(&mut engine);
+    }
+    let leader = engine.mesh.wanted_leader();
+    engine.stirred = false;
+    engine.wakes_at = engine.due;
+    let wait = match engine.due {
+        _ if engine.mesh.needs_owner() => Some(Duration::ZERO),
+        due => due.map(|due| due.saturating_duration_since(Instant::now())),
+    };
+    tell(shared, &engine);
+    drop(engine);
+    if let Some(leader) = leader {
+        let found = Mesh::fetch_leader(&shared.job, leader, shared.epoch);
+        shared.lock().mesh.leader_found(leader, found);
+        return Ok(());
+    }
+    sleep(shared, watching, wait)
+}
+
+fn look(engine: &mut Engine) {
+    if engine.discarding {
+        engine.discard();
+    }
+    while engine.look_for_messages() {}
+    while engine.look_for_completions() {}
+    if engine.mesh.is_draining() {
+        engine.make_way();
+    }
+}
+
+/// Wakes a program that sleeps, where something has happened that it may wait for.
+fn tell(shared: &Shared, engine: &Engine) {
+    if engine.armed && (engine.has_news() || engine.has_messages()) {
+        shared.wake();
+    }
+}
+
+fn sleep(shared: &Shared, watching: bool, wait: Option<Duration>) -> Result<()> {
+    let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let mut fds =
+        vec![readable(shared.kicked()), readable(shared.door.channel.fd()), readable(shared.device.async_fd())];
+    if watching {
+        fds.extend([&shared.messages, &shared.completions].map(|events| readable(events.channel.fd())));
+    }
+    let wait = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+    let _ = poll(&mut fds, wait.as_ref());
+    shared.take_kicks();
+    shared.door.take()?;
+    if shared.few_receives_left()? {
+        let mut engine = shared.lock();
+        engine.few_receives_left()?;
+        tell(shared, &engine);
+    }
+    if watching {
+        // Under the lock: a program that is about to sleep takes them too, and one that has been woken by one finds it or `ready`.
+        let mut engine = shared.lock();
+        let taken = shared.messages.take()? | shared.completions.take()?;
+        look(&mut engine);
+        if taken && engine.armed {
+            shared.wake();
+        } else {
+            tell(shared, &engine);
+        }
+    }
+    Ok(())
+}

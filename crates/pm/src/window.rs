@@ -1,0 +1,137 @@
+//! Which receives are posted. A shared receive queue hands them out in the order of posting, so if all were posted, messages would be
+//! written to all receive buffers in turn, megabytes that no cache keeps. So few are, those that were given back last, while the program
+//! takes what comes. Where it does not, the device tells that few are left (the limit of the queue), and all others are posted.
+
+use crate::engine::{Engine, PORT};
+use crate::error::Result;
+
+/// Receives that are posted while the program keeps up: with 8 KiB each, a quarter of a second-level cache of 1 MiB.
+const FEW: u32 = 32;
+/// As many are posted by one call.
+const BATCH: u32 = 8;
+
+/// The receives of a context, by their numbers.
+pub(crate) struct Window {
+    /// Those that are not posted; the one that was given back last is the next, since it is in the cache.
+    free: Vec<u32>,
+    /// How many are posted, or filled by messages that were not polled.
+    posted: u32,
+    /// How many are to be.
+    wanted: u32,
+    all: u32,
+    few: u32,
+    batch: u32,
+    /// The device will tell when few are left.
+    armed: bool,
+    /// Connections share them; else each has its own, which are posted all the time.
+    shared: bool,
+}
+
+impl Window {
+    /// A window on `all` receives, of which the first [`few`](Window::few) are posted.
+    pub fn new(all: u32, shared: bool) -> Self {
+        let few = Self::few(all);
+        let free = (few..all).rev().collect();
+        Self { free, posted: few, wanted: few, all, few, batch: (few / 4).clamp(1, BATCH), armed: false, shared }
+    }
+
+    /// Of `all` receives, how many are posted from the start.
+    pub fn few(all: u32) -> u32 {
+        if all >= 2 * FEW { FEW } else { all }
+    }
+
+    /// A message was polled that has taken one.
+    #[inline]
+    pub fn taken(&mut self) {
+        self.posted = self.posted.wrapping_sub(1);
+    }
+
+    /// The receives that all senders share, or that each has.
+    pub fn all(&self) -> usize {
+        self.all as usize
+    }
+
+    /// Whether senders may wait for a receive, where so many are with messages that the program has not received.
+    pub fn is_used_up(&self, filled: usize) -> bool {
+        // A batch that is free is going to be posted: the device has told that few are left.
+        if self.shared { self.posted == 0 && self.free.len() < self.batch as usize } else { filled >= self.all() }
+    }
+
+    /// The device is to tell when fewer are left.
+    fn limit(&self) -> u32 {
+        self.few / 2
+    }
+}
+
+impl Engine {
+    /// A receive is the device's again.
+    #[inline]
+    pub fn give_back(&mut self, buffer: u32) -> Result<()> {
+        if !self.window.shared {
+            return Ok(self.mesh.post_commands(PORT, &[buffer])?);
+        }
+        self.window.free.push(buffer);
+        if self.window.posted + self.window.batch > self.window.wanted { Ok(()) } else { self.post_receives() }
+    }
+
+    /// Posts as many receives as are wanted, if there are as many.
+    #[inline(never)]
+    fn post_receives(&mut self) -> Result<()> {
+        let window = &mut self.window;
+        let more = window.wanted.saturating_sub(window.posted).min(window.free.len() as u32);
+        let kept = window.free.len() - more as usize;
+        self.mesh.post_commands(PORT, &window.free[kept..])?;
+        window.free.truncate(kept);
+        window.posted += more;
+        if window.armed { Ok(()) } else { self.arm_limit() }
+    }
+
+    /// Has the device tell when few receives are left. Where it cannot, all are posted for good.
+    #[cold]
+    pub fn arm_limit(&mut self) -> Result<()> {
+        let window = &mut self.window;
+        // A limit above what is posted is reached at once.
+        if !window.shared || window.few == window.all || window.posted <= window.limit() {
+            return Ok(());
+        }
+        let limit = window.limit();
+        window.armed = self.mesh.ports()[PORT].srq.as_ref().is_some_and(|srq| srq.arm_limit(limit).is_ok());
+        if !window.armed {
+            (window.few, window.wanted) = (window.all, window.all);
+            return self.post_receives();
+        }
+        Ok(())
+    }
+
+    /// The device says that few receives are left: the program is busy with something else.
+    #[cold]
+    pub fn few_receives_left(&mut self) -> Result<()> {
+        // What has come and was not polled is not posted.
+        while self.look_for_messages() {}
+        let window = &mut self.window;
+        (window.armed, window.wanted) = (false, window.all);
+        self.post_receives()
+    }
+
+    /// The program has taken all that has come.
+    #[inline]
+    pub fn keeps_up(&mut self) {
+        self.window.wanted = self.window.few;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_receive_is_posted_or_free() {
+        for all in [4, 64, 127, 128, 1024] {
+            let window = Window::new(all, true);
+            assert_eq!(window.posted as usize + window.free.len(), all as usize);
+            // One is posted whatever was given back and not posted yet.
+            assert!((1..=window.posted / 2).contains(&window.batch), "{all}");
+            assert!(window.limit() < window.posted);
+        }
+    }
+}

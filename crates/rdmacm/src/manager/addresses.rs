@@ -1,0 +1,341 @@
+//! Addresses: ports that are claimed, routes that are found, groups that are joined.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::PoisonError;
+
+use vervain_abi::*;
+use vervain_gsi::ANY;
+
+use super::ident::{Group, Phase};
+use super::{Handle, Manager, service};
+use crate::abi::*;
+use crate::address::{group_gid_of, socket_at};
+use crate::device::{Route, are_of_the_loopback, is_any, route, source_of, sources};
+use crate::reports::{Report, What};
+
+/// Ports for those who ask for none in particular (Linux's net.ipv4.ip_local_port_range, by default).
+pub(super) const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
+/// How many of them are tried.
+const TRIES: u32 = 4096;
+/// Bytes of the stack of a thread that asks whether a host answers.
+const RESOLVE_STACK: usize = 256 << 10;
+
+/// A port at an address, as QP 1 knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    service: u64,
+    pub address: [u8; 16],
+}
+
+/// That an identifier has claimed one, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub place: Place,
+    is_ipv4: bool,
+    only_its_family: bool,
+    reuses_address: bool,
+}
+
+impl Claim {
+    pub fn service(&self) -> u64 {
+        self.place.service
+    }
+
+    /// Whether no request is for both: one takes those over IPv4 only, the other those over IPv6.
+    pub fn is_apart_from(&self, other: &Claim) -> bool {
+        self.place != other.place || self.is_of_another_family(other)
+    }
+
+    fn is_of_another_family(&self, other: &Claim) -> bool {
+        let is_only_ipv6 = |claim: &Claim| !claim.is_ipv4 && claim.only_its_family;
+        self.is_ipv4 && is_only_ipv6(other) || other.is_ipv4 && is_only_ipv6(self)
+    }
+
+    /// Whether a request may be for both.
+    fn overlaps(&self, other: &Claim) -> bool {
+        let (one, another) = (&self.place, &other.place);
+        let same = one.address == another.address || [one.address, another.address].contains(&ANY);
+        one.service == another.service && same && !self.is_of_another_family(other)
+    }
+}
+
+/// What identifiers of this process have claimed.
+#[derive(Default)]
+pub(super) struct Claims(HashMap<Place, Vec<Claim>>);
+
+impl Claims {
+    /// Whether this one may be there besides: EADDRNOTAVAIL where one of two is for any address, and EADDRINUSE for the very same one
+    /// (cma_check_port of the kernel).
+    fn check(&self, claim: &Claim) -> Result<(), c_int> {
+        let others = self.0.values().flatten().filter(|other| claim.overlaps(other));
+        let mut others = others.filter(|other| !(claim.reuses_address && other.reuses_address));
+        match others.next() {
+            None => Ok(()),
+            Some(other) if [claim.place.address, other.place.address].contains(&ANY) => Err(libc::EADDRNOTAVAIL),
+            Some(_) => Err(libc::EADDRINUSE),
+        }
+    }
+}
+
+/// What a program sets of an identifier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Setting {
+    TrafficClass(u8),
+    /// 4.096 us x 2^n, up to 31.
+    AckTimeout(u8),
+    ReusesAddress(bool),
+    OnlyItsFamily(bool),
+    OwnEce(ibv_ece),
+}
+
+impl Manager {
+    /// The address that QP 1 knows for one of the program's.
+    fn claimed_address(&self, address: &SocketAddr) -> Result<[u8; 16], c_int> {
+        let sources = sources(self.verbs, &self.devices);
+        match source_of(&sources, address) {
+            _ if address.ip().is_unspecified() => Ok(ANY),
+            Some(source) => Ok(source.gid.raw),
+            None if is_any(address.ip()) => Ok(ANY),
+            // It may be an address of the host that no device has.
+            None if socket_at(&SocketAddr::new(address.ip(), 0)).is_ok() => Err(libc::ENODEV),
+            None => Err(libc::EADDRNOTAVAIL),
+        }
+    }
+
+    /// Claims the port of an address for an identifier, or any, if that is 0.
+    fn claim(&self, space: u32, address: &SocketAddr, ident: (bool, bool)) -> Result<(Claim, u16), c_int> {
+        let gid = self.claimed_address(address)?;
+        let (only_its_family, reuses_address) = ident;
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut take = |port: u16| {
+            let place = Place { service: service(space, port), address: gid };
+            let claim = Claim { place, is_ipv4: address.is_ipv4(), only_its_family, reuses_address };
+            claims.check(&claim)?;
+            let others = claims.0.entry(place).or_default();
+            if others.is_empty() {
+                // SAFETY: an address of 16 bytes.
+                match unsafe { (self.verbs.gsi.claim)(place.service, &raw const place.address) } {
+                    0 => {}
+                    errno => return Err(errno),
+                }
+            }
+            others.push(claim);
+            Ok((claim, port))
+        };
+        if address.port() != 0 {
+            return take(address.port());
+        }
+        for _ in 0..TRIES {
+            match take(fastrand::u16(EPHEMERAL)) {
+                Err(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => {}
+                done => return done,
+            }
+        }
+        Err(libc::EADDRNOTAVAIL)
+    }
+
+    pub(super) fn unclaim(&self, claim: Option<Claim>) {
+        let Some(claim) = claim else { return };
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(all) = claims.0.get_mut(&claim.place) else { return };
+        if let Some(at) = all.iter().position(|one| *one == claim) {
+            all.swap_remove(at);
+        }
+        if all.is_empty() {
+            claims.0.remove(&claim.place);
+            // SAFETY: an address of 16 bytes.
+            unsafe { (self.verbs.gsi.release)(claim.place.service, &raw const claim.place.address) };
+        }
+    }
+
+    /// `rdma_bind_addr(3)`.
+    pub fn bind(&self, id: Handle, address: SocketAddr) -> Result<(), c_int> {
+        let (space, how) = self.with(id, |_, ident, _| {
+            let how = (ident.only_its_family, ident.reuses_address);
+            (ident.phase == Phase::Idle).then_some((ident.space, how)).ok_or(libc::EINVAL)
+        })?;
+        let (claim, port) = self.claim(space, &address, how)?;
+        // The loopback's address stands for no device, as the kernel has it: libfabric, which binds to it to learn that, would tell it to the
+        // peers of other hosts. Unless devices have no other.
+        let sources = sources(self.verbs, &self.devices);
+        let is_of_none = address.ip().is_unspecified() || is_any(address.ip()) && !are_of_the_loopback(&sources);
+        let found = if is_of_none { None } else { source_of(&sources, &address) };
+        let bound = self.with(id, |_, ident, _| {
+            if ident.phase != Phase::Idle {
+                return Err(libc::EINVAL);
+            }
+            ident.phase = Phase::Bound;
+            ident.claim = Some(claim);
+            ident.from = Some(SocketAddr::new(address.ip(), port));
+            if let SocketAddr::V6(v6) = &mut ident.from.insert(address) {
+                v6.set_port(port);
+            } else if let Some(from) = &mut ident.from {
+                from.set_port(port);
+            }
+            ident.route = found.map(|source| Route {
+                source,
+                dgid: ibv_gid::default(),
+                is_local: true,
+                mtu: IBV_MTU_1024,
+                traffic_class: 0,
+            });
+            Ok(())
+        });
+        if bound.is_err() {
+            self.unclaim(Some(claim));
+        }
+        bound
+    }
+
+    /// `rdma_resolve_addr(3)`: errors that the kernel knows at once are returned, others are events. A host may take this long to answer.
+    pub fn resolve_address(
+        &'static self,
+        id: Handle,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        patience_ms: u32,
+    ) -> Result<(), c_int> {
+        if let Some(from) = from
+            && self.with(id, |_, ident, _| Ok(ident.phase))? == Phase::Idle
+            && from.port() != 0
+        {
+            self.bind(id, from)?;
+        }
+        let from = self.with(id, |_, ident, _| match ident.phase {
+            Phase::Idle => Ok(from),
+            Phase::Bound => Ok(ident.from),
+            _ => Err(libc::EINVAL),
+        })?;
+        let (found, from, to) = match route(self.verbs, &self.devices, from, &to) {
+            Ok(found) => found,
+            Err(libc::ENODEV) => {
+                return self.with(id, |_, ident, _| {
+                    ident.to = Some(to);
+                    ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV));
+                    Ok(())
+                });
+            }
+            Err(errno) => return Err(errno),
+        };
+        let mut port = 0;
+        {
+            let mut state = self.state();
+            let ident = state.ids.get(&id).ok_or(libc::EINVAL)?;
+            if ident.claim.is_none() {
+                port = state.unclaimed_port();
+            }
+        }
+        let path = self.with(id, |_, ident, _| {
+            if !matches!(ident.phase, Phase::Idle | Phase::Bound) {
+                return Err(libc::EINVAL);
+            }
+            ident.phase = Phase::ResolvingAddress;
+            let mut from = from;
+            from.set_port(ident.claim.and(ident.from).map_or(port, |bound| bound.port()));
+            ident.from = Some(from);
+            ident.to = Some(to);
+            ident.route = Some(Route { traffic_class: ident.traffic_class, ..found });
+            ident.path().ok_or(libc::EINVAL)
+        })?;
+        if found.is_local || to.ip().is_multicast() {
+            self.address_is_resolved(id, 0);
+            return Ok(());
+        }
+        // It takes that long to learn that a host does not answer.
+        let ask = move || {
+            // SAFETY: a path.
+            let failed = unsafe { (self.verbs.gsi.resolve)(&raw const path, patience_ms) };
+            self.address_is_resolved(id, failed);
+        };
+        let asking = vervain_scheduler::spawn("rdma-resolve", RESOLVE_STACK, ask);
+        asking.map(drop).map_err(|_| libc::ENOMEM)
+    }
+
+    fn address_is_resolved(&self, id: Handle, errno: c_int) {
+        // The program may have destroyed it meanwhile.
+        let _ = self.with(id, |_, ident, _| {
+            if ident.phase != Phase::ResolvingAddress {
+                return Ok(());
+            }
+            if errno == 0 {
+                ident.phase = Phase::AddressResolved;
+                ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+            } else {
+                ident.phase = if ident.claim.is_some() { Phase::Bound } else { Phase::Idle };
+                ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -errno));
+            }
+            Ok(())
+        });
+    }
+
+    /// `rdma_resolve_route(3)`: with RoCE there is nothing to ask.
+    pub fn resolve_route(&self, id: Handle) -> Result<(), c_int> {
+        self.with(id, |_, ident, _| {
+            if ident.phase != Phase::AddressResolved {
+                return Err(libc::EINVAL);
+            }
+            ident.phase = Phase::RouteResolved;
+            ident.tell(id, Report::plain(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+            Ok(())
+        })
+    }
+
+    /// `rdma_set_option(3)` and `rdma_set_local_ece(3)`.
+    pub fn set(&self, id: Handle, to: Setting) -> Result<(), c_int> {
+        self.with(id, |_, ident, _| {
+            match to {
+                Setting::TrafficClass(class) => {
+                    ident.traffic_class = class;
+                    ident.route.iter_mut().for_each(|route| route.traffic_class = class);
+                }
+                Setting::AckTimeout(exponent) if exponent < 32 => ident.ack_timeout = exponent,
+                // As rdma_set_reuseaddr of the kernel has it.
+                Setting::ReusesAddress(yes) if ident.phase == Phase::Idle || yes && ident.phase != Phase::Listening => {
+                    ident.reuses_address = yes;
+                }
+                Setting::OnlyItsFamily(yes) if matches!(ident.phase, Phase::Idle | Phase::Bound) => {
+                    ident.only_its_family = yes;
+                }
+                Setting::OwnEce(ece) => ident.own_ece = ece,
+                _ => return Err(libc::EINVAL),
+            }
+            Ok(())
+        })
+    }
+
+    /// `rdma_get_remote_ece(3)`.
+    pub fn peer_ece(&self, id: Handle) -> Result<ibv_ece, c_int> {
+        self.with(id, |_, ident, _| Ok(ident.peer_ece))
+    }
+
+    /// `rdma_join_multicast(3)`: what to attach the QP to is told by the event.
+    pub fn join(&self, id: Handle, group: IpAddr, context: usize) -> Result<(), c_int> {
+        self.with(id, |_, ident, _| {
+            let route = ident.route.ok_or(libc::EINVAL)?;
+            if matches!(ident.phase, Phase::Idle | Phase::Listening) {
+                return Err(libc::EINVAL);
+            }
+            let mgid = group_gid_of(group);
+            let mut ah = route.ah();
+            ah.grh.dgid = mgid;
+            ident.groups.push(Group { mgid, address: group });
+            let what = What::Group { mgid, ah, context };
+            ident.tell(id, Report { kind: RDMA_CM_EVENT_MULTICAST_JOIN, status: 0, what });
+            Ok(())
+        })
+    }
+
+    /// `rdma_leave_multicast(3)`: the GID of the group. EADDRNOTAVAIL where it is in none.
+    pub fn leave(&self, id: Handle, group: IpAddr) -> Result<ibv_gid, c_int> {
+        self.with(id, |_, ident, _| {
+            let at = ident.groups.iter().position(|is| is.address == group).ok_or(libc::EADDRNOTAVAIL)?;
+            let left = ident.groups.remove(at).mgid;
+            // A join that the program has not heard of yet is not told any more.
+            let is_its = |what: &What| matches!(what, What::Group { mgid, .. } if *mgid == left);
+            ident.queue.take_if(|event| event.id == id && is_its(&event.report.what));
+            Ok(left)
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! What comes of other ends, and what is told of it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use vervain_abi::*;
+use vervain_cm::message::{IpHeader, Req, SidrReq, reason, sidr};
+use vervain_cm::{CommId, Event, Machine, Service, SidrRepParams};
+use vervain_gsi::{ANY, Path};
+
+use super::ident::{Ident, Phase};
+use super::{Handle, Manager, State, now};
+use crate::abi::*;
+use crate::address::gid_of;
+use crate::device::{Route, Source, is_link_local, sources};
+use crate::reports::{Report, Says, What};
+
+/// How long a request may take to be accepted, for who asks again: 4.096 us x 2^24 is 68 s, as the kernel's rdma_cm says.
+const MRA_TIMEOUT: u8 = 24;
+
+impl Manager {
+    pub(super) fn tell(&self, state: &mut State, event: Event) {
+        if is_of_nobody(&event) && state.asks_again(event.conn()) {
+            return;
+        }
+        match event {
+            Event::Request { conn, path, req } => self.request(state, conn, &path, &Asked::Connection(req)),
+            Event::SidrRequest { conn, path, req } => self.request(state, conn, &path, &Asked::Datagrams(req)),
+            Event::MraReceived { .. } => {}
+            Event::Reply { conn, rep } => state.of(conn, |id, ident| {
+                ident.peer_psn = rep.starting_psn;
+                // A target's number stands where that of an end-to-end context would (IBA annex A14).
+                let qpn = if ident.service() == Service::Xrc { rep.local_eecn } else { rep.local_qpn };
+                ident.peer_qpn = qpn;
+                // What one takes, the other may have under way (IBA 12.6.8).
+                ident.own_resources = rep.initiator_depth;
+                ident.own_depth = rep.responder_resources;
+                ident.rnr_retry_count = rep.rnr_retry_count;
+                ident.peer_ece = ece(rep.ece_vendor, rep.ece_options);
+                let says = Says {
+                    private_data: rep.private_data.to_vec(),
+                    responder_resources: rep.initiator_depth,
+                    initiator_depth: rep.responder_resources,
+                    flow_control: u8::from(rep.flow_control),
+                    rnr_retry_count: rep.rnr_retry_count,
+                    srq: rep.srq,
+                    qpn,
+                    ..Says::default()
+                };
+                ident
+                    .tell(id, Report { kind: RDMA_CM_EVENT_CONNECT_RESPONSE, status: 0, what: What::Connection(says) });
+            }),
+            Event::Established { conn, .. } => state.of(conn, |id, ident| {
+                ident.phase = Phase::Connected;
+                ident.tell(id, Report::plain(RDMA_CM_EVENT_ESTABLISHED, 0));
+            }),
+            Event::Rejected { conn, reason, private_data, .. } => state.of(conn, |id, ident| {
+                // Of a request that the program has not accepted nothing is told: accepting it will fail (ucma_event_handler of the kernel). Its
+                // context is still that of who listens, so the program would take the event for another's.
+                if std::mem::replace(&mut ident.phase, Phase::Disconnected) == Phase::Requested {
+                    return;
+                }
+                let what = What::Connection(Says { private_data: private_data.to_vec(), ..Says::default() });
+                ident.tell(id, Report { kind: RDMA_CM_EVENT_REJECTED, status: reason.into(), what });
+            }),
+            Event::Unreachable { conn } => state.of(conn, |id, ident| {
+                ident.phase = Phase::Disconnected;
+                ident.tell(id, Report::plain(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
+            }),
+            Event::DisconnectRequested { conn, .. } | Event::Disconnected { conn, is_certain: true, .. } => {
+                state.of(conn, |id, ident| ident.disconnected(id, 0))
+            }
+            Event::Disconnected { conn, is_certain: false, .. } => {
+                state.of(conn, |id, ident| ident.disconnected(id, -libc::ETIMEDOUT))
+            }
+            Event::TimewaitExit { conn } => state.of(conn, |id, ident| {
+                ident.tell(id, Report::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+            }),
+            Event::SidrReply { conn, rep } => state.of(conn, |id, ident| {
+                let says = Says { private_data: rep.private_data.to_vec(), qpn: rep.qpn, ..Says::default() };
+                if rep.status != 0 {
+                    ident.phase = Phase::Disconnected;
+                    ident.tell(
+                        id,
+                        Report {
+                            kind: RDMA_CM_EVENT_UNREACHABLE,
+                            status: rep.status.into(),
+                            what: What::Connection(says),
+                        },
+                    );
+                    return;
+                }
+                ident.phase = Phase::Connected;
+                ident.peer_ece = ece(rep.ece_vendor, rep.ece_options);
+                let ah = ident.route.map(|route| route.ah()).unwrap_or_default();
+                let what = What::Datagrams { says, ah, qkey: rep.qkey };
+                ident.tell(id, Report { kind: RDMA_CM_EVENT_ESTABLISHED, status: 0, what });
+            }),
+        }
+    }
+
+    /// A request has come: to whom, if anybody listens there.
+    fn request(&self, state: &mut State, conn: CommId, path: &Path, asked: &Asked) {
+        let (service, private_data) = asked.service_and_private_data();
+        let header = IpHeader::read(private_data);
+        let listener = header.as_ref().and_then(|header| state.listener(service, path, header, asked.is_datagram()));
+        let (Some(listener), Some(header)) = (listener, header) else {
+            return asked.refuse(&mut state.machine, conn, false);
+        };
+        let Some(listening) = state.ids.get(&listener) else { return };
+        if listening.waiting.len() >= listening.backlog {
+            return asked.refuse(&mut state.machine, conn, true);
+        }
+        let sources = sources(self.verbs, &self.devices);
+        let Some(source) = path_source(&sources, path) else {
+            return asked.refuse(&mut state.machine, conn, true);
+        };
+        let scope = if is_link_local(&header.source) { source.interface } else { 0 };
+        let with_scope = |ip: IpAddr, port: u16| match SocketAddr::new(ip, port) {
+            SocketAddr::V6(mut v6) => {
+                v6.set_scope_id(scope);
+                SocketAddr::V6(v6)
+            }
+            v4 => v4,
+        };
+        let qp_type = asked.qp_type(listening.qp_type);
+        let mut ident = Ident::new(Arc::clone(&listening.queue), listening.space, qp_type);
+        ident.phase = Phase::Requested;
+        ident.listener = Some(listener);
+        ident.conn = Some(conn);
+        ident.from = Some(with_scope(header.destination, service as u16));
+        ident.to = Some(with_scope(header.source, header.source_port));
+        let mtu = if let Asked::Connection(req) = asked { req.path_mtu.into() } else { IBV_MTU_1024 };
+        ident.mtu = mtu;
+        ident.route = Some(Route {
+            source,
+            dgid: ibv_gid { raw: path.dgid },
+            is_local: sources.iter().any(|source| source.gid.raw == path.dgid),
+            mtu,
+            traffic_class: path.traffic_class,
+        });
+        ident.own_psn = fastrand::u32(..) & 0x00ff_ffff;
+        let mut says = Says { private_data: private_data[IpHeader::BYTES..].to_vec(), ..Says::default() };
+        if let Asked::Connection(req) = asked {
+            ident.peer_psn = req.starting_psn;
+            ident.peer_qpn = req.local_qpn;
+            ident.retry_count = req.retry_count;
+            ident.rnr_retry_count = req.rnr_retry_count;
+            ident.ack_timeout = req.primary_local_ack_timeout;
+            ident.peer_ece = ece(req.ece_vendor, req.ece_options);
+            // Who asks again is told to be patient.
+            let _ = state.machine.prepare_mra(now(), conn, MRA_TIMEOUT, &[]);
+            // What one takes, the other may have under way (IBA 12.6.5).
+            ident.own_resources = req.initiator_depth;
+            ident.own_depth = req.responder_resources;
+            says.responder_resources = req.initiator_depth;
+            says.initiator_depth = req.responder_resources;
+            says.flow_control = u8::from(req.flow_control);
+            says.retry_count = req.retry_count;
+            says.rnr_retry_count = req.rnr_retry_count;
+            says.srq = req.srq;
+            says.qpn = req.local_qpn;
+        }
+        state.last += 1;
+        let new = state.last;
+        state.ids.insert(new, ident);
+        state.by_conn.insert(conn, new);
+        let Some(listening) = state.ids.get_mut(&listener) else { return };
+        listening.waiting.push(new);
+        let what = What::Request { new, says };
+        listening.tell(listener, Report { kind: RDMA_CM_EVENT_CONNECT_REQUEST, status: 0, what });
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+#[allow(clippy::large_enum_variant, reason = "both are of the size of a MAD")]
+enum Asked {
+    Connection(Req),
+    Datagrams(SidrReq),
+}
+
+impl Asked {
+    fn is_datagram(&self) -> bool {
+        matches!(self, Asked::Datagrams(_))
+    }
+
+    fn service_and_private_data(&self) -> (u64, &[u8]) {
+        match self {
+            Asked::Connection(req) => (req.service_id, &req.private_data),
+            Asked::Datagrams(req) => (req.service_id, &req.private_data),
+        }
+    }
+
+    /// The type of the QP that answers; of one of XRC the program says which end it is.
+    fn qp_type(&self, listening: ibv_qp_type) -> ibv_qp_type {
+        let Asked::Connection(req) = self else { return IBV_QPT_UD };
+        match Service::from_wire(req.transport_service, req.extended_transport) {
+            Some(Service::Rc) => IBV_QPT_RC,
+            Some(Service::Uc) => IBV_QPT_UC,
+            Some(Service::Xrc) => IBV_QPT_XRC_RECV,
+            None => listening,
+        }
+    }
+
+    /// Nobody listens, or who does is busy.
+    fn refuse(&self, machine: &mut Machine, conn: CommId, is_busy: bool) {
+        if let Asked::Connection(_) = self {
+            let reason = if is_busy { reason::CONSUMER_DEFINED } else { reason::INVALID_SERVICE_ID };
+            let _ = machine.reject(now(), conn, reason, &[], &[]);
+        } else {
+            let status = if is_busy { sidr::REJECT } else { sidr::UNSUPPORTED };
+            let _ = machine.sidr_reply(now(), conn, &SidrRepParams { status, ..SidrRepParams::default() });
+        }
+        let _ = machine.destroy(now(), conn);
+    }
+}
+
+fn ece(vendor_id: u32, options: u32) -> ibv_ece {
+    ibv_ece { vendor_id, options, ..ibv_ece::default() }
+}
+
+/// The address here that a MAD came to.
+fn path_source(sources: &[Source], path: &Path) -> Option<Source> {
+    let on = |s: &&Source| s.gid.raw == path.sgid && s.device == path.device as usize;
+    sources.iter().filter(on).find(|s| s.index == path.sgid_index).or_else(|| sources.iter().find(on)).copied()
+}
+
+/// Whether an event is the answer that nobody has what was asked for.
+fn is_of_nobody(event: &Event) -> bool {
+    match event {
+        Event::Rejected { reason, .. } => *reason == reason::INVALID_SERVICE_ID,
+        Event::SidrReply { rep, .. } => rep.status == sidr::UNSUPPORTED,
+        _ => false,
+    }
+}
+
+impl State {
+    /// Does something with the identifier that has a connection.
+    fn of(&mut self, conn: CommId, f: impl FnOnce(Handle, &mut Ident)) {
+        let Some(id) = self.by_conn.get(&conn) else { return };
+        if let Some(ident) = self.ids.get_mut(id) {
+            f(*id, ident);
+        }
+    }
+
+    /// Who listens for a request: at the very address, or at any.
+    fn listener(&self, service: u64, path: &Path, header: &IpHeader, is_datagram: bool) -> Option<Handle> {
+        let takes = |id: &Handle, wanted: &[u8; 16]| {
+            let Some(ident) = self.ids.get(id) else { return false };
+            let family = ident.from.is_some_and(|from| {
+                from.is_ipv4() == header.destination.is_ipv4() || from.is_ipv6() && !ident.only_its_family
+            });
+            family
+                && ident.is_datagram() == is_datagram
+                && ident.claim.is_some_and(|claim| claim.place.address == *wanted)
+        };
+        let all = self.listeners.get(&service)?;
+        let by = |wanted: &[u8; 16]| all.iter().find(|id| takes(id, wanted)).copied();
+        by(&path.sgid).or_else(|| by(&gid_of(header.destination).raw)).or_else(|| by(&ANY))
+    }
+}

@@ -1,0 +1,61 @@
+//! What is told of an identifier, before it is a `struct rdma_cm_event`.
+
+use std::ffi::c_int;
+
+use vervain_abi::{ibv_ah_attr, ibv_gid};
+
+use crate::abi::rdma_cm_event_type;
+use crate::manager::Handle;
+
+/// An event of an identifier.
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
+    pub kind: rdma_cm_event_type,
+    /// 0, minus an errno value, or the reason of a REJ (IBA 12.6.7.2) or the status of a SIDR_REP (12.11.2.1).
+    pub status: c_int,
+    pub what: What,
+}
+
+/// What comes with it.
+#[derive(Debug, Clone)]
+pub(crate) enum What {
+    Nothing,
+    /// Of a request: the identifier that was made for it.
+    Request {
+        new: Handle,
+        says: Says,
+    },
+    Connection(Says),
+    Datagrams {
+        says: Says,
+        ah: ibv_ah_attr,
+        qkey: u32,
+    },
+    /// A group that was joined, or not: which, by the program's word for it.
+    Group {
+        mgid: ibv_gid,
+        ah: ibv_ah_attr,
+        context: usize,
+    },
+    /// Of an event of the program's own: its word.
+    Argument(u64),
+}
+
+/// What the peer has said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Says {
+    pub private_data: Vec<u8>,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub flow_control: u8,
+    pub retry_count: u8,
+    pub rnr_retry_count: u8,
+    pub srq: bool,
+    pub qpn: u32,
+}
+
+impl Report {
+    pub fn plain(kind: rdma_cm_event_type, status: c_int) -> Report {
+        Report { kind, status, what: What::Nothing }
+    }
+}

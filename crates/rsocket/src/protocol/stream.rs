@@ -1,0 +1,684 @@
+//! One end of a stream: what it may send next, and what has come.
+//!
+//! The receive buffer has two halves. The peer is told of the first when the stream begins, and of each half again, by a Write to its
+//! target SGL, when as many bytes have been read; it fills one before it begins the other. Beside bytes a message needs a credit, which is a
+//! posted receive of the peer; the count of messages up to which the peer has credit is said anew after half of them. What a peer says that
+//! cannot be is a [`Violation`]: so what it makes this end do is bounded, whatever it writes.
+//!
+//! Nothing here touches memory of a stream but the arrays that the peer writes to ([`Arrays`]): data is spoken of by places in the send ring
+//! and in the receive buffer. The caller posts what [`Stream`] gives out in the order in which it was given.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+
+use super::wire::{Hello, IO_MAP_BYTES, IoMap, Malformed, Message, Order, SGE_BYTES, Sge};
+
+/// Requests of the send queue that are kept for what is no data: so credit is granted also while data fills the rest.
+pub const CONTROLS: u16 = 4;
+
+/// Receives beyond the credits: for what a peer sends without a credit before this end looks.
+pub const SPARE_RECEIVES: u16 = 8;
+
+/// Entries of a target SGL.
+pub const TARGET_ENTRIES: u32 = 2;
+
+/// The most bytes of one Write.
+pub const MAX_WRITE: u32 = 64 << 10;
+
+/// The first Write of a long send: the peer's copy begins while the next is made.
+const FIRST_WRITE: u32 = 2 << 10;
+
+/// A stream is writable when so many bytes, or the whole ring, are free.
+const LOW_WATER: u32 = 2 << 10;
+
+/// Sizes of a stream, chosen before it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Requests of the send queue; more than [`CONTROLS`], by 2 at least.
+    pub send_requests: u16,
+    /// Messages with data for which the peer has credit; at least 2. The receive queue has [`SPARE_RECEIVES`] more.
+    pub credits: u16,
+    /// Bytes of the send ring; at least [`IO_MAP_BYTES`].
+    pub send_bytes: u32,
+    /// Bytes of the receive buffer, an even number from 2.
+    pub receive_bytes: u32,
+    /// Entries of the target iomap, as many as [`unscale`](super::wire::unscale) gives.
+    pub io_maps: u16,
+    /// Bytes that need no place in the ring, being copied into the request.
+    pub inline_bytes: u32,
+    /// The device's Writes carry no immediate data (iWARP): a Send with the message follows.
+    pub separate: bool,
+}
+
+impl Sizes {
+    /// Bytes of the memory to send from: the ring, and behind it a place for each entry that is written.
+    pub fn send_memory(&self) -> usize {
+        self.send_bytes as usize + usize::from(CONTROLS) * SGE_BYTES
+    }
+
+    /// Bytes of the target SGL and the target iomap behind it.
+    pub fn array_memory(&self) -> usize {
+        TARGET_ENTRIES as usize * SGE_BYTES + usize::from(self.io_maps) * IO_MAP_BYTES
+    }
+}
+
+/// Where this end's memory is, for the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Of the target SGL.
+    pub arrays: u64,
+    /// Its rkey.
+    pub arrays_key: u32,
+    /// Of the receive buffer.
+    pub buffer: u64,
+    /// Its rkey.
+    pub buffer_key: u32,
+}
+
+/// The arrays that the peer writes to, at any time.
+pub trait Arrays {
+    /// Reads entry `index` of the target SGL, below [`TARGET_ENTRIES`]: the later half first, as the writer writes it last.
+    fn target(&self, index: u32) -> [u8; SGE_BYTES];
+    /// Zeroes it.
+    fn clear_target(&self, index: u32);
+    /// Reads entry `index` of the target iomap, below [`Sizes::io_maps`].
+    fn io_map(&self, index: u16) -> [u8; IO_MAP_BYTES];
+}
+
+/// What a peer has done that the protocol does not allow. The stream is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// It says that more bytes have come than it had room for.
+    Bytes,
+    /// It has sent more messages than it had credit for.
+    Messages,
+    /// It names an entry of the target iomap that is not there.
+    IoMap(u32),
+    /// An entry that it has written describes no memory.
+    Memory,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Bytes => write!(f, "the peer says that it has written more than it had room for"),
+            Violation::Messages => write!(f, "the peer has sent more messages than it had credit for"),
+            Violation::IoMap(index) => write!(f, "the peer has mapped entry {index}, which it was not offered"),
+            Violation::Memory => write!(f, "the peer offers memory that has no end"),
+        }
+    }
+}
+
+/// What a request's completion gives back; travels in its identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// A request, and this many bytes of the ring.
+    Data(u32),
+    /// A control request.
+    Control,
+    /// A control request, with which the stream has ended.
+    Disconnect,
+}
+
+impl Tag {
+    /// As an identifier, below 2^34.
+    pub fn to_id(self) -> u64 {
+        match self {
+            Tag::Data(bytes) => u64::from(bytes),
+            Tag::Control => 1 << 32,
+            Tag::Disconnect => 2 << 32,
+        }
+    }
+
+    /// From an identifier.
+    pub fn from_id(id: u64) -> Option<Tag> {
+        match (id >> 32, id as u32) {
+            (0, bytes) => Some(Tag::Data(bytes)),
+            (1, 0) => Some(Tag::Control),
+            (2, 0) => Some(Tag::Disconnect),
+            _ => None,
+        }
+    }
+}
+
+/// Where the bytes of a Write come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From the caller, into the request.
+    Inline,
+    /// From these parts of the send ring, the second of which may be empty.
+    Ring([Range<u32>; 2]),
+}
+
+/// A Write of data, or of an iomap entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Bytes.
+    pub length: u32,
+    /// Where they come from.
+    pub source: Source,
+    /// Where they go.
+    pub address: u64,
+    /// By which key.
+    pub key: u32,
+    /// What is said with it; None: nothing.
+    pub word: Option<u32>,
+    /// Of its completion. With [`Sizes::separate`] the message's own has `Tag::Data(0)`.
+    pub tag: Tag,
+}
+
+/// A message that is no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// An entry of the peer's target SGL, its address and its key.
+    pub entry: Option<([u8; SGE_BYTES], u64, u32)>,
+    /// A place of [`SGE_BYTES`] bytes in the send memory that the entry can be written from.
+    pub place: u32,
+    /// What is said.
+    pub word: u32,
+    /// Of each of its completions.
+    pub tag: Tag,
+}
+
+/// What has become of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It is open, at least one way.
+    Open,
+    /// Both ends have ended it, or one has for both.
+    Disconnected,
+    /// It is broken, with an errno value.
+    Broken(i32),
+}
+
+/// Bytes of a buffer that are used one behind the other, and begin anew at its end.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    size: u32,
+    at: u32,
+    used: u32,
+}
+
+impl Ring {
+    /// The parts of the next `length` bytes.
+    fn parts(&self, length: u32) -> [Range<u32>; 2] {
+        let first = length.min(self.size - self.at);
+        [self.at..self.at + first, 0..length - first]
+    }
+
+    fn advance(&mut self, length: u32) {
+        self.at += length;
+        if self.at >= self.size {
+            self.at -= self.size;
+        }
+    }
+}
+
+/// The most that this end may be made to do at once is bounded by its own sizes.
+#[derive(Debug)]
+pub struct Stream {
+    order: Order,
+    sizes: Sizes,
+    places: Places,
+    peer: Hello,
+    greeted: bool,
+    begun: bool,
+    phase: Phase,
+    /// This end may send.
+    sending: bool,
+    /// The peer may send, and this end has not said that it reads no more.
+    receiving: bool,
+    /// The last that was said about the end of the stream.
+    said: Option<Message>,
+    /// What is still to be said about it.
+    to_say: Option<Message>,
+
+    requests: u16,
+    controls: u16,
+    /// Of entries that were written.
+    places_used: u32,
+    ring: Ring,
+    /// Messages that were sent, and the count at which credit ends; modulo 2^16.
+    sent: u16,
+    credit: u16,
+    /// Where the peer takes data now, and which entry that was.
+    target: Sge,
+    target_index: u32,
+    /// Entries that have come, by index.
+    targets: [Option<Sge>; TARGET_ENTRIES as usize],
+    io_maps: Vec<Option<IoMap>>,
+
+    /// Lengths of messages that were not read to their end. Never more than credits.
+    messages: VecDeque<u32>,
+    unread: u32,
+    buffer: Ring,
+    /// Bytes that the peer has room for.
+    offered: u32,
+    /// Bytes that were read since a half was last offered.
+    read: u32,
+    /// Where the half is that is offered next, and in which entry of the peer's.
+    next_half: u32,
+    next_entry: u32,
+    /// Messages that were read, and the count at which credit is granted anew; modulo 2^16.
+    received: u16,
+    next_grant: u16,
+}
+
+impl Stream {
+    /// An end, before its peer has said where its memory is. `order` is that of this host's memory.
+    ///
+    /// # Panics
+    /// A size is outside of its range.
+    pub fn new(order: Order, sizes: Sizes, places: Places) -> Stream {
+        assert!(sizes.send_requests >= CONTROLS + 2 && sizes.credits >= 2 && sizes.send_bytes >= IO_MAP_BYTES as u32);
+        assert!(sizes.receive_bytes >= 2 && sizes.receive_bytes.is_multiple_of(2));
+        let half = sizes.receive_bytes / 2;
+        Stream {
+            order,
+            sizes,
+            places,
+            peer: Hello { order, credits: 0, io_maps: 0, target: Sge::default(), buffer: Sge::default() },
+            greeted: false,
+            begun: false,
+            phase: Phase::Open,
+            sending: true,
+            receiving: true,
+            said: None,
+            to_say: None,
+            requests: sizes.send_requests - CONTROLS,
+            controls: CONTROLS,
+            places_used: 0,
+            ring: Ring { size: sizes.send_bytes, at: 0, used: 0 },
+            sent: 0,
+            credit: 0,
+            target: Sge::default(),
+            target_index: 0,
+            targets: [None; TARGET_ENTRIES as usize],
+            io_maps: vec![None; usize::from(sizes.io_maps)],
+            messages: VecDeque::new(),
+            unread: 0,
+            buffer: Ring { size: sizes.receive_bytes, at: 0, used: 0 },
+            offered: half,
+            // The second half was never offered.
+            read: half,
+            next_half: half,
+            next_entry: 0,
+            received: 0,
+            next_grant: sizes.credits / 2,
+        }
+    }
+
+    /// What is said to the peer first.
+    pub fn hello(&self) -> Hello {
+        let Places { arrays, arrays_key, buffer, buffer_key } = self.places;
+        Hello {
+            order: self.order,
+            credits: self.sizes.credits,
+            io_maps: self.sizes.io_maps,
+            target: Sge { address: arrays, key: arrays_key, length: TARGET_ENTRIES },
+            buffer: Sge { address: buffer, key: buffer_key, length: self.sizes.receive_bytes / 2 },
+        }
+    }
+
+    /// The peer's private data has come.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn greet(&mut self, private: &[u8]) -> Result<(), Malformed> {
+        self.peer = Hello::decode(private)?;
+        self.credit = self.peer.credits;
+        self.target = self.peer.buffer;
+        self.next_entry = 1 % self.peer.target.length;
+        self.greeted = true;
+        Ok(())
+    }
+
+    /// Whether it has. What a message means is not known before: which half is filled first, and from what credit is counted. The peer may send
+    /// all the same, as the end that was asked is connected first, so messages wait in the receive queue until then.
+    pub fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// Both ends are connected: from now on something can be sent. What is sent to an end that is not finds no QP that takes it.
+    pub fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// The peer's order of bytes.
+    pub fn peer_order(&self) -> Order {
+        self.peer.order
+    }
+
+    /// Sizes, as they were given.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// What has become of it.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// A message has come, and the stream [is greeted](Stream::is_greeted).
+    ///
+    /// # Errors
+    /// The peer does what it must not; the stream is to be [broken](Stream::break_off).
+    pub fn arrived(&mut self, word: u32, arrays: &dyn Arrays) -> Result<(), Violation> {
+        debug_assert!(self.greeted, "nothing is known of the peer");
+        match Message::from_word(word) {
+            Message::Data(length) => return self.data_arrived(length),
+            Message::Credit(until) => {
+                self.credit = until;
+                return self.take_targets(arrays);
+            }
+            Message::IoMap(index) => {
+                let known = self.io_maps.len();
+                let place = usize::try_from(index).ok().filter(|at| *at < known).ok_or(Violation::IoMap(index))?;
+                let map = IoMap::decode(&arrays.io_map(index as u16), self.order).ok_or(Violation::Memory)?;
+                self.io_maps[place] = Some(map);
+                // It took a credit, which nobody reads away.
+                self.received = self.received.wrapping_add(1);
+            }
+            Message::Disconnect => self.disconnect(),
+            Message::Shutdown => {
+                self.receiving = false;
+                if !self.sending {
+                    self.disconnect();
+                }
+            }
+            Message::KeepAlive | Message::Reserved(_) => {}
+        }
+        Ok(())
+    }
+
+    fn data_arrived(&mut self, length: u32) -> Result<(), Violation> {
+        if length == 0 {
+            self.received = self.received.wrapping_add(1);
+            return Ok(());
+        }
+        self.offered = self.offered.checked_sub(length).ok_or(Violation::Bytes)?;
+        if self.messages.len() >= usize::from(self.sizes.credits) {
+            return Err(Violation::Messages);
+        }
+        self.messages.push_back(length);
+        self.unread += length;
+        Ok(())
+    }
+
+    /// Takes entries that the peer has written. It writes one again only after this end has filled what was in it.
+    fn take_targets(&mut self, arrays: &dyn Arrays) -> Result<(), Violation> {
+        for index in 0..TARGET_ENTRIES {
+            let entry = Sge::decode(&arrays.target(index), self.order);
+            if entry.length != 0 {
+                arrays.clear_target(index);
+                entry.address.checked_add(u64::from(entry.length)).ok_or(Violation::Memory)?;
+                self.targets[index as usize] = Some(entry);
+            }
+        }
+        self.next_target();
+        Ok(())
+    }
+
+    /// Goes on to the next entry when that of now is filled.
+    fn next_target(&mut self) {
+        if self.target.length == 0 {
+            let next = (self.target_index + 1) % TARGET_ENTRIES;
+            if let Some(entry) = self.targets[next as usize].take() {
+                (self.target, self.target_index) = (entry, next);
+            }
+        }
+    }
+
+    /// A request has been completed, well.
+    pub fn completed(&mut self, tag: Tag) {
+        match tag {
+            Tag::Data(bytes) => {
+                self.requests = (self.requests + 1).min(self.sizes.send_requests - CONTROLS);
+                self.ring.used = self.ring.used.saturating_sub(bytes);
+            }
+            Tag::Control | Tag::Disconnect => self.controls = (self.controls + 1).min(CONTROLS),
+        }
+        if tag == Tag::Disconnect {
+            self.disconnect();
+        }
+    }
+
+    /// The stream is no more, for a reason that the protocol does not know; what has come can still be read.
+    pub fn break_off(&mut self, errno: i32) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Broken(errno);
+            self.close_both();
+        }
+    }
+
+    /// The stream has ended for both.
+    pub fn disconnect(&mut self) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Disconnected;
+            self.close_both();
+        }
+    }
+
+    fn close_both(&mut self) {
+        (self.sending, self.receiving, self.to_say) = (false, false, None);
+    }
+
+    /// This end will not read, or not write, any more.
+    pub fn shut_down(&mut self, reading: bool, writing: bool) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        self.receiving &= !reading;
+        self.sending &= !writing;
+        let end = match (self.receiving, self.sending) {
+            (_, true) => return,
+            (true, false) => Message::Shutdown,
+            (false, false) => Message::Disconnect,
+        };
+        if self.said != Some(end) && self.said != Some(Message::Disconnect) {
+            self.to_say = Some(end);
+        }
+    }
+
+    /// Whether nothing that was given out is still to be completed or said, or it never will be.
+    pub fn is_done(&self) -> bool {
+        let requests = self.sizes.send_requests - CONTROLS;
+        self.phase != Phase::Open || (self.to_say.is_none() && self.requests == requests && self.controls == CONTROLS)
+    }
+
+    /// Whether a send would do something at once: it sends, or fails.
+    pub fn is_writable(&self) -> bool {
+        !self.sending || self.can_write(true)
+    }
+
+    /// As [`Stream::is_writable`], of a Write into a buffer of the peer's, or of an entry of its iomap.
+    pub fn is_io_writable(&self) -> bool {
+        !self.sending || self.can_write(false)
+    }
+
+    /// Whether this end may send.
+    pub fn is_sending(&self) -> bool {
+        self.sending
+    }
+
+    /// Whether a receive would do something at once: there is data, or there will be none.
+    pub fn is_readable(&self) -> bool {
+        self.unread > 0 || !self.receiving
+    }
+
+    /// Whether the peer may send more.
+    pub fn is_receiving(&self) -> bool {
+        self.receiving
+    }
+
+    fn per_message(&self) -> u16 {
+        if self.sizes.separate { 2 } else { 1 }
+    }
+
+    fn can_write(&self, to_target: bool) -> bool {
+        let free = self.ring.size - self.ring.used;
+        self.begun
+            && self.sending
+            && self.requests >= self.per_message()
+            && free >= LOW_WATER.min(self.ring.size)
+            && self.sent != self.credit
+            && (!to_target || self.target.length > 0)
+    }
+
+    /// The next Write of a send that has `left` bytes to send and has sent `before`; None if there is no room now, or this end may not send.
+    pub fn next_write(&mut self, left: usize, before: usize) -> Option<Write> {
+        if left == 0 || !self.can_write(true) {
+            return None;
+        }
+        let length = self.write_length(left, before, self.target.length);
+        let (address, key) = (self.target.address, self.target.key);
+        self.target.address += u64::from(length);
+        self.target.length -= length;
+        self.next_target();
+        Some(self.write(length, address, key, Some(Message::Data(length))))
+    }
+
+    /// As much as fits: little at first, and up to [`MAX_WRITE`] then.
+    fn write_length(&self, left: usize, before: usize, room: u32) -> u32 {
+        let most = FIRST_WRITE.max(before.min(MAX_WRITE as usize) as u32).min(room);
+        let length = left.min(most as usize) as u32;
+        if length <= self.sizes.inline_bytes { length } else { length.min(self.ring.size - self.ring.used) }
+    }
+
+    fn write(&mut self, length: u32, address: u64, key: u32, said: Option<Message>) -> Write {
+        self.requests -= if said.is_some() { self.per_message() } else { 1 };
+        if said.is_some() {
+            self.sent = self.sent.wrapping_add(1);
+        }
+        let (source, in_ring) = if length <= self.sizes.inline_bytes {
+            (Source::Inline, 0)
+        } else {
+            let parts = self.ring.parts(length);
+            self.ring.advance(length);
+            self.ring.used += length;
+            (Source::Ring(parts), length)
+        };
+        Write { length, source, address, key, word: said.map(Message::to_word), tag: Tag::Data(in_ring) }
+    }
+
+    /// The next Write into a buffer of the peer's that has `offset`.
+    ///
+    /// # Errors
+    /// No buffer has it.
+    pub fn next_io_write(&mut self, left: usize, before: usize, offset: u64) -> Result<Option<Write>, NoIoMap> {
+        let inside = |map: &&IoMap| offset.checked_sub(map.offset).is_some_and(|at| at < u64::from(map.memory.length));
+        let map = *self.io_maps.iter().flatten().find(inside).ok_or(NoIoMap)?;
+        if left == 0 || !self.can_write(false) {
+            return Ok(None);
+        }
+        let skip = (offset - map.offset) as u32;
+        let length = self.write_length(left, before, map.memory.length - skip);
+        Ok(Some(self.write(length, map.memory.address + u64::from(skip), map.memory.key, None)))
+    }
+
+    /// Entries of the peer's target iomap.
+    pub fn peer_io_maps(&self) -> u16 {
+        self.peer.io_maps
+    }
+
+    /// The Write of an entry of the peer's target iomap, and its bytes; None if there is no room now, or this end may not send.
+    pub fn next_io_map(&mut self, index: u16, map: &IoMap) -> Option<(Write, [u8; IO_MAP_BYTES])> {
+        if index >= self.peer.io_maps || !self.can_write(false) {
+            return None;
+        }
+        let (address, key) = (self.peer.io_map_entry(index), self.peer.target.key);
+        let write = self.write(IO_MAP_BYTES as u32, address, key, Some(Message::IoMap(u32::from(index))));
+        Some((write, map.encode(self.peer.order)))
+    }
+
+    /// The next message that is no data: credit, or the end, if all that was given out before is posted.
+    pub fn next_control(&mut self, may_end: bool) -> Option<Control> {
+        if self.phase != Phase::Open || !self.begun {
+            return None;
+        }
+        if let Some(grant) = self.next_grant() {
+            return Some(grant);
+        }
+        if self.controls == 0 || !may_end {
+            return None;
+        }
+        let end = self.to_say.take()?;
+        self.controls -= 1;
+        self.said = Some(end);
+        let tag = if end == Message::Disconnect { Tag::Disconnect } else { Tag::Control };
+        Some(Control { entry: None, place: 0, word: end.to_word(), tag })
+    }
+
+    fn next_grant(&mut self) -> Option<Control> {
+        let half = self.sizes.receive_bytes / 2;
+        let offer = self.read >= half;
+        let is_due = offer || (self.received.wrapping_sub(self.next_grant) as i16) >= 0;
+        let needed = if offer { self.per_message() } else { 1 };
+        // Who reads no more, or has been told that nothing more comes, needs to say nothing.
+        if !is_due || !self.receiving || self.controls < needed {
+            return None;
+        }
+        self.controls -= needed;
+        self.next_grant = self.received.wrapping_add(self.sizes.credits / 2);
+        let until = Message::Credit(self.received.wrapping_add(self.sizes.credits));
+        let mut control = Control { entry: None, place: 0, word: until.to_word(), tag: Tag::Control };
+        if offer {
+            let address = self.places.buffer + u64::from(self.next_half);
+            let sge = Sge { address, key: self.places.buffer_key, length: half };
+            control.entry =
+                Some((sge.encode(self.peer.order), self.peer.target_entry(self.next_entry), self.peer.target.key));
+            control.place = self.sizes.send_bytes + self.places_used % u32::from(CONTROLS) * SGE_BYTES as u32;
+            self.places_used = self.places_used.wrapping_add(1);
+            self.read -= half;
+            self.offered += half;
+            self.next_half = if self.next_half == 0 { half } else { 0 };
+            self.next_entry = (self.next_entry + 1) % self.peer.target.length;
+        }
+        Some(control)
+    }
+
+    /// Takes a control request for a Write of nothing, by which the network shows whether the peer is there.
+    pub fn next_keep_alive(&mut self) -> Option<Tag> {
+        if self.phase != Phase::Open || !self.begun || self.controls == 0 {
+            return None;
+        }
+        self.controls -= 1;
+        Some(Tag::Control)
+    }
+
+    /// Bytes that have come and were not read.
+    pub fn unread(&self) -> usize {
+        self.unread as usize
+    }
+
+    /// Where the next bytes are in the receive buffer, `length` of them at most.
+    pub fn parts(&self, length: usize) -> [Range<u32>; 2] {
+        self.buffer.parts(length.min(self.unread as usize) as u32)
+    }
+
+    /// They were read.
+    ///
+    /// # Panics
+    /// More than are there.
+    pub fn consume(&mut self, length: usize) {
+        let mut left = u32::try_from(length).expect("what is there");
+        self.unread -= left;
+        self.buffer.advance(left);
+        self.read += left;
+        while left > 0 {
+            let message = self.messages.front_mut().expect("as many as unread");
+            let part = left.min(*message);
+            *message -= part;
+            left -= part;
+            if *message == 0 {
+                self.messages.pop_front();
+                self.received = self.received.wrapping_add(1);
+            }
+        }
+    }
+}
+
+/// No buffer of the peer's has the offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoIoMap;

@@ -1,0 +1,80 @@
+/* A program that has seen the end of what a peer writes, and has no use for its QP any more: it destroys it at once, or moves it to ERR or
+ * RESET. An adapter has acknowledged by then what it has put into memory, so the peer's Write completes with success. */
+#define _GNU_SOURCE
+#include "vt_duo.h"
+
+#include <sched.h>
+
+#define LONGEST (1u << 20)
+#define OPTS &(struct vt_duo_opts){ .type = VT_RC, .nqp = VT_DUO_QPS, .depth = 4, .size = LONGEST, .timeout = 14, .retry = 4 }
+#define PATIENCE_US 20000000
+
+static struct vt_duo d;
+
+static uint32_t length(int i)
+{
+	static const uint32_t all[] = { LONGEST, 1, 300000, 64, 70000, 8, 5000, 131072 };
+	return all[i % (int)VT_ARRAY(all)];
+}
+
+/* What ends the QP: the last one is left to the end of the program. */
+static int leave(int i)
+{
+	struct ibv_qp_attr attr = { .qp_state = i % 3 == 1 ? IBV_QPS_ERR : IBV_QPS_RESET };
+	if (i % 3 != 0)
+		return ibv_modify_qp(d.qp[i], &attr, IBV_QP_STATE);
+	int rc = ibv_destroy_qp(d.qp[i]);
+	d.qp[i] = NULL;
+	return rc;
+}
+
+static int target(int fd)
+{
+	char go = 'g';
+	if (!vt_duo_open(&d, OPTS) || !vt_duo_meet(&d, fd))
+		return 1;
+	for (int i = 0; i < VT_DUO_QPS; i++) {
+		const volatile uint8_t *last = d.buf + length(i) - 1;
+		uint64_t until = vt_now_us() + PATIENCE_US;
+		d.buf[length(i) - 1] = 0;
+		if (!vt_put(fd, &go, 1))
+			return 2;
+		/* Nothing of the device is called meanwhile; the peer needs a core, too. */
+		for (unsigned spins = 1; !*last; spins++)
+			if (spins % 4096 == 0) {
+				if (vt_now_us() > until)
+					return 3;
+				sched_yield();
+			}
+		if (leave(i))
+			return 4;
+	}
+	return vt_get(fd, &go, 1, 20000) && vt_duo_close(&d) ? 0 : 5;
+}
+
+static void what_is_seen_is_acknowledged(void)
+{
+	int fd;
+	char go = 'g';
+	pid_t pid = vt_spawn("target", &fd);
+	vt_require(pid > 0 && vt_duo_open(&d, OPTS) && vt_duo_meet(&d, fd), "opening");
+	memset(d.buf, 1, LONGEST);
+	for (int i = 0; i < VT_DUO_QPS; i++) {
+		struct ibv_wc wc;
+		struct ibv_sge sge = vt_duo_sge(&d, 0, length(i));
+		vt_require(vt_get(fd, &go, 1, 20000), "the target is gone");
+		vt_require(vt_duo_post(&d, i, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1, d.peer.addr) == 0, "posting");
+		vt_require(vt_poll(d.cq, &wc, 1, 20000) == 1, "a Write of %u bytes does not end", length(i));
+		vt_check(wc.status == IBV_WC_SUCCESS, "QP %d, a Write of %u bytes that was seen: %s", i, length(i),
+			vt_wc_name((int)wc.status));
+	}
+	vt_require(vt_put(fd, &go, 1) && vt_reap(pid, 20000) == 0, "the target has failed");
+	vt_check(vt_duo_close(&d), "closing");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct vt_case cases[] = { { "what_is_seen_is_acknowledged", what_is_seen_is_acknowledged } };
+	static const struct vt_role roles[] = { { "target", target } };
+	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
+}
