@@ -14,8 +14,8 @@ use std::sync::atomic::{Ordering, fence};
 /// Which ways this process may use.
 pub use vervain_config::MemoryWay as Policy;
 
-/// Most pieces of local memory in one transfer: the device's max_sge and one for a header.
-pub const MAX_PIECES: usize = 34;
+/// Most pieces of local memory in one transfer: the device's max_sge, one for a header, one for the last word.
+pub const MAX_PIECES: usize = 35;
 /// A chunk of a process_vm copy. Larger than 64 KiB because each call costs some microseconds: at 256 KiB a transfer of 1 MiB
 /// reached 0.86 of the bandwidth of one raw call, at 1 MiB 0.93. Revocation does not depend on the size: the owner can take the remote address
 /// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.
@@ -344,22 +344,86 @@ pub(crate) fn bring_in(direction: Direction, pieces: &Pieces) -> Result<(), Faul
     Ok(())
 }
 
-/// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call.
+/// Bytes of a word.
+const WORD: u64 = 8;
+
+/// Memory for one word that the kernel copies, so placed that it copies the word in one piece.
+///
+/// The kernel copies by `rep movsb`, of which no processor promises more than whole bytes. Two cases were seen in which a peer that
+/// polls an aligned word finds it half written: Intel's (FSRM) go byte by byte if the source begins less than 64 bytes before a page
+/// that is not present; AMD's (Zen 4) if the destination lies 1 to 15 bytes behind the source, both taken modulo a page. Of its two
+/// places one is at least 128 bytes from the other end of the copy, modulo a page, and both are 256 bytes or more from the end of
+/// their page.
+#[repr(C, align(512))]
+struct LastWord([MaybeUninit<u8>; 512]);
+
+impl LastWord {
+    fn new() -> Self {
+        LastWord([MaybeUninit::uninit(); 512])
+    }
+
+    /// The place for a word that is copied to or from `remote`.
+    fn place(&mut self, remote: u64) -> *mut u8 {
+        let first = self.0.as_mut_ptr().cast::<u8>();
+        let apart = remote.wrapping_sub(first.addr() as u64).wrapping_add(128) % 4096;
+        if apart < 256 { first.wrapping_add(256) } else { first }
+    }
+}
+
+/// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call. The last word of a message, and a message of one
+/// word, is loaded from local memory or stored there by this function (see [`LastWord`]).
 pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     if space.is_dead() {
         return Err(Fault::Gone);
     }
-    let remotes = if lane.iov[1].len.load(Ordering::Relaxed) == 0 { 1 } else { 2 };
-    let (local, remote) = (pieces.list().as_ptr(), lane.iov.as_ptr().cast::<libc::iovec>());
-    // SAFETY: the local list names checked memory of this process; the kernel checks the remote addresses and reads the
-    // list itself, from shared memory, so that the owner can still revoke it.
+    // The owner may have changed it: it is bounded below.
+    let tail = lane.iov[1].len.load(Ordering::Relaxed);
+    let remotes = if tail == 0 { 1 } else { 2 };
+    let last = if pieces.len() <= WORD { pieces.len() } else { tail.min(WORD) };
+    if last == 0 {
+        return call_vm(space, lane, direction, pieces, remotes, pieces);
+    }
+    let body = pieces.len() - last;
+    let mut word = LastWord::new();
+    let place = word.place(lane.iov[0].base.load(Ordering::Relaxed).wrapping_add(body));
+    let (mut local, mut ends) = (Pieces::new(), Pieces::new());
+    pieces.slice_into(0, body, &mut local);
+    pieces.slice_into(body, last, &mut ends);
+    local.push(place, last);
+    if direction == Direction::Write {
+        // SAFETY: `place` has room for a word, and the pieces are checked local memory.
+        unsafe { copy_direct(Direction::Write, place, &ends, true) }?;
+        return call_vm(space, lane, direction, &local, remotes, pieces);
+    }
+    call_vm(space, lane, direction, &local, remotes, pieces)?;
+    match *ends.list() {
+        // SAFETY: checked local memory, and the word that the kernel has stored.
+        [piece] => unsafe { copy(place, piece.iov_base.cast(), last as usize) }.map_err(|_| Fault::Local),
+        // SAFETY: as above.
+        _ => unsafe { copy_direct(Direction::Read, place, &ends, false) },
+    }
+}
+
+/// One process_vm call between `local` and the first `remotes` places of the lane, for a transfer of `pieces`.
+fn call_vm(
+    space: &PeerProcess,
+    lane: &Lane,
+    direction: Direction,
+    local: &Pieces,
+    remotes: u64,
+    pieces: &Pieces,
+) -> Result<(), Fault> {
+    let (list, n) = (local.list().as_ptr(), local.n as u64);
+    let remote = lane.iov.as_ptr().cast::<libc::iovec>();
+    // SAFETY: the local list names checked memory of this process and the caller's word; the kernel checks the remote addresses
+    // and reads the list itself, from shared memory, so that the owner can still revoke it.
     let moved = unsafe {
         match direction {
-            Direction::Write => libc::process_vm_writev(space.pid, local, pieces.n as u64, remote, remotes, 0),
-            Direction::Read => libc::process_vm_readv(space.pid, local, pieces.n as u64, remote, remotes, 0),
+            Direction::Write => libc::process_vm_writev(space.pid, list, n, remote, remotes, 0),
+            Direction::Read => libc::process_vm_readv(space.pid, list, n, remote, remotes, 0),
         }
     };
-    if moved == pieces.len as isize {
+    if moved == local.len as isize {
         return Ok(());
     }
     vm_fault(space, direction, pieces, moved)
@@ -432,6 +496,16 @@ pub fn way(space: &PeerProcess, place: Location, policy: Policy) -> Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_word_is_far_from_the_other_end_of_its_copy_and_from_the_end_of_its_page() {
+        let mut word = LastWord::new();
+        for remote in 0..8192_u64 {
+            let place = word.place(remote).addr() as u64;
+            assert!((128..=4096 - 128).contains(&(remote.wrapping_sub(place) % 4096)), "{remote} and {place}");
+            assert!(place % 4096 + 256 <= 4096 && place.is_multiple_of(8), "{place}");
+        }
+    }
 
     #[test]
     fn the_tail_is_copied_whatever_its_length_and_alignment() {
