@@ -140,7 +140,10 @@ struct WriteOnly {
 /// What two places are apart from each other in, as far as a processor looks before it copies.
 const PAGE: usize = 4096;
 
-/// The bytes of one put, half a page from their destination.
+/// So far before a page that is not present Intel's processors (FSRM) copy byte by byte.
+const EDGE: usize = 64;
+
+/// The bytes of one put, half a page from their destination, and [`EDGE`] from the end of what is present.
 ///
 /// The kernel copies by `rep movsb`, of which nobody promises more than whole bytes. Processors do more, unless the copy may run into
 /// itself, for which they compare the places in their pages only: an AMD EPYC (Zen 4) copies byte by byte to a place that is 1 to 15
@@ -152,8 +155,8 @@ struct Scratch(Vec<u8>);
 impl Scratch {
     /// So many bytes for a put to `to`.
     fn bytes_for(&mut self, to: u64, len: usize) -> &mut [u8] {
-        if self.0.len() < PAGE + len {
-            self.0.resize(PAGE + len, 0);
+        if self.0.len() < PAGE + len + EDGE {
+            self.0.resize(PAGE + len + EDGE, 0);
         }
         let from = (to as usize + PAGE / 2).wrapping_sub(self.0.as_ptr().addr()) % PAGE;
         &mut self.0[from..from + len]
