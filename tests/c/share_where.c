@@ -1,6 +1,8 @@
 // Says where memory lies, by what the device asks. The argument is the size of a request; prints "shared", "window" (in
 // the region of node 0) or "private" for malloc, posix_memalign of 100 bytes at a page, mmap, and shared anonymous memory.
 #define _GNU_SOURCE
+#include "share_api.h"
+
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,30 +12,19 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// The seam of crates/share/src/api.rs.
-struct place {
-    uint32_t kind;
-    int32_t fd;
-    uint64_t object, offset, object_len, incarnation;
-};
-struct api {
-    uint32_t version, size;
-    int32_t (*find)(uintptr_t addr, uintptr_t len, struct place *out);
-};
-
-static const char *where(const struct api *api, void *p, size_t n)
+static const char *where(const struct share_api *api, void *p, size_t n)
 {
-    struct place place;
+    struct share_place place;
     if (!api || api->find((uintptr_t)p, n, &place))
         return "private";
     // A region is behind the header, and its memory has an owner.
-    uint64_t first = place.kind == 3 ? 65536 : 0;
-    if ((place.kind == 3) != (place.incarnation != 0))
+    uint64_t first = place.kind == SHARE_KIND_WINDOW ? 65536 : 0;
+    if ((place.kind == SHARE_KIND_WINDOW) != (place.incarnation != 0))
         return "wrong";
     char *peer = mmap(NULL, n + 4096, PROT_READ, MAP_SHARED, place.fd, (off_t)((first + place.offset) & ~4095ull));
     *(volatile char *)p = 'w';
     int same = peer != MAP_FAILED && peer[place.offset & 4095] == 'w';
-    return !same ? "wrong" : place.kind == 3 ? "window" : "shared";
+    return !same ? "wrong" : place.kind == SHARE_KIND_WINDOW ? "window" : "shared";
 }
 
 int main(int argc, char **argv)
@@ -54,7 +45,7 @@ int main(int argc, char **argv)
         r.rlim_cur = strtoul(argv[3], NULL, 0);
         setrlimit(strcmp(argv[2], "as") ? strcmp(argv[2], "data") ? RLIMIT_FSIZE : RLIMIT_DATA : RLIMIT_AS, &r);
     }
-    const struct api *(*entry)(void);
+    const struct share_api *(*entry)(void);
     *(void **)&entry = dlsym(RTLD_DEFAULT, "vervain_share_v1");
     char *a = malloc(n);
     void *b;
@@ -62,7 +53,7 @@ int main(int argc, char **argv)
         return 1;
     char *c = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *d = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    const struct api *api = entry ? entry() : NULL;
+    const struct share_api *api = entry ? entry() : NULL;
     printf("malloc %s\n", where(api, a, n));
     printf("memalign %s\n", where(api, b, 100));
     printf("mmap %s\n", where(api, c, n));

@@ -2,6 +2,7 @@
  * through which the preload tells it of shared memory (crates/share/src/api.rs). So the ways to mapped memory are tested
  * whatever the preload serves. Without VT_SHARED the preload's own symbol is passed on. */
 #define _GNU_SOURCE
+#include "share_api.h"
 #include "vt.h"
 
 #include <dlfcn.h>
@@ -13,22 +14,6 @@
 #define OBJECT_LEN (64ull << 30) /* sparse; memory that is given back is not used again */
 #define PAGE 4096u
 #define RANGES 4096
-
-struct place {
-	uint32_t kind;
-	int32_t fd;
-	uint64_t object, offset, object_len, incarnation;
-};
-struct share_api {
-	uint32_t version, size;
-	int (*find)(uintptr_t addr, size_t len, struct place *out);
-	int (*pin)(uintptr_t addr, size_t len, struct place *out);
-	void (*unpin)(uint64_t object, uint64_t offset, size_t len);
-	void (*set_fork_gate)(void (*before)(void), void (*after)(void));
-	void (*part)(uintptr_t addr, size_t len);
-	void (*set_reaper)(void (*called)(void));
-	uint64_t (*reap)(void);
-};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -94,12 +79,12 @@ void vt_memory_free(void *p, size_t len)
 	pthread_mutex_unlock(&lock);
 }
 
-static int find(uintptr_t addr, size_t len, struct place *out)
+static int find(uintptr_t addr, size_t len, struct share_place *out)
 {
 	int rc = -1;
 	pthread_mutex_lock(&lock);
 	bool there = have_object();
-	*out = (struct place){ .kind = 1, .object = 1, .object_len = OBJECT_LEN };
+	*out = (struct share_place){ .kind = 1, .object = 1, .object_len = OBJECT_LEN };
 	for (size_t i = 0; i < RANGES; i++)
 		if (ranges[i].len && addr >= ranges[i].addr && addr - ranges[i].addr <= ranges[i].len &&
 		    len <= ranges[i].len - (addr - ranges[i].addr)) {
@@ -116,7 +101,7 @@ static int find(uintptr_t addr, size_t len, struct place *out)
 	return rc;
 }
 
-static int pin(uintptr_t addr, size_t len, struct place *out)
+static int pin(uintptr_t addr, size_t len, struct share_place *out)
 {
 	if (find(addr, len, out))
 		return -1;
@@ -157,7 +142,7 @@ static uint64_t reap(void)
 const struct share_api *vervain_share_v1(void);
 const struct share_api *vervain_share_v1(void)
 {
-	static const struct share_api ours = { 4, sizeof(ours), find, pin, unpin, set_fork_gate, part, set_reaper, reap };
+	static const struct share_api ours = { SHARE_API_VERSION, sizeof(ours), find, pin, unpin, set_fork_gate, part, set_reaper, reap };
 	if (shared())
 		return &ours;
 	const struct share_api *(*next)(void);

@@ -1,6 +1,8 @@
 // Fills the shared heap of a window with blocks of 1 MiB and does with them what its standard input says, line by line:
 // fill, check, free N, large N, fork, _Fork, spawn. Answers each with a line.
 #define _GNU_SOURCE
+#include "share_api.h"
+
 #include <dlfcn.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -11,25 +13,14 @@
 
 enum { MIB = 1 << 20, MOST = 4096, BEYOND = 4 };
 
-// The seam of crates/share/src/api.rs.
-struct place {
-    uint32_t kind;
-    int32_t fd;
-    uint64_t object, offset, object_len, incarnation;
-};
-struct api {
-    uint32_t version, size;
-    int32_t (*find)(uintptr_t addr, uintptr_t len, struct place *out);
-};
-
-static const struct api *api;
+static const struct share_api *api;
 static uint64_t *blocks[MOST];
 static int count;
 
 static int is_in_window(void *p, size_t n)
 {
-    struct place place;
-    return api && !api->find((uintptr_t)p, n, &place) && place.kind == 3 && place.offset + n <= place.object_len;
+    struct share_place place;
+    return api && !api->find((uintptr_t)p, n, &place) && place.kind == SHARE_KIND_WINDOW && place.offset + n <= place.object_len;
 }
 
 static void mark(uint64_t *p)
@@ -84,7 +75,7 @@ static int child(pid_t (*how)(void))
 
 int main(void)
 {
-    const struct api *(*entry)(void);
+    const struct share_api *(*entry)(void);
     *(void **)&entry = dlsym(RTLD_DEFAULT, "vervain_share_v1");
     api = entry ? entry() : NULL;
     char line[100];

@@ -71,3 +71,38 @@ pub struct ShareApi {
     /// Gives memory back that was kept long enough. Returns in how many ms to call again; `u64::MAX`: when it is called for.
     pub reap: unsafe extern "C" fn() -> u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names of a struct's fields, in order, in Rust or in C.
+    fn fields(text: &str, begin: &str) -> Vec<String> {
+        let body = text.split(begin).nth(1).and_then(|rest| rest.split("\n}").next()).expect("the struct");
+        let lines = body.lines().map(str::trim).filter(|line| !line.starts_with("///"));
+        let name = |line: &str| {
+            let rust = line.strip_prefix("pub ").and_then(|rest| rest.split_once(':')).map(|(name, _)| name);
+            let function = line.split_once("(*").and_then(|(_, rest)| rest.split_once(')')).map(|(name, _)| name);
+            let value = line.strip_suffix(';').and_then(|rest| rest.split(' ').next_back());
+            rust.or(function).or(value.filter(|_| !line.contains('('))).map(str::to_owned)
+        };
+        lines.filter_map(name).collect()
+    }
+
+    /// Programs of the tests implement the functions, and the library passes over a table of another version.
+    #[test]
+    fn the_header_of_the_tests_is_the_same() {
+        let (here, header) = (include_str!("api.rs"), include_str!("../../../tests/c/share_api.h"));
+        for (rust, c) in
+            [("pub struct Place {", "struct share_place {"), ("pub struct ShareApi {", "struct share_api {")]
+        {
+            let fields = [fields(here, rust), fields(header, c)];
+            assert!(fields[0].len() > 5 && fields[0] == fields[1], "{fields:?}");
+        }
+        let kinds = [("MEMFD", KIND_MEMFD), ("SYSV", KIND_SYSV), ("WINDOW", KIND_WINDOW)];
+        let kinds = kinds.map(|(name, kind)| (format!("SHARE_KIND_{name}"), kind));
+        for (name, value) in kinds.into_iter().chain([("SHARE_API_VERSION".to_owned(), VERSION)]) {
+            assert!(header.contains(&format!("#define {name} {value}\n")), "{name}");
+        }
+    }
+}
