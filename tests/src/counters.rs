@@ -54,6 +54,33 @@ impl Counters {
         self.read_of_port(name, 1)
     }
 
+    /// What is wrong with the way that the data took, if most of it did not take the one that the name of
+    /// [`way`](crate::way) says.
+    ///
+    /// # Panics
+    /// When a counter cannot be read.
+    pub fn not_by(&self, way: &str) -> Option<String> {
+        let names = ["memory_bytes", "memory_vm_bytes", "memory_owner_bytes", "sent_pkts"];
+        let [memory, vm, owner, packets] = names.map(|name| self.read(name));
+        let window = ["window_direct_bytes", "window_ring_bytes", "window_staged_bytes"];
+        let [put, ring, staged] = window.map(|name| self.read(name));
+        let mapped = memory.saturating_sub(vm + owner);
+        let all = memory + put + ring + staged;
+        let most = match way {
+            "auto" | "local" | "shared" | "adopt" => mapped > all / 2,
+            "vm" => vm > all / 2,
+            "owner" => owner > all / 2,
+            "roce" => all == 0 && packets > 0,
+            "window" | "write_only" => memory == 0 && ring > 0,
+            other => panic!("no rule for the way {other}"),
+        };
+        let went = format!(
+            "{mapped} bytes by mapped memory, {vm} by process_vm calls, {owner} by the owner, {put} put, {ring} by rings, \
+            {staged} staged, {packets} packets"
+        );
+        (!most).then(|| format!("not by {way}: {went}"))
+    }
+
     /// A counter of port `port`.
     ///
     /// # Panics

@@ -128,6 +128,10 @@ pub enum Word {
     WindowHops,
     /// Chains that a board has refused.
     WindowRefusals,
+    /// Of [`Word::MemoryBytes`], those that process_vm calls moved; datagrams are not among them.
+    VmBytes,
+    /// Of [`Word::MemoryBytes`], those that the owner of the memory moved; datagrams are not among them.
+    OwnerBytes,
 }
 
 /// The words that count objects.

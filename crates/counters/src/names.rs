@@ -61,6 +61,8 @@ pub static REAL: &[Counter] = &[
     port("port_rcv_errors", &[BadIcrc, Malformed], 1),
     port("port_xmit_discards", &[Discarded], 1),
     hw("memory_bytes", &[MemoryBytes]),
+    hw("memory_vm_bytes", &[VmBytes]),
+    hw("memory_owner_bytes", &[OwnerBytes]),
     hw("window_direct_bytes", &[WindowDirectBytes]),
     hw("window_ring_bytes", &[WindowRingBytes]),
     hw("window_staged_bytes", &[WindowStagedBytes]),

@@ -104,6 +104,14 @@ impl QpBase {
         line.add(by_memory(opcode), 1);
     }
 
+    /// Counts bytes of a request by memory that process_vm calls and the owner have moved.
+    #[cold]
+    pub(crate) fn count_ways(&self, by_vm: u64, by_owner: u64) {
+        let line = self.tally.line();
+        line.add(Word::VmBytes, by_vm);
+        line.add(Word::OwnerBytes, by_owner);
+    }
+
     /// The LID of its port; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.lid.load(Ordering::Relaxed) as u16

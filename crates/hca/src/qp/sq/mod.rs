@@ -302,6 +302,9 @@ impl SendQueue {
         }
         if status == wc::SUCCESS && self.goes_by_memory(opcode) {
             qp.count_by_memory(opcode, self.wq[i].length);
+            if self.exec.by_vm | self.exec.by_owner != 0 {
+                qp.count_ways(self.exec.by_vm, self.exec.by_owner);
+            }
             self.count_psns(self.wq[i].length);
         }
         if status == wc::SUCCESS {

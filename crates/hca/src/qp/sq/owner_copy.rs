@@ -81,6 +81,7 @@ impl SendQueue {
             }
             let asked = self.pass(i, target, asked, budget)?;
             if state == request::DONE && (asked.op != request::READ || asked.moved == asked.len) {
+                self.exec.by_owner += asked.len;
                 self.over(target);
                 return Ok(asked.len);
             }
@@ -124,6 +125,7 @@ impl SendQueue {
     pub(crate) fn takes_answer(&mut self, i: usize, target: &Responder) -> bool {
         let has = self.has_answer(i, target);
         if has {
+            self.exec.by_owner += self.exec.asked.map_or(0, |asked| asked.len);
             self.over(target);
         }
         has

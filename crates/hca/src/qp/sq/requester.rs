@@ -61,6 +61,10 @@ pub(crate) struct Exec {
     /// It had been begun when its QP was saved, and is begun anew.
     pub resumed: bool,
     pub(crate) looks: u32,
+    /// Bytes that process_vm calls have moved.
+    pub(crate) by_vm: u64,
+    /// Bytes that the owner has moved.
+    pub(crate) by_owner: u64,
 }
 
 impl Exec {
@@ -570,6 +574,9 @@ impl SendQueue {
             let moved =
                 unsafe { far.transfer(way, direction, &pieces, ends && n == far.len, stream, self.process.policy)? };
             if moved {
+                if let Way::Vm(_) = way {
+                    self.exec.by_vm += n;
+                }
                 *budget = budget.saturating_sub(n);
                 return Ok(n);
             }
