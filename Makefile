@@ -1,9 +1,12 @@
 # Vervain: build, try, test, install, uninstall. `make` alone builds; the two commands of the README are `make demo` and `make test`.
+# What comes before a change is committed is `make test` (the gate), before an issue is called resolved `make check`: docs/testing.md.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
-PROFILE_DIR := target/release
+# What is installed; the test of that names its own build.
+PROFILE_DIR ?= target/release
 LIBS    := $(PROFILE_DIR)/lib/vervain
+CHECKED := target/checked
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Finds cargo, or sets one up below target/.
@@ -15,12 +18,12 @@ unexport CARGO_TARGET_DIR
 # What building takes; where cargo is missing, what getting it takes.
 BUILD_PACKAGES = gcc libc6-dev $(shell scripts/cargo.sh --needs)
 DEMO_PACKAGES := ibverbs-utils perftest
-# For `make test`, what a visitor's machine is soon given.
+# For `make test`, with the clients that most users have.
 TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev binutils python3 valgrind libc6-dbg util-linux iproute2 \
-    nftables hostname tshark python3-scapy curl libpmix-dev rdmacm-utils
-# For `make test-clients`, the rest.
-CLIENT_PACKAGES := $(TEST_PACKAGES) ucx-utils python3-pyverbs rdma-core infiniband-diags qperf \
-    openmpi-bin libopenmpi-dev mpich libmpich-dev hpcc libfabric-bin fio python3-mpi4py python3-numpy python3-pip \
+    nftables hostname tshark python3-scapy curl libpmix-dev rdmacm-utils ucx-utils python3-pyverbs rdma-core \
+    openmpi-bin libopenmpi-dev mpich libmpich-dev
+# For `make check`, all others.
+CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio python3-mpi4py python3-numpy python3-pip \
     python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \
@@ -29,8 +32,8 @@ CLIENT_PACKAGES := $(TEST_PACKAGES) ucx-utils python3-pyverbs rdma-core infiniba
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build demo test test-clients soak bench results install uninstall clean fmt lint doc toolchain \
-    packages-demo packages-test packages-test-clients packages-bench
+.PHONY: all build build-checked demo test check soak bench results install uninstall clean fmt lint doc toolchain \
+    packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
@@ -42,16 +45,24 @@ build:
 	@scripts/stage-acp.sh $(PROFILE_DIR) $(PROFILE_DIR) "$(CURDIR)/$(PROFILE_DIR)" $(VERSION)
 	@scripts/stage-pm.sh $(PROFILE_DIR) $(PROFILE_DIR) "$(CURDIR)/$(PROFILE_DIR)" $(VERSION)
 
+# What the gate tests, by the command that `make test` goes on with, so that nothing is compiled twice.
+build-checked:
+	$(CARGO) build --profile checked --workspace --exclude vervain-client-tests --all-targets
+	@scripts/stage-libs.sh $(CHECKED) $(CHECKED)/lib/vervain
+	@scripts/stage-acp.sh $(CHECKED) $(CHECKED) "$(CURDIR)/$(CHECKED)" $(VERSION)
+	@scripts/stage-pm.sh $(CHECKED) $(CHECKED) "$(CURDIR)/$(CHECKED)" $(VERSION)
+
 demo: packages-demo build
 	@scripts/demo.sh $(PROFILE_DIR)/vervain
 
-# Device, links, protocols, command, ping-pongs, perftest: minutes.
-test: packages-test build
-	@scripts/test.sh $@ --workspace --exclude vervain-client-tests
+# The gate: device, links, protocols, command, and a row of each client that most users have, on the build of the tests' own profile.
+test: packages-test build-checked
+	@VERVAIN_SEEDS=$${VERVAIN_SEEDS:-1000} scripts/test.sh $@ --workspace --exclude vervain-client-tests
 
-# MPI, UCX, HPCC, pyverbs, wheels, browser, containers, sanitizers, further networks; programs through windows, of PM, of rdma_cm, parked.
-test-clients: packages-test-clients build
-	@scripts/test.sh $@ --package vervain-client-tests
+# All of it on what ships: every way of every program, MPI, UCX, HPCC, pyverbs, wheels, browser, containers, guests, sanitizers, jobs.
+check: packages-check build
+	@VERVAIN_TESTS_WHOLE=1 VERVAIN_BIN="$(CURDIR)/target/release/vervain" scripts/test.sh $@ --workspace
+	@scripts/note-check.sh
 
 # The simulations of the transport, of connection managers and of pairs in a window, the models of the lock-free protocols, ACP's channels
 # and maps, programs in a window that somebody scribbles into, each for SECONDS, and a million requests by boards; with SEED that one seed
@@ -112,8 +123,8 @@ packages-demo:
 packages-test:
 	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(TEST_PACKAGES)'
 
-packages-test-clients:
-	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(CLIENT_PACKAGES)'
+packages-check:
+	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(CHECK_PACKAGES)'
 
 packages-bench:
 	@scripts/need-packages.sh '$(BUILD_PACKAGES) $(BENCH_PACKAGES)'

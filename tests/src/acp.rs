@@ -15,7 +15,7 @@ pub fn prefix() -> PathBuf {
     let command = vervain();
     let dir = command.parent().expect("the command lies somewhere");
     let found = [dir.to_path_buf(), dir.join("..")].into_iter().find(|dir| dir.join("lib/libacp.so.3").is_file());
-    found.expect("libacp is not built: run make build")
+    found.expect("libacp is not built: run make build-checked")
 }
 
 /// `vervain launch -n RANKS OPTIONS -- PROGRAM`, to which arguments may be added.

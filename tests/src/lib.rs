@@ -22,12 +22,14 @@ pub mod netns;
 pub mod pairs;
 pub mod pm;
 mod process;
+pub mod pyverbs;
 pub mod rank;
 mod runs;
 pub mod scarce;
 pub mod sequences_rank;
 pub mod slurm;
 pub mod supervised;
+pub mod ucx;
 mod venv;
 pub mod windows;
 pub mod wire;
@@ -48,15 +50,26 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The `vervain` command under test: `$VERVAIN_BIN`, else the release build of this workspace.
+/// The `vervain` command under test: `$VERVAIN_BIN`, else that of the tests' own build, which lies above the test program.
 ///
 /// # Panics
 /// When there is none.
 pub fn vervain() -> PathBuf {
-    let path = std::env::var_os("VERVAIN_BIN")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/vervain"), PathBuf::from);
-    assert!(path.is_file() && library(&path).is_some(), "Vervain is not built: run make build");
+    let path = std::env::var_os("VERVAIN_BIN").map_or_else(
+        || {
+            let program = std::env::current_exe().expect("this program");
+            let mut above = program.ancestors().skip(1).take(2).map(|directory| directory.join("vervain"));
+            above.find(|path| path.is_file()).unwrap_or_default()
+        },
+        PathBuf::from,
+    );
+    assert!(path.is_file() && library(&path).is_some(), "Vervain is not built: run make build-checked");
     path
+}
+
+/// Whether this is `make check`, which tests every way of every program. The gate (`make test`) takes one way for each mechanism.
+pub fn is_whole() -> bool {
+    std::env::var("VERVAIN_TESTS_WHOLE").is_ok_and(|value| value == "1")
 }
 
 /// The library directory that belongs to a command: beside it, or in `../lib` of an installation.

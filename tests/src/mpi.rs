@@ -3,8 +3,10 @@
 
 use std::ffi::OsStr;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::{Failures, Finished, have, under_vervain, way};
+use crate::counters::Counters;
+use crate::{Failures, Finished, Job, alone, have, mpi_program, under_vervain, way};
 
 /// An MPI: its compiler, its launcher and what that is told.
 pub struct Mpi {
@@ -65,6 +67,45 @@ impl Mpi {
 /// Leaves UCX verbs (and itself, for messages to oneself).
 pub fn verbs_only(command: &mut Command) -> &mut Command {
     command.env("UCX_TLS", "rc_v,self").envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+}
+
+/// Far more than any run takes: a hang is what it finds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs `parts` of `tests/mpi/check.c` by `mpi` with each number of ranks, on a link that [`way`] knows; the counters prove that all of it
+/// took that one.
+///
+/// # Panics
+/// When a rank fails, or bytes went another way.
+pub fn run(mpi: &Mpi, link: &str, parts: &[&str], ranks: &[u32]) {
+    if !mpi.is_there() {
+        return;
+    }
+    let _turn = alone();
+    let program = mpi_program(mpi.compiler, "check");
+    let mut failures = Failures::default();
+    for ranks in ranks {
+        let what = format!("{} {link} {ranks} ranks {parts:?}", mpi.launcher);
+        let counters = Counters::new(&way(link));
+        let end = Job::start(mpi.launch(link, *ranks, &program).envs(counters.variables()).args(parts)).finish(LIMIT);
+        judge(&what, *ranks, &end, &mut failures);
+        // The least that any of the parts sends.
+        let [memory, packets] = ["memory_bytes", "sent_pkts"].map(|name| counters.read(name));
+        let window = ["window_direct_bytes", "window_ring_bytes", "window_staged_bytes"];
+        let window: u64 = window.iter().map(|name| counters.read(name)).sum();
+        let went = format!("{memory} bytes by memory, {window} by a window, {packets} packets or messages");
+        println!("{what}: {went}");
+        let wrong = match link {
+            "roce" => memory > 0 || window > 0 || packets < 1000,
+            "window" | "write_only" => memory > 0 || window < 1 << 20,
+            "peach2" | "peach2-timed" => memory > 0 || window < 1 << 20 || counters.read("window_refusals") > 0,
+            _ => memory < 1 << 20 || window > 0 || packets > 0,
+        };
+        if wrong {
+            failures.add(&what, went);
+        }
+    }
+    failures.assert_none();
 }
 
 /// Prints how long a run of `tests/mpi/check.c` on `ranks` ranks took, and notes it where it did not end well.

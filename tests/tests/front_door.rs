@@ -184,49 +184,101 @@ fn a_cargo_that_is_new_enough_is_taken_from_the_path_or_the_home() {
     assert!(!end.success() && end.output.contains("apt-get install -y gcc libc6-dev"), "{}", end.describe());
 }
 
-/// `scripts/test.sh` with a cargo that prints this and ends with this status; its last lines, from the first skip on.
-fn counted(printed: &str, skipped: &str, status: i32) -> (Finished, Vec<String>) {
+/// `scripts/test.sh` with a cargo that prints this, runs these test programs (shell scripts, with the names that cargo gives), and ends
+/// with this status if they pass; its last lines, without the times.
+fn counted(printed: &str, programs: &[(&str, &str)], skipped: &str, status: i32) -> (Finished, Vec<String>) {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::create_dir_all(dir.path().join("scripts")).expect("a directory");
-    fs::copy(source().join("scripts/test.sh"), dir.path().join("scripts/test.sh")).expect("the script");
+    for folder in ["scripts", "programs"] {
+        fs::create_dir_all(dir.path().join(folder)).expect("a directory");
+    }
+    for script in ["scripts/test.sh", "scripts/run-tests.sh"] {
+        fs::copy(source().join(script), dir.path().join(script)).expect("the script");
+    }
+    for (name, text) in programs {
+        program(&dir.path().join(format!("programs/{name}-0123456789abcdef")), &format!("#!/bin/sh\n{text}"));
+    }
     fs::write(dir.path().join("printed"), printed).expect("what it prints");
     fs::write(dir.path().join("skipped"), skipped).expect("what it skips");
-    let text = format!("#!/bin/sh\ncat printed\ncat skipped >> \"$VERVAIN_TESTS_SKIPPED\"\nexit {status}\n");
+    let text = format!(
+        "#!/bin/sh\ncat printed\ncat skipped >> \"$VERVAIN_TESTS_SKIPPED\"\nstatus={status}\nfor each in programs/*; do\n    \
+        [ ! -e \"$each\" ] || scripts/run-tests.sh target/tmp/test.records \"$PWD/$each\" || status=101\ndone\nexit $status\n"
+    );
     program(&dir.path().join("cargo"), &text);
     let mut command = Command::new(dir.path().join("scripts/test.sh"));
     let end = Job::start(command.arg("test").env("CARGO", dir.path().join("cargo"))).finish(LIMIT);
-    let lines: Vec<_> = end.output.strip_prefix(printed).unwrap_or_default().lines().map(str::to_owned).collect();
-    (end, lines)
+    let mut lines: Vec<_> = end.output.lines().map(str::to_owned).collect();
+    let last: Vec<_> = lines.split_off(lines.iter().rposition(String::is_empty).expect("an empty line") + 1);
+    (end, last.into_iter().filter(|line| !line.starts_with("slowest ")).collect())
+}
+
+/// A test program that prints an outcome for each test, and what the harness prints at its end.
+fn harness(tests: &str, passed: u32, failed: u32) -> String {
+    let word = if failed > 0 { "FAILED" } else { "ok" };
+    format!(
+        "printf '\\nrunning tests\\n{tests}\\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; \
+        0 filtered out; finished in 0.1s\\n\\n'; exit {}",
+        if failed > 0 { 101 } else { 0 }
+    )
+}
+
+/// One whose tests `luck1` to `luckN` fail together and pass alone.
+fn lucky(n: u32) -> String {
+    let tests: String = (1..=n).map(|i| format!("test luck{i} ... FAILED\\n")).collect();
+    format!("case \"$*\" in *--exact*) {};; *) {};; esac", harness("test luck ... ok\\n", 1, 0), harness(&tests, 0, n))
 }
 
 #[test]
 fn the_last_lines_count_tests_over_all_programs_and_name_those_that_failed_or_were_skipped() {
-    let printed = "   Compiling x v0.1.0\n     Running unittests src/lib.rs (target/checked/deps/vervain_x-0123456789abcdef)\n\n\
-        running 2 tests\ntest a::b ... ok\ntest a::c ... ok\n\n\
-        test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
-        \x20    Running tests/y.rs (target/checked/deps/y-0123456789abcdef)\n\nrunning 3 tests\ntest one ... ok\n\
-        test two ... FAILED\ntest three ... ok\n\nfailures:\n\n---- two stdout ----\ntest inner ... FAILED\n\
-        test result: FAILED. 7 passed; 9 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
-        failures:\n    two\n\n\
-        test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
-        \x20    Running tests/z.rs (target/checked/deps/z-0123456789abcdef)\n\nrunning 1 test\n\
-        error: test failed, to rerun pass `-p x --test z`\n   Doc-tests x\n\nrunning 0 tests\n\n\
-        test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+    let inside = "test one ... ok\\ntest two ... FAILED\\ntest three ... ok\\n\\nfailures:\\n\\n---- two stdout ----\\n\
+        test inner ... FAILED\\ntest result: FAILED. 7 passed; 9 failed; 0 ignored\\n\\nfailures:\\n    two\\n";
+    let programs = [
+        ("vervain_x", harness("test a::b ... ok\\ntest a::c ... ok\\n", 2, 0)),
+        ("w", lucky(2)),
+        ("y", harness(inside, 2, 1)),
+        ("z", "echo running 1 test; exit 1".to_owned()),
+    ];
+    let programs = programs.each_ref().map(|(name, text)| (*name, text.as_str()));
     let skipped = "y::three\tno compiler\ny::three\tno nft\ny::two\tno ip\n";
-    let (end, lines) = counted(printed, skipped, 101);
-    let expected = ["", "skipped  y::three: no compiler", "FAILED   y::two", "FAILED   z: ended before its tests did"];
-    assert_eq!(lines[..4], expected, "{}", end.describe());
-    assert!(lines[4].starts_with("make test: 3 passed, 2 failed, 1 skipped, in 0 min "), "{}", end.describe());
-    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (5, Some(101)));
+    let (end, lines) = counted("   Compiling x v0.1.0\n", &programs, skipped, 0);
+    let expected = [
+        "skipped  y::three: no compiler",
+        "FLAKY    w::luck1",
+        "FLAKY    w::luck2",
+        "FAILED   y::two",
+        "FAILED   z: ended before its tests did, with status 1",
+    ];
+    assert_eq!(lines[..5], expected, "{}", end.describe());
+    assert!(lines[5].starts_with("make test: 5 passed, 2 failed, 1 skipped, in 0 min "), "{}", end.describe());
+    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (6, Some(101)));
+}
+
+#[test]
+fn three_tests_may_pass_by_luck_and_no_more() {
+    for (n, status) in [(3, 0), (4, 1)] {
+        let (end, lines) = counted("", &[("w", &lucky(n))], "", 0);
+        assert_eq!(end.status.and_then(|status| status.code()), Some(status), "{}", end.describe());
+        assert_eq!(lines.iter().filter(|line| line.starts_with("FLAKY ")).count(), n as usize, "{}", end.describe());
+        assert_eq!(lines.iter().any(|line| line.contains("4 tests are flaky")), n > 3, "{}", end.describe());
+    }
+}
+
+#[test]
+fn a_program_that_crashes_once_is_flaky_as_a_whole() {
+    let text = format!("[ -e crashed ] || {{ touch crashed; exit 134; }}\n{}", harness("test a ... ok\\n", 1, 0));
+    let (end, lines) = counted("", &[("v", &text)], "", 0);
+    assert!(
+        end.success() && lines[0] == "FLAKY    v" && lines[1].starts_with("make test: 1 passed, 0 failed"),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn a_build_that_fails_is_a_failure_and_success_is_the_status_of_cargo() {
-    let (end, lines) = counted("error: could not compile `x`\n", "", 101);
-    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (3, Some(101)), "{}", end.describe());
-    assert_eq!(lines[1], "FAILED   cargo, with status 101: see above");
-    let (end, lines) = counted("", "", 0);
-    assert!(end.success() && lines[1].starts_with("make test: 0 passed, 0 failed, 0 skipped"), "{}", end.describe());
+    let (end, lines) = counted("error: could not compile `x`\n", &[], "", 101);
+    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (2, Some(101)), "{}", end.describe());
+    assert_eq!(lines[0], "FAILED   cargo, with status 101: see above");
+    let (end, lines) = counted("", &[], "", 0);
+    assert!(end.success() && lines[0].starts_with("make test: 0 passed, 0 failed, 0 skipped"), "{}", end.describe());
 }
 
 /// Files and links below a directory.
@@ -244,13 +296,14 @@ fn uninstalling_removes_what_installing_put_there_and_nothing_else() {
     if !have(&["make", "install", "sed"]) {
         return;
     }
-    vervain_tests::vervain();
+    let command = vervain_tests::vervain();
+    let built = format!("PROFILE_DIR={}", command.parent().expect("a directory").display());
     let place = tempfile::tempdir().expect("a directory");
     let make = |goal: &str| {
         let destdir = format!("DESTDIR={}", place.path().display());
         // What is built is taken as it is.
         let mut command = Command::new("make");
-        command.args(["-o", "build", goal, "PREFIX=/opt/its own", &destdir]).current_dir(source());
+        command.args(["-o", "build", goal, "PREFIX=/opt/its own", &destdir, &built]).current_dir(source());
         let end = Job::start(&mut command).finish(LIMIT);
         assert!(end.success(), "{}", end.describe());
     };

@@ -143,7 +143,7 @@ table! {
         set by Launch, read by Ranks
     }
     BIN "VERVAIN_BIN" {
-        syntax: Syntax::Text("a file name"), default: "the release build",
+        syntax: Syntax::Text("a file name"), default: "that of the tests' own build",
         meaning: "Command that the whole-program tests run",
         set by Tester, read by Tests
     }

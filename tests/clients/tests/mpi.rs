@@ -4,41 +4,10 @@
 use std::time::Duration;
 
 use vervain_tests::counters::Counters;
-use vervain_tests::mpi::judge;
-use vervain_tests::{Failures, Job, MPICH, Mpi, OPEN_MPI, alone, mpi_program, way};
+use vervain_tests::mpi::{judge, run};
+use vervain_tests::{Failures, Job, MPICH, OPEN_MPI, alone, mpi_program, way};
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-fn run(mpi: &Mpi, link: &str, parts: &[&str], ranks: &[u32]) {
-    if !mpi.is_there() {
-        return;
-    }
-    let _turn = alone();
-    let program = mpi_program(mpi.compiler, "check");
-    let mut failures = Failures::default();
-    for ranks in ranks {
-        let what = format!("{} {link} {ranks} ranks {parts:?}", mpi.launcher);
-        let counters = Counters::new(&way(link));
-        let end = Job::start(mpi.launch(link, *ranks, &program).envs(counters.variables()).args(parts)).finish(LIMIT);
-        judge(&what, *ranks, &end, &mut failures);
-        // The least that any of the parts sends.
-        let [memory, packets] = ["memory_bytes", "sent_pkts"].map(|name| counters.read(name));
-        let window = ["window_direct_bytes", "window_ring_bytes", "window_staged_bytes"];
-        let window: u64 = window.iter().map(|name| counters.read(name)).sum();
-        let went = format!("{memory} bytes by memory, {window} by a window, {packets} packets or messages");
-        println!("{what}: {went}");
-        let wrong = match link {
-            "roce" => memory > 0 || window > 0 || packets < 1000,
-            "window" | "write_only" => memory > 0 || window < 1 << 20,
-            "peach2" | "peach2-timed" => memory > 0 || window < 1 << 20 || counters.read("window_refusals") > 0,
-            _ => memory < 1 << 20 || window > 0 || packets > 0,
-        };
-        if wrong {
-            failures.add(&what, went);
-        }
-    }
-    failures.assert_none();
-}
 
 const ALL: &[&str] = &["point", "collective", "onesided", "threads"];
 /// Threads that poll on more ranks than processors take their time, over every transport.

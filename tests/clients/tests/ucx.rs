@@ -4,13 +4,10 @@
 use std::time::Duration;
 
 use vervain_tests::pairs::pair;
+use vervain_tests::ucx::{RC, UD, perftest};
 use vervain_tests::{Failures, Job, alone, have, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// UCX's names: RC makes its connections by UD, `rc_v` stands for both.
-const RC: &str = "rc_v,self";
-const UD: &str = "ud_v,self";
 
 const MESSAGES: &[&str] = &["tag_lat", "tag_bw", "tag_sync_lat", "ucp_am_lat", "ucp_am_bw", "stream_lat", "stream_bw"];
 const MEMORY: &[&str] = &["ucp_put_lat", "ucp_put_bw", "ucp_get"];
@@ -99,32 +96,6 @@ fn workers_that_sleep_are_woken() {
         println!("{link} {tls} sleeping: {:.2} s", client.took.as_secs_f64());
         for end in [&server, &client].into_iter().filter(|end| !end.success()) {
             failures.add(&format!("{link} {tls} sleeping"), end.describe());
-        }
-    }
-    failures.assert_none();
-}
-
-/// Runs `ucx_perftest` for each operation and size, with transports `tls` only.
-fn perftest(link: &str, tls: &str, operations: &[&[&str]], sizes: &[&str], count: &str) {
-    if !have(&["ucx_perftest"]) {
-        return;
-    }
-    let _turn = alone();
-    let mut failures = Failures::default();
-    let mut variables = way(link);
-    variables.push(("UCX_TLS", tls));
-    for operation in operations.iter().copied().flatten() {
-        for size in sizes {
-            let words = ["-t", operation, "-s", size, "-n", count, "-w", "10", "-f"];
-            let args: Vec<_> = words.map(str::to_owned).into();
-            let (server, client) = pair("ucx_perftest", &args, &variables, LIMIT);
-            println!("{link} {tls} {operation} {size}: {:.2} s", client.took.as_secs_f64());
-            for end in [&server, &client] {
-                let warned = end.output.contains("WARN") || end.output.contains("ERROR");
-                if !end.success() || warned {
-                    failures.add(&format!("{link} {tls} {operation} {size}"), end.describe());
-                }
-            }
         }
     }
     failures.assert_none();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vervain_tests::netns::Network;
-use vervain_tests::{Finished, Job, alone, free_port, have, unswayed, vervain};
+use vervain_tests::{Finished, Job, alone, free_port, have, tool, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -198,7 +198,7 @@ operation = "ping-pong"
 /// The MPIs of [`ACP`] that are not installed: their launcher and their interfaces.
 fn missing_mpis() -> Vec<(&'static str, [&'static str; 2])> {
     let all = [("mpirun.openmpi", ["openmpi", "openmpi-own"]), ("mpirun.mpich", ["mpich", "mpich-own"])];
-    all.into_iter().filter(|(launcher, _)| !have(&[launcher])).collect()
+    all.into_iter().filter(|(launcher, _)| tool(launcher).is_none()).collect()
 }
 
 #[test]

@@ -18,6 +18,9 @@ fn within<T>(at_most: f64, count: impl Fn() -> Result<T, String>, of: impl Fn(&T
     if of(&first) <= at_most { first } else { counts.find(|c| of(c) <= at_most).unwrap_or(first) }
 }
 
+/// So much more than a bound is within it: compilers inline code that did not change now here, now there.
+const SLACK: f64 = 1.02;
+
 /// The program whose operations are counted, compiled once.
 fn looped() -> &'static Path {
     static LOOPED: OnceLock<PathBuf> = OnceLock::new();
@@ -30,7 +33,8 @@ fn operations_take_no_more_instructions_than_their_bounds() {
         return;
     }
     let (_alone, looped) = (ALONE.lock().unwrap_or_else(PoisonError::into_inner), looped());
-    for (operation, at_most) in INSTRUCTIONS_AT_MOST {
+    for (operation, bound) in INSTRUCTIONS_AT_MOST {
+        let at_most = bound * SLACK;
         let (count, program) =
             within(at_most, || per_operation(|| under_vervain("valgrind"), looped, operation), |count| count.0);
         assert!(count <= at_most, "{operation}: {count:.0} instructions from post to completion, more than {at_most}");
@@ -47,7 +51,7 @@ fn calls_take_no_more_instructions_than_their_bounds() {
     }
     let (_alone, looped) = (ALONE.lock().unwrap_or_else(PoisonError::into_inner), looped());
     for call in &CALL_INSTRUCTIONS_AT_MOST {
-        let (what, at_most) = (call.what, call.at_most);
+        let (what, at_most) = (call.what, call.at_most * SLACK);
         let count = within(at_most, || per_call(|| under_vervain("valgrind"), looped, call), |count| *count);
         assert!(count <= at_most, "{what}: {count} instructions, more than {at_most}");
         eprintln!("{what}: {count} instructions");
