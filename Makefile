@@ -57,7 +57,7 @@ demo: packages-demo build
 
 # The gate: device, links, protocols, command, and a row of each client that most users have, on the build of the tests' own profile.
 test: packages-test build-checked
-	@VERVAIN_SEEDS=$${VERVAIN_SEEDS:-1000} scripts/test.sh $@ --workspace --exclude vervain-client-tests
+	@VERVAIN_SEEDS=$${VERVAIN_SEEDS:-1000} PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-1} scripts/test.sh $@ --workspace --exclude vervain-client-tests
 
 # All of it on what ships: every way of every program, MPI, UCX, HPCC, pyverbs, wheels, browser, containers, guests, sanitizers, jobs.
 check: packages-check build

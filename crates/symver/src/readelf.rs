@@ -28,29 +28,20 @@ pub fn versioned_exports(path: &Path) -> Result<BTreeSet<String>, String> {
         .collect())
 }
 
-/// What `make build` leaves out. With others the libraries' dependencies would have other features, and all be linked anew.
-const NOT_BUILT: [&str; 4] = ["vervain-benches", "vervain-tests", "vervain-client-tests", "vervain-model"];
-
-/// The cdylib `name` as it is shipped, built if it is not: `cargo test` itself builds libraries only that a test can link.
-/// It is built with the same words as by `make build`, after which this takes no time.
+/// The cdylib `name`: of the tests' own build, or as it is shipped in `make check`, which has built that.
 ///
 /// # Errors
-/// When cargo fails.
+/// When it is not there: `cargo test` itself builds only libraries that a test can link.
 pub fn built_library(name: &str) -> Result<PathBuf, String> {
     let exe = env::current_exe().map_err(|e| e.to_string())?;
     // The test is <target>/<profile>/deps/<test>-<hash>.
-    let target_dir = exe.ancestors().nth(3).ok_or("the test has no target directory")?;
-    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release", "--workspace"])
-        .args(NOT_BUILT.map(|package| format!("--exclude={package}")))
-        .arg("--target-dir")
-        .arg(target_dir)
-        .output()
-        .map_err(|e| format!("cargo: {e}"))?;
-    if output.status.success() {
-        Ok(target_dir.join("release").join(name))
+    let own = exe.ancestors().nth(2).ok_or("the test has no target directory")?;
+    let is_whole = env::var("VERVAIN_TESTS_WHOLE").is_ok_and(|value| value == "1");
+    let library = if is_whole { own.with_file_name("release").join(name) } else { own.join(name) };
+    if library.is_file() {
+        Ok(library)
     } else {
-        Err(format!("cargo build: {}", String::from_utf8_lossy(&output.stderr)))
+        Err(format!("{} is not there: run make build-checked", library.display()))
     }
 }
 

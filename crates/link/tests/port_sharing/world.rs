@@ -3,15 +3,19 @@
 
 use super::member::{self, DIRECT, PACKET, VARIABLE};
 use std::collections::HashMap;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Packets of one slot under way at most, and of all open slots.
 const WINDOW: u64 = 16;
@@ -33,16 +37,31 @@ pub struct Member {
     lines: BufReader<ChildStdout>,
     /// The socket that it got.
     pub socket: String,
+    /// Where its program lies if another user starts it; removed with it.
+    _copy: Option<TempDir>,
+}
+
+/// This binary where any user may start it: the tree may lie in a directory of one user's own.
+fn for_anybody() -> (TempDir, PathBuf) {
+    let open = Permissions::from_mode(0o755);
+    let dir = tempfile::Builder::new().permissions(open).tempdir().unwrap();
+    let copy = dir.path().join("member");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    (dir, copy)
 }
 
 impl Member {
     /// Starts a process, and does not wait until it has joined.
     pub fn start(at: SocketAddr, slots: &[u32], uid: Option<u32>) -> Member {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        if let Some(uid) = uid {
-            command.uid(uid);
-        }
-        Member::start_as(command, at, slots)
+        let Some(uid) = uid else {
+            return Member::start_as(Command::new(std::env::current_exe().unwrap()), at, slots);
+        };
+        let (dir, program) = for_anybody();
+        let mut command = Command::new(program);
+        command.uid(uid);
+        let mut member = Member::start_as(command, at, slots);
+        member._copy = Some(dir);
+        member
     }
 
     /// Starts a member by a command that starts this binary with the arguments that it gets.
@@ -57,7 +76,7 @@ impl Member {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Member { child, lines, socket: String::new() }
+        Member { child, lines, socket: String::new(), _copy: None }
     }
 
     pub fn pid(&self) -> u32 {
