@@ -86,6 +86,7 @@ static void port(void)
 	vt_check(p->gid_tbl_len > 0 && p->pkey_tbl_len > 0, "table lengths %d, %d", p->gid_tbl_len, p->pkey_tbl_len);
 	vt_check(p->link_layer == IBV_LINK_LAYER_ETHERNET || (p->lid != 0 && p->sm_lid != 0), "InfiniBand without LIDs: %u, %u",
 		p->lid, p->sm_lid);
+	vt_check(!(p->flags & IBV_QPF_GRH_REQUIRED) == (p->link_layer != IBV_LINK_LAYER_ETHERNET), "flags 0x%x", p->flags);
 	vt_check(ibv_query_port(dev.ctx, 0, &bad) == EINVAL, "port 0 exists");
 	vt_check(ibv_query_port(dev.ctx, (uint8_t)(dev.attr.phys_port_cnt + 1), &bad) == EINVAL, "a port beyond the last exists");
 	for (int i = 0; i < p->gid_tbl_len; i++)
