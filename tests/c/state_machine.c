@@ -341,6 +341,11 @@ static void query_back(void)
 	vt_require(ibv_query_qp(qp, &q, 0x1fffff, &ia) == 0, "ibv_query_qp");
 	vt_check(q.min_rnr_timer == 18 && q.qp_access_flags == IBV_ACCESS_REMOTE_READ, "min_rnr_timer %d, access 0x%x", q.min_rnr_timer,
 		 q.qp_access_flags);
+	/* RNR timers are 5 bits; more are cut off, as mlx5 and rxe do. */
+	v.min_rnr_timer = 0x20 | 7;
+	vt_check(ibv_modify_qp(qp, &v, TIMER) == 0, "an RNR timer of 6 bits");
+	vt_require(ibv_query_qp(qp, &q, 0x1fffff, &ia) == 0, "ibv_query_qp");
+	vt_check(q.min_rnr_timer == 7, "the RNR timer is %d, was set to 0x27", q.min_rnr_timer);
 	/* PSNs are 24 bits; more are cut off. */
 	drop(qp);
 	qp = at(UD, IBV_QPS_RTS);
@@ -371,7 +376,6 @@ static void wrong_values(void)
 	refused(IBV_QPS_INIT, IBV_QPS_RTR, path_mtu, (enum ibv_mtu)0);
 	refused(IBV_QPS_INIT, IBV_QPS_RTR, path_mtu, (enum ibv_mtu)6);
 	refused(IBV_QPS_INIT, IBV_QPS_RTR, max_dest_rd_atomic, (uint8_t)(dev.attr.max_qp_rd_atom + 1));
-	refused(IBV_QPS_INIT, IBV_QPS_RTR, min_rnr_timer, 32);
 	refused(IBV_QPS_INIT, IBV_QPS_RTR, ah_attr.port_num, (uint8_t)(dev.attr.phys_port_cnt + 1));
 	if (dev.global) {
 		refused(IBV_QPS_INIT, IBV_QPS_RTR, ah_attr.is_global, 0); /* RoCE has no LIDs to go by */

@@ -59,6 +59,7 @@ fn plan(devices: &[Device]) -> Plan {
     add(format!("{base}/uevent"), Node::File("MAJOR=1\nMINOR=7\nDEVNAME=infiniband/rdma_cm\n".into()));
     add("dev/infiniband/rdma_cm".into(), Node::Link("/dev/full".into()));
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()).trim().to_owned();
+    let nodes = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
     let ports: usize = devices.iter().map(|d| d.ports.len()).sum();
     let mut port_index = 0;
     let addresses = addresses();
@@ -78,13 +79,23 @@ fn plan(devices: &[Device]) -> Plan {
         ] {
             add(format!("{base}/{file}"), Node::File(text + "\n"));
         }
-        // What an adapter hangs on: programs look there for the processors near it. Memory is near all of them.
+        // What an adapter hangs on: programs look there for the processors near it, which all are.
         let parent = format!("{PARENTS}/{}", d.name);
         let to_parent = format!("../../infiniband_parent/{}", d.name);
         add(format!("{base}/device"), Node::Link(to_parent.clone()));
-        for (file, text) in
-            [("numa_node", "-1".to_owned()), ("local_cpulist", cpus.clone()), ("local_cpus", mask(&cpus))]
-        {
+        let ethernet = d.ports.iter().all(|port| port.link_layer == "ethernet");
+        for (file, text) in [
+            ("numa_node", numa_node(&nodes).to_owned()),
+            ("local_cpulist", cpus.clone()),
+            ("local_cpus", mask(&cpus)),
+            // The numbers of ibv_query_device. The vendor's has more than the 16 bits of PCI's: it is no other vendor's.
+            ("vendor", format!("{:#08x}", d.vendor_id)),
+            ("device", format!("{:#06x}", d.vendor_part_id)),
+            // PCI's class of network controllers: Ethernet, InfiniBand.
+            ("class", if ethernet { "0x020000" } else { "0x020700" }.to_owned()),
+            // Without PCI_SLOT_NAME and PCI_ID: it is in no slot.
+            ("uevent", format!("DRIVER={DRIVER}")),
+        ] {
             add(format!("{parent}/{file}"), Node::File(text + "\n"));
         }
         // Open MPI goes by the driver's name.
@@ -95,9 +106,11 @@ fn plan(devices: &[Device]) -> Plan {
             Node::Link(format!("../../../infiniband_verbs/{}", d.uverbs)),
         );
         for port in &d.ports {
-            if let Some(netdev) = interface(port, &addresses) {
+            let netdev = interface(port, &addresses);
+            if let Some(netdev) = netdev {
                 add(format!("{parent}/net/{netdev}"), Node::Link(format!("/sys/class/net/{netdev}")));
             }
+            add(format!("{base}/ports/{}/counters/link_downed", port.number), link_downed(netdev));
             for (file, text) in port_files(port) {
                 add(format!("{base}/ports/{}/{file}", port.number), Node::File(text + "\n"));
             }
@@ -141,6 +154,23 @@ fn interface<'a>(port: &'a Port, addresses: &[(String, Ipv6Addr)]) -> Option<&'a
     })
 }
 
+/// How often a port lost its link: as often as the interface behind it lost its carrier, which the kernel counts (since
+/// Linux 4.16).
+fn link_downed(netdev: Option<&str>) -> Node {
+    let counter = netdev.map(|netdev| format!("/sys/class/net/{netdev}/carrier_down_count"));
+    match counter.filter(|counter| Path::new(counter).is_file()) {
+        Some(counter) => Node::Link(counter),
+        None => Node::File("0\n".into()),
+    }
+}
+
+/// The NUMA node of the devices, from the list of those that are online: the only one. Memory is near all of several; -1 is
+/// none.
+fn numa_node(online: &str) -> &str {
+    let online = online.trim();
+    if online.parse::<u32>().is_ok() { online } else { "-1" }
+}
+
 const DRIVER: &str = "vervain";
 /// Where the devices' parents are: the kernel has its virtual devices without any, PCI devices elsewhere.
 const PARENTS: &str = "sys/devices/virtual/infiniband_parent";
@@ -176,6 +206,11 @@ fn port_files(p: &Port) -> Vec<(String, String)> {
         ("sm_lid", format!("{:#x}", p.sm_lid)),
         ("sm_sl", p.sm_sl.to_string()),
         ("cap_mask", format!("{:#010x}", p.cap_mask)),
+        // No link has symbols or credits here, so that there are no wrong ones and nothing waits for one.
+        ("counters/symbol_error", "0".to_owned()),
+        ("counters/port_xmit_wait", "0".to_owned()),
+        // The kernel's default, in milliseconds; a card's can be written to. Each read gives the counters of that moment.
+        ("hw_counters/lifespan", "10".to_owned()),
     ]
     .map(|(file, text)| (file.to_owned(), text))
     .into();
@@ -295,16 +330,21 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
         }
         let aside = path.with_extension(format!("new-{}", std::process::id()));
         match node {
-            Node::File(text) => fs::write(&aside, text)?,
-            Node::Counter(text) => {
-                fs::write(&aside, text)?;
-                fs::set_permissions(&aside, fs::Permissions::from_mode(vervain_counters::PLACEHOLDER_MODE))?;
-            }
+            Node::File(text) => write(&aside, text, FILE_MODE)?,
+            Node::Counter(text) => write(&aside, text, vervain_counters::PLACEHOLDER_MODE)?,
             Node::Link(target) => symlink(target, &aside)?,
         }
         fs::rename(&aside, &path)?;
     }
     Ok(())
+}
+
+/// As of sysfs's files that can only be read.
+const FILE_MODE: u32 = 0o444;
+
+fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 /// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`, else `/dev/shm/vervain-<uid>`, which a container with a read-only
@@ -386,8 +426,8 @@ mod tests {
             fw_ver: "1.0".into(),
             node_guid: "0011:2233:4455:6677".into(),
             sys_image_guid: "0011:2233:4455:6677".into(),
-            vendor_id: 1,
-            vendor_part_id: 1,
+            vendor_id: 0x02_5652,
+            vendor_part_id: 4123,
             hw_ver: 0x1a,
             ports: vec![port],
         }
@@ -418,6 +458,11 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_at_the_only_node_there_is() {
+        assert_eq!(["0\n", "1\n", "0-1\n", "0,2\n", ""].map(numa_node), ["0", "1", "-1", "-1", "-1"]);
+    }
+
+    #[test]
     fn the_tree_reads_like_sysfs() {
         let tmp = tempfile::tempdir().unwrap();
         let root = tmp.path().join("sysfs-1");
@@ -431,7 +476,15 @@ mod tests {
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gid_attrs/ndevs/1"), "lo\n");
         assert!(!root.join("sys/class/infiniband/vervain0/ports/1/gid_attrs/types/0").exists());
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
-        assert_eq!(read("sys/class/infiniband/vervain0/device/numa_node"), "-1\n");
+        let device = |file: &str| read(&format!("sys/class/infiniband/vervain0/device/{file}"));
+        assert_eq!([device("vendor"), device("device")], ["0x025652\n", "0x101b\n"]);
+        assert_eq!([device("class"), device("uevent")], ["0x020000\n", "DRIVER=vervain\n"]);
+        let port = |file: &str| read(&format!("sys/class/infiniband/vervain0/ports/1/{file}"));
+        assert_eq!(["symbol_error", "port_xmit_wait"].map(|name| port(&format!("counters/{name}"))), ["0\n", "0\n"]);
+        assert!(port("counters/link_downed").trim().parse::<u64>().is_ok());
+        assert_eq!(port("hw_counters/lifespan"), "10\n");
+        let lifespan = root.join("sys/class/infiniband/vervain0/ports/1/hw_counters/lifespan");
+        assert_eq!(fs::metadata(lifespan).unwrap().mode() & 0o7777, 0o444);
         let driver = fs::canonicalize(root.join("sys/class/infiniband/vervain0/device/driver")).unwrap();
         assert_eq!(driver.file_name().unwrap(), "vervain");
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/device/infiniband/vervain0/node_type"), "1: CA\n");

@@ -335,7 +335,7 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(&context, 1023, None, 0, 0, false, false).unwrap();
-    let init = SrqInit { max_wr: 16, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+    let init = SrqInit { max_wr: 16, max_sge: 1, cookie: 0, xrc: None };
     let srq = Srq::create(&context, &pd, &init).unwrap();
     let qps: Vec<_> = (0..CLAIMERS).map(|_| receiver(&context, &pd, &cq, Some(&srq), 0)).collect();
     let next_id = AtomicU64::new(16);

@@ -195,7 +195,7 @@ fn all_that_stand_still_are_waited_for_at_the_same_time() {
 #[test]
 fn a_shared_queue_gives_back_what_was_taken_and_keeps_its_room() {
     let Owner { context, pd, cq, _turn } = owner();
-    let init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+    let init = SrqInit { max_wr: 4, max_sge: 1, cookie: 0, xrc: None };
     let srq = Srq::create(&context, &pd, &init).unwrap();
     let qp = receiver(&context, &pd, &cq, Some(&srq), 0);
     for wr_id in 0..4 {

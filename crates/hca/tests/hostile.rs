@@ -77,7 +77,7 @@ fn honest() -> Honest {
     let context = context();
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(&context, 64, None, 0, 0, false, true).unwrap();
-    let srq_init = SrqInit { max_wr: 8, max_sge: 2, srq_limit: 2, cookie: 0, xrc: None };
+    let srq_init = SrqInit { max_wr: 8, max_sge: 2, cookie: 0, xrc: None };
     let srq = Srq::create(&context, &pd, &srq_init).unwrap();
     let xrcd = Xrcd::open(&context, None, libc::O_CREAT).unwrap();
     let xsrq = Srq::create(&context, &pd, &SrqInit { xrc: Some((&xrcd, &cq)), ..srq_init }).unwrap();
@@ -113,6 +113,9 @@ fn honest() -> Honest {
         srq.post_recv(i, &sges).unwrap();
         xsrq.post_recv(i, &sges).unwrap();
         let _ = ud.post_recv(i, &sges);
+    }
+    for srq in [&srq, &xsrq] {
+        srq.modify(Some(2), None).unwrap();
     }
     let own = &process().own;
     let lane_of = |qpn| own.qp(qpn).unwrap().lane.load(Ordering::Acquire);
@@ -527,7 +530,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         guarded(seed, || {
             let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
-            let srq_init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+            let srq_init = SrqInit { max_wr: 4, max_sge: 1, cookie: 0, xrc: None };
             let srq = Srq::create(&context, &pd, &srq_init).unwrap();
             let qp = receiver(&context, &pd, &cq, (seed % 2 == 0).then_some(&srq), 4);
             let post = |id| if seed % 2 == 0 { srq.post_recv(id, &[]) } else { qp.post_recv(id, &[]) };
@@ -611,7 +614,7 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
     let context = context();
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
-    let srq_init = SrqInit { max_wr: 4, max_sge: 1, srq_limit: 0, cookie: 0, xrc: None };
+    let srq_init = SrqInit { max_wr: 4, max_sge: 1, cookie: 0, xrc: None };
     let memory = Box::new([0xee_u8; 64]);
     let addr = memory.as_ptr() as u64;
     let mr = Mr::register(&pd, addr, 16, addr, access::LOCAL_WRITE).unwrap();

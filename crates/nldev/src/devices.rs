@@ -74,6 +74,8 @@ impl Port {
     pub fn hw_counters(&self) -> Vec<(String, u64)> {
         let mut all: Vec<_> = names(&self.counters)
             .into_iter()
+            // A setting, which the kernel has there for the whole directory.
+            .filter(|name| name != "lifespan")
             .filter_map(|name| text(&self.counters.join(&name)).parse().ok().map(|value| (name, value)))
             .collect();
         all.sort();
@@ -209,6 +211,7 @@ pub(crate) mod tests {
             ("class/infiniband/vervain0/ports/1/gid_attrs/ndevs/9", "eth0\n"),
             ("class/infiniband/vervain0/ports/1/hw_counters/sent_pkts", "17\n"),
             ("class/infiniband/vervain0/ports/1/hw_counters/duplicate_request", "3\n"),
+            ("class/infiniband/vervain0/ports/1/hw_counters/lifespan", "10\n"),
             ("class/net/eth0/ifindex", "42\n"),
             ("class/infiniband_verbs/abi_version", "6\n"),
             ("class/infiniband_verbs/uverbs0/ibdev", "vervain0\n"),

@@ -396,7 +396,7 @@ impl Qp {
     /// [`min_rnr_timer`](PathOptions::min_rnr_timer); in RTS (RC). `ibv_modify_qp(3)`.
     ///
     /// # Errors
-    /// EINVAL: not in RTS; another transport; above 31.
+    /// EINVAL: not in RTS; another transport. Above 31 a device may refuse it too, or take its low five bits.
     pub fn set_min_rnr_timer(&self, timer: u8) -> Result<()> {
         let attr = ibv_qp_attr { min_rnr_timer: timer, ..Default::default() };
         self.modify(IBV_QPS_RTS, attr, IBV_QP_MIN_RNR_TIMER)

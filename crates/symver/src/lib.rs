@@ -18,7 +18,7 @@ mod unsupported;
 
 pub use script::{write_stand_in, write_version_script};
 pub use table::{ANSWERS, Table};
-pub use unsupported::{is_false, minus_one, no_pointer, not_permitted, nothing, unsupported};
+pub use unsupported::{absent_16, absent_24, is_false, minus_one, no_pointer, not_permitted, nothing, unsupported};
 
 /// Exports functions under versioned names.
 ///

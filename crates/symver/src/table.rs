@@ -22,7 +22,8 @@ struct Export<'a> {
 }
 
 /// The functions of `unsupported` that a line may name.
-pub const ANSWERS: [&str; 6] = ["unsupported", "not_permitted", "minus_one", "no_pointer", "is_false", "nothing"];
+pub const ANSWERS: [&str; 8] =
+    ["unsupported", "not_permitted", "minus_one", "no_pointer", "is_false", "nothing", "absent_16", "absent_24"];
 
 impl<'a> Table<'a> {
     /// Reads a table.

@@ -1,5 +1,6 @@
 //! The bodies of exports that exist only so that programs load: each says "not supported" in the way that its callers
-//! check. They take no arguments; the C calling convention lets a caller pass some all the same.
+//! check. Those of queries answer as a card without any optional capability does; the others take no arguments, and the
+//! C calling convention lets a caller pass some all the same.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -45,6 +46,27 @@ pub extern "C" fn is_false() -> usize {
 /// Of functions that return nothing and whose argument nobody can have got.
 pub extern "C" fn nothing() {}
 
+/// Of queries (context, attributes) into 16 bytes, all zero where the device can do nothing of what they tell.
+///
+/// # Safety
+/// `attributes` is writable for 16 bytes.
+pub unsafe extern "C" fn absent_16(_context: *const c_void, attributes: *mut [u8; 16]) -> c_int {
+    // SAFETY: the caller's promise; bytes need no alignment.
+    unsafe { *attributes = [0; 16] };
+    0
+}
+
+/// Of queries (context, attributes) into 24 bytes at least, as [`absent_16`]. What lies behind these, a mask among them
+/// declares absent.
+///
+/// # Safety
+/// `attributes` is writable for 24 bytes.
+pub unsafe extern "C" fn absent_24(_context: *const c_void, attributes: *mut [u8; 24]) -> c_int {
+    // SAFETY: the caller's promise; bytes need no alignment.
+    unsafe { *attributes = [0; 24] };
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +80,13 @@ mod tests {
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
         assert!(no_pointer().is_null());
         assert_eq!(is_false(), 0);
+    }
+
+    #[test]
+    fn a_query_succeeds_and_reports_nothing() {
+        let (mut short, mut long) = ([0xff; 16], [0xff; 24]);
+        // SAFETY: as many bytes as each writes.
+        let answers = unsafe { (absent_16(ptr::null(), &raw mut short), absent_24(ptr::null(), &raw mut long)) };
+        assert_eq!((answers, short, long), ((0, 0), [0; 16], [0; 24]));
     }
 }

@@ -43,13 +43,8 @@ unsafe fn new_srq(
     // SAFETY: as above.
     let opening = unsafe { opening(context) };
     let blank = Blank::<ibv_srq>::new();
-    let init = hca::SrqInit {
-        max_wr: attr.max_wr,
-        max_sge: attr.max_sge,
-        srq_limit: attr.srq_limit,
-        cookie: blank.cookie(),
-        xrc,
-    };
+    // "srq_limit is irrelevant" at creation (man ibv_create_srq): programs leave there what the stack had.
+    let init = hca::SrqInit { max_wr: attr.max_wr, max_sge: attr.max_sge, cookie: blank.cookie(), xrc };
     let hca = hca::Srq::create(&opening.hca, hca_pd, &init)?;
     (attr.max_wr, attr.max_sge, _) = hca.query();
     // SAFETY: the client's PD.

@@ -274,7 +274,8 @@ impl Device {
             // LinkUp or Disabled, as RoCE drivers have it.
             phys_state: if line.up { 5 } else { 3 },
             link_layer: if ethernet { 2 } else { 1 },
-            flags: 0,
+            // IBV_QPF_GRH_REQUIRED: an Ethernet port has no LIDs to go by.
+            flags: u8::from(ethernet),
             port_cap_flags2: 0,
         })
     }

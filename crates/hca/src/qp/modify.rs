@@ -17,6 +17,9 @@ use vervain_iba::{AhAttr, PSN_MASK, QpAttr, QpState, access, attr};
 /// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
 const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
 
+/// Bits of an RNR timer code (IBA table 45). Higher ones are cut off, as mlx5 and rxe do: dlslime asks for 0x20.
+const RNR_TIMER_MASK: u8 = 0x1f;
+
 impl Qp {
     /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
@@ -164,9 +167,6 @@ impl Qp {
         if (named(attr::RETRY_CNT) && new.retry_cnt > 7) || (named(attr::RNR_RETRY) && new.rnr_retry > 7) {
             return refuse("a retry count");
         }
-        if named(attr::MIN_RNR_TIMER) && new.min_rnr_timer > 31 {
-            return refuse("the RNR timer");
-        }
         if (named(attr::MAX_QP_RD_ATOMIC) && u32::from(new.max_rd_atomic) > LIMITS.max_qp_rd_atom)
             || (named(attr::MAX_DEST_RD_ATOMIC) && u32::from(new.max_dest_rd_atomic) > LIMITS.max_qp_rd_atom)
         {
@@ -206,7 +206,6 @@ impl Qp {
                 | attr::TIMEOUT
                 | attr::RETRY_CNT
                 | attr::RNR_RETRY
-                | attr::MIN_RNR_TIMER
                 | attr::MAX_QP_RD_ATOMIC
                 | attr::MAX_DEST_RD_ATOMIC
                 | attr::DEST_QPN,
@@ -214,6 +213,7 @@ impl Qp {
         *a = QpAttr { cap: a.cap, qp_state: state, ..*saved };
         a.rq_psn &= PSN_MASK;
         a.sq_psn &= PSN_MASK;
+        a.min_rnr_timer &= RNR_TIMER_MASK;
         self.publish(&a);
         let params = self.params(&a);
         self.change_sends(|sends| {
@@ -291,4 +291,5 @@ fn apply(a: &mut QpAttr, new: &QpAttr, mask: u32) {
     a.qp_access_flags &= OF_QP;
     a.rq_psn &= PSN_MASK;
     a.sq_psn &= PSN_MASK;
+    a.min_rnr_timer &= RNR_TIMER_MASK;
 }

@@ -25,8 +25,6 @@ pub struct SrqInit<'a> {
     pub max_wr: u32,
     /// Pieces in each.
     pub max_sge: u32,
-    /// Limit to arm at once, 0 for none.
-    pub srq_limit: u32,
     /// The program's cookie.
     pub cookie: usize,
     /// For an XRC SRQ: its domain and the CQ of its receives.
@@ -71,9 +69,6 @@ impl Srq {
                 init.max_wr, init.max_sge, LIMITS.max_srq_wr, LIMITS.max_srq_sge
             )));
         }
-        if init.srq_limit > init.max_wr {
-            return Err(Error::invalid("the SRQ limit is above its size"));
-        }
         let rq = Arc::new(RecvQueue::create(process, pd.number, init.max_wr, init.max_sge, false)?);
         let number = match (init.xrc, number) {
             (None, _) => 0,
@@ -81,7 +76,6 @@ impl Srq {
             (Some(_), Some(number)) => process.take_number(Kind::Srq, number).map(|()| number)?,
         };
         rq.view.shared.xrcd.store(init.xrc.map_or(0, |(x, _)| x.id), Ordering::Relaxed);
-        rq.view.shared.limit.store(init.srq_limit, Ordering::Relaxed);
         let srq = Arc::new_cyclic(|me: &Weak<Srq>| {
             let number_of_attention = process.attention.add(me.clone());
             rq.view.shared.attention.store(number_of_attention, Ordering::Relaxed);

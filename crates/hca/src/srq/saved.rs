@@ -8,6 +8,7 @@ use crate::srq::xrcd::Xrcd;
 use crate::srq::{Srq, SrqInit};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What an SRQ holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +49,13 @@ impl Srq {
         if (number != 0) != xrc.is_some() {
             return Err(Error::invalid("an SRQ has a number if it is XRC"));
         }
-        let init = SrqInit { max_wr, max_sge, srq_limit, cookie, xrc };
+        if srq_limit > max_wr {
+            return Err(Error::invalid("the SRQ limit is above its size"));
+        }
+        let init = SrqInit { max_wr, max_sge, cookie, xrc };
         let srq = Self::with_number(context, pd, &init, Some(number))?;
+        // Armed while the queue is empty: nothing can be taken from it before.
+        srq.rq.view.shared.limit.store(srq_limit, Ordering::Relaxed);
         let posted = srq.rq.post_again(&saved.receives);
         if let Err(e) = posted {
             let _ = srq.destroy();

@@ -241,7 +241,7 @@ impl Pair {
         let xrcd = is_xrc.then(|| Xrcd::open(context, None, libc::O_CREAT).unwrap());
         let srq = xrcd.as_ref().map(|xrcd| {
             let xrc = Some((xrcd, &recv_cq));
-            let init = SrqInit { max_wr: RECEIVES as u32, max_sge: 1, srq_limit: 0, cookie: 0, xrc };
+            let init = SrqInit { max_wr: RECEIVES as u32, max_sge: 1, cookie: 0, xrc };
             Srq::create(context, &pd, &init).unwrap()
         });
         let create = |qp_type, recv_cq| {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vervain_config::{Config, PCAP};
-use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Error, Result};
 use vervain_wire::icrc::Untold;
 
@@ -85,12 +85,27 @@ impl Capture {
         file.write_all(header)
     }
 
+    /// The next place in the file, stamped with the time of now. Who sends takes it before, and who has received before
+    /// handing on: so no answer, which another thread may take in or send meanwhile, stands before what it answers, nor has
+    /// an earlier time.
+    pub fn turn(&self) -> Turn<'_> {
+        let file = self.0.lock();
+        Turn { file, now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+    }
+}
+
+/// A place in the file: all others wait for it. Its thread takes no second one meanwhile.
+pub struct Turn<'a> {
+    file: OwnerGuard<'a, File>,
+    now: Duration,
+}
+
+impl Turn<'_> {
     /// Writes packets, all of one moment.
-    pub fn write<'a>(&self, packets: impl Iterator<Item = Captured<'a>>) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let records = packets.filter_map(|packet| packet.record(now)).flatten().collect::<Vec<u8>>();
+    pub fn write<'a>(&mut self, packets: impl Iterator<Item = Captured<'a>>) {
+        let records = packets.filter_map(|packet| packet.record(self.now)).flatten().collect::<Vec<u8>>();
         // A full disk ends the capture, not the program.
-        let _ = self.0.lock().write_all(&records);
+        let _ = self.file.write_all(&records);
     }
 }
 

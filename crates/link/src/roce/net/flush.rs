@@ -3,7 +3,7 @@
 
 use super::address::RawAddress;
 use super::ancillary::Control;
-use super::capture::Captured;
+use super::capture::{Capture, Captured, Turn};
 use super::faults::Lines;
 use super::port::Port;
 use super::send::{SendBatch, TooLarge};
@@ -112,6 +112,7 @@ impl SendBatch {
             let (socket, source) = self.port.flow(train.key.slot, train.key.spread);
             let same = self.trains[next..].iter().take_while(|train| train.source == source).count();
             let messages = &mut self.messages[next..next + same];
+            let mut turn = self.port.capture.map(Capture::turn);
             // SAFETY: addresses, control messages, pieces and bytes are in the batch, which does not change meanwhile.
             let sent = unsafe {
                 match messages {
@@ -123,6 +124,7 @@ impl SendBatch {
                 Ok(sent) => {
                     self.trains[next..next + sent].iter().for_each(|train| {
                         self.port.sent(
+                            &mut turn,
                             &train.key,
                             train.source,
                             train.segment,
@@ -131,14 +133,17 @@ impl SendBatch {
                     });
                     next += sent;
                 }
-                Err(e) => match Trouble::of(&e) {
-                    Trouble::Earlier => {}
-                    Trouble::Busy if sys::wait_for_room(socket, std::mem::take(&mut patience)) => {}
-                    trouble => {
-                        self.refused(next, trouble);
-                        next += 1;
+                Err(e) => {
+                    drop(turn);
+                    match Trouble::of(&e) {
+                        Trouble::Earlier => {}
+                        Trouble::Busy if sys::wait_for_room(socket, std::mem::take(&mut patience)) => {}
+                        trouble => {
+                            self.refused(next, trouble);
+                            next += 1;
+                        }
                     }
-                },
+                }
             }
         }
     }
@@ -207,10 +212,11 @@ impl Port {
         let mut address = RawAddress::new(self.remote(key));
         let mut control = Control::new(key.to, None, key.hop_limit, key.tos);
         let message = message(&mut address, &mut control, &mut piece);
+        let mut turn = self.capture.map(Capture::turn);
         // SAFETY: all that the message points at lives longer than this call.
         match unsafe { sys::send(socket, &message.msg_hdr) } {
             Ok(_) => {
-                self.sent(key, source, packet.len(), packet);
+                self.sent(&mut turn, key, source, packet.len(), packet);
                 Ok(())
             }
             Err(e) => Err(Trouble::of(&e)),
@@ -227,16 +233,16 @@ impl Port {
         FIRST.add(Word::Discarded, packets as u64);
     }
 
-    /// Counts packets that the kernel took, each but the last of `segment` bytes.
-    fn sent(&self, key: &FlowKey, source: u16, segment: usize, bytes: &[u8]) {
+    /// Counts packets that the kernel took in this `turn` of the capture, each but the last of `segment` bytes.
+    fn sent(&self, turn: &mut Option<Turn<'_>>, key: &FlowKey, source: u16, segment: usize, bytes: &[u8]) {
         let packets = bytes.len().div_ceil(segment);
         self.counters().sent_packets.add(packets as u64);
         self.counters().sent_bytes.add(bytes.len() as u64);
-        if let Some(capture) = self.capture {
+        if let Some(turn) = turn {
             let (from, to) = (self.local(source), self.remote(key));
             let FlowKey { hop_limit, tos, label, .. } = *key;
             let packets = bytes.chunks(segment).zip((0..).map(Untold::with_df));
-            capture.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, label, untold, bytes }));
+            turn.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, label, untold, bytes }));
         }
     }
 }

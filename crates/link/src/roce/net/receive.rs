@@ -147,7 +147,7 @@ impl ReceiveBatch {
         self.in_a_row = if taken > usize::from(!few) { self.in_a_row + 1 } else { 0 };
         let some = taken > 0 || port.groups.any(|socket, group| self.take::<TRAINS>(port, socket, group) > 0);
         if some && let Some(capture) = port.capture {
-            capture.write(self.datagrams().map(Datagram::captured));
+            capture.turn().write(self.datagrams().map(Datagram::captured));
         }
         match port.lines.as_ref().filter(|lines| lines.receives()) {
             Some(lines) => self.pass(lines) || some,

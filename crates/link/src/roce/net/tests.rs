@@ -448,6 +448,56 @@ fn a_capture_has_the_packets_as_they_are_on_the_wire() {
     }
 }
 
+/// The records of a capture: time in nanoseconds, sender, and PSN.
+fn captured_order(file: &std::path::Path) -> Vec<(u64, IpAddr, usize)> {
+    let bytes = std::fs::read(file).unwrap();
+    let mut capture = pcap_parser::PcapCapture::from_file(&bytes).unwrap();
+    let read = |block: &mut pcap_parser::LegacyPcapBlock<'_>| {
+        let time = u64::from(block.ts_sec) * 1_000_000_000 + u64::from(block.ts_usec);
+        let sender: [u8; 4] = block.data[12..16].try_into().unwrap();
+        // Behind the headers of IPv4 and UDP, the last two bytes of the BTH.
+        (time, IpAddr::from(sender), usize::from(u16::from_be_bytes([block.data[38], block.data[39]])))
+    };
+    capture.blocks.iter_mut().map(read).collect()
+}
+
+#[test]
+fn a_capture_has_no_answer_before_what_it_answers() {
+    const PACKETS: usize = 500;
+    let file = std::env::temp_dir().join(format!("vervain-order-{}.pcap", std::process::id()));
+    let capture: &'static _ = Box::leak(Box::new(capture::Capture::create(file.to_str().unwrap()).unwrap()));
+    let with_capture = || {
+        let mut port = Port::open(address(), 0).unwrap();
+        port.capture = Some(capture);
+        Arc::new(port)
+    };
+    let (from, to) = (with_capture(), with_capture());
+    let bytes = payload(0, 8);
+    let send_one = |batch: &mut SendBatch, to: &Port, n| {
+        push(batch, &outgoing(to, &headers(n, 8), &pieces(&[&bytes])));
+        batch.flush();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut batch = SendBatch::new(to.clone());
+            receive(&to, PACKETS, |n, _| send_one(&mut batch, &from, n));
+        });
+        let mut batch = SendBatch::new(from.clone());
+        for n in 0..PACKETS {
+            send_one(&mut batch, &to, n);
+            receive(&from, 1, |_, _| {});
+        }
+    });
+    let records = captured_order(&file);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(records.len(), 4 * PACKETS, "each packet sent and received");
+    assert!(records.is_sorted_by_key(|(time, ..)| *time), "times go back");
+    for (n, four) in records.chunks(4).enumerate() {
+        let senders = four.iter().map(|(_, sender, psn)| (*sender, *psn));
+        assert!(senders.eq([from.ip(), from.ip(), to.ip(), to.ip()].map(|sender| (sender, n))), "{n}: {four:?}");
+    }
+}
+
 #[test]
 fn faults_that_are_not_understood_are_refused_with_a_sentence() {
     let refused = faults::Lines::new("drop=often").err().unwrap();
