@@ -35,5 +35,6 @@ pub mod starter;
 pub mod store;
 mod streams;
 pub mod supervisor;
+mod threads;
 pub mod tree;
 pub mod trust;

@@ -17,7 +17,10 @@ use rustix::net::SocketType;
 use vervain_names::AddressMap;
 use vervain_names::parking::{self, Asked, Step};
 
-/// How long a process may take for a step. It has a limit of its own below, for what others keep it from.
+use crate::threads;
+
+/// How long a process may take for a step, without the time in which one of Vervain's threads in it runs, or waits for a CPU or a disk. A
+/// stop has a limit of its own below, for what others keep it from.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often those that have come meanwhile are looked for.
 const ROUNDS: usize = 100;
@@ -97,7 +100,9 @@ pub(crate) fn all(step: Step, map: &AddressMap) -> Result<Processes> {
 fn take(pid: i32, slots: &[u32], step: Step, map: &AddressMap) -> Result<()> {
     // One that has ended needs nothing.
     begin_with(slots, step, map)
-        .and_then(|asked| asked.map_or(Ok(false), |asked| asked.answer(PATIENCE)))
+        .and_then(|asked| {
+            asked.map_or(Ok(false), |asked| asked.answer_unless_busy(PATIENCE, || threads::are_busy(pid)))
+        })
         .map(drop)
         .or_else(|e| if needs_nothing(step, &e) { Ok(()) } else { Err(cannot(pid, step, &e)) })
 }
@@ -120,7 +125,9 @@ fn begin_with(slots: &[u32], step: Step, map: &AddressMap) -> io::Result<Option<
 /// The sentence about a process that cannot take a step.
 fn cannot(pid: i32, step: Step, error: &io::Error) -> anyhow::Error {
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    anyhow!("process {pid} of the job ({}) {}", program.trim_end(), why(step, error))
+    let is_late = Errno::from_io_error(error) == Some(Errno::TIMEDOUT);
+    let threads = if is_late { threads::describe(pid) } else { String::new() };
+    anyhow!("process {pid} of the job ({}) {}{threads}", program.trim_end(), why(step, error))
 }
 
 /// One that has come while the others were parked was not, so it has all that it ever had. If it lacks something, it cannot go on either,

@@ -21,6 +21,8 @@ pub const ANSWER: u32 = 60;
 pub const ADDRESS: u32 = 61;
 /// Where a message has them: behind its kind and its numbers.
 const PAIR: usize = 32;
+/// Between two looks at a process that has not answered.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A step. One that is taken already is taken again without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,13 +136,32 @@ impl Asked {
     /// What the process says: ETIMEDOUT if somebody keeps it from standing still, EOPNOTSUPP for what it cannot give up, EADDRINUSE for a
     /// port that somebody else has; its log has a sentence. ETIMEDOUT if it does not answer within `patience` either.
     pub fn answer(self, patience: Duration) -> io::Result<bool> {
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(patience))?;
+        self.answer_unless_busy(patience, || false)
+    }
+
+    /// [`Asked::answer`], without the time in which the process `is_busy`: asked each 100 ms while there is no answer.
+    ///
+    /// # Errors
+    /// As [`Asked::answer`].
+    pub fn answer_unless_busy(self, patience: Duration, mut is_busy: impl FnMut() -> bool) -> io::Result<bool> {
+        let look = patience.min(LOOK);
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(look))?;
+        // Looks are counted and no clock is read: if two are further apart, this process stood still itself.
+        let mut left = patience;
         let mut message = [0; MESSAGE];
         loop {
             match rustix::net::recv(&self.0, &mut message[..], RecvFlags::empty()) {
                 Ok((MESSAGE, _)) => {}
                 Ok(_) | Err(Errno::CONNRESET) => return Ok(false),
-                Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT.into()),
+                Err(Errno::AGAIN) => {
+                    if !is_busy() {
+                        left = left.saturating_sub(look);
+                    }
+                    if left.is_zero() {
+                        return Err(Errno::TIMEDOUT.into());
+                    }
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             }
             let [kind, errno] = [0, 4].map(|at| u32::from_ne_bytes(std::array::from_fn(|i| message[at + i])));
@@ -195,5 +216,35 @@ mod tests {
         let errno = asked.answer(Duration::from_secs(20)).unwrap_err().raw_os_error();
         assert_eq!(errno, Some(Errno::ADDRNOTAVAIL.raw_os_error()));
         assert!(begin(uid, slot + 1, Step::Stop).unwrap().is_none());
+    }
+
+    #[test]
+    fn time_in_which_a_process_is_busy_does_not_count() {
+        // SAFETY: asks the kernel a number.
+        let uid = unsafe { libc::geteuid() };
+        // Of no process of Vervain's.
+        let slot = 6_000_000 + std::process::id();
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new_abstract_name(crate::slot(uid, slot).as_bytes()).unwrap()).unwrap();
+        listen(&listener, 4).unwrap();
+        let ask = || {
+            let asked = begin(uid, slot, Step::Go).unwrap().unwrap();
+            (asked, accept(&listener).unwrap())
+        };
+        // It answers at the fifth look, which is later than one that is not busy may.
+        for (is_busy, answer) in [(true, Ok(true)), (false, Err(Some(Errno::TIMEDOUT.raw_os_error())))] {
+            let (asked, connection) = ask();
+            let mut looks = 0;
+            let answered = asked.answer_unless_busy(LOOK * 2, || {
+                looks += 1;
+                if looks == 5 {
+                    let _ = rustix::net::send(&connection, &message(ANSWER), SendFlags::NOSIGNAL);
+                }
+                is_busy
+            });
+            assert_eq!(answered.map_err(|error| error.raw_os_error()), answer);
+            assert_eq!(looks, if is_busy { 5 } else { 2 });
+        }
     }
 }
