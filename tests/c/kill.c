@@ -278,7 +278,7 @@ static void kill_under_load(void)
 			victim_gone("killed", round);
 		}
 		longest = vt_now_us() - start > longest ? vt_now_us() - start : longest;
-		vt_check(vt_reap(pid, 5000) == SIGKILL, "round %d: the victim ended by itself", round);
+		vt_check(vt_kill(pid), "round %d: the victim ended by itself", round);
 		close(fd);
 	}
 	vt_note("%d victims killed, %d of them before they were connected; longest end of requests %" PRIu64 " us; %" PRIu64 " healthy messages", n,

@@ -211,7 +211,7 @@ static void end(void)
 
 static void kill_side(pid_t pid, int fd)
 {
-	vt_require(kill(pid, SIGKILL) == 0 && vt_reap(pid, 5000) == SIGKILL, "killing");
+	vt_require(vt_kill(pid), "killing");
 	close(fd);
 }
 

@@ -342,7 +342,7 @@ static void killed(void)
 	vt_require(vt_put(fd, &c, 1) && vt_get(fd, &c, 1, 60000), "the other does not stop");
 	vt_require(vt_duo_post(&d, 1, IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED, &sge, 1, to) == 0, "posting");
 	vt_check(vt_poll(d.cq, &wc, 1, 600) == 0, "a write to a stopped process ended: %s", ibv_wc_status_str(wc.status));
-	vt_require(kill(pid, SIGKILL) == 0 && vt_reap(pid, 5000) == SIGKILL, "the end of the other");
+	vt_require(vt_kill(pid), "the end of the other");
 	vt_check(vt_poll(d.cq, &wc, 1, 60000) == 1 && wc.wr_id == 2 && wc.status == IBV_WC_RETRY_EXC_ERR,
 		"a write to one that was killed while it was stopped: %s", ibv_wc_status_str(wc.status));
 	vt_check(vt_duo_close(&d), "closing");

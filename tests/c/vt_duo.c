@@ -52,6 +52,12 @@ int vt_reap(pid_t pid, unsigned ms)
 	return status;
 }
 
+bool vt_kill(pid_t pid)
+{
+	int status = 0;
+	return kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid && status == SIGKILL;
+}
+
 bool vt_put(int fd, const void *p, size_t n)
 {
 	for (const char *at = p; n;) {

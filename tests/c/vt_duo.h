@@ -12,6 +12,7 @@ pid_t vt_spawn(const char *role, int *fd);
 pid_t vt_call(const char *at, const char *role, int *fd);
 /* Waits for the end of a child, at most ms; kills it then. Returns the wait status, or -1 when it had to be killed. */
 int vt_reap(pid_t pid, unsigned ms);
+bool vt_kill(pid_t pid); /* by SIGKILL, and waits for its end, however busy the machine is; false if it ended otherwise */
 bool vt_put(int fd, const void *p, size_t n);
 bool vt_get(int fd, void *p, size_t n, int timeout_ms);
 
