@@ -8,7 +8,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{off_t, size_t};
-use vervain_share::maps::{self, Answer, Remap};
+use vervain_share::maps::{self, Answer};
+use vervain_share::remap::{self, Remap};
 use vervain_share::{heap, program, sys};
 
 use crate::real::{real, reals, set_errno};
@@ -175,7 +176,7 @@ unsafe fn remap(
     let fixed = flags & libc::MREMAP_FIXED != 0;
     if heap::owns(at) || (fixed && maps::touches(new, new_len)) {
         // SAFETY: the caller's own arguments.
-        if let Some(answer) = answered(|| unsafe { maps::remap(Remap { addr: at, len, new_len, flags, to: new }) }) {
+        if let Some(answer) = answered(|| unsafe { remap::remap(Remap { addr: at, len, new_len, flags, to: new }) }) {
             return pointer(answer);
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use vervain_share::api::{KIND_MEMFD, Place, ShareApi};
 use vervain_share::heap::{self, THRESHOLD};
-use vervain_share::maps::{self, Remap};
-use vervain_share::{device, program, sys};
+use vervain_share::remap::Remap;
+use vervain_share::{device, maps, program, remap, sys};
 use vervain_skip::skip;
 
 const MIB: usize = 1 << 20;
@@ -98,7 +98,7 @@ fn advise(addr: usize, len: usize, advice: i32) -> Result<usize, i32> {
 fn remap(addr: usize, len: usize, new_len: usize) -> usize {
     let call = Remap { addr, len, new_len, flags: libc::MREMAP_MAYMOVE, to: 0 };
     // SAFETY: the tests' own memory.
-    unsafe { maps::remap(call) }.expect("in the heap").expect("moved or grown")
+    unsafe { remap::remap(call) }.expect("in the heap").expect("moved or grown")
 }
 
 #[test]
