@@ -87,15 +87,7 @@ pub unsafe fn map_over(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c
     let _masked = sys::mask_signals();
     let mut heap = lock();
     if let Some(heap) = &mut heap {
-        // Their room is the program's now; it stays unused for ever.
-        let range = addr..addr.checked_add(round_up(len, page()))?;
-        let mut out = Vec::new();
-        heap.disturbed(&range, &mut out);
-        for block in out {
-            // SAFETY: a cached block, which nobody has.
-            let _ = unsafe { sys::munmap(block.start, block.mapped) };
-            heap.object.punch(block.start - heap.base, block.dirty);
-        }
+        heap.make_way(&(addr..addr.checked_add(round_up(len, page()))?));
     }
     // SAFETY: the caller's promise.
     let answer = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) }.map_err(code);
@@ -127,15 +119,21 @@ impl Heap {
         }
     }
 
+    /// Gives cached blocks up for a mapping that the program puts over them. Their room is the program's now; it stays unused
+    /// for ever.
+    pub(crate) fn make_way(&mut self, range: &Range<usize>) {
+        let mut out = Vec::new();
+        self.disturbed(range, &mut out);
+        for block in out {
+            // SAFETY: a cached block, which nobody has.
+            let _ = unsafe { sys::munmap(block.start, block.mapped) };
+            self.object.punch(block.start - self.base, block.dirty);
+        }
+    }
+
     /// The program's own mapping lies there now.
     pub(crate) fn note_foreign(&mut self, range: Range<usize>, prot: c_int) {
         self.replace(range, |m| *m = Mark { there: There::Foreign, prot, odd: true, ..PLAIN });
-    }
-
-    /// Whether what lies at `addr` is not the heap's: the program's own, or nothing.
-    pub(crate) fn is_foreign_at(&self, addr: usize) -> bool {
-        let live = self.live_parts(&(addr..addr + page()));
-        live.is_empty() || self.marks.pieces(addr..addr + page()).iter().any(|(_, m)| m.there == There::Foreign)
     }
 
     /// Pages of live blocks go.
@@ -343,7 +341,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
 
 impl Heap {
     /// A range cut where the state changes, in order; no state where it is not the heap's to tell.
-    fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, Option<Mark>)> {
+    pub(crate) fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, Option<Mark>)> {
         let mut all = Vec::new();
         let mut at = range.start;
         for (_, _, part) in self.live_parts(range) {

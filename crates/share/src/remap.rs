@@ -8,7 +8,7 @@ use crate::heap::{Handle, Want, extend, owns, release, serve};
 use crate::maps::{Answer, MADV_DONTNEED_LOCKED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, RW};
 use crate::maps::{advise, attributed, code, kernel_advice, map_over, protected, touches, unmap};
 use crate::marks::{Mark, There};
-use crate::state::{Block, GRANULE, Heap, Kind, State, lock};
+use crate::state::{Block, GRANULE, Kind, State, lock};
 use crate::sys::{self, page, round_up};
 
 /// What the arguments of mremap(2) are.
@@ -26,20 +26,105 @@ pub struct Remap {
     pub to: usize,
 }
 
+/// Longer ranges than any that a process has: the sum of two of them does not overflow.
+const MOST: usize = isize::MAX as usize / 4;
+
 /// mremap(2) of, or onto, a part of the heap.
 ///
 /// # Safety
 /// As the system call: the caller owns both ranges.
 pub unsafe fn remap(call: Remap) -> Option<Answer> {
     let _masked = sys::mask_signals();
+    if !call.addr.is_multiple_of(page()) || call.len > MOST || call.addr > MOST {
+        // No range: the kernel says what is wrong with it.
+        // SAFETY: the caller's promise.
+        return Some(unsafe { real_remap(call) });
+    }
     let fixed = call.flags & libc::MREMAP_FIXED != 0;
-    let mut heap = lock();
-    let is_foreign = |heap: &Heap| call.addr.is_multiple_of(page()) && heap.is_foreign_at(call.addr);
-    if !owns(call.addr) || heap.as_deref().is_some_and(is_foreign) {
+    let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
+    let may_move = call.flags & libc::MREMAP_MAYMOVE != 0;
+    let (len, new_len) = (round_up(call.len, page()), round_up(call.new_len.min(MOST + 1), page()));
+    if !fixed && !keep && new_len > 0 && new_len <= len {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { shrink(call) });
+    }
+    if is_foreign(&call) {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { remap_foreign(call) });
+    }
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    if call.flags & !known != 0
+        || (fixed && (!call.to.is_multiple_of(page()) || call.to > MOST))
+        || new_len == 0
+        || len == 0
+        || ((fixed || keep) && !may_move)
+        || (keep && len != new_len)
+    {
+        return Some(Err(libc::EINVAL));
+    }
+    if new_len > MOST {
+        return Some(Err(libc::ENOMEM));
+    }
+    let call = Remap { len, new_len, ..call };
+    if fixed && call.to < call.addr + len && call.addr < call.to + new_len {
+        return Some(Err(libc::EINVAL));
+    }
+    if fixed && new_len <= len {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { move_pieces(call, keep) });
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { grow_or_move(call, fixed, keep, may_move) })
+}
+
+/// Whether nothing in the old range is the heap's.
+fn is_foreign(call: &Remap) -> bool {
+    let Some(heap) = lock() else { return !owns(call.addr) };
+    let parts = heap.parts(&(call.addr..call.addr + round_up(call.len.max(1), page())));
+    parts.iter().all(|(_, mark)| mark.is_none_or(|mark| mark.there == There::Foreign))
+}
+
+/// What stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the address, whatever follows it.
+///
+/// # Safety
+/// As `remap`.
+unsafe fn shrink(call: Remap) -> Answer {
+    let mut out = Vec::new();
+    let answer = {
+        // Under the lock, so that no block of the range is taken into use meanwhile.
+        let heap = lock();
+        // SAFETY: the caller's promise.
+        let answer = unsafe { real_remap(call) };
+        let [tail, end] = [call.new_len, call.len].map(|len| call.addr + round_up(len, page()));
+        if let Some(mut heap) = heap
+            && answer.is_ok()
+            && tail < end
+        {
+            heap.unmapped(tail..end, &mut out);
+        }
+        answer
+    };
+    release(out);
+    answer
+}
+
+/// Has the kernel move memory that is not the heap's, and notes what that makes of the heap's.
+///
+/// # Safety
+/// As `remap`.
+unsafe fn remap_foreign(call: Remap) -> Answer {
+    let mut out = Vec::new();
+    let answer = {
+        let mut heap = lock();
+        if let Some(heap) = &mut heap
+            && call.flags & libc::MREMAP_FIXED != 0
+            && call.to.max(call.new_len) <= MOST
+        {
+            heap.make_way(&(call.to..call.to + round_up(call.new_len, page())));
+        }
         let prot = heap.as_ref().map_or(RW, |heap| heap.marks.pieces(call.addr..call.addr + 1)[0].1.prot);
         // SAFETY: the caller's promise.
         let answer = unsafe { real_remap(call) };
-        let mut out = Vec::new();
         if let Ok(start) = answer
             && let Some(heap) = &mut heap
         {
@@ -49,44 +134,84 @@ pub unsafe fn remap(call: Remap) -> Option<Answer> {
             }
             heap.note_foreign(start..start + round_up(call.new_len, page()), prot);
         }
-        drop(heap);
-        release(out);
-        return Some(answer);
+        answer
+    };
+    release(out);
+    answer
+}
+
+/// Moves a range to a fixed place, one piece after another, as the kernel moves mapping after mapping (Linux 6.17; older ones
+/// move one at most). A hole behind the first page is passed over, and so is its place.
+///
+/// # Safety
+/// As `remap`; the arguments have been judged, lengths are whole pages.
+unsafe fn move_pieces(call: Remap, keep: bool) -> Answer {
+    let parts = lock().ok_or(libc::ENOMEM)?.parts(&(call.addr..call.addr + call.new_len));
+    let hole = |mark: &Option<Mark>| mark.is_some_and(|mark| mark.there == There::Hole);
+    if parts.first().is_none_or(|(_, mark)| hole(mark)) {
+        return Err(libc::EFAULT);
     }
-    drop(heap);
-    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-    let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
-    let aligned = call.addr.is_multiple_of(page()) && (!fixed || call.to.is_multiple_of(page()));
-    let may_move = call.flags & libc::MREMAP_MAYMOVE != 0;
-    if call.flags & !known != 0
-        || !aligned
-        || call.new_len == 0
-        || call.len == 0
-        || call.len > isize::MAX as usize / 4
-        || ((fixed || keep) && !may_move)
-        || (keep && round_up(call.len, page()) != round_up(call.new_len, page()))
-    {
-        return Some(Err(libc::EINVAL));
-    }
-    if call.new_len > isize::MAX as usize / 4 {
-        return Some(Err(libc::ENOMEM));
-    }
-    let (len, new_len) = (round_up(call.len, page()), round_up(call.new_len, page()));
-    let call = Remap { len, new_len, ..call };
-    if fixed && call.to < call.addr + len && call.addr < call.to.saturating_add(new_len) {
-        return Some(Err(libc::EINVAL));
-    }
-    if !fixed && !keep && new_len <= len {
-        if new_len < len {
-            // SAFETY: the caller gives the tail up.
-            if let Some(Err(code)) = unsafe { unmap(call.addr + new_len, len - new_len) } {
-                return Some(Err(code));
+    let one = |part: &Range<usize>| {
+        let to = call.to + (part.start - call.addr);
+        Remap { addr: part.start, len: part.len(), new_len: part.len(), to, ..call }
+    };
+    for (piece, mark) in parts {
+        match mark {
+            Some(Mark { there: There::Hole, .. }) => {}
+            Some(mark) if mark.there != There::Foreign => {
+                for part in cut_at_locks(piece, &mark) {
+                    // SAFETY: the caller's promise.
+                    unsafe { grow_or_move(one(&part), true, keep, true) }?;
+                }
             }
+            // SAFETY: the caller's promise.
+            _ => unsafe { move_foreign(one(&piece), piece.start == call.addr) }?,
         }
-        return Some(Ok(call.addr));
     }
+    if call.new_len < call.len {
+        // SAFETY: the caller gives the tail up.
+        let rest = unsafe { unmap(call.addr + call.new_len, call.len - call.new_len) };
+        rest.unwrap_or(Err(libc::ENOMEM))?;
+    }
+    Ok(call.to)
+}
+
+/// Moves a part that is not the heap's, of mappings and holes; `first`: a hole at its start is an error.
+///
+/// # Safety
+/// As `move_pieces`.
+unsafe fn move_foreign(call: Remap, first: bool) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    Some(unsafe { grow_or_move(call, fixed, keep, may_move) })
+    match unsafe { remap_foreign(call) } {
+        Err(libc::EFAULT) => {}
+        answer => return answer.map(drop),
+    }
+    // Before Linux 6.17 the kernel takes one mapping at most, and always none that begins with a hole. A page is of one mapping.
+    for at in (call.addr..call.addr + call.len).step_by(page()) {
+        let one = Remap { addr: at, len: page(), new_len: page(), to: call.to + (at - call.addr), ..call };
+        // SAFETY: the caller's promise.
+        match unsafe { remap_foreign(one) } {
+            Err(libc::EFAULT) if !first || at > call.addr => {}
+            answer => drop(answer?),
+        }
+    }
+    Ok(())
+}
+
+/// A piece of one state cut where locked pages (mlock(2)) begin and end: a lock goes along for a whole mapping.
+fn cut_at_locks(piece: Range<usize>, mark: &Mark) -> Vec<Range<usize>> {
+    if !mark.odd {
+        return vec![piece];
+    }
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+    for at in piece.step_by(page()) {
+        let locked = is_locked(at);
+        match runs.last_mut() {
+            Some((run, same)) if *same == locked => run.end = at + page(),
+            _ => runs.push((at..at + page(), locked)),
+        }
+    }
+    runs.into_iter().map(|(run, _)| run).collect()
 }
 
 /// # Safety
@@ -133,6 +258,14 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
     }
     // SAFETY: the caller's promise.
     let to = unsafe { destination(&call, fixed) }?;
+    for (advice, wanted) in [(libc::MADV_DONTFORK, mark.dont_fork), (libc::MADV_WIPEONFORK, mark.wipe)] {
+        // Before the contents come: they stay where they are if they cannot be kept from children at the new place.
+        if wanted && let Err(code) = advise_anywhere(to..to + call.new_len, advice) {
+            // SAFETY: made just now.
+            unsafe { unmap(to, call.new_len) };
+            return Err(code);
+        }
+    }
     if locked {
         sys::munlock(call.addr, call.len);
         if sys::mlock(to, call.new_len).is_err() {
@@ -149,14 +282,6 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
         let _ = unsafe { sys::mprotect(to, call.new_len, mark.prot) };
         if owns(to) {
             protected(to, call.new_len, mark.prot);
-        }
-    }
-    if (mark.dont_fork || mark.wipe) && owns(to) {
-        for (advice, wanted) in [(libc::MADV_DONTFORK, mark.dont_fork), (libc::MADV_WIPEONFORK, mark.wipe)] {
-            if wanted {
-                // SAFETY: changes no contents.
-                let _ = unsafe { advise(to, call.new_len, advice) };
-            }
         }
     }
     if keep {
@@ -228,6 +353,17 @@ fn is_locked(addr: usize) -> bool {
     kernel_advice(&(addr..addr + page()), libc::MADV_COLD) == Err(libc::EINVAL)
 }
 
+/// madvise(2) of fresh memory, the heap's or not.
+fn advise_anywhere(range: Range<usize>, advice: c_int) -> Result<(), c_int> {
+    if touches(range.start, range.len())
+        // SAFETY: memory that has no contents yet.
+        && let Some(answer) = unsafe { advise(range.start, range.len(), advice) }
+    {
+        return answer.map(drop);
+    }
+    kernel_advice(&range, advice)
+}
+
 /// Copies what the old range has to the new one, guards as guards.
 fn move_contents(call: &Remap, to: usize, mark: &Mark, pieces: &[(Range<usize>, Mark)], handle: &Handle) {
     if mark.prot & libc::PROT_READ == 0 {
@@ -238,9 +374,7 @@ fn move_contents(call: &Remap, to: usize, mark: &Mark, pieces: &[(Range<usize>, 
     for (piece, Mark { guard, .. }) in pieces.iter().filter(|(piece, _)| piece.start < end) {
         let (n, to) = (piece.end.min(end) - piece.start, to + (piece.start - call.addr));
         if *guard {
-            // SAFETY: fresh memory of the caller.
-            let answer = touches(to, n).then(|| unsafe { advise(to, n, MADV_GUARD_INSTALL) }).flatten();
-            let _ = answer.map_or_else(|| kernel_advice(&(to..to + n), MADV_GUARD_INSTALL), |answer| answer.map(drop));
+            let _ = advise_anywhere(to..to + n, MADV_GUARD_INSTALL);
         } else if mark.there == There::Object {
             handle.copy(piece.start, to, n);
         } else {
