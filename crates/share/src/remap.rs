@@ -49,6 +49,10 @@ pub unsafe fn remap(call: Remap) -> Option<Answer> {
         return Some(unsafe { shrink(call) });
     }
     if is_foreign(&call) {
+        if fixed && new_len > 0 && new_len == len {
+            // SAFETY: the caller's promise.
+            return Some(unsafe { move_foreign(call, true) }.map(|()| call.to));
+        }
         // SAFETY: the caller's promise.
         return Some(unsafe { remap_foreign(call) });
     }
@@ -176,15 +180,25 @@ unsafe fn move_pieces(call: Remap, keep: bool) -> Answer {
     Ok(call.to)
 }
 
+/// Whether a part of the old range is not mapped.
+fn has_hole(call: &Remap) -> bool {
+    // SAFETY: plain numbers; MS_ASYNC only looks at the mappings.
+    let answer = unsafe { libc::syscall(libc::SYS_msync, call.addr, round_up(call.len, page()), libc::MS_ASYNC) };
+    answer == -1 && sys::errno() == libc::ENOMEM
+}
+
 /// Moves a part that is not the heap's, of mappings and holes; `first`: a hole at its start is an error.
 ///
 /// # Safety
-/// As `move_pieces`.
+/// As `remap`; both lengths have the same pages.
 unsafe fn move_foreign(call: Remap, first: bool) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
-    match unsafe { remap_foreign(call) } {
-        Err(libc::EFAULT) => {}
-        answer => return answer.map(drop),
+    // What the heap has at the place of a hole stays there.
+    if !touches(call.to, call.new_len) || !has_hole(&call) {
+        // SAFETY: the caller's promise.
+        match unsafe { remap_foreign(call) } {
+            Err(libc::EFAULT) => {}
+            answer => return answer.map(drop),
+        }
     }
     // Before Linux 6.17 the kernel takes one mapping at most, and always none that begins with a hole. A page is of one mapping.
     for at in (call.addr..call.addr + call.len).step_by(page()) {

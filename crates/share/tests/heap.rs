@@ -473,6 +473,22 @@ fn a_hole_is_passed_over_when_a_mapping_moves_unless_it_is_first() {
 }
 
 #[test]
+fn what_the_heap_has_where_a_hole_moves_to_stays() {
+    turn!();
+    if sys::page() != PAGE {
+        return;
+    }
+    let (from, to) = (outside(MIXED), map(MIXED));
+    fill(from, MIXED, b'a');
+    fill(to, MIXED, b'x');
+    // SAFETY: the test's own memory.
+    unsafe { sys::munmap(from + 7 * PAGE, PAGE) }.expect("a hole");
+    assert_eq!(remap_to(from, MIXED, to, 0), Ok(to));
+    assert!(all(to, 7 * PAGE, b'a') && all(to + 7 * PAGE, PAGE, b'x') && all(to + 8 * PAGE, MIXED - 8 * PAGE, b'a'));
+    unmap(to, MIXED);
+}
+
+#[test]
 fn memory_that_was_given_back_is_not_used_again_under_what_moved_there() {
     turn!();
     let (to, from) = (map(MIXED), outside(MIXED));
