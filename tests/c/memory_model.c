@@ -132,6 +132,8 @@ static struct ibv_pd *domain;
 static size_t lock_limit;
 // Advices that this kernel knows.
 static int has_guard, has_populate, has_huge, has_willneed, has_cold;
+// Whether its mremap moves several mappings at once (Linux 6.17).
+static int moves_many;
 
 // The model's own memory is asked for by system call: Vervain does not see it.
 static void *own(size_t n, int flags)
@@ -1152,11 +1154,46 @@ static void moved(struct range r, uintptr_t to, size_t n, int kept, int placed)
     for (size_t i = 0; i < n && i < r.n; i++) {
         p[i].token = copy[i].token;
         p[i].is = (uint8_t)((copy[i].is & ~PLACED) | placed);
+        p[i].prot = copy[i].prot;
+        p[i].object = copy[i].object;
         p[i].offset = copy[i].offset;
+        if (copy[i].id != first.id || w->split[copy[i].id])
+            w->split[like.id] = 1;
     }
     add_span(to, n);
-    if (w->split[first.id])
-        w->split[like.id] = 1;
+}
+
+// Onto other memory of its own, mapping after mapping: of one length, and not of locked memory.
+static void remap_many(struct range r)
+{
+    struct range to;
+    if (!moves_many || has(&r, LOCKED) || !allowed("many") || !some_range(&to) || !allowed("fixed"))
+        return;
+    size_t n = r.n < to.n ? r.n : to.n;
+    int keep = one_in(4) && allowed("dontunmap") ? MREMAP_DONTUNMAP : 0;
+    if (keep && full(n))
+        return;
+    r.n = n;
+    say("mremap(%lx, %zu pages, fixed%s, %lx) of several", r.at, n, keep ? ", dontunmap" : "", to.at);
+    errno = 77;
+    void *got = mremap((void *)r.at, n * page, n * page, MREMAP_MAYMOVE | MREMAP_FIXED | keep, (void *)to.at);
+    if (to.at < r.at + n * page && r.at < to.at + n * page) {
+        expect_map("mremap onto itself", got, EINVAL);
+        return;
+    }
+    if ((uintptr_t)got != to.at)
+        fail("mremap of several: %p %s", got, name_of(errno));
+    kept("mremap of several", errno);
+    forget(to.at, n);
+    r.page = find(r.at);
+    if (keep)
+        split(r.at, n);
+    moved(r, to.at, n, keep, PLACED);
+    check_some(to.at, n);
+    if (keep)
+        check_some(r.at, n);
+    else
+        check_gone(r.at, n);
 }
 
 static void call_remap(void)
@@ -1216,11 +1253,8 @@ static void call_remap(void)
         check_some(r.at, r.n);
         return;
     }
-    if (!sure)
-        return;
-    switch (kind) {
-    case 0:
-    case 1:
+    if (kind < 2) {
+        // What stays where it is may be several mappings.
         say("mremap(%lx, %zu pages, %zu pages, %x)", r.at, r.n, new, flags);
         errno = 77;
         got = mremap(old, len, new * page, flags);
@@ -1231,7 +1265,15 @@ static void call_remap(void)
             forget(r.at + new * page, r.n - new);
             check_gone(r.at + new * page, r.n - new);
         }
-        break;
+        check_some(r.at, r.n);
+        return;
+    }
+    if (!sure) {
+        if (kind == 5)
+            remap_many(r);
+        return;
+    }
+    switch (kind) {
     case 5: {
         // Onto other memory of its own.
         struct range to;
@@ -1822,6 +1864,16 @@ static int knows(int advice)
     return answer;
 }
 
+static int knows_many(void)
+{
+    char *p = own(4 * page, MAP_PRIVATE);
+    syscall(SYS_mprotect, p, page, PROT_READ);
+    void *to = p + 2 * page;
+    int answer = (void *)syscall(SYS_mremap, p, 2 * page, 2 * page, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
+    syscall(SYS_munmap, p, 4 * page);
+    return answer;
+}
+
 static void open_device(void)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
@@ -1838,6 +1890,7 @@ static int one_seed(void)
     has_huge = knows(MADV_HUGEPAGE);
     has_willneed = knows(MADV_WILLNEED);
     has_cold = knows(MADV_COLD);
+    moves_many = knows_many();
     struct rlimit limit;
     getrlimit(RLIMIT_MEMLOCK, &limit);
     lock_limit = limit.rlim_cur == RLIM_INFINITY ? 64u << 20 : limit.rlim_cur / 8;

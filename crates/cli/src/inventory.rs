@@ -2,14 +2,16 @@
 //! from the environment and must leave no trace in a command that is about to become another program; JSON comes back.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use vervain_config::{LOG, LogLevel, Unknown};
 use vervain_rdma::abi::{IBV_LINK_LAYER_ETHERNET, ibv_port_attr};
@@ -19,10 +21,15 @@ use crate::cli::InventoryArgs;
 use crate::environment::Variables;
 use crate::{output, settings};
 
-/// Opening a device takes milliseconds; a library that is silent for so long never answers. Under valgrind it takes seconds.
+/// Opening a device takes milliseconds; a library that does nothing for so long never answers. Under valgrind it takes seconds.
 fn patience() -> Duration {
     Duration::from_secs(if vervain_share::checkers::valgrind() { 120 } else { 5 })
 }
+
+/// A library that works is waited for, but for no more than this many times [`patience`]: it may spin for ever.
+const MOST_PATIENCE: u32 = 12;
+/// How often is looked whether it works.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A device as a program sees it. GUIDs are in the `0000:0000:0000:0000` form of sysfs.
 #[derive(Serialize, Deserialize, Debug, Clone)]
@@ -123,31 +130,82 @@ fn reason(complaint: &str) -> &str {
     if said.is_empty() { "it gives no reason" } else { said }
 }
 
-/// Both streams of the child, read side by side so that neither blocks it; the child is killed when it takes too long.
+/// Both streams of the child, read side by side so that neither blocks it, and by one thread: a second one may not be had where
+/// processes are limited. The child is killed when it is idle for too long.
 fn read_to_end(child: &mut Child) -> Result<(Vec<u8>, String)> {
-    let (sender, receiver) = mpsc::channel();
-    let streams: [(usize, Option<Box<dyn Read + Send>>); 2] =
-        [(0, child.stdout.take().map(|s| Box::new(s) as _)), (1, child.stderr.take().map(|s| Box::new(s) as _))];
-    for (which, stream) in streams {
-        let sender = sender.clone();
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let result = stream.map_or(Ok(0), |mut s| s.read_to_end(&mut bytes));
-            let _ = sender.send((which, result.map(|_| bytes)));
-        });
-    }
+    let mut streams =
+        [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)].map(|s| s.map(File::from));
     let mut got = [Vec::new(), Vec::new()];
-    for _ in 0..2 {
-        let patience = patience();
-        let Ok((which, bytes)) = receiver.recv_timeout(patience) else {
+    let mut progress = Progress::begin(child.id());
+    while streams.iter().any(Option::is_some) {
+        let read =
+            read_some(&mut streams, &mut got).context("cannot read from the process that asks the verbs library")?;
+        if let Some(waited) = progress.idle_too_long(read) {
             let _ = child.kill();
             let _ = child.wait();
-            bail!("the verbs library did not answer within {} s", patience.as_secs());
-        };
-        got[which] = bytes.context("cannot read from the process that asks the verbs library")?;
+            bail!("the verbs library did not answer within {} s", waited.as_secs());
+        }
     }
     let [json, complaint] = got;
     Ok((json, String::from_utf8_lossy(&complaint).into_owned()))
+}
+
+/// Waits for a moment, and reads what has come; whether anything has. A stream that has ended is none any more.
+fn read_some(streams: &mut [Option<File>; 2], got: &mut [Vec<u8>; 2]) -> io::Result<bool> {
+    let mut waiting: Vec<_> = streams.iter().flatten().map(|stream| PollFd::new(stream, PollFlags::IN)).collect();
+    let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+    match poll(&mut waiting, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let ready: Vec<_> = waiting.iter().map(|stream| !stream.revents().is_empty()).collect();
+    let open = streams.iter_mut().zip(got).filter(|(stream, _)| stream.is_some());
+    for ((stream, bytes), _) in open.zip(&ready).filter(|(_, ready)| **ready) {
+        let mut buffer = [0; 16 << 10];
+        match stream.as_mut().map_or(Ok(0), |stream| stream.read(&mut buffer)) {
+            Ok(0) => *stream = None,
+            Ok(n) => bytes.extend_from_slice(&buffer[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(ready.contains(&true))
+}
+
+/// Whether a child still works. On a busy machine what takes milliseconds may take many seconds, but then the child waits for a CPU or
+/// a disk, or has had some of one.
+struct Progress {
+    stat: String,
+    begun: Instant,
+    last: Instant,
+    seen: Option<(bool, [u64; 2])>,
+}
+
+impl Progress {
+    fn begin(pid: u32) -> Progress {
+        let now = Instant::now();
+        Progress { stat: format!("/proc/{pid}/stat"), begun: now, last: now, seen: None }
+    }
+
+    /// How long the child has been waited for, if that is too long; `heard`: it has written something just now.
+    fn idle_too_long(&mut self, heard: bool) -> Option<Duration> {
+        let (now, patience) = (Instant::now(), patience());
+        let seen = std::fs::read_to_string(&self.stat).ok().and_then(|stat| activity(&stat));
+        if heard || seen != self.seen || seen.is_some_and(|(wants_to, _)| wants_to) {
+            self.last = now;
+        }
+        self.seen = seen;
+        let is_idle = now - self.last >= patience || now - self.begun >= patience * MOST_PATIENCE;
+        is_idle.then(|| now - self.begun)
+    }
+}
+
+/// From /proc/PID/stat (proc_pid_stat(5)): whether the process waits for a CPU or a disk, and the CPU time that it has had, in ticks.
+fn activity(stat: &str) -> Option<(bool, [u64; 2])> {
+    // The name may have blanks and parentheses.
+    let fields: Vec<_> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let number = |i: usize| fields.get(i)?.parse().ok();
+    Some((matches!(*fields.first()?, "R" | "D"), [number(11)?, number(12)?]))
 }
 
 /// The child's side: asks and prints.
@@ -246,6 +304,28 @@ mod tests {
         assert_eq!(reason(said), "no memory: EPERM");
         assert_eq!(reason("one\nvervain: two\n"), "two");
         assert_eq!(reason(""), "it gives no reason");
+    }
+
+    #[test]
+    fn a_process_that_waits_for_a_cpu_is_not_idle() {
+        let stat = |state| format!("77 (a) b) {state} 1 77 77 0 -1 4194304 100 0 0 0 31 4 0 0 20 0 1 0 5 6 7");
+        assert_eq!(activity(&stat('R')), Some((true, [31, 4])));
+        assert_eq!(activity(&stat('D')), Some((true, [31, 4])));
+        assert_eq!(activity(&stat('S')), Some((false, [31, 4])));
+        assert_eq!(activity("77 (gone"), None);
+        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(activity(&own).is_some(), "{own}");
+    }
+
+    /// More than a pipe holds on either stream.
+    #[test]
+    fn both_streams_are_read_side_by_side() {
+        let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero; echo end >&2";
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (json, complaint) = read_to_end(&mut child).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!((json.len(), complaint.len()), (300_000, 300_004));
     }
 
     #[test]

@@ -207,6 +207,10 @@ impl CountersFile {
     fn map(&self, i: usize) -> io::Result<Block> {
         let bytes = block_bytes(self.ports);
         let at = i * bytes;
+        // Beyond the limit the kernel sends a signal that ends the program.
+        if file_limit() < (at + bytes) as u64 {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         // SAFETY: a plain call on our own descriptor.
         let error = unsafe { libc::posix_fallocate(self.fd()?.as_raw_fd(), at as _, bytes as _) };
         if error != 0 {
@@ -222,6 +226,14 @@ impl CountersFile {
         }
         Ok(Block(line))
     }
+}
+
+/// RLIMIT_FSIZE in bytes; `u64::MAX`: there is none.
+fn file_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {

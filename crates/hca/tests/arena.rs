@@ -237,3 +237,27 @@ fn a_region_ends_only_when_no_peer_is_in_flight() {
         assert!(gone.load(Ordering::SeqCst));
     }
 }
+
+/// In a child, for the limit is the process's.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    let create = |bytes: u64| {
+        // SAFETY: the child has one thread, and ends at once.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+            // SAFETY: plain calls.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+                libc::_exit(Arena::create(HEADER).map_or_else(|e| e.errno(), |_| 0));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert!(libc::WIFEXITED(status), "ended by signal {}", libc::WTERMSIG(status));
+        libc::WEXITSTATUS(status)
+    };
+    assert_eq!(create(1 << 20), libc::EFBIG);
+    assert_eq!(create(1 << 30), 0, "a smaller arena will do");
+}

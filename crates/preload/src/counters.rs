@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::off_t;
 use vervain_counters::{PLACEHOLDER_MODE, WORDS, held_sums, parse_placeholder, sum, sums};
+use vervain_share::sys::without_sigxfsz;
 
 use crate::real::{errno, set_errno};
 use crate::view;
@@ -169,5 +170,5 @@ fn write(file: c_int, value: u64) -> bool {
     let _ = writeln!(rest, "{value}");
     let length = TEXT - rest.len();
     // SAFETY: plain calls with a buffer of that length. A value never gets shorter.
-    unsafe { libc::pwrite(file, text.as_ptr().cast(), length, 0) == length as isize }
+    without_sigxfsz(|| unsafe { libc::pwrite(file, text.as_ptr().cast(), length, 0) == length as isize })
 }

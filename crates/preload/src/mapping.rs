@@ -8,7 +8,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{off_t, size_t};
-use vervain_share::maps::{self, Answer, Remap};
+use vervain_share::maps::{self, Answer};
+use vervain_share::remap::{self, Remap};
 use vervain_share::{heap, program, sys};
 
 use crate::real::{real, reals, set_errno};
@@ -173,18 +174,25 @@ unsafe fn remap(
 ) -> *mut c_void {
     let (at, new) = (addr as usize, to as usize);
     let fixed = flags & libc::MREMAP_FIXED != 0;
-    if heap::owns(at) || (fixed && maps::touches(new, new_len)) {
+    let kept = len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
+    // An old length of 0 makes a second mapping of the same pages.
+    let old_len = len.max(1);
+    let moved = |start: usize| {
+        program::moved(at..at.saturating_add(old_len), start..start.saturating_add(new_len), kept);
+    };
+    if maps::touches(at, old_len) || (fixed && maps::touches(new, new_len)) {
         // SAFETY: the caller's own arguments.
-        if let Some(answer) = answered(|| unsafe { maps::remap(Remap { addr: at, len, new_len, flags, to: new }) }) {
+        if let Some(answer) = answered(|| unsafe { remap::remap(Remap { addr: at, len, new_len, flags, to: new }) }) {
+            if let Ok(start) = answer {
+                moved(start);
+            }
             return pointer(answer);
         }
     }
     // SAFETY: as above.
     let got = unsafe { real(addr, len, new_len, flags, to) };
     if got != libc::MAP_FAILED {
-        let kept = len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
-        // An old length of 0 makes a second mapping of the same pages.
-        program::moved(at..at + len.max(1), got as usize..got as usize + new_len, kept);
+        moved(got as usize);
     }
     got
 }

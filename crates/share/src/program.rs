@@ -160,21 +160,32 @@ pub fn detached(addr: usize) {
     }
 }
 
-/// A noted range has moved, and may have become longer.
+/// A range has moved, and may have become longer or shorter; what is noted of it moves along, and what was at the new place is
+/// gone.
 pub fn moved(from: Range<usize>, to: Range<usize>, kept: bool) {
-    if !any() || from.is_empty() {
+    if !any() || from.is_empty() || to.is_empty() {
         return;
     }
     let _masked = sys::mask_signals();
+    let [from, to] = [from, to].map(|range| range.start..round_up(range.end, page()));
     let mut table = table();
-    let found = table.shown.get(&from.start).copied();
-    if let Some((id, delta)) = found {
-        let offset = from.start.wrapping_add(delta);
-        if !kept {
-            table.shown.remove(from);
-        }
-        table.insert(to.start, to.len(), id, offset);
+    let cut = |part: &Range<usize>| part.start.max(from.start)..part.end.min(from.end);
+    let pieces: Vec<(Range<usize>, Shown)> =
+        table.shown.overlapping(from.clone()).map(|(part, shown)| (cut(part), *shown)).collect();
+    if !kept {
+        table.shown.remove(from.clone());
     }
+    table.shown.remove(to.clone());
+    for (part, (id, delta)) in pieces {
+        let start = to.start + (part.start - from.start);
+        // Only a range of one mapping becomes longer.
+        let end = if part == from { to.end } else { to.end.min(start + part.len()) };
+        if start < end {
+            let offset = part.start.wrapping_add(delta);
+            table.shown.insert(start..end, (id, offset.wrapping_sub(start)));
+        }
+    }
+    table.sweep();
 }
 
 /// Where a range lies in the program's own shared memory.

@@ -119,6 +119,34 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (got == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+static XFSZ: u64 = 1 << (libc::SIGXFSZ - 1);
+
+/// Makes a call that may lengthen a file. Beyond RLIMIT_FSIZE it fails with EFBIG alone: the kernel's SIGXFSZ, which it sends to the
+/// calling thread and which ends a program that has no handler, is held off and taken back. An adapter's driver has no files.
+pub fn without_sigxfsz<T>(call: impl FnOnce() -> T) -> T {
+    let (mut old, mut earlier) = (0_u64, 0_u64);
+    // SAFETY: masks of 8 bytes, as the kernel has them.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const XFSZ, &raw mut old, 8);
+        libc::syscall(libc::SYS_rt_sigpending, &raw mut earlier, 8);
+    }
+    let result = call();
+    let after = errno();
+    if earlier & XFSZ == 0 {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let nowhere = std::ptr::null_mut::<libc::siginfo_t>();
+        // SAFETY: as above; nobody wants to know of the signal, and nothing is waited for.
+        unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const XFSZ, nowhere, &raw const at_once, 8) };
+    }
+    if old & XFSZ == 0 {
+        let nowhere = std::ptr::null_mut::<u64>();
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const XFSZ, nowhere, 8) };
+    }
+    set_errno(after);
+    result
+}
+
 /// Reads a small file of /proc or /sys, without the C library's (hooked, allocating) functions.
 pub fn read_small<const N: usize>(path: &std::ffi::CStr) -> Option<([u8; N], usize)> {
     let fd =
@@ -172,5 +200,44 @@ impl Drop for Masked {
                 8,
             )
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a child, for a limit is the process's; the child ends with what `look` says.
+    #[test]
+    fn a_file_that_may_not_be_so_long_is_an_error_and_no_signal() {
+        let look = || {
+            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+            // SAFETY: plain calls of a child that has one thread.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+                let fd = libc::memfd_create(c"long".as_ptr(), libc::MFD_CLOEXEC);
+                if without_sigxfsz(|| libc::ftruncate(fd, 8192)) != -1 {
+                    return 1;
+                }
+                let code = errno();
+                let mut mask: libc::sigset_t = std::mem::zeroed();
+                libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+                let mut pending: libc::sigset_t = std::mem::zeroed();
+                libc::sigpending(&raw mut pending);
+                let left = [mask, pending].iter().any(|set| libc::sigismember(set, libc::SIGXFSZ) == 1);
+                if left { 2 } else { code }
+            }
+        };
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(look()) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert!(libc::WIFEXITED(status), "ended by signal {}", libc::WTERMSIG(status));
+        assert_eq!(libc::WEXITSTATUS(status), libc::EFBIG);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use vervain_share::api::{KIND_MEMFD, Place, ShareApi};
 use vervain_share::heap::{self, THRESHOLD};
-use vervain_share::maps::{self, Remap};
-use vervain_share::{device, program, sys};
+use vervain_share::remap::Remap;
+use vervain_share::{device, maps, program, remap, sys};
 use vervain_skip::skip;
 
 const MIB: usize = 1 << 20;
@@ -98,7 +98,7 @@ fn advise(addr: usize, len: usize, advice: i32) -> Result<usize, i32> {
 fn remap(addr: usize, len: usize, new_len: usize) -> usize {
     let call = Remap { addr, len, new_len, flags: libc::MREMAP_MAYMOVE, to: 0 };
     // SAFETY: the tests' own memory.
-    unsafe { maps::remap(call) }.expect("in the heap").expect("moved or grown")
+    unsafe { remap::remap(call) }.expect("in the heap").expect("moved or grown")
 }
 
 #[test]
@@ -374,6 +374,169 @@ fn a_mapping_grows_in_place_and_elsewhere() {
     unmap(at, 4 * MIB);
 }
 
+/// Sixteen pages of `a`, of which those in `own` are not the heap's.
+fn mixed(own: &[usize]) -> usize {
+    let addr = map(MIXED);
+    for page in own {
+        let at = addr + page * PAGE;
+        let flags = ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the tests' own memory.
+        let got = unsafe { maps::map_over(at, PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_eq!(got, Some(Ok(at)));
+    }
+    fill(addr, MIXED, b'a');
+    addr
+}
+
+const PAGE: usize = 4096;
+const MIXED: usize = 16 * PAGE + THRESHOLD;
+
+/// Memory of the kernel's, outside of the heap.
+fn outside(len: usize) -> usize {
+    // SAFETY: a new mapping.
+    unsafe { sys::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS, -1, 0) }.expect("memory")
+}
+
+fn remap_to(addr: usize, new_len: usize, to: usize, flags: i32) -> Result<usize, i32> {
+    let flags = flags | libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let call = Remap { addr, len: MIXED, new_len, flags, to };
+    // SAFETY: the tests' own memory.
+    unsafe { remap::remap(call) }.expect("in the heap")
+}
+
+#[test]
+fn a_mapping_that_is_the_programs_in_part_stays_with_its_contents() {
+    turn!();
+    if sys::page() != PAGE {
+        return;
+    }
+    for own in [&[0][..], &[5], &[0, 1, 9]] {
+        let addr = mixed(own);
+        assert_eq!(remap(addr, MIXED, MIXED), addr);
+        assert!(all(addr, MIXED, b'a'), "{own:?}");
+        let shorter = MIXED - 3 * PAGE;
+        assert_eq!(remap(addr, MIXED, shorter), addr);
+        assert!(all(addr, shorter, b'a'), "{own:?}, shorter");
+        unmap(addr, shorter);
+    }
+}
+
+#[test]
+fn a_mapping_that_is_the_programs_in_part_moves_piece_by_piece() {
+    turn!();
+    if sys::page() != PAGE {
+        return;
+    }
+    for own in [&[0][..], &[5], &[0, 1, 9]] {
+        for place in [map, outside] {
+            for new_len in [MIXED, MIXED - 8 * PAGE] {
+                let (addr, to) = (mixed(own), place(MIXED));
+                assert_eq!(remap_to(addr, new_len, to, 0), Ok(to));
+                assert!(all(to, new_len, b'a'), "{own:?}, {new_len}");
+                // Whoever gets the heap's room next has nothing to do with it.
+                let next = map(MIXED);
+                assert!(all(next, MIXED, 0));
+                fill(next, MIXED, b'x');
+                assert!(all(to, new_len, b'a'), "{own:?}, {new_len}");
+                unmap(next, MIXED);
+                unmap(to, MIXED);
+            }
+            let (addr, to) = (mixed(own), place(MIXED));
+            assert_eq!(remap_to(addr, MIXED, to, libc::MREMAP_DONTUNMAP), Ok(to));
+            assert!(all(to, MIXED, b'a'), "{own:?}, kept");
+            assert!(all(addr, MIXED, 0), "{own:?}, kept");
+            unmap(addr, MIXED);
+            unmap(to, MIXED);
+        }
+    }
+}
+
+#[test]
+fn a_hole_is_passed_over_when_a_mapping_moves_unless_it_is_first() {
+    turn!();
+    if sys::page() != PAGE {
+        return;
+    }
+    let (addr, to) = (mixed(&[3]), outside(MIXED));
+    fill(to, MIXED, b'x');
+    unmap(addr + 7 * PAGE, PAGE);
+    assert_eq!(remap_to(addr, MIXED, to, 0), Ok(to));
+    assert!(all(to, 7 * PAGE, b'a') && all(to + 7 * PAGE, PAGE, b'x') && all(to + 8 * PAGE, MIXED - 8 * PAGE, b'a'));
+    unmap(to, MIXED);
+    let (addr, to) = (mixed(&[3]), outside(MIXED));
+    fill(to, MIXED, b'x');
+    unmap(addr, PAGE);
+    assert_eq!(remap_to(addr, MIXED, to, 0), Err(libc::EFAULT));
+    assert!(all(to, MIXED, b'x') && all(addr + PAGE, MIXED - PAGE, b'a'));
+    unmap(addr, MIXED);
+    unmap(to, MIXED);
+}
+
+#[test]
+fn what_the_heap_has_where_a_hole_moves_to_stays() {
+    turn!();
+    if sys::page() != PAGE {
+        return;
+    }
+    let (from, to) = (outside(MIXED), map(MIXED));
+    fill(from, MIXED, b'a');
+    fill(to, MIXED, b'x');
+    // SAFETY: the test's own memory.
+    unsafe { sys::munmap(from + 7 * PAGE, PAGE) }.expect("a hole");
+    assert_eq!(remap_to(from, MIXED, to, 0), Ok(to));
+    assert!(all(to, 7 * PAGE, b'a') && all(to + 7 * PAGE, PAGE, b'x') && all(to + 8 * PAGE, MIXED - 8 * PAGE, b'a'));
+    unmap(to, MIXED);
+}
+
+#[test]
+fn memory_that_was_given_back_is_not_used_again_under_what_moved_there() {
+    turn!();
+    let (to, from) = (map(MIXED), outside(MIXED));
+    unmap(to, MIXED);
+    fill(from, MIXED, b'a');
+    assert_eq!(remap_to(from, MIXED, to, 0), Ok(to));
+    let next = map(MIXED);
+    assert_ne!(next, to);
+    fill(next, MIXED, b'x');
+    assert!(all(to, MIXED, b'a'));
+    unmap(next, MIXED);
+    unmap(to, MIXED);
+}
+
+/// The exit status of a child that has `look` as its.
+fn child(look: impl Fn() -> i32) -> i32 {
+    // SAFETY: the child calls nothing but `look`, which takes no locks.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(look()) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    libc::WEXITSTATUS(status)
+}
+
+#[test]
+fn what_is_kept_from_children_is_kept_from_them_outside_of_the_heap_too() {
+    turn!();
+    for (advice, want) in [(libc::MADV_WIPEONFORK, 0), (libc::MADV_DONTFORK, libc::ENOMEM)] {
+        let (addr, to) = (map(MIXED), outside(MIXED));
+        fill(addr, MIXED, b's');
+        assert_eq!(advise(addr, MIXED, advice), Ok(0));
+        assert_eq!(remap_to(addr, MIXED, to, 0), Ok(to));
+        assert!(all(to, MIXED, b's'));
+        let got = child(|| {
+            let mut resident = [0; MIXED / PAGE];
+            // SAFETY: `resident` has a byte for each page; mincore fails where there is no mapping.
+            let mapped = unsafe { libc::mincore(to as *mut _, MIXED, resident.as_mut_ptr()) } == 0;
+            if mapped { i32::from(bytes(to, 1)[0]) } else { sys::errno() }
+        });
+        assert_eq!(got, want);
+        unmap(to, MIXED);
+    }
+}
+
 #[test]
 fn pages_given_up_are_zero_and_free() {
     turn!();
@@ -411,4 +574,37 @@ fn a_memfd_is_found_only_while_it_is_sealed_against_shrinking() {
     assert_eq!(peer(place, 1), [3], "the descriptor of the answer is not the program's");
     program::gone(at..at + MIB);
     assert_eq!(find(at + 4096, 4096), None);
+}
+
+/// Where two memfds are mapped side by side, one page of each is found at its place of its own file after a move of both, and
+/// what was known of the new place is forgotten.
+#[test]
+fn memfds_that_move_together_are_found_each_in_its_own_file() {
+    turn!();
+    let page = sys::page();
+    let (from, to) = (outside(3 * page), outside(3 * page));
+    for (i, at) in [from, from + page, to + 2 * page].into_iter().enumerate() {
+        // SAFETY: a C string, and plain numbers.
+        let fd = unsafe {
+            let fd = libc::memfd_create(c"theirs".as_ptr(), libc::MFD_ALLOW_SEALING);
+            assert_eq!(libc::ftruncate(fd, (4 * page) as i64), 0);
+            assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
+            fd
+        };
+        // SAFETY: a range of the test's.
+        unsafe { sys::mmap(at, page, 3, libc::MAP_SHARED | libc::MAP_FIXED, fd, (i * page) as u64) }.expect("mapped");
+        program::mapped(at, page, fd, (i * page) as u64);
+        sys::close(fd);
+    }
+    let [first, second] = [from, from + page].map(|at| find(at, page).expect("noted"));
+    program::moved(from..from + 3 * page, to..to + 3 * page, false);
+    let found = |at| find(at, page).map(|place| (place.object, place.offset));
+    assert_eq!(found(to), Some((first.object, 0)));
+    assert_eq!(found(to + page), Some((second.object, page as u64)));
+    assert_eq!([to + 2 * page, from, from + page].map(found), [None; 3]);
+    // One mapping that becomes longer.
+    program::moved(to..to + page, from..from + 2 * page, false);
+    assert!(find(from, 2 * page).is_some());
+    program::gone(from..from + 3 * page);
+    program::gone(to..to + 3 * page);
 }

@@ -27,6 +27,7 @@ use vervain_hca::mr::saved::{SavedDm, SavedMr, SavedMw};
 use vervain_hca::process::SavedProcess;
 use vervain_hca::qp::saved::SavedQp;
 use vervain_hca::srq::saved::SavedSrq;
+use vervain_share::sys::without_sigxfsz;
 
 /// How an image begins.
 const MAGIC: &[u8; 8] = b"VERVAIN\x1a";
@@ -202,7 +203,8 @@ pub(crate) fn write(fd: RawFd, image: &Image, bytes: &[Vec<u8>]) -> Result<(), E
     sha.update(&head);
     parts().for_each(|part| sha.update(part));
     let digest = sha.finalize();
-    let mut write = |part: &[u8]| file.0.write_all(part).map_err(|e| io_error("writing an image", &e));
+    let mut write =
+        |part: &[u8]| without_sigxfsz(|| file.0.write_all(part)).map_err(|e| io_error("writing an image", &e));
     write(&head)?;
     write(&digest)?;
     parts().try_for_each(|part| write(part))

@@ -19,6 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_share::checkers;
+use vervain_share::sys::without_sigxfsz;
 
 /// Entries of a [`layout::CqeRing`].
 pub const CQES: usize = 32;
@@ -281,8 +282,15 @@ impl Arena {
         };
         // SAFETY: plain calls on a descriptor that we own.
         unsafe {
-            if libc::ftruncate(fd.as_raw_fd(), size as i64) != 0 {
-                return Err(Error::last_os("cannot size the shared-memory arena"));
+            if without_sigxfsz(|| libc::ftruncate(fd.as_raw_fd(), size as i64)) != 0 {
+                let what = match std::io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EFBIG) => format!(
+                        "the limit on the size of files (RLIMIT_FSIZE, ulimit -f) is below the {} MiB of a shared-memory arena",
+                        size >> 20
+                    ),
+                    _ => "cannot size the shared-memory arena".to_owned(),
+                };
+                return Err(Error::last_os(&what));
             }
             if libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) != 0 {
                 return Err(Error::last_os("cannot seal the shared-memory arena"));

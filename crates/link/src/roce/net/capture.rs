@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vervain_config::{Config, PCAP};
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Error, Result};
+use vervain_share::sys::without_sigxfsz;
 use vervain_wire::icrc::Untold;
 
 /// The magic number of files whose times are in nanoseconds.
@@ -82,7 +83,7 @@ impl Capture {
     fn begin(&self, header: &[u8]) -> io::Result<()> {
         let mut file = self.0.lock();
         file.set_len(0)?;
-        file.write_all(header)
+        without_sigxfsz(|| file.write_all(header))
     }
 
     /// The next place in the file, stamped with the time of now. Who sends takes it before, and who has received before
@@ -104,8 +105,8 @@ impl Turn<'_> {
     /// Writes packets, all of one moment.
     pub fn write<'a>(&mut self, packets: impl Iterator<Item = Captured<'a>>) {
         let records = packets.filter_map(|packet| packet.record(self.now)).flatten().collect::<Vec<u8>>();
-        // A full disk ends the capture, not the program.
-        let _ = self.file.write_all(&records);
+        // A full disk, or a limit on the size of files, ends the capture, not the program.
+        let _ = without_sigxfsz(|| self.file.write_all(&records));
     }
 }
 

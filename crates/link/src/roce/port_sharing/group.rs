@@ -23,6 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::{Error, Result};
+use vervain_share::sys::without_sigxfsz;
 
 /// Bytes of a message in the descriptor store, whatever they are; messages are found by their distance.
 const STRIDE: usize = 8;
@@ -113,7 +114,7 @@ impl Group {
             let (put, look) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
             options::set(put.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &VAULT_BYTES)?;
             let table = rustix::fs::memfd_create("vervain-port", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            rustix::fs::ftruncate(&table, (ENTRIES * ENTRY + RECORDS * RECORD) as u64)?;
+            without_sigxfsz(|| rustix::fs::ftruncate(&table, (ENTRIES * ENTRY + RECORDS * RECORD) as u64))?;
             rustix::fs::fcntl_add_seals(&table, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
             let group = Group {
                 fd_store: [put, look].map(Private::keep),
