@@ -88,6 +88,14 @@ impl Ender {
             job.abort(1, sentence)
         }
     }
+
+    /// For a process that is about to end, by exit(3), without having left the job: the other ranks are ended
+    /// ([`Job::desert`]).
+    pub fn desert(&self, sentence: &str) {
+        if let Some(job) = self.0.upgrade() {
+            job.desert(sentence);
+        }
+    }
 }
 
 /// This process as a rank of its job, with global memory. Threads share it; each call is one operation.

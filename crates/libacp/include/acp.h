@@ -47,7 +47,8 @@ typedef int64_t acp_handle_t;
  * be a rank only once. Returns 0, or -1 after one sentence on standard error. */
 int acp_init(int *argc, char ***argv);
 
-/* Waits for what this rank has issued and for all ranks to call it, frees everything and leaves the job. Returns 0 or -1. */
+/* Waits for what this rank has issued and for all ranks to call it, frees everything and leaves the job. Returns 0 or -1. A rank
+ * that ends without it, with whatever status, ends the job with a sentence. */
 int acp_finalize(void);
 
 /* Gives this process the number `rank`, from 0 to acp_procs() - 1, each of them to one process. Returns once all ranks have called
