@@ -14,6 +14,9 @@ const NULL: u64 = 0;
 pub extern "C" fn acp_query_starter_ga(rank: c_int) -> u64 {
     let Some(world) = process::rank_for("acp_query_starter_ga") else { return NULL };
     let starter = u32::try_from(rank).ok().and_then(|rank| world.starter(rank));
+    if starter.is_none() {
+        error::note("acp_query_starter_ga", format!("there is no rank {rank}: the job has {}", world.size()));
+    }
     starter.map_or(NULL, |ga| ga.0)
 }
 
