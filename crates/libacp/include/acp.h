@@ -419,7 +419,7 @@ acp_deque_t acp_create_deque(size_t size, int rank);
 /* Frees the deque. */
 void acp_destroy_deque(acp_deque_t deque);
 
-/* Bytes that it has; 1 if it has none, 0 if it has some; bytes that it has room for, a multiple of 8. One round trip. */
+/* Bytes that it has; 1 if it has none, 0 if it has some; bytes that it has room for. One round trip. */
 size_t acp_size_deque(acp_deque_t deque);
 int acp_empty_deque(acp_deque_t deque);
 size_t acp_capacity_deque(acp_deque_t deque);
