@@ -80,5 +80,5 @@ pub extern "C" fn acp_query_rank(ga: u64) -> c_int {
 /// The color of a global address.
 pub extern "C" fn acp_query_color(ga: u64) -> c_int {
     let world = process::rank_for("acp_query_color");
-    world.and_then(|world| world.colour_of(GlobalAddress(ga))).map_or(-1, u32::cast_signed)
+    world.and_then(|world| world.color_of(GlobalAddress(ga))).map_or(-1, u32::cast_signed)
 }
