@@ -21,7 +21,11 @@ def _why(name):
     return Error(sentence.decode(errors="replace") if sentence else f"{name} failed")
 
 
-def _ok(name, value, failed):
+def _ok(name, failed, *arguments):
+    """What a function returns, unless it is the value by which it fails."""
+    # Some failures have no sentence, and would have that of an earlier call.
+    lib.acp_clear_error()
+    value = getattr(lib, name)(*arguments)
     if value == failed:
         raise _why(name)
     return value
@@ -38,22 +42,21 @@ def _call(name, *arguments):
 
 def init():
     """Joins the job that this process was started in; returns once all ranks have."""
-    _ok("acp_init", lib.acp_init(None, None), -1)
+    _ok("acp_init", -1, None, None)
 
 
 def finalize():
     """Waits for all ranks, and leaves the job."""
-    left = lib.acp_finalize()
-    _forget_scratch()
-    _ok("acp_finalize", left, -1)
+    try:
+        _ok("acp_finalize", -1)
+    finally:
+        _forget_scratch()
 
 
 def reset(rank):
     """Starts again as rank `rank`: everything is freed. The ranks' numbers are a permutation."""
-    renumbered = lib.acp_reset(rank)
-    if renumbered == 0:
-        _forget_scratch()
-    _ok("acp_reset", renumbered, -1)
+    _ok("acp_reset", -1, rank)
+    _forget_scratch()
 
 
 def abort(sentence):
@@ -63,27 +66,27 @@ def abort(sentence):
 
 def sync():
     """Returns once all ranks have called it."""
-    _ok("acp_sync", lib.acp_sync(), -1)
+    _ok("acp_sync", -1)
 
 
 def rank():
     """This process's number, from 0."""
-    return _ok("acp_rank", lib.acp_rank(), -1)
+    return _ok("acp_rank", -1)
 
 
 def procs():
     """The number of ranks."""
-    return _ok("acp_procs", lib.acp_procs(), -1)
+    return _ok("acp_procs", -1)
 
 
 def colors():
     """The number of colors."""
-    return _ok("acp_colors", lib.acp_colors(), -1)
+    return _ok("acp_colors", -1)
 
 
 def query_starter_ga(of):
     """The address of a rank's starter memory."""
-    return _ok("acp_query_starter_ga", lib.acp_query_starter_ga(of), GA_NULL)
+    return _ok("acp_query_starter_ga", GA_NULL, of)
 
 
 def query_rank(ga):
@@ -137,7 +140,7 @@ class Region:
         # Refuses what cannot be written, and holds the buffer.
         self._bytes = (ctypes.c_ubyte * self.memory.nbytes).from_buffer(self.memory)
         address = ctypes.addressof(self._bytes)
-        self._key = _ok("acp_register_memory", lib.acp_register_memory(address, self.memory.nbytes, color), 0)
+        self._key = _ok("acp_register_memory", 0, address, self.memory.nbytes, color)
         self.ga = lib.acp_query_ga(self._key, address)
 
     def __len__(self):
@@ -154,7 +157,7 @@ class Region:
         key, self._key = self._key, 0
         # acp_finalize and acp_reset have unregistered it.
         if key and lib.acp_query_address(self.ga) == ctypes.addressof(self._bytes):
-            _ok("acp_unregister_memory", lib.acp_unregister_memory(key), -1)
+            _ok("acp_unregister_memory", -1, key)
 
     def __del__(self):
         try:
@@ -171,14 +174,12 @@ class Region:
 
 def copy(dst, src, size, order=HANDLE_NULL):
     """Copies `size` bytes from `src` to `dst`, of any ranks; returns the handle."""
-    return _ok("acp_copy", lib.acp_copy(dst, src, size, order), HANDLE_NULL)
+    return _ok("acp_copy", HANDLE_NULL, dst, src, size, order)
 
 
 def _compare(name):
-    function = getattr(lib, f"acp_{name}")
-
     def atomic(dst, src, oldval, newval, order=HANDLE_NULL):
-        return _ok(f"acp_{name}", function(dst, src, oldval, newval, order), HANDLE_NULL)
+        return _ok(f"acp_{name}", HANDLE_NULL, dst, src, oldval, newval, order)
 
     atomic.__name__ = name
     atomic.__doc__ = f"acp_{name}: where the word at `src` is `oldval` it becomes `newval`; what it was is stored to `dst`."
@@ -186,10 +187,8 @@ def _compare(name):
 
 
 def _combine(name, what):
-    function = getattr(lib, f"acp_{name}")
-
     def atomic(dst, src, value, order=HANDLE_NULL):
-        return _ok(f"acp_{name}", function(dst, src, value, order), HANDLE_NULL)
+        return _ok(f"acp_{name}", HANDLE_NULL, dst, src, value, order)
 
     atomic.__name__ = name
     atomic.__doc__ = f"acp_{name}: the word at `src` {what}; what it was is stored to `dst`, this rank's."
@@ -211,12 +210,12 @@ def complete(handle=HANDLE_ALL):
 
 def inquire(handle=HANDLE_ALL):
     """Whether `complete` would return at once."""
-    return _ok("acp_inquire", lib.acp_inquire(handle), -1) == 0
+    return _ok("acp_inquire", -1, handle) == 0
 
 
 def malloc(size, of):
     """Allocates memory of rank `of`; returns its address."""
-    return _ok("acp_malloc", lib.acp_malloc(size, of), GA_NULL)
+    return _ok("acp_malloc", GA_NULL, size, of)
 
 
 def free(ga):

@@ -11,7 +11,9 @@ def _created(function, kind, ranks, slots, of):
     numbers = (ctypes.c_int * len(ranks))(*ranks)
     if list(numbers) != ranks:
         raise OverflowError(f"a rank of {ranks} does not fit")
-    made = function(len(ranks), numbers, slots, basic.rank() if of is None else of)
+    of = basic.rank() if of is None else of
+    lib.acp_clear_error()
+    made = function(len(ranks), numbers, slots, of)
     if made.ga == basic.GA_NULL:
         raise basic._why(f"acp_create_{kind}")
     return made

@@ -285,6 +285,24 @@ static void nothing(void) {
 	AT_CHECK(acp_create_list(-1).ga == ACP_GA_NULL && acp_create_list(at_procs).ga == ACP_GA_NULL, "on no rank");
 }
 
+/* The words of the header and of elements, as programs for ACP 3.0.0 read them: first, last, how many; next, before, bytes,
+ * value. */
+static void words(void) {
+	acp_list_t l = acp_create_list(at_rank);
+	acp_push_back_list(l, element("one"), at_rank);
+	acp_push_back_list(l, element("another"), at_rank);
+	volatile const uint64_t *header = (volatile const uint64_t *)acp_query_address(l.ga);
+	AT_MUST(header != NULL, "%s", at_why());
+	volatile const uint64_t *first = (volatile const uint64_t *)acp_query_address(header[0]);
+	volatile const uint64_t *last = (volatile const uint64_t *)acp_query_address(header[1]);
+	AT_MUST(first != NULL && last != NULL && header[2] == 2, "%" PRIu64 " elements", header[2]);
+	AT_CHECK(first[0] == header[1] && first[1] == l.ga && first[2] == 3, "the first: %#" PRIx64 ", %#" PRIx64, first[0], first[1]);
+	AT_CHECK(last[0] == l.ga && last[1] == header[0] && last[2] == 7, "the last: %#" PRIx64 ", %#" PRIx64, last[0], last[1]);
+	AT_CHECK(memcmp((const void *)(first + 3), "one", 3) == 0 && memcmp((const void *)(last + 3), "another", 7) == 0, "the values");
+	AT_CHECK(acp_dereference_list_it(acp_begin_list(l)).ga == header[0] + 24, "a value is elsewhere");
+	acp_destroy_list(l);
+}
+
 int main(int argc, char **argv) {
 	AT_CHECK(acp_create_list(0).ga == ACP_GA_NULL, "a list outside of a job");
 	at_begin(&argc, &argv);
@@ -301,6 +319,7 @@ int main(int argc, char **argv) {
 				splices(rank, other);
 				iterators(rank);
 			}
+			words();
 			nothing();
 		}
 		at_sync();

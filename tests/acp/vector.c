@@ -73,18 +73,39 @@ static void life(int rank) {
 	acp_destroy_vector(v);
 }
 
+/* The header's words, as programs for ACP 3.0.0 read them: address, bytes, capacity. */
+static void header(void) {
+	acp_vector_t v = made("12345678", at_rank);
+	volatile const uint64_t *words = (volatile const uint64_t *)acp_query_address(v.ga);
+	AT_MUST(words != NULL, "%s", at_why());
+	AT_CHECK(words[0] == acp_at_vector(v, 0) && words[1] == 8 && words[2] == 8, "%#" PRIx64 ", %" PRIu64 ", %" PRIu64, words[0],
+		words[1], words[2]);
+	const void *bytes = acp_query_address(words[0]);
+	AT_CHECK(bytes != NULL && memcmp(bytes, "12345678", 8) == 0, "other bytes at the address of the header");
+	acp_clear_vector(v);
+	for (int i = 0; i < 5; i++)
+		acp_push_back_vector(v, of("word"), 4);
+	AT_CHECK(words[1] == 20 && words[2] == 24, "%" PRIu64 " bytes of %" PRIu64, words[1], words[2]);
+	AT_CHECK(acp_capacity_vector(v) == 24, "a capacity of %zu", acp_capacity_vector(v));
+	HAS(v, "wordwordwordwordword");
+	acp_reserve_vector(v, 33);
+	AT_CHECK(words[2] == 40, "a capacity of %" PRIu64, words[2]);
+	acp_destroy_vector(v);
+}
+
 static void growth(int rank) {
 	acp_vector_t v = acp_create_vector(0, rank);
 	at_fill(source.at, 7, at_rank, 1);
 	unsigned moves = 0;
-	size_t room = 0;
+	acp_ga_t place = ACP_GA_NULL;
 	for (int i = 0; i < 3000; i++) {
 		acp_push_back_vector(v, source.ga, 7);
 		if (i % 100 == 99) {
-			moves += acp_capacity_vector(v) != room;
-			room = acp_capacity_vector(v);
+			moves += acp_at_vector(v, 0) != place;
+			place = acp_at_vector(v, 0);
 		}
 	}
+	AT_CHECK(acp_capacity_vector(v) == 21000, "a capacity of %zu", acp_capacity_vector(v));
 	AT_CHECK(acp_size_vector(v) == 21000 && moves < 20, "%zu bytes with %u moves", acp_size_vector(v), moves);
 	size_t size = load(v), right = 0;
 	while (right < size && seen.at[right] == at_byte(at_rank, 1, right % 7))
@@ -221,6 +242,7 @@ int main(int argc, char **argv) {
 				edits(rank, (rank + 1) % at_procs);
 				iterators(rank);
 			}
+			header();
 			growth((at_rank + 1) % at_procs);
 			nothing();
 		}

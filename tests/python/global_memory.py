@@ -74,7 +74,9 @@ def basic_layer(rank, procs):
     refused(acp.copy, 0, region.ga, 8, words="global address of no rank")
     refused(acp.add8, bases[right] if procs > 1 else 0, bases[left], 1)
     refused(acp.add8, values.ga + 1, values.ga, 1, words="aligned")
-    refused(acp.query_starter_ga, procs)
+    refused(acp.query_starter_ga, procs, words=f"acp_query_starter_ga: there is no rank {procs}: the job has {procs}")
+    # Nothing registered: the failure has no sentence, and not that of the call before.
+    refused(acp._basic._ok, "acp_query_ga", acp.GA_NULL, 0, 0, words="acp_query_ga failed")
     refused(acp.Region, bytearray(0))
     refused(acp.Region, 0, by=ValueError)
     refused(acp.Region, -8, by=ValueError)

@@ -178,6 +178,34 @@ fn an_abort_ends_all_ranks_with_its_sentence() {
 }
 
 #[test]
+fn a_rank_that_ends_without_acp_finalize_ends_the_others_with_a_sentence() {
+    if !have(&["cc"]) {
+        return;
+    }
+    let program = acp_program("cc", &[], "quits");
+    let mut failures = Failures::default();
+    for how in ["return", "exit", "_exit", "signal"] {
+        for others in ["sync", "finalize"] {
+            let end = Job::start(acp::launch(3, &[], &program).args([how, others])).finish(LIMIT);
+            let sentence = "ended with status 0 and without leaving its job (acp_finalize, pmCloseDevice); \
+                            the other ranks are ended";
+            let told: Vec<_> = end.output.lines().filter(|line| line.starts_with("vervain: ")).collect();
+            let named = told.len() == 1 && told[0].starts_with("vervain: rank 2 ") && told[0].ends_with(sentence);
+            let failed = end.status.is_some_and(|status| status.code() == Some(1));
+            let words = usize::from(how != "_exit");
+            if !named || !failed || lines(&end, "LAST WORDS") != words || lines(&end, "FAIL") > 0 {
+                failures.add(&format!("{how}, the others in {others}"), end.describe());
+            }
+        }
+    }
+    for how in ["atexit", "child"] {
+        let end = Job::start(acp::launch(3, &[], &program).arg(how)).finish(LIMIT);
+        acp::judge(how, 3, &end, &mut failures);
+    }
+    failures.assert_none();
+}
+
+#[test]
 fn an_access_that_cannot_be_is_refused_or_ends_the_job_with_a_sentence() {
     if !have(&["cc"]) {
         return;

@@ -74,9 +74,9 @@ fn ranks_are_renumbered() {
 }
 
 #[test]
-fn each_colour_is_a_device() {
-    RANK.run(2, &["--devices", "2"], &["colours", "50"]);
-    RANK.run(2, &[PACKETS, &["--devices", "2"]].concat(), &["colours", "20"]);
+fn each_color_is_a_device() {
+    RANK.run(2, &["--devices", "2"], &["colors", "50"]);
+    RANK.run(2, &[PACKETS, &["--devices", "2"]].concat(), &["colors", "20"]);
     RANK.run(3, &["--devices", "2"], &["random", "2000", "6"]);
 }
 

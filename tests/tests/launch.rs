@@ -159,6 +159,8 @@ fn a_rank_that_fails_ends_the_others_with_one_sentence() {
         ("exit", 7, "ended with status 7"),
         ("kill", 137, "was killed by SIGKILL"),
         ("abort", 9, "aborted the job with status 9: no more of this"),
+        ("forget", 1, "ended with status 0 and without leaving its job (acp_finalize, pmCloseDevice)"),
+        ("_exit", 1, "ended with status 0 and without leaving its job (acp_finalize, pmCloseDevice)"),
     ] {
         let end = run(4, what);
         let sentences = sentences(&end);
@@ -172,7 +174,7 @@ fn a_rank_that_fails_ends_the_others_with_one_sentence() {
 fn a_fence_without_a_rank_that_has_ended_in_order_is_an_error() {
     let end = run(3, "leave");
     assert_eq!(status(&end), Some(3), "{}", end.describe());
-    assert!(end.output.contains("rank: the fence cannot be completed: rank 2 has ended"), "{}", end.describe());
+    assert!(end.output.contains("rank: the fence cannot be completed: rank 2 has left the job"), "{}", end.describe());
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn ranks_are_renumbered_by_a_second_mesh() {
 }
 
 #[test]
-fn a_colour_is_a_device() {
+fn a_color_is_a_device() {
     let end = run(3, &["--devices", "2"], &[], "exchange");
     evicts(&end, 0);
     assert!(counts(&end, 0).iter().all(|counts| counts[4] > 200 && counts[5] > 200), "{}", end.describe());

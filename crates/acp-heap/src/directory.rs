@@ -58,7 +58,7 @@ impl Directory {
                 continue;
             }
             let geometry = Geometry::new(len.trailing_zeros()).filter(|_| len.is_power_of_two());
-            let is_its = world.rank_of(base) == Some(rank) && world.colour_of(base) == Some(0);
+            let is_its = world.rank_of(base) == Some(rank) && world.color_of(base) == Some(0);
             let geometry = geometry.filter(|_| is_its && world.region_of(base) == Some(base));
             let Some(geometry) = geometry else {
                 return Err(Error::from(format!(

@@ -6,15 +6,15 @@ use crate::error::{Error, Result};
 
 /// The largest job: 2^21 ranks, as in the paper.
 pub(crate) const MAX_RANK_BITS: u32 = 21;
-/// One bit of colour: two accessing devices.
-const COLOUR_BITS: u32 = 1;
+/// One bit of color: two accessing devices.
+const COLOR_BITS: u32 = 1;
 /// The paper's numbers, which the smallest key and offset have.
 const KEY_BITS: u32 = 8;
 const OFFSET_BITS: u32 = 34;
 /// Keys beyond this would only make the table of registrations long, which peers read by RDMA.
 const MORE_KEY_BITS: u32 = 6;
 
-/// A global address (`acp_ga_t`): rank, colour, key of the region and offset in it, from the top. Its bits are private to the job:
+/// A global address (`acp_ga_t`): rank, color, key of the region and offset in it, from the top. Its bits are private to the job:
 /// how many each part has depends on the number of ranks ([`Layout`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
@@ -52,7 +52,7 @@ impl fmt::Display for GlobalAddress {
 /// What the bits of a global address mean in a job of a certain size.
 ///
 /// Rank bits are ⌈log2 ranks⌉; what that leaves of the paper's 21 goes to key and offset, half each, until keys have 14 bits. At
-/// 2^21 ranks it is the paper's layout: rank 21, colour 1, key 8, offset 34.
+/// 2^21 ranks it is the paper's layout: rank 21, color 1, key 8, offset 34.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     key_bits: u32,
@@ -64,7 +64,7 @@ pub struct Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub rank: u32,
-    pub colour: u32,
+    pub color: u32,
     pub key: u32,
     pub offset: u64,
 }
@@ -75,7 +75,7 @@ impl Layout {
         let rank_bits = u32::BITS - ranks.checked_sub(1)?.leading_zeros();
         let freed = MAX_RANK_BITS.checked_sub(rank_bits)?;
         let key_bits = KEY_BITS + (freed / 2).min(MORE_KEY_BITS);
-        let offset_bits = u64::BITS - rank_bits - COLOUR_BITS - key_bits;
+        let offset_bits = u64::BITS - rank_bits - COLOR_BITS - key_bits;
         debug_assert!(offset_bits >= OFFSET_BITS);
         Some(Layout { key_bits, offset_bits, ranks })
     }
@@ -104,8 +104,8 @@ impl Layout {
     /// A key of 0 is none, so no address of memory is [`GlobalAddress::NULL`].
     #[inline]
     pub(crate) fn address(&self, parts: Parts) -> GlobalAddress {
-        let Parts { rank, colour, key, offset } = parts;
-        let region = (u64::from(rank) << COLOUR_BITS | u64::from(colour)) << self.key_bits | u64::from(key);
+        let Parts { rank, color, key, offset } = parts;
+        let region = (u64::from(rank) << COLOR_BITS | u64::from(color)) << self.key_bits | u64::from(key);
         GlobalAddress(region << self.offset_bits | offset)
     }
 
@@ -115,19 +115,19 @@ impl Layout {
         let offset = address.0 & ((1 << self.offset_bits) - 1);
         let region = self.region(address);
         let key = (region & ((1 << self.key_bits) - 1)) as u32;
-        let colour = (region >> self.key_bits) as u32 & ((1 << COLOUR_BITS) - 1);
+        let color = (region >> self.key_bits) as u32 & ((1 << COLOR_BITS) - 1);
         // A job of one rank has no bits for it: the shift is then by 63 at most.
-        let rank = (region >> self.key_bits >> COLOUR_BITS) as u32;
-        (rank < self.ranks && key != 0).then_some(Parts { rank, colour, key, offset })
+        let rank = (region >> self.key_bits >> COLOR_BITS) as u32;
+        (rank < self.ranks && key != 0).then_some(Parts { rank, color, key, offset })
     }
 
-    /// Rank, colour and key in one number: which region of the job it is.
+    /// Rank, color and key in one number: which region of the job it is.
     #[inline]
     pub(crate) fn region(&self, address: GlobalAddress) -> u64 {
         address.0 >> self.offset_bits
     }
 
-    /// Rank and colour in one number.
+    /// Rank and color in one number.
     #[inline]
     pub(crate) fn owner(&self, address: GlobalAddress) -> u64 {
         self.region(address) >> self.key_bits
@@ -162,12 +162,12 @@ mod tests {
     proptest! {
         #[test]
         fn an_address_comes_apart_into_what_it_was_made_of(
-            ranks in 1u32..=1 << 21, rank: u32, colour in 0u32..2, key: u32, offset: u64,
+            ranks in 1u32..=1 << 21, rank: u32, color in 0u32..2, key: u32, offset: u64,
         ) {
             let layout = Layout::of(ranks).unwrap();
             let parts = Parts {
                 rank: rank % ranks,
-                colour,
+                color,
                 key: key % layout.max_regions() + 1,
                 offset: offset % (layout.max_region_size() + 1),
             };

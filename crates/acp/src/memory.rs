@@ -19,7 +19,7 @@ pub(crate) struct Domain<'a> {
     pub atomics: AtomicCap,
 }
 
-/// Memory registered with each port: with the one of its colour for peers, with the others as the source and destination of
+/// Memory registered with each port: with the one of its color for peers, with the others as the source and destination of
 /// requests of this process.
 pub(crate) struct Registration {
     start: NonNull<u8>,
@@ -55,7 +55,7 @@ impl Registration {
         domains: &[Domain<'_>],
         start: *mut c_void,
         len: usize,
-        colour: usize,
+        color: usize,
         rights: Rights,
     ) -> Result<Self> {
         let whole = start as usize;
@@ -70,11 +70,11 @@ impl Registration {
         let mut ports = Vec::with_capacity(domains.len());
         let mut writable = rights == Rights::Write;
         for (port, domain) in domains.iter().enumerate() {
-            let mut access = if port == colour { Access::REMOTE } else { Access::LOCAL_WRITE };
+            let mut access = if port == color { Access::REMOTE } else { Access::LOCAL_WRITE };
             if domain.atomics == AtomicCap::None {
                 access -= Access::REMOTE_ATOMIC;
             }
-            let read_only = if port == colour { Access::REMOTE_READ } else { Access::empty() };
+            let read_only = if port == color { Access::REMOTE_READ } else { Access::empty() };
             // SAFETY: handed on to the caller.
             let register = |access| unsafe { domain.pd.register_foreign(from.cast(), bytes, access) };
             let registered = match rights {
@@ -89,7 +89,7 @@ impl Registration {
                 Err(error) => return Err(Error::from(error).held_unless(take_back(ports))),
             }
         }
-        let rkey = ports.get(colour).map_or(0, Foreign::rkey);
+        let rkey = ports.get(color).map_or(0, Foreign::rkey);
         Ok(Self { start, len, before, ports, rkey, writable })
     }
 

@@ -23,14 +23,14 @@ pub struct Region<'w> {
 }
 
 impl World {
-    /// Maps `len` bytes and registers them, accessed by the device `colour`.
+    /// Maps `len` bytes and registers them, accessed by the device `color`.
     ///
     /// # Errors
     /// As [`register_foreign`](World::register_foreign); no memory.
-    pub fn region(&self, len: usize, colour: u32) -> Result<Region<'_>> {
+    pub fn region(&self, len: usize, color: u32) -> Result<Region<'_>> {
         let pages = Pages::new(len).map_err(Error::into_refused)?;
         // SAFETY: the pages stay until the region is dropped, which takes the registration back first.
-        match unsafe { self.register_foreign(pages.start(), len, colour) } {
+        match unsafe { self.register_foreign(pages.start(), len, color) } {
             Ok(key) => Ok(Region { world: self, key, len, pages: Some(pages) }),
             Err(error) => {
                 pages.unregistered(&error);
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Maps and registers `count` words, zero at first, by colour 0: memory that stays until this rank leaves the job or gets
+    /// Maps and registers `count` words, zero at first, by color 0: memory that stays until this rank leaves the job or gets
     /// another number, for a library whose peers may store there until then. Returns its address too.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ fn check(words: &[u64; 3]) -> u64 {
 
 struct Own {
     registration: Registration,
-    colour: u32,
+    color: u32,
 }
 
 /// The registrations of this rank.
@@ -146,13 +146,13 @@ impl Table {
     }
 
     /// Publishes a registration under `key`, which [`key`](Table::key) gave.
-    pub fn insert(&mut self, key: u32, registration: Registration, colour: u32) -> GlobalAddress {
+    pub fn insert(&mut self, key: u32, registration: Registration, color: u32) -> GlobalAddress {
         let entry =
             Entry { start: registration.start() as u64, size: registration.len() as u64, rkey: registration.rkey };
-        self.own[key as usize] = Some(Own { registration, colour });
+        self.own[key as usize] = Some(Own { registration, color });
         self.live += 1;
         self.publish(key, entry.words());
-        self.layout.address(Parts { rank: self.rank, colour, key, offset: 0 })
+        self.layout.address(Parts { rank: self.rank, color, key, offset: 0 })
     }
 
     fn publish(&self, key: u32, words: [u64; 4]) {
@@ -190,7 +190,7 @@ impl Table {
     fn mine(&self, address: GlobalAddress) -> Option<Parts> {
         let parts = self.layout.parts(address)?;
         let own = self.own.get(parts.key as usize)?.as_ref()?;
-        (parts.rank == self.rank && parts.colour == own.colour).then_some(parts)
+        (parts.rank == self.rank && parts.color == own.color).then_some(parts)
     }
 
     /// The region of an address of this rank, and the offset there, which is at most its length.

@@ -61,7 +61,7 @@ pub enum Order {
     After(Handle),
     /// When all that were issued before are over (`ACP_HANDLE_ALL`).
     All,
-    /// If the operation just before has the same ranks and colours at both ends: when that one may start, and without overtaking
+    /// If the operation just before has the same ranks and colors at both ends: when that one may start, and without overtaking
     /// it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
     Continue,
 }
@@ -86,6 +86,14 @@ impl Ender {
     pub fn abort(&self, sentence: &str) {
         if let Some(job) = self.0.upgrade() {
             job.abort(1, sentence)
+        }
+    }
+
+    /// For a process that is about to end, by exit(3), without having left the job: the other ranks are ended
+    /// ([`Job::desert`]).
+    pub fn desert(&self, sentence: &str) {
+        if let Some(job) = self.0.upgrade() {
+            job.desert(sentence);
         }
     }
 }
@@ -226,9 +234,9 @@ impl World {
         self.job.size()
     }
 
-    /// Accessing devices of this rank: colours are below.
-    pub fn colours(&self) -> u32 {
-        self.with(|engine| engine.mesh.colours())
+    /// Accessing devices of this rank: colors are below.
+    pub fn colors(&self) -> u32 {
+        self.with(|engine| engine.mesh.colors())
     }
 
     /// Connections that are open at this moment, to be opened, or to be closed. At most [`Settings::connections`].
@@ -307,25 +315,25 @@ impl World {
         Ok(batch.word(answer, 0))
     }
 
-    /// Registers memory, so that all ranks can access it by the device `colour`. Memory that may not be written can be registered
+    /// Registers memory, so that all ranks can access it by the device `color`. Memory that may not be written can be registered
     /// too, and then only be read.
     ///
     /// # Safety
     /// The memory stays mapped until [`unregister`](World::unregister), and nobody has a Rust reference into it.
     ///
     /// # Errors
-    /// No such colour; larger than global addresses of this job can name; the table is full; memory that the device cannot register.
-    pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, colour: u32) -> Result<Key> {
+    /// No such color; larger than global addresses of this job can name; the table is full; memory that the device cannot register.
+    pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, color: u32) -> Result<Key> {
         loop {
             // SAFETY: handed on to the caller.
-            if let Some(key) = unsafe { self.register_if(start, len, colour, Rights::Write, Table::key)? } {
+            if let Some(key) = unsafe { self.register_if(start, len, color, Rights::Write, Table::key)? } {
                 return Ok(key);
             }
             self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
         }
     }
 
-    /// As [`register_foreign`](World::register_foreign) for colour 0, but it never waits for other ranks to forget what was registered
+    /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what was registered
     /// before: where it would have to, they are asked, and this is refused.
     ///
     /// # Safety
@@ -352,13 +360,13 @@ impl World {
         &self,
         start: *mut c_void,
         len: usize,
-        colour: u32,
+        color: u32,
         rights: Rights,
         key: impl FnOnce(&mut Table) -> Result<KeyFor>,
     ) -> Result<Option<Key>> {
-        let colours = self.colours();
-        if colour >= colours {
-            return Err(Error::refused(format!("there is no colour {colour}: this rank has {colours}")));
+        let colors = self.colors();
+        if color >= colors {
+            return Err(Error::refused(format!("there is no color {color}: this rank has {colors}")));
         }
         if start.is_null() || len == 0 {
             return Err(Error::refused(format!("{len} bytes from {start:p} on are no memory")));
@@ -373,13 +381,13 @@ impl World {
             )))
         })?;
         // SAFETY: handed on to the caller.
-        let registration = self.with(|engine| unsafe { engine.register(start, len, colour, rights) })?;
+        let registration = self.with(|engine| unsafe { engine.register(start, len, color, rights) })?;
         let key = self.with(|engine| {
             // A peer that remembers another region by this number must not reach the new one.
             if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { key(&mut engine.table) }
         });
         match key {
-            Ok(KeyFor::Key(key)) => Ok(Some(Key(self.with(|engine| engine.table.insert(key, registration, colour)).0))),
+            Ok(KeyFor::Key(key)) => Ok(Some(Key(self.with(|engine| engine.table.insert(key, registration, color)).0))),
             Ok(KeyFor::AfterRound) => {
                 if !registration.deregister() {
                     let kept = format!("the device does not let go of {len} bytes from {start:p} on");
@@ -445,9 +453,9 @@ impl World {
         self.layout.parts(address).map(|parts| self.layout.address(Parts { offset: 0, ..parts }))
     }
 
-    /// The colour that an address is of; None for that of no rank.
-    pub fn colour_of(&self, address: GlobalAddress) -> Option<u32> {
-        Some(self.layout.parts(address)?.colour)
+    /// The color that an address is of; None for that of no rank.
+    pub fn color_of(&self, address: GlobalAddress) -> Option<u32> {
+        Some(self.layout.parts(address)?.color)
     }
 
     /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024 operations are

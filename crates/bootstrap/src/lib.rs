@@ -45,6 +45,9 @@ trait Exchange: Send + Sync {
     fn get(&self, rank: u32, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>>;
     /// Asks the launcher to end all ranks. Whether it has heard is not told, since the caller ends in any case.
     fn abort(&self, status: i32, sentence: &str);
+    /// Has the launcher end the other ranks, unless it finds by itself that a process ends without
+    /// [`finalize`](Exchange::finalize).
+    fn desert(&self, _sentence: &str) {}
     fn finalize(&self) -> Result<()>;
 }
 
@@ -166,6 +169,18 @@ impl Job {
         let _ = io::stdout().flush();
         // SAFETY: the call ends the process; it touches no memory of it.
         unsafe { libc::_exit(status) }
+    }
+
+    /// For a process that is about to end, by exit(3), without [`finalize`](Job::finalize): the other ranks would wait for it, so
+    /// the job ends, with `sentence` as the reason. `vervain launch` finds that by itself once the process has ended, in whatever
+    /// way. A launcher with PMIx is asked to abort the job with status 1, and may end this process before the function returns.
+    /// In a child made by fork(2) it does nothing.
+    ///
+    /// It takes no lock of this crate's, for exit(3) may have been called by a handler of a signal.
+    pub fn desert(&self, sentence: &str) {
+        if self.check_process().is_ok() {
+            self.joined.exchange.desert(sentence);
+        }
     }
 
     /// Leaves the job. Other ranks are not waited for: where that is wanted, [`fence`](Job::fence) first.

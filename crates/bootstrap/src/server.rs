@@ -138,6 +138,12 @@ impl Server {
         None
     }
 
+    /// Whether a rank has joined the job and not left it. One whose process ends so has failed, whatever its exit status: the
+    /// others wait for it.
+    pub fn is_member(&self, rank: u32) -> bool {
+        self.rank(rank).is_some_and(|rank| rank.joined)
+    }
+
     /// That the process of a rank has ended: fences will not be over any more, and those who wait in one are told.
     pub fn ended(&mut self, rank: u32) {
         if let Some(seat) = self.rank_mut(rank) {
@@ -346,6 +352,20 @@ mod tests {
             assert_eq!(heard(&mut peers[0]), refused);
             assert_eq!(ask(&mut server, &mut peers, 1, &Request::Fence), Ok(refused));
         }
+    }
+
+    #[test]
+    fn a_rank_is_a_member_until_it_finalizes_also_after_its_connection_has_closed() {
+        let (server, _seats) = Server::new(1).unwrap();
+        assert!(!server.is_member(0), "it has not joined");
+        let (mut server, mut peers) = job(2);
+        assert_eq!(ask(&mut server, &mut peers, 1, &Request::Finalize), Ok(Some(Reply::Done)));
+        drop(peers);
+        for rank in 0..2 {
+            assert_eq!(server.serve(rank), None);
+            assert_eq!(server.is_member(rank), rank == 0);
+        }
+        assert!(!server.is_member(2), "there is no such rank");
     }
 
     #[test]

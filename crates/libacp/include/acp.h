@@ -47,7 +47,8 @@ typedef int64_t acp_handle_t;
  * be a rank only once. Returns 0, or -1 after one sentence on standard error. */
 int acp_init(int *argc, char ***argv);
 
-/* Waits for what this rank has issued and for all ranks to call it, frees everything and leaves the job. Returns 0 or -1. */
+/* Waits for what this rank has issued and for all ranks to call it, frees everything and leaves the job. Returns 0 or -1. A rank
+ * that ends without it, with whatever status, ends the job with a sentence. */
 int acp_finalize(void);
 
 /* Gives this process the number `rank`, from 0 to acp_procs() - 1, each of them to one process. Returns once all ranks have called
@@ -418,7 +419,7 @@ acp_deque_t acp_create_deque(size_t size, int rank);
 /* Frees the deque. */
 void acp_destroy_deque(acp_deque_t deque);
 
-/* Bytes that it has; 1 if it has none, 0 if it has some; bytes that it has room for, a multiple of 8. One round trip. */
+/* Bytes that it has; 1 if it has none, 0 if it has some; bytes that it has room for. One round trip. */
 size_t acp_size_deque(acp_deque_t deque);
 int acp_empty_deque(acp_deque_t deque);
 size_t acp_capacity_deque(acp_deque_t deque);

@@ -71,5 +71,5 @@ pub extern "C" fn acp_procs() -> c_int {
 
 /// The number of colors.
 pub extern "C" fn acp_colors() -> c_int {
-    process::rank_for("acp_colors").map_or(-1, |world| world.colours().cast_signed())
+    process::rank_for("acp_colors").map_or(-1, |world| world.colors().cast_signed())
 }

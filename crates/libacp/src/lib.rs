@@ -24,6 +24,12 @@ mod workspace;
 
 use vervain_symver::export;
 
+/// Called by exit(3), and when a program returns from main.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+// SAFETY: the linker calls each pointer of .fini_array once, without arguments.
+static ENDS: extern "C" fn() = process::process_ends;
+
 export!(
     default "ACP_3.0" from job:
     acp_abort,

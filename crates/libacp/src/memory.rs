@@ -14,6 +14,9 @@ const NULL: u64 = 0;
 pub extern "C" fn acp_query_starter_ga(rank: c_int) -> u64 {
     let Some(world) = process::rank_for("acp_query_starter_ga") else { return NULL };
     let starter = u32::try_from(rank).ok().and_then(|rank| world.starter(rank));
+    if starter.is_none() {
+        error::note("acp_query_starter_ga", format!("there is no rank {rank}: the job has {}", world.size()));
+    }
     starter.map_or(NULL, |ga| ga.0)
 }
 
@@ -77,5 +80,5 @@ pub extern "C" fn acp_query_rank(ga: u64) -> c_int {
 /// The color of a global address.
 pub extern "C" fn acp_query_color(ga: u64) -> c_int {
     let world = process::rank_for("acp_query_color");
-    world.and_then(|world| world.colour_of(GlobalAddress(ga))).map_or(-1, u32::cast_signed)
+    world.and_then(|world| world.color_of(GlobalAddress(ga))).map_or(-1, u32::cast_signed)
 }

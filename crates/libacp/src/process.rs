@@ -188,6 +188,32 @@ fn take() -> Result<*mut World, String> {
     if world.is_null() { Err(why_not().into()) } else { Ok(world) }
 }
 
+/// Called by exit(3), and when a program returns from main. If this rank has not called `acp_finalize`, the others would wait for
+/// it for ever: they are ended.
+///
+/// As a destructor of the library's it comes after the program's functions of atexit(3) and its destructors, which may still call
+/// `acp_finalize`. It takes no lock of this library's, since a handler of a signal may have called exit(3) in the midst of any
+/// function here. A child made by fork(2) is in a phase of its own; one made by clone(2) has another process number than the job.
+pub extern "C" fn process_ends() {
+    if PHASE.load(Ordering::Acquire) != RANK {
+        return;
+    }
+    if let Some(ender) = ENDER.get() {
+        flush_output();
+        ender.desert("it ended without acp_finalize");
+    }
+}
+
+/// Writes what the program has printed. exit(3) does so later, when the launcher may have killed this process. Standard output
+/// only: another thread may hold the lock of standard input for as long as nothing comes.
+fn flush_output() {
+    unsafe extern "C" {
+        static stdout: *mut libc::FILE;
+    }
+    // SAFETY: the C library's own stream, which it keeps until the process has ended.
+    unsafe { libc::fflush(stdout) };
+}
+
 /// A child made by fork(2) has this memory and not the progress thread, nor does the job count it. There the functions answer as
 /// before `acp_init`; what the world has in memory stays.
 fn watch_forks() {

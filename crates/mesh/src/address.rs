@@ -61,9 +61,9 @@ impl Doors {
         Doors { first: doors[0], second: doors.get(1).copied() }
     }
 
-    /// The one for this colour: the last where there are fewer.
-    pub fn of(&self, colour: u32) -> Door {
-        self.second.filter(|_| colour > 0).unwrap_or(self.first)
+    /// The one for this color: the last where there are fewer.
+    pub fn of(&self, color: u32) -> Door {
+        self.second.filter(|_| color > 0).unwrap_or(self.first)
     }
 
     pub(crate) fn is_possible(&self) -> bool {

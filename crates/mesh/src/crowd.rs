@@ -222,7 +222,7 @@ impl Crowd {
             block: BLOCK,
             connections: PLACES,
             doors: self.doors,
-            colours: self.home.ports.borrow().len() as u32,
+            colors: self.home.ports.borrow().len() as u32,
             hello,
             give_up: std::time::Duration::from_secs(120),
             seed: u64::from_le_bytes(random()?),

@@ -62,7 +62,7 @@ impl Mesh {
             block: BLOCK,
             connections: options.connections,
             doors,
-            colours: addresses.len() as u32,
+            colors: addresses.len() as u32,
             hello,
             give_up: options.give_up,
             seed: u64::from_le_bytes(random()?),
@@ -148,9 +148,9 @@ impl Mesh {
         self.pool.config().size
     }
 
-    /// Devices that this process uses; colours are below.
-    pub fn colours(&self) -> u32 {
-        self.pool.config().colours
+    /// Devices that this process uses; colors are below.
+    pub fn colors(&self) -> u32 {
+        self.pool.config().colors
     }
 
     /// The devices in use.
@@ -158,10 +158,10 @@ impl Mesh {
         &self.pool.fabric().ports
     }
 
-    /// The open connection to `rank` by `colour`, whose [`Event::Opened`] was taken.
+    /// The open connection to `rank` by `color`, whose [`Event::Opened`] was taken.
     #[inline]
-    pub fn find(&self, rank: u32, colour: u32) -> Option<Link> {
-        self.pool.find(rank, colour)
+    pub fn find(&self, rank: u32, color: u32) -> Option<Link> {
+        self.pool.find(rank, color)
     }
 
     /// The connections by which a peer may post: open ones, those that close, and those of which this side does not know yet that
@@ -175,7 +175,7 @@ impl Mesh {
         self.pool.hello(link)
     }
 
-    /// The rank at the other end, and the colour.
+    /// The rank at the other end, and the color.
     pub fn peer(&self, link: Link) -> (u32, u32) {
         self.pool.peer(link)
     }
@@ -323,10 +323,10 @@ impl Mesh {
         Ok(())
     }
 
-    /// Connects to `rank` by `colour`, unless it is or will be connected; [`Event::Opened`] tells. Also to the own rank. Those that
+    /// Connects to `rank` by `color`, unless it is or will be connected; [`Event::Opened`] tells. Also to the own rank. Those that
     /// wait for a place get it in the order of the calls.
-    pub fn want(&mut self, rank: u32, colour: u32) {
-        self.pool.want(Instant::now(), rank, colour);
+    pub fn want(&mut self, rank: u32, color: u32) {
+        self.pool.want(Instant::now(), rank, color);
     }
 
     /// Polls [`Port::service`] once: answers what came to the door, appends commands to `commands`, and says how many completions

@@ -78,15 +78,15 @@ pub enum Event {
         link: Link,
         /// To which rank.
         rank: u32,
-        /// By which colour.
-        colour: u32,
+        /// By which color.
+        color: u32,
     },
     /// It cannot be made or closed, and the job cannot go on.
     Failed {
         /// The rank that is not reached; the own one where this process has no place in the job.
         rank: u32,
-        /// By which colour.
-        colour: u32,
+        /// By which color.
+        color: u32,
         /// The reason.
         error: Error,
     },

@@ -10,10 +10,10 @@ pub struct Table<V> {
     shift: u32,
 }
 
-/// The key of a rank and a colour.
+/// The key of a rank and a color.
 #[inline]
-pub fn key(rank: u32, colour: u32) -> u64 {
-    u64::from(rank) << 32 | u64::from(colour)
+pub fn key(rank: u32, color: u32) -> u64 {
+    u64::from(rank) << 32 | u64::from(color)
 }
 
 impl<V: Copy> Table<V> {
@@ -106,8 +106,8 @@ mod tests {
                     model.remove(&wanted);
                 }
                 for rank in 0..12 {
-                    for colour in 0..2 {
-                        let wanted = key(rank * 0x1000, colour);
+                    for color in 0..2 {
+                        let wanted = key(rank * 0x1000, color);
                         assert_eq!(table.get(wanted), model.get(&wanted).copied());
                     }
                 }

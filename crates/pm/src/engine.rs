@@ -22,8 +22,8 @@ use crate::window::Window;
 pub(crate) const QUEUE: u32 = 64;
 /// Of the mesh's ports, the one that a context has.
 pub(crate) const PORT: usize = 0;
-/// The colour of all its connections.
-pub(crate) const COLOUR: u32 = 0;
+/// The color of all its connections.
+pub(crate) const COLOR: u32 = 0;
 /// In the ids of requests: it is a write or a read, with its number below; else a message, with its slot.
 pub(crate) const RDMA: u64 = 1 << 62;
 /// Completions that are taken by one call.
@@ -178,15 +178,15 @@ impl Engine {
     /// The connection to a node; without one it is asked for, and there will be one.
     #[inline]
     pub fn connection(&mut self, node: u32) -> Option<Link> {
-        self.mesh.find(node, COLOUR).or_else(|| self.connect(node))
+        self.mesh.find(node, COLOR).or_else(|| self.connect(node))
     }
 
     #[cold]
     fn connect(&mut self, node: u32) -> Option<Link> {
-        self.mesh.want(node, COLOUR);
+        self.mesh.want(node, COLOR);
         self.look_for_peers();
         // One that has just been made is used first: else it might be closed at once, for another one that is wanted.
-        let found = self.mesh.find(node, COLOUR);
+        let found = self.mesh.find(node, COLOR);
         if found.is_none() {
             // Also where nothing has come: what was asked is to be asked again.
             self.progress(Instant::now());

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use vervain_mesh::Link;
 use vervain_rdma::{Completion, RemoteAddr, SendRequest};
 
-use crate::engine::{COLOUR, Engine, NO_LINK, QUEUE, RDMA, is_refusal};
+use crate::engine::{COLOR, Engine, NO_LINK, QUEUE, RDMA, is_refusal};
 use crate::error::{Error, Result};
 use crate::locks::AddrHandle;
 use crate::send::STOPPED;
@@ -153,7 +153,7 @@ impl Engine {
         if self.connections[link.index as usize].operations >= QUEUE {
             // When the last one is over, and others wait for the place, the connection is not that to the node any more.
             self.look_for_completions();
-            let Some(found) = self.mesh.find(node, COLOUR) else { return self.no_room() };
+            let Some(found) = self.mesh.find(node, COLOR) else { return self.no_room() };
             link = found;
         }
         if self.connections[link.index as usize].operations_broken {

@@ -4,7 +4,7 @@
 use vervain_mesh::Link;
 use vervain_rdma::SendRequest;
 
-use crate::engine::{COLOUR, Engine, NO_LINK, QUEUE};
+use crate::engine::{COLOR, Engine, NO_LINK, QUEUE};
 use crate::error::{Error, Result};
 
 const FULL: Error = Error::plain(libc::ENOBUFS, "no send buffer is free, or the node is not connected yet");
@@ -73,7 +73,7 @@ impl Engine {
         // The buffer of a message that is over is the next, since it is in the cache. When the last one is over, and others wait for
         // the place, the connection is not that to the node any more.
         self.look_for_completions();
-        self.mesh.find(node, COLOUR).filter(|link| self.connections[link.index as usize].messages < QUEUE)
+        self.mesh.find(node, COLOR).filter(|link| self.connections[link.index as usize].messages < QUEUE)
     }
 
     /// Looks at all that could make room, for the next try.

@@ -28,6 +28,15 @@ fn python() -> Option<PathBuf> {
     None
 }
 
+/// Files and folders below one, in the order of their names.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()).collect();
+    let folders: Vec<_> = found.iter().filter(|path| path.is_dir()).cloned().collect();
+    found.extend(folders.iter().flat_map(|folder| files_below(folder)));
+    found.sort_unstable();
+    found
+}
+
 /// The test program on some numbers of ranks.
 fn holds(what: &str, python: &Path, variables: &[(&str, &Path)]) {
     let mut failures = Failures::default();
@@ -64,9 +73,13 @@ fn the_package_in_a_virtual_environment() {
     fs::create_dir_all(source.join("vervain_acp")).expect("a copy of the package");
     let files = fs::read_dir(root().join("python/vervain_acp")).expect("the package").flatten();
     let files = files.map(|file| Path::new("vervain_acp").join(file.file_name()));
-    for file in files.filter(|file| file.extension().is_some_and(|e| e == "py")).chain(["pyproject.toml".into()]) {
+    for file in files
+        .filter(|file| file.extension().is_some_and(|e| e == "py"))
+        .chain(["pyproject.toml", "setup.py"].map(Into::into))
+    {
         fs::copy(root().join("python").join(&file), source.join(&file)).expect("a file of the package");
     }
+    let before = files_below(&source);
     let mut pip = Command::new(environment.join("bin/python"));
     pip.args(["-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps"]).arg(&source);
     let installed = Job::start(&mut pip).finish(LIMIT);
@@ -74,6 +87,7 @@ fn the_package_in_a_virtual_environment() {
         return skip("this machine has no setuptools for /usr/bin/python3");
     }
     assert!(installed.success(), "{}", installed.describe());
+    assert_eq!(files_below(&source), before, "what pip leaves in the source tree");
     let library = acp::prefix().join("lib/libacp.so.3");
     holds("venv", &environment.join("bin/python"), &[("ACP_LIBRARY", &library)]);
 }

@@ -139,6 +139,25 @@ fn ranks_of_slurm_use_acp() {
     }
     failures.assert_none();
     ends(&started("abort", &["kill"]));
+    quits(started);
+}
+
+/// A rank that ends with status 0 and without acp_finalize has the others ended with a sentence, whatever the launcher makes of
+/// it. One that leaves in a function of atexit(3), or has a child that ends, does not.
+fn quits(started: impl Fn(&str, &[&str]) -> Finished) {
+    for how in ["return", "exit", "signal"] {
+        let end = started("quits", &[how, "sync"]);
+        println!("{how}: {:.2} s", end.took.as_secs_f64());
+        assert!(end.status.is_some_and(|status| !status.success()), "{}", end.describe());
+        let sentence = "rank 2 aborted the job with status 1: it ended without acp_finalize";
+        assert!(end.output.contains(sentence), "{}", end.describe());
+        assert!(!end.output.contains("FAIL"), "{}", end.describe());
+    }
+    let mut failures = Failures::default();
+    for how in ["atexit", "child"] {
+        acp::judge(how, 3, &started("quits", &[how]), &mut failures);
+    }
+    failures.assert_none();
 }
 
 /// A rank was killed: the others have ended, with a sentence.
@@ -164,6 +183,7 @@ fn ranks_of_open_mpi_use_acp() {
     }
     failures.assert_none();
     ends(&started("abort", &["kill"]));
+    quits(started);
 }
 
 #[test]

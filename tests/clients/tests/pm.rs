@@ -166,10 +166,12 @@ fn a_node_that_dies_is_lost_to_those_who_send_to_it_and_to_no_others() {
     for variables in [&[][..], &[("PM_SRQ", "off")]] {
         let ways = ["auto", "roce", "window"];
         let lost = Program { name: "lost", ways: &ways, variables, ranks: &[3, 4], ..Default::default() };
-        // The shell is the rank's process, and ends well if the program holds, or was killed by SIGKILL.
+        // The shell is the rank's process, and ends well if the program holds, or was killed by SIGKILL. Then the shell leaves
+        // the job for the program, by Request::Finalize: else the launcher would end the others.
+        let script = r#""$0" || { test $? = 137 && printf '\1\0\0\0\5' >&"$VERVAIN_JOB_FD"; }"#;
         lost.run(|program| {
-            let arguments = ["-c", "\"$0\" || test $? = 137", &program.display().to_string()].map(str::to_owned);
-            ("sh".into(), arguments.to_vec())
+            let arguments = ["-c", script, &program.display().to_string()].map(str::to_owned);
+            ("bash".into(), arguments.to_vec())
         });
     }
 }

@@ -29,7 +29,7 @@ fn run(what: &str, count: u64, seed: u64) -> Result<()> {
         "flood" => flood(&world, count)?,
         "contacts" => contacts(&world, count)?,
         "keys" => keys(&world, count)?,
-        "colours" => colours(&world, count)?,
+        "colors" => colors(&world, count)?,
         "libraries" => libraries(&world, count)?,
         "heap-trips" => heap::round_trips(&world)?,
         "heap-threads" => heap::threads(&world, count)?,
@@ -315,23 +315,23 @@ fn moved(device: u32) -> Result<u64> {
     text.trim().parse::<u64>().map(|words| words * 4).map_err(|error| other(format!("{file}: {error}")))
 }
 
-/// A region of each colour at each rank: accesses go by the device of the region's colour, and by no other.
-fn colours(world: &World, count: u64) -> Result<()> {
+/// A region of each color at each rank: accesses go by the device of the region's color, and by no other.
+fn colors(world: &World, count: u64) -> Result<()> {
     const LEN: usize = 4096;
-    if world.colours() != 2 || world.region(LEN, 2).is_ok() {
-        return Err(other(format!("{} colours, and a third one", world.colours())));
+    if world.colors() != 2 || world.region(LEN, 2).is_ok() {
+        return Err(other(format!("{} colors, and a third one", world.colors())));
     }
     let own = world.region(LEN, 0)?;
-    for colour in [0, 1] {
-        let region = world.region(LEN, colour)?;
+    for color in [0, 1] {
+        let region = world.region(LEN, color)?;
         let here = starter(world, world.rank())?;
         world.store(here.cast(), region.at::<u8>(0))?;
         world.sync()?;
         if world.rank() == 0 {
             world.complete(world.copy_values::<u64>(here.add(1), starter(world, 1)?, 1, Order::Now)?)?;
             let far = world.load(here.add(1).cast::<GlobalPtr<u64>>())?;
-            if world.colour_of(far.address()) != Some(colour) || world.rank_of(far.address()) != Some(1) {
-                return Err(other(format!("{far:?} is not of colour {colour}")));
+            if world.color_of(far.address()) != Some(color) || world.rank_of(far.address()) != Some(1) {
+                return Err(other(format!("{far:?} is not of color {color}")));
             }
             let before = [moved(0)?, moved(1)?];
             for i in 0..count {
@@ -342,13 +342,13 @@ fn colours(world: &World, count: u64) -> Result<()> {
                 let mut seen = [0; LEN / 8];
                 world.read(own.at(0), &mut seen)?;
                 if seen[0] != i + 1 || seen[1..].iter().any(|word| *word != i) {
-                    return Err(other(format!("colour {colour}: {seen:?} in round {i}")));
+                    return Err(other(format!("color {color}: {seen:?} in round {i}")));
                 }
             }
             let bytes = [moved(0)? - before[0], moved(1)? - before[1]];
-            let (by_it, by_the_other) = (bytes[colour as usize], bytes[1 - colour as usize]);
+            let (by_it, by_the_other) = (bytes[color as usize], bytes[1 - color as usize]);
             if by_it < count * 2 * LEN as u64 || by_the_other > count * LEN as u64 / 4 {
-                return Err(other(format!("colour {colour}: the two devices have moved {bytes:?} bytes")));
+                return Err(other(format!("color {color}: the two devices have moved {bytes:?} bytes")));
             }
         }
         world.sync()?;

@@ -42,7 +42,7 @@ enum Step {
 
 #[derive(Debug, Clone, Copy)]
 struct Operation {
-    /// To whom, and by which colour; for messages.
+    /// To whom, and by which color; for messages.
     _peer: (u32, u32),
     step: Step,
     value: u64,
@@ -275,19 +275,19 @@ impl State {
             return;
         }
         self.left -= 1;
-        let (rank, colour) = (self.rng.u32(0..self.mesh.size()), self.rng.u32(0..self.mesh.colours()));
+        let (rank, color) = (self.rng.u32(0..self.mesh.size()), self.rng.u32(0..self.mesh.colors()));
         let step = if self.rng.bool() { Step::Write } else { Step::Ask };
         let value = self.rng.u64(..);
-        self.operations[slot] = Some(Operation { _peer: (rank, colour), step, value, link: None });
-        match self.mesh.find(rank, colour) {
+        self.operations[slot] = Some(Operation { _peer: (rank, color), step, value, link: None });
+        match self.mesh.find(rank, color) {
             Some(link) => {
                 if let Err(error) = self.begin(slot, link) {
                     self.failure.get_or_insert(error.to_string());
                 }
             }
             None => {
-                self.waiting.entry((rank, colour)).or_default().push(slot);
-                self.mesh.want(rank, colour);
+                self.waiting.entry((rank, color)).or_default().push(slot);
+                self.mesh.want(rank, color);
             }
         }
     }
@@ -323,9 +323,9 @@ impl State {
 
     /// Where this rank's slot is in the memory of the peer.
     fn place_at_peer(&self, link: Link, slot: usize) -> vervain_rdma::RemoteAddr {
-        let (_, colour) = self.mesh.peer(link);
+        let (_, color) = self.mesh.peer(link);
         let (parts, _) = self.mesh.hello(link).as_chunks::<16>();
-        let part = parts[(colour as usize).min(parts.len() - 1)];
+        let part = parts[(color as usize).min(parts.len() - 1)];
         let word = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
         let memory = RemoteMemory { addr: word(0), rkey: word(8) as u32, len: 0 };
         memory.at(((self.mesh.rank() as usize * AT_ONCE + slot) * SLOT) as u64)

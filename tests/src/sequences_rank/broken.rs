@@ -99,17 +99,17 @@ fn all_say(errors: impl IntoIterator<Item = Option<vervain_acp::Error>>, what: &
 fn headers(heap: &Heap<'_>, rank: u32) -> Result<()> {
     let (vector, deque) = (Vector::create(heap, 100, rank)?, Deque::create(heap, 104, rank)?);
     deque.push_back(heap, Source::Here(&[5; 100]))?;
-    // Words: kind, address, capacity, start, size.
-    let words = [
-        (0, vec![0, 1, u64::MAX]),
-        (1, vec![0, 1, u64::MAX]),
-        (2, vec![0, 96, 99, 101, 1 << 48, u64::MAX, u64::MAX - 7]),
-        (3, vec![104, 1 << 40, u64::MAX]),
-        (4, vec![105, 1 << 47, u64::MAX]),
-    ];
-    for (word, values) in words {
-        for value in values {
-            let what = format!("word {word} is {value:#x}");
+    let addresses = vec![0, 1, u64::MAX];
+    let starts = vec![104, 1 << 40, u64::MAX];
+    let sizes = vec![105, 1 << 47, u64::MAX];
+    let capacities = vec![0, 96, 99, 105, 1 << 48, u64::MAX, u64::MAX - 7];
+    let blocks = vec![0, 96, 103, 105, 1 << 48, u64::MAX, u64::MAX - 7];
+    let kinds = vec![0, 1, u64::MAX];
+    let of_vector = [&addresses, &sizes, &capacities, &blocks, &kinds];
+    let of_deque = [&addresses, &starts, &sizes, &capacities, &blocks, &kinds];
+    for (word, values) in (0..).zip(of_vector) {
+        for &value in values {
+            let what = format!("word {word} of a vector is {value:#x}");
             with(heap, vector.address().add(8 * word), value, || {
                 let errors = [
                     vector.len(heap).err(),
@@ -129,6 +129,11 @@ fn headers(heap: &Heap<'_>, rank: u32) -> Result<()> {
                 ];
                 all_say(errors, &what)
             })?;
+        }
+    }
+    for (word, values) in (0..).zip(of_deque) {
+        for &value in values {
+            let what = format!("word {word} of a deque is {value:#x}");
             with(heap, deque.address().add(8 * word), value, || {
                 let errors = [
                     deque.extents(heap, 0, 100).err(),
@@ -140,7 +145,9 @@ fn headers(heap: &Heap<'_>, rank: u32) -> Result<()> {
             })?;
         }
     }
-    with(heap, vector.address().add(24), 8, || all_say([vector.len(heap).err()], "a vector that begins at 8"))?;
+    with(heap, vector.address().add(16), 101, || {
+        all_say([vector.len(heap).err()], "a capacity that is not whole words")
+    })?;
     // One is not the other.
     all_say(
         [
@@ -177,12 +184,11 @@ fn lists(heap: &Heap<'_>, rank: u32) -> Result<()> {
         ]
     };
     let first = elements[0].0;
-    // Words: next, before, size, kind. A circle, back to the first or one element, a short cut, and nothing.
+    // Words: next, before, size. A circle, back to the first or one element, a short cut, and nothing.
     for (word, values) in [
         (0, vec![first, elements[1].0, elements[2].0, elements[4].0, list.address().0, 0, 1]),
         (8, vec![elements[2].0, list.address().0, 0, 1]),
         (16, vec![1 << 48, u64::MAX]),
-        (24, vec![0, u64::MAX]),
     ] {
         for value in values {
             with(heap, elements[2].add(word), value, || all_say(walks(), &format!("word {word} is {value:#x}")))?;

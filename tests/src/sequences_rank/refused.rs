@@ -111,7 +111,7 @@ fn elements(heap: &Heap<'_>, rank: u32) -> Result<()> {
     let (few, rest) = blocks.split_at(COUNT / 2);
     few.iter().try_for_each(|block| heap.free(*block))?;
     let half = free_bytes(heap, rank)?;
-    if half < COUNT * 34 {
+    if half < COUNT * 26 {
         must_be_refused("copies in an almost full heap", list.insert_range(heap, end, begin, end))?;
     }
     must(free_bytes(heap, rank)? == half, || "copies that were refused are still there".into())?;

@@ -8,7 +8,7 @@ use vervain_acp_heap::Heap;
 
 use crate::ring::allocate;
 use crate::source::{CHUNK, Element, MAX_BYTES, Source, or_free};
-use node::{COUNT, KIND, Links, NEXT, NODE, Node, PREVIOUS, pause, put, reserve};
+use node::{COUNT, HEADER_LEN, Links, NEXT, NODE, Node, PREVIOUS, pause, put, reserve};
 
 /// A list in global memory (`acp_list_t`): the address of its header, in the heap of the rank that it was made on; its elements may be
 /// of any. Any rank works on it by that; several at a time may read it, or one may change it.
@@ -33,7 +33,7 @@ impl List {
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank, or no memory left there. Else the job is broken.
     pub fn create(heap: &Heap<'_>, rank: u32) -> Result<Self> {
-        let address = allocate(heap, NODE, rank)?;
+        let address = allocate(heap, HEADER_LEN, rank)?;
         let mut batch = heap.world().batch();
         let put = node::put_header(&mut batch, address);
         or_free(heap, &mut batch, address, put)?;
@@ -133,7 +133,7 @@ impl List {
         let mut batch = heap.world().batch();
         let here = if let Source::Here(bytes) = value { bytes.len().min(CHUNK) } else { 0 };
         // None may be refused when some are written.
-        batch.reserve(2 * NODE + 3 * 8 + here)?;
+        batch.reserve(2 * HEADER_LEN + 3 * 8 + here)?;
         let element = allocate(heap, NODE + value.len(), rank)?;
         let filled = node::fill(&mut batch, element, (previous, next), value);
         if filled.is_err() {
@@ -182,7 +182,7 @@ impl List {
         put(&mut batch, node.previous, NEXT, node.next.0)?;
         put(&mut batch, node.next, PREVIOUS, node.previous.0)?;
         put(&mut batch, self.address, COUNT, count as u64)?;
-        put(&mut batch, node.at, KIND, 0)?;
+        put(&mut batch, node.at, NEXT, 0)?;
         batch.wait()?;
         heap.free(node.at)
     }

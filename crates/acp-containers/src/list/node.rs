@@ -6,26 +6,34 @@
 //! | 0 to 7 | the next node | the first element |
 //! | 8 to 15 | the node before | the last element |
 //! | 16 to 23 | bytes of the value | elements |
-//! | 24 to 31 | what it is | what it is |
-//! | 32 on | the value | |
+//! | 24 to 31 | the value | [`HEADER`] |
+//! | 32 on | more of the value | |
+//!
+//! Those words are where ACP 3.0.0 has them, for programs read them through `acp_query_address`. Elements have no word to spare
+//! for a mark: one that was erased names null as the next node.
 
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Place, Result, World};
 use vervain_acp_heap::Heap;
 
 use crate::source::{Element, MAX_BYTES, Source};
 
-/// Bytes of a node without the value.
-pub(super) const NODE: usize = 32;
+/// Bytes of an element before its value.
+pub(super) const NODE: usize = 24;
+/// Bytes of a header. So many are read of an element too: blocks are of whole units of 16 bytes, so that none with a node is
+/// shorter.
+pub(super) const HEADER_LEN: usize = 32;
 pub(super) const NEXT: u64 = 0;
 pub(super) const PREVIOUS: u64 = 8;
 pub(super) const COUNT: u64 = 16;
+/// Where a header is marked as one.
 pub(super) const KIND: u64 = 24;
+/// Blocks of a heap begin at multiples of so many bytes, nodes with them.
+const ALIGNMENT: u64 = 16;
 /// Accesses of one batch, after which it is waited for: fewer than may be outstanding.
 const AT_ONCE: usize = 1000;
 
-/// What a node says to be.
+/// The mark of a header: memory that is none has another one.
 const HEADER: u64 = u64::from_le_bytes(*b"a list::");
-const ELEMENT: u64 = u64::from_le_bytes(*b"an elem:");
 
 /// A node as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +62,7 @@ impl<'a> Links<'a> {
         if at.is_null() || self.header.is_null() {
             return Err(Error::refused("there is no list, or no element, at a null address"));
         }
-        batch.get(at, NODE, Order::Now)
+        batch.get(at, HEADER_LEN, Order::Now)
     }
 
     /// The node that a batch has got.
@@ -63,13 +71,18 @@ impl<'a> Links<'a> {
     /// The job is broken: what is there is no node of a list.
     pub fn read(&self, batch: &Batch<'_>, place: Place, at: GlobalAddress) -> Result<Node> {
         let [next, previous, size, kind] = std::array::from_fn(|i| batch.word(place, i));
-        let (what, word) = if at == self.header { ("list", HEADER) } else { ("element of a list", ELEMENT) };
+        let is_header = at == self.header;
+        let what = if is_header { "list" } else { "element of a list" };
         let broken = |why: String| Err(Error::broken(format!("there is no {what} at {at}: {why}")));
-        if kind != word {
-            return broken(format!("it is marked {kind:#x}, as one that was erased or never made"));
+        if is_header && kind != HEADER {
+            return broken(format!("it is marked {kind:#x}, as one that was destroyed or never made"));
         }
         let (next, previous) = (GlobalAddress(next), GlobalAddress(previous));
-        if [next, previous].iter().any(|node| self.world.rank_of(*node).is_none()) {
+        if next.is_null() {
+            return broken("it names no next one, as one that was erased or never made".into());
+        }
+        let is_node = |node: GlobalAddress| node.0.is_multiple_of(ALIGNMENT) && self.world.rank_of(node).is_some();
+        if !is_node(next) || !is_node(previous) {
             return broken(format!("its neighbours are at {previous} and {next}"));
         }
         if size > MAX_BYTES as u64 {
@@ -178,7 +191,7 @@ pub(super) fn fill(
     (previous, next): (GlobalAddress, GlobalAddress),
     value: Source<'_>,
 ) -> Result<()> {
-    batch.put_words(at, &[next.0, previous.0, value.len() as u64, ELEMENT], Order::Now)?;
+    batch.put_words(at, &[next.0, previous.0, value.len() as u64], Order::Now)?;
     value.copy_to(batch, at.add(NODE as u64), Order::Now)
 }
 
@@ -199,7 +212,7 @@ pub(super) fn relink(batch: &mut Batch<'_>, header: GlobalAddress, nodes: &[Node
 /// Gets room for writing links of so many nodes, a [`pause`] at a time, and some more: of the links none may be refused when some are
 /// written.
 pub(super) fn reserve(batch: &mut Batch<'_>, nodes: usize) -> Result<()> {
-    batch.reserve((nodes.min(AT_ONCE) + 4) * NODE)
+    batch.reserve((nodes.min(AT_ONCE) + 4) * HEADER_LEN)
 }
 
 /// Waits after many accesses, the one with the number `i` being the last of them, so that the memory of a batch stays small.
@@ -214,7 +227,7 @@ pub(super) fn free(
     nodes: impl Iterator<Item = GlobalAddress> + Clone,
 ) -> Result<()> {
     for (i, node) in nodes.clone().enumerate() {
-        put(batch, node, KIND, 0)?;
+        put(batch, node, NEXT, 0)?;
         pause(batch, i)?;
     }
     batch.clear()?;

@@ -57,10 +57,10 @@ impl Ring {
 
     /// Tells bytes of the ring's own from others.
     fn pieces<'a>(&self, address: GlobalAddress, len: usize) -> Result<Vec<Piece<'a>>> {
-        let Room { data, capacity, start } = self.room;
+        let Room { data, block, capacity, start } = self.room;
         // Addresses of one block are consecutive numbers.
         let (ahead, behind) = (address.0.wrapping_sub(data.0), data.0.wrapping_sub(address.0));
-        if len == 0 || (ahead >= capacity as u64 && behind >= len as u64) || capacity == 0 {
+        if len == 0 || (ahead >= block as u64 && behind >= len as u64) || block == 0 {
             return Ok(vec![Piece::Far((address, len))]);
         }
         let outside = || {
@@ -98,8 +98,13 @@ impl Ring {
         let size =
             old.size.checked_add(count).filter(|size| *size <= MAX_BYTES).ok_or_else(|| no_memory(count, None))?;
         if size > old.room.capacity {
-            return self.insert_anew(heap, batch, at, &pieces, size);
+            match old.room.widened(old.kind.grown(size)?, old.size) {
+                Some(room) => self.room = room,
+                None => return self.insert_anew(heap, batch, at, &pieces, size),
+            }
         }
+        // Where the bytes are still, by the capacity that goes on.
+        let from = self.room;
         self.size = size;
         let behind = old.size - at;
         let is_front = old.kind == Kind::Deque && at < behind;
@@ -110,11 +115,11 @@ impl Ring {
             reserve(batch, if is_front { at } else { behind }, here)?;
         }
         if is_front {
-            let start = old.room.start;
-            self.room.start = if start >= count { start - count } else { start + old.room.capacity - count };
-            is_read = slide(batch, (&old.room, 0), (&self.room, 0), at, count, false)?;
+            let Room { start, capacity, .. } = from;
+            self.room.start = if start >= count { start - count } else { start + capacity - count };
+            is_read = slide(batch, (&from, 0), (&self.room, 0), at, count, false)?;
         } else if behind > 0 {
-            is_read = slide(batch, (&old.room, at), (&old.room, at + count), behind, count, true)?;
+            is_read = slide(batch, (&from, at), (&from, at + count), behind, count, true)?;
         }
         let mut to = at;
         for piece in &pieces {
@@ -137,7 +142,7 @@ impl Ring {
         batch.wait()
     }
 
-    /// Inserts into a new block, of twice the capacity at least, and frees the old one.
+    /// Inserts into a new block, of twice the old one's bytes at least, and frees the old one.
     fn insert_anew(
         &mut self,
         heap: &Heap<'_>,
@@ -173,21 +178,21 @@ impl Ring {
     /// A block for `size` bytes, which are more than there is room for: it grows twofold, or as far as memory allows.
     fn new_room(&self, heap: &Heap<'_>, size: usize) -> Result<Room> {
         let rank = heap.world().rank_of(self.header).unwrap_or_default();
-        let least = rounded(size)?;
-        let twice = least.max((2 * self.room.capacity).min(MAX_BYTES));
+        let (capacity, least) = (self.kind.grown(size)?, rounded(size)?);
+        let twice = least.max((2 * self.room.block).min(MAX_BYTES));
         let data = allocate(heap, twice, rank).map(|data| (data, twice));
-        let (data, capacity) = match data {
+        let (data, block) = match data {
             Err(error) if error.is_refused() && least < twice => (allocate(heap, least, rank)?, least),
             found => found?,
         };
-        Ok(Room { data, capacity, start: 0 })
+        Ok(Room { data, block, capacity, start: 0 })
     }
 
     /// Writes the header, and frees the block that it has named before. Where that or copying the bytes was refused, the new block goes.
     fn move_in(&self, heap: &Heap<'_>, batch: &mut Batch<'_>, old: &Self, copied: Result<()>) -> Result<()> {
         let named = copied.and_then(|()| self.put_header(batch, old));
         or_free(heap, batch, self.room.data, named)?;
-        if old.room.capacity > 0 { heap.free(old.room.data) } else { Ok(()) }
+        if old.room.block > 0 { heap.free(old.room.data) } else { Ok(()) }
     }
 
     /// Erases bytes: the shorter side of a deque moves, or what is behind them in a vector.
@@ -225,14 +230,14 @@ impl Ring {
             self.put_header(batch, &old)?;
             return batch.wait();
         }
-        if self.size > old.room.capacity {
+        if self.size > old.room.block {
             self.size = old.size;
             self.room = self.new_room(heap, range.len())?;
             self.size = range.len();
             let copied = copy_spans(batch, &self.room.spans(0..range.len()), &from, Order::Now);
             return self.move_in(heap, batch, &old, copied);
         }
-        self.room.start = 0;
+        self.room = Room { start: 0, capacity: old.room.capacity.max(old.kind.grown(self.size)?), ..old.room };
         copy_spans(batch, &self.room.spans(0..range.len()), &from, Order::Now)?;
         self.put_header(batch, &old)?;
         batch.wait()
@@ -241,12 +246,17 @@ impl Ring {
     /// Makes room for `capacity` bytes at least.
     pub fn reserve(&mut self, heap: &Heap<'_>, batch: &mut Batch<'_>, capacity: usize) -> Result<()> {
         let old = *self;
-        let capacity = rounded(capacity)?;
+        let (block, capacity) = (rounded(capacity)?, old.kind.grown(capacity)?);
         if capacity <= old.room.capacity {
             return Ok(());
         }
+        if let Some(room) = old.room.widened(capacity, old.size) {
+            self.room = room;
+            self.put_header(batch, &old)?;
+            return batch.wait();
+        }
         let rank = heap.world().rank_of(self.header).unwrap_or_default();
-        self.room = Room { data: allocate(heap, capacity, rank)?, capacity, start: 0 };
+        self.room = Room { data: allocate(heap, block, rank)?, block, capacity, start: 0 };
         let copied = copy_spans(batch, &self.room.spans(0..self.size), &old.room.spans(0..old.size), Order::Now);
         self.move_in(heap, batch, &old, copied)
     }
@@ -269,9 +279,9 @@ impl Ring {
 
     /// Frees the block and the header, which is no ring's any more then.
     pub fn destroy(self, heap: &Heap<'_>, batch: &mut Batch<'_>) -> Result<()> {
-        batch.put_words(self.header, &[0], Order::Now)?;
+        batch.put_words(self.header.add(8 * self.kind.place() as u64), &[0], Order::Now)?;
         batch.wait()?;
-        if self.room.capacity > 0 {
+        if self.room.block > 0 {
             heap.free(self.room.data)?;
         }
         heap.free(self.header)

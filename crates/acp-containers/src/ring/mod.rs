@@ -1,8 +1,23 @@
 //! Rings: bytes in a block of a heap, which begin anywhere in it and go on at its start where it ends. A deque is one; a vector is
 //! one that begins at the block's start always, so that its bytes are consecutive.
 //!
-//! A header of five words names the block: kind, address, capacity, where the bytes begin, and how many they are. Whoever works on a
-//! ring reads the header first, believes of it what can be, and writes back the words that have changed, behind the bytes.
+//! A header names the block. Its first words are those of ACP 3.0.0, for programs read them through `acp_query_address`; behind
+//! them is what only this library knows:
+//!
+//! | word | vector | deque |
+//! |---|---|---|
+//! | 0 | address of the block | address of the block |
+//! | 1 | bytes | where the bytes begin |
+//! | 2 | capacity | bytes |
+//! | 3 | bytes of the block | capacity |
+//! | 4 | what it is | bytes of the block |
+//! | 5 | | what it is |
+//!
+//! The capacity grows as in ACP 3.0.0: to the bytes that there are, a vector's to a multiple of 8. The block grows twofold, so
+//! that the capacity mostly grows in it. Bytes of a deque go on at the block's start behind its *capacity*.
+//!
+//! Whoever works on a ring reads the header first, believes of it what can be, and writes back the words that have changed, after
+//! the bytes.
 
 mod edit;
 mod sequence;
@@ -16,12 +31,8 @@ use vervain_acp_heap::Heap;
 
 use crate::source::{CHUNK, MAX_BYTES, Span, check, or_free};
 
-/// Words of a header.
-const WORDS: usize = 5;
-/// Where they are: those behind the kind change.
-const DATA: u64 = 8;
-const START: u64 = 24;
-const SIZE: u64 = 32;
+/// Words of a header; a vector's last one is 0.
+const WORDS: usize = 6;
 
 /// Which container a ring is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +42,26 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The first word of its header: memory that is none has another one.
+    /// What its header is marked with: memory that is none has another word there.
     fn word(self) -> u64 {
         u64::from_le_bytes(match self {
             Self::Vector => *b"a vector",
             Self::Deque => *b"a deque:",
         })
+    }
+
+    /// Which word of the header has the mark.
+    fn place(self) -> usize {
+        match self {
+            Self::Vector => 4,
+            Self::Deque => 5,
+        }
+    }
+
+    /// The capacity that one grows to for so many bytes.
+    fn grown(self, bytes: usize) -> Result<usize> {
+        let rounded = rounded(bytes)?;
+        Ok(if self == Self::Deque { bytes } else { rounded })
     }
 
     fn name(self) -> &'static str {
@@ -51,11 +76,19 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Room {
     data: GlobalAddress,
+    /// Bytes of the block, at least the capacity.
+    block: usize,
     capacity: usize,
     start: usize,
 }
 
 impl Room {
+    /// The same block with a larger capacity. None if it is too small, or if the `size` bytes from `start` on pass the end of the
+    /// capacity so far: by the new one they would lie elsewhere.
+    fn widened(&self, capacity: usize, size: usize) -> Option<Self> {
+        (capacity <= self.block && size <= self.capacity - self.start).then_some(Self { capacity, ..*self })
+    }
+
     /// Where in the block the byte `index` is; `index` is at most the capacity.
     fn at(&self, index: usize) -> usize {
         let at = self.start + index;
@@ -98,7 +131,8 @@ impl Ring {
             },
         };
         let mut batch = heap.world().batch();
-        let put = batch.put_words(header, &[kind.word(), data.0, capacity as u64, 0, size as u64], Order::Now);
+        let made = Self { header, kind, room: Room { data, block: capacity, capacity, start: 0 }, size };
+        let put = batch.put_words(header, &made.words(), Order::Now);
         let put = or_free(heap, &mut batch, header, put);
         // Nothing is done to free null.
         or_free(heap, &mut batch, data, put)?;
@@ -118,25 +152,41 @@ impl Ring {
     /// # Errors
     /// The job is broken: what is there is no ring of this kind.
     pub fn read(world: &World, batch: &Batch<'_>, place: Place, kind: Kind, header: GlobalAddress) -> Result<Self> {
-        let [word, data, capacity, start, size] = std::array::from_fn(|i| batch.word(place, i));
+        let words: [u64; WORDS] = std::array::from_fn(|i| batch.word(place, i));
         let broken = |why: String| Err(Error::broken(format!("there is no {} at {header}: {why}", kind.name())));
-        if word != kind.word() {
-            return broken(format!("it begins with {word:#x}, as one that was destroyed or never made"));
+        let mark = words[kind.place()];
+        if mark != kind.word() {
+            return broken(format!("it is marked {mark:#x}, as one that was destroyed or never made"));
         }
-        let (capacity, start, size) = (capacity as usize, start as usize, size as usize);
-        if capacity > MAX_BYTES || !capacity.is_multiple_of(8) || size > capacity || (start > 0 && start >= capacity) {
+        let (data, [start, size, capacity, block]) = match kind {
+            Kind::Vector => (words[0], [0, words[1], words[2], words[3]]),
+            Kind::Deque => (words[0], [words[1], words[2], words[3], words[4]]),
+        };
+        let [start, size, capacity, block] = [start, size, capacity, block].map(|word| word as usize);
+        let is_whole = kind == Kind::Deque || capacity.is_multiple_of(8);
+        if block > MAX_BYTES || !block.is_multiple_of(8) || capacity > block || !is_whole {
+            return broken(format!("room for {capacity} bytes in a block of {block}"));
+        }
+        if size > capacity || (start > 0 && start >= capacity) {
             return broken(format!("{size} bytes from {start} on, with room for {capacity}"));
         }
-        if kind == Kind::Vector && start != 0 {
-            return broken(format!("its bytes begin at {start}"));
-        }
         let data = GlobalAddress(data);
-        if capacity > 0
-            && let Err(error) = check(world, data, capacity)
+        if block > 0
+            && let Err(error) = check(world, data, block)
         {
             return broken(error.to_string());
         }
-        Ok(Self { header, kind, room: Room { data, capacity, start }, size })
+        Ok(Self { header, kind, room: Room { data, block, capacity, start }, size })
+    }
+
+    /// The header's words.
+    fn words(&self) -> [u64; WORDS] {
+        let Room { data, block, capacity, start } = self.room;
+        let [block, capacity, start, size] = [block, capacity, start, self.size].map(|bytes| bytes as u64);
+        match self.kind {
+            Kind::Vector => [data.0, size, capacity, block, self.kind.word(), 0],
+            Kind::Deque => [data.0, start, size, capacity, block, self.kind.word()],
+        }
     }
 
     /// Reads the header: one round trip.
@@ -206,24 +256,16 @@ impl Ring {
         Ok(())
     }
 
-    /// Writes the words that tell where the bytes are, behind everything else.
+    /// Writes the words of the header that have changed, behind everything else.
     fn put_header(&self, batch: &mut Batch<'_>, old: &Self) -> Result<()> {
-        let Room { data, capacity, start } = self.room;
-        let words = [data.0, capacity as u64, start as u64, self.size as u64];
-        if (self.room.data, self.room.capacity) != (old.room.data, old.room.capacity) {
-            return batch.put_words(self.header.add(DATA), &words, Order::All);
-        }
-        if self.room.start != old.room.start {
-            return batch.put_words(self.header.add(START), &words[2..], Order::All);
-        }
-        if self.size != old.size {
-            return batch.put_words(self.header.add(SIZE), &words[3..], Order::All);
-        }
-        Ok(())
+        let (words, old) = (self.words(), old.words());
+        let differs = |i: &usize| words[*i] != old[*i];
+        let (Some(first), Some(last)) = ((0..WORDS).find(differs), (0..WORDS).rfind(differs)) else { return Ok(()) };
+        batch.put_words(self.header.add(8 * first as u64), &words[first..=last], Order::All)
     }
 }
 
-/// A capacity, in whole words.
+/// Bytes of a block, in whole words.
 fn rounded(bytes: usize) -> Result<usize> {
     if bytes > MAX_BYTES {
         return Err(no_memory(bytes, None));

@@ -45,7 +45,7 @@ macro_rules! sequence {
                 Ok(self.len(heap)? == 0)
             }
 
-            /// Bytes that it has room for without another allocation, a multiple of 8. One round trip.
+            /// Bytes that it has room for; a vector's are a multiple of 8. Its block may be larger. One round trip.
             ///
             /// # Errors
             /// As of [`destroy`](Self::destroy).

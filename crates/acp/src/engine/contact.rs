@@ -21,13 +21,13 @@ impl Engine {
             _ => op.src,
         };
         let Some(parts) = self.layout.parts(address) else { return };
-        match self.mesh.find(parts.rank, parts.colour) {
+        match self.mesh.find(parts.rank, parts.color) {
             // One that the mesh has opened just now has to be taken note of first.
             Some(link) if self.connections[link.index as usize].link == Some(link) => {
                 self.mesh.hold(link);
                 self.admit(i, link);
             }
-            _ => self.contact(i, parts.rank, parts.colour),
+            _ => self.contact(i, parts.rank, parts.color),
         }
     }
 
@@ -64,14 +64,14 @@ impl Engine {
     }
 
     #[cold]
-    fn contact(&mut self, i: u32, rank: u32, colour: u32) {
+    fn contact(&mut self, i: u32, rank: u32, color: u32) {
         let op = &mut self.ops[i as usize];
         op.place = Place::Contact;
         if op.work == Work::Serve {
             self.served_since.push_back((Instant::now(), i));
         }
-        self.contacts.entry((rank, colour)).or_default().push_back(i);
-        self.mesh.want(rank, colour);
+        self.contacts.entry((rank, color)).or_default().push_back(i);
+        self.mesh.want(rank, color);
     }
 
     /// Takes an operation out of those that wait for a connection.
@@ -96,11 +96,11 @@ impl Engine {
             any = true;
             match event {
                 Event::Opened(link) => self.opened(link),
-                Event::Closed { link, rank, colour } => {
+                Event::Closed { link, rank, color } => {
                     self.connections[link.index as usize] = Connection::default();
                     self.round_without(link);
-                    if self.contacts.contains_key(&(rank, colour)) {
-                        self.mesh.want(rank, colour);
+                    if self.contacts.contains_key(&(rank, color)) {
+                        self.mesh.want(rank, color);
                     }
                 }
                 Event::Failed { error, .. } => self.fail(error.into()),
@@ -110,15 +110,15 @@ impl Engine {
     }
 
     fn opened(&mut self, link: Link) {
-        let (rank, colour) = self.mesh.peer(link);
-        let Some(peer) = Peer::decode(self.mesh.hello(link), colour) else {
+        let (rank, color) = self.mesh.peer(link);
+        let Some(peer) = Peer::decode(self.mesh.hello(link), color) else {
             return self
                 .fail(Error::broken(format!("rank {rank} does not introduce itself as a rank of this job's program")));
         };
         self.stamps += 1;
         self.connections[link.index as usize] =
             Connection { link: Some(link), stamp: self.stamps, peer, ..Connection::default() };
-        for i in self.contacts.remove(&(rank, colour)).into_iter().flatten() {
+        for i in self.contacts.remove(&(rank, color)).into_iter().flatten() {
             self.mesh.hold(link);
             self.admit(i, link);
         }

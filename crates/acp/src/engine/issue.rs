@@ -30,7 +30,7 @@ fn post(qp: &Qp, request: SendRequest<'_, '_>, id: u64, step: Step) -> Result<St
 /// The last operation that was issued, for those that continue it.
 #[derive(Default)]
 pub(super) struct Last {
-    /// Ranks and colours of its source and destination.
+    /// Ranks and colors of its source and destination.
     ends: (u64, u64),
     after: i64,
     is_single: bool,
@@ -234,7 +234,7 @@ impl Engine {
     /// where their entry says, once it was read.
     #[cold]
     fn far_aligned(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
-        let read = || self.cached(address, self.mesh.find(parts.rank, parts.colour)?).map(|entry| entry.start);
+        let read = || self.cached(address, self.mesh.find(parts.rank, parts.color)?).map(|entry| entry.start);
         let start = if parts.key <= STARTERS { Some(0) } else { read() };
         start.map_or(Ok(()), |start| self.aligned(start + parts.offset, width, address))
     }
@@ -306,7 +306,7 @@ impl Engine {
         }
         let address = if op.work == Work::Put { op.dst } else { op.src };
         let Some(parts) = self.layout.parts(address) else { return false };
-        let Some(link) = self.mesh.find(parts.rank, parts.colour) else { return false };
+        let Some(link) = self.mesh.find(parts.rank, parts.color) else { return false };
         let connection = &self.connections[link.index as usize];
         if connection.link != Some(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
             return false;

@@ -430,17 +430,17 @@ impl Engine {
         &mut self,
         start: *mut libc::c_void,
         len: usize,
-        colour: u32,
+        color: u32,
         rights: Rights,
     ) -> Result<Registration> {
         // SAFETY: handed on to the caller.
-        unsafe { Registration::new(&self.domains(), start, len, colour as usize, rights) }
+        unsafe { Registration::new(&self.domains(), start, len, color as usize, rights) }
     }
 
     /// The starter memory of a rank; None for a rank that is none.
     pub fn starter(&self, rank: u32, which: u32) -> Option<GlobalAddress> {
         debug_assert!(which < STARTERS);
-        (rank < self.size).then(|| self.layout.address(Parts { rank, colour: 0, key: which + 1, offset: 0 }))
+        (rank < self.size).then(|| self.layout.address(Parts { rank, color: 0, key: which + 1, offset: 0 }))
     }
 }
 
@@ -540,7 +540,7 @@ pub(crate) fn hello(
     bytes.extend(table.to_le_bytes());
     bytes.extend(scratch.to_le_bytes());
     for port in 0..vervain_mesh::MAX_DEVICES {
-        // Connections of a colour that this rank has not got are its last port's.
+        // Connections of a color that this rank has not got are its last port's.
         let (table, scratch) = keys(port.min(ports - 1));
         bytes.extend(table.to_le_bytes());
         bytes.extend(scratch.to_le_bytes());
@@ -558,12 +558,12 @@ pub(crate) fn by_device(cap: AtomicCap) -> bool {
 impl Peer {
     const BYTES: usize = 17 + 8 * vervain_mesh::MAX_DEVICES;
 
-    /// What [`OwnMemory::hello`] of the peer says for connections of a colour.
-    pub fn decode(bytes: &[u8], colour: u32) -> Option<Self> {
+    /// What [`OwnMemory::hello`] of the peer says for connections of a color.
+    pub fn decode(bytes: &[u8], color: u32) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let keys = 16 + 8 * colour as usize;
+        let keys = 16 + 8 * color as usize;
         let (table, scratch, atomics) = (long(0), long(8), bytes[Self::BYTES - 1] == 1);
         Some(Self { table, scratch, table_key: short(keys), scratch_key: short(keys + 4), atomics })
     }

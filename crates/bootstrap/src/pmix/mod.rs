@@ -316,6 +316,11 @@ impl Exchange for Client {
         let _ = unsafe { (self.functions.abort)(status, sentence.as_ptr(), std::ptr::null_mut(), 0) };
     }
 
+    /// Launchers differ: if a process ends with status 0 and without PMIx_Finalize, Open MPI's ends the job, Slurm's does not.
+    fn desert(&self, sentence: &str) {
+        self.abort(1, sentence);
+    }
+
     fn finalize(&self) -> Result<()> {
         // SAFETY: it takes nothing.
         let status = unsafe { (self.functions.finalize)(std::ptr::null(), 0) };

@@ -80,7 +80,12 @@ fn program(args: &LaunchArgs) -> Result<Ready, (u8, anyhow::Error)> {
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
     Ended(ExitStatus),
-    Aborted { status: i32, sentence: String },
+    /// With status 0, and without leaving the job that it had joined.
+    Left,
+    Aborted {
+        status: i32,
+        sentence: String,
+    },
     Broken(String),
 }
 
@@ -89,7 +94,7 @@ impl Failure {
         let status = match self {
             Failure::Ended(status) => status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1),
             Failure::Aborted { status, .. } => *status,
-            Failure::Broken(_) => 1,
+            Failure::Left | Failure::Broken(_) => 1,
         };
         // exit(3) takes the low bits; a failure is never 0.
         (status & 0xff) as u8 | u8::from(status & 0xff == 0)
@@ -105,6 +110,9 @@ impl fmt::Display for Failure {
                 (None, Some(signal)) => write!(f, "was killed by {}", signals::name(signal)),
                 (None, None) => write!(f, "ended with {status}"),
             },
+            Failure::Left => {
+                f.write_str("ended with status 0 and without leaving its job (acp_finalize, pmCloseDevice)")
+            }
             Failure::Aborted { status, sentence } => {
                 // What a program says is for people, and must not steer their terminal.
                 let printable = sentence.trim().replace(char::is_control, " ");
@@ -398,6 +406,9 @@ impl Job {
             }
             if !status.success() {
                 self.fail(number, Failure::Ended(status));
+            } else if self.server.is_member(number) {
+                // The others would wait for it for ever, in the end of theirs if not before.
+                self.fail(number, Failure::Left);
             }
             self.server.ended(number);
         }
@@ -495,6 +506,7 @@ mod tests {
                 "aborted the job with status 3: two lines [2J",
             ),
             (Failure::Aborted { status: 512, sentence: "x".into() }, 1, "aborted the job with status 512: x"),
+            (Failure::Left, 1, "ended with status 0 and without leaving its job (acp_finalize, pmCloseDevice)"),
             (Failure::Broken("x".into()), 1, "has spoilt its connection to the launcher: x"),
         ] {
             assert_eq!((failure.exit_status(), failure.to_string().as_str()), (status, sentence));

@@ -36,7 +36,7 @@ impl<F: Fabric> Pool<F> {
     /// Nobody finds it any more.
     fn shut(&mut self, index: u32) {
         let peer = &self.peers[index as usize];
-        self.open.remove(key(peer.rank, peer.colour));
+        self.open.remove(key(peer.rank, peer.color));
         let place = &mut self.places[index as usize];
         (place.state, place.let_go) = (State::Closing, false);
         self.changing.push(index);

@@ -14,26 +14,26 @@ use crate::options::{Event, Link};
 use crate::table::key;
 
 impl<F: Fabric> Pool<F> {
-    /// Connects to `rank` by `colour`, unless it is or will be connected.
-    pub fn want(&mut self, now: Instant, rank: u32, colour: u32) {
+    /// Connects to `rank` by `color`, unless it is or will be connected.
+    pub fn want(&mut self, now: Instant, rank: u32, color: u32) {
         if rank >= self.config.size {
             let sentence = format!("there is no rank {rank}: the job has {}", self.config.size);
-            return self.fail(rank, colour, Error::new(sentence));
+            return self.fail(rank, color, Error::new(sentence));
         }
-        match self.used.get(key(rank, colour)) {
+        match self.used.get(key(rank, color)) {
             Some(index) => self.want_again(index),
-            None if self.wants.contains(rank, colour) => return,
+            None if self.wants.contains(rank, color) => return,
             None => {
-                let want = self.new_want(rank, colour);
+                let want = self.new_want(rank, color);
                 self.wants.insert(want);
             }
         }
         self.settle(now);
     }
 
-    fn new_want(&mut self, rank: u32, colour: u32) -> Want {
+    fn new_want(&mut self, rank: u32, color: u32) -> Want {
         self.turn += 1;
-        Want { rank, colour, turn: self.turn, rounds: 0, stage: Stage::New }
+        Want { rank, color, turn: self.turn, rounds: 0, stage: Stage::New }
     }
 
     /// A connection that has a place is wanted.
@@ -46,9 +46,9 @@ impl<F: Fabric> Pool<F> {
             }
             return;
         }
-        let (rank, colour) = (self.peers[index as usize].rank, self.peers[index as usize].colour);
+        let (rank, color) = (self.peers[index as usize].rank, self.peers[index as usize].color);
         if self.peers[index as usize].wanted.is_none() {
-            self.peers[index as usize].wanted = Some(self.new_want(rank, colour));
+            self.peers[index as usize].wanted = Some(self.new_want(rank, color));
         }
     }
 
@@ -56,16 +56,16 @@ impl<F: Fabric> Pool<F> {
     pub(super) fn serve(&mut self, now: Instant) {
         loop {
             let want = self.wants.located().next().copied();
-            match (want, self.knocks.first_colour()) {
-                (Some(want), colour) if colour.is_none() || !self.knocks.are_next => {
+            match (want, self.knocks.first_color()) {
+                (Some(want), color) if color.is_none() || !self.knocks.are_next => {
                     let Stage::Located(doors) = want.stage else { return };
-                    let Some(index) = self.take_free(self.port_for(want.colour)) else { return };
-                    self.wants.remove(want.rank, want.colour);
+                    let Some(index) = self.take_free(self.port_for(want.color)) else { return };
+                    self.wants.remove(want.rank, want.color);
                     self.knocks.are_next = true;
                     self.begin(now, index, want, doors);
                 }
-                (_, Some(colour)) => {
-                    let Some(index) = self.take_free(self.port_for(colour)) else { return };
+                (_, Some(color)) => {
+                    let Some(index) = self.take_free(self.port_for(color)) else { return };
                     self.knocks.are_next = false;
                     if let Some(knock) = self.knocks.pop() {
                         self.accept(now, index, knock);
@@ -79,14 +79,14 @@ impl<F: Fabric> Pool<F> {
     /// A want has a place.
     fn begin(&mut self, now: Instant, index: u32, want: Want, doors: Doors) {
         // The peer has asked already.
-        if let Some(knock) = self.knocks.remove(want.rank, want.colour) {
+        if let Some(knock) = self.knocks.remove(want.rank, want.color) {
             self.wants.insert(want);
             return self.accept(now, index, knock);
         }
         self.nonce += 1;
-        let id = Id { initiator: self.config.rank, colour: want.colour, nonce: self.nonce };
-        let (door, port) = (doors.of(want.colour), self.port_for(want.colour));
-        let peer = Peer { rank: want.rank, colour: want.colour, port, door, id, wanted: Some(want), ..Peer::NONE };
+        let id = Id { initiator: self.config.rank, color: want.color, nonce: self.nonce };
+        let (door, port) = (doors.of(want.color), self.port_for(want.color));
+        let peer = Peer { rank: want.rank, color: want.color, port, door, id, wanted: Some(want), ..Peer::NONE };
         self.occupy(index, State::Connecting, peer);
         let is_loop = want.rank == self.config.rank;
         let begun = if is_loop { self.connect_to_itself(index) } else { self.ask(now, index) };
@@ -122,19 +122,19 @@ impl<F: Fabric> Pool<F> {
     /// The place cannot be used for that: the job will end.
     pub(super) fn lose(&mut self, index: u32, error: Error) {
         let peer = &mut self.peers[index as usize];
-        let (rank, colour) = (peer.rank, peer.colour);
+        let (rank, color) = (peer.rank, peer.color);
         peer.wanted = None;
-        self.fail(rank, colour, error);
+        self.fail(rank, color, error);
         self.vacate(index);
     }
 
     pub(super) fn on_connect(&mut self, now: Instant, port: usize, knock: Knock) {
-        let colour = knock.id.colour;
+        let color = knock.id.color;
         // One that was closed comes late.
-        if colour >= MAX_DEVICES as u32 || port != self.port_for(colour) || self.closed.sent(&knock.id).is_some() {
+        if color >= MAX_DEVICES as u32 || port != self.port_for(color) || self.closed.sent(&knock.id).is_some() {
             return;
         }
-        let Some(index) = self.used.get(key(knock.rank, knock.id.colour)) else { return self.knock(port, knock) };
+        let Some(index) = self.used.get(key(knock.rank, knock.id.color)) else { return self.knock(port, knock) };
         let id = self.peers[index as usize].id;
         match self.places[index as usize].state {
             // Both have asked: the lower rank's attempt wins. The higher one accepts it in the place of its own.
@@ -161,9 +161,9 @@ impl<F: Fabric> Pool<F> {
 
     /// Opens this end in a place that was free.
     fn accept(&mut self, now: Instant, index: u32, knock: Knock) {
-        let (rank, colour) = (knock.rank, knock.id.colour);
-        let wanted = self.wants.remove(rank, colour);
-        let peer = Peer { rank, colour, port: self.port_for(colour), wanted, ..Peer::NONE };
+        let (rank, color) = (knock.rank, knock.id.color);
+        let wanted = self.wants.remove(rank, color);
+        let peer = Peer { rank, color, port: self.port_for(color), wanted, ..Peer::NONE };
         self.occupy(index, State::Accepted, peer);
         match self.prepare(index) {
             Ok(_) => self.accept_instead(now, index, knock),
@@ -189,7 +189,7 @@ impl<F: Fabric> Pool<F> {
     pub(super) fn turn_away(&mut self, now: Instant) {
         let wants = self.wants.located().count();
         for knock in self.knocks.without_hope(self.closing, wants) {
-            let port = self.port_for(knock.id.colour);
+            let port = self.port_for(knock.id.color);
             match self.robbed_for(knock.rank).and_then(|()| self.take_free(port)) {
                 Some(index) => self.accept(now, index, knock),
                 None => self.say(port, &knock.door, Message::Busy { id: knock.id }),
@@ -290,8 +290,8 @@ impl<F: Fabric> Pool<F> {
                     continue;
                 }
                 peer.repeat = None;
-                let (rank, colour) = (peer.rank, peer.colour);
-                self.fail(rank, colour, error);
+                let (rank, color) = (peer.rank, peer.color);
+                self.fail(rank, color, error);
                 continue;
             }
             match state {

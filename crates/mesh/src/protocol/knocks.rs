@@ -18,12 +18,12 @@ pub struct Knock {
 }
 
 impl Knock {
-    fn is_for(&self, rank: u32, colour: u32) -> bool {
-        (self.rank, self.id.colour) == (rank, colour)
+    fn is_for(&self, rank: u32, color: u32) -> bool {
+        (self.rank, self.id.color) == (rank, color)
     }
 }
 
-/// Those that wait: one of each rank and colour.
+/// Those that wait: one of each rank and color.
 #[derive(Default)]
 pub struct Knocks {
     queue: VecDeque<Knock>,
@@ -35,7 +35,7 @@ impl Knocks {
     /// Lets it wait, in place of an earlier attempt of the same peer. It comes back where there is no room.
     pub fn push(&mut self, knock: Knock) -> Result<(), Knock> {
         let has_room = self.queue.len() < MOST;
-        match self.queue.iter_mut().find(|there| there.is_for(knock.rank, knock.id.colour)) {
+        match self.queue.iter_mut().find(|there| there.is_for(knock.rank, knock.id.color)) {
             Some(there) if there.id.nonce <= knock.id.nonce => *there = knock,
             Some(_) => {}
             None if has_room => self.queue.push_back(knock),
@@ -52,8 +52,8 @@ impl Knocks {
         self.queue.pop_front()
     }
 
-    pub fn remove(&mut self, rank: u32, colour: u32) -> Option<Knock> {
-        let at = self.queue.iter().position(|there| there.is_for(rank, colour))?;
+    pub fn remove(&mut self, rank: u32, color: u32) -> Option<Knock> {
+        let at = self.queue.iter().position(|there| there.is_for(rank, color))?;
         self.queue.remove(at)
     }
 
@@ -61,9 +61,9 @@ impl Knocks {
         self.queue.len()
     }
 
-    /// The colour of the oldest.
-    pub fn first_colour(&self) -> Option<u32> {
-        self.queue.front().map(|first| first.id.colour)
+    /// The color of the oldest.
+    pub fn first_color(&self) -> Option<u32> {
+        self.queue.front().map(|first| first.id.color)
     }
 
     /// Takes those out that will not have one of `places` places that are going to be free, of which `wants` others want some:

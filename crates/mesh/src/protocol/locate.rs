@@ -164,7 +164,7 @@ impl<F: Fabric> Pool<F> {
             self.wants.remove_all(|want| matches!(want.stage, Stage::New) && leader_of(want.rank, block) == leader);
         for want in lost {
             let sentence = format!("rank {} cannot be found, for the address of process {leader}: {error}", want.rank);
-            self.fail(want.rank, want.colour, Error::new(sentence));
+            self.fail(want.rank, want.color, Error::new(sentence));
         }
     }
 
@@ -206,7 +206,7 @@ impl<F: Fabric> Pool<F> {
                 && repeat.is_due(now, &mut self.rng)
             {
                 let list = if repeat.is_silent(now, self.config.give_up) { &mut silent } else { &mut again };
-                list.push((want.rank, want.colour));
+                list.push((want.rank, want.color));
             }
         }
         for (rank, _) in again {
@@ -218,10 +218,10 @@ impl<F: Fabric> Pool<F> {
                 self.say(PORT, &doors.of(0), Message::Lookup { rank });
             }
         }
-        for (rank, colour) in silent {
-            self.wants.remove(rank, colour);
+        for (rank, color) in silent {
+            self.wants.remove(rank, color);
             let sentence = format!("rank {rank} is not known where it should be, after {:?}", self.config.give_up);
-            self.fail(rank, colour, Error::new(sentence));
+            self.fail(rank, color, Error::new(sentence));
         }
     }
 }

@@ -23,7 +23,7 @@ pub struct Id {
     /// The rank that asks for the connection.
     pub initiator: u32,
     /// Which pair of devices.
-    pub colour: u32,
+    pub color: u32,
     /// The initiator counts its attempts.
     pub nonce: u64,
 }
@@ -142,7 +142,7 @@ mod tests {
         Lanes { data: (0xff_ffff, 0xff_ffff), commands: (0xff_ffff, 0xff_ffff), mtu: 4096, reads: 255 };
 
     fn longest(hello: &[u8]) -> Envelope<'_> {
-        let id = Id { initiator: u32::MAX, colour: u32::MAX, nonce: u64::MAX };
+        let id = Id { initiator: u32::MAX, color: u32::MAX, nonce: u64::MAX };
         Envelope { from: u32::MAX, door: DOOR, message: Message::Connect { id, to: u32::MAX, lanes: LANES, hello } }
     }
 

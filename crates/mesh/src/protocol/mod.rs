@@ -71,7 +71,7 @@ pub struct Config {
     /// Its doors.
     pub doors: Doors,
     /// How many these are.
-    pub colours: u32,
+    pub colors: u32,
     /// What peers get with each connection.
     pub hello: Vec<u8>,
     /// How long a peer may be silent that was asked something.
@@ -87,7 +87,7 @@ pub struct Pool<F> {
     key: Option<Key>,
     places: Box<[Place]>,
     peers: Box<[Peer]>,
-    /// Places that are open, by rank and colour, of which the owner has heard: it may have to learn something of the peer first.
+    /// Places that are open, by rank and color, of which the owner has heard: it may have to learn something of the peer first.
     open: Table<Link>,
     /// Places that are not free.
     used: Table<u32>,
@@ -189,15 +189,15 @@ impl<F: Fabric> Pool<F> {
         &mut self.fabric
     }
 
-    /// The port that connections of this colour leave by.
-    pub fn port_for(&self, colour: u32) -> usize {
-        colour.min(self.config.colours - 1) as usize
+    /// The port that connections of this color leave by.
+    pub fn port_for(&self, color: u32) -> usize {
+        color.min(self.config.colors - 1) as usize
     }
 
-    /// The open connection to `rank` by `colour`, whose [`Event::Opened`] was taken.
+    /// The open connection to `rank` by `color`, whose [`Event::Opened`] was taken.
     #[inline]
-    pub fn find(&self, rank: u32, colour: u32) -> Option<Link> {
-        self.open.get(key(rank, colour))
+    pub fn find(&self, rank: u32, color: u32) -> Option<Link> {
+        self.open.get(key(rank, color))
     }
 
     /// Whether the place is in this life, and open.
@@ -296,10 +296,10 @@ impl<F: Fabric> Pool<F> {
         &self.peers[link.index as usize].hello
     }
 
-    /// The rank at the other end, and the colour.
+    /// The rank at the other end, and the color.
     pub fn peer(&self, link: Link) -> (u32, u32) {
         let peer = &self.peers[link.index as usize];
-        (peer.rank, peer.colour)
+        (peer.rank, peer.color)
     }
 
     /// The port of a connection, by its place in the list.
@@ -313,8 +313,8 @@ impl<F: Fabric> Pool<F> {
         if let Some(Event::Opened(link)) = event {
             // What the owner has not seen is not closed, so that it is that life.
             self.places[link.index as usize].unseen = false;
-            let (rank, colour) = self.peer(link);
-            self.open.insert(key(rank, colour), link);
+            let (rank, color) = self.peer(link);
+            self.open.insert(key(rank, color), link);
             self.due |= self.hungry;
         }
         event
@@ -396,8 +396,8 @@ impl<F: Fabric> Pool<F> {
         self.fail(self.config.rank, 0, Error::new(sentence));
     }
 
-    fn fail(&mut self, rank: u32, colour: u32, error: Error) {
-        self.events.push_back(Event::Failed { rank, colour, error });
+    fn fail(&mut self, rank: u32, color: u32, error: Error) {
+        self.events.push_back(Event::Failed { rank, color, error });
     }
 
     /// What follows from any change: places that have become free go to those who wait, and others are freed for the rest.
@@ -431,7 +431,7 @@ impl<F: Fabric> Pool<F> {
 
     /// The place of that attempt, where it is known.
     fn place_of(&self, from: u32, id: &Id) -> Option<u32> {
-        let index = self.used.get(key(from, id.colour))?;
+        let index = self.used.get(key(from, id.color))?;
         (self.peers[index as usize].id == *id).then_some(index)
     }
 
@@ -444,7 +444,7 @@ impl<F: Fabric> Pool<F> {
 
     /// Begins a life of a place that was free.
     fn occupy(&mut self, index: u32, state: State, peer: Peer) {
-        self.used.insert(key(peer.rank, peer.colour), index);
+        self.used.insert(key(peer.rank, peer.color), index);
         self.changing.push(index);
         let place = &mut self.places[index as usize];
         *place = Place { state, life: place.life, ..Place::FREE };
@@ -471,15 +471,15 @@ impl<F: Fabric> Pool<F> {
         if place.state != State::Connecting {
             let peer = &self.peers[index as usize];
             let link = Link { index, life: place.life };
-            self.events.push_back(Event::Closed { link, rank: peer.rank, colour: peer.colour });
+            self.events.push_back(Event::Closed { link, rank: peer.rank, color: peer.color });
         }
         *place = Place { life: place.life.wrapping_add(1), ..Place::FREE };
         let peer = std::mem::replace(&mut self.peers[index as usize], Peer::NONE);
         self.changing.retain(|there| *there != index);
-        self.used.remove(key(peer.rank, peer.colour));
+        self.used.remove(key(peer.rank, peer.color));
         self.free.push(index);
         if let Err(error) = self.fabric.reset(index, peer.port) {
-            self.fail(peer.rank, peer.colour, error);
+            self.fail(peer.rank, peer.color, error);
         }
         if let Some(mut want) = peer.wanted {
             if matches!(want.stage, Stage::Locating(_)) {

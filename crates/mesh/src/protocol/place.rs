@@ -77,7 +77,7 @@ impl Farewell {
 /// The other end.
 pub struct Peer {
     pub rank: u32,
-    pub colour: u32,
+    pub color: u32,
     /// This side's port, by its place in the list.
     pub port: usize,
     pub door: Door,
@@ -96,10 +96,10 @@ pub struct Peer {
 impl Peer {
     pub const NONE: Peer = Peer {
         rank: 0,
-        colour: 0,
+        color: 0,
         port: 0,
         door: Door { site: Site::Lid(0), qpn: 0, qkey: 0 },
-        id: Id { initiator: 0, colour: 0, nonce: 0 },
+        id: Id { initiator: 0, color: 0, nonce: 0 },
         lanes: None,
         theirs: None,
         hello: Vec::new(),
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn the_last_ones_are_remembered() {
         let mut closed = Closed::new();
-        let id = |nonce| Id { initiator: 1, colour: 0, nonce };
+        let id = |nonce| Id { initiator: 1, color: 0, nonce };
         for nonce in 0..REMEMBERED as u64 + 10 {
             closed.remember(id(nonce), nonce as u32);
         }

@@ -27,7 +27,7 @@ pub enum Stage {
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
     pub rank: u32,
-    pub colour: u32,
+    pub color: u32,
     /// Its turn; less is earlier.
     pub turn: u64,
     /// How often the peer was busy.
@@ -43,17 +43,17 @@ pub struct Wants {
 }
 
 impl Wants {
-    pub fn contains(&self, rank: u32, colour: u32) -> bool {
-        self.turns.contains_key(&key(rank, colour))
+    pub fn contains(&self, rank: u32, color: u32) -> bool {
+        self.turns.contains_key(&key(rank, color))
     }
 
     pub fn insert(&mut self, want: Want) {
-        self.turns.insert(key(want.rank, want.colour), want.turn);
+        self.turns.insert(key(want.rank, want.color), want.turn);
         self.by_turn.insert(want.turn, want);
     }
 
-    pub fn remove(&mut self, rank: u32, colour: u32) -> Option<Want> {
-        let turn = self.turns.remove(&key(rank, colour))?;
+    pub fn remove(&mut self, rank: u32, color: u32) -> Option<Want> {
+        let turn = self.turns.remove(&key(rank, color))?;
         self.by_turn.remove(&turn)
     }
 
@@ -83,7 +83,7 @@ impl Wants {
     pub fn remove_all(&mut self, is_it: impl Fn(&Want) -> bool) -> Vec<Want> {
         let found: Vec<_> = self.by_turn.values().filter(|want| is_it(want)).copied().collect();
         for want in &found {
-            self.remove(want.rank, want.colour);
+            self.remove(want.rank, want.color);
         }
         found
     }

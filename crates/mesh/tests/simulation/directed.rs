@@ -289,7 +289,7 @@ fn silence_ends_in_one_sentence() {
     assert_eq!(few.events(1), []);
     few.pass(Duration::from_secs(2));
     let events = few.events(1);
-    let [Event::Failed { rank: 2, colour: 0, error }] = &events[..] else { panic!("{events:?}") };
+    let [Event::Failed { rank: 2, color: 0, error }] = &events[..] else { panic!("{events:?}") };
     assert!(error.to_string().starts_with("rank 2 has not answered for 30s"), "{error}");
     few.pass(Duration::from_secs(60));
     assert_eq!(few.events(1), []);

@@ -52,8 +52,8 @@ pub fn behind(door: &Door) -> (usize, usize) {
     ((door.qpn >> 4) as usize, (door.qpn & 0xf) as usize)
 }
 
-pub fn doors(machine: u32, colours: u32) -> Doors {
-    Doors::new(&(0..colours).map(|port| door(machine, port)).collect::<Vec<_>>())
+pub fn doors(machine: u32, colors: u32) -> Doors {
+    Doors::new(&(0..colors).map(|port| door(machine, port)).collect::<Vec<_>>())
 }
 
 /// The machine and the place of a QP's number.

@@ -18,7 +18,7 @@ fn setting(connections: usize) -> Setting {
     Setting {
         seed: 1,
         machines: 16,
-        colours: 1,
+        colors: 1,
         block: 1024,
         connections,
         lost: 0,

@@ -24,7 +24,7 @@ fn another_version_is_one_sentence() {
 
 /// Messages with the right key that no rank of the job says.
 fn wrong(rng: &mut fastrand::Rng) -> Vec<u8> {
-    let id = Id { initiator: rng.u32(0..20), colour: rng.u32(0..5), nonce: rng.u64(1 << 40..) };
+    let id = Id { initiator: rng.u32(0..20), color: rng.u32(0..5), nonce: rng.u64(1 << 40..) };
     let hello: &[u8] = &[9; 64];
     let message = match rng.u32(0..12) {
         0 => Message::Registered,
@@ -32,7 +32,7 @@ fn wrong(rng: &mut fastrand::Rng) -> Vec<u8> {
         2 => Message::Lookup { rank: rng.u32(16..) },
         3 => Message::Found { rank: rng.u32(6..20), doors: doors(3, 1) },
         4 => Message::Connect { id, to: rng.u32(2..), lanes: LANES, hello },
-        5 => Message::Connect { id: Id { colour: rng.u32(2..), ..id }, to: 1, lanes: LANES, hello },
+        5 => Message::Connect { id: Id { color: rng.u32(2..), ..id }, to: 1, lanes: LANES, hello },
         6 => Message::Accept { id: Id { initiator: 0, ..id }, lanes: LANES, hello },
         7 => Message::Ready { id },
         8 => Message::Busy { id },
@@ -87,7 +87,7 @@ fn a_flood_of_connects_does_not_take_what_is_held() {
     few.pools[1].hold(held);
     for nonce in 0..20_000 {
         let from = rng.u32(2..16);
-        let id = Id { initiator: from, colour: rng.u32(0..2), nonce };
+        let id = Id { initiator: from, color: rng.u32(0..2), nonce };
         let connect = Message::Connect { id, to: 1, lanes: LANES, hello: b"" };
         few.pools[1].datagram(few.now, 0, &encoded(&KEY, EPOCH, from, connect));
     }

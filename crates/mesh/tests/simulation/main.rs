@@ -25,7 +25,7 @@ fn setting(seed: u64) -> Setting {
     Setting {
         seed,
         machines: rng.u32(2..=20),
-        colours: rng.u32(1..=2),
+        colors: rng.u32(1..=2),
         block: rng.u32(1..=8),
         connections: rng.usize(2..=8),
         lost: if harsh { rng.u32(0..30) } else { 0 },

@@ -17,7 +17,7 @@ pub const EPOCH: u32 = 3;
 pub struct Setting {
     pub seed: u64,
     pub machines: u32,
-    pub colours: u32,
+    pub colors: u32,
     pub block: u32,
     pub connections: usize,
     /// Of 100 datagrams.
@@ -176,7 +176,7 @@ impl World {
                 machine
             }
             Action::LeaderFound(machine, leader) => {
-                let found = doors(leader, self.colours_of(leader));
+                let found = doors(leader, self.colors_of(leader));
                 self.machines[machine].pool.leader_found(now, leader, Ok(found));
                 machine
             }
@@ -198,28 +198,28 @@ impl World {
         }
     }
 
-    fn colours_of(&self, machine: u32) -> u32 {
-        colours_of(&self.setting, machine)
+    fn colors_of(&self, machine: u32) -> u32 {
+        colors_of(&self.setting, machine)
     }
 
     fn begin_jobs(&mut self, machine: usize) {
         let now = self.instant();
         if !self.machines[machine].pool.registered() && self.now < 20_000 {
             let leader = leader_of(self.machines[machine].pool.config().rank, self.setting.block);
-            let found = doors(leader, self.colours_of(leader));
+            let found = doors(leader, self.colors_of(leader));
             self.machines[machine].pool.set_key(KEY);
             self.machines[machine].pool.introduce(now, found);
         }
         while self.machines[machine].jobs_left > 0 && self.machines[machine].under_way < self.setting.at_once {
             self.machines[machine].jobs_left -= 1;
             self.machines[machine].under_way += 1;
-            let (rank, colour) = (self.rng.u32(0..self.setting.machines), self.rng.u32(0..self.setting.colours));
+            let (rank, color) = (self.rng.u32(0..self.setting.machines), self.rng.u32(0..self.setting.colors));
             let kind = [Kind::Write, Kind::Command, Kind::Question][self.rng.usize(0..3)];
-            match self.machines[machine].pool.find(rank, colour) {
+            match self.machines[machine].pool.find(rank, color) {
                 Some(link) => self.begin(machine, link, kind),
                 None => {
-                    self.machines[machine].waiting.entry((rank, colour)).or_default().push(kind);
-                    self.machines[machine].pool.want(now, rank, colour);
+                    self.machines[machine].waiting.entry((rank, color)).or_default().push(kind);
+                    self.machines[machine].pool.want(now, rank, color);
                 }
             }
         }
@@ -344,12 +344,12 @@ impl World {
                 }
             }
             Event::Closed { .. } => self.closed += 1,
-            Event::Failed { rank, colour, error } => self.failed(machine, rank, colour, &error),
+            Event::Failed { rank, color, error } => self.failed(machine, rank, color, &error),
         }
     }
 
-    fn failed(&self, machine: usize, rank: u32, colour: u32, error: &Error) {
-        panic!("machine {machine}, to {rank} by {colour}, at {}: {error}", self.now);
+    fn failed(&self, machine: usize, rank: u32, color: u32, error: &Error) {
+        panic!("machine {machine}, to {rank} by {color}, at {}: {error}", self.now);
     }
 
     fn send_all(&mut self, machine: usize) {
@@ -380,9 +380,9 @@ impl World {
         let own = self.machines[machine].pool.config().rank;
         for rank in 0..self.setting.machines {
             let peer = self.places_of_ranks[rank as usize];
-            for colour in 0..self.setting.colours {
-                let there = self.open_end(peer, own, colour);
-                let (Some((here, to)), Some((theirs, back))) = (self.open_end(machine, rank, colour), there) else {
+            for color in 0..self.setting.colors {
+                let there = self.open_end(peer, own, color);
+                let (Some((here, to)), Some((theirs, back))) = (self.open_end(machine, rank, color), there) else {
                     continue;
                 };
                 assert_eq!((to, back), (theirs, here), "ranks {own} and {rank} have different connections open");
@@ -390,9 +390,9 @@ impl World {
         }
     }
 
-    fn open_end(&self, machine: usize, rank: u32, colour: u32) -> Option<(End, End)> {
+    fn open_end(&self, machine: usize, rank: u32, color: u32) -> Option<(End, End)> {
         let pool = &self.machines[machine].pool;
-        pool.fabric().connection(pool.find(rank, colour)?.index)
+        pool.fabric().connection(pool.find(rank, color)?.index)
     }
 
     pub fn is_done(&self) -> bool {
@@ -407,8 +407,8 @@ impl World {
 }
 
 /// Some have one device less.
-fn colours_of(setting: &Setting, machine: u32) -> u32 {
-    if machine % 3 == 2 { 1 } else { setting.colours }
+fn colors_of(setting: &Setting, machine: u32) -> u32 {
+    if machine % 3 == 2 { 1 } else { setting.colors }
 }
 
 pub fn config(setting: &Setting, rank: u32, machine: u32) -> Config {
@@ -419,8 +419,8 @@ pub fn config(setting: &Setting, rank: u32, machine: u32) -> Config {
         job_rank: machine,
         block: setting.block,
         connections: setting.connections,
-        doors: doors(machine, colours_of(setting, machine)),
-        colours: colours_of(setting, machine),
+        doors: doors(machine, colors_of(setting, machine)),
+        colors: colors_of(setting, machine),
         hello: rank.to_le_bytes().to_vec(),
         give_up: Duration::from_secs(30),
         seed: setting.seed.wrapping_mul(31).wrapping_add(u64::from(rank)),
