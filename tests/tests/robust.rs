@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vervain_config::{Setter, TABLE, Variable};
 use vervain_tests::{
-    Job, Leftovers, Runs, alone, c_program, have, have_c, must_hold, under_vervain, unswayed, vervain, way,
+    Job, Leftovers, Runs, alone, c_program, have, have_c, is_whole, must_hold, under_vervain, unswayed, vervain, way,
 };
 
 /// Every way to memory but the best.
@@ -100,7 +100,10 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
 #[test]
 fn threads_vanish_inside_calls() {
     run("lifecycle", &["thread_sys_exit"]);
-    run("lifecycle", &["thread_pthread_exit"]);
+    // What ships lets pthread_exit pass through its frames; the tests' build, whose panics unwind, aborts there.
+    if is_whole() {
+        run("lifecycle", &["thread_pthread_exit"]);
+    }
 }
 
 #[test]
