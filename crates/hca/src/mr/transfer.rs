@@ -371,7 +371,7 @@ impl LastWord {
 }
 
 /// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call. The last word of a message, and a message of one
-/// word, is loaded from local memory or stored there by this function (see [`LastWord`]).
+/// word, is loaded from local memory or stored there by this function (see `LastWord`).
 pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     if space.is_dead() {
         return Err(Fault::Gone);
