@@ -181,7 +181,7 @@ fn lists(heap: &Heap<'_>) -> Result<()> {
     })?;
     takes_besides(heap, 2 + COUNT + 4, "push_front and remove", blocks(1), || {
         let made = list.push_front(heap, Source::Here(&[77; 16]), further)?;
-        let element = Element { address: made.element.add(32), size: 16 };
+        let element = Element { address: made.element.add(24), size: 16 };
         must(list.remove(heap, element)? == 1, || "not one is erased".into())
     })?;
     takes_besides(heap, 1 + COUNT + 3 + COUNT + 2, "copies of a range and their erasure", blocks(COUNT), || {
