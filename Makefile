@@ -32,7 +32,7 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak bench results install uninstall clean fmt lint doc toolchain \
+.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -77,6 +77,11 @@ soak: build
 	    --package vervain-model --test protocols \
 	    --package vervain-tests --test acp_messages --test acp_maps --package vervain-client-tests --test window --test peach2 \
 	    -- --ignored --exact --nocapture soak
+
+# Part of soak: README's commands and the gate, as another user and as root, on machines that have nothing yet: roots that
+# mmdebstrap makes, of SUITES (bookworm, trixie, noble). Needs root; an hour for each.
+fresh:
+	@scripts/fresh.sh $(SUITES)
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
