@@ -20,6 +20,10 @@ one_of() {
 missing=
 for package in "$@"; do one_of "$package" || missing="$missing $package"; done
 [ -n "$missing" ] || exit 0
+command -v apt-get >/dev/null || {
+    echo "vervain: missing, and there is no apt-get here to install them:$missing" >&2
+    exit 0
+}
 if [ "$(id -u)" = 0 ]; then
     as_root="env"
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
