@@ -8,7 +8,9 @@ pub fn fetched(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/fetched").join(name);
     let found = folder.canonicalize().ok();
     if found.is_none() {
-        crate::skip(format_args!("target/fetched/{name} is missing; scripts/fetch.sh downloads it where it can be had"));
+        crate::skip(format_args!(
+            "target/fetched/{name} is missing; scripts/fetch.sh downloads it where it can be had"
+        ));
     }
     found
 }
