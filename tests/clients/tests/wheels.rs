@@ -10,8 +10,8 @@ use vervain_tests::{Finished, Job, alone, fetched, skip, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The end of a script of `tests/clients/python`, which has succeeded and moved its data by `link`; None if the wheels of that name
-/// were not fetched, or lack a library.
+/// The end of a script of `tests/clients/python`, which has succeeded and moved its data by `link`; None if the wheels of that
+/// name were not fetched, or lack a library.
 fn run(wheels: &str, script: &str, link: &str, args: &[&str], vars: &[(&str, &str)]) -> Option<Finished> {
     let _turn = alone();
     let python = fetched(wheels)?.join("bin/python");
