@@ -32,7 +32,7 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check soak bench results install uninstall clean fmt lint doc toolchain \
+.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -60,9 +60,13 @@ test: packages-test build-checked
 	@VERVAIN_SEEDS=$${VERVAIN_SEEDS:-1000} PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-1} scripts/test.sh $@ --workspace --exclude vervain-client-tests
 
 # All of it on what ships: every way of every program, MPI, UCX, HPCC, pyverbs, wheels, browser, containers, guests, sanitizers, jobs.
-check: packages-check build
+check: packages-check fetch build
 	@VERVAIN_TESTS_WHOLE=1 VERVAIN_BIN="$(CURDIR)/target/release/vervain" scripts/test.sh $@ --workspace
 	@scripts/note-check.sh
+
+# What tests need beside packages: a kernel for guests, wheels, mpi4py's source, CRIU.
+fetch:
+	@scripts/fetch.sh
 
 # The simulations of the transport, of connection managers and of pairs in a window, the models of the lock-free protocols, ACP's channels
 # and maps, programs in a window that somebody scribbles into, each for SECONDS, and a million requests by boards; with SEED that one seed
@@ -73,6 +77,11 @@ soak: build
 	    --package vervain-model --test protocols \
 	    --package vervain-tests --test acp_messages --test acp_maps --package vervain-client-tests --test window --test peach2 \
 	    -- --ignored --exact --nocapture soak
+
+# Part of soak: README's commands and the gate, as another user and as root, on machines that have nothing yet: roots that
+# mmdebstrap makes, of SUITES (bookworm, trixie, noble). Needs root; an hour for each.
+fresh:
+	@scripts/fresh.sh $(SUITES)
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

@@ -98,6 +98,12 @@ if [ "${1:-}" = --needs ]; then
     if [ -e "$ready" ]; then :; elif command -v cargo >/dev/null; then echo "curl ca-certificates"; else echo "rustup|curl ca-certificates"; fi
     exit
 fi
+# Compilers, linkers and tests need a temporary folder.
+if [ ! -w "${TMPDIR:-/tmp}" ]; then
+    say "${TMPDIR:-/tmp} cannot be written to; temporary files are in $tree/target/tmp"
+    export TMPDIR="$tree/target/tmp"
+    mkdir -p "$TMPDIR"
+fi
 if ! users; then
     set_up
     PATH=$own/rustup/toolchains/$pinned-$host/bin:$PATH

@@ -1,10 +1,15 @@
 #!/bin/sh
-# criu.sh DIR: prints the path of a CRIU that checkpoints need (4.2 or later): the system's, if it is new enough, else Debian sid's,
-# which is unpacked below DIR with the libraries that it depends on and started by their own dynamic linker. Nothing is installed.
-# The packages come from the mirror that apt is set up for here, and apt checks signatures and digests, as ever. Fails, with a
-# sentence, where that cannot be had.
+# criu.sh [--offline] DIR: prints the path of a CRIU that checkpoints need (4.2 or later): the system's, if it is new enough, else
+# Debian sid's, which is unpacked below DIR with the libraries that it depends on and started by their own dynamic linker. Nothing
+# is installed. The packages come from the mirror that apt is set up for here, and apt checks signatures and digests, as ever.
+# Fails, with a sentence, where that cannot be had; with --offline, where it has not been got before.
 set -eu
-dir=${1:?criu.sh DIR}
+offline=
+if [ "${1:-}" = --offline ]; then
+    offline=yes
+    shift
+fi
+dir=${1:?criu.sh [--offline] DIR}
 fail() {
     echo "vervain: $*" >&2
     exit 1
@@ -27,6 +32,7 @@ if [ -x "$dir/criu" ]; then
     echo "$dir/criu"
     exit 0
 fi
+[ -z "$offline" ] || fail "no CRIU of 4.2 or later; scripts/criu.sh $dir downloads one"
 for tool in apt-get dpkg dpkg-deb; do command -v $tool >/dev/null || fail "no CRIU of 4.2 or later, and no $tool to get one by"; done
 arch=$(dpkg --print-architecture)
 # A mirror of Debian itself, rather than of its security updates or of somebody else.

@@ -4,7 +4,7 @@
 set -u
 vervain=$1
 limit=60 # seconds for any one program
-work=$(mktemp -d)
+work=$(mktemp -d) || exit
 server=
 failed=0 tried=0
 

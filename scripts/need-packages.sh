@@ -1,7 +1,8 @@
 #!/bin/sh
-# need-packages.sh 'PACKAGE...': installs the Debian packages that are missing, where this user may; else prints the line to type and
-# succeeds, so that what is possible goes on. ONE|OTHER is the first of them that the distribution has. If apt-get fails three times it
-# prints the line too, and fails with VERVAIN_TESTS_STRICT=1, where each test that lacks a package would.
+# need-packages.sh 'PACKAGE...': installs the Debian packages that are missing, where this user may; else prints the line to type
+# and succeeds, so that what is possible goes on. ONE|OTHER is the first of them that the distribution has; without package lists
+# the last, which should be the one that most releases have. If apt-get fails three times it prints the line too, and fails with
+# VERVAIN_TESTS_STRICT=1, where each test that lacks a package would.
 set -eu
 # shellcheck disable=SC2086 # a list of words
 set -- $*
@@ -19,6 +20,10 @@ one_of() {
 missing=
 for package in "$@"; do one_of "$package" || missing="$missing $package"; done
 [ -n "$missing" ] || exit 0
+command -v apt-get >/dev/null || {
+    echo "vervain: missing, and there is no apt-get here to install them:$missing" >&2
+    exit 0
+}
 if [ "$(id -u)" = 0 ]; then
     as_root="env"
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
@@ -34,8 +39,10 @@ if lists; then known=yes; else known=; fi
 chosen=
 for package in $missing; do
     found=
+    # Without lists nobody knows: the last one is that which the most releases have.
+    [ -n "$known" ] || found=${package##*|}
     for one in $(echo "$package" | tr '|' ' '); do
-        if [ -z "$known" ] || [ -n "$(apt-cache show "$one" 2>/dev/null)" ]; then found=$one; break; fi
+        if [ -z "$found" ] && [ -n "$(apt-cache show "$one" 2>/dev/null)" ]; then found=$one; fi
     done
     # One that this release does not have would keep apt-get from installing the others.
     if [ -n "$found" ]; then chosen="$chosen $found"; else echo "vervain: there is no package $package here" >&2; fi
@@ -44,8 +51,9 @@ done
 # shellcheck disable=SC2086 # a list of words
 set -- $chosen
 if [ -z "$as_root" ]; then
-    if command -v sudo >/dev/null; then type="Type:  sudo"; else type="Type, as root: "; fi
-    echo "vervain: missing, and this user may not install it. $type apt-get install -y $*" >&2
+    if command -v sudo >/dev/null; then type="Type: " as="sudo "; else type="Type, as root: " as=; fi
+    if [ -n "$known" ]; then update=; else update="${as}apt-get update && "; fi
+    echo "vervain: missing, and this user may not install it. $type $update${as}apt-get install -y $*" >&2
     exit 0
 fi
 echo "vervain: installing $*"

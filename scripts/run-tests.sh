@@ -17,7 +17,8 @@ name=${program##*/}
 name=$(sed 's/-[0-9a-f]\{16\}$//' <<< "$name")
 # More than four times what the slowest takes on two busy processors: what hangs must not hide the rest.
 limit=1200
-log=$(mktemp)
+# Beside the records: the system's temporary folder may be read-only.
+log=$(mktemp "$records.XXXXXX") || exit
 trap 'rm -f "$log"' EXIT
 
 note() {

@@ -123,6 +123,21 @@ impl Limits {
         if !crate::have(&["setpriv", "unshare", "mount"]) {
             return false;
         }
+        let end = Job::start(&mut self.attempt()).finish(LIMIT);
+        if !end.success() {
+            crate::skip(format_args!("this user cannot make such a container: {}", end.describe()));
+        }
+        end.success()
+    }
+
+    /// Whether this user can make such a container in the network of `host`, which may have come with more rights.
+    pub fn can_be_had_on(&self, host: &Host) -> bool {
+        let needs_root = self.uid.is_some() || self.few_capabilities;
+        (is_root() || !needs_root) && Job::start(&mut host.enter(&self.attempt())).finish(LIMIT).success()
+    }
+
+    /// A command that makes such a container and ends.
+    fn attempt(&self) -> Command {
         let mut tried = Command::new("unshare");
         tried.args(if self.rootless { &["--user", "--map-root-user"][..] } else { &[] });
         tried.args([
@@ -136,11 +151,7 @@ impl Limits {
             "sh",
         ]);
         tried.args(self.privileges()).arg("true");
-        let end = Job::start(&mut tried).finish(LIMIT);
-        if !end.success() {
-            crate::skip(format_args!("this user cannot make such a container: {}", end.describe()));
-        }
-        end.success()
+        tried
     }
 
     /// The commands that impose the limits on the rest of the command line.

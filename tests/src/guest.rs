@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use vervain_skip::skip;
 
-use crate::{Job, have, libraries, vervain};
+use crate::{Job, fetched, have, libraries, vervain};
 
 /// Bytes of the memory that guests share, of each kind.
 const SHARED: u64 = 512 << 20;
 /// How long a guest may take to boot. It takes 13 s on a machine with nothing else to do.
 const BOOT: Duration = Duration::from_secs(180);
-const DOWNLOAD: Duration = Duration::from_secs(120);
 /// What of the kernel is not built in, as far as it is there: the PCI devices, the file system, the cable, the NVDIMM.
 const MODULES: &[&str] = &[
     "virtio",
@@ -85,7 +84,7 @@ impl Guests {
     /// # Panics
     /// When what is there does not work.
     pub fn prepare() -> Option<Guests> {
-        if !have(&["qemu-system-x86_64", "busybox", "cpio", "bash", "apt-get", "apt-cache", "dpkg", "ndctl", "xz"]) {
+        if !have(&["qemu-system-x86_64", "busybox", "cpio", "bash", "ndctl", "xz"]) {
             return None;
         }
         if cfg!(not(target_arch = "x86_64")) {
@@ -96,7 +95,7 @@ impl Guests {
             skip("Vervain is built below /tmp, where a guest has files of its own");
             return None;
         }
-        let package = kernel()?;
+        let package = fetched("kernel")?;
         let image = one_of(&package.join("boot"), "vmlinuz-");
         let place = tempfile::tempdir().expect("a folder");
         let first_files = place.path().join("initramfs");
@@ -265,33 +264,6 @@ fn memory() -> (OwnedFd, String) {
     std::fs::File::from(fd.try_clone().expect("a descriptor")).set_len(SHARED).expect("memory");
     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     (fd, path)
-}
-
-/// The folder of a kernel's package of Debian's, unpacked and not installed; None, with a printed reason, where there is none to be
-/// had.
-fn kernel() -> Option<PathBuf> {
-    let target = libraries().ancestors().find(|path| path.ends_with("target")).map(Path::to_owned);
-    let folder = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target")).join("guests");
-    let depends = Job::start(Command::new("apt-cache").args(["depends", "linux-image-amd64"])).finish(DOWNLOAD);
-    let package = depends.output.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-    let Some(package) = package.map(|version| format!("linux-image-{version}")) else {
-        skip(format_args!("no package of Debian's kernel is known here: {}", depends.describe()));
-        return None;
-    };
-    let there = folder.join(&package);
-    if there.join("boot").exists() {
-        return Some(there);
-    }
-    std::fs::create_dir_all(&folder).expect("a folder in target");
-    let new = tempfile::tempdir_in(&folder).expect("a folder in target");
-    let script = format!("apt-get download {package} && mkdir files && dpkg -x {package}_*.deb files");
-    let got = Job::start(Command::new("sh").args(["-c", &script]).current_dir(&new)).finish(DOWNLOAD);
-    if !got.success() {
-        skip(format_args!("Debian's kernel cannot be downloaded: {}", got.describe()));
-        return None;
-    }
-    std::fs::rename(new.path().join("files"), &there).expect("a new name");
-    Some(there)
 }
 
 /// The file in a folder whose name begins so.

@@ -1,5 +1,5 @@
 //! The harness of the whole-program tests: finds the built command, runs programs under it with a deadline and in a
-//! process group of their own, pairs servers with clients, compiles the C programs of `tests/c`, and makes Python environments.
+//! process group of their own, pairs servers with clients, compiles the C programs of `tests/c`, and finds what was downloaded.
 //!
 //! Nothing here knows verbs; what a run must print is said in `tests/tests/*.rs`. A tool that the machine lacks makes
 //! a test a skipped one, with the reason ([`skip`]); a product that was not built makes it fail with one sentence.
@@ -11,6 +11,7 @@ pub mod callgrind;
 mod compile;
 pub mod container;
 pub mod counters;
+mod fetched;
 pub mod guest;
 pub mod kernels;
 mod leftovers;
@@ -30,7 +31,6 @@ pub mod sequences_rank;
 pub mod slurm;
 pub mod supervised;
 pub mod ucx;
-mod venv;
 pub mod windows;
 pub mod wire;
 
@@ -38,11 +38,11 @@ pub use compile::{
     acp_program, app_over_pm, app_program, bench_program, c_program, c_program_with, failure, have_c, have_cm,
     mpi_program, must_hold, pm_example, pm_program, sanitized_program, stand_in,
 };
+pub use fetched::fetched;
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};
 pub use process::{Finished, Job, free_port};
 pub use runs::Runs;
-pub use venv::python_with;
 pub use vervain_skip::skip;
 
 use std::path::{Path, PathBuf};

@@ -48,17 +48,28 @@ pub const OPEN_MPI_OVER_LIBFABRIC: Mpi = Mpi {
 /// MPICH, which Debian builds for UCX.
 pub const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", arguments: &[] };
 
+/// Words before those of an `mpirun`, which give it a temporary folder of its own. Open MPI's session folder has one name for all
+/// of a user's: if two start at the same moment, one may find it just made by the other, and fails.
+pub const IN_OWN_FOLDER: [&str; 4] = [
+    "sh",
+    "-c",
+    // The arguments are the command, so that more may be added behind. The exit status is the command's.
+    r#"TMPDIR=$(mktemp -d) || exit; export TMPDIR; trap 'rm -rf "$TMPDIR"' EXIT; "$@""#,
+    "sh",
+];
+
 impl Mpi {
     /// Whether compiler and launcher exist; prints what is missing, and that the test is skipped for it.
     pub fn is_there(&self) -> bool {
         have(&[self.compiler, self.launcher])
     }
 
-    /// `vervain run -- LAUNCHER -n RANKS PROGRAM`, to which arguments may be added; peers are reached as `link` says,
-    /// a name that [`way`] knows.
+    /// `vervain run -- LAUNCHER -n RANKS PROGRAM`, in a temporary folder of its own, to which arguments may be added; peers are
+    /// reached as `link` says, a name that [`way`] knows.
     pub fn launch(&self, link: &str, ranks: u32, program: impl AsRef<OsStr>) -> Command {
-        let mut command = under_vervain(self.launcher);
-        command.args(["-n", &ranks.to_string()]).args(self.arguments).arg(program);
+        let [shell, rest @ ..] = IN_OWN_FOLDER;
+        let mut command = under_vervain(shell);
+        command.args(rest).args([self.launcher, "-n", &ranks.to_string()]).args(self.arguments).arg(program);
         verbs_only(&mut command).envs(way(link));
         command
     }

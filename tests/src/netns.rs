@@ -275,6 +275,9 @@ mod tests {
 
     #[test]
     fn two_hosts_have_names_and_reach_each_other_until_one_ends() {
+        if !crate::have(&["python3", "nft"]) {
+            return;
+        }
         let Some(mut network) = Network::of_two(1500) else { return };
         for (host, name) in [(network.first(), "vervain-first"), (network.second(), "vervain-second")] {
             assert_eq!(host.run("hostname", &[]).output.trim(), name);

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::{Finished, Job, skip, unswayed, vervain};
@@ -178,14 +177,11 @@ pub fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// A CRIU, and the rights to use it; None, with a printed reason, where there are none.
+/// A CRIU that is here already, and the rights to use it; None, with a printed reason, where there are none.
 ///
 /// # Panics
 /// When no program can be started.
 pub fn criu() -> Option<PathBuf> {
-    // Tests that run side by side are not to get it twice.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let is_root = fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0);
     if !is_root {
         skip("a job that can be saved needs root");
@@ -193,7 +189,7 @@ pub fn criu() -> Option<PathBuf> {
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut script = Command::new(tree.join("scripts/criu.sh"));
-    let end = script.arg(tree.join("target/criu")).output().expect("scripts/criu.sh");
+    let end = script.arg("--offline").arg(tree.join("target/criu")).output().expect("scripts/criu.sh");
     if !end.status.success() {
         skip(String::from_utf8_lossy(&end.stderr).lines().last().unwrap_or("no CRIU").to_owned());
         return None;

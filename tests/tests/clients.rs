@@ -6,7 +6,7 @@ use vervain_tests::container::{Container, Limits, docker_refuses};
 use vervain_tests::netns::Network;
 use vervain_tests::pairs::{complaint, serve};
 use vervain_tests::ucx::{RC, perftest};
-use vervain_tests::{Failures, MPICH, OPEN_MPI, alone, free_port, have, mpi, pyverbs};
+use vervain_tests::{Failures, MPICH, OPEN_MPI, alone, free_port, have, have_c, mpi, pyverbs, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PARTS: &[&str] = &["point", "collective", "onesided"];
@@ -43,13 +43,16 @@ fn the_tests_of_pyverbs_by_memory() {
 /// With Docker's limits, as far as this user can impose them.
 #[test]
 fn perftest_between_two_containers() {
-    if !have(&["ib_write_bw", "nsenter", "unshare", "setpriv", "mount"]) {
+    if !have_c() || !have(&["ib_write_bw", "nsenter", "unshare", "setpriv", "mount"]) {
         return;
     }
     let _turn = alone();
     let Some(network) = Network::of_two(1500) else { return };
     let docker = Limits { few_capabilities: true, refused: docker_refuses(), ..Limits::default() };
-    let limits = if docker.can_be_had() { docker } else { Limits::default() };
+    let Some(limits) = [docker, Limits::default()].into_iter().find(|limits| limits.can_be_had_on(network.first()))
+    else {
+        return skip("this user cannot make containers");
+    };
     let [here, there] = [network.first(), network.second()].map(|host| Container::start(host, &limits));
     let port = free_port().to_string();
     let args = ["-p", &port, "-x", "0", "-F", "-n", "500", "-s", "65536"];

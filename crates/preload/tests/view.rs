@@ -111,6 +111,9 @@ fn of_the_class_misc_rdma_cm_is_shown_and_the_rest_is_the_machines() {
 
 #[test]
 fn python_sees_a_device() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return vervain_skip::skip("this machine has no python3");
+    }
     let script = "
 import glob, os, stat
 assert os.listdir('/sys/class/infiniband') == ['vervain0']

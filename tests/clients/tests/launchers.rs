@@ -4,15 +4,18 @@
 use std::process::Command;
 use std::time::Duration;
 
+use vervain_tests::mpi::IN_OWN_FOLDER;
 use vervain_tests::slurm::Slurm;
 use vervain_tests::{Failures, Finished, Job, OPEN_MPI, acp, acp_program, have, pm_program, unswayed};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const RANK: &str = env!("CARGO_BIN_EXE_vervain-mpi-rank");
 
-/// Open MPI's launcher, with more ranks than processors allowed.
+/// Open MPI's launcher, in a temporary folder of its own, with more ranks than processors allowed.
 fn open_mpi(ranks: u32, what: &str) -> Finished {
-    let mut command = unswayed("mpirun.openmpi");
+    let [shell, rest @ ..] = IN_OWN_FOLDER;
+    let mut command = unswayed(shell);
+    command.args(rest).arg("mpirun.openmpi");
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     Job::start(command.args(["--oversubscribe", "-n", &ranks.to_string(), RANK, what])).finish(LIMIT)
 }
@@ -109,10 +112,7 @@ fn the_launcher_inside_another_counts() {
         Job::start(outer.args([RANK, "exchange"])).finish(LIMIT)
     };
     let ours = vervain.to_str().expect("UTF-8");
-    // Of two mpirun that start at the same moment one may find that the other has just made the folder that both share, and
-    // fails: each gets its own.
-    let own_folder = r#"TMPDIR=$(mktemp -d) || exit; export TMPDIR; "$@"; status=$?; rm -rf "$TMPDIR"; exit $status"#;
-    let mpirun = ["sh", "-c", own_folder, "sh", "mpirun.openmpi", "--oversubscribe", "-n", "2"];
+    let mpirun = [&IN_OWN_FOLDER[..], &["mpirun.openmpi", "--oversubscribe", "-n", "2"]].concat();
     let launch = [ours, "launch", "-n", "2", "--verbs", "system"];
     for (outer, inner) in [(&mpirun[..], &launch[..]), (&launch[..], &mpirun[..])] {
         let end = inside(unswayed(outer[0]).args(&outer[1..]), inner);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Job, OPEN_MPI, alone, have, skip};
+use vervain_tests::{Failures, Job, OPEN_MPI, alone, fetched, have, skip};
 
 /// Debian's module is for Debian's Python, whichever other one comes first in `$PATH`.
 const PYTHON: &str = "/usr/bin/python3";
@@ -48,7 +48,7 @@ const IN_PACKETS: &[&str] = &[
     "test_win",
 ];
 
-/// The folder `test` of the source distribution, downloaded once; prints what it cannot be had for.
+/// The folder `test` of the source distribution; None, with a printed reason, if it is not here.
 fn sources() -> Option<PathBuf> {
     let python = |program: &str| Command::new(PYTHON).args(["-c", program]).output();
     let version = python("import mpi4py; print(mpi4py.__version__)").ok()?;
@@ -57,21 +57,7 @@ fn sources() -> Option<PathBuf> {
         skip(format_args!("this machine has no python3-mpi4py {VERSION} of Debian 12; it has '{version}'"));
         return None;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mpi4py");
-    let archive = folder.join(format!("mpi4py-{VERSION}.tar.gz"));
-    std::fs::create_dir_all(&folder).expect("a folder for mpi4py");
-    if !archive.exists() {
-        let mut pip = Command::new(PYTHON);
-        pip.args(["-m", "pip", "download", "--retries", "1", "--timeout", "15", "--no-deps", "--no-binary", "mpi4py"]);
-        let end = Job::start(pip.arg(format!("mpi4py=={VERSION}")).arg("--dest").arg(&folder)).finish(LIMIT);
-        if !end.success() || !archive.exists() {
-            skip(format_args!("pip cannot download mpi4py's source distribution\n{}", end.describe()));
-            return None;
-        }
-    }
-    let unpacked = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&folder).status();
-    assert!(unpacked.is_ok_and(|s| s.success()), "{} does not unpack", archive.display());
-    Some(folder.join(format!("mpi4py-{VERSION}/test")))
+    Some(fetched("mpi4py")?.join("test"))
 }
 
 /// The test that a rank was in when the program ended or was ended, by the lines that it wrote.
@@ -82,7 +68,7 @@ fn unfinished(lines: &str) -> Option<&str> {
 /// Runs them on some numbers of ranks: `names` of modules, all without, at least `least` tests, so that a list that
 /// leaves out all, or finds none, is noticed.
 fn mpi4py(link: &str, runs: &[(u32, &[&str], usize)]) {
-    if !have(&[OPEN_MPI.launcher, "tar"]) {
+    if !have(&[OPEN_MPI.launcher]) {
         return;
     }
     let _turn = alone();

@@ -6,27 +6,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use vervain_tests::counters::Counters;
-use vervain_tests::{Finished, Job, alone, python_with, skip, under_vervain, way};
+use vervain_tests::{Finished, Job, alone, fetched, skip, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// 69 and 17 MB to download; numpy is all that it needs of what it depends on, which is torch.
-const NIXL: &[&str] = &["nixl-cu12==1.5.1", "numpy==2.4.6"];
-/// 46 MB. The wheel without CUDA: the other one is linked to libcuda.so.1, which comes with the driver of a GPU.
-const MOONCAKE: &[&str] = &["mooncake-transfer-engine-non-cuda==0.3.13.post1"];
-
-/// The end of a script of `tests/python`, which has succeeded and moved its data by `link`; none where the packages cannot
-/// be had.
-fn run(packages: &[&str], script: &str, link: &str, args: &[&str], vars: &[(&str, &str)]) -> Option<Finished> {
+/// The end of a script of `tests/clients/python`, which has succeeded and moved its data by `link`; None if the wheels of that
+/// name were not fetched, or lack a library.
+fn run(wheels: &str, script: &str, link: &str, args: &[&str], vars: &[(&str, &str)]) -> Option<Finished> {
     let _turn = alone();
-    let python = python_with(packages)?;
+    let python = fetched(wheels)?.join("bin/python");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
     let counters = Counters::new(&way(link));
     let mut command = under_vervain(python);
     command.arg("-B").arg(script).args(args).envs(counters.variables()).envs(vars.iter().copied());
     let end = Job::start(&mut command).finish(LIMIT);
     if let Some(library) = missing(&end.output) {
-        skip(format_args!("{} needs {library}, which this machine lacks", packages[0]));
+        skip(format_args!("{} needs {library}, which this machine lacks", wheels));
         return None;
     }
     assert!(end.success(), "{link} {args:?} {vars:?}: {}", end.describe());
@@ -55,7 +50,7 @@ fn nixl(link: &str) {
     let ud = ("ud_v,self", "rma_am(ud_verbs/vervain0:1)");
     for ((tls, transport), processes) in [(rc, "one"), (rc, "two"), (ud, "two")] {
         let vars = [("UCX_TLS", tls), ("UCX_LOG_LEVEL", "info")];
-        let Some(end) = run(NIXL, "nixl_agents.py", link, &[processes], &vars) else { return };
+        let Some(end) = run("nixl", "nixl_agents.py", link, &[processes], &vars) else { return };
         // UCX says by what it reaches a peer; both agents say so.
         let connected = |l: &&str| l.contains("intra-node cfg#1 ") && l.contains(transport);
         assert_eq!(end.output.lines().filter(connected).count(), 2, "{tls}: {}", end.describe());
@@ -64,7 +59,7 @@ fn nixl(link: &str) {
 
 fn mooncake(link: &str) {
     for processes in ["one", "two"] {
-        let Some(end) = run(MOONCAKE, "mooncake_engines.py", link, &[processes], &[]) else { return };
+        let Some(end) = run("mooncake", "mooncake_engines.py", link, &[processes], &[]) else { return };
         assert!(end.output.contains("RDMA device: vervain0"), "{}", end.describe());
     }
 }

@@ -5,6 +5,7 @@
 #[allow(dead_code)]
 mod world;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 use vervain_hca::{Cq, Data, Opcode, Qp, QpType, SendRequest, send_flags};
 use vervain_wire::{Bth, opcode, parse};
@@ -58,7 +59,7 @@ type Wanted = ((u32, u32), (u32, u32));
 
 /// Runs `body` with every packet captured, and hands them to `check` with what it says.
 fn with_packets<T>(test: &str, body: impl FnOnce() -> T, check: impl FnOnce(T, Vec<(Bth, u16)>)) {
-    let directory = std::env::temp_dir().join(format!("vervain-{test}"));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("order-{test}"));
     std::fs::create_dir_all(&directory).unwrap();
     let file = directory.join("all.pcap");
     alone_with(test, &[("VERVAIN_PCAP", file.to_str().unwrap())], || {

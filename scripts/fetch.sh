@@ -1,0 +1,94 @@
+#!/bin/bash
+# fetch.sh: downloads what tests of `make check` need beside the system's packages, each once, into target/fetched: a kernel for
+# guests, Python wheels, mpi4py's source, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
+# is tried three times. If it fails, one sentence says so, and exit status 1 if VERVAIN_TESTS_STRICT=1; otherwise the tests that
+# need it are skipped.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+tree=$PWD to=$PWD/target/fetched
+mkdir -p "$to" && new=$(mktemp -d "$to/new.XXXXXX") || exit
+trap 'rm -rf "$new"' EXIT
+trap 'exit 130' INT TERM
+failed=0
+
+# What was said last, preferably of an error.
+reason() {
+    local errors
+    errors=$(grep -a -E '^(E|ERROR|vervain): ' "$new/log" | tail -n 1)
+    printf '%s' "${errors:-$(grep -a . "$new/log" | tail -n 1)}"
+}
+
+# thrice NAME COMMAND...: until the command succeeds.
+thrice() {
+    local name=$1 try
+    shift
+    for try in 1 2 3; do
+        "$@" > "$new/log" 2>&1 && return
+        [ "$try" = 3 ] || sleep "$((try * 2))"
+    done
+    echo "vervain: $name could not be fetched in three tries: $(reason)" >&2
+    failed=1
+    return 1
+}
+
+# In an empty folder.
+in_folder() {
+    rm -rf "$new/folder"
+    mkdir "$new/folder" && (cd "$new/folder" && "$@")
+}
+
+# fetch NAME VERSION FUNCTION...: the function fills the folder that it is in; that becomes target/fetched/NAME-VERSION, which the
+# link target/fetched/NAME leads to. A folder that is there is complete.
+fetch() {
+    local name=$1 folder=$1-$2
+    shift 2
+    if [ ! -d "$to/$folder" ]; then
+        echo "fetching $folder"
+        thrice "$folder" in_folder "$@" || return
+        # Another run may have been faster.
+        [ -d "$to/$folder" ] || mv "$new/folder" "$to/$folder"
+    fi
+    ln -sfnT "$folder" "$to/$name"
+}
+
+have() { command -v "$1" > /dev/null; }
+
+# Without what packages depend on: torch, of which these tests need numpy only.
+pip_options=(--disable-pip-version-check --retries 1 --timeout 15 --no-deps)
+
+# Unpacked, not installed.
+kernel() {
+    timeout 120 apt-get download "$1" && dpkg -x "$1"_*.deb .
+}
+
+environment() {
+    timeout 60 python3 -m venv . && timeout 300 bin/python -m pip install --quiet "${pip_options[@]}" --only-binary :all: "$@"
+}
+
+source_of_mpi4py() {
+    timeout 300 /usr/bin/python3 -m pip download "${pip_options[@]}" --no-binary mpi4py "mpi4py==$1" &&
+        tar -xzf "mpi4py-$1.tar.gz" --strip-components=1
+}
+
+# The guests are x86-64. The package of today's kernel is what linux-image-amd64 depends on, which Debian alone has.
+if [ "$(uname -m)" = x86_64 ] && have apt-get && have dpkg; then
+    package=$(apt-cache depends linux-image-amd64 2> /dev/null | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | sed -n 1p)
+    [ -z "$package" ] || fetch kernel "${package#linux-image-}" kernel "$package"
+fi
+
+# 69 and 17 MB; 46 MB, without CUDA: the other wheel is linked to libcuda.so.1, which comes with the driver of a GPU. An
+# environment is of one Python.
+if python=$(python3 --version 2> /dev/null); then
+    fetch nixl "1.5.1-${python// /-}" environment nixl-cu12==1.5.1 numpy==2.4.6
+    fetch mooncake "0.3.13.post1-${python// /-}" environment mooncake-transfer-engine-non-cuda==0.3.13.post1
+fi
+
+# The version of Debian's module.
+if version=$(/usr/bin/python3 -c 'import mpi4py; print(mpi4py.__version__)' 2> /dev/null); then
+    fetch mpi4py "$version" source_of_mpi4py "$version"
+fi
+
+# Whoever is not root saves no jobs.
+[ "$(id -u)" != 0 ] || thrice "CRIU" scripts/criu.sh "$tree/target/criu"
+
+[ "$failed" = 0 ] || [ "${VERVAIN_TESTS_STRICT:-0}" != 1 ]
