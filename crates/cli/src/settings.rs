@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use vervain_config::{FAULTS, PREFIX, Syntax, TABLE, Unknown, Variable};
+use vervain_config::{FAULTS, PREFIX, Syntax, TABLE, Unknown, Variable, WINDOW, WindowSpec};
 use vervain_fault::Faults;
 
 use crate::environment::Variables;
@@ -56,6 +56,11 @@ pub fn mistake(variable: &'static Variable, value: &OsStr) -> Option<String> {
     }
     if variable.name() == FAULTS.name() {
         return value.to_string_lossy().parse::<Faults>().err().map(|unclear| format!(": {unclear}"));
+    }
+    if variable.name() == WINDOW.name() {
+        let value = value.as_encoded_bytes();
+        let wrong = WindowSpec::parse(value).err().map(|word| variable.wrong(value).by(word));
+        return wrong.map(|wrong| wrong.to_string().split_off(variable.name().len()));
     }
     None
 }

@@ -127,6 +127,10 @@ mod tests {
             ("vervain run --link air ls", "--link is 'air'; it can be auto, local, roce or window"),
             ("vervain run --devices 17 ls", "--devices is '17'; it can be 1 to 16"),
             ("vervain run --faults drop=1 ls", "--faults: 'drop=1': drop takes a percentage, as in drop=1%"),
+            (
+                "vervain run --window f,size=1x ls",
+                "--window is 'f,size=1x'; 'size=1x': size takes a number of bytes, as in size=512M or size=4G",
+            ),
             ("vervain env --format csh", "--format is 'csh'; it can be sh, fish, docker, github or json"),
             ("vervain env --list --no-preload", "--list cannot be used with --no-preload"),
             ("vervain completions tcl", "SHELL is 'tcl'; it can be bash, elvish, fish, powershell or zsh"),

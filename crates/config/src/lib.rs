@@ -19,4 +19,4 @@ pub use config::{Config, is_log_level_chosen, log_level};
 pub use table::*;
 pub use unknown::{PREFIX, Unknown};
 pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong, bytes};
-pub use window::WindowSpec;
+pub use window::{WindowSpec, WrongWord};
