@@ -11,6 +11,9 @@ use std::path::Path;
 /// What a device that others might open, or that a terminal is, is not harmed by.
 pub(crate) const HARMLESS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
+/// What helps against a file that is no good window.
+const ANEW: &str = "to have a new window made, delete this one while no program uses it, or name another";
+
 /// A file of the window, or the device that it is, opened.
 pub(crate) struct Found {
     pub fd: OwnedFd,
@@ -79,7 +82,7 @@ impl Found {
         let n = rustix::io::pread(&self.fd, &mut bytes, 0).map_err(|e| Error::of(name, e))?;
         let word = |i: usize| u64::from_ne_bytes(bytes[8 * i..][..8].try_into().expect("eight bytes"));
         let words = if n == bytes.len() { [0, 1, 2, 3, 4, 5].map(word) } else { [0; 6] };
-        Layout::of_first_words(words, name)
+        Layout::of_first_words(words, name).map_err(|e| Error::new(e.errno(), format!("{e}; {ANEW}")))
     }
 
     /// What refused to map it, with what helps.
@@ -106,7 +109,7 @@ impl Found {
             return Ok(());
         }
         let size = if now == expected { self.size } else { now };
-        Err(Error::invalid(format!("{} has {size} bytes, and its header says {expected}", self.name)))
+        Err(Error::invalid(format!("{} has {size} bytes, and its header says {expected}; {ANEW}", self.name)))
     }
 }
 

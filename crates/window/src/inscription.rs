@@ -73,7 +73,8 @@ impl Place<'_> {
     fn read(&self) -> Result<Option<(Layout, [u8; 16])>> {
         let name = &self.device.name;
         if self.device.size < HEADER {
-            return Err(Error::invalid(format!("{name} has {} bytes, too few for a window", self.device.size)));
+            let size = self.device.size;
+            return Err(Error::invalid(format!("{name} has {size} bytes, too few for a window: make it larger")));
         }
         let region = self.mapping.region(0, HEADER);
         let header = Header::of(&region);

@@ -40,9 +40,10 @@ impl Options {
             return Err(Error::invalid(format!("{name} has {} nodes, not {nodes}", there.nodes())));
         }
         match self.size {
-            Some(size) if Layout::new(there.nodes(), size)? != there => {
-                Err(Error::invalid(format!("{name} has {} bytes, not {size}", there.size())))
-            }
+            Some(size) if Layout::new(there.nodes(), size)? != there => Err(Error::invalid(format!(
+                "{name} has {} bytes, not {size}: leave size= out, or name another",
+                there.size()
+            ))),
             _ => Ok(()),
         }
     }
@@ -71,7 +72,7 @@ pub(crate) fn first_words(layout: Layout) -> Result<[u64; 6]> {
     Ok(layout::first_words(layout, uuid))
 }
 
-/// Nothing is made there but in [`SHARED_MEMORY`]: a device that is absent would become a file that fills the memory of the machine.
+/// Nothing is made there but in [`SHARED_MEMORY`]: an absent device would become a file, in the memory of the machine.
 const DEVICES: &str = "/dev";
 /// The file system below [`DEVICES`] in which windows are made.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -87,8 +88,8 @@ pub(crate) fn check_place(folder: &Path, path: &Path) -> Result<()> {
     Err(Error::new(
         libc::ENOENT,
         format!(
-            "the window {path} is not there, and below {DEVICES} none is made but in {SHARED_MEMORY}: name a device that is there \
-             (`ndctl list`, `daxctl list`), or a file"
+            "the window {path} is not there, and below {DEVICES} none is made but in {SHARED_MEMORY}: name a device that is \
+             there (`ndctl list`, `daxctl list`), or a file"
         ),
     ))
 }

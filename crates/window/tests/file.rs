@@ -210,9 +210,14 @@ fn changed(path: &Path, word: u64, value: u64) {
 fn a_file_that_is_no_good_window_is_refused_with_a_sentence() {
     let (folder, path) = folder();
     changed(&path, 0, 1);
-    refused(&path, &SMALL, libc::EINVAL, "is none: what it begins with is no header");
+    refused(
+        &path,
+        &SMALL,
+        libc::EINVAL,
+        "is none: what it begins with is no header; to have a new window made, delete this one",
+    );
     changed(&path, 1, 2);
-    refused(&path, &SMALL, libc::EPROTO, "has version 2 of the layout, and this is 1");
+    refused(&path, &SMALL, libc::EPROTO, "has version 2 of the layout, and this is 1: use one version of Vervain");
     changed(&path, 2, 0);
     refused(&path, &SMALL, libc::EINVAL, "is broken: a window has 1 to 64 nodes, not 0");
     changed(&path, 2, 65);
@@ -232,7 +237,7 @@ fn a_file_that_is_no_good_window_is_refused_with_a_sentence() {
     let size = open(&path, &SMALL).facts().layout.size();
     for len in [size - 1, size + 1, size / 2, 65536] {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
-        refused(&path, &SMALL, libc::EINVAL, &format!("has {len} bytes, and its header says {size}"));
+        refused(&path, &SMALL, libc::EINVAL, &format!("has {len} bytes, and its header says {size}; to have a"));
     }
     fs::remove_file(&path).unwrap();
     drop(open(&path, &SMALL));
@@ -279,7 +284,12 @@ fn another_users_file_is_refused() {
 fn what_contradicts_a_window_that_is_there_is_refused() {
     let (_folder, path) = folder();
     let size = open(&path, &SMALL).facts().layout.size();
-    refused(&path, &Options { size: Some(8 << 20), ..SMALL }, libc::EINVAL, &format!("has {size} bytes, not 8388608"));
+    refused(
+        &path,
+        &Options { size: Some(8 << 20), ..SMALL },
+        libc::EINVAL,
+        &format!("has {size} bytes, not 8388608: leave size= out"),
+    );
     refused(&path, &Options { size: Some(1), ..SMALL }, libc::EINVAL, "a window of 1 bytes cannot be");
     refused(&path, &Options { nodes: Some(8), ..SMALL }, libc::EINVAL, "has 2 nodes, not 8");
     refused(&path, &node(2), libc::EINVAL, "nodes 0 to 1, not 2");
