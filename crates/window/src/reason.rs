@@ -1,4 +1,4 @@
-//! Reasons for warnings that come again with each peer: the first of a process is a warning, the others are for who wants to know.
+//! Reasons for warnings that come again with each peer. The first one of a process is a warning; the others are at info.
 
 use log::Level;
 use std::sync::atomic::{AtomicU32, Ordering};
