@@ -27,10 +27,12 @@ impl SendQueue {
 
     /// How the peer is, or would be, reached.
     fn way(&self) -> Way<'static> {
-        match self.is_remote() {
-            false => Way::Memory,
-            true if gids::is_in_window(&self.params.ah) => Way::Window,
-            true => Way::Packets(Config::of_process().ok().and_then(|config| config.faults.as_deref())),
+        if !self.is_remote() {
+            Way::Memory
+        } else if gids::is_in_window(&self.params.ah) {
+            Way::Window
+        } else {
+            Way::Packets(Config::of_process().ok().and_then(|config| config.faults.as_deref()))
         }
     }
 
