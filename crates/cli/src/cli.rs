@@ -100,7 +100,8 @@ pub enum Command {
 const RUN_EXAMPLES: &str = "\
 Examples:
   vervain run -- ibv_devinfo
-  vervain run -- ib_write_lat &  vervain run -- ib_write_lat localhost
+  vervain run -- ib_write_lat             in one terminal, and when it waits for the client, in another:
+  vervain run -- ib_write_lat localhost
   vervain run --devices 2 --link-layer infiniband -- ibv_devices
   vervain run -v -- ./my-program      prints the environment and the libibverbs that it gets";
 

@@ -124,7 +124,7 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
 
 /// Why the child failed: what the library itself says first, for that is the cause of the rest, else the last words.
 fn reason(complaint: &str) -> &str {
-    let cause = complaint.lines().find_map(|line| line.strip_prefix("[ERROR ")?.split_once("] "));
+    let cause = complaint.lines().find_map(|line| line.strip_prefix("vervain: [ERROR ")?.split_once("] "));
     let last = complaint.lines().last().unwrap_or_default().trim_start_matches("vervain: ");
     let said = cause.map_or(last, |(_, cause)| cause);
     if said.is_empty() { "it gives no reason" } else { said }
@@ -299,9 +299,9 @@ mod tests {
 
     #[test]
     fn the_librarys_own_words_are_the_reason() {
-        let said =
-            "[WARN  a::b] slow\n[ERROR a::b] no memory: EPERM\n[ERROR a::b] again\nvervain: cannot open vervain0\n";
-        assert_eq!(reason(said), "no memory: EPERM");
+        let said = "[WARN  a::b] slow\n[ERROR a::b] no memory: EPERM\n[ERROR a::b] again\n".replace('[', "vervain: [")
+            + "vervain: cannot open vervain0\n";
+        assert_eq!(reason(&said), "no memory: EPERM");
         assert_eq!(reason("one\nvervain: two\n"), "two");
         assert_eq!(reason(""), "it gives no reason");
     }

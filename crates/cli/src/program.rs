@@ -138,6 +138,10 @@ impl Executed {
         if !self.elf.native {
             return vec![format!("{shown} is built for another machine than Vervain's libraries and cannot load them")];
         }
+        // The dynamic linker has no interpreter either. What it is to load is an argument of its own.
+        if self.is_dynamic_linker() {
+            return Vec::new();
+        }
         let Some(interpreter) = &self.elf.interpreter else {
             return vec![format!("{shown} is statically linked: no library of Vervain's reaches it")];
         };
@@ -145,6 +149,14 @@ impl Executed {
             return vec![format!("{shown} uses musl; Vervain's libraries are built for the GNU C library")];
         }
         self.overriding_rpath(dir).into_iter().collect()
+    }
+
+    /// Whether it is the GNU C library's `ld.so`, by the name of its file: ld-linux-x86-64.so.2, or ld-2.31.so.
+    fn is_dynamic_linker(&self) -> bool {
+        let file = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        self.elf.interpreter.is_none()
+            && (name.starts_with("ld-linux") || name.starts_with("ld-2.") && name.ends_with(".so"))
     }
 
     /// DT_RPATH wins over LD_LIBRARY_PATH, unless the file has a DT_RUNPATH, which makes ld.so ignore DT_RPATH.
@@ -232,5 +244,15 @@ mod tests {
     fn a_plain_program_has_no_obstacles() {
         let executed = executed(Path::new("/bin/sh"), None).unwrap();
         assert!(executed.obstacles(Path::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn the_dynamic_linker_is_not_taken_for_a_static_program() {
+        let linker = executed(Path::new("/bin/sh"), None).unwrap().elf.interpreter.unwrap();
+        let executed = executed(&linker, None).unwrap();
+        assert!(executed.elf.interpreter.is_none());
+        assert_eq!(executed.obstacles(Path::new("/nowhere")), [""; 0]);
+        let other = Executed { path: "/nowhere/tool".into(), elf: executed.elf };
+        assert!(other.obstacles(Path::new("/nowhere"))[0].contains("statically linked"));
     }
 }

@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use vervain_config::{FAULTS, PREFIX, Syntax, TABLE, Unknown, Variable};
-use vervain_fault::Faults;
+use vervain_config::{FAULTS, PREFIX, Syntax, TABLE, Unknown, Variable, WINDOW, WindowSpec};
+use vervain_fault::{Faults, GRAMMAR};
 
 use crate::environment::Variables;
 use crate::output;
@@ -25,7 +25,10 @@ fn offered() -> impl Iterator<Item = (&'static Variable, vervain_config::Opt)> {
 /// The option of a variable.
 fn argument((variable, option): (&'static Variable, vervain_config::Opt)) -> Arg {
     let help = format!("{} [default: {}] [env: {}]", variable.meaning, variable.default, variable.name());
-    let arg = Arg::new(option.long).long(option.long).value_name(option.value).help(help);
+    let mut arg = Arg::new(option.long).long(option.long).value_name(option.value).help(help.clone());
+    if variable.name() == FAULTS.name() {
+        arg = arg.long_help(format!("{help}\n\n{GRAMMAR}"));
+    }
     match variable.syntax {
         Syntax::Words(words) => {
             let values = words.iter().map(|choice| PossibleValue::new(choice.word).help(choice.meaning));
@@ -56,6 +59,11 @@ pub fn mistake(variable: &'static Variable, value: &OsStr) -> Option<String> {
     }
     if variable.name() == FAULTS.name() {
         return value.to_string_lossy().parse::<Faults>().err().map(|unclear| format!(": {unclear}"));
+    }
+    if variable.name() == WINDOW.name() {
+        let value = value.as_encoded_bytes();
+        let wrong = WindowSpec::parse(value).err().map(|word| variable.wrong(value).by(word));
+        return wrong.map(|wrong| wrong.to_string().split_off(variable.name().len()));
     }
     None
 }

@@ -30,9 +30,9 @@ fn sentence(error: &clap::Error, words: impl Iterator<Item = OsString>) -> Optio
         _ => Vec::new(),
     };
     let one = |kind| of(kind).first().cloned();
-    let command = subcommand(words);
+    let (command, name) = subcommand(words);
     let unknown = |what: &str, word: String, meant: Option<String>| {
-        let all = || format!("`{command} --help` lists all");
+        let all = || format!("`{name} --help` lists all");
         let ending = meant.map_or_else(all, |meant| format!("did you mean '{meant}'?"));
         format!("unknown {what} '{word}'; {ending}")
     };
@@ -46,18 +46,23 @@ fn sentence(error: &clap::Error, words: impl Iterator<Item = OsString>) -> Optio
             unknown(what, word, one(ContextKind::SuggestedArg))
         }
         ErrorKind::InvalidSubcommand => {
-            unknown("command", one(ContextKind::InvalidSubcommand)?, of(ContextKind::SuggestedSubcommand).pop())
+            let word = one(ContextKind::InvalidSubcommand)?;
+            // clap finds none for a short word with two letters in the other order.
+            let shown =
+                command.get_subcommands().filter(|command| !command.is_hide_set()).map(|command| command.get_name());
+            let near = vervain_config::nearest(&word, shown).map(str::to_owned);
+            unknown("command", word, of(ContextKind::SuggestedSubcommand).pop().or(near))
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            let name = bare(&one(ContextKind::InvalidArg)?);
+            let argument = bare(&one(ContextKind::InvalidArg)?);
             let value = one(ContextKind::InvalidValue)?;
             let words = of(ContextKind::ValidValue);
-            let variable = name.strip_prefix("--").and_then(settings::of_option);
+            let variable = argument.strip_prefix("--").and_then(settings::of_option);
             match variable.and_then(|variable| settings::mistake(variable, value.as_ref())) {
-                Some(mistake) => format!("{name}{mistake}"),
-                None if value.is_empty() => format!("{name} needs a value"),
-                None if words.is_empty() => format!("{name} is '{value}'; {}", error.source()?),
-                None => format!("{name} is '{value}'; it can be {}", alternatives(&words)),
+                Some(mistake) => format!("{argument}{mistake}"),
+                None if value.is_empty() => format!("{argument} needs a value"),
+                None if words.is_empty() => format!("{argument} is '{value}'; {}", error.source()?),
+                None => format!("{argument} is '{value}'; it can be {}", alternatives(&words)),
             }
         }
         ErrorKind::ArgumentConflict => {
@@ -66,7 +71,7 @@ fn sentence(error: &clap::Error, words: impl Iterator<Item = OsString>) -> Optio
         }
         ErrorKind::MissingRequiredArgument => {
             let missing: Vec<_> = of(ContextKind::InvalidArg).iter().map(|argument| bare(argument)).collect();
-            format!("{} is missing; `{} --help` says more", missing.join(", "), command)
+            format!("{} is missing; `{name} --help` says more", missing.join(", "))
         }
         _ => error.to_string().lines().next()?.trim_start_matches("error: ").to_owned(),
     })
@@ -84,8 +89,8 @@ fn alternatives(words: &[String]) -> String {
     }
 }
 
-/// The command and the subcommands that the words begin with.
-fn subcommand(words: impl Iterator<Item = OsString>) -> String {
+/// The command that the words begin with, and its name with that of the commands it is one of.
+fn subcommand(words: impl Iterator<Item = OsString>) -> (clap::Command, String) {
     let mut command = Cli::command();
     let mut name = command.get_name().to_owned();
     for word in words.skip(1) {
@@ -93,7 +98,7 @@ fn subcommand(words: impl Iterator<Item = OsString>) -> String {
         name = format!("{name} {}", next.get_name());
         command = next;
     }
-    name
+    (command, name)
 }
 
 #[cfg(test)]
@@ -123,10 +128,16 @@ mod tests {
             ("vervain launch -n 2 --verbs rxe ls", "--verbs is 'rxe'; it can be vervain or system"),
             ("vervain launch -n 2 --no-prefx ls", "unknown option '--no-prefx'; did you mean '--no-prefix'?"),
             ("vervain lanch -n 2 ls", "unknown command 'lanch'; did you mean 'launch'?"),
+            ("vervain rnu ls", "unknown command 'rnu'; did you mean 'run'?"),
+            ("vervain job rnu ls", "unknown command 'rnu'; did you mean 'run'?"),
             ("vervain run --link", "--link needs a value"),
             ("vervain run --link air ls", "--link is 'air'; it can be auto, local, roce or window"),
             ("vervain run --devices 17 ls", "--devices is '17'; it can be 1 to 16"),
             ("vervain run --faults drop=1 ls", "--faults: 'drop=1': drop takes a percentage, as in drop=1%"),
+            (
+                "vervain run --window f,size=1x ls",
+                "--window is 'f,size=1x'; 'size=1x': size takes a number of bytes, as in size=512M or size=4G",
+            ),
             ("vervain env --format csh", "--format is 'csh'; it can be sh, fish, docker, github or json"),
             ("vervain env --list --no-preload", "--list cannot be used with --no-preload"),
             ("vervain completions tcl", "SHELL is 'tcl'; it can be bash, elvish, fish, powershell or zsh"),

@@ -25,7 +25,7 @@ struct ibv_device **fake_list(int *count)
 	// As the library does at a wrong variable, unless it is told to be silent.
 	if (mode && !strcmp(mode, "refuse")) {
 		if (log && strcmp(log, "off"))
-			fputs("[ERROR vervain] no device: VERVAIN_INTERFACE is 'x'; it can be some of lo\n", stderr);
+			fputs("vervain: [ERROR vervain] no device: VERVAIN_INTERFACE is 'x'; it can be some of lo\n", stderr);
 		errno = EINVAL;
 		return NULL;
 	}

@@ -66,6 +66,23 @@ pub struct Without {
 }
 
 impl Peach2 {
+    /// What an option takes; none for an option that there is not.
+    pub(crate) fn takes(name: &str) -> Option<&'static str> {
+        Some(match name {
+            "strict" => "strict takes on or off",
+            "timing" => "timing takes on or off",
+            "links" => "links takes rings or all-to-all",
+            "hop" => "hop takes nanoseconds, as in hop=150",
+            "make-internal" => "make-internal takes nanoseconds, as in make-internal=500",
+            "make-host" => "make-host takes nanoseconds, as in make-host=20",
+            "without" => {
+                "without takes parts, as in without=chaining+internal: low-latency, high-bandwidth, chaining, internal, \
+                 prepared or zero-copy"
+            }
+            _ => return None,
+        })
+    }
+
     /// Takes in `name=value`; none for what cannot be.
     pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
         let is_on = || Switch::of(value).map(|switch| switch == Switch::On);
@@ -128,6 +145,7 @@ mod tests {
             ("speed", "1"),
         ] {
             assert_eq!(of(&[wrong]), None, "{wrong:?}");
+            assert_eq!(Peach2::takes(wrong.0).is_some(), wrong.0 != "speed", "{wrong:?}");
         }
     }
 }

@@ -99,7 +99,7 @@ impl Config {
             window: get(&WINDOW)
                 .map(|value| {
                     let value = value.as_bytes();
-                    WindowSpec::of(value).ok_or_else(|| WINDOW.wrong(value).into_owned())
+                    WindowSpec::parse(value).map_err(|word| WINDOW.wrong(value).by(word).into_owned())
                 })
                 .transpose()?,
             interfaces: text(&INTERFACE).map(|names| names.split(',').map(|name| name.trim().to_owned()).collect()),
@@ -192,6 +192,14 @@ mod tests {
             sysfs: Some("/tmp/y".into()),
         };
         assert_eq!(config, Ok(wanted));
+    }
+
+    #[test]
+    fn a_wrong_word_of_a_window_is_named() {
+        let said = of(&[("VERVAIN_WINDOW", "/tmp/w,node=1,sise=4M")]);
+        let wanted = "VERVAIN_WINDOW is '/tmp/w,node=1,sise=4M'; 'sise=4M': there is no option 'sise'; a file has size=BYTES, \
+                      node=N, heap=on and direct=off";
+        assert_eq!(said, Err(wanted.to_owned()));
     }
 
     #[test]

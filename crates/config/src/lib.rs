@@ -17,6 +17,6 @@ pub use board::{Links, Peach2, Without};
 pub use choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
 pub use config::{Config, is_log_level_chosen, log_level};
 pub use table::*;
-pub use unknown::{PREFIX, Unknown};
+pub use unknown::{PREFIX, Unknown, nearest};
 pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong, bytes};
-pub use window::WindowSpec;
+pub use window::{WindowSpec, WrongWord};

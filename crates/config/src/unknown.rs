@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 
 use crate::table::{TABLE, find};
-use crate::variable::Setter;
+use crate::variable::{Setter, Variable};
 
 /// What the names of all variables of Vervain's begin with.
 pub const PREFIX: &str = "VERVAIN_";
@@ -51,8 +51,13 @@ impl Unknown {
 fn near(name: &str) -> Option<&'static str> {
     let written = name.strip_prefix(PREFIX)?;
     let users = TABLE.into_iter().filter(|variable| variable.setter == Setter::User);
-    let names = users.filter_map(|variable| Some((variable.name(), variable.name().strip_prefix(PREFIX)?)));
-    let distances = names.map(|(name, own)| (strsim::osa_distance(written, own), own.len(), name));
+    let own = nearest(written, users.filter_map(|variable| variable.name().strip_prefix(PREFIX)))?;
+    TABLE.into_iter().map(Variable::name).find(|name| name.strip_prefix(PREFIX) == Some(own))
+}
+
+/// The name that differs least from a word, by a third of its letters at most: the one that was probably meant.
+pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = names.map(|name| (strsim::osa_distance(word, name), name.len(), name));
     distances.filter(|(distance, length, _)| distance * 3 <= *length).min().map(|(_, _, name)| name)
 }
 

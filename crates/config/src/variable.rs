@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::{CStr, OsString};
 use std::fmt::{self, Write};
 
+use crate::window::WrongWord;
+
 /// An environment variable.
 #[derive(Debug)]
 pub struct Variable {
@@ -187,7 +189,7 @@ impl Variable {
 
     /// That `value` is none that can be.
     pub fn wrong<'a>(&'static self, value: &'a [u8]) -> Wrong<'a> {
-        Wrong { variable: self, value: Cow::Borrowed(value) }
+        Wrong { variable: self, value: Cow::Borrowed(value), word: None }
     }
 }
 
@@ -196,12 +198,19 @@ impl Variable {
 pub struct Wrong<'a> {
     variable: &'static Variable,
     value: Cow<'a, [u8]>,
+    /// The word in the value that is wrong, where it has several.
+    word: Option<WrongWord>,
 }
 
 impl Wrong<'_> {
     /// This mistake with a value of its own.
     pub fn into_owned(self) -> Wrong<'static> {
-        Wrong { variable: self.variable, value: Cow::Owned(self.value.into_owned()) }
+        Wrong { variable: self.variable, value: Cow::Owned(self.value.into_owned()), word: self.word }
+    }
+
+    /// This mistake, made by a word of the value.
+    pub fn by(self, word: WrongWord) -> Self {
+        Wrong { word: Some(word), ..self }
     }
 }
 
@@ -214,7 +223,10 @@ impl fmt::Display for Wrong<'_> {
                 f.write_char(char::REPLACEMENT_CHARACTER)?;
             }
         }
-        write!(f, "'; it can be {}", self.variable.syntax)
+        match &self.word {
+            Some(word) => write!(f, "'; {word}"),
+            None => write!(f, "'; it can be {}", self.variable.syntax),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::board::Peach2;
 use crate::choices::Switch;
 use crate::variable::bytes;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -30,48 +31,159 @@ pub struct WindowSpec {
 impl WindowSpec {
     /// What a value says; none for one that cannot be. A file name has no comma.
     pub fn of(value: &[u8]) -> Option<WindowSpec> {
-        let (mut board, value) = match value.strip_prefix(PEACH2) {
+        Self::parse(value).ok()
+    }
+
+    /// What a value says.
+    ///
+    /// # Errors
+    /// The first word that is wrong, and what could stand there.
+    pub fn parse(value: &[u8]) -> Result<WindowSpec, WrongWord> {
+        let kind = Kind::of(value);
+        let (board, value) = match value.strip_prefix(PEACH2) {
             Some(rest) => (Some(Peach2::default()), rest),
             None => (None, value),
         };
         let mut items = value.split(|byte| *byte == b',');
-        let path = items.next().filter(|path| !path.is_empty())?;
-        let (mut size, mut node, mut heap, mut direct) = (None, None, None, None);
-        let mut said = Vec::new();
-        for item in items {
-            let at = item.iter().position(|byte| *byte == b'=')?;
-            let (name, value) = (&item[..at], &item[at + 1..]);
-            if said.contains(&name) {
-                return None;
-            }
-            said.push(name);
-            match name {
-                b"size" => size = Some(bytes(value)? as u64),
-                b"node" => node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
-                b"heap" if value == b"gpu" => {
-                    board.as_mut()?.gpu_heap = true;
-                    heap = Some(true);
-                }
-                b"heap" => heap = Some(Switch::of(value)? == Switch::On),
-                b"direct" => direct = Some(Switch::of(value)? == Switch::On),
-                _ => board.as_mut()?.set(name, value)?,
-            }
+        let path = items.next().unwrap_or_default();
+        let wrong = |item: &[u8], wanted| WrongWord { item: String::from_utf8_lossy(item).into_owned(), wanted };
+        if path.is_empty() {
+            return Err(wrong(value, "it begins with the name of a file, folder or device".to_owned()));
         }
         let path = PathBuf::from(OsStr::from_bytes(path));
-        Some(WindowSpec {
-            path,
-            peach2: board,
-            size,
-            node,
-            heap: heap.unwrap_or(false),
-            direct: direct.unwrap_or(true),
-        })
+        let mut spec = WindowSpec { path, peach2: board, size: None, node: None, heap: false, direct: true };
+        let mut said = Vec::new();
+        for item in items {
+            let at = item.iter().position(|byte| *byte == b'=');
+            let (name, value) = at.map_or((item, None), |at| (&item[..at], Some(&item[at + 1..])));
+            if said.contains(&name) {
+                return Err(wrong(item, format!("{} is there twice", String::from_utf8_lossy(name))));
+            }
+            said.push(name);
+            value.and_then(|value| spec.set(name, value)).ok_or_else(|| wrong(item, kind.wants(name)))?;
+        }
+        Ok(spec)
+    }
+
+    /// Takes in `name=value`; none for what cannot be.
+    fn set(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
+        let is_on = || Switch::of(value).map(|switch| switch == Switch::On);
+        match name {
+            b"size" => self.size = Some(bytes(value)? as u64),
+            b"node" => self.node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
+            b"heap" if value == b"gpu" => {
+                self.peach2.as_mut()?.gpu_heap = true;
+                self.heap = true;
+            }
+            b"heap" => self.heap = is_on()?,
+            b"direct" => self.direct = is_on()?,
+            _ => self.peach2.as_mut()?.set(name, value)?,
+        }
+        Some(())
+    }
+}
+
+/// A word that cannot stand in the value of `VERVAIN_WINDOW`. As text the word and a sentence on what could.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongWord {
+    item: String,
+    wanted: String,
+}
+
+impl fmt::Display for WrongWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}': {}", self.item, self.wanted)
+    }
+}
+
+impl std::error::Error for WrongWord {}
+
+/// Kinds of windows, which have different options.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder,
+    Dax,
+    Ivshmem,
+    Boards,
+}
+
+impl Kind {
+    fn of(value: &[u8]) -> Kind {
+        let path = value.split(|byte| *byte == b',').next().unwrap_or_default();
+        match path {
+            _ if path.starts_with(PEACH2) => Kind::Boards,
+            _ if path == b"ivshmem" || path.starts_with(b"ivshmem:") => Kind::Ivshmem,
+            _ if path.starts_with(b"/dev/dax") => Kind::Dax,
+            _ if path.ends_with(b"/") => Kind::Folder,
+            _ => Kind::File,
+        }
+    }
+
+    /// What could stand where the option `name` is wrong.
+    fn wants(self, name: &[u8]) -> String {
+        let is_board = self == Kind::Boards;
+        match name {
+            b"size" => "size takes a number of bytes, as in size=512M or size=4G".to_owned(),
+            b"node" => "node takes a number from 0, as in node=1".to_owned(),
+            b"heap" if is_board => "heap takes on, off or gpu".to_owned(),
+            b"heap" => "heap takes on or off".to_owned(),
+            b"direct" => "direct takes on or off".to_owned(),
+            _ => {
+                let name = String::from_utf8_lossy(name);
+                match Peach2::takes(&name) {
+                    Some(takes) if is_board => takes.to_owned(),
+                    Some(_) => format!("{name} is an option of boards, as in peach2:FILE; {}", self.options()),
+                    None => format!("there is no option '{name}'; {}", self.options()),
+                }
+            }
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            Kind::File => "a file has size=BYTES, node=N, heap=on and direct=off",
+            Kind::Ivshmem => "an ivshmem device has size=BYTES, node=N, heap=on and direct=off",
+            // Neither can hold the heap of programs.
+            Kind::Folder => "a folder has size=BYTES and node=N",
+            Kind::Dax => "device-DAX has size=BYTES and node=N",
+            Kind::Boards => {
+                "peach2:FILE has size=BYTES, node=N, heap=on, heap=gpu, direct=off, strict=on, timing=on, links=all-to-all, \
+                 hop=NS, make-internal=NS, make-host=NS and without=PART+PART"
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wrong_word_is_named_with_what_could_stand_there() {
+        const OF_FILE: &str = "a file has size=BYTES, node=N, heap=on and direct=off";
+        for (value, wanted) in [
+            (",node=1", "',node=1': it begins with the name of a file, folder or device".to_owned()),
+            ("f,node=1,nodes=2,size=1x", format!("'nodes=2': there is no option 'nodes'; {OF_FILE}")),
+            ("f,size=4M,", format!("'': there is no option ''; {OF_FILE}")),
+            ("f,size=1x", "'size=1x': size takes a number of bytes, as in size=512M or size=4G".to_owned()),
+            ("f,node", "'node': node takes a number from 0, as in node=1".to_owned()),
+            ("f,node=1,node=2", "'node=2': node is there twice".to_owned()),
+            ("f,heap=gpu", "'heap=gpu': heap takes on or off".to_owned()),
+            ("peach2:f,heap=x", "'heap=x': heap takes on, off or gpu".to_owned()),
+            ("f,timing=on", format!("'timing=on': timing is an option of boards, as in peach2:FILE; {OF_FILE}")),
+            ("peach2:f,timing=x", "'timing=x': timing takes on or off".to_owned()),
+            ("f/,nodes=2", "'nodes=2': there is no option 'nodes'; a folder has size=BYTES and node=N".to_owned()),
+            (
+                "ivshmem,x=2",
+                "'x=2': there is no option 'x'; an ivshmem device has size=BYTES, node=N, heap=on and direct=off"
+                    .to_owned(),
+            ),
+            ("/dev/dax0.0,x", "'x': there is no option 'x'; device-DAX has size=BYTES and node=N".to_owned()),
+        ] {
+            assert_eq!(WindowSpec::parse(value.as_bytes()).unwrap_err().to_string(), wanted, "{value}");
+        }
+    }
 
     #[test]
     fn a_window_is_a_file_and_what_is_said_of_it() {

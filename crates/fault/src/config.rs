@@ -14,12 +14,28 @@ const REORDER: Span<Nanos> = Span { low: 20_000, high: 1_000_000 };
 /// Bytes that wait for the rate, unless the user says: a small switch's buffer for one port.
 const QUEUE: u64 = 512_000;
 
+/// The items for whoever asks for help: what stands at [`Faults`], as text.
+pub const GRAMMAR: &str = "\
+Items, separated by commas:
+  drop=1%             lost; drop=1%:x1..8 that many in a row each time
+  dup=0.1%            arrives twice; dup=0.1%:1ms..2s the second that much later
+  corrupt=0.01%       one to three bits are turned
+  delay=100us..2ms    late, in order
+  reorder=5%          late by 20us..1ms, others overtake; reorder=5%:1ms..5ms by that much
+  rate=1Gbit          leaves at this rate; lost if queue=512kB of others wait
+  down=1s..3s         everything is lost in this time after the start
+  seed=7              decides as the run that said seed=7 at its end; random unless given
+All are of packets that are sent, with rx. before an item of those that are received. drop, dup,
+corrupt, delay and reorder take a percentage and the packets that are meant, by operation and
+count: drop=50%:ack, rx.drop=read_response_last@3, delay=5ms:write@10..20. Operations are any,
+ack, nak, rnr, and those of the BTH from send_first to atomic_write, or how some of them begin.";
+
 /// Faults, as they are configured: items `[tx.|rx.]KEY=VALUE`, with commas between. An item without a direction is about
 /// packets that are sent, so that two processes with the same faults have each packet meet them once.
 ///
 /// | item | meaning |
 /// |---|---|
-/// | `seed=7` | which of the possible runs; 0 unless given |
+/// | `seed=7` | which of the possible runs; each process decides as all others with this seed, each port too |
 /// | `drop=1%` | packets are lost; `drop=1%:x1..8` that many in a row each time |
 /// | `dup=0.1%` | packets arrive twice; `dup=0.1%:1ms..2s` the second that much later |
 /// | `corrupt=0.01%` | one to three bits are turned |
@@ -34,7 +50,7 @@ const QUEUE: u64 = 512_000;
 /// BTH from `send_first` to `atomic_write`; a beginning (`send`, `read_response`) stands for all that begin so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    pub(crate) seed: u64,
+    pub(crate) seed: Option<u64>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) transmit: Port,
     pub(crate) receive: Port,
@@ -91,6 +107,16 @@ fn takes(key: &str) -> Option<&'static str> {
 }
 
 impl Faults {
+    /// The seed that was asked for.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
+    /// These faults, decided by a seed.
+    pub fn with_seed(self, seed: u64) -> Faults {
+        Faults { seed: Some(seed), ..self }
+    }
+
     /// Whether there are any in this direction.
     pub fn any(&self, direction: Direction) -> bool {
         let port = self.port(direction);
@@ -123,7 +149,7 @@ impl Faults {
             Direction::Receive => &mut self.receive,
         };
         match key {
-            "seed" => self.seed = value.parse().map_err(|_| takes)?,
+            "seed" => self.seed = Some(value.parse().map_err(|_| takes)?),
             "rate" => port.rate = Some(units::rate(value).ok_or(takes)?),
             "queue" => port.queue = units::bytes(value).ok_or(takes)?,
             "down" => {
@@ -221,7 +247,7 @@ mod tests {
         let text = "seed=7, drop=1%:x1..8,rx.drop=read_response_last@3,dup=0.1%:1ms..2s,corrupt=0.01%,delay=100us..2ms,\
                     reorder=5%,rate=1Gbit,queue=64kB,down=1s..3s,rx.down=5s..6s";
         let faults: Faults = text.parse().unwrap();
-        assert_eq!(faults.seed, 7);
+        assert_eq!(faults.seed(), Some(7));
         assert_eq!(faults.rules.len(), 6);
         assert_eq!(faults.rules[0].action, Action::Drop(Span { low: 1, high: 8 }));
         assert_eq!(faults.rules[1].direction, Direction::Receive);
@@ -230,6 +256,21 @@ mod tests {
         assert_eq!(faults.transmit.queue, 64_000);
         assert_eq!(faults.receive.down.len(), 1);
         assert!(faults.any(Direction::Transmit) && faults.any(Direction::Receive));
+    }
+
+    #[test]
+    fn the_help_names_each_item_and_its_examples_are_understood() {
+        let items = GRAMMAR.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        let items: Vec<_> = items.collect();
+        assert_eq!(items.len(), 8);
+        for item in
+            items.iter().copied().chain(["drop=50%:ack", "rx.drop=read_response_last@3", "delay=5ms:write@10..20"])
+        {
+            assert!(GRAMMAR.contains(item) && item.parse::<Faults>().is_ok(), "{item}");
+        }
+        for key in ["drop", "dup", "corrupt", "delay", "reorder", "rate", "queue", "down", "seed"] {
+            assert!(takes(key).is_some() && GRAMMAR.contains(&format!("{key}=")), "{key}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod rule;
 mod selector;
 mod units;
 
-pub use config::{Faults, Unclear};
+pub use config::{Faults, GRAMMAR, Unclear};
 pub use line::{Counts, Course, Line};
 pub use rule::Direction;
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 
 use crate::Nanos;
 use crate::chance::Chance;
@@ -32,6 +33,35 @@ pub struct Counts {
     pub delayed: u64,
     /// Held back so that others overtook them.
     pub reordered: u64,
+}
+
+impl Counts {
+    /// Together with those of another line.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts { packets, dropped, down, overflowed, duplicated, corrupted, delayed, reordered } = *other;
+        self.packets += packets;
+        self.dropped += dropped;
+        self.down += down;
+        self.overflowed += overflowed;
+        self.duplicated += duplicated;
+        self.corrupted += corrupted;
+        self.delayed += delayed;
+        self.reordered += reordered;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lost = self.dropped + self.down + self.overflowed;
+        write!(f, "{lost} of {} packets dropped", self.packets)?;
+        let others = [
+            (self.duplicated, "sent twice"),
+            (self.corrupted, "corrupted"),
+            (self.delayed, "delayed"),
+            (self.reordered, "reordered"),
+        ];
+        others.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, what)| write!(f, ", {count} {what}"))
+    }
 }
 
 /// What becomes of a packet that is not lost.
@@ -103,7 +133,7 @@ impl<M: Clone> Line<M> {
         Self {
             rules: rules.map(|rule| Counted { rule: rule.clone(), seen: 0 }).collect(),
             port: faults.port(direction).clone(),
-            chance: Chance::new(faults.seed ^ side.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            chance: Chance::new(faults.seed.unwrap_or(0) ^ side.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             start: now,
             run: 0,
             busy: 0,
@@ -337,6 +367,15 @@ mod tests {
         let with = |salt| run(&mut Line::new(&faults, Direction::Transmit, salt, 0), 500);
         assert_eq!(with(1), with(1));
         assert_ne!(with(1), with(2));
+    }
+
+    #[test]
+    fn counts_are_added_and_told() {
+        let one = Counts { packets: 10, dropped: 1, down: 2, overflowed: 3, ..Counts::default() };
+        let mut all = Counts { packets: 5, duplicated: 1, corrupted: 2, delayed: 3, reordered: 4, ..one };
+        assert_eq!(one.to_string(), "6 of 10 packets dropped");
+        all.add(&one);
+        assert_eq!(all.to_string(), "12 of 15 packets dropped, 1 sent twice, 2 corrupted, 3 delayed, 4 reordered");
     }
 
     #[test]

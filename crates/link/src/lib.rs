@@ -12,8 +12,9 @@ pub mod window;
 
 use gsi::Gsi;
 use local::Local;
-use log::LevelFilter;
+use log::{LevelFilter, Record};
 use roce::Roce;
+use std::io;
 use std::sync::{Arc, Once, OnceLock};
 use vervain_config::{Config, LINK, LogLevel, Unknown, WINDOW};
 use vervain_hca::device::{LinkChoice, gids};
@@ -110,7 +111,7 @@ pub fn start_logging() {
             LogLevel::Debug => LevelFilter::Debug,
             LogLevel::Trace => LevelFilter::Trace,
         };
-        let _ = env_logger::Builder::new().filter_level(level).format_timestamp_micros().try_init();
+        let _ = env_logger::Builder::new().filter_level(level).format(|out, record| write_line(out, record)).try_init();
         // `vervain run` has told it once, for all processes of a job.
         if vervain_config::SYSFS.value().is_none() {
             for unknown in Unknown::of_process() {
@@ -120,7 +121,25 @@ pub fn start_logging() {
     });
 }
 
+/// A message as one line, which begins as those of the command and of the preload do.
+fn write_line(out: &mut impl io::Write, record: &Record<'_>) -> io::Result<()> {
+    writeln!(out, "vervain: [{:<5} {}] {}", record.level(), record.target(), record.args())
+}
+
 /// An errno of rustix as an error of the device.
 pub(crate) fn os_error(what: &str, e: rustix::io::Errno) -> vervain_hca::Error {
     vervain_hca::Error::new(e.raw_os_error(), format!("{what}: {}", std::io::Error::from(e)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_begins_with_the_name_of_the_library() {
+        let mut line = Vec::new();
+        let record = |args| Record::builder().level(log::Level::Warn).target("vervain_link").args(args).build();
+        write_line(&mut line, &record(format_args!("it is so"))).unwrap();
+        assert_eq!(String::from_utf8(line).unwrap(), "vervain: [WARN  vervain_link] it is so\n");
+    }
 }

@@ -26,7 +26,7 @@ pub(crate) fn found(fd: OwnedFd, name: String, folder: &Path) -> Result<Found> {
     let size = fs::read_to_string(&path)
         .map_err(|e| Error::of(format_args!("{name}: how large it is does not show in {}", path.display()), e))?;
     match size.trim().parse() {
-        Ok(size) if size > 0 => Ok(Found { fd, name, size, medium: Medium::Dax, driver: None }),
+        Ok(size) if size > 0 => Ok(Found { fd, name, size, medium: Medium::Dax, driver: None, is_sealed: false }),
         _ => Err(Error::new(
             libc::ENXIO,
             format!(

@@ -66,6 +66,7 @@ impl FileDevice {
             match rustix::fs::open(path, OFlags::RDWR | HARMLESS, Mode::empty()) {
                 Ok(fd) => return Self::attach(&Found::check(fd, path)?, options, identity),
                 Err(Errno::NOENT) => {
+                    check_link(path)?;
                     let layout = options.layout()?;
                     make::file(path, layout.size(), &make::first_words(layout)?)?;
                 }
@@ -73,22 +74,20 @@ impl FileDevice {
             }
         }
         let name = path.display();
-        Err(Error::new(
-            libc::ENOENT,
-            format!("the window {name} cannot be made: it comes and goes, or is a broken link"),
-        ))
+        Err(Error::new(libc::ENOENT, format!("the window {name} cannot be made: it comes and goes")))
     }
 
     pub(crate) fn attach(file: &Found, options: &Options, identity: Identity) -> Result<FileDevice> {
         let is_file = file.medium == Medium::File;
-        let said = if is_file { Some(file.header()?) } else { None };
+        // Only a file with a name appears with its header; what is a device, or sealed memory, may begin with zeros yet.
+        let said = if is_file && !file.is_sealed { Some(file.header()?) } else { None };
         if let Some((layout, _)) = said {
             file.check_size(layout.size())?;
             options.check(layout, &file.name)?;
         }
         // The mapping keeps its open file description, hence locks are taken by another one.
         let mapping = Mapping::new(&file.fd, file.size).map_err(|e| file.cannot_be_mapped(e))?;
-        if is_file {
+        if is_file && !file.is_sealed {
             file.check_size(file.size)?;
         }
         let kernel = Box::new(Ofd::new(reopen(&file.fd, OFlags::RDWR)?)?);
@@ -135,6 +134,21 @@ impl FileDevice {
         }
         let own = self.claims.descriptor().ok_or_else(|| Error::new(libc::ESRCH, "the window is another process's"))?;
         Ok((reopen(&own, OFlags::RDWR)?, self.facts.layout.region(self.facts.node)))
+    }
+}
+
+/// ENOENT: a link to nothing. A file that was made could not take its name.
+fn check_link(path: &Path) -> Result<()> {
+    match path.read_link() {
+        Ok(target) if !path.exists() => Err(Error::new(
+            libc::ENOENT,
+            format!(
+                "the window {} is a link to {}, which is not there: remove the link, or name a file",
+                path.display(),
+                target.display()
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -11,6 +11,9 @@ use std::path::Path;
 /// What a device that others might open, or that a terminal is, is not harmed by.
 pub(crate) const HARMLESS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
+/// What helps against a file that is no good window.
+const ANEW: &str = "to have a new window made, delete this one while no program uses it, or name another";
+
 /// A file of the window, or the device that it is, opened.
 pub(crate) struct Found {
     pub fd: OwnedFd,
@@ -22,6 +25,8 @@ pub(crate) struct Found {
     pub medium: Medium,
     /// The driver that has the device, if one has.
     pub driver: Option<String>,
+    /// Memory without a name, sealed against being made shorter. It may be fresh, since only whoever has made it can name it.
+    pub is_sealed: bool,
 }
 
 impl Found {
@@ -48,16 +53,23 @@ impl Found {
             return denied(format!("is user {}'s, and this is user {own}", status.st_uid));
         }
         // Files of tmpfs have seals too, and cannot get others; memfds have every right set.
-        let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
-        if !seals.contains(SealFlags::SHRINK) {
+        let is_sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        if !is_sealed {
             if status.st_nlink == 0 {
-                return denied("has no name, and is not sealed against being made shorter (F_SEAL_SHRINK)".to_owned());
+                let what =
+                    "has no name, and is not sealed against being made shorter: fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)";
+                return denied(what.to_owned());
             }
             if status.st_mode & 0o022 != 0 {
                 return denied(format!("may be written by others than its owner (mode {:o})", status.st_mode & 0o7777));
             }
         }
-        Ok(Found { fd, name, size: status.st_size as u64, medium: Medium::File, driver: None })
+        let size = status.st_size as u64;
+        if is_sealed && size == 0 {
+            let what = "has no bytes: give it those of the window (ftruncate) before anybody opens it";
+            return Err(Error::invalid(format!("{name} {what}")));
+        }
+        Ok(Found { fd, name, size, medium: Medium::File, driver: None, is_sealed })
     }
 
     /// What its header says, and its uuid.
@@ -70,7 +82,7 @@ impl Found {
         let n = rustix::io::pread(&self.fd, &mut bytes, 0).map_err(|e| Error::of(name, e))?;
         let word = |i: usize| u64::from_ne_bytes(bytes[8 * i..][..8].try_into().expect("eight bytes"));
         let words = if n == bytes.len() { [0, 1, 2, 3, 4, 5].map(word) } else { [0; 6] };
-        Layout::of_first_words(words, name)
+        Layout::of_first_words(words, name).map_err(|e| Error::new(e.errno(), format!("{e}; {ANEW}")))
     }
 
     /// What refused to map it, with what helps.
@@ -97,7 +109,7 @@ impl Found {
             return Ok(());
         }
         let size = if now == expected { self.size } else { now };
-        Err(Error::invalid(format!("{} has {size} bytes, and its header says {expected}", self.name)))
+        Err(Error::invalid(format!("{} has {size} bytes, and its header says {expected}; {ANEW}", self.name)))
     }
 }
 

@@ -1,5 +1,5 @@
 //! The header of a window in a device, where no file system makes it appear complete, and where machines without a common kernel come
-//! at the same time.
+//! at the same time; and in sealed memory without a name, which comes fresh from its owner.
 //!
 //! Processes of one kernel take turns by the lock of the table. Between kernels there is no lock, and no instruction that is atomic for
 //! sure, so the first is found by time (Fischer): who finds nothing writes down who it is, waits, and goes on only if that still stands
@@ -73,7 +73,8 @@ impl Place<'_> {
     fn read(&self) -> Result<Option<(Layout, [u8; 16])>> {
         let name = &self.device.name;
         if self.device.size < HEADER {
-            return Err(Error::invalid(format!("{name} has {} bytes, too few for a window", self.device.size)));
+            let size = self.device.size;
+            return Err(Error::invalid(format!("{name} has {size} bytes, too few for a window: make it larger")));
         }
         let region = self.mapping.region(0, HEADER);
         let header = Header::of(&region);
@@ -89,10 +90,7 @@ impl Place<'_> {
         }
         let first = words[..6].try_into().expect("six words");
         let (layout, uuid) = Layout::of_first_words(first, name).map_err(|e| {
-            Error::new(
-                e.errno(),
-                format!("{e}; to make a new one, clear the device's first 64 KiB while no program uses it"),
-            )
+            Error::new(e.errno(), format!("{e}; to make a new one, clear its first 64 KiB while no program uses it"))
         })?;
         let fits = Layout::new(layout.nodes(), self.size())?;
         if fits != layout {
@@ -148,6 +146,11 @@ impl Place<'_> {
         let (name, nodes) = (&self.device.name, self.options.nodes.unwrap_or(8));
         let layout = Layout::new(nodes, self.size()).map_err(|e| Error::new(e.errno(), format!("{name}: {e}")))?;
         self.options.check(layout, name)?;
+        if self.device.is_sealed {
+            let size = layout.size();
+            make::allocate_all(&self.device.fd, size)
+                .map_err(|e| Error::of(format_args!("{name}: there is no room for a window of {size} bytes"), e))?;
+        }
         let words = make::first_words(layout)?;
         let region = self.mapping.region(0, HEADER);
         let header = Header::of(&region);
@@ -216,7 +219,7 @@ mod tests {
 
     fn device(memory: &File, medium: Medium) -> Found {
         let fd = reopen(memory, OFlags::RDWR).unwrap();
-        Found { fd, name: "the window W".to_owned(), size: SIZE, medium, driver: None }
+        Found { fd, name: "the window W".to_owned(), size: SIZE, medium, driver: None, is_sealed: false }
     }
 
     /// As seen by a machine of its own: by locks that no other machine sees.
@@ -276,7 +279,7 @@ mod tests {
             assert!(error.errno() == errno && error.to_string().contains(says), "{error}");
             assert_eq!((0..16).map(|n| word(memory, 8 * n)).collect::<Vec<_>>(), before);
         };
-        refused(&memory(7), &TWO, libc::EINVAL, "no header; to make a new one, clear the device's first 64 KiB");
+        refused(&memory(7), &TWO, libc::EINVAL, "no header; to make a new one, clear its first 64 KiB");
         refused(&memory(0xff), &TWO, libc::EIO, "all bits are ones");
         let someone = memory(0);
         someone.write_all_at(b"a file system's superblock", 1024).unwrap();

@@ -45,7 +45,7 @@ pub(crate) fn open(devices: &Path, address: &str) -> Result<Found> {
     })?;
     let size = rustix::fs::fstat(&fd).map_err(|e| Error::of(&name, e))?.st_size as u64;
     let driver = fs::read_link(folder.join("driver")).ok().map(|driver| last(&driver));
-    Ok(Found { fd, name, size, medium: Medium::Ivshmem, driver })
+    Ok(Found { fd, name, size, medium: Medium::Ivshmem, driver, is_sealed: false })
 }
 
 fn last(path: &Path) -> String {

@@ -127,7 +127,9 @@ impl Layout {
             let said = words[1];
             return Err(Error::new(
                 libc::EPROTO,
-                format!("{name} has version {said} of the layout, and this is {VERSION}"),
+                format!(
+                    "{name} has version {said} of the layout, and this is {VERSION}: use one version of Vervain at all nodes"
+                ),
             ));
         }
         let layout = Layout::of_header(words[2], words[3])

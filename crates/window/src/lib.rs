@@ -31,6 +31,7 @@ mod ofd;
 mod open;
 pub mod pairs;
 mod peach2;
+mod reason;
 mod simulated;
 mod write_only;
 
@@ -47,4 +48,5 @@ pub use occupancy::{Occupancy, Processes};
 pub use ofd::{forks_are_handled, in_forked_child};
 pub use open::open;
 pub use peach2::Peach2Device;
+pub use reason::Reason;
 pub use write_only::WriteOnlyDevice;

@@ -40,9 +40,10 @@ impl Options {
             return Err(Error::invalid(format!("{name} has {} nodes, not {nodes}", there.nodes())));
         }
         match self.size {
-            Some(size) if Layout::new(there.nodes(), size)? != there => {
-                Err(Error::invalid(format!("{name} has {} bytes, not {size}", there.size())))
-            }
+            Some(size) if Layout::new(there.nodes(), size)? != there => Err(Error::invalid(format!(
+                "{name} has {} bytes, not {size}: leave size= out, or name another",
+                there.size()
+            ))),
             _ => Ok(()),
         }
     }
@@ -71,10 +72,38 @@ pub(crate) fn first_words(layout: Layout) -> Result<[u64; 6]> {
     Ok(layout::first_words(layout, uuid))
 }
 
+/// Nothing is made there but in [`SHARED_MEMORY`]: an absent device would become a file, in the memory of the machine.
+const DEVICES: &str = "/dev";
+/// The file system below [`DEVICES`] in which windows are made.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// ENOENT: `folder` belongs to devices, so what is absent there is no window that is to be made.
+pub(crate) fn check_place(folder: &Path, path: &Path) -> Result<()> {
+    // A folder that is absent has an error of its own.
+    let Ok(real) = folder.canonicalize() else { return Ok(()) };
+    if !real.starts_with(DEVICES) || real.starts_with(SHARED_MEMORY) {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Error::new(
+        libc::ENOENT,
+        format!(
+            "the window {path} is not there, and below {DEVICES} none is made but in {SHARED_MEMORY}: name a device that is \
+             there (`ndctl list`, `daxctl list`), or a file"
+        ),
+    ))
+}
+
+/// The folder of a path.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Has a file of `len` bytes that begins with `words` appear at `path`, unless there is something; whether it has.
 pub(crate) fn file(path: &Path, len: u64, words: &[u64]) -> Result<bool> {
     let cannot = |e| Error::of(format_args!("the window {} cannot be made", path.display()), e);
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
+    check_place(folder, path)?;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::open(folder, flags | OFlags::TMPFILE, mode) {
@@ -131,17 +160,20 @@ fn fill(fd: &OwnedFd, len: u64, words: &[u64], path: &Path) -> Result<()> {
     if rustix::fs::fstatvfs(fd).is_ok_and(|fs| fs.f_blocks > 0 && fs.f_bavail.saturating_mul(fs.f_frsize) < len) {
         return Err(room(std::io::Error::from_raw_os_error(libc::ENOSPC)));
     }
-    // Piece by piece, as a signal has the kernel undo a whole call.
-    const PIECE: u64 = 4 << 20;
-    for at in (0..len).step_by(PIECE as usize) {
-        allocate(fd, at, PIECE.min(len - at)).map_err(room)?;
-    }
+    allocate_all(fd, len).map_err(room)?;
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     match rustix::io::pwrite(fd, &bytes, 0) {
         Ok(n) if n == bytes.len() => Ok(()),
         Ok(_) => Err(Error::new(libc::ENOSPC, format!("{name}: the window's header cannot be written"))),
         Err(e) => Err(Error::of(format_args!("{name}: the window's header cannot be written"), e)),
     }
+}
+
+/// Gives the first `len` bytes of a file their memory.
+pub(crate) fn allocate_all(fd: impl AsFd, len: u64) -> std::io::Result<()> {
+    // Piece by piece, as a signal has the kernel undo a whole call.
+    const PIECE: u64 = 4 << 20;
+    (0..len).step_by(PIECE as usize).try_for_each(|at| allocate(&fd, at, PIECE.min(len - at)))
 }
 
 fn allocate(fd: impl AsFd, at: u64, len: u64) -> std::io::Result<()> {

@@ -24,6 +24,8 @@ pub(crate) const SLOW: u64 = 1_000_000_000;
 const SAMPLE: u64 = 16 << 10;
 /// How often; the fastest counts, since others interrupt.
 const PASSES: usize = 8;
+/// How often a speed is measured that seems slow: a hypervisor, or another process, takes the CPU for longer than all passes.
+const MEASUREMENTS: usize = 3;
 /// After so long no other pass is made.
 const LONG: Duration = Duration::from_millis(5);
 
@@ -59,7 +61,20 @@ impl fmt::Display for Medium {
 
 /// Bytes of a region that are read in a second by loads of words, where a cache could help.
 pub(crate) fn read_speed(region: &Region) -> u64 {
-    speed(&region.words()[..(SAMPLE.min(region.size()) / 8) as usize])
+    let words = &region.words()[..(SAMPLE.min(region.size()) / 8) as usize];
+    fastest(|| speed(words))
+}
+
+/// The highest of several speeds; the first one that is not slow suffices.
+fn fastest(mut measure: impl FnMut() -> u64) -> u64 {
+    let mut best = 0;
+    for _ in 0..MEASUREMENTS {
+        best = best.max(measure());
+        if best >= SLOW {
+            break;
+        }
+    }
+    best
 }
 
 /// Whether reads with this speed are those of memory that is not cached. Where everything is slow, in an emulated machine say, the
@@ -102,6 +117,18 @@ pub(crate) fn warn_of_slow(name: &str, speed: u64) {
 mod tests {
     use super::*;
     use crate::memory::memory;
+
+    #[test]
+    fn what_seems_slow_is_measured_again() {
+        let measured = |speeds: [u64; 4]| {
+            let mut rest = speeds.into_iter();
+            (fastest(|| rest.next().expect("a few measurements")), rest.len())
+        };
+        // A time slice that was another's makes one measurement slow.
+        assert_eq!(measured([3_000_000, 8_000_000_000, 1, 1]), (8_000_000_000, 2));
+        assert_eq!(measured([8_000_000_000, 1, 1, 1]), (8_000_000_000, 3));
+        assert_eq!(measured([40_000_000, 42_000_000, 41_000_000, 1]), (42_000_000, 1));
+    }
 
     #[test]
     fn memory_of_the_process_is_cached_and_what_is_a_hundred_times_as_slow_is_not() {

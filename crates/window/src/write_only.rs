@@ -85,6 +85,7 @@ fn open(folder: &Path, name: &str, way: OFlags) -> Result<Found> {
 fn make_folder(path: &Path, options: &Options) -> Result<()> {
     let layout = options.layout()?;
     let cannot = |e| Error::of(format_args!("the window {} cannot be made", path.display()), e);
+    make::check_place(make::folder_of(path), path)?;
     let other = make::other_name(path)?;
     rustix::fs::mkdir(&other, Mode::RWXU).map_err(cannot)?;
     let fill = || {

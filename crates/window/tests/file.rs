@@ -135,6 +135,70 @@ fn memory_without_a_name_is_a_window_when_it_is_sealed() {
     refused(&path, &SMALL, libc::EPERM, "not sealed against being made shorter");
 }
 
+/// Memory of so many bytes without a name, sealed against being made shorter; with its path.
+fn sealed(len: u64) -> (File, PathBuf) {
+    // SAFETY: a system call; the descriptor is owned at once.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        <File as std::os::fd::FromRawFd>::from_raw_fd(fd)
+    };
+    file.set_len(len).unwrap();
+    // SAFETY: a system call on a descriptor.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    (file, path)
+}
+
+#[test]
+fn fresh_memory_that_is_sealed_becomes_a_window_once() {
+    // No multiple of what regions are made of.
+    const LEN: u64 = (5 << 20) + 4096;
+    let any_size = |node| Options { node: Some(node), size: None, ..SMALL };
+    let (_file, path) = sealed(LEN);
+    let [a, b] = std::thread::scope(|scope| {
+        let open = |node| open(&path, &any_size(node));
+        let threads = [0, 1].map(|node| scope.spawn(move || open(node)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert_eq!(a.facts().uuid, b.facts().uuid);
+    let layout = a.facts().layout;
+    assert!(layout.nodes() == 2 && layout.size() <= LEN, "{layout:?}");
+    let at = layout.doors();
+    a.channel(1).unwrap().put(&[Put { to: at, from: Origin::Words(&[5]) }]).unwrap();
+    assert_eq!(b.own().word(at).load(Ordering::Acquire), 5);
+    assert_eq!(open(&path, &any_size(0)).facts(), a.facts());
+}
+
+#[test]
+fn sealed_memory_that_is_no_window_is_refused_with_a_sentence() {
+    let (_file, path) = sealed(0);
+    refused(&path, &SMALL, libc::EINVAL, "has no bytes: give it those of the window");
+    let (_file, path) = sealed(4096);
+    refused(&path, &SMALL, libc::EINVAL, "has 4096 bytes, too few for a window");
+    let (file, path) = sealed(5 << 20);
+    refused(&path, &Options { size: Some(8 << 20), ..SMALL }, libc::EINVAL, "bytes, not 8388608");
+    file.write_all_at(b"data of somebody", 100).unwrap();
+    refused(&path, &SMALL, libc::EINVAL, "what it begins with is no header");
+    let mut bytes = [0; 16];
+    file.read_exact_at(&mut bytes, 100).unwrap();
+    assert_eq!(&bytes, b"data of somebody");
+}
+
+#[test]
+fn nothing_is_made_where_devices_are() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev", folder.path().join("link")).unwrap();
+    let name = format!("vervain-test-{}", std::process::id());
+    let absent = Path::new("/dev").join(&name);
+    for path in [&absent, &folder.path().join("link").join(&name)] {
+        refused(path, &SMALL, libc::ENOENT, "is not there, and below /dev none is made but in /dev/shm");
+    }
+    let slash = PathBuf::from(format!("{}/", absent.display()));
+    let error = vervain_window::open(&slash, &SMALL).err().expect("an error");
+    assert!(error.to_string().contains("below /dev none is made"), "{error}");
+    assert!(!absent.exists());
+}
+
 /// Changes the header of a window that is made anew.
 fn changed(path: &Path, word: u64, value: u64) {
     let _ = fs::remove_file(path);
@@ -146,9 +210,14 @@ fn changed(path: &Path, word: u64, value: u64) {
 fn a_file_that_is_no_good_window_is_refused_with_a_sentence() {
     let (folder, path) = folder();
     changed(&path, 0, 1);
-    refused(&path, &SMALL, libc::EINVAL, "is none: what it begins with is no header");
+    refused(
+        &path,
+        &SMALL,
+        libc::EINVAL,
+        "is none: what it begins with is no header; to have a new window made, delete this one",
+    );
     changed(&path, 1, 2);
-    refused(&path, &SMALL, libc::EPROTO, "has version 2 of the layout, and this is 1");
+    refused(&path, &SMALL, libc::EPROTO, "has version 2 of the layout, and this is 1: use one version of Vervain");
     changed(&path, 2, 0);
     refused(&path, &SMALL, libc::EINVAL, "is broken: a window has 1 to 64 nodes, not 0");
     changed(&path, 2, 65);
@@ -168,7 +237,7 @@ fn a_file_that_is_no_good_window_is_refused_with_a_sentence() {
     let size = open(&path, &SMALL).facts().layout.size();
     for len in [size - 1, size + 1, size / 2, 65536] {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
-        refused(&path, &SMALL, libc::EINVAL, &format!("has {len} bytes, and its header says {size}"));
+        refused(&path, &SMALL, libc::EINVAL, &format!("has {len} bytes, and its header says {size}; to have a"));
     }
     fs::remove_file(&path).unwrap();
     drop(open(&path, &SMALL));
@@ -185,7 +254,10 @@ fn a_file_that_is_no_good_window_is_refused_with_a_sentence() {
     refused(&folder.path().join(".."), &SMALL, libc::EISDIR, "cannot be opened");
     let link = folder.path().join("link");
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    refused(&link, &SMALL, libc::ENOENT, "or is a broken link");
+    let begin = std::time::Instant::now();
+    let large = Options { size: Some(1 << 40), ..SMALL };
+    refused(&link, &large, libc::ENOENT, "link is a link to nowhere, which is not there");
+    assert!(begin.elapsed().as_millis() < 500, "it is refused at once, before anything is made");
     let pipe = folder.path().join("pipe");
     make_fifo(&pipe);
     refused(&pipe, &SMALL, libc::EINVAL, "is no regular file");
@@ -212,7 +284,12 @@ fn another_users_file_is_refused() {
 fn what_contradicts_a_window_that_is_there_is_refused() {
     let (_folder, path) = folder();
     let size = open(&path, &SMALL).facts().layout.size();
-    refused(&path, &Options { size: Some(8 << 20), ..SMALL }, libc::EINVAL, &format!("has {size} bytes, not 8388608"));
+    refused(
+        &path,
+        &Options { size: Some(8 << 20), ..SMALL },
+        libc::EINVAL,
+        &format!("has {size} bytes, not 8388608: leave size= out"),
+    );
     refused(&path, &Options { size: Some(1), ..SMALL }, libc::EINVAL, "a window of 1 bytes cannot be");
     refused(&path, &Options { nodes: Some(8), ..SMALL }, libc::EINVAL, "has 2 nodes, not 8");
     refused(&path, &node(2), libc::EINVAL, "nodes 0 to 1, not 2");

@@ -32,7 +32,7 @@ impl Window {
     pub fn open() -> Result<Self> {
         let name = WINDOW.name();
         let value = env::var_os(name).with_context(|| format!("there is no window: {name} is not set"))?;
-        let spec = WindowSpec::of(value.as_encoded_bytes());
+        let spec = WindowSpec::parse(value.as_encoded_bytes());
         let spec = spec.with_context(|| format!("{name}={} is no window", value.display()))?;
         let device = vervain_window::open(&spec.path, &Options::of(&spec))?;
         let heap = device.claims().heap()?;

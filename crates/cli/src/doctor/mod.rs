@@ -121,7 +121,12 @@ fn verdict(findings: &[Finding]) -> String {
     };
     match findings.iter().map(|f| f.status).max() {
         Some(Status::Broken) => format!("Vervain cannot run here: {}.", names(Status::Broken)),
-        Some(Status::Slower) => format!("Vervain runs here, but slower than it could: {}.", names(Status::Slower)),
+        Some(Status::Slower) => {
+            let limits = findings.iter().filter(|f| f.status == Status::Slower).count();
+            let checks = findings.len();
+            let names = names(Status::Slower);
+            format!("Vervain runs here, but {limits} of {checks} checks find that it is slower than it could: {names}.")
+        }
         _ => {
             let costly = findings.iter().filter(|f| f.status == Status::NotTested && !f.cost.is_empty());
             match costly.map(|f| f.check).collect::<Vec<_>>().join(", ").as_str() {
@@ -182,7 +187,9 @@ mod tests {
     fn the_worst_finding_decides_the_verdict() {
         let good = || finding("a", Status::Ok);
         assert!(verdict(&[good(), finding("b", Status::Note)]).contains("nothing makes it slower"));
-        assert!(verdict(&[good(), finding("b", Status::Slower)]).ends_with("slower than it could: b."));
+        let slower =
+            verdict(&[good(), finding("b", Status::Slower), finding("n", Status::Note), finding("c", Status::Slower)]);
+        assert_eq!(slower, "Vervain runs here, but 2 of 4 checks find that it is slower than it could: b, c.");
         let broken = verdict(&[finding("s", Status::Slower), finding("b", Status::Broken)]);
         assert_eq!(broken, "Vervain cannot run here: b.");
     }

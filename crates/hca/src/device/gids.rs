@@ -11,7 +11,7 @@
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
 
-use crate::device::{GidEntry, GidType, LIMITS};
+use crate::device::{GidEntry, GidType, LIMITS, lids};
 use crate::error::{Error, Result};
 use crate::host::address_map;
 use crate::host::lock::{OwnerGuard, OwnerLock};
@@ -19,7 +19,7 @@ use crate::host::network::{Interface, interfaces};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 use vervain_config::{Config, INTERFACE, LinkChoice};
-use vervain_iba::{Gid, event};
+use vervain_iba::{AhAttr, Gid, event};
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
@@ -60,6 +60,12 @@ pub fn set_window(gid: Gid) {
 /// The GID of this node in a window, if there is one.
 pub(crate) fn window() -> Option<Gid> {
     WINDOW.get().map(|(gid, _)| *gid)
+}
+
+/// Whether an address leads through the window: the GIDs of its nodes differ in the number alone, and LIDs are theirs.
+pub(crate) fn is_in_window(ah: &AhAttr) -> bool {
+    let is_of_node = |window: Gid| ah.is_global && window[..8] == ah.grh.dgid[..8];
+    window().is_some_and(|window| is_of_node(window) || lids::node(ah.dlid).is_some())
 }
 
 /// The number of this node in the window: its GID ends with that and one.

@@ -21,7 +21,7 @@ use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{GRANULE, Region};
+use vervain_window::{GRANULE, Reason, Region};
 use vervain_wire::{Headers, Packet, opcode, parse_headers, parse_headers_to};
 
 /// Messages of one pair before others get their turn: as many as there are slots for requests.
@@ -32,6 +32,9 @@ const MOST_DEFERRED: usize = 1024;
 const CATCH_UP_NS: u64 = 500_000;
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
+
+/// A peer's region is full, which each of many peers says.
+static FULL: Reason = Reason::new();
 
 /// What whoever receives has in hand.
 #[derive(Default)]
@@ -254,7 +257,8 @@ impl Engine {
                     self.meeting.lock().memory.give_back(own, peer, incarnation);
                     self.want_again(peer);
                 }
-                Event::NoRoom(peer) => log::warn!(
+                Event::NoRoom(peer) => log::log!(
+                    FULL.level(),
                     "process {} of node {} has no room in the window for this one: a larger window has",
                     peer.process,
                     peer.node

@@ -5,6 +5,7 @@ use super::rendezvous::PeerId;
 use crate::claims::{Claim, Process, REST_MS};
 use crate::device::PutDevice;
 use crate::layout::GRANULE;
+use crate::reason::Reason;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use std::sync::atomic::Ordering;
 /// no more.
 const RESTING_BLOCKS: usize = 8;
 const RESTING_RINGS: usize = 2;
+
+/// The region is full: each of many peers asks again until it is answered.
+static FULL: Reason = Reason::new();
 
 /// What this process has claimed for its peers.
 pub struct Memory {
@@ -60,7 +64,8 @@ impl Memory {
         }
         if self.free.is_empty() {
             let claim = self.process.claim(1);
-            let claim = claim.inspect_err(|e| log::warn!("there is no memory for another peer: {e}")).ok()?;
+            let full = |e: &_| log::log!(FULL.level(), "there is no memory for another peer: {e}");
+            let claim = claim.inspect_err(full).ok()?;
             let bytes = claim.bytes();
             self.free.extend((bytes.start..bytes.end).step_by(block::LEN as usize));
             self.claims.push(claim);

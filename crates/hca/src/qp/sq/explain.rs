@@ -6,7 +6,9 @@ use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::path::Path;
 use crate::reasons;
+use std::borrow::Cow;
 use std::net::Ipv6Addr;
+use vervain_config::{Config, FAULTS};
 use vervain_iba::wc;
 
 impl SendQueue {
@@ -15,8 +17,23 @@ impl SendQueue {
     pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: u32) {
         let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].opcode);
         let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
-        let why = refused.as_deref().unwrap_or_else(|| in_general(status));
+        let why = match refused {
+            Some(why) => Cow::Owned(why),
+            None if status == wc::RETRY_EXC_ERR => nobody_answers(self.way()),
+            None => Cow::Borrowed(in_general(status)),
+        };
         reasons::tell(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", wc::status_name(status)));
+    }
+
+    /// How the peer is, or would be, reached.
+    fn way(&self) -> Way<'static> {
+        if !self.is_remote() {
+            Way::Memory
+        } else if gids::is_in_window(&self.params.ah) {
+            Way::Window
+        } else {
+            Way::Packets(Config::of_process().ok().and_then(|config| config.faults.as_deref()))
+        }
     }
 
     /// What the peer that is reached by memory refuses of the request at place `i`.
@@ -50,6 +67,30 @@ impl SendQueue {
     }
 }
 
+/// How a peer is reached.
+enum Way<'a> {
+    Memory,
+    Window,
+    /// With the faults that are made on purpose.
+    Packets(Option<&'a str>),
+}
+
+/// What RETRY_EXC_ERR says, where nothing more is known.
+fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
+    let (who, faults) = match way {
+        Way::Memory => ("no process of this user on this host", None),
+        Way::Window => ("no process of that node of the window, or one that is stopped", None),
+        Way::Packets(faults) => ("no process of that host, or packets are lost on the way", faults),
+    };
+    let faults =
+        faults.map_or_else(String::new, |faults| format!("; faults are made on purpose ({}={faults})", FAULTS.name()));
+    format!(
+        "nobody answers under that QP number: {who}, or the QP not ready, in error, connected to another or expecting another \
+         PSN{faults}"
+    )
+    .into()
+}
+
 /// What a status says, where nothing more is known.
 fn in_general(status: u32) -> &'static str {
     match status {
@@ -60,11 +101,27 @@ fn in_general(status: u32) -> &'static str {
         wc::REM_INV_REQ_ERR => "the peer's QP or receive does not take this request",
         wc::REM_ACCESS_ERR => "the rkey does not cover or allow the remote memory",
         wc::REM_OP_ERR => "the peer's receive buffer or memory is not accessible",
-        wc::RETRY_EXC_ERR => {
-            "nobody answers under that QP number: no process of this user on this host, or the QP not ready, in error, \
-             connected to another or expecting another PSN"
-        }
         wc::RNR_RETRY_EXC_ERR => "the peer has no receive posted",
         _ => "error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_told_by_the_way_to_him() {
+        for (way, says, is_of_host) in [
+            (Way::Memory, "no process of this user on this host, or the QP not ready", true),
+            (Way::Window, "no process of that node of the window, or one that is stopped, or the QP", false),
+            (Way::Packets(None), "packets are lost on the way, or the QP not ready", false),
+            (Way::Packets(Some("drop=1%")), "another PSN; faults are made on purpose (VERVAIN_FAULTS=drop=1%)", false),
+        ] {
+            let told = nobody_answers(way);
+            assert!(told.starts_with("nobody answers under that QP number: ") && told.contains(says), "{told}");
+            assert_eq!(told.contains("on this host"), is_of_host, "{told}");
+            assert_eq!(told.contains("faults"), says.contains("faults"), "{told}");
+        }
     }
 }

@@ -66,7 +66,7 @@ impl SendBatch {
     #[cold]
     fn pass_faults(&mut self) {
         let port = Arc::clone(&self.port);
-        let lines = port.lines.as_ref();
+        let lines = port.lines.as_deref();
         port.release();
         for train in std::mem::take(&mut self.trains) {
             let Some(mut line) = lines.and_then(Lines::transmit) else {
@@ -198,7 +198,7 @@ impl SendBatch {
 impl Port {
     /// Sends what faults have held back and is due now.
     pub fn release(&self) {
-        while let Some((key, packet)) = self.lines.as_ref().and_then(Lines::next_to_send) {
+        while let Some((key, packet)) = self.lines.as_deref().and_then(Lines::next_to_send) {
             if let Err(trouble) = self.send(&key, &packet) {
                 self.lost(1, trouble);
             }

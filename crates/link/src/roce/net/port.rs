@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use vervain_hca::host::address_map::{actual, is_moved};
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
@@ -47,7 +47,7 @@ pub struct Port {
     room: u64,
     counters: Counters,
     pub(super) groups: Groups,
-    pub(super) lines: Option<Lines>,
+    pub(super) lines: Option<Arc<Lines>>,
     pub(super) capture: Option<&'static Capture>,
 }
 

@@ -149,7 +149,7 @@ impl ReceiveBatch {
         if some && let Some(capture) = port.capture {
             capture.turn().write(self.datagrams().map(Datagram::captured));
         }
-        match port.lines.as_ref().filter(|lines| lines.receives()) {
+        match port.lines.as_deref().filter(|lines| lines.receives()) {
             Some(lines) => self.pass(lines) || some,
             None => some,
         }

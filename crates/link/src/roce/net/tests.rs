@@ -245,7 +245,7 @@ fn who_has_the_port_is_told() {
 /// A port with faults.
 fn port_with(faults: &str) -> Arc<Port> {
     let mut port = Port::open(address(), 0).unwrap();
-    port.lines = faults::Lines::new(faults).unwrap();
+    port.lines = faults::Lines::new(faults).unwrap().map(Arc::new);
     Arc::new(port)
 }
 
