@@ -28,6 +28,9 @@ impl Qp {
             return Err(Error::invalid("the QP was destroyed"));
         }
         if mask & attr::STATE != 0 && matches!(new.qp_state, QpState::Reset | QpState::Err) {
+            if new.qp_state == QpState::Reset {
+                self.let_sends_leave();
+            }
             self.let_requests_arrive();
         }
         let mut a = self.attr.lock();

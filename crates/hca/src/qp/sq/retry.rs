@@ -185,7 +185,7 @@ impl SendQueue {
             }
             Resolved::Responder(t) => {
                 t.space.tell_of_way(qp.qp_num());
-                self.exec.deadline = 0;
+                (self.exec.deadline, self.exec.handshake_until, self.exec.looks) = (0, 0, 0);
                 Ok(t)
             }
             Resolved::Connecting => Err(self.connecting(reliable)),
