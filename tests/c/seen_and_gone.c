@@ -1,9 +1,11 @@
 /* A program that has seen the end of what a peer writes, and has no use for its QP any more: it destroys it at once, or moves it to ERR or
- * RESET. An adapter has acknowledged by then what it has put into memory, so the peer's Write completes with success. */
+ * RESET. An adapter has acknowledged by then what it has put into memory, so the peer's Write completes with success.
+ * And a program that posts the first Writes of its QP, and goes: an adapter has sent them by then, so the peer sees them. */
 #define _GNU_SOURCE
 #include "vt_duo.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #define LONGEST (1u << 20)
 #define OPTS &(struct vt_duo_opts){ .type = VT_RC, .nqp = VT_DUO_QPS, .depth = 4, .size = LONGEST, .timeout = 14, .retry = 4 }
@@ -72,9 +74,64 @@ static void what_is_seen_is_acknowledged(void)
 	vt_check(vt_duo_close(&d), "closing");
 }
 
+#define ROUNDS 12
+/* Writes of one byte, each to a place of its own. */
+#define WRITES 3
+#define ONE &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = WRITES, .size = 4096 }
+
+enum way { DESTROY, RESET, END, NWAYS };
+static const char *const ways[] = { "destroys its QP", "resets its QP", "ends" };
+
+/* Posts as soon as it is connected, and goes without polling. */
+static int leaver(int fd)
+{
+	char way, go;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	if (!vt_duo_open(&d, ONE) || !vt_put(fd, &d.self, sizeof(d.self)) || !vt_get(fd, &d.peer, sizeof(d.peer), 20000) ||
+	    !vt_get(fd, &way, 1, 20000) || !vt_duo_connect(&d, 0))
+		return 1;
+	for (uint32_t i = 0; i < WRITES; i++) {
+		d.buf[i] = (uint8_t)(i + 1);
+		struct ibv_sge sge = vt_duo_sge(&d, i, 1);
+		if (vt_duo_post(&d, 0, IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED | IBV_SEND_INLINE, &sge, 1, d.peer.addr + i))
+			return 2;
+	}
+	if (way == END)
+		exit(0);
+	if (way == RESET && ibv_modify_qp(d.qp[0], &attr, IBV_QP_STATE))
+		return 3;
+	/* What was lost is not made good by the end of the process. */
+	return vt_duo_close(&d) && vt_get(fd, &go, 1, 20000) ? 0 : 4;
+}
+
+static void what_was_posted_arrives(void)
+{
+	for (int round = 0; round < ROUNDS; round++) {
+		int fd;
+		char way = (char)(round % NWAYS), go = 'g';
+		vt_require(vt_duo_open(&d, ONE), "opening");
+		memset(d.buf, 0, WRITES);
+		pid_t pid = vt_spawn("leaver", &fd);
+		vt_require(pid > 0 && vt_get(fd, &d.peer, sizeof(d.peer), 20000) && vt_duo_connect(&d, 0), "the one that leaves");
+		vt_require(vt_put(fd, &d.self, sizeof(d.self)) && vt_put(fd, &way, 1), "the one that leaves");
+		const volatile uint8_t *last = d.buf + WRITES - 1;
+		for (uint64_t until = vt_now_us() + 3000000; !*last && vt_now_us() < until;)
+			sched_yield();
+		for (int i = 0; i < WRITES; i++)
+			vt_check(d.buf[i] == i + 1, "round %d: who posts and %s has written %d, not %d", round, ways[(int)way],
+				d.buf[i], i + 1);
+		if (way != END)
+			vt_put(fd, &go, 1);
+		vt_check(vt_reap(pid, 20000) == 0, "round %d: the one that leaves has failed", round);
+		vt_check(vt_duo_close(&d), "closing");
+		close(fd);
+	}
+}
+
 int main(int argc, char **argv)
 {
-	static const struct vt_case cases[] = { { "what_is_seen_is_acknowledged", what_is_seen_is_acknowledged } };
-	static const struct vt_role roles[] = { { "target", target } };
+	static const struct vt_case cases[] = { { "what_is_seen_is_acknowledged", what_is_seen_is_acknowledged },
+						{ "what_was_posted_arrives", what_was_posted_arrives } };
+	static const struct vt_role roles[] = { { "target", target }, { "leaver", leaver } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
 }

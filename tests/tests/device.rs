@@ -152,7 +152,15 @@ fn data_between_two_processes() {
 
 #[test]
 fn what_a_program_has_seen_is_acknowledged_though_its_qp_goes() {
-    busily("seen_and_gone", 60);
+    let case = vec!["what_is_seen_is_acknowledged"];
+    run(1, 60, &WAYS.iter().map(|name| ("seen_and_gone", case.clone(), way(name))).collect::<Vec<_>>());
+}
+
+/// Through a window it arrives only if the two processes have found each other before.
+#[test]
+fn what_a_program_has_posted_arrives_though_it_goes() {
+    let ways = ["auto", "vm", "owner", "shared", "adopt", "roce"];
+    run(1, 60, &ways.map(|name| ("seen_and_gone", vec!["what_was_posted_arrives"], way(name))));
 }
 
 #[test]

@@ -29,6 +29,12 @@ fn a_stopped_peer_harms_no_other() {
     Runs { ways: OTHERS, vars: &[("VT_ROUNDS", "20")], at_once: 2, ..stop }.must_hold();
 }
 
+/// By the ways that need nothing of the owner.
+#[test]
+fn the_first_request_to_a_stopped_process_succeeds() {
+    Runs { program: "first_contact", ways: &["auto", "vm", "shared", "adopt"], ..Runs::default() }.must_hold();
+}
+
 #[test]
 fn who_stands_still_in_a_copy_has_no_success_and_stores_nothing_later() {
     // The seconds that a revocation waits are the same for all of them.

@@ -11,6 +11,7 @@ pub mod grants;
 pub mod imports;
 pub(crate) mod inline_receive;
 pub(crate) mod key_table;
+mod leaving;
 mod packets;
 mod parking;
 pub mod peer;
@@ -170,6 +171,7 @@ impl Process {
     pub(crate) fn serve(&'static self) -> Result<()> {
         fork::install_handlers();
         crate::host::faults::install();
+        leaving::install();
         crate::process::progress::spawn(self)?;
         for fd in [self.arena.fd(), self.own.wake_fd()].into_iter().chain(self.mappings.fd()) {
             keep_from_children(fd);

@@ -114,6 +114,10 @@ pub(crate) trait SendWork: Send + Sync {
     /// Whether any waits.
     fn has_pending(&self) -> bool;
 
+    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for nobody; false if the calling thread, which a
+    /// signal may have interrupted, has the send queue.
+    fn is_leaving(&self) -> bool;
+
     /// How often the program has looked.
     fn looks(&self) -> u32;
 

@@ -11,6 +11,7 @@ use crate::host::clock::now_ns;
 use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::revocation::PATIENCE_NS;
+use crate::process::send_work::Progress;
 use crate::qp::sq::LOOK_BUDGET;
 use crate::qp::{Qp, SendSide};
 use crate::reasons;
@@ -22,9 +23,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
 
-/// How long a UD QP that is destroyed waits for what it has sent to leave, and between two looks.
-const DATAGRAMS_LEAVE_NS: u64 = 1_000_000_000;
-const LOOK_AT_DATAGRAMS: Duration = Duration::from_micros(100);
+/// How long a QP that is reset or destroyed waits for what was posted to leave, and between two looks.
+const SENDS_LEAVE_NS: u64 = 1_000_000_000;
+const LOOK_AT_SENDS: Duration = Duration::from_micros(100);
 
 impl Qp {
     // ---- errors ----------------------------------------------------------------------------------------------------
@@ -229,11 +230,22 @@ impl Qp {
         false
     }
 
-    /// A datagram that has completed has left, with an adapter. Here it may be kept for a process whose handshake is under way: that is waited for.
-    fn let_datagrams_leave(&self) {
-        let until = now_ns() + DATAGRAMS_LEAVE_NS;
-        while self.qp_type == QpType::Ud && self.change_sends(|sends| sends.sq.keeps_datagrams()) && now_ns() < until {
-            std::thread::sleep(LOOK_AT_DATAGRAMS);
+    /// Finishes what was posted to a peer that lives: an adapter has sent it before it carries out the command that ends the
+    /// QP. Here it may wait for the handshake with the peer's process, or for its turn.
+    pub(super) fn let_sends_leave(&self) {
+        let until = now_ns() + SENDS_LEAVE_NS;
+        loop {
+            let mut sends = self.lock_sends();
+            if !sends.sq.is_leaving(&self.base) || now_ns() >= until {
+                return;
+            }
+            let progress = self.start(&mut sends, LOOK_BUDGET);
+            drop(sends);
+            match progress {
+                Progress::More => {}
+                Progress::Wait(_) => std::thread::sleep(LOOK_AT_SENDS),
+                Progress::Idle | Progress::Stopped => return,
+            }
         }
     }
 
@@ -310,7 +322,7 @@ impl Qp {
         if !self.groups.lock().is_empty() {
             return Err(Error::busy("the QP is in a multicast group"));
         }
-        self.let_datagrams_leave();
+        self.let_sends_leave();
         self.let_requests_arrive();
         if self.gone.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid("the QP was destroyed already"));

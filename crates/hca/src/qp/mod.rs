@@ -611,6 +611,16 @@ impl SendWork for Qp {
         self.work.load(Ordering::SeqCst)
     }
 
+    fn is_leaving(&self) -> bool {
+        if !self.has_pending() || self.sends.raw().held_by_me() {
+            return false;
+        }
+        match self.sends.try_lock() {
+            Some(sends) => sends.sq.is_leaving(&self.base),
+            None => !self.thread_is_gone(),
+        }
+    }
+
     fn looks(&self) -> u32 {
         self.looks.load(Ordering::Relaxed)
     }

@@ -9,10 +9,11 @@ use crate::process::revocation::PATIENCE_NS;
 use crate::qp::ah::{Route, check_address};
 use crate::qp::carrier::Connection;
 use crate::qp::sq::path::Params;
+use crate::qp::sq::resolve;
 use crate::qp::{Qp, SendSide};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{AhAttr, PSN_MASK, QpAttr, QpState, access, attr};
+use vervain_iba::{AhAttr, PSN_MASK, QpAttr, QpState, QpType, access, attr};
 
 /// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
 const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
@@ -23,11 +24,36 @@ const RNR_TIMER_MASK: u8 = 0x1f;
 impl Qp {
     /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
+        self.change(new, mask)?;
+        if mask & attr::STATE != 0 && new.qp_state == QpState::Rtr {
+            self.meet_peer();
+        }
+        Ok(())
+    }
+
+    /// Begins the handshake with the process of a peer that memory reaches: the first request finds it done, even if that process
+    /// has no CPU or is stopped by then.
+    fn meet_peer(&self) {
+        if !matches!(self.qp_type(), QpType::Rc | QpType::Uc | QpType::XrcSend) {
+            return;
+        }
+        let Params { dest_qpn, has_memory, .. } = self.lock_sends().sq.params;
+        if has_memory {
+            // Who is not there now is looked for by the first request.
+            let _ = resolve::peer_of(self.process, dest_qpn);
+        }
+    }
+
+    /// [`Qp::modify`] without a word to the peer, of which a QP that is restored knows only later whether it is there.
+    pub(super) fn change(&self, new: &QpAttr, mask: u32) -> Result<()> {
         self.process.check()?;
         if self.is_gone() {
             return Err(Error::invalid("the QP was destroyed"));
         }
         if mask & attr::STATE != 0 && matches!(new.qp_state, QpState::Reset | QpState::Err) {
+            if new.qp_state == QpState::Reset {
+                self.let_sends_leave();
+            }
             self.let_requests_arrive();
         }
         let mut a = self.attr.lock();

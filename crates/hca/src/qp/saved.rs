@@ -248,7 +248,7 @@ impl Qp {
     /// One step of the state machine, with the attributes that it needs.
     fn step(&self, to: QpState, attr: &QpAttr) -> Result<()> {
         let needed = crate::qp::state::needed(self.qp_type(), self.state(), to)?;
-        self.modify(&QpAttr { qp_state: to, ..*attr }, needed | attr::STATE)
+        self.change(&QpAttr { qp_state: to, ..*attr }, needed | attr::STATE)
     }
 }
 

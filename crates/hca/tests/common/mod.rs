@@ -25,6 +25,10 @@ use vervain_hca::{
 pub const FOREIGN_SLOT: u32 = 900;
 /// What [`Rendezvous::initiator_lives`] answers.
 pub static INITIATORS_LIVE: AtomicBool = AtomicBool::new(true);
+/// Slot of a process whose handshake is under way for ever.
+pub const SLOW_SLOT: u32 = 901;
+/// What [`Rendezvous::is_slow`] answers of it.
+pub static IS_SLOW: AtomicBool = AtomicBool::new(true);
 /// The arena's memfd.
 pub static ARENA_FD: AtomicI32 = AtomicI32::new(-1);
 
@@ -47,7 +51,14 @@ impl Rendezvous for Nobody {
     }
     fn handle_events(&self, _: &'static Process) {}
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
-        if process.owns_slot(slot) { Peer::Ready(Arc::clone(&process.own)) } else { Peer::Absent }
+        match slot {
+            SLOW_SLOT => Peer::Connecting,
+            _ if process.owns_slot(slot) => Peer::Ready(Arc::clone(&process.own)),
+            _ => Peer::Absent,
+        }
+    }
+    fn is_slow(&self, slot: u32) -> bool {
+        slot == SLOW_SLOT && IS_SLOW.load(Ordering::Relaxed)
     }
     fn initiator_lives(&self, _: u32) -> bool {
         INITIATORS_LIVE.load(Ordering::Relaxed)

@@ -362,6 +362,10 @@ impl Rendezvous for Local {
         peer
     }
 
+    fn is_slow(&self, slot: u32) -> bool {
+        self.outgoing.is_slow(slot, now_ns())
+    }
+
     fn initiator_lives(&self, slot: u32) -> bool {
         self.incoming.has(slot)
     }

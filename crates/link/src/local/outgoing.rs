@@ -6,10 +6,12 @@ use super::{Identity, Local, proof_in, slots_in};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::PeerProcess;
@@ -17,6 +19,10 @@ use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Peer};
 
 /// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
 const OUTSTANDING: usize = 64;
+
+/// For how long a connection is unanswered if its process is slow. One that has lived for less is made again and again, as by a
+/// process without descriptors; and one that runs for so long without an answer will not answer any more.
+const SLOW_NS: Range<u64> = 500_000_000..60_000_000_000;
 
 #[derive(Default)]
 pub(super) struct Outgoing {
@@ -39,6 +45,10 @@ struct Connection {
     slots: Vec<u32>,
     incarnation: [u64; 2],
     proof: [u64; 2],
+    /// When it was connected to (CLOCK_MONOTONIC, ns).
+    since: u64,
+    /// It has refused this process.
+    refuses: bool,
     /// Its answer to who takes the place of a saved process.
     takes_us: Option<bool>,
     /// Somebody is waited for in its place, and it has not shown that it is that.
@@ -92,6 +102,15 @@ impl Outgoing {
         }
         state.peers.insert(slot, Connection { unproven, ..Connection::new(socket, pid) });
         if unproven { Peer::Suspended } else { Peer::Connecting }
+    }
+
+    /// Whether the process behind `slot` has left its connection unanswered at `now` because it has had no CPU.
+    pub(super) fn is_slow(&self, slot: u32, now: u64) -> bool {
+        let state = self.state.lock();
+        state
+            .peers
+            .get(&slot)
+            .is_some_and(|c| !c.refuses && SLOW_NS.contains(&now.saturating_sub(c.since)) && runs(c.pid))
     }
 
     /// The processes that are connected: slots, incarnation, proof.
@@ -265,11 +284,14 @@ impl Outgoing {
                     kind::RESTORED_REPLY => c.takes_us = Some(message.args[0] != 0),
                     kind::JOIN => groups.note(&message, true),
                     kind::ACK => groups.acknowledged(message.args[0]),
-                    kind::REFUSED => log::error!(
-                        "the process of slot {slot} runs another version of Vervain (arena version {}, here {})",
-                        message.args[0],
-                        vervain_hca::arena::layout::VERSION
-                    ),
+                    kind::REFUSED => {
+                        c.refuses = true;
+                        log::error!(
+                            "the process of slot {slot} runs another version of Vervain (arena version {}, here {})",
+                            message.args[0],
+                            vervain_hca::arena::layout::VERSION
+                        );
+                    }
                     _ => {}
                 },
                 Err(Errno::AGAIN) => return,
@@ -292,7 +314,19 @@ impl Outgoing {
 impl Connection {
     fn new(socket: Socket, pid: i32) -> Connection {
         let (slots, incarnation, proof) = (Vec::new(), [0; 2], [0; 2]);
-        Connection { socket, pid, space: None, slots, incarnation, proof, takes_us: None, unproven: false, asked: 0 }
+        Connection {
+            socket,
+            pid,
+            space: None,
+            slots,
+            incarnation,
+            proof,
+            since: now_ns(),
+            refuses: false,
+            takes_us: None,
+            unproven: false,
+            asked: 0,
+        }
     }
 }
 
@@ -341,4 +375,52 @@ fn welcome(
 /// Asks the owner of a mapped arena for one of its objects, by this process's own rendezvous.
 fn ask_for_object(peer: &PeerProcess, wanted: &Wanted) -> bool {
     Process::current().is_some_and(|process| process.rendezvous.ask_for_object(peer, wanted))
+}
+
+/// Whether process `pid` lives and is neither stopped nor traced (proc_pid_stat(5)). False for one that is not visible from here.
+fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !"TtZX".contains(state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_runs_unless_it_is_stopped_or_gone() {
+        assert!(runs(std::process::id() as i32) && !runs(0));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(runs(pid));
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(pid, libc::SIGSTOP) };
+        let mut status = 0;
+        // SAFETY: waits until the child is stopped; the status is on this stack.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+        assert!(waited == pid && libc::WIFSTOPPED(status) && !runs(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!runs(pid));
+    }
+
+    /// A socket that accepts nothing, as of a process without a CPU.
+    #[test]
+    fn a_process_that_runs_is_slow_for_some_time_unless_it_refuses() {
+        let (slot, name) = (7, format!("vervain-test/slow-{}", std::process::id()));
+        let _listener = Socket::listen(&name).unwrap();
+        let outgoing = Outgoing::default();
+        let me = std::process::id() as i32;
+        assert!(!outgoing.is_slow(slot, now_ns()));
+        let connection = Connection::new(Socket::connect(&name).unwrap(), me);
+        let since = connection.since;
+        outgoing.state.lock().peers.insert(slot, connection);
+        assert!(!outgoing.is_slow(slot, since) && !outgoing.is_slow(slot, since + SLOW_NS.end));
+        assert!(outgoing.is_slow(slot, since + SLOW_NS.start) && !outgoing.is_slow(slot + 1, since + SLOW_NS.start));
+        outgoing.state.lock().peers.get_mut(&slot).unwrap().refuses = true;
+        assert!(!outgoing.is_slow(slot, since + SLOW_NS.start));
+    }
 }

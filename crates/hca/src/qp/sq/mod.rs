@@ -114,6 +114,22 @@ impl SendQueue {
         !self.wq.is_empty() || (self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting))
     }
 
+    /// Whether an adapter would have sent by now what is left here: it waits for a handshake or for its turn, or is in an
+    /// owner's hands. Not so what waits for a receive, or for a peer that is absent or stopped. A carrier sends as it is posted.
+    pub(crate) fn is_leaving(&self, qp: &QpBase) -> bool {
+        if qp.is_stopped() {
+            return false;
+        }
+        if self.is_ud {
+            return self.keeps_datagrams();
+        }
+        let may_go_on = qp.state() == QpState::Rts || self.has_begun();
+        let e = &self.exec;
+        // A request that was tried in vain, for another reason than these, is looked at again later.
+        let is_due = e.handshake_until != 0 || e.asked.is_some() || e.looks == 0;
+        !self.wq.is_empty() && !self.path.is_remote() && may_go_on && is_due
+    }
+
     /// The completions of this queue.
     pub(crate) fn ring(&self) -> &Arc<SendRing> {
         &self.completions

@@ -1,5 +1,6 @@
 //! What becomes of a request that is refused or not answered (IBA 9.7.5.2.8, 9.7.6.1.3): a status, or another try later.
 
+use crate::arena::layout::slot_of;
 use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
 use crate::qp::base::QpBase;
@@ -12,7 +13,7 @@ use vervain_iba::{QpType, wc};
 
 /// How soon a process that lets nobody in is asked again.
 const PAUSED_NS: u64 = 20_000;
-/// How long a handshake may take on top of the QP's own timeout.
+/// How long a handshake may take on top of the QP's own timeout; with a process that is slow, how much longer each time.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
 /// How long a silent peer is tried: the first attempt and `retry_cnt` more, each `4.096 µs × 2^timeout` (IBA 9.7.6.1.3).
@@ -152,6 +153,11 @@ impl SendQueue {
         if now < self.exec.handshake_until {
             return Step::Wait(self.exec.next_look());
         }
+        if reliable && self.process.rendezvous.is_slow(slot_of(self.params.dest_qpn)) {
+            // An adapter answers for a process that has no CPU.
+            self.exec.handshake_until = now.saturating_add(HANDSHAKE_NS);
+            return Step::Wait(self.exec.next_look());
+        }
         Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
     }
 
@@ -185,7 +191,7 @@ impl SendQueue {
             }
             Resolved::Responder(t) => {
                 t.space.tell_of_way(qp.qp_num());
-                self.exec.deadline = 0;
+                (self.exec.deadline, self.exec.handshake_until, self.exec.looks) = (0, 0, 0);
                 Ok(t)
             }
             Resolved::Connecting => Err(self.connecting(reliable)),
