@@ -1,5 +1,6 @@
 //! The completion channels of a peer, as far as this process writes their events itself: it has asked for their pipes.
 
+use crate::host::cancel;
 use crate::host::lock::OwnerLock;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -64,10 +65,8 @@ impl PeerChannels {
 
 /// Writes the event of the CQ that has the number `event` in its channel; false when the pipe is full.
 pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
-    let message = u64::from(event);
-    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. Whoever writes holds the read
-    // end as well, so no SIGPIPE.
-    unsafe { libc::write(fd, (&raw const message).cast(), size_of::<u64>()) == size_of::<u64>() as isize }
+    // Below PIPE_BUF it is written whole or not at all. Whoever writes holds the read end as well, so no SIGPIPE.
+    cancel::write(fd, u64::from(event))
 }
 
 /// Whether these are the two ends of one pipe, the second of which does not block.

@@ -7,6 +7,7 @@ use crate::arena::numbers::Kind;
 use crate::context::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
@@ -233,7 +234,7 @@ impl Qp {
     fn let_datagrams_leave(&self) {
         let until = now_ns() + DATAGRAMS_LEAVE_NS;
         while self.qp_type == QpType::Ud && self.change_sends(|sends| sends.sq.keeps_datagrams()) && now_ns() < until {
-            std::thread::sleep(LOOK_AT_DATAGRAMS);
+            nap(LOOK_AT_DATAGRAMS);
         }
     }
 
