@@ -17,6 +17,7 @@ use roce::Roce;
 use std::sync::{Arc, Once, OnceLock};
 use vervain_config::{Config, LINK, LogLevel, Unknown, WINDOW};
 use vervain_hca::device::{LinkChoice, gids};
+use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::poller::Poller;
 use vervain_hca::process::{Identity, Ways};
@@ -110,7 +111,11 @@ pub fn start_logging() {
             LogLevel::Debug => LevelFilter::Debug,
             LogLevel::Trace => LevelFilter::Trace,
         };
-        let _ = env_logger::Builder::new().filter_level(level).format_timestamp_micros().try_init();
+        let logger = env_logger::Builder::new().filter_level(level).format_timestamp_micros().build();
+        let most = logger.filter();
+        if log::set_boxed_logger(Box::new(Logger(logger))).is_ok() {
+            log::set_max_level(most);
+        }
         // `vervain run` has told it once, for all processes of a job.
         if vervain_config::SYSFS.value().is_none() {
             for unknown in Unknown::of_process() {
@@ -118,6 +123,24 @@ pub fn start_logging() {
             }
         }
     });
+}
+
+/// Messages by env_logger, in verbs that are no cancellation points.
+struct Logger(env_logger::Logger);
+
+impl log::Log for Logger {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let _whole = Uncancelled::begin();
+        self.0.log(record);
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
 }
 
 /// An errno of rustix as an error of the device.
