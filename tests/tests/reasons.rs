@@ -95,10 +95,23 @@ const MISTAKES: &[Mistake] = &[
         )
     },
     mistake("no_receive", &["QP #, Send to QP #: IBV_WC_RNR_RETRY_EXC_ERR: the peer has no receive posted"]),
+    mistake("local_key", &["QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: SGE 0: lkey # is not registered"]),
     mistake(
-        "local_key",
-        &["QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: an SGE names memory that its lkey does not cover or allow"],
+        "local_range",
+        &[
+            "QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: SGE 1: addresses # to # are not all inside the MR of lkey #, which \
+             is # to #",
+        ],
     ),
+    mistake(
+        "local_right",
+        &["QP #, RDMA Read to QP #: IBV_WC_LOC_PROT_ERR: SGE 0: the MR of lkey # lacks IBV_ACCESS_LOCAL_WRITE"],
+    ),
+    mistake(
+        "no_reads",
+        &["QP #, RDMA Read to QP #: IBV_WC_LOC_QP_OP_ERR: max_rd_atomic of the QP is 0, and this operation takes 1"],
+    ),
+    mistake("too_many_reads", &["modify QP: max_rd_atomic 255 is not in 0 to 128 (EINVAL)"]),
     mistake("lacking_mask", &["RC QP, INIT to RTR: attr_mask lacks IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER (EINVAL)"]),
     mistake("too_many", &["max_send_wr 16777216 exceeds 32768 (EINVAL)"]),
     mistake("too_early", &["QP #: cannot post sends in RTR (EINVAL)"]),

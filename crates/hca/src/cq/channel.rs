@@ -154,8 +154,9 @@ impl CompChannel {
 
     /// Destroys it; EBUSY while CQs report here.
     pub fn destroy(&self) -> Result<()> {
-        if self.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::busy("the completion channel is in use by completion queues"));
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::busy(format!("completion queues use the completion channel: {users}")));
         }
         Ok(())
     }

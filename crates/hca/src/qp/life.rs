@@ -308,8 +308,9 @@ impl Qp {
         if !self.process.is_current() {
             return Ok(());
         }
-        if !self.groups.lock().is_empty() {
-            return Err(Error::busy("the QP is in a multicast group"));
+        let groups = self.groups.lock().len();
+        if groups != 0 {
+            return Err(Error::busy(format!("QP {:#x} is in multicast groups: {groups}", self.number)));
         }
         self.let_datagrams_leave();
         self.let_requests_arrive();
