@@ -2,6 +2,8 @@
  * and completions must fail; how, conformance.c and its like look at. */
 #include "vt.h"
 
+#include <unistd.h>
+
 static void pair(const struct vt_cfg *b)
 {
 	struct vt_cfg a = vt_cfg_default(VT_RC), plain = a;
@@ -126,6 +128,18 @@ static void local_key(void)
 	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
 	w.sge[0].lkey ^= 0xff;
 	fails(w, IBV_WC_LOC_PROT_ERR);
+}
+
+/* Leaves nothing behind that runs at the end of a program. */
+static void local_key_and_exit(void)
+{
+	struct ibv_wc wc;
+	pair(NULL);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
+	w.flags = IBV_SEND_SIGNALED;
+	w.sge[0].lkey ^= 0xff;
+	vt_require(vt_send(&vt_a, &w) == 0 && vt_cqes(&vt_a, 0, 1, 5000, &wc) == 1, "no completion");
+	_exit(0);
 }
 
 static void local_range(void)
@@ -296,6 +310,7 @@ int main(int argc, char **argv)
 		{ "long_message", long_message },	{ "no_receive", no_receive },
 		{ "local_key", local_key },		{ "lacking_mask", lacking_mask },
 		{ "local_range", local_range },		{ "local_right", local_right },
+		{ "local_key_and_exit", local_key_and_exit },
 		{ "no_reads", no_reads },		{ "too_many_reads", too_many_reads },
 		{ "too_many", too_many },		{ "too_early", too_early },
 		{ "other_link_layer", other_link_layer }, { "wrong_qkey", wrong_qkey },

@@ -390,7 +390,7 @@ impl Qp {
         match (fault, why) {
             (u32::MAX, Some(why)) => {
                 let status = wc::status_name(refused::receive_status(self.shared));
-                reasons::tell(format_args!("QP {own:#x}, receive of a message{from}: {status}: {why}"));
+                reasons::tell_of_completion(format_args!("QP {own:#x}, receive of a message{from}: {status}: {why}"));
             }
             (_, Some(why)) => {
                 reasons::tell(format_args!("QP {own:#x} is now in ERR: it has refused a request{from}: {why}"));

@@ -19,7 +19,10 @@ impl SendQueue {
         let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
         let refused = refused.or_else(|| self.wrong_here(i, status));
         let why = refused.as_deref().unwrap_or_else(|| in_general(status));
-        reasons::tell(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", wc::status_name(status)));
+        reasons::tell_of_completion(format_args!(
+            "QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}",
+            wc::status_name(status)
+        ));
     }
 
     /// What the peer that is reached by memory refuses of the request at place `i`.
