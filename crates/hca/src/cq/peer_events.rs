@@ -4,7 +4,6 @@
 
 use crate::arena::layout::CqShared;
 use crate::cq::channel::CompChannel;
-use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::peer::PeerProcess;
@@ -51,8 +50,6 @@ pub(crate) fn raise(space: &PeerProcess, cq: &CqShared, slot: u32) {
         }
         return;
     }
-    // The last to let a pipe go closes it.
-    let _whole = Uncancelled::begin();
     let ask = || Process::current().is_some_and(|p| p.rendezvous.ask_channel(slot, channel));
     if let Some(pipe) = space.channels.pipe(channel, ask)
         && write_event(pipe.write.as_raw_fd(), event)

@@ -5,7 +5,9 @@
 //! `ibv_get_cq_event` and `ibv_get_async_event`, during which nothing is held.
 
 use core::ffi::{c_int, c_long};
-use std::os::fd::RawFd;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
@@ -38,6 +40,31 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         set_state(self.before);
+    }
+}
+
+/// A descriptor that whoever posts or polls may be the last to let go of: closing it is no cancellation point.
+pub(crate) struct Descriptor(ManuallyDrop<OwnedFd>);
+
+impl From<OwnedFd> for Descriptor {
+    fn from(fd: OwnedFd) -> Descriptor {
+        Descriptor(ManuallyDrop::new(fd))
+    }
+}
+
+impl Deref for Descriptor {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let _whole = Uncancelled::begin();
+        // SAFETY: once, here, after which nobody has it.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
@@ -113,8 +140,7 @@ mod tests {
                 });
                 lock.lock();
             });
-            let _whole = Uncancelled::begin();
-            drop(event);
+            drop(Descriptor::from(event));
         });
     }
 

@@ -107,7 +107,7 @@ impl Responder {
         self.note(kind, 0, self.receive_room(wqe), spoilt.length);
     }
 
-    /// The first piece of a message of `left` bytes that the keys do not allow where receive `wqe` puts it: lkey, address and length.
+    /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address, length.
     fn bad_piece(&self, wqe: u32, mut left: u64) -> Option<(u32, u64, u64)> {
         let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
         sges.iter().map(RqView::sge).find_map(|sge| {
