@@ -86,6 +86,7 @@ static void *busy(void *arg)
 		struct ibv_mr *mr = ibv_reg_mr(d.pd, d.buf, 4096, IBV_ACCESS_LOCAL_WRITE);
 		if (mr)
 			ibv_dereg_mr(mr);
+		pthread_testcancel();
 	}
 	return NULL;
 }
@@ -139,6 +140,67 @@ static void vanishing(int by_pthread_exit)
 
 static void thread_sys_exit(void) { vanishing(0); }
 static void thread_pthread_exit(void) { vanishing(1); }
+
+static void cancel(void *(*what)(void *), unsigned after_us, int round)
+{
+	pthread_t t;
+	void *end = NULL;
+	vt_require(pthread_create(&t, NULL, what, NULL) == 0, "a thread");
+	usleep((useconds_t)(vt_random() % after_us));
+	pthread_cancel(t);
+	pthread_join(t, &end);
+	vt_require(end == PTHREAD_CANCELED, "round %d: the thread was not cancelled", round);
+}
+
+/* No verb but the waits for events is a cancellation point: a thread that is cancelled has done all of a call or nothing. */
+static void thread_cancel(void)
+{
+	vt_require(vt_duo_open(&d, OPTS) && looped(), "setup");
+	for (int round = 0; round < 200; round++) {
+		struct ibv_qp_attr a;
+		struct ibv_qp_init_attr ia;
+		cancel(busy, 600, round);
+		vt_require(ibv_query_qp(d.qp[0], &a, IBV_QP_STATE, &ia) == 0 && a.qp_state == IBV_QPS_RTS, "round %d: the QP is in %s",
+			round, vt_state_name((int)a.qp_state));
+		vt_require(write_once(), "round %d: a write", round);
+	}
+	vt_check(vt_duo_close(&d), "closing, which a region that was left would prevent");
+}
+
+static bool get_event(void)
+{
+	struct ibv_cq *cq;
+	void *context;
+	if (ibv_get_cq_event(d.channel, &cq, &context))
+		return false;
+	ibv_ack_cq_events(cq, 1);
+	return true;
+}
+
+static void *await_events(void *arg)
+{
+	(void)arg;
+	for (;;) {
+		ibv_req_notify_cq(d.cq, 0);
+		get_event();
+	}
+	return NULL;
+}
+
+/* ibv_get_cq_event is one: a thread that ends in it leaves the channel and the CQ to the others. */
+static void thread_cancel_wait(void)
+{
+	struct ibv_wc wc;
+	vt_require(vt_duo_open(&d, OPTS) && looped(), "setup");
+	for (int round = 0; round < 50; round++)
+		cancel(await_events, 2000, round);
+	struct ibv_sge sge = vt_duo_sge(&d, 0, 64);
+	vt_require(ibv_req_notify_cq(d.cq, 0) == 0, "ibv_req_notify_cq");
+	vt_require(vt_duo_post(&d, 0, IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1, d.peer.addr) == 0, "a write");
+	vt_check(get_event(), "no event: %s", vt_errno_name(errno));
+	vt_check(vt_poll(d.cq, &wc, 1, 3000) == 1 && wc.status == IBV_WC_SUCCESS, "the write");
+	vt_check(vt_duo_close(&d), "closing");
+}
 
 /* With the context that a forked child has from its parent: objects of its own work, those of the parent are EIO. */
 static int child_of_context(void)
@@ -459,6 +521,7 @@ int main(int argc, char **argv)
 	static const struct vt_case cases[] = {
 		{ "idle_cost", idle_cost }, { "open_again", open_again }, { "fd_limit", fd_limit }, { "fork_harmless", fork_harmless },
 		{ "exit_open", exit_open }, { "thread_sys_exit", thread_sys_exit }, { "thread_pthread_exit", thread_pthread_exit },
+		{ "thread_cancel", thread_cancel }, { "thread_cancel_wait", thread_cancel_wait },
 	};
 	static const struct vt_role roles[] = { { "lender", lender_peer }, { "first_open", first_open_peer }, { "exit", exit_peer },
 		{ "main_exit", main_thread_exit_peer } };

@@ -2,6 +2,8 @@
  * and completions must fail; how, conformance.c and its like look at. */
 #include "vt.h"
 
+#include <unistd.h>
+
 static void pair(const struct vt_cfg *b)
 {
 	struct vt_cfg a = vt_cfg_default(VT_RC), plain = a;
@@ -126,6 +128,59 @@ static void local_key(void)
 	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
 	w.sge[0].lkey ^= 0xff;
 	fails(w, IBV_WC_LOC_PROT_ERR);
+}
+
+/* Leaves nothing behind that runs at the end of a program. */
+static void local_key_and_exit(void)
+{
+	struct ibv_wc wc;
+	pair(NULL);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
+	w.flags = IBV_SEND_SIGNALED;
+	w.sge[0].lkey ^= 0xff;
+	vt_require(vt_send(&vt_a, &w) == 0 && vt_cqes(&vt_a, 0, 1, 5000, &wc) == 1, "no completion");
+	_exit(0);
+}
+
+static void local_range(void)
+{
+	pair(NULL);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 64);
+	w.sge[1] = w.sge[0];
+	w.sge[1].addr += vt_a.info.size - 32;
+	w.nsge = 2;
+	fails(w, IBV_WC_LOC_PROT_ERR);
+}
+
+static void local_right(void)
+{
+	pair(NULL);
+	struct vt_info mr = vt_reg(&vt_a, 1, false, 0, 0, 4096);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_READ, 8);
+	w.sge[0] = (struct ibv_sge){ mr.addr, 8, mr.lkey };
+	fails(w, IBV_WC_LOC_PROT_ERR);
+}
+
+static void no_reads(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	a.max_rd = 0;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	fails(vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_READ, 8), IBV_WC_LOC_QP_OP_ERR);
+}
+
+static void too_many_reads(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC);
+	vt_ends_open();
+	vt_setup(&vt_a, &a);
+	vt_require(vt_connect(&vt_a, &vt_a, IBV_QPS_RTR) == 0, "to RTR");
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 255 };
+	int rc = ibv_modify_qp(vt_a.local->qp, &attr,
+			       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	vt_check(rc == EINVAL, "%s", vt_errno_name(rc));
+	vt_teardown();
 }
 
 static void lacking_mask(void)
@@ -254,6 +309,9 @@ int main(int argc, char **argv)
 		{ "mr_without_the_right", mr_without_the_right }, { "qp_without_the_right", qp_without_the_right },
 		{ "long_message", long_message },	{ "no_receive", no_receive },
 		{ "local_key", local_key },		{ "lacking_mask", lacking_mask },
+		{ "local_range", local_range },		{ "local_right", local_right },
+		{ "local_key_and_exit", local_key_and_exit },
+		{ "no_reads", no_reads },		{ "too_many_reads", too_many_reads },
 		{ "too_many", too_many },		{ "too_early", too_early },
 		{ "other_link_layer", other_link_layer }, { "wrong_qkey", wrong_qkey },
 		{ "domain_in_use", domain_in_use },	{ "nothing_wrong", nothing_wrong },

@@ -16,13 +16,17 @@ struct Mistake {
     said: &'static [&'static str],
     /// In packets, if that is something else.
     in_packets: Option<&'static [&'static str]>,
-    /// A failure, of which the last line of a program tells that was started without VERVAIN_LOG.
+    /// A failure, which a program is told of that was started without VERVAIN_LOG.
     fails: bool,
 }
 
 const fn mistake(name: &'static str, said: &'static [&'static str]) -> Mistake {
     Mistake { name, said, in_packets: None, fails: true }
 }
+
+/// What follows the first completion in error, and a failure of another kind, where nobody has asked.
+const AT_ONCE: &str = "; VERVAIN_LOG=info reports all failures as they happen";
+const AT_THE_END: &str = "; VERVAIN_LOG=info reports it as it happens";
 
 const REFUSED_KEY: &str = "QP # is now in ERR: it has refused a request of QP #: rkey # is not registered";
 const REFUSED_RANGE: &str = "QP # is now in ERR: it has refused a request of QP #: addresses # to # are not all inside the MR of \
@@ -95,10 +99,23 @@ const MISTAKES: &[Mistake] = &[
         )
     },
     mistake("no_receive", &["QP #, Send to QP #: IBV_WC_RNR_RETRY_EXC_ERR: the peer has no receive posted"]),
+    mistake("local_key", &["QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: SGE 0: lkey # is not registered"]),
     mistake(
-        "local_key",
-        &["QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: an SGE names memory that its lkey does not cover or allow"],
+        "local_range",
+        &[
+            "QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: SGE 1: addresses # to # are not all inside the MR of lkey #, which \
+             is # to #",
+        ],
     ),
+    mistake(
+        "local_right",
+        &["QP #, RDMA Read to QP #: IBV_WC_LOC_PROT_ERR: SGE 0: the MR of lkey # lacks IBV_ACCESS_LOCAL_WRITE"],
+    ),
+    mistake(
+        "no_reads",
+        &["QP #, RDMA Read to QP #: IBV_WC_LOC_QP_OP_ERR: max_rd_atomic of the QP is 0, and this operation takes 1"],
+    ),
+    mistake("too_many_reads", &["modify QP: max_rd_atomic 255 is not in 0 to 128 (EINVAL)"]),
     mistake("lacking_mask", &["RC QP, INIT to RTR: attr_mask lacks IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER (EINVAL)"]),
     mistake("too_many", &["max_send_wr 16777216 exceeds 32768 (EINVAL)"]),
     mistake("too_early", &["QP #: cannot post sends in RTR (EINVAL)"]),
@@ -166,7 +183,7 @@ fn each_mistake_has_its_sentence_at_both_ends() {
 }
 
 #[test]
-fn a_program_that_asked_for_nothing_ends_with_the_first_reason() {
+fn a_program_that_asked_for_nothing_is_told_the_first_reason() {
     if !have_c() {
         return;
     }
@@ -175,19 +192,34 @@ fn a_program_that_asked_for_nothing_ends_with_the_first_reason() {
         let output = plain(&end.output);
         let mut lines: Vec<_> = output.lines().filter_map(|line| line.strip_prefix("vervain: ")).collect();
         lines.sort_unstable();
-        let remark = "; VERVAIN_LOG=info reports it as it happens";
         let said = if mistake.fails { mistake.said } else { &[] };
-        let mut expected: Vec<_> = said.iter().map(|said| format!("{said}{remark}")).collect();
+        let remark = |said: &str| if said.contains(": IBV_WC_") { AT_ONCE } else { AT_THE_END };
+        let mut expected: Vec<_> = said.iter().map(|said| format!("{said}{}", remark(said))).collect();
         expected.sort();
         assert_eq!(lines, expected, "{}", mistake.name);
     }
-    // In one process both ends fail.
+    // In one process both ends fail, either first.
     let end = run("unknown_rkey", &[], &[]);
-    let last = plain(&end.output).lines().filter(|line| line.starts_with("vervain: ")).collect::<Vec<_>>().join("\n");
-    assert!(last.ends_with("; the first of 2 failures, VERVAIN_LOG=info reports each as it happens"), "{last}");
+    let output = plain(&end.output);
+    let lines: Vec<_> = output.lines().filter(|line| line.starts_with("vervain: ")).collect();
+    let [first, last] = lines[..] else { panic!("{lines:#?}") };
+    assert!(first.contains(": IBV_WC_REM_ACCESS_ERR: ") && first.ends_with(AT_ONCE), "{first}");
+    assert!(last.contains("2 failures") && last.ends_with("VERVAIN_LOG=info reports each as it happens"), "{last}");
     // Whoever chose a level has chosen.
     let end = run("unknown_rkey", &[], &[("VERVAIN_LOG", "warn")]);
     assert!(!end.output.contains("vervain: ") && reasons(&end).is_empty(), "{}", end.output);
+}
+
+#[test]
+fn a_completion_in_error_is_reported_before_the_program_can_end() {
+    if !have_c() {
+        return;
+    }
+    let mut command = under_vervain(c_program("mistakes"));
+    let end = Job::start(command.arg("local_key_and_exit")).finish(LIMIT);
+    let said =
+        format!("vervain: QP #, RDMA Write to QP #: IBV_WC_LOC_PROT_ERR: SGE 0: lkey # is not registered{AT_ONCE}");
+    assert!(plain(&end.output).lines().any(|line| line == said), "{}", end.describe());
 }
 
 #[test]

@@ -113,6 +113,16 @@ fn threads_vanish_inside_calls() {
 }
 
 #[test]
+fn cancelled_threads_end_between_verbs() {
+    let ways = &["auto", "roce"];
+    Runs { program: "lifecycle", cases: &[&["thread_cancel"]], ways, ..Runs::default() }.must_hold();
+    // As with pthread_exit, which passes through the frames of the wait.
+    if is_whole() {
+        Runs { program: "lifecycle", cases: &[&["thread_cancel_wait"]], ways, ..Runs::default() }.must_hold();
+    }
+}
+
+#[test]
 fn fork_exec_and_exit_do_no_harm() {
     run("lifecycle", &["fork_harmless", "exit_open"]);
 }

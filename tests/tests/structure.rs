@@ -196,3 +196,128 @@ fn unsafe_code_is_where_the_design_allows_it() {
     }
     assert_eq!(found, allowed, "crates with unsafe code, and those that docs/design.md names");
 }
+
+/// Cancellation points among the functions that glibc exports (`man 7 pthreads`; those that Linux adds take `SYSCALL_CANCEL` in
+/// glibc's sources). fcntl is one for F_SETLKW only, which nobody here uses.
+const CANCELLATION_POINTS: &[&str] = &[
+    "accept",
+    "accept4",
+    "clock_nanosleep",
+    "close",
+    "connect",
+    "copy_file_range",
+    "creat",
+    "epoll_pwait",
+    "epoll_wait",
+    "fallocate",
+    "fdatasync",
+    "fsync",
+    "getrandom",
+    "msgrcv",
+    "msgsnd",
+    "msync",
+    "nanosleep",
+    "open",
+    "open64",
+    "openat",
+    "openat64",
+    "pause",
+    "poll",
+    "ppoll",
+    "pread",
+    "pread64",
+    "preadv",
+    "pselect",
+    "pthread_cond_timedwait",
+    "pthread_cond_wait",
+    "pthread_join",
+    "pwrite",
+    "pwrite64",
+    "pwritev",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "select",
+    "sem_timedwait",
+    "sem_wait",
+    "send",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "sigsuspend",
+    "sigtimedwait",
+    "sigwait",
+    "sleep",
+    "splice",
+    "sync_file_range",
+    "system",
+    "tcdrain",
+    "tee",
+    "usleep",
+    "vmsplice",
+    "wait",
+    "waitid",
+    "waitpid",
+    "write",
+    "writev",
+];
+
+/// Where the device model and the links call them all the same, each with the reason.
+const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 19] = [
+    // The waits of ibv_get_cq_event and ibv_get_async_event, in which nothing is held.
+    ("hca/src/context/async_events.rs", "libc::read"),
+    ("link/src/roce/poll.rs", "libc::ppoll"),
+    // In `Uncancelled` where they stand.
+    ("hca/src/arena/mod.rs", "libc::fallocate"),
+    ("hca/src/host/cancel.rs", "std::thread::sleep"),
+    ("link/src/roce/net/capture.rs", "std::fs::File"),
+    ("link/src/roce/net/sys.rs", "std::fs::File::open"),
+    // Of verbs that run in `Uncancelled` as a whole: opening a device, registration, saving, destroying a QP.
+    ("hca/src/adopt/uffd.rs", "std::fs::File::open"),
+    ("hca/src/adopt/vmas.rs", "std::fs::File"),
+    ("hca/src/adopt/vmas.rs", "std::fs::read_dir"),
+    ("hca/src/context/async_events.rs", "libc::recv"),
+    ("hca/src/cq/channel.rs", "libc::tee"),
+    ("hca/src/device/mod.rs", "std::fs::read"),
+    ("hca/src/host/pinnable.rs", "libc::msync"),
+    ("hca/src/host/pinnable.rs", "libc::open"),
+    ("hca/src/host/sysv.rs", "std::fs::metadata"),
+    ("link/src/roce/port_sharing/udp.rs", "std::fs::read_to_string"),
+    ("link/src/user.rs", "std::fs::read_to_string"),
+    // In threads that are not the program's.
+    ("hca/src/process/fork.rs", "libc::close"),
+    ("hca/src/process/progress.rs", "libc::ppoll"),
+];
+
+#[test]
+fn verbs_are_no_cancellation_points() {
+    let crates = root().join("crates");
+    let mut found = BTreeSet::new();
+    for name in ["hca", "link"] {
+        let mut files = Vec::new();
+        sources(&crates.join(name).join("src"), &mut files);
+        for file in files.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "tests")) {
+            let within = file.strip_prefix(&crates).expect("below it").to_string_lossy().into_owned();
+            if within.ends_with("/tests.rs") {
+                continue;
+            }
+            let mut paths = Paths::default();
+            paths.visit_file(&syn::parse_file(&fs::read_to_string(file).expect("a source")).expect("Rust"));
+            let is_one = |path: &Vec<String>| match path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                ["libc", name] => CANCELLATION_POINTS.contains(&name),
+                ["std", "fs", ..] | ["std", "thread", "sleep"] | ["thread", "sleep"] => true,
+                _ => false,
+            };
+            found.extend(paths.0.into_iter().filter(is_one).map(|path| (within.clone(), path.join("::"))));
+        }
+    }
+    let may_be = MAY_BE_CANCELLATION_POINTS.map(|(file, name)| (file.to_owned(), name.to_owned()));
+    assert_eq!(
+        found,
+        may_be.into_iter().collect(),
+        "calls of cancellation points; vervain_hca::host::cancel says what to do"
+    );
+}

@@ -1,7 +1,9 @@
 //! Why verbs and work requests of the program have failed (DESIGN decision 11). Each reason is a message at `info`. Where the
-//! program was started without `VERVAIN_LOG`, the first one is told when it ends, so that nobody has to know the variable to
-//! learn why.
+//! program was started without `VERVAIN_LOG`, nobody has to know the variable to learn why: the first completion in error is
+//! reported at once, for a program that reads it may abort, and the first reason of another kind when the program ends, since
+//! programs probe with verbs that fail.
 
+use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
 use std::fmt::Arguments;
 use std::io::Write as _;
@@ -17,18 +19,31 @@ struct Reasons {
     pid: u32,
     first: String,
     count: u64,
+    /// Which of them, counted from 1, was reported at once.
+    reported: Option<u64>,
 }
 
 static REASONS: OwnerLock<Option<Reasons>> = OwnerLock::new(None);
 
-/// Says why a verb or a work request has failed.
+/// Says why a verb has failed, or the QP of a peer's request.
 #[cold]
 #[inline(never)]
 pub fn tell(why: Arguments<'_>) {
+    report(why, false);
+}
+
+/// Says why a work request has completed in error. Not of those that are flushed after it.
+#[cold]
+#[inline(never)]
+pub fn tell_of_completion(why: Arguments<'_>) {
+    report(why, true);
+}
+
+fn report(why: Arguments<'_>, is_completion: bool) {
     if log::log_enabled!(log::Level::Info) {
         log::info!("{why}");
-    } else if !vervain_config::is_log_level_chosen() {
-        keep(why);
+    } else if !vervain_config::is_log_level_chosen() && keep(why, is_completion) {
+        say(&format!("{why}; {}=info reports all failures as they happen", LOG.name()));
     }
 }
 
@@ -49,33 +64,83 @@ pub fn tell_what_is_no_failure(why: Arguments<'_>) {
     }
 }
 
-fn keep(why: Arguments<'_>) {
+/// Counts a failure; whether it is to be reported at once.
+fn keep(why: Arguments<'_>, is_completion: bool) -> bool {
     let pid = std::process::id();
     let mut reasons = REASONS.lock();
+    if reasons.is_none() {
+        // SAFETY: a function of this library, which takes nothing and returns.
+        unsafe { libc::atexit(tell_at_the_end) };
+    }
     match &mut *reasons {
-        Some(known) if known.pid == pid => known.count += 1,
-        known => {
-            let is_registered = known.is_some();
-            *known = Some(Reasons { pid, first: why.to_string(), count: 1 });
-            if !is_registered {
-                // SAFETY: a function of this library, which takes nothing and returns.
-                unsafe { libc::atexit(tell_the_first) };
+        Some(known) if known.pid == pid => known.add(is_completion),
+        other => other.insert(Reasons { pid, first: why.to_string(), count: 0, reported: None }).add(is_completion),
+    }
+}
+
+impl Reasons {
+    /// Counts one more; whether it is to be reported at once.
+    fn add(&mut self, is_completion: bool) -> bool {
+        self.count += 1;
+        let is_first = is_completion && self.reported.is_none();
+        if is_first {
+            self.reported = Some(self.count);
+        }
+        is_first
+    }
+
+    /// What is left to be said at the end of the program, with the way to see the rest.
+    fn summary(&self) -> Option<String> {
+        let (first, count, log) = (&self.first, self.count, LOG.name());
+        match (count, self.reported) {
+            (1, Some(_)) => None,
+            (1, None) => Some(format!("{first}; {log}=info reports it as it happens")),
+            (_, Some(1)) => {
+                Some(format!("{count} failures, the first as reported above; {log}=info reports each as it happens"))
             }
+            _ => Some(format!("{first}; the first of {count} failures, {log}=info reports each as it happens")),
         }
     }
 }
 
-/// At the end of the program: a line with the first reason and the way to see the others.
-extern "C" fn tell_the_first() {
+extern "C" fn tell_at_the_end() {
     let Some(reasons) = REASONS.try_lock() else { return };
-    let Some(known) = reasons.as_ref().filter(|known| known.pid == std::process::id()) else { return };
-    let line = match known.count {
-        1 => format!("vervain: {}; {}=info reports it as it happens\n", known.first, LOG.name()),
-        count => format!(
-            "vervain: {}; the first of {count} failures, {}=info reports each as it happens\n",
-            known.first,
-            LOG.name()
-        ),
-    };
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let known = reasons.as_ref().filter(|known| known.pid == std::process::id());
+    if let Some(summary) = known.and_then(Reasons::summary) {
+        say(&summary);
+    }
+}
+
+/// Writes a line to standard error, in one piece.
+fn say(what: &str) {
+    let _whole = Uncancelled::begin();
+    let _ = std::io::stderr().write_all(format!("vervain: {what}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_repeats_nothing_that_was_reported() {
+        let summary = |count, reported| Reasons { pid: 0, first: "why".to_owned(), count, reported }.summary();
+        assert_eq!(summary(1, Some(1)), None);
+        assert_eq!(summary(1, None).unwrap(), "why; VERVAIN_LOG=info reports it as it happens");
+        let several = "3 failures, the first as reported above; VERVAIN_LOG=info reports each as it happens";
+        assert_eq!(summary(3, Some(1)).unwrap(), several);
+        // The first was none of a completion, and has not been told.
+        let first = "why; the first of 3 failures, VERVAIN_LOG=info reports each as it happens";
+        assert_eq!(summary(3, Some(2)).unwrap(), first);
+        assert_eq!(summary(3, None).unwrap(), first);
+    }
+
+    #[test]
+    fn the_first_completion_in_error_is_reported_and_no_other() {
+        let mut reasons = Reasons { pid: 0, first: "why".to_owned(), count: 0, reported: None };
+        assert_eq!(
+            [false, true, true, false].map(|is_completion| reasons.add(is_completion)),
+            [false, true, false, false]
+        );
+        assert_eq!((reasons.count, reasons.reported), (4, Some(2)));
+    }
 }

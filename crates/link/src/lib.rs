@@ -18,6 +18,7 @@ use std::io;
 use std::sync::{Arc, Once, OnceLock};
 use vervain_config::{Config, LINK, LogLevel, Unknown, WINDOW};
 use vervain_hca::device::{LinkChoice, gids};
+use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::poller::Poller;
 use vervain_hca::process::{Identity, Ways};
@@ -111,7 +112,12 @@ pub fn start_logging() {
             LogLevel::Debug => LevelFilter::Debug,
             LogLevel::Trace => LevelFilter::Trace,
         };
-        let _ = env_logger::Builder::new().filter_level(level).format(|out, record| write_line(out, record)).try_init();
+        let logger =
+            env_logger::Builder::new().filter_level(level).format(|out, record| write_line(out, record)).build();
+        let most = logger.filter();
+        if log::set_boxed_logger(Box::new(Logger(logger))).is_ok() {
+            log::set_max_level(most);
+        }
         // `vervain run` has told it once, for all processes of a job.
         if vervain_config::SYSFS.value().is_none() {
             for unknown in Unknown::of_process() {
@@ -124,6 +130,24 @@ pub fn start_logging() {
 /// A message as one line, which begins as those of the command and of the preload do.
 fn write_line(out: &mut impl io::Write, record: &Record<'_>) -> io::Result<()> {
     writeln!(out, "vervain: [{:<5} {}] {}", record.level(), record.target(), record.args())
+}
+
+/// Messages by env_logger, in verbs that are no cancellation points.
+struct Logger(env_logger::Logger);
+
+impl log::Log for Logger {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let _whole = Uncancelled::begin();
+        self.0.log(record);
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
 }
 
 /// An errno of rustix as an error of the device.

@@ -115,7 +115,7 @@ pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8], flags: i32) -> io::Result<R
     header.msg_controllen = control.0.len() as _;
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the header names `bytes` and `control`, which live here, with their lengths.
-    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    let length = unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut header, flags) };
     if length < 0 {
         return Err(io::Error::last_os_error());
     }

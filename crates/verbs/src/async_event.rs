@@ -7,12 +7,12 @@ use vervain_hca::Element;
 use crate::abi::*;
 use crate::context::opening;
 use crate::cq::cq_state;
-use crate::object::{from_cookie, minus_one_of, state};
+use crate::object::{from_cookie, state, waiting};
 use crate::qp::hca_qp;
 
 /// Waits for the next event by reading the context's descriptor; EAGAIN if that is non-blocking and nothing is there.
 pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-    minus_one_of(|| {
+    waiting(|| {
         // SAFETY: the client's context.
         let got = unsafe { opening(context) }.hca.next_event()?;
         let element = match got.element {

@@ -8,7 +8,7 @@ use vervain_hca as hca;
 use crate::abi::*;
 use crate::context::opening;
 use crate::cq::cq_state;
-use crate::object::{self, Handle, errno_of, from_cookie, minus_one_of, pointer_of, state};
+use crate::object::{self, Handle, errno_of, from_cookie, pointer_of, state, waiting};
 use crate::registry::Entry;
 
 /// Behind an `ibv_comp_channel`.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    minus_one_of(|| {
+    waiting(|| {
         // SAFETY: the client's channel and out parameters. The event's CQ is alive: destroying it waits until its events
         // are acknowledged, and drops those not yet read.
         unsafe {

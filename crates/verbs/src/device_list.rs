@@ -8,6 +8,7 @@ use core::ptr;
 use std::sync::{Arc, OnceLock};
 
 use vervain_hca as hca;
+use vervain_hca::host::cancel::Uncancelled;
 
 use crate::abi::*;
 use crate::errno;
@@ -35,6 +36,7 @@ fn devices() -> Result<&'static Devices, c_int> {
     static DEVICES: OnceLock<Result<Devices, c_int>> = OnceLock::new();
     DEVICES
         .get_or_init(|| {
+            let _whole = Uncancelled::begin();
             vervain_link::start_logging();
             warn_of_absent_view();
             match vervain_link::devices() {

@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use nix::errno::Errno;
+use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::{Error, reasons};
 
 use crate::errno;
@@ -89,6 +90,7 @@ pub(crate) unsafe fn zeros<C>() -> C {
 
 /// Runs a verb that returns an errno value.
 pub(crate) fn errno_of(f: impl FnOnce() -> Result<(), Error>) -> c_int {
+    let _whole = Uncancelled::begin();
     match f() {
         Ok(()) => 0,
         Err(e) => errno::code(failed(&e)),
@@ -97,11 +99,18 @@ pub(crate) fn errno_of(f: impl FnOnce() -> Result<(), Error>) -> c_int {
 
 /// Runs a verb that returns a pointer, NULL with errno set being the error.
 pub(crate) fn pointer_of<T>(f: impl FnOnce() -> Result<*mut T, Error>) -> *mut T {
+    let _whole = Uncancelled::begin();
     f().unwrap_or_else(|e| errno::null(failed(&e)))
 }
 
 /// Runs a verb that returns -1 with errno set on error.
 pub(crate) fn minus_one_of(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
+    let _whole = Uncancelled::begin();
+    waiting(f)
+}
+
+/// [`minus_one_of`] for a verb that waits, and is a cancellation point meanwhile.
+pub(crate) fn waiting(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
     f().unwrap_or_else(|e| errno::minus_one(failed(&e)))
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod numbers;
 use crate::arena::free_ranges::FreeRanges;
 use crate::arena::layout::Shared;
 use crate::error::{Error, Result};
+use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
 use crate::host::mapping;
 use std::ops::{Deref, Range};
@@ -347,6 +348,7 @@ impl Arena {
 
     /// Commits the pages of `range`.
     pub fn commit(&self, range: &Range<u64>) -> Result<()> {
+        let _whole = Uncancelled::begin();
         loop {
             // SAFETY: allocating pages of our own memfd; the range lies inside it.
             let rc = unsafe {
@@ -386,6 +388,7 @@ impl Arena {
             }
         };
         if inner.start < inner.end {
+            let _whole = Uncancelled::begin();
             // SAFETY: punching a hole in our own memfd; the block is no longer published.
             let rc = unsafe {
                 libc::fallocate(

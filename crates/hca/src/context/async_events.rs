@@ -2,6 +2,7 @@
 //! non-blocking; a new event is a new write, and so a fresh edge.
 
 use crate::error::{Error, Result};
+use crate::host::cancel::{self, Uncancelled};
 use crate::host::lock::OwnerLock;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -37,12 +38,6 @@ pub(crate) fn read_message<T: Copy + Default>(fd: RawFd) -> Result<T> {
     Err(Error::new(libc::EIO, "the event pipe is closed"))
 }
 
-fn write_message<T: Copy>(fd: RawFd, message: T) -> bool {
-    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. The read end is open as long as the
-    // write end, so no SIGPIPE.
-    unsafe { libc::write(fd, (&raw const message).cast(), size_of::<T>()) == size_of::<T>() as isize }
-}
-
 /// Events told to the program and acknowledged by it, of one object. Destroying the object waits until they balance.
 #[derive(Default)]
 pub struct EventCount {
@@ -76,7 +71,7 @@ impl EventCount {
 fn wait_for(reported: &AtomicU32, acked: &AtomicU32) {
     // The count may wrap: compare as a distance.
     while (acked.load(Ordering::Acquire).wrapping_sub(reported.load(Ordering::Acquire)) as i32) < 0 {
-        std::thread::sleep(std::time::Duration::from_micros(100));
+        cancel::nap(std::time::Duration::from_micros(100));
     }
 }
 
@@ -146,7 +141,8 @@ impl AsyncQueue {
 
     pub(crate) fn push(&self, event: AsyncEvent, count: &Arc<EventCount>) {
         let mut queue = self.queue.lock();
-        if write_message(self.write.as_raw_fd(), 1u8) {
+        // The read end is open as long as the write end, so no SIGPIPE.
+        if cancel::write(self.write.as_raw_fd(), 1u8) {
             queue.push_back(Queued { event, count: Arc::clone(count) });
         }
     }
@@ -154,6 +150,8 @@ impl AsyncQueue {
     pub(crate) fn next(&self) -> Result<AsyncEvent> {
         loop {
             read_message::<u8>(self.read.as_raw_fd())?;
+            // What was read is handed out.
+            let _whole = Uncancelled::begin();
             if let Some(queued) = self.queue.lock().pop_front() {
                 queued.count.reported.fetch_add(1, Ordering::Release);
                 return Ok(queued.event);

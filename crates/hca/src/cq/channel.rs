@@ -6,6 +6,7 @@ use crate::context::async_events::read_message;
 use crate::cq::Cq;
 use crate::cq::peer_events::write_event;
 use crate::error::{Error, Result};
+use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use std::collections::VecDeque;
@@ -118,6 +119,8 @@ impl CompChannel {
                 process.wait_for_fd(self.read.as_raw_fd())?;
             }
             let id: u64 = read_message(self.read.as_raw_fd())?;
+            // What was read is handed out.
+            let _whole = Uncancelled::begin();
             let mut r = self.cqs.lock();
             if let Some(waiting) = r.backlog.pop_front()
                 && !write_event(self.write.as_raw_fd(), waiting)
@@ -151,8 +154,9 @@ impl CompChannel {
 
     /// Destroys it; EBUSY while CQs report here.
     pub fn destroy(&self) -> Result<()> {
-        if self.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::busy("the completion channel is in use by completion queues"));
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::busy(format!("completion queues use the completion channel: {users}")));
         }
         Ok(())
     }

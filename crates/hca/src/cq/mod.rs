@@ -611,8 +611,9 @@ impl Cq {
         if !self.process.is_current() {
             return Ok(());
         }
-        if self.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::busy("the completion queue is in use by QPs or SRQs"));
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::busy(format!("QPs and SRQs report to the completion queue: {users}")));
         }
         self.context.forget_events(crate::context::async_events::Element::Cq(self.cookie()));
         self.events.wait();

@@ -6,6 +6,7 @@
 //! Both sides have to agree: a process says in its arena that it uses [`heavy`], and a peer relies on it only if the peer
 //! itself is registered to be interrupted. Where the kernel or a seccomp filter refuses, both sides use full fences.
 
+use crate::host::cancel::nap;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
@@ -53,7 +54,7 @@ pub fn heavy() {
     if is_registered() && !membarrier(CMD_GLOBAL_EXPEDITED) {
         // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's store
         // buffer within microseconds, and a millisecond outlasts that by far.
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        nap(std::time::Duration::from_millis(1));
     }
     fence(Ordering::SeqCst);
 }

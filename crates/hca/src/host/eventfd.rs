@@ -2,6 +2,7 @@
 //! socket, and nobody who reads from it is needed, so that a write to a process that has ended harms nobody.
 
 use crate::error::{Error, Result};
+use crate::host::cancel;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A new one.
@@ -32,16 +33,12 @@ pub fn is_harmless(fd: BorrowedFd<'_>) -> bool {
 
 /// Wakes the thread that sleeps on `fd`, without waiting; what is not taken in yet counts on.
 pub(crate) fn wake(fd: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: writes eight bytes from this stack.
-    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+    cancel::write(fd.as_raw_fd(), 1u64);
 }
 
 /// Takes in what has come.
 pub(crate) fn take(fd: i32) {
-    let mut count = 0u64;
-    // SAFETY: reads eight bytes into a variable on this stack, without waiting.
-    unsafe { libc::read(fd, (&raw mut count).cast(), size_of::<u64>()) };
+    cancel::take::<u64>(fd);
 }
 
 #[cfg(test)]

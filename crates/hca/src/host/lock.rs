@@ -78,7 +78,7 @@ impl RawLock {
             } else if tries < SPINS + YIELDS {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(std::time::Duration::from_nanos(nap.into()));
+                crate::host::cancel::nap(std::time::Duration::from_nanos(nap.into()));
                 nap = (nap * 2).min(LAST_NAP_NS);
                 // Only an owner that is still the same after many naps is worth the question.
                 if nap == LAST_NAP_NS

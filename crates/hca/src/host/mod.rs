@@ -5,6 +5,7 @@ pub mod address_map;
 pub(crate) mod atomic;
 pub mod barrier;
 pub(crate) mod bits;
+pub mod cancel;
 pub mod clock;
 pub mod copy;
 pub(crate) mod dense;

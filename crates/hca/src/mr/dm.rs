@@ -135,8 +135,9 @@ impl Dm {
 
     /// Frees it; EBUSY while regions use it.
     pub fn free(&self) -> Result<()> {
-        if self.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::busy("memory regions use the device memory"));
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::busy(format!("memory regions use the device memory: {users}")));
         }
         if self.process.is_current()
             && let Some(memory) = self.memory.lock().take()

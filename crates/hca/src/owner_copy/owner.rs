@@ -3,6 +3,7 @@
 //! checks that the initiator would make.
 
 use crate::arena::layout::{Request, request};
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::copy::bulk;
 use crate::host::guarded::Access;
@@ -98,7 +99,7 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
                 leave(process, lane);
                 return;
             }
-            Step::Paused if turn.patience > 0 => std::thread::sleep(PAUSED),
+            Step::Paused if turn.patience > 0 => nap(PAUSED),
             Step::Paused => {
                 queue_again(process, lane);
                 return;

@@ -5,6 +5,7 @@ use crate::arena::layout::{self, Header, KeyEntry, QpShared, RqShared};
 use crate::arena::{ArenaRef, View};
 use crate::error::{Error, Result};
 use crate::host::bits::bits;
+use crate::host::cancel::Descriptor;
 use crate::process::gate;
 use crate::process::imports::{Mapped, Wanted};
 use crate::process::peer_channels::PeerChannels;
@@ -54,7 +55,7 @@ pub struct PeerProcess {
     own: bool,
     /// The process in our pid namespace; 0 when it is not visible from here.
     pub pid: i32,
-    wake: OwnedFd,
+    wake: Descriptor,
     dead: AtomicBool,
     vm: AtomicU8,
     /// Its completion channels.
@@ -110,6 +111,7 @@ impl PeerProcess {
         let mapped = Mapped::new((!own).then_some(objects));
         let (dead, vm, told) = (AtomicBool::new(false), AtomicU8::new(0), AtomicBool::new(false));
         let channels = PeerChannels::default();
+        let wake = wake.into();
         Ok(PeerProcess { view, header, keys, attention, mapped, ask, own, pid, wake, dead, vm, channels, told })
     }
 

@@ -1,5 +1,6 @@
 //! The completion channels of a peer, as far as this process writes their events itself: it has asked for their pipes.
 
+use crate::host::cancel::{self, Descriptor};
 use crate::host::lock::OwnerLock;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,9 +11,9 @@ pub(crate) const MOST: usize = 64;
 
 /// A peer's channel, as its events are written from here.
 pub(crate) struct Pipe {
-    pub(crate) write: OwnedFd,
+    pub(crate) write: Descriptor,
     /// Kept so that the pipe has a reader as long as we may write: never a SIGPIPE.
-    _read: OwnedFd,
+    _read: Descriptor,
 }
 
 enum Known {
@@ -31,7 +32,9 @@ impl PeerChannels {
     /// The peer's answer: both ends of the channel's pipe, or none when there is no such channel. Called by the link.
     pub fn learn(&self, number: u32, ends: Option<[OwnedFd; 2]>) {
         let known = match ends {
-            Some([read, write]) if is_pipe(&read, &write) => Known::Here(Arc::new(Pipe { write, _read: read })),
+            Some([read, write]) if is_pipe(&read, &write) => {
+                Known::Here(Arc::new(Pipe { write: write.into(), _read: read.into() }))
+            }
             _ => Known::Refused,
         };
         self.known.lock().insert(number, known);
@@ -64,10 +67,8 @@ impl PeerChannels {
 
 /// Writes the event of the CQ that has the number `event` in its channel; false when the pipe is full.
 pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
-    let message = u64::from(event);
-    // SAFETY: writes a plain integer; below PIPE_BUF it is written whole or not at all. Whoever writes holds the read
-    // end as well, so no SIGPIPE.
-    unsafe { libc::write(fd, (&raw const message).cast(), size_of::<u64>()) == size_of::<u64>() as isize }
+    // Below PIPE_BUF it is written whole or not at all. Whoever writes holds the read end as well, so no SIGPIPE.
+    cancel::write(fd, u64::from(event))
 }
 
 /// Whether these are the two ends of one pipe, the second of which does not block.

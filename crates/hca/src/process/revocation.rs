@@ -7,6 +7,7 @@ use crate::arena::Block;
 use crate::arena::layout::BY_PACKETS;
 use crate::arena::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
 use crate::host::barrier;
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
@@ -183,7 +184,7 @@ impl Process {
                 gate.is_cut_off() || (time_is_over && !self.is_own_initiator(gate.lane))
             };
             stuck.extend(moving.extract_if(.., over));
-            std::thread::sleep(Duration::from_micros(20));
+            nap(Duration::from_micros(20));
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::arena::layout::{Lane, QpShared, Switch};
 use crate::error::{Error, Result};
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
 use crate::process::gate::{self, Standing};
@@ -62,7 +63,7 @@ impl Wait {
             if self.looks > SPINS + LOOKS && now_ns() > self.until {
                 return false;
             }
-            std::thread::sleep(NAP);
+            nap(NAP);
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::arena::numbers::Kind;
 use crate::context::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
@@ -243,7 +244,7 @@ impl Qp {
             drop(sends);
             match progress {
                 Progress::More => {}
-                Progress::Wait(_) => std::thread::sleep(LOOK_AT_SENDS),
+                Progress::Wait(_) => nap(LOOK_AT_SENDS),
                 Progress::Idle | Progress::Stopped => return,
             }
         }
@@ -319,8 +320,9 @@ impl Qp {
         if !self.process.is_current() {
             return Ok(());
         }
-        if !self.groups.lock().is_empty() {
-            return Err(Error::busy("the QP is in a multicast group"));
+        let groups = self.groups.lock().len();
+        if groups != 0 {
+            return Err(Error::busy(format!("QP {:#x} is in multicast groups: {groups}", self.number)));
         }
         self.let_sends_leave();
         self.let_requests_arrive();
@@ -400,7 +402,7 @@ impl Qp {
         match (fault, why) {
             (u32::MAX, Some(why)) => {
                 let status = wc::status_name(refused::receive_status(self.shared));
-                reasons::tell(format_args!("QP {own:#x}, receive of a message{from}: {status}: {why}"));
+                reasons::tell_of_completion(format_args!("QP {own:#x}, receive of a message{from}: {status}: {why}"));
             }
             (_, Some(why)) => {
                 reasons::tell(format_args!("QP {own:#x} is now in ERR: it has refused a request{from}: {why}"));

@@ -26,6 +26,7 @@ use crate::device::LIMITS;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::lane::OwnedLane;
@@ -598,7 +599,7 @@ impl SendWork for Qp {
         while e & 1 == 1 && executing.load(Ordering::Acquire) == e && !self.thread_is_gone() {
             spins += 1;
             if spins > 100 {
-                std::thread::sleep(std::time::Duration::from_micros(20));
+                nap(std::time::Duration::from_micros(20));
             }
         }
     }

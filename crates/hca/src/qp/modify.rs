@@ -172,34 +172,34 @@ impl Qp {
     fn check_values(&self, from: QpState, old: &QpAttr, new: &QpAttr, mask: u32) -> Result<()> {
         let device = self.context.device();
         let named = |bit: u32| mask & bit != 0;
-        let refuse = |what: &str| Err(Error::invalid(format!("modify QP: {what} is out of range")));
         let port = if named(attr::PORT) { new.port_num } else { old.port_num };
-        if named(attr::PORT) && (port == 0 || port > device.ports()) {
-            return refuse("the port");
-        }
-        if named(attr::PKEY_INDEX) && u32::from(new.pkey_index) >= LIMITS.pkey_table {
-            return refuse("the P_Key index");
-        }
-        if named(attr::ACCESS_FLAGS) && new.qp_access_flags & !(OF_QP | access::OPTIONAL_RANGE) != 0 {
-            return refuse("an access flag");
-        }
-        // Not bounded by what the port's interface carries: the path may lead over another one.
-        if named(attr::PATH_MTU) && !(1..=MTU_4096).contains(&new.path_mtu) {
-            return refuse("the path MTU");
-        }
-        if named(attr::TIMEOUT) && new.timeout > 31 {
-            return refuse("the timeout");
-        }
-        if (named(attr::RETRY_CNT) && new.retry_cnt > 7) || (named(attr::RNR_RETRY) && new.rnr_retry > 7) {
-            return refuse("a retry count");
-        }
-        if (named(attr::MAX_QP_RD_ATOMIC) && u32::from(new.max_rd_atomic) > LIMITS.max_qp_rd_atom)
-            || (named(attr::MAX_DEST_RD_ATOMIC) && u32::from(new.max_dest_rd_atomic) > LIMITS.max_qp_rd_atom)
+        // Attribute, name, value, and the values that it may have. The MTU is not bounded by what the port's interface carries:
+        // the path may lead over another one.
+        let bounds = [
+            (attr::PORT, "port_num", u32::from(new.port_num), 1..=u32::from(device.ports())),
+            (attr::PKEY_INDEX, "pkey_index", u32::from(new.pkey_index), 0..=LIMITS.pkey_table - 1),
+            (attr::PATH_MTU, "path_mtu", new.path_mtu, 1..=MTU_4096),
+            (attr::TIMEOUT, "timeout", u32::from(new.timeout), 0..=31),
+            (attr::RETRY_CNT, "retry_cnt", u32::from(new.retry_cnt), 0..=7),
+            (attr::RNR_RETRY, "rnr_retry", u32::from(new.rnr_retry), 0..=7),
+            (attr::MAX_QP_RD_ATOMIC, "max_rd_atomic", u32::from(new.max_rd_atomic), 0..=LIMITS.max_qp_rd_atom),
+            (
+                attr::MAX_DEST_RD_ATOMIC,
+                "max_dest_rd_atomic",
+                u32::from(new.max_dest_rd_atomic),
+                0..=LIMITS.max_qp_rd_atom,
+            ),
+            (attr::DEST_QPN, "dest_qp_num", new.dest_qp_num, 0..=0x00ff_ffff),
+        ];
+        if let Some((_, name, value, allowed)) =
+            bounds.into_iter().find(|(bit, _, value, allowed)| named(*bit) && !allowed.contains(value))
         {
-            return refuse("the number of outstanding reads and atomics");
+            let (first, last) = allowed.into_inner();
+            return Err(Error::invalid(format!("modify QP: {name} {value} is not in {first} to {last}")));
         }
-        if named(attr::DEST_QPN) && new.dest_qp_num > 0x00ff_ffff {
-            return refuse("the destination QP number");
+        let unknown = new.qp_access_flags & !(OF_QP | access::OPTIONAL_RANGE);
+        if named(attr::ACCESS_FLAGS) && unknown != 0 {
+            return Err(Error::invalid(format!("modify QP: qp_access_flags {unknown:#x} are none of a QP")));
         }
         if named(attr::AV) {
             check_address(device, &new.ah, port)?;

@@ -5,6 +5,7 @@ use crate::arena::layout::{ANY_PSN, BY_PACKETS};
 use crate::context::{Context, Pd};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::lock::OwnerGuard;
 use crate::process::standing::PATIENCE_NS;
@@ -133,7 +134,7 @@ impl Qp {
                 let why = format!("QP {:#x}: a batch of requests is begun and not ended (ibv_wr_start)", self.qp_num());
                 return Err(Error::busy(why));
             }
-            std::thread::sleep(NAP);
+            nap(NAP);
         }
     }
 

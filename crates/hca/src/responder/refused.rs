@@ -2,8 +2,9 @@
 //! the initiator, leaves it in the QP; the owner reads it there when it hears that its QP has failed.
 
 use crate::arena::layout::refused::{INVALIDATION, RECEIVE, TOO_LONG, TOO_LONG_SO_FAR};
-use crate::arena::layout::{KeyEntry, QpShared};
+use crate::arena::layout::{KEY_NULL, KEY_WINDOW2, KeyEntry, QpShared};
 use crate::responder::Responder;
+use crate::rq::RqView;
 use std::sync::atomic::Ordering;
 use vervain_iba::{access, wc};
 
@@ -25,6 +26,62 @@ pub(crate) enum End {
     Responder,
 }
 
+/// A use of a key, to be explained when it was refused.
+pub(crate) struct KeyUse<'a> {
+    /// "lkey" or "rkey".
+    pub(crate) name: &'a str,
+    pub(crate) key: u32,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    /// `IBV_ACCESS_*`.
+    pub(crate) need: u32,
+    /// The protection domain of the QP.
+    pub(crate) pd: u32,
+    /// What the QP is called.
+    pub(crate) qp: &'a str,
+    /// Where the key is looked for: " at the peer", or nothing.
+    pub(crate) place: &'a str,
+}
+
+impl KeyUse<'_> {
+    /// What these keys have against it, if anything.
+    #[cold]
+    pub(crate) fn fault(&self, keys: &[KeyEntry]) -> Option<String> {
+        let KeyUse { name, key, addr, len, need, pd, qp, place } = *self;
+        let entry = keys.get((key >> 8) as usize).filter(|entry| entry.key.load(Ordering::Acquire) == u64::from(key));
+        let Some(entry) = entry else {
+            return Some(format!("{name} {key:#x} is not registered{place}"));
+        };
+        if entry.access.load(Ordering::Relaxed) & need != need {
+            return Some(format!("the MR of {name} {key:#x} lacks {}", right(need)));
+        }
+        if entry.flags() & KEY_NULL == 0 && entry.offset(addr, len).is_none() {
+            let (start, size) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
+            let (last, end) = (addr.wrapping_add(len), start.wrapping_add(size));
+            return Some(format!(
+                "addresses {addr:#x} to {last:#x} are not all inside the MR of {name} {key:#x}, which is {start:#x} to {end:#x}"
+            ));
+        }
+        if entry.pd() != pd && entry.flags() & KEY_WINDOW2 == 0 {
+            return Some(format!("the MR of {name} {key:#x} is of another protection domain than {qp}"));
+        }
+        None
+    }
+}
+
+/// The name of a right.
+fn right(need: u32) -> &'static str {
+    match need {
+        access::LOCAL_WRITE => "IBV_ACCESS_LOCAL_WRITE",
+        access::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
+        access::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
+        access::REMOTE_ATOMIC => "IBV_ACCESS_REMOTE_ATOMIC",
+        access::FLUSH_GLOBAL => "IBV_ACCESS_FLUSH_GLOBAL",
+        access::FLUSH_PERSISTENT => "IBV_ACCESS_FLUSH_PERSISTENT",
+        _ => "the rights that it takes",
+    }
+}
+
 impl Responder {
     /// Notes an operation that needs the rights `need` to bytes `[addr, addr + len)` of `rkey`, and does not have them. Inside
     /// the mark.
@@ -42,7 +99,23 @@ impl Responder {
             wc::LOC_PROT_ERR => RECEIVE,
             _ => INVALIDATION,
         };
+        if kind == RECEIVE
+            && let Some((key, addr, len)) = self.bad_piece(wqe, spoilt.length)
+        {
+            return self.note(kind, key, addr, len);
+        }
         self.note(kind, 0, self.receive_room(wqe), spoilt.length);
+    }
+
+    /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address, length.
+    fn bad_piece(&self, wqe: u32, mut left: u64) -> Option<(u32, u64, u64)> {
+        let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
+        sges.iter().map(RqView::sge).find_map(|sge| {
+            let len = left.min(u64::from(sge.length));
+            left -= len;
+            let is_bad = len > 0 && in_receive(sge.lkey, sge.addr, len, self.pd()).fault(&*self.keys).is_some();
+            is_bad.then_some((sge.lkey, sge.addr, len))
+        })
     }
 
     fn note(&self, kind: u32, key: u32, addr: u64, len: u64) {
@@ -60,6 +133,11 @@ impl Responder {
     }
 }
 
+/// The use of a receive's memory.
+fn in_receive(lkey: u32, addr: u64, len: u64, pd: u32) -> KeyUse<'static> {
+    KeyUse { name: "lkey", key: lkey, addr, len, need: access::LOCAL_WRITE, pd, qp: "its QP", place: "" }
+}
+
 /// The status of the receive whose message was refused so (`enum ibv_wc_status`).
 pub(crate) fn receive_status(qp: &QpShared) -> u32 {
     match qp.refused.kind.load(Ordering::Relaxed) {
@@ -74,7 +152,7 @@ pub(crate) fn receive_status(qp: &QpShared) -> u32 {
 #[cold]
 pub(crate) fn why(qp: &QpShared, keys: &[KeyEntry], pd: u32, told: End) -> Option<String> {
     let noted = &qp.refused;
-    let (rkey, addr, len) =
+    let (key, addr, len) =
         (noted.key.load(Ordering::Relaxed), noted.addr.load(Ordering::Relaxed), noted.len.load(Ordering::Relaxed));
     let (at_the_peer, qp_is) = match told {
         End::Requester => (" at the peer", "the peer's QP"),
@@ -86,6 +164,10 @@ pub(crate) fn why(qp: &QpShared, keys: &[KeyEntry], pd: u32, told: End) -> Optio
         TOO_LONG_SO_FAR => {
             return Some(format!("the message, of which {len} bytes have come, is longer than the receive of {addr}"));
         }
+        RECEIVE if key != 0 => {
+            let fault = in_receive(key, addr, len, pd).fault(keys)?;
+            return Some(format!("an SGE of the receive{at_the_peer}: {fault}"));
+        }
         RECEIVE => {
             return Some(format!(
                 "an SGE of the receive{at_the_peer} names memory that its lkey does not cover or that lacks \
@@ -95,37 +177,64 @@ pub(crate) fn why(qp: &QpShared, keys: &[KeyEntry], pd: u32, told: End) -> Optio
         INVALIDATION => return Some(format!("the key that the Send invalidates is no window of {qp_is}")),
         need => need,
     };
-    let right = match need {
-        access::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
-        access::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
-        access::REMOTE_ATOMIC => "IBV_ACCESS_REMOTE_ATOMIC",
-        access::FLUSH_GLOBAL => "IBV_ACCESS_FLUSH_GLOBAL",
-        access::FLUSH_PERSISTENT => "IBV_ACCESS_FLUSH_PERSISTENT",
-        _ => "the rights that it takes",
-    };
     if need == access::REMOTE_ATOMIC && !addr.is_multiple_of(8) {
         return Some(format!("an atomic's address is a multiple of 8, {addr:#x} is not"));
     }
     if qp.access.load(Ordering::Relaxed) & need != need {
-        return Some(format!("{qp_is} lacks {right} in its qp_access_flags"));
+        return Some(format!("{qp_is} lacks {} in its qp_access_flags", right(need)));
     }
-    let entry = keys.get((rkey >> 8) as usize).filter(|entry| entry.key.load(Ordering::Acquire) == u64::from(rkey));
-    let Some(entry) = entry else {
-        return Some(format!("rkey {rkey:#x} is not registered{at_the_peer}"));
-    };
-    if entry.access.load(Ordering::Relaxed) & need != need {
-        return Some(format!("the MR of rkey {rkey:#x} lacks {right}"));
+    let used = KeyUse { name: "rkey", key, addr, len, need, pd, qp: qp_is, place: at_the_peer };
+    Some(used.fault(keys).unwrap_or_else(|| format!("the window or MR of rkey {key:#x} does not allow it")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+
+    const KEY: u32 = 0x107;
+
+    /// The table of a process whose one MR, under [`KEY`], is 0x1000 to 0x2000 in domain 1.
+    fn keys(access: u32) -> [KeyEntry; 2] {
+        let entry = |key: u32| KeyEntry {
+            key: AtomicU64::new(key.into()),
+            iova: AtomicU64::new(0x1000),
+            len: AtomicU64::new(0x1000),
+            host: AtomicU64::new(0x1000),
+            at: AtomicU64::new(0),
+            domain: AtomicU64::new(1),
+            access: AtomicU32::new(access),
+            qpn: AtomicU32::new(0),
+            parent: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+        };
+        [entry(0), entry(KEY)]
     }
-    let (start, size) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
-    let offset = addr.wrapping_sub(start);
-    if offset > size || len > size - offset {
-        let (last, end) = (addr.wrapping_add(len), start.wrapping_add(size));
-        return Some(format!(
-            "addresses {addr:#x} to {last:#x} are not all inside the MR of rkey {rkey:#x}, which is {start:#x} to {end:#x}"
-        ));
+
+    #[test]
+    fn the_fault_of_a_key_is_named_with_its_numbers() {
+        let good = KeyUse {
+            name: "lkey",
+            key: KEY,
+            addr: 0x1fc0,
+            len: 64,
+            need: access::LOCAL_WRITE,
+            pd: 1,
+            qp: "the QP",
+            place: "",
+        };
+        let fault = |used: KeyUse<'_>| used.fault(&keys(access::LOCAL_WRITE)).unwrap_or_default();
+        assert_eq!(fault(KeyUse { ..good }), "");
+        assert_eq!(fault(KeyUse { key: KEY + 1, ..good }), "lkey 0x108 is not registered");
+        assert_eq!(
+            fault(KeyUse { key: 0xffff_ff00, place: " there", ..good }),
+            "lkey 0xffffff00 is not registered there"
+        );
+        assert_eq!(
+            fault(KeyUse { len: 65, ..good }),
+            "addresses 0x1fc0 to 0x2001 are not all inside the MR of lkey 0x107, which is 0x1000 to 0x2000"
+        );
+        assert_eq!(fault(KeyUse { pd: 2, ..good }), "the MR of lkey 0x107 is of another protection domain than the QP");
+        assert_eq!(good.fault(&keys(0)).unwrap(), "the MR of lkey 0x107 lacks IBV_ACCESS_LOCAL_WRITE");
     }
-    if entry.pd() != pd {
-        return Some(format!("the MR of rkey {rkey:#x} is of another protection domain than {qp_is}"));
-    }
-    Some(format!("the window or MR of rkey {rkey:#x} does not allow it"))
 }

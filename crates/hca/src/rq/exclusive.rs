@@ -3,7 +3,7 @@
 //! completion into the same line, and the owner polls that line. Nothing else of the queue moves between the two CPUs.
 
 use crate::arena::layout::RecvWqe;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::atomic::Ordering;
 use crate::rq::{RecvQueue, RqView};
 use vervain_iba::{Completion, Sge};
@@ -57,7 +57,7 @@ impl RecvQueue {
         let mut state = self.state.lock();
         let tail = state.tail;
         if tail - self.taken.load(Ordering::Acquire) >= u64::from(self.max_wr) {
-            return Err(Error::no_memory("the receive queue is full"));
+            return Err(self.full());
         }
         let wqe = self.fill((tail & self.view.mask) as u32, wr_id, sges)?;
         wqe.turn.store(posted(tail), Ordering::Release);

@@ -390,6 +390,15 @@ impl RecvQueue {
         self.max_sge
     }
 
+    #[cold]
+    #[inline(never)]
+    fn full(&self) -> Error {
+        Error::no_memory(format!(
+            "the receive queue is full: all of its {} receives are posted and not yet completed; poll the CQ",
+            self.max_wr
+        ))
+    }
+
     /// Posts one receive. EINVAL for too many pieces, ENOMEM when the queue is full (`man ibv_post_recv`).
     #[inline]
     pub fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
@@ -405,7 +414,7 @@ impl RecvQueue {
         }
         let mut state = self.state.lock();
         let Some(index) = state.free.pop().or_else(|| self.take_retired(&mut state)) else {
-            return Err(Error::no_memory("the receive queue is full"));
+            return Err(self.full());
         };
         let index = u32::from(index);
         self.fill(index, wr_id, sges)?.claimer.store(0, Ordering::Relaxed);

@@ -150,7 +150,7 @@ impl Srq {
         }
         if let Some(limit) = limit {
             if limit > self.rq.max_wr() {
-                return Err(Error::invalid("the SRQ limit is above its size"));
+                return Err(Error::invalid(format!("SRQ limit {limit} exceeds its size, {}", self.rq.max_wr())));
             }
             self.rq.view.shared.limit.store(limit, Ordering::SeqCst);
             // Armed above what is there already: the event is due at once (IBA 11.2.3.3).
@@ -179,8 +179,9 @@ impl Srq {
         if !self.process.is_current() {
             return Ok(());
         }
-        if self.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::busy("QPs use the SRQ"));
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::busy(format!("QPs use the SRQ: {users}")));
         }
         if let Some((x, c)) = &self.xrc {
             self.process.publish_number(Kind::Srq, self.number, 0);

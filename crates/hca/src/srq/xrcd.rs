@@ -83,8 +83,9 @@ impl Xrcd {
 
     /// Closes it; EBUSY while QPs or SRQs belong to it.
     pub fn close(&self) -> Result<()> {
-        if self.users.load(Ordering::Acquire) != 0 && self.handles.load(Ordering::Acquire) == 1 {
-            return Err(Error::busy("QPs or SRQs belong to the XRC domain"));
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 && self.handles.load(Ordering::Acquire) == 1 {
+            return Err(Error::busy(format!("QPs and SRQs belong to the XRC domain: {users}")));
         }
         self.handles.fetch_sub(1, Ordering::AcqRel);
         Ok(())

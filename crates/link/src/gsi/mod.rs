@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vervain_gsi::{ANY, Mad, Path};
 use vervain_hca::device::{Device, gids};
+use vervain_hca::host::cancel::nap;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::process::Process;
 use vervain_hca::process::poller::EventHandler;
@@ -143,7 +144,7 @@ impl Gsi {
                 return doors;
             }
             drop(doors);
-            std::thread::sleep(PARKED_NAP);
+            nap(PARKED_NAP);
         }
     }
 

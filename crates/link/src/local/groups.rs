@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::Gid;
 use vervain_hca::arena::layout::slot_of;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::process::rendezvous::{Member, Peer, Rendezvous};
@@ -121,10 +122,10 @@ impl Groups {
                     false
                 }
             });
-            std::thread::sleep(Duration::from_micros(50));
+            nap(Duration::from_micros(50));
         }
         while self.acknowledged.lock().get(&sequence).is_some_and(|left| *left > 0) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(50));
+            nap(Duration::from_micros(50));
         }
         self.acknowledged.lock().remove(&sequence);
     }

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use vervain_hca::host::cancel::nap;
 use vervain_hca::process::Process;
 use vervain_hca::process::peer::name_of;
 use vervain_hca::process::rendezvous::{Acquaintance, Credentials, Peer};
@@ -57,7 +58,7 @@ impl Local {
                     }
                     return Err(Error::new(libc::ETIMEDOUT, "not saved: a peer does not take what it is told"));
                 }
-                std::thread::sleep(NAP);
+                nap(NAP);
             }
             if told == self.known() {
                 break;
@@ -140,7 +141,7 @@ impl Local {
         for (slot, peer) in asked {
             let answer = loop {
                 match self.outgoing.takes_us(slot) {
-                    None if Instant::now() < until => std::thread::sleep(NAP),
+                    None if Instant::now() < until => nap(NAP),
                     answer => break answer,
                 }
             };
@@ -169,7 +170,7 @@ impl Local {
                 Peer::Absent | Peer::Suspended => return false,
                 Peer::Ready(_) => return true,
                 Peer::Connecting if Instant::now() > until => return false,
-                Peer::Connecting => std::thread::sleep(NAP),
+                Peer::Connecting => nap(NAP),
             }
         }
     }
@@ -188,7 +189,7 @@ impl Local {
                 return Err(Error::new(libc::EADDRINUSE, why));
             }
             holder.iter().for_each(|holder| _ = holder.send(&claim(kind::YIELD, slots, of), &[]));
-            std::thread::sleep(BETWEEN_CLAIMS);
+            nap(BETWEEN_CLAIMS);
         }
         Ok(())
     }
@@ -237,7 +238,7 @@ fn ask_for_names(holder: &Socket, slots: &[u32], of: &Credentials, until: Instan
         match holder.receive() {
             Ok(Some((answer, _))) if answer.kind == kind::YIELD_REPLY => return answer.args[0] != 0,
             Ok(Some(_)) => {}
-            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => std::thread::sleep(NAP),
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => nap(NAP),
             Ok(None) | Err(_) => return true,
         }
     }

@@ -147,9 +147,8 @@ impl Socket {
 
     /// Whether the other end is gone and has left no message.
     pub fn is_ended(&self) -> bool {
-        let mut byte = 0u8;
-        // SAFETY: looks at one byte of a socket that we own, into a local variable, without taking it or waiting.
-        unsafe { libc::recv(self.0.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0 }
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(&self.0, &mut [0], flags).is_ok_and(|(_, length)| length == 0)
     }
 
     /// Sends one message without waiting.

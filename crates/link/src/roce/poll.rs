@@ -17,6 +17,7 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::host::tid::tid;
@@ -430,6 +431,8 @@ impl Engine {
         }
         let _wait = EventWait::begin(self, process);
         loop {
+            // Only the sleep is a cancellation point.
+            let whole = Uncancelled::begin();
             if is_readable(fd) {
                 break Ok(());
             }
@@ -464,6 +467,7 @@ impl Engine {
                 false => (packets, deadline),
             };
             let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER)).max(not_before);
+            drop(whole);
             if let Err(e) = sleep([fd, packets], earlier(deadline, timer).filter(|at| *at != NEVER)) {
                 break Err(e);
             }

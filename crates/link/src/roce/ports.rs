@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use vervain_hca::device::gids::interface_of;
 use vervain_hca::host::address_map::actual;
+use vervain_hca::host::cancel::{Uncancelled, nap};
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::process::{Process, keep_from_children};
 use vervain_hca::qp::carrier::ServiceClaim;
@@ -253,7 +254,7 @@ impl Ports {
                 return slots;
             }
             drop(slots);
-            std::thread::sleep(PARKED_NAP);
+            nap(PARKED_NAP);
         }
     }
 
@@ -326,6 +327,8 @@ impl Ports {
     #[inline]
     pub(super) fn refresh(&self, copy: &mut Vec<Arc<LocalPort>>) {
         if copy.len() != self.count.load(Ordering::Acquire) {
+            // May close a socket.
+            let _whole = Uncancelled::begin();
             copy.clone_from(&self.list.lock());
         }
     }

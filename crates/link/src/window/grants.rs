@@ -5,6 +5,7 @@ use super::pair::Pair;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::now_ns;
 use vervain_hca::process::grants::Grantor;
 use vervain_window::pairs::block;
@@ -145,7 +146,7 @@ impl Grantor for Engine {
             if now >= limit {
                 return waited.iter().map(|pair| pair.id).collect();
             }
-            std::thread::sleep(LOOK);
+            nap(LOOK);
         }
     }
 

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Process;
 use vervain_hca::process::grants::Grantor;
@@ -275,7 +276,7 @@ impl Engine {
         };
         while is_under_way() && now_ns() < until {
             if !self.look(process) {
-                std::thread::sleep(LOOK);
+                nap(LOOK);
             }
         }
     }

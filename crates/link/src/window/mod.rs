@@ -35,6 +35,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
 use vervain_hca::device::Device;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
@@ -441,7 +442,7 @@ impl Carrier for Window {
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         // A sender that is told afterwards that this one listens finds that it does.
-        std::thread::sleep(JOIN);
+        nap(JOIN);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::pair::Pair;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::now_ns;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::Class;
@@ -52,7 +53,7 @@ impl Connection {
             return;
         }
         while psns.told.load(Ordering::Acquire) >> 32 != u64::from(number) && now_ns() < end && !pair.is_over() {
-            std::thread::sleep(LOOK);
+            nap(LOOK);
         }
     }
 }

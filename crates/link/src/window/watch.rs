@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use vervain_hca::host::barrier;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
@@ -91,7 +92,7 @@ impl Engine {
         let mut rest = Duration::ZERO;
         loop {
             if !rest.is_zero() {
-                std::thread::sleep(rest);
+                nap(rest);
             }
             if process.is_paused() {
                 rest = LAST_REST;

@@ -1,15 +1,17 @@
 //! Why a work request has failed, in a sentence (DESIGN decision 11).
 
+use crate::device::LIMITS;
 use crate::device::gids;
 use crate::device::grh::is_ipv4;
 use crate::qp::base::QpBase;
-use crate::qp::sq::SendQueue;
 use crate::qp::sq::path::Path;
+use crate::qp::sq::{SendQueue, local_need};
 use crate::reasons;
+use crate::responder::refused::KeyUse;
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 use vervain_config::{Config, FAULTS};
-use vervain_iba::wc;
+use vervain_iba::{Opcode, wc};
 
 impl SendQueue {
     /// Says why the request at place `i` ends with `status`.
@@ -17,12 +19,16 @@ impl SendQueue {
     pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: u32) {
         let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].opcode);
         let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
+        let refused = refused.or_else(|| self.wrong_here(i, status));
         let why = match refused {
             Some(why) => Cow::Owned(why),
             None if status == wc::RETRY_EXC_ERR => nobody_answers(self.way()),
             None => Cow::Borrowed(in_general(status)),
         };
-        reasons::tell(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", wc::status_name(status)));
+        reasons::tell_of_completion(format_args!(
+            "QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}",
+            wc::status_name(status)
+        ));
     }
 
     /// How the peer is, or would be, reached.
@@ -91,12 +97,57 @@ fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
     .into()
 }
 
+impl SendQueue {
+    /// What is wrong with the request at place `i` itself.
+    fn wrong_here(&self, i: usize, status: u32) -> Option<String> {
+        let (w, max_rd_atomic) = (&self.wq[i], self.params.max_rd_atomic);
+        let (opcode, length) = (w.opcode, w.length);
+        match status {
+            wc::LOC_PROT_ERR => self.bad_sge(i),
+            wc::LOC_QP_OP_ERR if opcode.answers() && max_rd_atomic == 0 => {
+                Some(format!("max_rd_atomic of the QP is {max_rd_atomic}, and this operation takes 1"))
+            }
+            wc::LOC_LEN_ERR if self.is_ud && length > u64::from(self.params.mtu_bytes) => {
+                Some(format!("the datagram of {length} bytes is longer than the path MTU, {}", self.params.mtu_bytes))
+            }
+            wc::LOC_LEN_ERR if length > u64::from(LIMITS.max_msg_sz) => {
+                Some(format!("the message of {length} bytes is longer than max_msg_sz, {}", LIMITS.max_msg_sz))
+            }
+            wc::LOC_LEN_ERR if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite) => {
+                Some(format!("an atomic takes 8 bytes, the SGEs have {length}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The first SGE of the request at place `i` that its lkey does not allow, and why.
+    fn bad_sge(&self, i: usize) -> Option<String> {
+        if self.wq.inline_data(i).is_some() {
+            return None;
+        }
+        let need = local_need(self.wq[i].opcode);
+        self.wq.sges(i).iter().enumerate().filter(|(_, sge)| sge.length > 0).find_map(|(n, sge)| {
+            let used = KeyUse {
+                name: "lkey",
+                key: sge.lkey,
+                addr: sge.addr,
+                len: u64::from(sge.length),
+                need,
+                pd: self.pd,
+                qp: "the QP",
+                place: "",
+            };
+            used.fault(&*self.process.own.keys).map(|fault| format!("SGE {n}: {fault}"))
+        })
+    }
+}
+
 /// What a status says, where nothing more is known.
 fn in_general(status: u32) -> &'static str {
     match status {
         wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
-        wc::LOC_QP_OP_ERR => "the QP does not allow the operation (max_rd_atomic?)",
-        wc::LOC_PROT_ERR => "an SGE names memory that its lkey does not cover or allow",
+        wc::LOC_QP_OP_ERR => "the QP does not allow the operation",
+        wc::LOC_PROT_ERR => "an SGE names memory that its lkey does not cover or allow, or that is mapped no longer",
         wc::MW_BIND_ERR => "the window or key does not allow the bind or invalidation",
         wc::REM_INV_REQ_ERR => "the peer's QP or receive does not take this request",
         wc::REM_ACCESS_ERR => "the rkey does not cover or allow the remote memory",

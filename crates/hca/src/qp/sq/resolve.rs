@@ -1,6 +1,7 @@
 //! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
 
 use crate::arena::layout::{QpShared, RqShared, slot_of};
+use crate::host::cancel::Uncancelled;
 use crate::process::Process;
 use crate::process::peer::PeerProcess;
 use crate::process::rendezvous::{LaneReply, LaneRequest, Peer};
@@ -30,6 +31,8 @@ pub(crate) fn peer_of(process: &'static Process, qpn: u32) -> Result<Arc<PeerPro
     if process.owns_slot(slot_of(qpn)) {
         return Ok(Arc::clone(&process.own));
     }
+    // What is out of date may be closed.
+    let _whole = Uncancelled::begin();
     match process.rendezvous.peer(process, slot_of(qpn)) {
         Peer::Ready(peer) => Ok(peer),
         Peer::Connecting => Err(Resolved::Connecting),

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vervain_config::{Config, PCAP};
+use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Error, Result};
 use vervain_share::sys::without_sigxfsz;
@@ -106,6 +107,7 @@ impl Turn<'_> {
     pub fn write<'a>(&mut self, packets: impl Iterator<Item = Captured<'a>>) {
         let records = packets.filter_map(|packet| packet.record(self.now)).flatten().collect::<Vec<u8>>();
         // A full disk, or a limit on the size of files, ends the capture, not the program.
+        let _whole = Uncancelled::begin();
         let _ = without_sigxfsz(|| self.file.write_all(&records));
     }
 }

@@ -1,13 +1,13 @@
 //! The system calls on sockets that take addresses and lists of messages.
 //!
-//! The calls that move packets go past the C library's wrappers: these are cancellation points, and a program's thread that is
-//! cancelled (`man pthread_cancel`) in `ibv_poll_cq`, which is none, would leave locks behind.
+//! They go past the C library's wrappers where these are cancellation points ([`vervain_hca::host::cancel`]).
 
 use super::address::RawAddress;
 use libc::{mmsghdr, msghdr};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use vervain_hca::host::cancel::Uncancelled;
 
 fn result(value: isize) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
@@ -24,7 +24,7 @@ pub fn bind(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
 pub fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let (raw, length) = RawAddress::new(address);
     // SAFETY: `raw` is an address of `length` bytes.
-    result(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), length) } as isize).map(drop)
+    result(unsafe { libc::syscall(libc::SYS_connect, fd.as_raw_fd(), &raw const raw, length) } as isize).map(drop)
 }
 
 /// Sends one message. By sendto if it is in one piece and has no control messages: that takes 130 ns less than sendmsg.
@@ -83,12 +83,14 @@ pub fn wait_for_room(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
 
 /// Has the number `fd` stand for nothing that leads to the network; what it stood for is closed. [`refill`] gives it something again.
 pub fn vacate(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let _whole = Uncancelled::begin();
     let nothing = std::fs::File::open("/dev/null")?;
     refill(fd, nothing.into())
 }
 
 /// Has the number `fd` stand for what `with` does.
 pub fn refill(fd: BorrowedFd<'_>, with: OwnedFd) -> io::Result<()> {
+    let _whole = Uncancelled::begin();
     // SAFETY: both are open. Whoever owns the number goes on to own it, and nobody relies on what stands behind it.
     result(unsafe { libc::dup3(with.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) } as isize).map(drop)
 }

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketType;
 use std::time::{Duration, Instant};
+use vervain_hca::host::cancel::nap;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
@@ -60,7 +61,7 @@ impl Turn {
                     if since.elapsed() > PATIENCE_WITH_STRANGERS {
                         return Err(stuck(names, 0));
                     }
-                    std::thread::sleep(NAP);
+                    nap(NAP);
                 }
             }
         }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use vervain_hca::arena::layout::SLOTS;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
@@ -73,7 +74,7 @@ pub fn ask_members(names: &Names, uid: u32, doors: &Doors) -> Result<Option<[Own
             return Ok(Some(fd_store));
         }
         if asked.is_empty() {
-            std::thread::sleep(NAP);
+            nap(NAP);
         }
     }
 }

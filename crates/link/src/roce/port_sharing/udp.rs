@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
+use vervain_hca::host::cancel::nap;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
@@ -33,7 +34,7 @@ pub fn must_be_vacant(names: &Names) -> Result<()> {
         match open(names.at).and_then(|socket| Ok(bind(&socket, &names.at)?)) {
             Ok(()) => return Ok(()),
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && Instant::now() < end && !is_others(names) => {
-                std::thread::sleep(NAP);
+                nap(NAP);
             }
             Err(e) => return Err(refusal(names, &e)),
         }
@@ -57,7 +58,7 @@ pub fn must_be_alone(names: &Names, count: usize) -> Result<()> {
     let end = Instant::now() + SETTLE;
     loop {
         match sockets_at(names.at) {
-            Some(owners) if owners.len() != count && Instant::now() < end => std::thread::sleep(NAP),
+            Some(owners) if owners.len() != count && Instant::now() < end => nap(NAP),
             Some(owners) if owners.len() > count => {
                 let what = "a program that is not Vervain shares the port (see ss -ulnp); it has to end first";
                 return Err(names.error(libc::EADDRINUSE, what));

@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_hca::arena::layout::{MULTICAST_QPN, slot_of};
 use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::host::cancel::nap;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
@@ -335,7 +336,7 @@ impl Engine {
         let Some(mut rx) = self.receiving.try_lock() else {
             // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still there when
             // this is called again, which is at once.
-            std::thread::sleep(STRAYS_WAIT);
+            nap(STRAYS_WAIT);
             return false;
         };
         self.ports.refresh(&mut rx.ports);
