@@ -1,6 +1,7 @@
 //! The end of the program: what it has posted leaves first, as an adapter would have sent it by then. [`Process::serve`]
 //! installs it.
 
+use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
 use std::sync::Once;
@@ -32,7 +33,7 @@ impl Process {
             || !self.pending.raw().held_by_me() && self.pending.lock().iter().any(|work| work.is_leaving());
         while is_leaving() && now_ns() < until {
             self.hand_over();
-            std::thread::sleep(LOOK);
+            nap(LOOK);
         }
     }
 }
