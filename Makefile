@@ -72,7 +72,8 @@ fetch:
 # and maps, programs in a window that somebody scribbles into, each for SECONDS, and a million requests by boards; with SEED that one seed
 # only, what happens in the simulations printed.
 soak: build
-	VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) $(CARGO) test --profile checked \
+	VERVAIN_BIN="$(CURDIR)/target/release/vervain" VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) \
+	    $(CARGO) test --profile checked \
 	    --package vervain-transport --package vervain-cm --test simulation --package vervain-window --test pairs \
 	    --package vervain-model --test protocols \
 	    --package vervain-tests --test acp_messages --test acp_maps --package vervain-client-tests --test window --test peach2 \
