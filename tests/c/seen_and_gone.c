@@ -79,7 +79,7 @@ static void what_is_seen_is_acknowledged(void)
 #define WRITES 3
 #define ONE &(struct vt_duo_opts){ .type = VT_RC, .nqp = 1, .depth = WRITES, .size = 4096 }
 
-enum way { DESTROY, RESET, END, NWAYS };
+enum way { DESTROY, RESET, END };
 static const char *const ways[] = { "destroys its QP", "resets its QP", "ends" };
 
 /* Posts as soon as it is connected, and goes without polling. */
@@ -104,11 +104,11 @@ static int leaver(int fd)
 	return vt_duo_close(&d) && vt_get(fd, &go, 1, 20000) ? 0 : 4;
 }
 
-static void what_was_posted_arrives(void)
+static void arrives(int first, int nways)
 {
 	for (int round = 0; round < ROUNDS; round++) {
 		int fd;
-		char way = (char)(round % NWAYS), go = 'g';
+		char way = (char)(first + round % nways), go = 'g';
 		vt_require(vt_duo_open(&d, ONE), "opening");
 		memset(d.buf, 0, WRITES);
 		pid_t pid = vt_spawn("leaver", &fd);
@@ -128,10 +128,14 @@ static void what_was_posted_arrives(void)
 	}
 }
 
+static void what_was_posted_arrives(void) { arrives(DESTROY, 2); }
+static void what_was_posted_before_the_end_arrives(void) { arrives(END, 1); }
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "what_is_seen_is_acknowledged", what_is_seen_is_acknowledged },
-						{ "what_was_posted_arrives", what_was_posted_arrives } };
+						{ "what_was_posted_arrives", what_was_posted_arrives },
+						{ "what_was_posted_before_the_end_arrives", what_was_posted_before_the_end_arrives } };
 	static const struct vt_role roles[] = { { "target", target }, { "leaver", leaver } };
 	return vt_main_roles(argc, argv, cases, VT_ARRAY(cases), roles, VT_ARRAY(roles));
 }
