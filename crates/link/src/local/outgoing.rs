@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::slot_of;
+use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
@@ -379,6 +380,7 @@ fn ask_for_object(peer: &PeerProcess, wanted: &Wanted) -> bool {
 
 /// Whether process `pid` lives and is neither stopped nor traced (proc_pid_stat(5)). False for one that is not visible from here.
 fn runs(pid: i32) -> bool {
+    let _whole = Uncancelled::begin();
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name before it may hold anything.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
