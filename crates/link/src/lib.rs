@@ -112,8 +112,7 @@ pub fn start_logging() {
             LogLevel::Debug => LevelFilter::Debug,
             LogLevel::Trace => LevelFilter::Trace,
         };
-        let logger =
-            env_logger::Builder::new().filter_level(level).format(|out, record| write_line(out, record)).build();
+        let logger = env_logger::Builder::new().filter_level(level).format(write_line).build();
         let most = logger.filter();
         if log::set_boxed_logger(Box::new(Logger(logger))).is_ok() {
             log::set_max_level(most);
