@@ -2,6 +2,7 @@
 //! 64 MiB and a /proc and /tmp of their own, under what an engine may restrict. The network is that of a host of
 //! [`crate::netns`], so two containers of one host are a pod.
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -73,7 +74,7 @@ impl Container {
              mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
              mount -t proc -o \"hidepid=$1\" proc /proc
              if [ \"$2\" = true ]; then mount -o remount,bind,ro /; else mount -t tmpfs -o mode=1777 tmpfs /tmp; fi
-             echo ready; exec cat",
+             exec cat",
         );
         let parent = |file: &Path| file.parent().expect("a file is in a directory").to_owned();
         unshare.arg("sh").args([parent(&command), directory, parent(&programs)]);
@@ -81,9 +82,11 @@ impl Container {
         let mut start = host.enter(&unshare);
         let mut holder =
             start.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|e| panic!("{start:?}: {e}"));
-        let mut ready = [0; 6];
-        let said = holder.stdout.as_mut().map(|out| std::io::Read::read_exact(out, &mut ready));
-        assert!(matches!(said, Some(Ok(()))), "no container by {start:?}");
+        // The answer is cat's: from then on the container's first process is no shell any more.
+        let mut answer = [0];
+        let asked = holder.stdin.as_mut().map(|cat| cat.write_all(b"?"));
+        let said = holder.stdout.as_mut().map(|cat| cat.read_exact(&mut answer));
+        assert!(matches!((asked, said), (Some(Ok(())), Some(Ok(())))), "no container by {start:?}");
         Container { holder, limits: limits.clone() }
     }
 
