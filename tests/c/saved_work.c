@@ -314,16 +314,23 @@ static void errors_before(void)
 	receive(0, 2, 0, 100);
 	rdma(0, 3, IBV_WR_RDMA_WRITE, FROM, 100, 16, w->mr->rkey);
 	send_of(0, 4, FROM, 100, 0);
-	vt_sleep_ms(50);
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
 	vt_check(ibv_modify_qp(w->qp[2], &a, IBV_QP_STATE) == 0, "ERR");
-	struct ibv_async_event ev;
-	bool told = false;
-	while (vt_event(w->dev.ctx, &ev, 50) == 1) {
-		told = told || (ev.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && ev.element.qp == w->qp[2]);
+	/* All that there is to tell, so that nothing of it comes later. */
+	bool refused = false, last = false;
+	while (!refused || !last) {
+		struct ibv_async_event ev;
+		vt_require(vt_event(w->dev.ctx, &ev, 5000) == 1, "a refused access: told %d; the last receive: told %d", refused, last);
+		refused = refused || (ev.event_type == IBV_EVENT_QP_ACCESS_ERR && ev.element.qp == w->qp[1]);
+		last = last || (ev.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && ev.element.qp == w->qp[2]);
 		ibv_ack_async_event(&ev);
 	}
-	vt_check(told, "it was not told of its last receive");
+	struct ibv_qp_attr failed = { .qp_state = IBV_QPS_RTS };
+	struct ibv_qp_init_attr made;
+	for (int ms = 0; failed.qp_state != IBV_QPS_ERR; ms++) {
+		vt_require(ms < 5000 && ibv_query_qp(w->qp[0], &failed, IBV_QP_STATE, &made) == 0, "QP 0 does not fail");
+		vt_sleep_ms(1);
+	}
 	halt();
 	send_of(0, 5, FROM, 100, 0);
 	receive(0, 6, 0, 100);
