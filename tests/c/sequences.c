@@ -2,6 +2,9 @@
  * Times are lower bounds from the attributes (IBA 9.7.5.2.4 RNR, 9.7.6.1.3 transport timer) with wide upper ones. */
 #include "vt.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 static void ready(enum vt_type type, uint32_t timeout, uint32_t retry, uint32_t rnr, uint32_t rnr_timer)
 {
 	struct vt_cfg a = vt_cfg_default(type);
@@ -646,6 +649,32 @@ static void other_psn(void)
 		}
 }
 
+/* An adapter receives for a process that has no CPU, also where the device needs that process for it (--two). */
+static void datagrams_to_a_stopped_process(void)
+{
+	enum { DATAGRAMS = 8 };
+	ready(VT_UD, 14, 7, 7, 12);
+	struct ibv_wc wc[DATAGRAMS];
+	for (uint64_t i = 0; i <= DATAGRAMS; i++)
+		recv_one(i);
+	post(IBV_WR_SEND, 0, IBV_SEND_SIGNALED);
+	vt_require(wait_status(3000, NULL) == IBV_WC_SUCCESS && vt_cqes(&vt_b, 1, 1, 3000, wc) == 1, "the first datagram");
+	int status;
+	vt_require(vt_b.pid <= 0 || (kill(vt_b.pid, SIGSTOP) == 0 && waitpid(vt_b.pid, &status, WUNTRACED) == vt_b.pid), "SIGSTOP");
+	for (uint64_t i = 1; i <= DATAGRAMS; i++) {
+		post(IBV_WR_SEND, i, IBV_SEND_SIGNALED);
+		vt_check(wait_status(3000, NULL) == IBV_WC_SUCCESS, "datagram %" PRIu64 " waits for the process", i);
+	}
+	if (vt_b.pid > 0) {
+		/* A process that is never going to answer is waited for no longer than a second. */
+		vt_sleep_ms(1500);
+		kill(vt_b.pid, SIGCONT);
+	}
+	int n = vt_cqes(&vt_b, 1, DATAGRAMS, 5000, wc);
+	vt_check(n == DATAGRAMS, "%d of %d datagrams", n, DATAGRAMS);
+	vt_teardown();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
@@ -657,6 +686,7 @@ int main(int argc, char **argv)
 		{ "fence", fence }, { "xrc_srq_gone", xrc_srq_gone }, { "no_rd_atomic", no_rd_atomic }, { "too_long", too_long },
 		{ "revoke", revoke }, { "overhang", overhang }, { "flush_kinds", flush_kinds }, { "many_reads", many_reads },
 		{ "next_psns", next_psns }, { "other_psn", other_psn },
+		{ "datagrams_to_a_stopped_process", datagrams_to_a_stopped_process },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

@@ -4,7 +4,7 @@
 //! what was in it, be it still posted for another time. Only those to a group, and of others more than a few, wait for their carrier
 //! in the send queue.
 
-use crate::arena::layout::MULTICAST_QPN;
+use crate::arena::layout::{MULTICAST_QPN, slot_of};
 use crate::device::grh::{self, GRH_BYTES};
 use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
@@ -24,16 +24,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use vervain_iba::{AhAttr, Opcode, send_flags, wc};
 
-/// How long a message is kept for a process that does not answer.
+/// How long a message is kept for a process that does not answer, at least. For one that lives and has had no CPU it is kept
+/// longer, while no more than [`KEEP_LONGER`] wait: an adapter receives for such a process.
 const KEEP_NS: u64 = 1_000_000_000;
 /// Messages kept in all.
 const KEEP: usize = 1024;
+const KEEP_LONGER: usize = KEEP / 2;
 /// How long a message is kept that its carrier holds back: mostly that says before when it has tried for long enough.
 const KEEP_FOR_CARRIER_NS: u64 = 4_000_000_000;
 /// Messages kept beyond which those for carriers wait in the send queue.
 const KEEP_FOR_CARRIER: usize = 64;
 const LOOK_NS: u64 = 100_000;
-/// How soon a stopped QP is looked at again; when it goes on, it says so.
+/// How soon a stopped QP is looked at again, which says so when it goes on, or a process that has had no CPU for long.
 const LOOK_AT_STOPPED_NS: u64 = 50_000_000;
 
 /// A datagram that leaves by a carrier.
@@ -69,7 +71,7 @@ pub(crate) struct UdPeers {
     waiting: VecDeque<Kept>,
     /// Packets were made that have not been sent.
     left: bool,
-    /// All that wait are for QPs that are stopped.
+    /// All that wait are for QPs that are stopped, or for processes that have had no CPU for [`KEEP_NS`].
     all_stand: bool,
 }
 
@@ -91,6 +93,16 @@ enum Delivery {
     Later,
     /// The QP there is stopped.
     Stopped,
+}
+
+/// A QP that took none of what waits for it: the oldest goes first.
+struct Blocked {
+    qpn: u32,
+    delivery: Delivery,
+    /// The oldest has waited for [`KEEP_NS`].
+    is_overdue: bool,
+    /// Although it has.
+    stays: bool,
 }
 
 /// One datagram without its destination.
@@ -237,39 +249,53 @@ impl SendQueue {
         self.path.datagrams().is_some_and(|peers| !peers.waiting.is_empty() && !peers.all_stand)
     }
 
+    /// Whether the process of QP `qpn`, which does not answer, is known to live.
+    #[cold]
+    fn lives(&self, qpn: u32) -> bool {
+        // The death of one that was reached once is silence, which is not waited for.
+        self.path.datagrams().is_some_and(|peers| peers.known.contains_key(&qpn))
+            || self.process.rendezvous.is_slow(slot_of(qpn))
+    }
+
     /// Tries again what waits.
     pub(crate) fn flush_stash(&mut self, qp: &QpBase) {
-        let mut blocked: Vec<(u32, Delivery)> = Vec::new();
-        for _ in 0..self.path.datagrams().map_or(0, |peers| peers.waiting.len()) {
+        let mut blocked: Vec<Blocked> = Vec::new();
+        let mut moves = false;
+        let waiting = self.path.datagrams().map_or(0, |peers| peers.waiting.len());
+        for _ in 0..waiting {
             let Some(mut kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
             let mut pieces = Pieces::new();
             pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
             let Message { imm, solicited, .. } = kept.message;
-            let delivery = match blocked.iter().find(|(qpn, _)| *qpn == kept.to.qpn) {
-                Some((_, why)) => *why,
-                None => {
-                    let delivery = match kept.is_carried {
-                        true if self.carry(&kept.to, &pieces, imm, solicited).is_some() => Delivery::Later,
-                        true => Delivery::Over,
-                        false => self.deliver(qp, &kept.to, &pieces, imm, solicited),
-                    };
-                    if delivery != Delivery::Over {
-                        blocked.push((kept.to.qpn, delivery));
-                    }
-                    delivery
-                }
+            let qpn = kept.to.qpn;
+            let known = blocked.iter().position(|b| b.qpn == qpn);
+            let delivery = match known {
+                Some(b) => blocked[b].delivery,
+                None if kept.is_carried && self.carry(&kept.to, &pieces, imm, solicited).is_some() => Delivery::Later,
+                None if kept.is_carried => Delivery::Over,
+                None => self.deliver(qp, &kept.to, &pieces, imm, solicited),
             };
+            if delivery == Delivery::Over {
+                moves = true;
+                continue;
+            }
             if delivery == Delivery::Stopped {
                 // It stands as long as that QP does.
                 kept.until = self.clock() + KEEP_NS;
             }
-            let stays = delivery != Delivery::Over && self.clock() < kept.until;
+            let is_overdue = self.clock() >= kept.until;
+            let b = known.unwrap_or_else(|| {
+                let stays = !is_overdue || !kept.is_carried && waiting <= KEEP_LONGER && self.lives(qpn);
+                blocked.push(Blocked { qpn, delivery, is_overdue, stays });
+                blocked.len() - 1
+            });
+            let stays = blocked[b].stays || !is_overdue;
             if let Some(peers) = self.path.datagrams_mut().filter(|_| stays) {
                 peers.waiting.push_back(kept);
             }
         }
         if let Some(peers) = self.path.datagrams_mut() {
-            peers.all_stand = blocked.iter().all(|(_, why)| *why == Delivery::Stopped);
+            peers.all_stand = !moves && blocked.iter().all(|b| b.is_overdue || b.delivery == Delivery::Stopped);
         }
         self.flush_datagrams();
         self.wake_peers();
