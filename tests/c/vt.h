@@ -47,7 +47,8 @@ struct vt_case {
 
 extern jmp_buf vt_abandon;
 
-/* Runs the named cases (all without a name). Options before names: "--two" runs sides in two processes, "--seed N".
+/* Runs the named cases (all without a name). Options before names: "--two" runs sides in two processes, "--seed N",
+ * where N may be "random". Without one the seed is that of $VT_SEED, else 1.
  * Returns the exit status: 0 only when no check failed. */
 int vt_main(int argc, char **argv, const struct vt_case *cases, size_t n);
 /* vt_main for a program that starts itself anew in other roles (vt_spawn): "--role NAME FD". */
