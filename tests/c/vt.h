@@ -87,6 +87,9 @@ extern bool vt_two;      /* run sides in two processes */
 extern uint64_t vt_seed; /* seed of vt_random; printed by vt_main */
 uint64_t vt_random(void);
 uint64_t vt_now_us(void);
+/* vt_now_us less the time that this thread was ready and waited for a processor, where the kernel counts it: what a call takes by this
+ * clock it has slept or worked, however busy the machine is. */
+uint64_t vt_own_us(void);
 void vt_sleep_ms(unsigned ms);
 uint64_t vt_hash(const void *p, size_t n); /* FNV-1a, 64 bits */
 const char *vt_wc_name(int status);
