@@ -319,7 +319,7 @@ static void errors_before(void)
 	vt_check(ibv_modify_qp(w->qp[2], &a, IBV_QP_STATE) == 0, "ERR");
 	struct ibv_async_event ev;
 	bool told = false;
-	while (vt_event(w->dev.ctx, &ev, 50) == 1) {
+	while (vt_event(w->dev.ctx, &ev, told ? 50 : 20000) == 1) {
 		told = told || (ev.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && ev.element.qp == w->qp[2]);
 		ibv_ack_async_event(&ev);
 	}
