@@ -97,7 +97,7 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
         assert!(job.wait_output("running", Duration::from_secs(20)), "{}", job.finish(Duration::ZERO).describe());
         std::thread::sleep(Duration::from_millis(delay));
         job.signal_group(libc::SIGKILL);
-        let end = job.finish(Duration::from_secs(5));
+        let end = job.finish(Duration::from_secs(60));
         assert!(end.status.is_some(), "{}", end.describe());
     }
     let left = before.new_ones();
