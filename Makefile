@@ -61,7 +61,7 @@ test: packages-test build-checked
 
 # All of it on what ships: every way of every program, MPI, UCX, HPCC, pyverbs, wheels, browser, containers, guests, sanitizers, jobs.
 check: packages-check fetch build
-	@VERVAIN_TESTS_WHOLE=1 VERVAIN_BIN="$(CURDIR)/target/release/vervain" scripts/test.sh $@ --workspace
+	@VERVAIN_TESTS_WHOLE=1 VT_SEED=$${VT_SEED:-random} VERVAIN_BIN="$(CURDIR)/target/release/vervain" scripts/test.sh $@ --workspace
 	@scripts/note-check.sh
 
 # What tests need beside packages: a kernel for guests, wheels, mpi4py's source, CRIU.
@@ -73,7 +73,7 @@ fetch:
 # only, what happens in the simulations printed.
 soak: build
 	VERVAIN_BIN="$(CURDIR)/target/release/vervain" VERVAIN_SEED=$(SEED) VERVAIN_SOAK_FROM=$(FROM) VERVAIN_SOAK_SECONDS=$(SECONDS) \
-	    $(CARGO) test --profile checked \
+	    VT_SEED=$(or $(SEED),random) $(CARGO) test --profile checked \
 	    --package vervain-transport --package vervain-cm --test simulation --package vervain-window --test pairs \
 	    --package vervain-model --test protocols \
 	    --package vervain-tests --test acp_messages --test acp_maps --package vervain-client-tests --test window --test peach2 \

@@ -60,12 +60,12 @@ static void to_one_who_has_gone(int type, enum ibv_wc_status status, enum ibv_qp
 /* Many more than any queue on the way holds. */
 static void to_one_who_stands_still(int type, enum ibv_wc_status status, enum ibv_qp_state state)
 {
-	int fd;
+	int fd, how;
 	uint8_t what = (uint8_t)type;
 	vt_require(vt_duo_open(&d, OPTS(type)), "opening");
 	pid_t pid = vt_spawn("still", &fd);
 	vt_require(pid > 0 && vt_put(fd, &what, 1) && vt_duo_meet(&d, fd), "the peer");
-	usleep(50000);
+	vt_require(waitpid(pid, &how, WUNTRACED) == pid && WIFSTOPPED(how), "the peer does not stand still");
 	for (int i = 0; i < (type == VT_UC ? 10 : 1); i++)
 		requests_end(status, state);
 	kill(pid, SIGKILL);

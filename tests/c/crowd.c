@@ -125,7 +125,7 @@ static bool work(int fd, struct report *r)
 			return bad("ibv_poll_cq", -1, 0);
 		if (n)
 			progress = vt_now_us();
-		else if (r->polls % 4096 == 0 && vt_now_us() - progress > 30000000)
+		else if (r->polls % 4096 == 0 && vt_now_us() - progress > 60000000)
 			return bad("nothing comes any more; open", open, r->messages);
 		for (int i = 0; i < n; i++) {
 			int peer = rank_of(wc[i].qp_num);
@@ -224,7 +224,7 @@ static int rank(int fd)
 		return 6;
 	getrusage(RUSAGE_SELF, &u);
 	r.switches = (uint64_t)u.ru_nivcsw;
-	if (!vt_put(fd, "d", 1) || !vt_get(fd, &go, 1, 60000) || !sums(&r) || !vt_put(fd, &r, sizeof(r)))
+	if (!vt_put(fd, "d", 1) || !vt_get(fd, &go, 1, 120000) || !sums(&r) || !vt_put(fd, &r, sizeof(r)))
 		return 7;
 	return vt_duo_close(&d) ? 0 : 8;
 }
@@ -260,7 +260,7 @@ static void crowd(bool kill_one)
 		if (kill_one && i == VICTIM)
 			continue;
 		do
-			vt_require(vt_get(fd[i], &c, 1, 60000), "rank %d does not end", i);
+			vt_require(vt_get(fd[i], &c, 1, 110000), "rank %d does not end", i);
 		while (c == 'x');
 	}
 	uint64_t took = vt_now_us() - begin;

@@ -36,7 +36,7 @@ static void a_write_to_a_stopped_process(void)
 	struct ibv_sge sge = vt_duo_sge(&d, 0, 1);
 	int rc = vt_duo_post(&d, 0, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED | IBV_SEND_INLINE, &sge, 1, d.peer.addr);
 	vt_require(rc == 0, "posting: %s", vt_errno_name(rc));
-	int n = vt_poll(d.cq, &wc, 1, 500);
+	int n = vt_poll(d.cq, &wc, 1, 20000);
 	vt_check(n == 1 && wc.status == IBV_WC_SUCCESS, "%d completions, %s", n, vt_wc_name((int)wc.status));
 	kill(pid, SIGCONT);
 	vt_require(vt_put(fd, &go, 1), "the peer is gone");

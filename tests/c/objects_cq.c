@@ -86,14 +86,14 @@ static void arm(void)
 	vt_check(event_within(ch, 2000), "no event for a completion after arming");
 	send_one(0);
 	vt_check(!event_within(ch, 20), "a second event of one arming");
-	vt_check(vt_poll(cq, wc, 3, 100) == 3, "three completions are due");
+	vt_check(vt_poll(cq, wc, 3, 3000) == 3, "three completions are due");
 	/* Who polls, arms and sleeps does not miss what comes in between (ConnectX; UCX relies on it). */
 	send_one(0);
 	vt_sleep_ms(20);
 	vt_require(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
 	vt_check(event_within(ch, 2000), "no event for what came between polling and arming");
 	/* Nor are there two events for a completion that has raised one when the next is asked for. */
-	vt_check(vt_poll(cq, wc, 1, 100) == 1, "a completion is due");
+	vt_check(vt_poll(cq, wc, 1, 3000) == 1, "a completion is due");
 	vt_require(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
 	vt_check(ibv_poll_cq(cq, 1, wc) == 0, "a completion is not due");
 	send_one(0);
@@ -102,10 +102,10 @@ static void arm(void)
 	/* Who arms after an event and polls then gets no second one for the same completion. */
 	vt_require(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
 	vt_check(!event_within(ch, 20), "an event for a completion that there has been one for");
-	vt_check(vt_poll(cq, wc, 1, 100) == 1, "a completion is due");
+	vt_check(vt_poll(cq, wc, 1, 3000) == 1, "a completion is due");
 	send_one(0);
 	vt_check(event_within(ch, 2000), "no event for a completion after arming");
-	vt_check(vt_poll(cq, wc, 1, 100) == 1, "a completion is due");
+	vt_check(vt_poll(cq, wc, 1, 3000) == 1, "a completion is due");
 	/* Solicited only. */
 	vt_require(ibv_req_notify_cq(cq, 1) == 0, "ibv_req_notify_cq");
 	send_one(0);
@@ -400,7 +400,7 @@ static void poll_counts(void)
 		send_one(0);
 	int n = 0;
 	for (int k = 1; n < 10 && k < 10; k++) {
-		int got = vt_poll(cq, wc, k < 10 - n ? k : 10 - n, 100);
+		int got = vt_poll(cq, wc, k < 10 - n ? k : 10 - n, 3000);
 		for (int i = 0; i < got; i++)
 			vt_check(wc[i].wr_id == (uint64_t)(n + i), "completion %d is of %" PRIu64, n + i, wc[i].wr_id);
 		n += got;

@@ -114,6 +114,14 @@ static void run_case(const struct vt_case *c)
 	vt_end();
 }
 
+/* A number; "random": one from the clock; NULL: 1, so that a run without a seed is the same each time. */
+static uint64_t seed_of(const char *text)
+{
+	if (text && !strcmp(text, "random"))
+		return vt_now_us() ^ ((uint64_t)getpid() << 40);
+	return text ? strtoull(text, NULL, 0) : 1;
+}
+
 int vt_main(int argc, char **argv, const struct vt_case *cases, size_t n)
 {
 	return vt_main_roles(argc, argv, cases, n, NULL, 0);
@@ -122,13 +130,13 @@ int vt_main(int argc, char **argv, const struct vt_case *cases, size_t n)
 int vt_main_roles(int argc, char **argv, const struct vt_case *cases, size_t n, const struct vt_role *roles, size_t nroles)
 {
 	int first = 1;
-	vt_seed = vt_now_us() ^ ((uint64_t)getpid() << 40);
+	vt_seed = seed_of(getenv("VT_SEED"));
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (; first < argc && !strncmp(argv[first], "--", 2); first++) {
 		if (!strcmp(argv[first], "--two")) {
 			vt_two = true;
 		} else if (!strcmp(argv[first], "--seed") && first + 1 < argc) {
-			vt_seed = strtoull(argv[++first], NULL, 0);
+			vt_seed = seed_of(argv[++first]);
 		} else if (!strcmp(argv[first], "--serve") && first + 1 < argc) {
 			return vt_serve(atoi(argv[++first]));
 		} else if (!strcmp(argv[first], "--role") && first + 2 < argc) {
@@ -178,6 +186,17 @@ uint64_t vt_now_us(void)
 	struct timespec ts;
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
+}
+
+uint64_t vt_own_us(void)
+{
+	unsigned long long ran, waited = 0;
+	FILE *f = fopen("/proc/thread-self/schedstat", "re");
+	if (f && fscanf(f, "%llu %llu", &ran, &waited) != 2)
+		waited = 0;
+	if (f)
+		fclose(f);
+	return vt_now_us() - waited / 1000;
 }
 
 void vt_sleep_ms(unsigned ms)

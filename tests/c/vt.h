@@ -47,7 +47,8 @@ struct vt_case {
 
 extern jmp_buf vt_abandon;
 
-/* Runs the named cases (all without a name). Options before names: "--two" runs sides in two processes, "--seed N".
+/* Runs the named cases (all without a name). Options before names: "--two" runs sides in two processes, "--seed N",
+ * where N may be "random". Without one the seed is that of $VT_SEED, else 1.
  * Returns the exit status: 0 only when no check failed. */
 int vt_main(int argc, char **argv, const struct vt_case *cases, size_t n);
 /* vt_main for a program that starts itself anew in other roles (vt_spawn): "--role NAME FD". */
@@ -86,6 +87,9 @@ extern bool vt_two;      /* run sides in two processes */
 extern uint64_t vt_seed; /* seed of vt_random; printed by vt_main */
 uint64_t vt_random(void);
 uint64_t vt_now_us(void);
+/* vt_now_us less the time that this thread was ready and waited for a processor, where the kernel counts it: what a call takes by this
+ * clock it has slept or worked, however busy the machine is. */
+uint64_t vt_own_us(void);
 void vt_sleep_ms(unsigned ms);
 uint64_t vt_hash(const void *p, size_t n); /* FNV-1a, 64 bits */
 const char *vt_wc_name(int status);

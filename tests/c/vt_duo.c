@@ -13,13 +13,15 @@
 pid_t vt_spawn(const char *role, int *fd)
 {
 	int sv[2];
-	char arg[16];
+	char arg[16], seed[24];
 	const char *at = getenv("VT_PEER_AT");
 	if (at)
 		return vt_call(at, role, fd);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv))
 		return -1;
 	fflush(stdout);
+	/* Each process draws other numbers, which the parent's seed decides. */
+	snprintf(seed, sizeof(seed), "%" PRIu64, vt_random());
 	pid_t parent = getpid(), pid = fork();
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -29,7 +31,7 @@ pid_t vt_spawn(const char *role, int *fd)
 		/* Under valgrind the link itself leads to valgrind; what readlink(2) says is the program there too. */
 		char exe[4096] = "";
 		ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-		execl(n > 0 && access(exe, X_OK) == 0 ? exe : "/proc/self/exe", "vt-role", "--role", role, arg, (char *)NULL);
+		execl(n > 0 && access(exe, X_OK) == 0 ? exe : "/proc/self/exe", "vt-role", "--seed", seed, "--role", role, arg, (char *)NULL);
 		_exit(127);
 	}
 	close(sv[1]);

@@ -317,6 +317,8 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} parts[] = { { "point", point }, { "collective", collective }, { "onesided", onesided }, { "threads", threads } };
 	int level;
+	/* The launcher reads a pipe: each part is seen as it ends. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -1,29 +1,41 @@
-//! What Vervain could leave behind on a machine: names in the abstract socket space, files in /dev/shm and /tmp,
-//! processes of the C programs. Compared before and after a test; what other users of Vervain on the machine have open
-//! meanwhile is told apart by who holds it.
+//! What Vervain could leave behind on a machine: names in the abstract socket space, temporary files, processes of the C programs.
+//! Compared before and after a test. Sockets of other users of Vervain on the machine are told apart by the process that has them
+//! open, files by a folder of the test's own.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 use crate::compile::out_dir;
 
 /// The state before a test.
 pub struct Leftovers {
     before: BTreeSet<String>,
+    folder: TempDir,
 }
 
 impl Leftovers {
     /// Notes what exists now.
+    ///
+    /// # Panics
+    /// When no temporary folder can be made.
     pub fn watch() -> Self {
-        Self { before: seen() }
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        Self { before: seen(folder.path()), folder }
     }
 
-    /// What exists now and did not before. Things of processes that are just ending get two seconds to go.
+    /// Variables for the test's programs: their temporary files and Vervain's folder lie in one of their own.
+    pub fn variables(&self) -> [(&'static str, &Path); 2] {
+        ["TMPDIR", "XDG_RUNTIME_DIR"].map(|name| (name, self.folder.path()))
+    }
+
+    /// What exists now and did not before. Things of processes that are just ending get twenty seconds to go.
     pub fn new_ones(&self) -> Vec<String> {
-        let until = Instant::now() + Duration::from_secs(2);
+        let until = Instant::now() + Duration::from_secs(20);
         loop {
-            let new: Vec<_> = seen().difference(&self.before).cloned().collect();
+            let new: Vec<_> = seen(self.folder.path()).difference(&self.before).cloned().collect();
             if new.is_empty() || Instant::now() > until {
                 return new;
             }
@@ -32,7 +44,8 @@ impl Leftovers {
     }
 }
 
-fn seen() -> BTreeSet<String> {
+/// What is there now; files in `folder`, but for Vervain's own, which `vervain run` keeps for the next.
+fn seen(folder: &Path) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let ours = processes_of_ours();
     for line in std::fs::read_to_string("/proc/net/unix").unwrap_or_default().lines() {
@@ -44,14 +57,8 @@ fn seen() -> BTreeSet<String> {
             all.insert(format!("socket {name}"));
         }
     }
-    for dir in ["/dev/shm", "/tmp", "/run", "/var/tmp"] {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.to_lowercase().contains("vervain") {
-                all.insert(format!("file {dir}/{name}"));
-            }
-        }
-    }
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().filter(|file| file.file_name() != "vervain");
+    all.extend(files.map(|file| format!("file {}", file.path().display())));
     for process in &ours {
         all.insert(format!("process {}", process.display()));
     }

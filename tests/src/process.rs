@@ -157,13 +157,19 @@ impl Job {
         }
     }
 
-    /// Waits for the end, at most `limit` from now; then the whole group is killed.
+    /// Waits for the end. The whole group is killed when it has printed nothing for `limit`, or runs for five times that from now:
+    /// a program that goes on is not late only because the machine is slow.
     pub fn finish(mut self, limit: Duration) -> Finished {
-        let until = Instant::now() + limit;
+        let begin = Instant::now();
+        let (mut printed, mut progress) = (self.output().len(), begin);
         let mut status = self.child.try_wait().ok().flatten();
-        while status.is_none() && Instant::now() < until {
+        while status.is_none() && progress.elapsed() < limit && begin.elapsed() < limit * 5 {
             std::thread::sleep(Duration::from_millis(2));
             status = self.child.try_wait().ok().flatten();
+            let now = self.text.lock().unwrap_or_else(PoisonError::into_inner).len();
+            if now != printed {
+                (printed, progress) = (now, Instant::now());
+            }
         }
         let took = self.started.elapsed();
         self.end();
@@ -262,6 +268,18 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_program_that_prints_is_waited_for_and_a_silent_one_is_ended() {
+        let limit = Duration::from_secs(2);
+        let mut prints = Command::new("sh");
+        let prints = Job::start(prints.args(["-c", "for n in 1 2 3 4 5; do echo $n; sleep 0.6; done"])).finish(limit);
+        assert!(prints.success() && prints.took > limit, "{}", prints.describe());
+        let silent = Job::start(Command::new("sleep").arg("60")).finish(Duration::from_millis(100));
+        assert_eq!(silent.status, None);
+        let endless = Job::start(Command::new("sh").args(["-c", "while echo; do sleep 0.01; done"]));
+        assert_eq!(endless.finish(Duration::from_millis(100)).status, None);
+    }
 
     #[test]
     fn who_listens_is_a_process_of_the_group_and_no_other_of_the_namespace() {

@@ -44,7 +44,7 @@ impl Runs<'_> {
         let failures = Mutex::new(Failures::default());
         side_by_side(self.at_once, &all, |(cases, (name, vars))| {
             let mut command = under_vervain(c_program(self.program));
-            command.args(**cases).envs(vars.iter().copied()).envs(self.vars.iter().copied());
+            command.args(**cases).envs(before.variables()).envs(vars.iter().copied()).envs(self.vars.iter().copied());
             let end = Job::start(&mut command).finish(Duration::from_secs(self.seconds));
             if let Some(why) = failure(&end) {
                 let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);

@@ -258,6 +258,6 @@ fn ibv_asyncwatch_starts_and_stops() {
     assert!(watch.running(), "{}", watch.finish(Duration::ZERO).describe());
     // Not SIGINT: a shell starts what it puts into the background with that ignored, tests too.
     watch.signal_group(libc::SIGTERM);
-    let end = watch.finish(Duration::from_secs(5));
+    let end = watch.finish(LIMIT);
     assert!(end.status.is_some(), "{}", end.describe());
 }

@@ -2,12 +2,14 @@
 //! its ICRC recomputed by a program that shares no code with Vervain (`tests/python/icrc.py`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use vervain_tests::netns::{Host, Network};
+use vervain_tests::netns::Network;
 use vervain_tests::pairs::{complaint, pair_between, perftest_options, words};
 use vervain_tests::wire::{Wire, across};
 use vervain_tests::{Failures, Finished, Job, alone, have, have_c, must_hold, side_by_side, tool};
@@ -16,26 +18,37 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// From the start of a capture to its end.
 const CAPTURE_LIMIT: Duration = Duration::from_secs(600);
 
-/// A capture under way on a host.
-struct Capture {
+/// What a datagram to the discard port says, which no program sends: all that was sent before it has been captured.
+const MARK: &str = "vervain-end-of-capture";
+
+/// A capture under way on the second host.
+struct Capture<'a> {
     job: Job,
     packets: Packets,
+    network: &'a Network,
 }
 
-impl Capture {
-    fn start(host: &Host) -> Capture {
+impl Capture<'_> {
+    fn start(network: &Network) -> Capture<'_> {
         let file = std::env::temp_dir().join(format!("vervain-packets-{}.pcap", std::process::id()));
         let mut command = Command::new(tool("dumpcap").expect("looked for before"));
-        command.args(["-i", "eth0", "-P", "-q", "-B", "64", "-f", "udp port 4791", "-w"]).arg(&file);
-        let mut job = Job::start(&mut host.enter(&command));
+        command.args(["-i", "eth0", "-P", "-q", "-B", "64", "-f", "udp port 4791 or udp dst port 9", "-w"]).arg(&file);
+        let mut job = Job::start(&mut network.second().enter(&command));
         assert!(job.wait_output("File:", LIMIT), "{}", job.finish(Duration::ZERO).describe());
-        Capture { job, packets: Packets(file) }
+        Capture { job, packets: Packets(file), network }
     }
 
     /// The file, complete; none of the packets may have been missed.
     fn stop(self) -> Packets {
-        // What was sent last is on its way to the capturing process.
-        std::thread::sleep(Duration::from_millis(300));
+        // dumpcap writes what it has twice a second, and what it has not taken in at its end is lost.
+        let (begin, to) = (Instant::now(), self.network.second().v4);
+        let socket = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)";
+        while !self.packets.are_marked() {
+            assert!(begin.elapsed() < LIMIT, "no mark in the capture: {}", self.job.output());
+            let sent =
+                self.network.first().run("python3", &["-c", &format!("{socket}.sendto(b'{MARK}', ('{to}', 9))")]);
+            assert!(sent.success(), "{}", sent.describe());
+        }
         self.job.signal_group(libc::SIGINT);
         let end = self.job.finish(CAPTURE_LIMIT);
         assert!(end.success() && end.output.contains("dropped on interface 'eth0': "), "{}", end.describe());
@@ -58,6 +71,16 @@ const GUESSED: &[&str] =
     &["smc", "smb_direct", "rpcordma", "nvme-rdma", "lnet", "iser", "infiniband.eoib", "infiniband_sdp", "fcoib"];
 
 impl Packets {
+    /// Whether a mark is among the last.
+    fn are_marked(&self) -> bool {
+        let mut file = File::open(&self.0).expect("the capture");
+        let length = file.metadata().expect("its length").len();
+        let mut last = Vec::new();
+        file.seek(SeekFrom::Start(length.saturating_sub(1 << 16))).expect("a place in it");
+        file.read_to_end(&mut last).expect("its end");
+        last.windows(MARK.len()).any(|bytes| bytes == MARK.as_bytes())
+    }
+
     fn run(program: &str, args: &[&str], file: &Path) -> Finished {
         Job::start(Command::new(program).args(args).arg(file)).finish(LIMIT)
     }
@@ -81,7 +104,7 @@ impl Packets {
         let mut args = vec!["-T", "fields", "-E", "separator=;", "-e", "frame.number", "-e", "frame.protocols"];
         args.extend(["-e", "infiniband.bth.opcode", "-e", "_ws.malformed", "--disable-heuristic", "eth_over_ib"]);
         GUESSED.iter().for_each(|name| args.extend(["--disable-protocol", *name]));
-        args.push("-r");
+        args.extend(["-Y", "udp.port == 4791", "-r"]);
         let end = Packets::run("tshark", &args, &self.0);
         assert!(end.success(), "{}", end.describe());
         let rows: Vec<Vec<&str>> =
@@ -137,7 +160,7 @@ fn every_packet_of_the_clients_is_roce_v2_with_the_right_icrc() {
     }
     let mut failures = Failures::default();
     for gid in [0, 1] {
-        let capture = Capture::start(network.second());
+        let capture = Capture::start(&network);
         let wrong = Mutex::new(Vec::new());
         side_by_side(2, LINES, |line| {
             let (tool, options) = line.split_once(' ').expect("a tool and its options");
@@ -179,7 +202,7 @@ fn every_packet_of_every_operation_and_fault_is_roce_v2_with_the_right_icrc() {
     }
     let _turn = alone();
     let Some((network, wire)) = network() else { return };
-    let capture = Capture::start(network.second());
+    let capture = Capture::start(&network);
     let end = Job::start(&mut across(&network, wire, "conformance", &["--two"])).finish(Duration::from_secs(180));
     let packets = capture.stop();
     let found = packets.icrcs();

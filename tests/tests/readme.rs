@@ -32,12 +32,13 @@ fn blocks() -> Vec<String> {
     blocks.filter(|block| !block.contains('┌')).map(str::to_owned).collect()
 }
 
-/// A command with Vervain in the path, as for who has installed it, and a home of its own.
+/// A command with Vervain in the path, as for who has installed it, and a home of its own; temporary files lie there too, for the
+/// session folder of Open MPI has one name for all of a user's.
 fn shell(script: &str, home: &Path) -> Command {
     let vervain = vervain();
     let path = std::env::var("PATH").expect("PATH");
     let mut command = unswayed("bash");
-    command.args(["-exc", script]).env("HOME", home);
+    command.args(["-exc", script]).env("HOME", home).env("TMPDIR", home);
     command.env("PATH", format!("{}:{path}", vervain.parent().expect("its directory").display()));
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("GITHUB_ENV", home.join("github"));

@@ -92,11 +92,12 @@ fn a_whole_job_is_killed_and_leaves_nothing() {
     let _turn = alone();
     let before = Leftovers::watch();
     for delay in [30, 100, 200] {
-        let mut job = Job::start(under_vervain(c_program("kill")).arg("endless"));
+        let mut endless = under_vervain(c_program("kill"));
+        let mut job = Job::start(endless.arg("endless").envs(before.variables()));
         assert!(job.wait_output("running", Duration::from_secs(20)), "{}", job.finish(Duration::ZERO).describe());
         std::thread::sleep(Duration::from_millis(delay));
         job.signal_group(libc::SIGKILL);
-        let end = job.finish(Duration::from_secs(5));
+        let end = job.finish(Duration::from_secs(60));
         assert!(end.status.is_some(), "{}", end.describe());
     }
     let left = before.new_ones();

@@ -2,9 +2,11 @@
 //! private memory. The differential programs print what they see; their output under `vervain run` must be that of a
 //! plain run.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vervain_tests::{Failures, Finished, Job, c_program, have, have_c, skip, tool, under_vervain};
 
@@ -261,7 +263,6 @@ fn tempdir(name: &str) -> std::path::PathBuf {
 
 #[test]
 fn a_core_dump_has_the_data_and_not_the_holes() {
-    use std::os::unix::fs::MetadataExt;
     if !have_c() {
         return;
     }
@@ -290,23 +291,45 @@ fn a_core_dump_has_the_data_and_not_the_holes() {
     assert!(blocks < 40 << 20, "the dump has {blocks} bytes");
 }
 
+/// How /proc names memory objects that no file system has a name of.
+const MEMFD: &str = "/memfd:";
+
+/// Inode numbers of such objects that a process maps.
+fn mapped_objects(process: &Path) -> BTreeSet<u64> {
+    let maps = std::fs::read_to_string(process.join("maps")).unwrap_or_default();
+    let lines = maps.lines().filter(|line| line.contains(MEMFD));
+    lines.filter_map(|line| line.split_whitespace().nth(4)?.parse().ok()).collect()
+}
+
 #[test]
 fn a_killed_program_leaves_no_memory_behind() {
     if !have(&["python3"]) {
         return;
     }
-    let shmem = || {
-        let text = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
-        let line = text.lines().find(|l| l.starts_with("Shmem:")).expect("Shmem").to_owned();
-        line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number")
-    };
     let script = "import time\nx = bytearray(b'x' * 600_000_000)\nprint('ready', flush=True)\ntime.sleep(60)";
     let mut job = Job::start(served("python3").args(["-c", script]));
     assert!(job.wait_output("ready", LIMIT));
-    let during = shmem();
+    let own = PathBuf::from(format!("/proc/{}", job.pid()));
+    let objects = mapped_objects(&own);
+    let status = std::fs::read_to_string(own.join("status")).expect("its status");
+    let shared =
+        status.lines().find_map(|line| line.strip_prefix("RssShmem:")?.strip_suffix("kB")?.trim().parse().ok());
+    assert!(!objects.is_empty() && shared > Some(500_000), "{shared:?} kB in {objects:?}");
     job.signal_group(libc::SIGKILL);
     let got = job.finish(LIMIT);
     assert!(got.status.is_some(), "{}", got.describe());
-    // Others use shared memory as well; this was more than they move meanwhile.
-    assert!(shmem() + 300_000 < during, "{} kB after {during} kB", shmem());
+    // They have no name: the kernel frees them with the last mapping and descriptor.
+    let holds = |process: &Path| {
+        let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
+        let objects_of =
+            descriptors.filter(|fd| std::fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().starts_with(MEMFD)));
+        let open = objects_of.filter_map(|fd| Some(std::fs::metadata(fd).ok()?.ino()));
+        mapped_objects(process).into_iter().chain(open).any(|object| objects.contains(&object))
+    };
+    let begin = Instant::now();
+    let processes = || std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
+    while let Some(holder) = processes().find(|process| holds(process)) {
+        assert!(begin.elapsed() < LIMIT, "{} holds memory of a process that is gone", holder.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -196,8 +196,8 @@ impl<H: Copy> Functions<H> {
         let (sent, received) = (count_of(message.len())?, count_of(into.len())?);
         let (from, to) = (message.as_ptr().cast(), into.as_mut_ptr().cast());
         let Constants { world, byte, ignore, .. } = self.constants;
-        // SAFETY: as of `send` and `receive`; the two do not overlap.
         let done =
+            // SAFETY: as of `send` and `receive`; the two do not overlap.
             unsafe { (self.exchange)(from, sent, byte, with, TAG, to, received, byte, with, TAG, world, ignore) };
         succeeded(done, "MPI_Sendrecv")
     }

@@ -158,8 +158,8 @@ unsafe fn create_qp_of(object: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Resul
     let receives = attr.recv_cq.is_null() && !matches!(attr.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV);
     let of = |is_wanted: bool, entries: u32| if is_wanted { entries } else { 0 };
     let receive_entries = if attr.srq.is_null() { attr.cap.max_recv_wr } else { attr.cap.max_recv_wr.max(1) };
-    // SAFETY: bound to a device.
     let queues =
+        // SAFETY: bound to a device.
         unsafe { create_queues(verbs, object, of(sends, attr.cap.max_send_wr), of(receives, receive_entries)) };
     let made = queues.and_then(|()| {
         if attr.send_cq.is_null() {

@@ -273,8 +273,8 @@ impl Id for RdmaId {
                 // SAFETY: it has so many.
                 let record = unsafe { *id.route.path_rec.add(at) };
                 let data = path_data(&record);
-                // SAFETY: a struct of integers, without padding.
                 let view =
+                    // SAFETY: a struct of integers, without padding.
                     unsafe { std::slice::from_raw_parts(ptr::from_ref(&data).cast(), size_of::<ibv_path_data>()) };
                 bytes.extend_from_slice(view);
             }
@@ -372,8 +372,8 @@ impl Id for RdmaId {
         unsafe { rdma_destroy_id(id) };
         let path = found?;
         let mut table = [ibv_gid_entry::default(); GIDS];
-        // SAFETY: an open context, and room for so many entries of that size.
         let count =
+            // SAFETY: an open context, and room for so many entries of that size.
             unsafe { (verbs.query_gid_table)(context, table.as_mut_ptr(), GIDS, 0, size_of::<ibv_gid_entry>()) };
         let is_it = |entry: &&ibv_gid_entry| entry.port_num == u32::from(port) && entry.gid.raw == path.sgid.raw;
         let index =

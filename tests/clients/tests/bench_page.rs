@@ -12,7 +12,8 @@ use vervain_bench::results::Flag;
 use vervain_bench::{compare, report};
 use vervain_tests::{Failures, Finished, Job, alone, have, tool, unswayed};
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// A hang is what it finds.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Looks at the page as it is drawn, and leaves what it saw as JSON in an element at the end.
 const PROBE: &str = r#"<script>

@@ -24,7 +24,7 @@ const WINDOWS: [(&str, &str, &str, [&str; 2]); 2] = [
     ),
 ];
 /// By then who writes to a guest that has died is told so: a second and a half, and what emulation and a loaded machine add.
-const TOLD: Duration = Duration::from_secs(30);
+const TOLD: Duration = Duration::from_secs(60);
 
 /// `vervain run` with a window, as the node with the number of the guest.
 fn under_vervain(window: &str, node: usize, line: &str) -> String {

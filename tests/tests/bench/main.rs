@@ -136,7 +136,7 @@ fn are_gone(pids: &[i32]) {
     };
     let since = Instant::now();
     while pids.iter().any(alive) {
-        assert!(since.elapsed() < Duration::from_secs(10), "workers outlive the run");
+        assert!(since.elapsed() < Duration::from_secs(60), "workers outlive the run");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use vervain_rdma::*;
 
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of each side's memory: more than a packet holds, and not a whole number of them.
 pub const LEN: usize = 40_000;
 pub const QKEY: u32 = 0x1111_1111;

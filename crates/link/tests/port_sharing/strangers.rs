@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use vervain_skip::skip;
 
 const NOBODY: u32 = 65534;
-/// What a stranger may cost; a join takes some milliseconds.
-const AT_MOST: Duration = Duration::from_secs(3);
+/// What a stranger may cost; a join takes some milliseconds. Less than the 10 s for which one's own processes are waited for.
+const AT_MOST: Duration = Duration::from_secs(8);
 
 /// Runs this as another user; None, with a message, where that is not allowed.
 fn as_nobody<T: Send>(make: impl FnOnce() -> T + Send) -> Option<T> {

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use vervain_rsocket::fabric::{
     Completion, Errno, Event, Fabric, Handle, Id, IdOption, Kind, Limits, Operation, Outcome, Part, QueueSizes, Queues,
     Region, Result,
@@ -40,19 +41,15 @@ struct Bell(OwnedFd);
 
 impl Bell {
     fn new() -> Bell {
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        assert!(fd >= 0);
-        Bell(unsafe { OwnedFd::from_raw_fd(fd) })
+        Bell(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap())
     }
 
     fn ring(&self) {
-        let one = 1_u64;
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     fn silence(&self) -> bool {
-        let mut count = 0_u64;
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+        rustix::io::read(&self.0, &mut [0; 8]) == Ok(8)
     }
 }
 
@@ -420,6 +417,7 @@ impl Pair {
                     peer.fail();
                     return self.fail();
                 }
+                // SAFETY: inside a region, or a receive's parts, which their owners keep until both are gone.
                 unsafe { std::ptr::copy(request.bytes.as_ptr(), address as *mut u8, length) };
             }
             if let Some((id, _)) = receive {
@@ -511,6 +509,7 @@ impl Queues for FakeQueues {
                 part.address >= *start && part.address + u64::from(part.length) <= start + *size as u64
             });
             assert!(inline || registered, "{part:?} was not registered");
+            // SAFETY: the caller's part.
             bytes.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(part.address as *const u8, part.length as usize)
             });
@@ -532,6 +531,7 @@ impl Queues for FakeQueues {
                     // Nobody waits for a datagram.
                     if let Some((receive, parts)) = receive {
                         assert!(parts[0].length as usize >= 40 + bytes.len());
+                        // SAFETY: a receive's part, which its owner keeps until it has completed.
                         unsafe {
                             let place = parts[0].address as *mut u8;
                             std::ptr::copy(bytes.as_ptr(), place.add(40), bytes.len());

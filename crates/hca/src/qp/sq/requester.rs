@@ -570,8 +570,8 @@ impl SendQueue {
             let stream = self.wq[i].length >= crate::host::copy::STREAM_FROM;
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
-            // SAFETY: the pieces were just checked against this process's keys, the far side inside the in-flight mark.
             let moved =
+                // SAFETY: the pieces were just checked against this process's keys, the far side inside the in-flight mark.
                 unsafe { far.transfer(way, direction, &pieces, ends && n == far.len, stream, self.process.policy)? };
             if moved {
                 if let Way::Vm(_) = way {
