@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, tool, under_vervain, unswayed};
+use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, tool, under_vervain, unswayed, windows};
 
 /// Far more than any of these takes: a hang is what it finds.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -129,6 +129,14 @@ fn ranks_are_renumbered_and_begin_anew() {
 #[test]
 fn a_rank_that_sleeps_is_served() {
     acp::holds("pause", &[], &ALL, &[]);
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_seconds_goes_on_with_the_job() {
+    let window = ["--link", "window", "--window", windows::memory()];
+    for options in [&[][..], &PACKETS, &window] {
+        acp::holds("stopped", options, &[3], &[]);
+    }
 }
 
 #[test]

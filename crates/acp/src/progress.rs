@@ -459,6 +459,8 @@ pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
         commands: 128,
         command_bytes: crate::command::Command::BYTES,
         devices: settings.devices.clone(),
+        give_up: settings.timeout,
+        silence: settings.timeout,
         ..Default::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 
@@ -11,6 +12,11 @@ const STARTER: u64 = 4096;
 const LIBRARY_STARTER: u64 = 4096;
 /// More is no starter memory but a mistake.
 const MAX_STARTER: u64 = 1 << 40;
+
+/// A minute, after which a rank that goes on has a few seconds to answer.
+const TIMEOUT: Duration = Duration::from_secs(65);
+/// The longest timeout, in seconds.
+const MAX_TIMEOUT: u64 = 3600;
 
 /// How a job is set up. All ranks must have the same sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub struct Settings {
     pub owner_atomics: bool,
     /// The most bytes of memory that this rank's heap may have (ACP_HEAP).
     pub heap: u64,
+    /// How long another rank may give no answer, because it is stopped, say, before that ends the job (ACP_TIMEOUT).
+    pub timeout: Duration,
 }
 
 impl Default for Settings {
@@ -37,6 +45,7 @@ impl Default for Settings {
             devices: vec![],
             owner_atomics: false,
             heap: u64::MAX,
+            timeout: TIMEOUT,
         }
     }
 }
@@ -78,6 +87,12 @@ impl Settings {
         if let Some(text) = text("ACP_CONNECTIONS")? {
             settings.connections = text.parse().ok().filter(|n| (2..=65_536).contains(n)).ok_or_else(|| {
                 Error::refused(format!("ACP_CONNECTIONS={text} is no number of connections: 2 to 65536"))
+            })?;
+        }
+        if let Some(text) = text("ACP_TIMEOUT")? {
+            let seconds = text.parse().ok().filter(|seconds| (1..=MAX_TIMEOUT).contains(seconds));
+            settings.timeout = seconds.map(Duration::from_secs).ok_or_else(|| {
+                Error::refused(format!("ACP_TIMEOUT={text} is no number of seconds: 1 to {MAX_TIMEOUT}"))
             })?;
         }
         if let Some(text) = text("ACP_DEVICES")? {
@@ -139,8 +154,22 @@ mod tests {
             ("ACP_CONNECTIONS", "x"),
             ("ACP_ATOMICS", "cpu"),
             ("ACP_HEAP", "much"),
+            ("ACP_TIMEOUT", "0"),
+            ("ACP_TIMEOUT", "1.5"),
+            ("ACP_TIMEOUT", "3601"),
         ] {
             assert!(of(&[(name, wrong)]).unwrap_err().to_string().contains(wrong), "{name}");
         }
+    }
+
+    #[test]
+    fn a_rank_may_be_silent_for_a_minute_unless_told_otherwise() {
+        let outlasts = |variables, seconds| {
+            let options = crate::progress::options(&of(variables).unwrap());
+            options.give_up > Duration::from_secs(seconds) && options.silence == options.give_up
+        };
+        assert!(outlasts(&[], 60));
+        assert!(outlasts(&[("ACP_TIMEOUT", "3600")], 3599));
+        assert!(!outlasts(&[("ACP_TIMEOUT", "1")], 1));
     }
 }

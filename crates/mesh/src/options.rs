@@ -34,12 +34,15 @@ pub struct Options {
     pub most_devices: usize,
     /// The devices by their names, at most [`MAX_DEVICES`](crate::MAX_DEVICES); none: the usable ones, in the library's order.
     pub devices: Vec<String>,
-    /// How long a peer may be silent that was asked something.
+    /// How long a peer may leave a datagram of the mesh's unanswered: one that asks for an address, opens or closes a connection.
     pub give_up: Duration,
+    /// How long the peer of a connection may be silent before requests fail; they take up to four times as long to fail
+    /// ([`PathOptions::outlasting`](vervain_rdma::PathOptions::outlasting)).
+    pub silence: Duration,
 }
 
 impl Default for Options {
-    /// 256 connections of 16 sends, 24 notices; 128 commands of 64 bytes, which may be inline; all usable devices; 30 s.
+    /// 256 connections of 16 sends, 24 notices; 128 commands of 64 bytes, which may be inline; all usable devices; 30 s and 0.5 s.
     fn default() -> Self {
         Self {
             connections: 256,
@@ -54,6 +57,7 @@ impl Default for Options {
             most_devices: MAX_DEVICES,
             devices: Vec::new(),
             give_up: Duration::from_secs(30),
+            silence: Duration::from_millis(500),
         }
     }
 }
@@ -90,4 +94,17 @@ pub enum Event {
         /// The reason.
         error: Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use vervain_rdma::PathOptions;
+
+    use super::*;
+
+    #[test]
+    fn connections_have_the_usual_timeout_unless_told_otherwise() {
+        let usual = PathOptions::default();
+        assert_eq!(usual.outlasting(Options::default().silence), usual);
+    }
 }

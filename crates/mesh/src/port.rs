@@ -96,9 +96,9 @@ impl Port {
         Port::open(context, path, options)
     }
 
-    fn open(context: Context, mut path: PathOptions, options: &Options) -> Result<Port> {
+    fn open(context: Context, path: PathOptions, options: &Options) -> Result<Port> {
         let attr = context.attr()?;
-        (path.min_rnr_timer, path.rnr_retry) = (RNR_TIMER, RNR_RETRY);
+        let path = PathOptions { min_rnr_timer: RNR_TIMER, rnr_retry: RNR_RETRY, ..path.outlasting(options.silence) };
         let channel = || -> Result<CompChannel> {
             let channel = CompChannel::new(&context)?;
             channel.set_nonblocking(true)?;

@@ -1,5 +1,7 @@
 //! How two QPs find each other: what each side tells the other, and the path's settings.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::device::Context;
@@ -22,6 +24,11 @@ pub struct Endpoint {
     /// The memory that the peer may use, if any.
     pub memory: Option<RemoteMemory>,
 }
+
+/// The most retries that there can be: three bits (IBA 9.7.6.1.3).
+const MOST_RETRIES: u8 = 7;
+/// Nanoseconds of the ACK timeout 0, each further one taking twice as long (IBA 9.7.6.1.3).
+const TIMEOUT_NS: u128 = 4096;
 
 /// A path's settings, in the units of `ibv_modify_qp(3)`; IBA volume 1, 12.7. [`PathOptions::of`] fits them to a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +73,7 @@ impl Default for PathOptions {
             pkey_index: 0,
             mtu: Mtu::B1024,
             timeout: 14,
-            retry_count: 7,
+            retry_count: MOST_RETRIES,
             rnr_retry: 7,
             min_rnr_timer: 12,
             max_rd_atomic: 1,
@@ -107,6 +114,16 @@ impl PathOptions {
         Ok(options)
     }
 
+    /// The same with 7 retries and the shortest [`timeout`](PathOptions::timeout) with which requests outlast a `silence` of the peer:
+    /// 8 tries take at least as long, and up to four times that (IBA 9.7.6.1.3). 19 hours are the most (RC).
+    #[must_use]
+    pub fn outlasting(self, silence: Duration) -> Self {
+        let tries = u128::from(MOST_RETRIES) + 1;
+        let outlasts = |timeout: &u8| (tries * TIMEOUT_NS) << *timeout >= silence.as_nanos();
+        let timeout = (1..31).find(outlasts).unwrap_or(31);
+        Self { timeout, retry_count: MOST_RETRIES, ..self }
+    }
+
     /// What the peer has to know of this side, but for the memory: LID and GID of the port.
     pub(crate) fn local(&self, context: &Context, qpn: u32, psn: u32) -> Result<Endpoint> {
         let lid = context.port(self.port)?.lid;
@@ -136,6 +153,27 @@ mod tests {
     fn remote(lid: u16, gid: Option<&str>) -> Endpoint {
         let gid = gid.map(|g| g.parse().expect("a GID"));
         Endpoint { qpn: 0x12, psn: 7, lid, gid, memory: Some(RemoteMemory { addr: 1 << 40, rkey: 3, len: 9 }) }
+    }
+
+    #[test]
+    fn the_timeout_is_the_shortest_with_which_8_tries_outlast_a_silence() {
+        let usual = PathOptions { retry_count: 0, ..Default::default() };
+        // 8 tries of 14 take 536.87 ms, of 21 68.72 s.
+        for (ms, timeout) in [
+            (0, 1),
+            (500, 14),
+            (536, 14),
+            (537, 15),
+            (1_000, 15),
+            (65_000, 21),
+            (68_719, 21),
+            (68_720, 22),
+            (3_600_000, 27),
+            (u64::MAX, 31),
+        ] {
+            let path = usual.outlasting(Duration::from_millis(ms));
+            assert_eq!(path, PathOptions { timeout, retry_count: 7, ..usual }, "{ms} ms");
+        }
     }
 
     #[test]
