@@ -98,6 +98,9 @@ static void port(void)
 	struct ibv_gid_entry table[256];
 	ssize_t n = ibv_query_gid_table(dev.ctx, table, VT_ARRAY(table), 0);
 	vt_check(n >= 1, "ibv_query_gid_table: %zd", n);
+	/* What programs for adapters take by default. */
+	if (p->link_layer == IBV_LINK_LAYER_ETHERNET)
+		vt_check(ibv_query_gid_ex(dev.ctx, 1, 3, &table[VT_ARRAY(table) - 1], 0) == 0, "no GID at index 3");
 	for (ssize_t i = 0; i < n; i++) {
 		struct ibv_gid_entry e;
 		vt_check(ibv_query_gid(dev.ctx, (uint8_t)table[i].port_num, (int)table[i].gid_index, &gid) == 0 &&

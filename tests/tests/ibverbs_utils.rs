@@ -87,7 +87,7 @@ fn ibv_devinfo_prints_lids_on_infiniband() {
 const IBDEV2NETDEV: &str = r#"
 for port in /sys/class/infiniband/*/ports/*; do
     device=${port%/ports/*}
-    netdev=$(cat "$port"/gid_attrs/ndevs/* | sort -u)
+    netdev=$(cat "$port"/gid_attrs/ndevs/* 2>/dev/null | sort -u)
     echo "${device##*/} port ${port##*/} ==> $netdev ($(cut -d' ' -f2 "$port/state"))"
 done"#;
 
@@ -125,6 +125,12 @@ fn sysfs_says_what_the_verbs_say() {
     }
     says("link_layer:", &read("ports/1/link_layer"));
     assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2");
+    for attribute in ["types", "ndevs"] {
+        let last = format!("{base}/ports/1/gid_attrs/{attribute}/63");
+        let run = Job::start(under_vervain("cat").arg(&last).env("LC_ALL", "C")).finish(LIMIT);
+        assert!(!run.success() && run.output.contains("Invalid argument"), "{}", run.describe());
+    }
+    assert_eq!(read("ports/1/gids/63"), "0000:0000:0000:0000:0000:0000:0000:0000");
     // ibv_devinfo writes an IPv4-mapped GID as such; its last group is in both.
     let gid = read("ports/1/gids/0");
     let [high, low] = [&gid[gid.len() - 9..gid.len() - 5], &gid[gid.len() - 4..]];

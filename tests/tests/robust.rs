@@ -36,6 +36,11 @@ fn the_first_request_to_a_stopped_process_succeeds() {
 }
 
 #[test]
+fn processes_that_give_up_roots_rights_reach_each_other_and_let_nobody_else_in() {
+    Runs { program: "users", ways: &["auto", "owner"], ..Runs::default() }.must_hold();
+}
+
+#[test]
 fn who_stands_still_in_a_copy_has_no_success_and_stores_nothing_later() {
     // The seconds that a revocation waits are the same for all of them.
     let stands = Runs {

@@ -168,6 +168,12 @@ fn explain(program: &Path, executed: Option<&Executed>, dir: &Path, variables: &
     };
     let via = if executed.path == program { String::new() } else { format!(" -> {}", executed.path.display()) };
     output::note(&format!("executes {}{via}", program.display()));
+    if starts_ranks_of_mpich(program) && env::var_os(MPICH_WITHOUT_ITS_OWN).is_none() {
+        output::note(&format!(
+            "MPICH may pass messages inside a host through shared memory of its own, as that of PyPI does; \
+             {MPICH_WITHOUT_ITS_OWN}=1 has it use the device"
+        ));
+    }
     let Some(interpreter) = executed.elf.interpreter.as_deref().filter(|_| executed.elf.native) else {
         return;
     };
@@ -184,6 +190,16 @@ fn explain(program: &Path, executed: Option<&Executed>, dir: &Path, variables: &
         Ok(None) if executed.secure().is_some() => "it does not link libibverbs itself".to_owned(),
         Ok(None) => format!("it does not link libibverbs itself; one loaded later is {}", ours.display()),
     });
+}
+
+/// Has MPICH take each rank for one on a host of its own.
+const MPICH_WITHOUT_ITS_OWN: &str = "MPIR_CVAR_NOLOCAL";
+
+/// Whether a program is MPICH's launcher, Hydra: another part of it lies beside.
+fn starts_ranks_of_mpich(program: &Path) -> bool {
+    let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    (name.starts_with("mpiexec") || name.starts_with("mpirun")) && real.with_file_name("hydra_pmi_proxy").is_file()
 }
 
 /// Asks the program's own dynamic linker (`ld.so --list`, which runs nothing of the program) for its libibverbs.
@@ -211,6 +227,21 @@ fn listed(list: &[u8]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mpichs_launcher_is_told_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        for name in ["mpiexec.hydra", "orterun", "prog"] {
+            std::fs::write(file(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("mpiexec.hydra", file("mpirun")).unwrap();
+        std::os::unix::fs::symlink("orterun", file("mpirun.openmpi")).unwrap();
+        assert!(!starts_ranks_of_mpich(&file("mpirun")), "no Hydra");
+        std::fs::write(file("hydra_pmi_proxy"), "").unwrap();
+        let of = ["mpirun", "mpiexec.hydra", "mpirun.openmpi", "prog"].map(|name| starts_ranks_of_mpich(&file(name)));
+        assert_eq!(of, [true, true, false, false]);
+    }
 
     #[test]
     fn the_linkers_list_is_read() {

@@ -26,8 +26,9 @@ use crate::prune;
 enum Node {
     File(String),
     Link(String),
-    /// A file that says which counter it stands for; the preload library gives a program that opens it the counter's value.
-    Counter(String),
+    /// A file that the preload library replaces if a program opens it: by the value of the counter that the text names, or, without
+    /// a text, by one whose read fails.
+    Placeholder(String),
 }
 
 type Plan = BTreeMap<PathBuf, Node>;
@@ -114,9 +115,12 @@ fn plan(devices: &[Device]) -> Plan {
             for (file, text) in port_files(port) {
                 add(format!("{base}/ports/{}/{file}", port.number), Node::File(text + "\n"));
             }
+            for file in attributes_without_value(port) {
+                add(format!("{base}/ports/{}/gid_attrs/{file}", port.number), Node::Placeholder(String::new()));
+            }
             for counter in vervain_counters::REAL {
                 let file = format!("{base}/ports/{}/{}/{}", port.number, counter.directory.name(), counter.name);
-                add(file, Node::Counter(vervain_counters::placeholder(counter, port_index, ports)));
+                add(file, Node::Placeholder(vervain_counters::placeholder(counter, port_index, ports)));
             }
             port_index += 1;
         }
@@ -217,7 +221,6 @@ fn port_files(p: &Port) -> Vec<(String, String)> {
     let empty = crate::inventory::groups(&[0; 16]);
     files.extend((0..p.gid_tbl_len).map(|i| (format!("gids/{i}"), empty.clone())));
     for gid in &p.gids {
-        // The kernel answers EINVAL for the attributes of an empty slot; here they are absent.
         files.push((format!("gids/{}", gid.index), gid.gid.clone()));
         files.push((format!("gid_attrs/types/{}", gid.index), gid.gid_type.clone()));
         if let Some(netdev) = &gid.netdev {
@@ -226,6 +229,17 @@ fn port_files(p: &Port) -> Vec<(String, String)> {
     }
     files.extend(p.pkeys.iter().enumerate().map(|(i, pkey)| (format!("pkeys/{i}"), format!("{pkey:#06x}"))));
     files
+}
+
+/// The attributes of GIDs for which the kernel has a file, and EINVAL for who reads it: those of empty entries, and interfaces of
+/// entries that have none.
+fn attributes_without_value(p: &Port) -> impl Iterator<Item = String> {
+    (0..p.gid_tbl_len).flat_map(move |i| {
+        let gid = p.gids.iter().find(|gid| gid.index == i);
+        let no_type = gid.is_none().then(|| format!("types/{i}"));
+        let no_interface = gid.is_none_or(|gid| gid.netdev.is_none()).then(|| format!("ndevs/{i}"));
+        no_type.into_iter().chain(no_interface)
+    })
 }
 
 /// enum rdma_node_type, as the kernel's node_type file spells it.
@@ -294,7 +308,7 @@ fn fingerprint(plan: &Plan) -> u64 {
     };
     for (path, node) in plan {
         feed(path.as_os_str().as_encoded_bytes());
-        let (Node::File(text) | Node::Link(text) | Node::Counter(text)) = node;
+        let (Node::File(text) | Node::Link(text) | Node::Placeholder(text)) = node;
         feed(text.as_bytes());
     }
     hash
@@ -331,7 +345,7 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
         let aside = path.with_extension(format!("new-{}", std::process::id()));
         match node {
             Node::File(text) => write(&aside, text, FILE_MODE)?,
-            Node::Counter(text) => write(&aside, text, vervain_counters::PLACEHOLDER_MODE)?,
+            Node::Placeholder(text) => write(&aside, text, vervain_counters::PLACEHOLDER_MODE)?,
             Node::Link(target) => symlink(target, &aside)?,
         }
         fs::rename(&aside, &path)?;
@@ -474,7 +488,12 @@ mod tests {
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gids/0"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
         assert_eq!(read("sys/class/infiniband/vervain0/ports/1/gid_attrs/ndevs/1"), "lo\n");
-        assert!(!root.join("sys/class/infiniband/vervain0/ports/1/gid_attrs/types/0").exists());
+        for (file, is_placeholder) in [("types/0", true), ("types/1", false), ("types/2", true), ("ndevs/2", true)] {
+            let file = root.join("sys/class/infiniband/vervain0/ports/1/gid_attrs").join(file);
+            let meta = fs::metadata(&file).unwrap();
+            let of = (meta.mode() & 0o7777 == vervain_counters::PLACEHOLDER_MODE, meta.len() == 0);
+            assert_eq!(of, (is_placeholder, is_placeholder), "{}", file.display());
+        }
         assert_eq!(read("sys/class/infiniband_verbs/uverbs0/ibdev"), "vervain0\n");
         let device = |file: &str| read(&format!("sys/class/infiniband/vervain0/device/{file}"));
         assert_eq!([device("vendor"), device("device")], ["0x025652\n", "0x101b\n"]);

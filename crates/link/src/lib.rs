@@ -16,6 +16,7 @@ use log::{LevelFilter, Record};
 use roce::Roce;
 use std::io;
 use std::sync::{Arc, Once, OnceLock};
+use user::User;
 use vervain_config::{Config, LINK, LogLevel, Unknown, WINDOW};
 use vervain_hca::device::{LinkChoice, gids};
 use vervain_hca::host::cancel::Uncancelled;
@@ -74,7 +75,8 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
     let devices = devices()?;
     let mut carriers: Vec<Arc<dyn Carrier>> = Vec::new();
     let mut pollers: Vec<Arc<dyn Poller>> = Vec::new();
-    let gsi = Gsi::new(&devices)?;
+    let user = Arc::new(User::of_process());
+    let gsi = Gsi::new(&devices, Arc::clone(&user))?;
     let window = window::of_process()?.map(|device| Window::new(device, Arc::clone(&gsi))).transpose()?;
     if let Some(window) = &window {
         carriers.push(Arc::new(window.clone()));
@@ -91,7 +93,7 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
         carriers.insert(0, carrier);
         pollers.push(poller);
     }
-    let rendezvous = Arc::new(Local::new(identity, window.map_or((1, 0), |window| window.slots()))?);
+    let rendezvous = Arc::new(Local::new(identity, user, window.map_or((1, 0), |window| window.slots()))?);
     Ok((Ways { rendezvous, pollers, handlers: vec![gsi] }, Router::new(choice, devices, carriers)))
 }
 

@@ -84,6 +84,8 @@ pub struct Received {
     pub length: usize,
     /// The sender's user, where the socket asks for it.
     pub uid: Option<u32>,
+    /// The sender's process; 0 where this pid namespace does not show it.
+    pub pid: i32,
     /// Descriptors that came with it.
     pub fds: Vec<OwnedFd>,
 }
@@ -119,7 +121,7 @@ pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8], flags: i32) -> io::Result<R
     if length < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut received = Received { length: length as usize, uid: None, fds: Vec::new() };
+    let mut received = Received { length: length as usize, uid: None, pid: 0, fds: Vec::new() };
     // SAFETY: the kernel has filled in the header; the macro stays inside its control bytes.
     let mut message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     while !message.is_null() {
@@ -139,7 +141,8 @@ pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8], flags: i32) -> io::Result<R
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if room >= size_of::<libc::ucred>() => {
                 // SAFETY: the kernel has put a whole ucred here.
-                received.uid = Some(unsafe { data.cast::<libc::ucred>().read_unaligned() }.uid);
+                let sender = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+                (received.uid, received.pid) = (Some(sender.uid), sender.pid);
             }
             _ => {}
         }

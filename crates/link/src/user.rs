@@ -1,4 +1,9 @@
-//! The user that this process is of, as the kernel tells it to others. Both links trust processes of this user only.
+//! The user that this process is of, as the kernel tells it to others. Both links trust processes of this user only: of the one that it
+//! was of when it opened its devices, as with the file of a kernel's device.
+
+use crate::local::socket::Socket;
+use rustix::net::SocketType;
+use vervain_hca::host::cancel::Uncancelled;
 
 /// Users in a namespace that has a number for each.
 const ALL: u64 = u32::MAX as u64;
@@ -9,6 +14,68 @@ pub fn own() -> Result<u32, String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
     told_apart(rustix::process::geteuid().as_raw(), overflow, &read("/proc/self/uid_map"))
+}
+
+/// The user by whom processes know each other, and what it takes to know one that has become another user since (setuid(2)).
+pub struct User {
+    /// The effective user id at the time of opening.
+    pub uid: u32,
+    /// Whether processes that look like this user are this user's.
+    is_told_apart: bool,
+    /// Shows `uid` as long as the process lives, whatever user it becomes: the kernel notes process and user at listen(2). Only root can
+    /// become another user.
+    opening: Option<Socket>,
+}
+
+impl User {
+    /// The user that this process is of now.
+    pub fn of_process() -> User {
+        let (uid, apart) = (rustix::process::geteuid(), own());
+        if let Err(why) = &apart {
+            log::warn!("{why}, so no other process is talked to: give this user a number (unshare --map-current-user)");
+        }
+        let unique = getrandom::u64().unwrap_or_default();
+        let name = vervain_names::opening(uid.as_raw(), std::process::id(), unique);
+        let listen =
+            || Socket::listen(&name).inspect_err(|e| log::debug!("@{name}: {}", std::io::Error::from(*e))).ok();
+        let opening = uid.is_root().then(listen).flatten();
+        User { uid: uid.as_raw(), is_told_apart: apart.is_ok(), opening }
+    }
+
+    /// The user id, by which names are made; None where this user's processes cannot be told from others'.
+    pub fn number(&self) -> Option<u32> {
+        self.is_told_apart.then_some(self.uid)
+    }
+
+    /// Where others connect to see the user that opened. Whoever accepts there has nothing to say or to hear.
+    pub fn opening(&self) -> Option<&Socket> {
+        self.opening.as_ref()
+    }
+
+    /// Whether a process, as [`vervain_names::peer`] tells number and user of the end of a connection, is of this user.
+    ///
+    /// That is one whose user now is the one of this process when it opened. So is one that has opened as the same user, root, and is of
+    /// the same other user now as this process is. Neither alone is enough: a process that gave root's rights up must not
+    /// enter one that has them, and a process that never had them must not enter one that may keep what it read with them.
+    pub fn is_of(&self, (pid, uid): (i32, u32)) -> bool {
+        if uid == self.uid {
+            return self.is_told_apart;
+        }
+        let _whole = Uncancelled::begin();
+        self.uid == 0 && own() == Ok(uid) && self.has_opened(pid)
+    }
+
+    /// Whether process `pid` has opened as this user: it listens since under a name with its number. A listener that another process has
+    /// made bears that one's number, and one that was made by another user shows that user.
+    fn has_opened(&self, pid: i32) -> bool {
+        // 0 is a process that this pid namespace does not show.
+        let Some(number) = u32::try_from(pid).ok().filter(|number| *number != 0) else { return false };
+        let names = vervain_names::holders(SocketType::SEQPACKET, &vervain_names::openings(self.uid, number));
+        let mut names = names.unwrap_or_default();
+        names.retain(|holder| holder.uid.is_none_or(|of| of == self.uid));
+        let shows = |name: &str| Socket::connect(name).is_ok_and(|socket| socket.peer() == Some((pid, self.uid)));
+        names.iter().any(|holder| shows(&holder.name))
+    }
 }
 
 fn told_apart(uid: u32, overflow: u32, map: &str) -> Result<u32, String> {
@@ -26,6 +93,44 @@ fn numbers_in(map: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::geteuid;
+
+    const OTHER: u32 = 1234;
+
+    /// Whether `user` takes the two ends of a connection for its own that a thread of another user makes, which listens at `also` besides.
+    fn as_other(user: &User, also: Option<&str>) -> [bool; 2] {
+        let act = || {
+            // SAFETY: the system call itself, unlike libc's function, changes the user of this thread only, which ends here.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, OTHER, OTHER, OTHER) };
+            assert_eq!(changed, 0, "{}", std::io::Error::last_os_error());
+            let name = format!("vervain-test/user-{}", std::process::id());
+            let _also = also.map(|name| Socket::listen(name).unwrap());
+            let listener = Socket::listen(&name).unwrap();
+            let client = Socket::connect(&name).unwrap();
+            let server = listener.accept().unwrap();
+            [client, server].map(|end| user.is_of(end.peer().unwrap()))
+        };
+        std::thread::scope(|scope| scope.spawn(act).join().unwrap())
+    }
+
+    #[test]
+    fn who_has_become_another_user_trusts_only_those_that_have_opened_as_it_did() {
+        if !geteuid().is_root() {
+            return vervain_skip::skip("only root can become another user");
+        }
+        let pid = std::process::id();
+        let mut user = User::of_process();
+        assert!(user.is_of((pid.cast_signed(), 0)));
+        assert!(!user.is_of((pid.cast_signed(), OTHER)), "root trusts nobody who gave its rights up");
+        assert_eq!(as_other(&user, None), [true; 2]);
+        user.opening = None;
+        assert_eq!(as_other(&user, None), [false; 2], "one that never was root");
+        let name = vervain_names::opening(0, pid, 7);
+        assert_eq!(as_other(&user, Some(&name)), [false; 2], "the name alone");
+        // Its number is another process's.
+        let _root = Socket::listen(&vervain_names::opening(0, pid + 1, 7)).unwrap();
+        assert_eq!(as_other(&user, None), [false; 2]);
+    }
 
     #[test]
     fn who_looks_like_the_overflow_user_trusts_nobody() {

@@ -23,6 +23,17 @@ pub fn slots(uid: u32) -> String {
     format!("vervain/{uid}/")
 }
 
+/// Where process `pid` listens that has opened its devices as user `uid`, who can become another: this shows that user when the process
+/// is another's. Sequenced packets. `unique`: pid namespaces may have one number each, and share a network.
+pub fn opening(uid: u32, pid: u32, unique: u64) -> String {
+    format!("{}{unique:016x}", openings(uid, pid))
+}
+
+/// What the name of [`opening`] begins with.
+pub fn openings(uid: u32, pid: u32) -> String {
+    format!("{}opened/{pid}/", slots(uid))
+}
+
 /// Where the process that has slot `slot` gets management datagrams; datagrams.
 pub fn management(uid: u32, slot: u32) -> String {
     format!("{}cm/{slot}", slots(uid))

@@ -130,8 +130,10 @@ fn port(sys: &Path, device: &Path, number: u32) -> Port {
 /// The interface of the port's first GID that has one: the table begins with that which stands behind the port.
 fn netdev(sys: &Path, port: &Path) -> Option<(String, u32)> {
     let ndevs = port.join("gid_attrs/ndevs");
-    let first = names_as_numbers(&ndevs).min()?;
-    let name = text(&ndevs.join(first.to_string()));
+    let mut entries: Vec<_> = names_as_numbers(&ndevs).collect();
+    entries.sort_unstable();
+    // The file of an entry without an interface is empty.
+    let name = entries.iter().map(|entry| text(&ndevs.join(entry.to_string()))).find(|name| !name.is_empty())?;
     let index = text(&sys.join("class/net").join(&name).join("ifindex")).parse().ok()?;
     Some((name, index))
 }
@@ -207,6 +209,7 @@ pub(crate) mod tests {
             ("class/infiniband/vervain0/ports/1/phys_state", "5: LinkUp\n"),
             ("class/infiniband/vervain0/ports/1/link_layer", "Ethernet\n"),
             ("class/infiniband/vervain0/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001\n"),
+            ("class/infiniband/vervain0/ports/1/gid_attrs/ndevs/8", ""),
             ("class/infiniband/vervain0/ports/1/gid_attrs/ndevs/10", "lo\n"),
             ("class/infiniband/vervain0/ports/1/gid_attrs/ndevs/9", "eth0\n"),
             ("class/infiniband/vervain0/ports/1/hw_counters/sent_pkts", "17\n"),

@@ -2,7 +2,8 @@
 //! in a file of its own under the same descriptor, and as in sysfs anew with each read from the start, which perftest relies
 //! on. The file's name says which counter it is.
 //!
-//! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open.
+//! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open. One without a
+//! text is an attribute that has no value: its read fails with EINVAL, as the kernel's does.
 
 use std::ffi::c_int;
 use std::io::Write;
@@ -33,7 +34,7 @@ pub fn may_be_inside() -> bool {
     VISITED.load(Ordering::Relaxed)
 }
 
-/// If `fd`, just opened, is a counter's placeholder, it becomes the counter.
+/// If `fd`, just opened, is a placeholder, it becomes the counter, or the attribute without a value.
 #[cold]
 #[inline(never)]
 pub fn bring_to_life(fd: c_int) {
@@ -41,9 +42,12 @@ pub fn bring_to_life(fd: c_int) {
     let mut text = [0_u8; TEXT];
     if is_placeholder(fd)
         && let Some(text) = read(fd, &mut text)
-        && let Some(value) = value(text)
     {
-        give(fd, text, value);
+        if text.is_empty() {
+            refuse_reads(fd);
+        } else if let Some(value) = value(text) {
+            give(fd, text, value);
+        }
     }
     set_errno(before);
 }
@@ -140,6 +144,30 @@ fn with_counts(f: impl FnOnce(c_int) -> [u64; WORDS]) -> Option<[u64; WORDS]> {
     Some(words)
 }
 
+/// Puts a file that cannot be read, an epoll's, in the place of `fd`: read(2) of it is EINVAL.
+fn refuse_reads(fd: c_int) {
+    // SAFETY: plain calls on a descriptor of our own; `fd` is the program's, which has not seen it yet.
+    unsafe {
+        let file = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        if file >= 0 {
+            replace(fd, file);
+        }
+    }
+}
+
+/// Makes `fd` the file that `file` is, which is closed; it is kept over exec(3) or not, as before.
+///
+/// # Safety
+/// `fd` is a descriptor that the program has not seen yet, and `file` one of our own.
+unsafe fn replace(fd: c_int, file: c_int) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let flags = if libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+        libc::dup3(file, fd, flags);
+        libc::close(file);
+    }
+}
+
 /// Puts a file with `value` in the place of `fd`, which stays what it is where that cannot be made.
 fn give(fd: c_int, placeholder: &[u8], value: u64) {
     let mut name = [0_u8; TEXT];
@@ -152,14 +180,14 @@ fn give(fd: c_int, placeholder: &[u8], value: u64) {
         if file < 0 {
             return;
         }
-        let flags = if libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-        if write(file, value) {
-            libc::dup3(file, fd, flags);
-            if let Some((word, bit)) = bit(fd) {
-                word.fetch_or(bit, Ordering::Relaxed);
-            }
+        if !write(file, value) {
+            libc::close(file);
+            return;
         }
-        libc::close(file);
+        replace(fd, file);
+        if let Some((word, bit)) = bit(fd) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
     }
 }
 

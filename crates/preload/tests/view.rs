@@ -1,7 +1,7 @@
 //! Programs under the preload: a C program that calls every hook, and those that users have at hand.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -125,6 +125,36 @@ with os.scandir('/dev/infiniband') as entries:
     assert [e.name for e in entries] == ['uverbs0']
 print('seen')";
     assert_eq!(stdout(&under_preload(tree().path(), "python3", &["-c", script])), "seen\n");
+}
+
+/// The kernel's files of an empty GID: they can be opened, and read(2) is EINVAL.
+#[test]
+fn a_placeholder_without_a_text_cannot_be_read() {
+    let tree = tree();
+    let file = tree.path().join("sys/devices/virtual/infiniband/vervain0/ports/1/empty");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(vervain_counters::PLACEHOLDER_MODE)).unwrap();
+    let there = "/sys/class/infiniband/vervain0/ports/1";
+    let read = format!(
+        "exec 3<{there}/empty && cd {there} && exec 4<empty && LC_ALL=C cat <&3; LC_ALL=C cat state <&4 - {there}/empty"
+    );
+    let output = under_preload(tree.path(), "sh", &["-c", &read]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "4: ACTIVE\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((said.lines().count(), said.matches("Invalid argument").count()), (3, 3), "{said}");
+    if Command::new("python3").arg("--version").output().is_err() {
+        return vervain_skip::skip("this machine has no python3");
+    }
+    let script = format!(
+        "
+import errno
+file = open('{there}/empty')
+try:
+    print('read', file.read())
+except OSError as e:
+    print(errno.errorcode[e.errno])"
+    );
+    assert_eq!(stdout(&under_preload(tree.path(), "python3", &["-c", &script])), "EINVAL\n");
 }
 
 #[test]

@@ -4,13 +4,15 @@
 //!
 //! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
 //!   entry, which is its own again when it comes back.
+//! * Index 3 repeats the GID of the first interface's IPv4 address (`USUAL`); the entries from there on follow behind it.
 //! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without one; with
-//!   `VERVAIN_LINK=window` it is the only one. It counts as one of the interface that comes first. InfiniBand ports have it too
+//!   `VERVAIN_LINK=window` it is the only one, at both indices. It counts as one of the interface that comes first. InfiniBand ports have it too
 //!   ([`crate::device::Device::gids`]).
 //! * The port's interface gives state and MTU: the first one that runs, has an address and is no loopback, by name and
 //!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
 //!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
 
+use crate::device::grh::is_ipv4;
 use crate::device::{GidEntry, GidType, LIMITS, lids};
 use crate::error::{Error, Result};
 use crate::host::address_map;
@@ -23,6 +25,11 @@ use vervain_iba::{AhAttr, Gid, event};
 
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
+
+/// The index that programs for adapters take by default, or have in their examples. A card's table begins with the link-local
+/// address and goes on with the IPv4 address, each by RoCE v1 and then by v2: so the GID of IPv4 by RoCE v2 is there. Entries of
+/// RoCE v1 would name what no link here speaks, so the indices before it have what they had without it.
+const USUAL: u32 = 3;
 
 /// The port behind which the network lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +44,19 @@ struct Slot {
     present: bool,
 }
 
+impl Slot {
+    /// One that no GID has had.
+    fn unused() -> Slot {
+        let (index, gid, ifindex, ifname, gid_type) = (0, [0; 16], 0, String::new(), GidType::RoceV2);
+        Slot { entry: GidEntry { index, gid, ifindex, ifname, gid_type }, present: false }
+    }
+}
+
 #[derive(Default)]
 struct Table {
     slots: Vec<Slot>,
+    /// Place in `slots` of the GID that has index [`USUAL`] too: for good, once there is a GID.
+    usual: Option<usize>,
     /// Every address of this host, those included that have no GID.
     addresses: Vec<Gid>,
     /// Name of the port's interface once it is settled.
@@ -119,11 +136,17 @@ impl Table {
             // Which interface comes first may change, and no address goes with it.
             let known = self.slots.iter().position(|s| s.entry.gid == gid);
             match known {
-                Some(index) => self.slots[index].present = true,
-                None => self.enter(first, gid),
+                Some(place) => self.slots[place].present = true,
+                None => {
+                    if !self.slots.is_empty() {
+                        self.slots.resize_with(self.slots.len().max(USUAL as usize), Slot::unused);
+                    }
+                    self.enter(first, gid);
+                }
             }
             self.addresses.push(gid);
         }
+        self.usual = self.usual.or_else(|| self.choose_usual(&chosen));
         let has_address = |i: &&&Interface| !i.addresses.is_empty();
         if self.port.is_none() {
             self.port = chosen.iter().filter(has_address).find(|i| i.running && !i.loopback).map(|i| i.name.clone());
@@ -144,32 +167,58 @@ impl Table {
         Changes { gids: !gids.iter().eq(self.present().map(|e| &e.gid)), up: line.map(|l| l.up), now }
     }
 
+    /// The place of the first IPv4 address of an interface like the first one that has a GID: one that runs, or is a loopback, if that
+    /// is; else the place of the first GID.
+    fn choose_usual(&self, chosen: &[&Interface]) -> Option<usize> {
+        let first = self.slots.iter().position(|s| s.present)?;
+        let sort = |s: &Slot| chosen.iter().find(|i| i.name == s.entry.ifname).map(|i| (i.loopback, i.running));
+        let is_like_it = |s: &Slot| s.present && is_ipv4(&s.entry.gid) && sort(s) == sort(&self.slots[first]);
+        self.slots.iter().position(is_like_it).or(Some(first))
+    }
+
     fn enter(&mut self, interface: &Interface, gid: Gid) {
-        let entry = |index: usize| GidEntry {
-            index: index as u32,
+        let entry = |place: usize| GidEntry {
+            index: place as u32 + u32::from(place as u32 >= USUAL),
             gid,
             ifindex: interface.index,
             ifname: interface.name.clone(),
             gid_type: GidType::RoceV2,
         };
         let same = |s: &Slot| !s.present && s.entry.gid == gid && s.entry.ifname == interface.name;
-        let index = match self.slots.iter().position(same) {
-            Some(index) => index,
-            None if self.slots.len() < LIMITS.gid_table as usize => self.slots.len(),
+        let place = match self.slots.iter().position(same) {
+            Some(place) => place,
+            None if self.slots.len() < LIMITS.gid_table as usize - 1 => self.slots.len(),
             None => match self.slots.iter().position(|s| !s.present) {
-                Some(index) => index,
+                Some(place) => place,
                 None => return,
             },
         };
-        let slot = Slot { entry: entry(index), present: true };
-        match self.slots.get_mut(index) {
+        let slot = Slot { entry: entry(place), present: true };
+        match self.slots.get_mut(place) {
             Some(old) => *old = slot,
             None => self.slots.push(slot),
         }
     }
 
+    /// One entry for each GID.
     fn present(&self) -> impl Iterator<Item = &GidEntry> {
         self.slots.iter().filter(|s| s.present).map(|s| &s.entry)
+    }
+
+    /// The entry at `index`, which is [`USUAL`] or the entry's own.
+    fn at(&self, index: u32) -> Option<&GidEntry> {
+        let place = match index {
+            USUAL => self.usual?,
+            0..USUAL => index as usize,
+            _ => index as usize - 1,
+        };
+        self.slots.get(place).filter(|s| s.present).map(|s| &s.entry)
+    }
+
+    /// All valid entries, by index.
+    fn valid(&self) -> Vec<GidEntry> {
+        let with_index = |index| self.at(index).map(|entry| GidEntry { index, ..entry.clone() });
+        (0..LIMITS.gid_table).filter_map(with_index).collect()
     }
 }
 
@@ -196,8 +245,8 @@ impl Changes {
 /// A GID and the index of its interface, without the list; none for an empty entry.
 pub(crate) fn source(index: u32) -> Option<(Gid, u32)> {
     let table = table();
-    let slot = table.as_ref()?.slots.get(index as usize).filter(|s| s.present)?;
-    Some((slot.entry.gid, slot.entry.ifindex))
+    let entry = table.as_ref()?.at(index)?;
+    Some((entry.gid, entry.ifindex))
 }
 
 /// The table, filled at the first look.
@@ -224,8 +273,8 @@ pub(crate) fn look_again() -> (Vec<u32>, bool) {
 
 /// The addresses behind the valid entries, and their interfaces.
 pub(crate) fn own_addresses() -> Vec<(IpAddr, String)> {
-    let own = |entry: GidEntry| (Ipv6Addr::from(entry.gid).to_canonical(), entry.ifname);
-    entries().into_iter().map(own).collect()
+    let own = |entry: &GidEntry| (Ipv6Addr::from(entry.gid).to_canonical(), entry.ifname.clone());
+    table().iter().flat_map(|t| t.present().map(own)).collect()
 }
 
 /// The index of the interface that has a GID at this moment, and had `index` when the table was filled; none if no interface has it.
@@ -245,14 +294,12 @@ pub(crate) fn line() -> Line {
 
 /// The valid entries.
 pub(crate) fn entries() -> Vec<GidEntry> {
-    table().as_ref().map(|t| t.present().cloned().collect()).unwrap_or_default()
+    table().as_ref().map(Table::valid).unwrap_or_default()
 }
 
 /// The GID at `index`; zeros for an empty entry.
 pub(crate) fn gid_at(index: u32) -> Gid {
-    let table = table();
-    let slot = table.as_ref().and_then(|t| t.slots.get(index as usize));
-    slot.filter(|s| s.present).map_or([0; 16], |s| s.entry.gid)
+    table().as_ref().and_then(|t| t.at(index)).map_or([0; 16], |entry| entry.gid)
 }
 
 /// Whether an address of this host has this GID, as the program has known it first or as it is now.
@@ -287,6 +334,17 @@ mod tests {
         interface(1, "lo", 65536, &["127.0.0.1", "::1"])
     }
 
+    /// Indices of the valid entries, and their interfaces.
+    fn names(table: &Table) -> Vec<(u32, &str)> {
+        let name = |index| Some((index, table.at(index)?.ifname.as_str()));
+        (0..LIMITS.gid_table).filter_map(name).collect()
+    }
+
+    /// The address at index 3.
+    fn usual(table: &Table) -> Option<String> {
+        table.at(USUAL).map(|entry| Ipv6Addr::from(entry.gid).to_canonical().to_string())
+    }
+
     fn events(changes: &Changes) -> Vec<u32> {
         changes.events().collect()
     }
@@ -307,8 +365,7 @@ mod tests {
         let eth = interface(4, "eth0", 9000, &["fe80::1", "10.0.0.1"]);
         table.update(&[lo(), bridge, eth], None, None);
         assert_eq!(table.line, Some(Line { up: true, mtu: 5 }));
-        let gids: Vec<_> = table.present().map(|e| (e.index, e.ifname.as_str())).collect();
-        assert_eq!(gids, [(0, "eth0"), (1, "eth0"), (2, "docker0"), (3, "lo"), (4, "lo")]);
+        assert_eq!(names(&table), [(0, "eth0"), (1, "eth0"), (2, "docker0"), (3, "eth0"), (4, "lo"), (5, "lo")]);
         assert_eq!(table.slots[0].entry.gid, gid_of("10.0.0.1".parse().unwrap()), "IPv4 first");
     }
 
@@ -336,8 +393,7 @@ mod tests {
         assert_eq!((events(&changes), changes.now), (vec![event::GID_CHANGE], Line { up: false, mtu: 3 }));
         let changes = table.update(&[lo(), up], None, None);
         assert_eq!(events(&changes), [event::PORT_ACTIVE, event::GID_CHANGE]);
-        let gids: Vec<_> = table.present().map(|e| (e.index, e.ifname.as_str())).collect();
-        assert_eq!(gids, [(0, "eth0"), (1, "eth0"), (2, "lo"), (3, "lo")]);
+        assert_eq!(names(&table), [(0, "eth0"), (1, "eth0"), (2, "lo"), (3, "eth0"), (4, "lo")]);
     }
 
     #[test]
@@ -352,14 +408,48 @@ mod tests {
     }
 
     #[test]
+    fn index_3_has_the_ipv4_address_that_leads_farthest_and_keeps_it() {
+        let eth = |name: &str, addresses: &[&str]| interface(2, name, 1500, addresses);
+        let mut down = interface(3, "eth1", 1500, &["10.0.0.3"]);
+        down.running = false;
+        let cases: [(&[Interface], _); 6] = [
+            (&[lo()], "127.0.0.1"),
+            (&[lo(), eth("eth0", &["fe80::1", "10.0.0.1", "10.0.0.2"])], "10.0.0.1"),
+            (&[lo(), eth("br0", &["fe80::1"]), interface(4, "eth0", 1500, &["10.0.0.1"])], "10.0.0.1"),
+            (&[lo(), eth("eth0", &["2001:db8::1", "fe80::1"])], "2001:db8::1"),
+            (&[lo(), eth("eth0", &["fe80::1"]), down], "fe80::1"),
+            (&[interface(1, "lo", 65536, &["::1"])], "::1"),
+        ];
+        for (all, expected) in cases {
+            let mut table = Table::default();
+            table.update(all, None, None);
+            assert_eq!(usual(&table).as_deref(), Some(expected));
+            let entries = table.valid();
+            assert!(entries.iter().all(|e| e.gid_type == GidType::RoceV2) && entries.is_sorted_by_key(|e| e.index));
+            assert_eq!(entries.len(), table.present().count() + 1);
+        }
+        let mut table = Table::default();
+        table.update(&[], None, None);
+        assert_eq!(usual(&table), None, "no address");
+        table.update(&[lo()], None, None);
+        table.update(&[lo(), eth("eth0", &["10.0.0.1"])], None, None);
+        assert_eq!(usual(&table).as_deref(), Some("127.0.0.1"), "entries keep their indices");
+        assert_eq!(names(&table), [(0, "lo"), (1, "lo"), (2, "eth0"), (3, "lo")]);
+        table.update(&[eth("eth0", &["10.0.0.1"])], None, None);
+        assert_eq!(names(&table), [(2, "eth0")]);
+        table.update(&[lo(), eth("eth0", &["10.0.0.1", "10.0.0.2"])], None, None);
+        assert_eq!(names(&table), [(0, "lo"), (1, "lo"), (2, "eth0"), (3, "lo"), (4, "eth0")]);
+    }
+
+    #[test]
     fn a_full_table_gives_the_place_of_an_address_that_went() {
         let mut table = Table::default();
-        let many: Vec<String> = (0..64).map(|i| format!("10.0.0.{i}")).collect();
+        let many: Vec<String> = (0..63).map(|i| format!("10.0.0.{i}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         table.update(&[interface(2, "eth0", 1500, &many)], None, None);
         let kept = [&many[1..], &["10.9.9.9", "10.9.9.8"]].concat();
         table.update(&[interface(2, "eth0", 1500, &kept)], None, None);
-        assert_eq!(table.slots.len(), 64);
+        assert_eq!((table.slots.len(), table.valid().len()), (63, 64));
         assert_eq!(table.slots[0].entry.gid, gid_of("10.9.9.9".parse().unwrap()));
         assert!(table.addresses.contains(&gid_of("10.9.9.8".parse().unwrap())), "still an address of this host");
     }
@@ -377,11 +467,13 @@ mod tests {
     fn the_window_s_gid_comes_last_and_may_be_the_only_one() {
         let window = [0xfd; 16];
         let eth = interface(2, "eth0", 1500, &["10.0.0.1"]);
-        for (alone, index) in [(false, 3), (true, 0)] {
+        for (alone, index) in [(false, 4), (true, 0)] {
             let mut table = Table::default();
             table.update(&[lo(), eth.clone()], None, Some((window, alone)));
-            let gids: Vec<_> = table.present().map(|e| e.gid).collect();
-            assert_eq!((gids.len(), gids[index]), (index + 1, window));
+            let of_window: Vec<_> = table.present().filter(|e| e.gid == window).map(|e| e.index).collect();
+            assert_eq!(of_window, [index]);
+            assert_eq!(table.valid().last().map(|e| e.gid), Some(window));
+            assert_eq!(table.at(USUAL).map(|e| e.gid == window), Some(alone));
             assert!(table.addresses.contains(&window), "it leads to this host");
             assert_eq!(table.line, Some(Line { up: true, mtu: 3 }));
             // It has no address that could go.
@@ -389,8 +481,11 @@ mod tests {
             let mut down = eth.clone();
             down.running = false;
             table.update(&[lo(), down, more], None, Some((window, alone)));
-            let of_window: Vec<_> = table.present().filter(|e| e.gid == window).map(|e| e.index as usize).collect();
+            let of_window: Vec<_> = table.present().filter(|e| e.gid == window).map(|e| e.index).collect();
             assert_eq!(of_window, [index]);
         }
+        let mut table = Table::default();
+        table.update(&[lo()], None, Some((window, false)));
+        assert_eq!(table.valid().iter().map(|e| e.index).collect::<Vec<_>>(), [0, 1, 3, 4], "behind index 3");
     }
 }

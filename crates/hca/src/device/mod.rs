@@ -281,7 +281,7 @@ impl Device {
     }
 
     /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first those
-    /// of the loopback interface last; on InfiniBand the port's own, and that of this node in a window.
+    /// of the loopback interface last, and one of them again at index 3 ([`gids`]); on InfiniBand the port's own, and that of this node in a window.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         match self.link_layer {
             LinkLayer::Ethernet => gids::entries(),

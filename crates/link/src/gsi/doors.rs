@@ -5,6 +5,7 @@ use super::events::{Events, Token};
 use super::mad::Addressee;
 use super::message::{Message, actual_gid};
 use crate::unix::{self, Private};
+use crate::user::User;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
@@ -68,13 +69,13 @@ impl Door {
     }
 
     /// Takes up to [`MESSAGES`] that this user's processes have sent; whether there may be more.
-    fn receive(&self, uid: u32, each: &mut impl FnMut(Purpose, Message)) -> bool {
+    fn receive(&self, user: &User, each: &mut impl FnMut(Purpose, Message)) -> bool {
         let Some(socket) = &self.socket else { return false };
         // One byte more than a message has, so that a longer one is known.
         let mut bytes = [0; super::message::MESSAGE + 1];
         for _ in 0..MESSAGES {
             match unix::receive(socket.as_fd(), &mut bytes, 0) {
-                Ok(received) if received.uid == Some(uid) => {
+                Ok(received) if received.uid.is_some_and(|uid| user.is_of((received.pid, uid))) => {
                     if let Some(message) = Message::of(&bytes[..received.length]) {
                         each(self.purpose, message);
                     }
@@ -129,17 +130,17 @@ impl Doors {
     }
 
     /// Takes what has come by the door with this number, as far as that is done in one visit.
-    pub fn receive(&self, number: u32, uid: u32, mut each: impl FnMut(Purpose, Message)) {
+    pub fn receive(&self, number: u32, user: &User, mut each: impl FnMut(Purpose, Message)) {
         self.doors.iter().filter(|door| door.number == number).for_each(|door| {
-            door.receive(uid, &mut each);
+            door.receive(user, &mut each);
         });
     }
 
     /// Takes all that lies at any door. Not what goes on coming, as from another user, whose messages are for nobody: a socket holds few at a
     /// time.
-    pub fn receive_all(&self, uid: u32, mut each: impl FnMut(Purpose, Message)) {
+    pub fn receive_all(&self, user: &User, mut each: impl FnMut(Purpose, Message)) {
         for door in &self.doors {
-            let _ = (0..VISITS).find(|_| !door.receive(uid, &mut each));
+            let _ = (0..VISITS).find(|_| !door.receive(user, &mut each));
         }
     }
 

@@ -13,6 +13,7 @@ mod peers;
 
 use crate::os_error;
 use crate::unix;
+use crate::user::User;
 use doors::{Doors, Purpose, name_of_service};
 use events::{Events, Token};
 use mad::Addressee;
@@ -61,8 +62,8 @@ pub trait Client: Send + Sync {
 /// QP 1, as one process has it.
 pub struct Gsi {
     devices: Vec<Arc<Device>>,
-    /// The user whose processes are believed; none where they cannot be told from others'.
-    uid: Option<u32>,
+    /// The user whose processes are believed.
+    user: Arc<User>,
     events: Events,
     client: OnceLock<Arc<dyn Client>>,
     /// 0 before a client is attached.
@@ -90,10 +91,10 @@ struct Place {
 
 impl Gsi {
     /// That of a process that is being made.
-    pub(crate) fn new(devices: &[Arc<Device>]) -> Result<Arc<Gsi>> {
+    pub(crate) fn new(devices: &[Arc<Device>], user: Arc<User>) -> Result<Arc<Gsi>> {
         let gsi = Arc::new(Gsi {
             devices: devices.to_vec(),
-            uid: crate::user::own().ok(),
+            user,
             events: Events::new()?,
             client: OnceLock::new(),
             slot: AtomicU32::new(0),
@@ -113,7 +114,7 @@ impl Gsi {
 
     /// The user; EPERM where this one cannot be told from others.
     fn uid(&self) -> Result<u32> {
-        self.uid.ok_or_else(|| Error::new(libc::EPERM, "this user namespace does not tell users apart"))
+        self.user.number().ok_or_else(|| Error::new(libc::EPERM, "this user namespace does not tell users apart"))
     }
 
     fn is_attached(&self) -> bool {
@@ -328,9 +329,11 @@ impl Gsi {
 
     /// MADs are exchanged with a process of this host.
     fn know(&self, process: &Process, slot: u32) {
-        let Some(uid) = self.uid else { return };
+        if self.user.number().is_none() {
+            return;
+        }
         if slot != 0 && !process.owns_slot(slot) {
-            self.peers.know(&self.events, uid, slot);
+            self.peers.know(&self.events, &self.user, slot);
             if self.peers.have_ended() {
                 self.tell_news();
             }
@@ -463,13 +466,15 @@ impl EventHandler for Gsi {
 
     fn handle_events(&self, process: &'static Process) {
         self.has_news.store(false, Ordering::SeqCst);
-        let Some(uid) = self.uid.filter(|_| self.is_in_use.load(Ordering::Acquire)) else { return };
+        if self.user.number().is_none() || !self.is_in_use.load(Ordering::Acquire) {
+            return;
+        }
         let mut rooms = Vec::new();
         for token in self.events.take() {
             match token {
                 Token::Door(number) => {
                     let mut come = Vec::new();
-                    self.doors.lock().receive(number, uid, |purpose, message| come.push((purpose, message)));
+                    self.doors.lock().receive(number, &self.user, |purpose, message| come.push((purpose, message)));
                     come.into_iter().for_each(|(purpose, message)| self.take(purpose, message));
                 }
                 Token::Room(number) => rooms.push(number),
@@ -479,7 +484,7 @@ impl EventHandler for Gsi {
         // What they have said before they ended comes first, by whatever way.
         let mut all_is_said = true;
         if self.peers.have_ended() {
-            self.take_all(uid);
+            self.take_all();
             all_is_said = process.take_in_packets();
         }
         let handled = process.handle_packets(|| {
@@ -495,8 +500,8 @@ impl EventHandler for Gsi {
     }
 
     fn leave(&self) -> Result<()> {
-        if let Some(uid) = self.uid {
-            self.take_all(uid);
+        if self.user.number().is_some() {
+            self.take_all();
         }
         self.doors.lock().leave();
         self.outbox.leave();
@@ -505,7 +510,7 @@ impl EventHandler for Gsi {
     }
 
     fn rejoin(&self) -> Result<()> {
-        let Some(uid) = self.uid else { return Ok(()) };
+        let Some(uid) = self.user.number() else { return Ok(()) };
         let mut doors = self.doors.lock();
         if !doors.have_left() {
             return Ok(());
@@ -518,9 +523,9 @@ impl EventHandler for Gsi {
 
 impl Gsi {
     /// Takes all that lies at the doors.
-    fn take_all(&self, uid: u32) {
+    fn take_all(&self) {
         let mut come = Vec::new();
-        self.doors.lock().receive_all(uid, |purpose, message| come.push((purpose, message)));
+        self.doors.lock().receive_all(&self.user, |purpose, message| come.push((purpose, message)));
         come.into_iter().for_each(|(purpose, message)| self.take(purpose, message));
     }
 }

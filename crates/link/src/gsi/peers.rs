@@ -3,6 +3,7 @@
 
 use super::events::{Events, Token};
 use crate::local::socket::Socket;
+use crate::user::User;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use vervain_hca::host::lock::OwnerLock;
@@ -21,15 +22,15 @@ struct State {
 }
 
 impl Peers {
-    /// MADs are exchanged with the process that has `slot` of user `uid`: its end is heard of from now on.
-    pub fn know(&self, events: &Events, uid: u32, slot: u32) {
+    /// MADs are exchanged with the process of `user` that has `slot`: its end is heard of from now on.
+    pub fn know(&self, events: &Events, user: &User, slot: u32) {
         let mut state = self.state.lock();
         if state.connections.contains_key(&slot) {
             return;
         }
-        match Socket::connect(&vervain_names::slot(uid, slot)) {
+        match Socket::connect(&vervain_names::slot(user.uid, slot)) {
             Ok(socket)
-                if socket.peer().is_some_and(|(_, of)| of == uid)
+                if socket.peer().is_some_and(|peer| user.is_of(peer))
                     && events.watch(&socket, Token::Peer(slot)).is_ok() =>
             {
                 state.connections.insert(slot, socket);

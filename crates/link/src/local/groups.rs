@@ -105,7 +105,8 @@ impl Groups {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         // MEMBERS carries it first, JOIN and LEAVE after the QP number.
         message.args[usize::from(message.kind != kind::MEMBERS)] = sequence;
-        let others: Vec<u32> = live_slots(link.identity.uid).into_iter().filter(|s| !process.owns_slot(*s)).collect();
+        let others: Vec<u32> =
+            live_slots(link.identity.user.uid).into_iter().filter(|s| !process.owns_slot(*s)).collect();
         self.acknowledged.lock().insert(sequence, 0);
         let deadline = Instant::now() + PATIENCE;
         let mut waiting = others;
@@ -131,11 +132,13 @@ impl Groups {
     }
 }
 
-/// Slots of this user that somebody listens on, in this network namespace; those whose names another user has are nobody's.
+/// Slots of this user that somebody listens on, in this network namespace; those whose names another user has are nobody's. A process
+/// that has become another user has taken its slots as either.
 fn live_slots(uid: u32) -> Vec<u32> {
     let prefix = vervain_names::slots(uid);
     let mut holders = vervain_names::holders(SocketType::SEQPACKET, &prefix).unwrap_or_default();
-    holders.retain(|holder| holder.uid.is_none_or(|of| of == uid));
+    let now = rustix::process::geteuid().as_raw();
+    holders.retain(|holder| holder.uid.is_none_or(|of| of == uid || of == now));
     let slots = holders.iter().filter_map(|holder| holder.name.strip_prefix(&prefix)?.parse().ok());
     let mut slots: Vec<u32> = slots.collect();
     slots.sort_unstable();

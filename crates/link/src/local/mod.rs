@@ -13,6 +13,7 @@ pub(crate) mod socket;
 mod suspense;
 
 use crate::os_error;
+use crate::user::User;
 use groups::Groups;
 use incoming::Incoming;
 use network::Watch;
@@ -23,6 +24,7 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 use socket::{Message, Socket, kind};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use suspense::Suspense;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
@@ -40,6 +42,7 @@ enum Token {
     Outgoing(u32),
     Incoming(u32),
     Network,
+    Opening,
 }
 
 impl Token {
@@ -49,6 +52,7 @@ impl Token {
             Token::Outgoing(n) => (1, n),
             Token::Incoming(n) => (2, n),
             Token::Network => (3, 0),
+            Token::Opening => (4, 0),
         };
         epoll::EventData::new_u64(tag << 32 | u64::from(n))
     }
@@ -59,7 +63,8 @@ impl Token {
             0 => Token::Listener(word as u32),
             1 => Token::Outgoing(word as u32),
             2 => Token::Incoming(word as u32),
-            _ => Token::Network,
+            3 => Token::Network,
+            _ => Token::Opening,
         }
     }
 }
@@ -72,9 +77,7 @@ pub(crate) struct Identity {
     /// By which peers know it again when it was saved and is restored, and what they know that by.
     secret: [u64; 4],
     proof: [u64; 2],
-    pub uid: u32,
-    /// Whether who looks like this user is this user.
-    tells_users_apart: bool,
+    pub user: Arc<User>,
     /// Slots held so far.
     pub slots: OwnerLock<Vec<u32>>,
 }
@@ -94,13 +97,12 @@ impl Identity {
     /// The process at the other end, if it is this user's: others have no business here (DESIGN decision 7). Its pid is 0
     /// where our pid namespace does not show it.
     fn trust(&self, socket: &Socket) -> Option<i32> {
-        let (pid, _) = socket.peer().filter(|(_, uid)| self.tells_users_apart && *uid == self.uid)?;
-        Some(pid)
+        socket.peer().filter(|peer| self.user.is_of(*peer)).map(|(pid, _)| pid)
     }
 
     /// The name of a slot's listener.
     fn name(&self, slot: u32) -> String {
-        vervain_names::slot(self.uid, slot)
+        vervain_names::slot(self.user.uid, slot)
     }
 }
 
@@ -141,7 +143,7 @@ pub struct Local {
 
 impl Local {
     /// The way for a process that has no slot yet, and wants those whose number divided by the first of `wanted` leaves the second.
-    pub fn new(init: &process::Identity, wanted: (u32, u32)) -> Result<Local> {
+    pub fn new(init: &process::Identity, user: Arc<User>, wanted: (u32, u32)) -> Result<Local> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
         let duplicate = |fd: RawFd| -> Result<OwnedFd> {
             // SAFETY: the descriptor belongs to the process that is being made, and stays open during this call.
@@ -150,10 +152,6 @@ impl Local {
         };
         let (arena, wake) = (duplicate(init.arena_fd)?, duplicate(init.wake_fd)?);
         let spare = OwnerLock::new(rustix::io::fcntl_dupfd_cloexec(&epoll, 0).ok());
-        let (uid, apart) = (rustix::process::geteuid().as_raw(), crate::user::own());
-        if let Err(why) = &apart {
-            log::warn!("{why}, so no other process is talked to: give this user a number (unshare --map-current-user)");
-        }
         for fd in [&epoll, &arena, &wake] {
             keep_from_children(fd.as_raw_fd());
         }
@@ -163,11 +161,15 @@ impl Local {
             epoll::add(&epoll, watch, Token::Network.data(), events).map_err(|e| os_error("epoll", e))?;
             keep_from_children(watch.as_fd().as_raw_fd());
         }
+        if let Some(opening) = user.opening() {
+            let events = epoll::EventFlags::IN;
+            epoll::add(&epoll, opening, Token::Opening.data(), events).map_err(|e| os_error("epoll", e))?;
+        }
         let (incarnation, slots) = (init.incarnation, OwnerLock::default());
         let mut secret = [0; 4];
         secret.iter_mut().try_for_each(|word| random_word().map(|random| *word = random))?;
-        let (proof, tells_users_apart) = (suspense::proof_of(&secret), apart.is_ok());
-        let identity = Identity { arena, wake, incarnation, secret, proof, uid, tells_users_apart, slots };
+        let proof = suspense::proof_of(&secret);
+        let identity = Identity { arena, wake, incarnation, secret, proof, user, slots };
         Ok(Local {
             epoll,
             identity,
@@ -210,6 +212,18 @@ impl Local {
             }
         }
     }
+
+    /// Closes the connections of those who look as which user this process has opened.
+    fn hang_up(&self) {
+        let Some(opening) = self.identity.user.opening() else { return };
+        loop {
+            match opening.accept() {
+                Ok(_) => {}
+                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(opening),
+                Err(_) => return,
+            }
+        }
+    }
 }
 
 /// A random word of the system's.
@@ -235,7 +249,7 @@ impl Local {
 
     /// Why none of `count` slots is to be had: their names may be another user's.
     fn no_slot(&self, count: u32) -> Error {
-        let uid = self.identity.uid;
+        let uid = self.identity.user.uid;
         let among = match self.wanted.0 {
             1 => String::new(),
             parts => format!(" that a process of its number in the window can have, one in {parts},"),
@@ -342,6 +356,7 @@ impl Rendezvous for Local {
                 Token::Outgoing(slot) => self.outgoing.handle(slot, self),
                 Token::Incoming(id) => self.incoming.handle(id, process, self),
                 Token::Network => self.network.iter().for_each(Watch::handle),
+                Token::Opening => self.hang_up(),
             }
         }
         self.outgoing.sweep();
